@@ -1,0 +1,35 @@
+# What people type. Every target is a few lines over scripts/, which can also be run by themselves.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help deps build demo test check-all bench format format-check clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+deps: ## Install what is missing (apt) and make .venv
+	@scripts/install-deps
+	@scripts/make-venv
+
+build: deps ## Build everything into build/release
+	@scripts/build release
+
+demo: build ## Build, then show what Quire does
+	@scripts/demo
+
+test: ## What CI runs: format check, -Werror, all C++ tests on each ISA, sanitizers, Python tests
+	@scripts/test
+
+check-all: ## test, and what takes longer: clang, TSan, coverage, long property runs
+	@scripts/check-all
+
+bench: build ## Run the benchmarks with short settings
+	@scripts/bench
+
+format: deps ## Format all C++ files in place
+	@scripts/format
+
+format-check: deps ## Say which C++ files are not formatted
+	@scripts/format --check
+
+clean: ## Remove what was built; .venv stays
+	rm -rf build

@@ -1,0 +1,22 @@
+# Which ISAs this architecture can have, slow to fast, and how src/kernels/isa/<isa>.cc is compiled.
+# All objects share the baseline flags: the instructions come from Highway's target pragmas around our namespaces, so
+# inline std:: code in these objects stays baseline (the test `symbols` checks it). Hence no -m flag anywhere.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(QUIRE_ISAS scalar avx2 avx512 avx512_bf16)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  set(QUIRE_ISAS scalar neon)
+else()
+  set(QUIRE_ISAS scalar)
+endif()
+
+function(quire_add_isa_sources target)
+  set(isa_list "")
+  foreach(isa IN LISTS QUIRE_ISAS)
+    set(source ${PROJECT_SOURCE_DIR}/src/kernels/isa/${isa}.cc)
+    target_sources(${target} PRIVATE ${source})
+    # Kernels are noexcept; without this every object carries a weak reference to the unwinder.
+    set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-fno-exceptions;-fno-rtti")
+    string(APPEND isa_list " X(${isa})")
+  endforeach()
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/isa_list.h.in ${PROJECT_BINARY_DIR}/generated/isa_list.h @ONLY)
+endfunction()

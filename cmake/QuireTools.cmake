@@ -1,0 +1,39 @@
+# What is built from the library and is not a test: the program `quire` (cli/), one executable per bench/*.cc and per
+# examples/*.cc. A folder without sources adds nothing and needs none of its libraries.
+file(GLOB cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cli/*.cc)
+if(cli_sources)
+  find_package(CLI11 REQUIRED)
+  find_package(fmt REQUIRED)
+  add_executable(quire_cli ${cli_sources})
+  set_target_properties(quire_cli PROPERTIES OUTPUT_NAME quire)
+  quire_compile_options(quire_cli)
+  # Like the tests, `explain` and `info` show the inside of the library.
+  target_include_directories(quire_cli PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/cli)
+  target_compile_definitions(quire_cli PRIVATE QUIRE_VERSION="${PROJECT_VERSION}")
+  target_link_libraries(quire_cli PRIVATE quire CLI11::CLI11 fmt::fmt)
+endif()
+
+file(GLOB bench_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/*.cc)
+if(bench_sources)
+  find_package(benchmark REQUIRED)
+endif()
+foreach(source IN LISTS bench_sources)
+  cmake_path(GET source STEM name)
+  add_executable(bench_${name} ${source})
+  set_target_properties(bench_${name} PROPERTIES OUTPUT_NAME ${name}
+                        RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
+  quire_compile_options(bench_${name})
+  target_include_directories(bench_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/bench)
+  target_link_libraries(bench_${name} PRIVATE quire benchmark::benchmark benchmark::benchmark_main)
+endforeach()
+
+# Examples see what users see: public headers only.
+file(GLOB example_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/*.cc)
+foreach(source IN LISTS example_sources)
+  cmake_path(GET source STEM name)
+  add_executable(example_${name} ${source})
+  set_target_properties(example_${name} PROPERTIES OUTPUT_NAME ${name}
+                        RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
+  quire_compile_options(example_${name})
+  target_link_libraries(example_${name} PRIVATE quire)
+endforeach()

@@ -1,0 +1,20 @@
+# Sourced by test and check-all: goes to the root of the project, puts .venv first, and prints where a run is.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export PATH="$PWD/.venv/bin:$PATH"
+
+# step <title> <command...>: says what begins, and how long it took.
+step() {
+  local title=$1 begin=$SECONDS
+  shift
+  printf '\n== %s\n' "$title"
+  "$@"
+  printf -- '-- %s: %d s\n' "$title" $((SECONDS - begin))
+}
+
+# run_ctest <preset> [ctest options]
+run_ctest() {
+  local preset=$1
+  shift
+  ctest --preset "$preset" --parallel "$(nproc)" "$@"
+}

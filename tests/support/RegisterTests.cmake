@@ -1,0 +1,30 @@
+# Read by ctest each time it starts: registers the test executables once per ISA that this machine has. Asked at test
+# time and of the library itself, so a build directory copied to another machine, or a CPU that loses a feature (a
+# virtual machine that moved), never runs instructions that are not there, and no list of ISAs is kept twice.
+execute_process(COMMAND ${list_isas} OUTPUT_VARIABLE quire_isas RESULT_VARIABLE quire_status
+                OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+if(quire_status)
+  # Not built yet, or broken: one test that says so instead of a run that seems to pass with nothing in it.
+  add_test(tests_not_built "${CMAKE_COMMAND}" -E false)
+endif()
+string(REPLACE "\n" ";" quire_isas "${quire_isas}")
+
+# quire_register(<executable's name> <its file> <label> <once|per_isa>)
+# formula_test becomes formula.<isa>; formula_property becomes formula_property.<isa>.
+function(quire_register name file label how)
+  string(REGEX REPLACE "_test$" "" test "${name}")
+  set(timeout 600)
+  if(DEFINED ENV{QUIRE_PROPERTY_RUNS} OR DEFINED ENV{QUIRE_EXHAUSTIVE})
+    set(timeout 14400)
+  endif()
+  if(how STREQUAL "once")
+    add_test(${test} "${file}")
+    set_tests_properties(${test} PROPERTIES LABELS "${label}" TIMEOUT ${timeout})
+    return()
+  endif()
+  foreach(isa IN LISTS quire_isas)
+    add_test(${test}.${isa} "${file}")
+    set_tests_properties(${test}.${isa} PROPERTIES LABELS "${label}" TIMEOUT ${timeout} ENVIRONMENT
+                                                   "QUIRE_ISA=${isa}")
+  endforeach()
+endfunction()
