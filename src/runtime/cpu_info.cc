@@ -1,0 +1,128 @@
+// Reads the description of the CPU from Linux's /proc and /sys; elsewhere asks the C library.
+// Runtime layer.
+#include "runtime/cpu_info.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+#include "runtime/thread_count.h"
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <unistd.h>
+#endif
+
+namespace quire {
+namespace {
+
+constexpr std::array<std::string_view, 20> kFeatures = {
+    "avx2",     "fma",      "f16c",     "bmi2",        "avx512f",     "avx512bw",    "avx512cd",
+    "avx512dq", "avx512vl", "avx_vnni", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile",
+    "amx_bf16", "amx_int8", "asimd",    "asimdhp",     "bf16",        "sve"};
+
+std::string trim(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t");
+  if (first == std::string_view::npos) return "";
+  return std::string(text.substr(first, text.find_last_not_of(" \t\r") - first + 1));
+}
+
+// x86 says "model name" and "flags", Arm "Features" and no name on most machines.
+void read_proc(const std::string& path, CpuInfo& info) {
+  std::ifstream file(path);
+  std::string line;
+  std::string package;
+  std::set<std::pair<std::string, std::string>> cores;  // (package, core in it)
+  while (std::getline(file, line)) {
+    const size_t colon = line.find(':');
+    if (colon == std::string::npos) continue;
+    const std::string key = trim(std::string_view(line).substr(0, colon));
+    const std::string value = trim(std::string_view(line).substr(colon + 1));
+    if (key == "model name" && !value.empty()) {
+      info.model = value;
+    } else if (key == "physical id") {
+      package = value;
+    } else if (key == "core id") {
+      cores.emplace(package, value);
+    } else if ((key == "flags" || key == "Features") && info.features.empty()) {
+      std::istringstream words(value);
+      for (std::string word; words >> word;) {
+        if (std::find(kFeatures.begin(), kFeatures.end(), word) != kFeatures.end()) {
+          info.features.push_back(word);
+        }
+      }
+    }
+  }
+  info.cores = static_cast<int>(cores.size());
+}
+
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return trim(line);
+}
+
+// "48K" or "1M", as the kernel writes them; 0 for anything else.
+int64_t parse_size(const std::string& text) {
+  char* end = nullptr;
+  const int64_t number = std::strtoll(text.c_str(), &end, 10);
+  if (end == text.c_str() || number < 0 || number > (int64_t{1} << 40)) return 0;
+  switch (*end) {
+    case '\0':
+      return number;
+    case 'K':
+      return number << 10;
+    case 'M':
+      return number << 20;
+    default:
+      return 0;
+  }
+}
+
+void read_caches(const std::string& folder, CpuInfo& info) {
+  for (int i = 0;; ++i) {
+    const std::string cache = folder + "/index" + std::to_string(i);
+    const std::string level = first_line(cache + "/level");
+    if (level.empty()) return;
+    const int64_t size = parse_size(first_line(cache + "/size"));
+    if (first_line(cache + "/type") == "Instruction") continue;
+    if (level == "1") info.l1d_bytes = size;
+    if (level == "2") info.l2_bytes = size;
+    if (level == "3") info.l3_bytes = size;
+  }
+}
+
+// Where /sys is hidden (some containers), glibc still knows from the CPU itself.
+void ask_sysconf([[maybe_unused]] CpuInfo& info) {
+#if defined(_SC_LEVEL1_DCACHE_SIZE)
+  const auto fill = [](int64_t& bytes, int name) {
+    if (bytes == 0) bytes = std::max<int64_t>(0, sysconf(name));
+  };
+  fill(info.l1d_bytes, _SC_LEVEL1_DCACHE_SIZE);
+  fill(info.l2_bytes, _SC_LEVEL2_CACHE_SIZE);
+  fill(info.l3_bytes, _SC_LEVEL3_CACHE_SIZE);
+#endif
+}
+
+}  // namespace
+
+CpuInfo read_cpu_info(const std::string& root) {
+  CpuInfo info;
+  read_proc(root + "/proc/cpuinfo", info);
+  read_caches(root + "/sys/devices/system/cpu/cpu0/cache", info);
+  return info;
+}
+
+CpuInfo cpu_info() {
+  CpuInfo info = read_cpu_info("");
+  info.logical_cpus = available_cpus();
+  ask_sysconf(info);
+  return info;
+}
+
+}  // namespace quire

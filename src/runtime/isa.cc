@@ -1,0 +1,99 @@
+// What the CPU has, and the process-wide choice of an ISA. Holds no SIMD: it asks the CPU, it does
+// not use it. The choice is one atomic for the process, against the rule that nothing is global:
+// the environment variable is global too, and a test must be able to force an ISA for code that
+// does not pass one on. Work takes the ISA once, when its plan is made, and carries it from there.
+// Runtime layer.
+#include "quire/isa.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <vector>
+
+#include "isa_list.h"
+#include "runtime/isa_choice.h"
+
+namespace quire {
+namespace {
+
+// __builtin_cpu_supports also checks that the operating system saves the wide registers (XCR0).
+bool cpu_has(Isa isa) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  switch (isa) {
+    case Isa::scalar:
+      return true;
+    case Isa::neon:
+      return false;
+    case Isa::avx2:
+      return avx2;
+    case Isa::avx512:
+      return avx512;
+    case Isa::avx512_bf16:
+      return avx512 && __builtin_cpu_supports("avx512bf16");
+  }
+  return false;
+#elif defined(__aarch64__)
+  return isa == Isa::scalar || isa == Isa::neon;
+#else
+  return isa == Isa::scalar;
+#endif
+}
+
+std::vector<Isa> probe() {
+  std::vector<Isa> found;
+#define X(name) \
+  if (cpu_has(Isa::name)) found.push_back(Isa::name);
+  QUIRE_FOR_EACH_ISA(X)
+#undef X
+  return found;
+}
+
+constexpr int kNotForced = -1;
+std::atomic<int> g_forced{kNotForced};
+
+// Read once: getenv beside another thread's setenv is a race, and a choice that moves with the
+// environment is none. While QUIRE_ISA is wrong this throws at every call.
+const IsaChoice& unforced_choice() {
+  static const IsaChoice choice =
+      choose_isa(std::nullopt, std::getenv("QUIRE_ISA"), available_isas());
+  return choice;
+}
+
+}  // namespace
+
+std::span<const Isa> available_isas() {
+  static const std::vector<Isa> isas = probe();
+  return isas;
+}
+
+Isa current_isa() {
+  const int forced = g_forced.load(std::memory_order_relaxed);
+  return forced == kNotForced ? unforced_choice().isa : static_cast<Isa>(forced);
+}
+
+IsaChoice isa_choice() {
+  const int forced = g_forced.load(std::memory_order_relaxed);
+  if (forced == kNotForced) return unforced_choice();
+  return choose_isa(static_cast<Isa>(forced), nullptr, available_isas());
+}
+
+void force_isa(std::optional<std::string_view> name) {
+  const int forced =
+      name ? static_cast<int>(find_isa("force_isa", *name, available_isas())) : kNotForced;
+  g_forced.store(forced, std::memory_order_relaxed);
+}
+
+ScopedIsa::ScopedIsa(std::string_view name) : previous_(g_forced.load(std::memory_order_relaxed)) {
+  force_isa(name);
+}
+
+ScopedIsa::ScopedIsa(Isa isa) : ScopedIsa(isa_name(isa)) {}
+
+ScopedIsa::~ScopedIsa() { g_forced.store(previous_, std::memory_order_relaxed); }
+
+}  // namespace quire
