@@ -1,0 +1,15 @@
+// From an ISA to its kernels. Which ISA it is, is chosen in runtime/ (quire/isa.h). Kernels layer;
+// no SIMD.
+#pragma once
+#include "kernels/kernel_table.h"
+
+namespace quire::kernels {
+
+// The table of an ISA out of available_isas(). Throws Error for another one: its code must not run
+// here.
+const KernelTable& table_for(Isa isa);
+
+// The table of current_isa(); throws as that does. Take it once per plan, not once per tile.
+const KernelTable& current_table();
+
+}  // namespace quire::kernels

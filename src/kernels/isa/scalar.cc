@@ -1,0 +1,5 @@
+// Any CPU: one lane, exact FMA in double. The fallback, and the reference for the bits.
+#define QUIRE_ISA_NS scalar
+#define HWY_COMPILE_ONLY_SCALAR
+#include "kernels/table-inl.h"
+static_assert(HWY_TARGET == HWY_SCALAR);

@@ -1,0 +1,19 @@
+// The sign bit: abs, neg, sign. All exact, for NaN too. Kernels layer.
+#pragma once
+#include "kernels/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace quire::kernels::QUIRE_ISA_NS {
+
+HWY_INLINE V abs(V x) { return hn::Abs(x); }
+HWY_INLINE V neg(V x) { return hn::Neg(x); }
+
+// -1, +0 or 1; +0 for zeros of both signs; NaN stays NaN.
+HWY_INLINE V sign(V x) {
+  const M zero_or_nan = hn::Not(hn::Gt(hn::Abs(x), hn::Zero(kF32)));
+  return hn::IfThenElse(zero_or_nan, hn::Add(x, hn::Zero(kF32)),
+                        hn::CopySignToAbs(hn::Set(kF32, 1.f), x));
+}
+
+}  // namespace quire::kernels::QUIRE_ISA_NS
+HWY_AFTER_NAMESPACE();

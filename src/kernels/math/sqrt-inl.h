@@ -1,0 +1,21 @@
+// sqrt, rounded correctly, and rsqrt = 1 / sqrt. Kernels layer.
+#pragma once
+#include "kernels/fma-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace quire::kernels::QUIRE_ISA_NS {
+
+HWY_INLINE V sqrt(V x) { return hn::Sqrt(x); }
+
+// One step of Newton's method takes the error of 1 / sqrt(x) from 1.5 ulp to 0.51: y + y (1 - x
+// y^2) / 2 with x y exact. At 0 and inf x y is NaN, and 1 / sqrt(x) is exact.
+HWY_INLINE V rsqrt(V x) {
+  const V one = hn::Set(kF32, 1.f), y = hn::Div(one, hn::Sqrt(x));
+  const V high = hn::Mul(x, y), low = fms(x, y, high);
+  const V rest = fnma(low, y, fnma(high, y, one));
+  const V refined = fma(hn::Mul(y, hn::Set(kF32, 0.5f)), rest, y);
+  return hn::IfThenElse(hn::Eq(refined, refined), refined, y);
+}
+
+}  // namespace quire::kernels::QUIRE_ISA_NS
+HWY_AFTER_NAMESPACE();

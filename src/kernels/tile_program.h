@@ -1,0 +1,149 @@
+// The tile program: a mod as a list of typed instructions over tiles of (rows x lanes) elements. formula/ builds it,
+// tile_runner.h runs it, the functions behind the opcodes are compiled once per ISA (tile_*-inl.h). Plain data, no SIMD;
+// one program serves all threads and all ISAs. Kernels layer.
+//
+// A tile has up to max_rows rows and `groups` groups of 64 lanes. Every value has a class that says along which axes it
+// varies; a value is computed once per what it varies over, and never depends on its class:
+//   uniform   once per tile start, 1 number
+//   lane      one number per lane            row       one number per row
+//   diagonal  a function of (row - lane): a window of rows + lanes - 1 numbers, index i = rows - 1 - row + lane, so that
+//             every row reads contiguous lanes
+//   element   one number per element, in chunks of rows that stay in L1
+// Bools are bits: a 64-bit word per 64 elements.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "quire/dtype.h"
+
+namespace quire::kernels {
+
+inline constexpr int kGroupLanes = 64;  // lanes of a mask word
+inline constexpr int kPanelLanes = 16;  // lanes a function handles before it moves to the next row
+inline constexpr int kMaxChunkRows = 48;
+
+enum class TileClass : uint8_t { kUniform, kLane, kRow, kDiagonal, kElement };
+inline constexpr int kTileClassCount = 5;
+
+/// kFloat is f32, or f64 in a program of that precision. kInt32 only where every value was proved to fit.
+enum class TileType : uint8_t { kFloat, kInt32, kInt64, kMask };
+
+/// Opcodes. Suffix: F float, I int32, L int64, M mask; of conversions and gathers, first the source or offset type.
+enum class TileOp : uint8_t {
+  // float -> float, in the order of quire::Op
+  kCopyF, kNegF, kAbsF, kSignF, kFloorF, kCeilF, kRoundF, kTruncF,
+  kExpF, kExp2F, kExpm1F, kLogF, kLog2F, kLog1pF, kSqrtF, kRsqrtF, kSinF, kCosF, kTanhF, kSigmoidF, kErfF,
+  kReluF, kGeluF, kGeluTanhF, kSiluF, kSoftplusF,
+  // float, float -> float
+  kAddF, kSubF, kMulF, kDivF, kFloorDivF, kModF, kPowF, kMinF, kMaxF,
+  // int32
+  kNegI, kAbsI, kSignI, kNotI, kAddI, kSubI, kMulI, kFloorDivI, kModI, kMinI, kMaxI, kAndI, kOrI, kXorI,
+  // int64
+  kNegL, kAbsL, kSignL, kNotL, kAddL, kSubL, kMulL, kFloorDivL, kModL, kMinL, kMaxL, kAndL, kOrL, kXorL,
+  kShlL, kShrL, kPowL,
+  // conversions
+  kIntToF, kLongToF, kFToLong, kIntToLong, kLongToInt, kMaskToInt,
+  // comparisons to bits
+  kLtF, kLeF, kEqF, kNeF, kLtI, kLeI, kEqI, kNeI, kLtL, kLeL, kEqL, kNeL,
+  // bits
+  kAndM, kOrM, kXorM, kNotM, kExpandRowM, kExpandDiagonalM,
+  // c ? a : b
+  kSelectF, kSelectI, kSelectL,
+  // leaves
+  kConstF, kConstI, kConstL, kConstM, kStart, kList,
+  // a + first + row_step * row + lane_step * lane
+  kIotaI, kIotaL,
+  // checks: an index wrapped and clamped; a divisor looked at. Both report what is outside.
+  kIndexI, kIndexL, kDivisorI, kDivisorL,
+  // buffers: at an offset per element, or at affine offsets (as kIota)
+  kGatherIntF, kGatherLongF, kGatherIntI, kGatherLongI, kGatherIntL, kGatherLongL,
+  kStridedF, kStridedI, kStridedL,
+  kSumF, kSumL, kDotF, kDotL,
+};
+inline constexpr int kTileOpCount = static_cast<int>(TileOp::kDotL) + 1;
+
+/// The coordinates a tile is laid out over.
+enum class Coord : uint8_t { kB, kH, kQ, kKv };
+inline constexpr int kCoordCount = 4;
+
+/// How a coordinate runs over a tile.
+enum class Vary : uint8_t {
+  kConstant,   // the same everywhere
+  kLaneRange,  // start + lane
+  kLaneList,   // one per lane, from a list
+  kRowRange,   // start + row
+  kRowList,    // one per row, from a list
+};
+
+/// Where a value lies and how it is walked. Address of the element at (row, lane of group):
+/// offset + row * row_step + group * group_step, relative to the space.
+struct TileOperand {
+  enum class Space : uint8_t { kScratch, kChunk, kScore };
+  int32_t offset = 0;
+  int32_t row_step = 0;
+  int32_t group_step = 0;
+  TileClass value_class = TileClass::kUniform;
+  TileType type = TileType::kFloat;
+  Space space = Space::kScratch;
+  bool broadcast = false;  // one number for all lanes of a row
+  bool used = false;
+};
+
+struct TileInstruction {
+  TileOp op = TileOp::kCopyF;
+  TileOperand a = {}, b = {}, c = {}, out = {};
+  int64_t imm = 0;            // constants: the bits; kIndex: the axis' size; kStart, kList: the Coord
+  int64_t lane_step = 0;      // kIota, kStrided
+  int64_t row_step = 0;
+  int16_t buffer = -1;        // gathers, kSum, kDot
+  int16_t other_buffer = -1;  // kDot
+  int16_t check = -1;         // kIndex, kDivisor: which check it reports to
+};
+
+/// A captured buffer as kernels see it. Offsets are in elements.
+struct TileBuffer {
+  const void* data = nullptr;
+  DType dtype = DType::f32;
+  // kSum, kDot: the trailing elements, at `trailing_step` apart or, if not null, at these offsets.
+  int64_t trailing_count = 1;
+  int64_t trailing_step = 1;
+  const int64_t* trailing_offsets = nullptr;
+};
+
+/// Something that only visible elements may do wrong.
+struct TileCheck {
+  enum class Kind : uint8_t { kIndex, kDivisor };
+  Kind kind = Kind::kIndex;
+  TileOperand value = {};  // the index or divisor, kept until the chunk is done
+  std::string buffer_name = {};
+  int axis = 0;
+  int64_t size = 0;  // of the axis
+};
+
+struct TileProgram {
+  bool f64 = false;  // precision of kFloat
+  int max_rows = 0;
+  int groups = 1;
+  Vary vary[kCoordCount] = {};
+  bool max_per_row = false;  // decode: the running max is one vector per row, not one per group
+
+  std::vector<TileInstruction> phases[kTileClassCount];  // by the class of the result, in order
+  std::vector<TileInstruction> expands;                  // masks of rows and diagonals to words, once per tile
+  int chunk_rows = kMaxChunkRows;                        // function rows per pass over the element phase
+  bool has_score = false;      // the last element instruction writes the score tile
+  bool reads_score = false;
+  bool has_mask = false;
+  TileOperand mask;            // bits of the visible elements, if has_mask
+
+  std::vector<TileBuffer> buffers;
+  std::vector<std::shared_ptr<const void>> keep_alive;  // what buffers and trailing_offsets point into
+  std::vector<TileCheck> checks;
+
+  size_t suspect_offset = 0;   // one bool per check: whether it saw something outside in this tile
+  size_t scratch_bytes = 0;    // everything
+};
+
+}  // namespace quire::kernels
