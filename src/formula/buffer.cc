@@ -1,0 +1,57 @@
+// Captured buffers. Layer: formula.
+#include "quire/buffer.h"
+
+#include "quire/error.h"
+
+namespace quire {
+
+struct Buffer::Data {
+  Tensor owner;          // empty when borrowed or declared
+  ConstTensorView view;  // empty when declared
+  DType dtype;
+  Shape shape;
+  bool has_data;
+};
+
+Buffer::Buffer(std::shared_ptr<const Data> data, BufferOptions options)
+    : data_(std::move(data)),
+      name_(options.name.empty() ? "buffer" : std::move(options.name)),
+      wants_gradient_(options.wants_gradient) {
+  if (wants_gradient_ && !is_floating(dtype())) {
+    throw Error(ErrorKind::type, "[Buffer] only floats have a gradient; buffer '" + name_ +
+                                     "' is " + std::string(dtype_name(dtype())));
+  }
+}
+
+Buffer::Buffer(Tensor tensor, BufferOptions options)
+    : Buffer(std::make_shared<const Data>(
+                 Data{tensor, tensor.view(), tensor.view().dtype(), tensor.view().shape(), true}),
+             std::move(options)) {}
+
+Buffer Buffer::borrow(ConstTensorView view, BufferOptions options) {
+  return Buffer(std::make_shared<const Data>(Data{Tensor(), view, view.dtype(), view.shape(), true}),
+                std::move(options));
+}
+
+Buffer Buffer::declare(DType dtype, const Shape& shape, BufferOptions options) {
+  element_count(shape);  // throws for a shape no tensor can have
+  return Buffer(std::make_shared<const Data>(Data{Tensor(), ConstTensorView(), dtype, shape, false}),
+                std::move(options));
+}
+
+Buffer Buffer::renamed(std::string name) const {
+  Buffer copy = *this;
+  copy.name_ = std::move(name);
+  return copy;
+}
+
+bool Buffer::has_data() const { return data_->has_data; }
+DType Buffer::dtype() const { return data_->dtype; }
+const Shape& Buffer::shape() const { return data_->shape; }
+const ConstTensorView& Buffer::view() const { return data_->view; }
+
+bool Buffer::is_same(const Buffer& other) const {
+  return data_ == other.data_ && name_ == other.name_ && wants_gradient_ == other.wants_gradient_;
+}
+
+}  // namespace quire

@@ -1,0 +1,40 @@
+// What each value of a formula varies with: which of b, h, q_idx, kv_idx and score, and from that
+// its class, which decides where the tile program computes it and how often. Conservative: a value
+// may vary with less than is said, never with more. Run it on a simplified formula. Layer: formula.
+#pragma once
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "formula/graph.h"
+
+namespace quire::formula {
+
+/// Positions and their batch and head lie below this (in absolute value). Comparisons are sorted
+/// into classes under that assumption: within it, q_idx >= kv_idx + 5 cannot wrap.
+inline constexpr double kMaxPosition = 1099511627776.0;  // 2^40
+
+enum class Dependence : std::uint8_t {
+  kUniform,   // none of q_idx, kv_idx and score: one value per (b, h)
+  kQuery,     // q_idx alone
+  kKey,       // kv_idx alone
+  kDiagonal,  // q_idx and kv_idx, only through kv_idx - q_idx
+  kElement,   // q_idx and kv_idx in another way, or the score
+};
+
+struct Depends {
+  bool b = false, h = false, q = false, kv = false, score = false;
+  Dependence dependence = Dependence::kUniform;
+
+  friend bool operator==(const Depends&, const Depends&) = default;
+};
+
+/// By id, for all nodes. The contents of buffers are not looked at; of an integer buffer's dtype
+/// the range is used: `q_idx + offset[b] >= kv_idx` is kDiagonal for offsets up to 32 bits; for
+/// int64 it is kElement (the sum may wrap), and `offset[b] >= kv_idx - q_idx` is kDiagonal for all.
+std::vector<Depends> depends(const Graph& graph);
+
+/// "uniform", "query", "key", "diagonal", "element".
+std::string_view dependence_name(Dependence dependence);
+
+}  // namespace quire::formula

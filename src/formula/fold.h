@@ -1,0 +1,25 @@
+// The value of an operation on constants, where it is exactly defined: integers, logic,
+// comparisons, casts, and the float operations that IEEE 754 rounds correctly or that do not round
+// at all. Not exp, tanh and the like: their bits belong to the kernels' polynomials. Layer:
+// formula.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "formula/graph.h"
+#include "quire/formula.h"
+
+namespace quire::formula {
+
+constexpr bool is_constant(Op op) { return op >= Op::kIntConst && op <= Op::kBoolConst; }
+
+/// A float constant as evaluation uses it: rounded to the precision.
+double constant_value(const Node& constant, Precision precision);
+
+/// `op` (giving `type`) on constants, computed in `precision`; the result as a constant node.
+/// Nothing where the result is a fault (integer division by zero), is not exactly defined, or is
+/// the minimum or maximum of zeros of different sign.
+std::optional<Node> fold(Op op, ValueType type, std::span<const Node> args, Precision precision);
+
+}  // namespace quire::formula

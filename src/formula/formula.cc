@@ -1,0 +1,119 @@
+// Formula, ScoreMod and MaskMod: immutable values over compact graphs. Layer: formula.
+#include "quire/formula.h"
+
+#include <bit>
+
+#include "formula/build.h"
+#include "formula/graph.h"
+#include "formula/parse.h"
+#include "formula/print.h"
+#include "quire/error.h"
+#include "quire/mod.h"
+
+namespace quire {
+
+using formula::Graph;
+using formula::NodeId;
+
+namespace {
+
+// The formula with its root cast to `type`.
+Formula cast_root(const Formula& formula, ValueType type) {
+  if (formula.type() == type) return formula;
+  Graph graph = formula.graph();
+  const NodeId root = make_cast(graph, formula.root(), type);
+  return Formula(graph, root);
+}
+
+Formula combine(Op op, const Formula& a, const Formula& b) {
+  Graph graph = a.graph();
+  std::vector<NodeId> map;
+  const NodeId other = copy_reachable(b.graph(), b.root(), graph, map);
+  return Formula(graph, make_binary(graph, op, a.root(), other));
+}
+
+Formula require_no_score(const Formula& formula) {
+  for (std::size_t i = 0; i < formula.graph().size(); ++i) {
+    if (formula.graph()[static_cast<NodeId>(i)].op == Op::kScore)
+      throw Error(ErrorKind::value, "[MaskMod] a mask may not depend on the score");
+  }
+  return formula;
+}
+
+}  // namespace
+
+Formula::Formula(const Graph& graph, std::int32_t root) {
+  auto own = std::make_shared<Graph>();
+  std::vector<NodeId> map;
+  root_ = copy_reachable(graph, root, *own, map);
+  graph_ = std::move(own);
+}
+
+Formula::Formula(const ExprBase& expr) {
+  auto own = std::make_shared<Graph>();
+  if (expr.graph()) {
+    std::vector<NodeId> map;
+    root_ = copy_reachable(*expr.graph(), expr.node(), *own, map);
+  } else if (expr.literal_op() == Op::kFloatConst) {
+    root_ = make_float(*own, std::bit_cast<double>(expr.literal_bits()));
+  } else if (expr.literal_op() == Op::kBoolConst) {
+    root_ = make_bool(*own, expr.literal_bits() != 0);
+  } else {
+    root_ = make_int(*own, expr.literal_bits());
+  }
+  graph_ = std::move(own);
+}
+
+Formula Formula::parse(std::string_view text, const NamedBuffers& buffers) {
+  return formula::parse(text, buffers);
+}
+
+std::string Formula::to_string() const { return formula::print(*graph_, root_); }
+ValueType Formula::type() const { return (*graph_)[root_].type; }
+std::size_t Formula::size() const { return graph_->size(); }
+
+std::vector<Buffer> Formula::buffers() const {
+  return {graph_->buffers().begin(), graph_->buffers().end()};
+}
+
+bool operator==(const Formula& a, const Formula& b) {
+  const Graph &x = a.graph(), &y = b.graph();
+  if (a.root_ != b.root_ || x.size() != y.size() || x.buffers().size() != y.buffers().size()) return false;
+  for (std::size_t i = 0; i < x.buffers().size(); ++i)
+    if (!x.buffers()[i].is_same(y.buffers()[i])) return false;
+  for (NodeId id = 0; id < static_cast<NodeId>(x.size()); ++id) {
+    const auto p = x.args(id), q = y.args(id);
+    if (x[id].op != y[id].op || x[id].type != y[id].type || x[id].bits != y[id].bits ||
+        x[id].split != y[id].split || x[id].buffers != y[id].buffers ||
+        !std::equal(p.begin(), p.end(), q.begin(), q.end()))
+      return false;
+  }
+  return true;
+}
+
+ScoreMod::ScoreMod(const Formula& formula) : formula_(cast_root(formula, ValueType::kFloat)) {}
+
+ScoreMod ScoreMod::parse(std::string_view text, const NamedBuffers& buffers) {
+  return ScoreMod(Formula::parse(text, buffers));
+}
+
+MaskMod::MaskMod(const Formula& formula)
+    : formula_(cast_root(require_no_score(formula), ValueType::kBool)) {}
+
+MaskMod MaskMod::parse(std::string_view text, const NamedBuffers& buffers) {
+  return MaskMod(Formula::parse(text, buffers));
+}
+
+MaskMod operator&(const MaskMod& a, const MaskMod& b) {
+  return MaskMod(combine(Op::kAnd, a.formula_, b.formula_));
+}
+MaskMod operator|(const MaskMod& a, const MaskMod& b) {
+  return MaskMod(combine(Op::kOr, a.formula_, b.formula_));
+}
+MaskMod operator~(const MaskMod& a) {
+  Graph graph = a.formula_.graph();
+  const NodeId root = make_unary(graph, Op::kNot, a.formula_.root());
+  return MaskMod(Formula(graph, root));
+}
+
+}  // namespace quire

@@ -1,0 +1,73 @@
+// The expression graph: typed, hash-consed nodes. An argument always has a smaller id than the node that uses it, so
+// every pass is one loop over ids and none recurses. The graph knows structure only: types are checked by build.h,
+// values are given by reference/ (f64) and by the tile programs of kernels/.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "quire/buffer.h"
+#include "quire/op.h"
+
+namespace quire::formula {
+
+using NodeId = std::int32_t;
+inline constexpr NodeId kNoNode = -1;
+
+/// Values in one formula. Far above anything written by hand; bounds memory and time for generated ones.
+inline constexpr std::size_t kMaxNodes = std::size_t{1} << 16;
+
+struct Node {
+  Op op = Op::kIntConst;
+  ValueType type = ValueType::kInt;
+  std::uint8_t split = 0;           // kDot: how many of the arguments index the first buffer
+  std::uint8_t arg_count = 0;
+  std::uint32_t first_arg = 0;      // into the graph's argument list
+  std::array<std::int32_t, 2> buffers = {-1, -1};  // kLoad, kSum: one; kDot: two
+  std::int64_t bits = 0;            // constants: the integer, the bool, or the bits of the double
+
+  double float_value() const;
+};
+
+class Graph {
+ public:
+  /// The node with this operation, arguments and payload: an existing one, or a new one.
+  NodeId add(Node node, std::span<const NodeId> args);
+  /// The same, only if it exists already; kNoNode otherwise.
+  NodeId find(const Node& node, std::span<const NodeId> args) const;
+
+  /// The index of a captured buffer in this graph; the same buffer (by identity) is stored once.
+  std::int32_t add_buffer(const Buffer& buffer);
+
+  std::size_t size() const { return nodes_.size(); }
+  const Node& operator[](NodeId id) const { return nodes_[static_cast<std::size_t>(id)]; }
+  std::span<const NodeId> args(NodeId id) const { return args_of((*this)[id]); }
+  NodeId arg(NodeId id, std::size_t i) const { return args(id)[i]; }
+  const Buffer& buffer(std::int32_t i) const { return buffers_[static_cast<std::size_t>(i)]; }
+  std::span<const Buffer> buffers() const { return buffers_; }
+
+ private:
+  std::span<const NodeId> args_of(const Node& node) const {
+    return {args_.data() + node.first_arg, node.arg_count};
+  }
+  std::size_t slot_of(const Node& node, std::span<const NodeId> args) const;
+  void grow();
+
+  std::vector<Node> nodes_;
+  std::vector<NodeId> args_;
+  std::vector<Buffer> buffers_;
+  std::vector<NodeId> table_;  // open addressing, a power of two of slots, kNoNode where empty
+};
+
+/// Copies what `root` depends on into `to` and returns its id there. Order: depth first, arguments left to right, so
+/// equal formulas copied into empty graphs give equal graphs. `map` (old id to new, kNoNode where not copied) may be
+/// kept between calls to copy several roots.
+NodeId copy_reachable(const Graph& from, NodeId root, Graph& to, std::vector<NodeId>& map);
+
+/// Ids of all nodes `root` depends on, itself included, ascending.
+std::vector<NodeId> reachable(const Graph& graph, NodeId root);
+
+}  // namespace quire::formula

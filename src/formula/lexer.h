@@ -1,0 +1,54 @@
+// Text to tokens, one at a time. Knows numbers, names and symbols; what they mean is the parser's.
+// Layer: formula.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace quire::formula {
+
+struct Token {
+  enum class Kind {
+    kEnd,
+    kSeparator,  // ; or, outside of brackets, the end of a line
+    kName,       // identifiers, and the words and, or, not
+    kInt,
+    kFloat,
+    kSymbol,
+  };
+  Kind kind = Kind::kEnd;
+  std::string_view text;      // empty at the end
+  std::size_t place = 0;      // of its first byte in the whole text
+  std::uint64_t integer = 0;  // kInt: up to 2**63, which only a minus makes fit
+  double real = 0;            // kFloat
+
+  bool is(std::string_view symbol) const { return kind == Kind::kSymbol && text == symbol; }
+  bool is_word(std::string_view word) const { return kind == Kind::kName && text == word; }
+};
+
+class Lexer {
+ public:
+  explicit Lexer(std::string_view text) : text_(text) {}
+
+  /// The next token. Inside of brackets the ends of lines are blanks. Throws Error for a character
+  /// or a number that cannot be read.
+  Token next(bool in_brackets);
+
+ private:
+  Token number();
+  Token hexadecimal();
+  void digits();
+  Token integer(std::size_t begin, int base);
+  Token real(std::size_t begin);
+  char peek(std::size_t ahead = 0) const {
+    return place_ + ahead < text_.size() ? text_[place_ + ahead] : '\0';
+  }
+  Token token(Token::Kind kind, std::size_t begin) const {
+    return {.kind = kind, .text = text_.substr(begin, place_ - begin), .place = begin};
+  }
+
+  std::string_view text_;
+  std::size_t place_ = 0;
+};
+
+}  // namespace quire::formula

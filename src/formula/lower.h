@@ -1,0 +1,69 @@
+// Lowering: formulas to low nodes. Decides the integer width of every value (32 bits where `bound` proves it), its class,
+// which integers are affine in lane and row, and which buffer reads need a check. Formula layer.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "formula/bound.h"
+#include "formula/compile.h"
+#include "formula/graph.h"
+#include "formula/low_graph.h"
+
+namespace quire::formula {
+
+class Lowering {
+ public:
+  Lowering(LowGraph& low, const CompileOptions& options) : low_(low), options_(options) {}
+
+  /// The low node of the formula's value. Several formulas may be lowered into one LowGraph; equal values meet there.
+  LowId lower(const Formula& formula);
+
+ private:
+  LowId lower_node(NodeId id);
+  LowId per_element(LowId id);
+  LowId lower_leaf(const Node& node);
+  LowId lower_constant(const Node& node);
+  LowId lower_cast(NodeId id);
+  LowId lower_unary(NodeId id);
+  LowId lower_binary(NodeId id);
+  LowId lower_int_binary(NodeId id);
+  LowId lower_compare(NodeId id);
+  LowId lower_where(NodeId id);
+  LowId lower_clamp(NodeId id);
+
+  // lower_load.cc
+  LowId lower_load(NodeId id);
+  LowId lower_chain(NodeId id);  // kSum, kDot
+  LowId lower_index(NodeId index, const Buffer& buffer, int axis);
+  LowId gather_offset(std::span<const NodeId> indices, const Buffer& buffer);
+  LowId strided_load(std::span<const NodeId> indices, const Buffer& buffer, kernels::TileType type);
+  std::int16_t add_buffer(const Buffer& buffer, std::size_t leading);
+  kernels::TileType load_type(const Buffer& buffer) const;
+
+  // Affine integers.
+  LowAffine find_affine(NodeId id);
+  LowAffine affine_leaf(kernels::Coord coord);
+  LowAffine affine_product(const LowAffine& form, std::int64_t factor);
+  LowAffine affine_sum(const LowAffine& a, const LowAffine& b, bool subtract);
+  LowId iota(const LowAffine& form, kernels::TileType type);
+
+  LowId coordinate(kernels::Coord coord);
+  LowId float_const(double value);
+  LowId mask_const(bool value);
+  kernels::TileType int_type(NodeId id) const;
+  bool is_narrow(LowId id) const { return low_[id].type == kernels::TileType::kInt32; }
+  LowId narrowed(NodeId id, LowId wide);  // an int64 as the type of `id`
+
+  LowId value(NodeId id) const { return values_[static_cast<std::size_t>(id)]; }
+  const LowAffine& affine(NodeId id) const { return affine_[static_cast<std::size_t>(id)]; }
+  const Interval& bound(NodeId id) const { return bounds_[static_cast<std::size_t>(id)]; }
+
+  LowGraph& low_;
+  const CompileOptions& options_;
+  const Graph* graph_ = nullptr;
+  std::vector<Interval> bounds_;
+  std::vector<LowId> values_;
+  std::vector<LowAffine> affine_;
+};
+
+}  // namespace quire::formula

@@ -1,0 +1,28 @@
+// The names of the text form: which are taken by the language, which are free for buffers and
+// bindings, and which one a user may have meant. Shared by parser and printer. Layer: formula.
+#pragma once
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "quire/op.h"
+
+namespace quire::formula {
+
+/// ASCII letters, digits and _, not beginning with a digit.
+bool is_identifier(std::string_view text);
+
+/// Whether a buffer or a binding may be called this: an identifier that is no argument of a mod,
+/// function, constant or operator.
+bool is_free_name(std::string_view name);
+
+/// The argument of a mod called `name`.
+std::optional<Op> find_leaf(std::string_view name);
+
+/// The operation called like a function, where, clamp, sum and dot included.
+std::optional<Op> find_call(std::string_view name);
+
+/// Of `free` and the language's names the one most like `name`, by edits; empty if none is close.
+std::string_view nearest_name(std::string_view name, std::span<const std::string_view> free);
+
+}  // namespace quire::formula

@@ -1,0 +1,23 @@
+// The text form of formulas, read: expressions as in Python, over the arguments of a mod, functions
+// and named buffers. The grammar is in parse.cc. Does not decide types (build.h does) and does not
+// simplify. Layer: formula.
+#pragma once
+#include <cstddef>
+#include <string_view>
+
+#include "quire/formula.h"
+
+namespace quire::formula {
+
+/// Bytes of text that are read at most. Large enough for what print() makes of kMaxNodes values (up
+/// to some 5 MB).
+inline constexpr std::size_t kMaxTextSize = std::size_t{1} << 23;
+
+/// Levels of parentheses, calls, indices, prefixes and right-hand sides of ** inside one another.
+inline constexpr int kMaxDepth = 1000;
+
+/// Throws Error, whose text shows the line with a caret under the place, for text that is not a
+/// formula and for buffers whose names are not identifiers, are reserved, or stand twice.
+Formula parse(std::string_view text, const NamedBuffers& buffers);
+
+}  // namespace quire::formula

@@ -1,0 +1,31 @@
+// Rewrites a formula into an equal and smaller one. "Equal" is exact: evaluated in the given
+// precision every element has the same bits as before (-0, inf, NaN up to its payload, wrapping
+// integers), so nothing is reassociated in floats and x + 0.0 stays. Faults are the exception: a
+// value that is simplified away (x * 0 in integers, the other branch of where(true, a, b)) takes
+// its out-of-range index or division by zero with it; what remains faults as before. Layer:
+// formula.
+#pragma once
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "formula/graph.h"
+#include "quire/formula.h"
+
+namespace quire::formula {
+
+/// Larger graphs are passed through as they are: rewriting leaves dead nodes behind, and a graph
+/// holds kMaxNodes.
+inline constexpr std::size_t kMaxSimplified = kMaxNodes / 4;
+
+/// Idempotent; the number of operations (nodes that are neither arguments nor constants) never
+/// grows. Float constants are kept as written and rounded to `precision` only where they are
+/// folded. What the rules are: simplify_int.cc, simplify_float.cc, simplify_bool.cc,
+/// simplify_choice.cc.
+Formula simplify(const Formula& formula, Precision precision);
+
+/// The same for several values of one graph: copies them into `to` and returns their ids there.
+std::vector<NodeId> simplify_into(const Graph& from, std::span<const NodeId> roots,
+                                  Precision precision, Graph& to);
+
+}  // namespace quire::formula

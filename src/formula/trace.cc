@@ -1,0 +1,117 @@
+// The recording half of expr.h: expressions become nodes of a shared graph. Layer: formula.
+#include <bit>
+#include <cmath>
+
+#include "formula/build.h"
+#include "formula/graph.h"
+#include "quire/error.h"
+#include "quire/expr.h"
+#include "quire/mod.h"
+
+namespace quire {
+
+using formula::Graph;
+using formula::NodeId;
+
+ExprBase ExprBase::literal(double value) {
+  return {Op::kFloatConst, std::bit_cast<std::int64_t>(value)};
+}
+
+namespace detail {
+namespace {
+
+using GraphPtr = std::shared_ptr<Graph>;
+
+// The graph an operation is recorded in: that of the first operand that has one.
+template <class... E>
+GraphPtr graph_of(const E&... operands) {
+  GraphPtr found;
+  ((found = found ? found : operands.graph()), ...);
+  return found ? found : std::make_shared<Graph>();
+}
+
+GraphPtr graph_of(const std::vector<ExprBase>& operands) {
+  for (const ExprBase& operand : operands)
+    if (operand.graph()) return operand.graph();
+  return nullptr;
+}
+
+// The operand as a node of `graph`; one from another graph is copied over.
+NodeId node_in(const GraphPtr& graph, const ExprBase& operand) {
+  if (operand.graph() == graph) return operand.node();
+  if (operand.graph()) {
+    std::vector<NodeId> map;
+    return copy_reachable(*operand.graph(), operand.node(), *graph, map);
+  }
+  switch (operand.literal_op()) {
+    case Op::kFloatConst: return make_float(*graph, std::bit_cast<double>(operand.literal_bits()));
+    case Op::kBoolConst: return make_bool(*graph, operand.literal_bits() != 0);
+    default: return make_int(*graph, operand.literal_bits());
+  }
+}
+
+std::vector<NodeId> nodes_in(const GraphPtr& graph, const std::vector<ExprBase>& operands) {
+  std::vector<NodeId> ids;
+  for (const ExprBase& operand : operands) ids.push_back(node_in(graph, operand));
+  return ids;
+}
+
+}  // namespace
+
+ExprBase unary(Op op, const ExprBase& a) {
+  const GraphPtr graph = graph_of(a);
+  return {graph, make_unary(*graph, op, node_in(graph, a))};
+}
+
+ExprBase binary(Op op, const ExprBase& a, const ExprBase& b) {
+  const GraphPtr graph = graph_of(a, b);
+  const NodeId x = node_in(graph, a), y = node_in(graph, b);
+  return {graph, make_binary(*graph, op, x, y)};
+}
+
+ExprBase ternary(Op op, const ExprBase& a, const ExprBase& b, const ExprBase& c) {
+  const GraphPtr graph = graph_of(a, b, c);
+  const NodeId x = node_in(graph, a), y = node_in(graph, b), z = node_in(graph, c);
+  return {graph, op == Op::kWhere ? make_where(*graph, x, y, z) : make_clamp(*graph, x, y, z)};
+}
+
+ExprBase checked_divide(const ExprBase& a, const ExprBase& b) {
+  const GraphPtr graph = graph_of(a, b);
+  const NodeId x = node_in(graph, a), y = node_in(graph, b);
+  if ((*graph)[x].type != ValueType::kFloat && (*graph)[y].type != ValueType::kFloat) {
+    throw Error(ErrorKind::type,
+                "[formula] '/' on two integers is ambiguous; use floor_div or true_div");
+  }
+  return {graph, make_binary(*graph, Op::kDiv, x, y)};
+}
+
+ExprBase load(const Buffer& buffer, const std::vector<ExprBase>& indices) {
+  GraphPtr graph = graph_of(indices);
+  if (!graph) graph = std::make_shared<Graph>();
+  return {graph, make_load(*graph, buffer, nodes_in(graph, indices))};
+}
+
+ExprBase sum(const Buffer& buffer, const std::vector<ExprBase>& indices) {
+  GraphPtr graph = graph_of(indices);
+  if (!graph) graph = std::make_shared<Graph>();
+  return {graph, make_sum(*graph, buffer, nodes_in(graph, indices))};
+}
+
+ExprBase dot(const Buffer& a, const std::vector<ExprBase>& a_indices, const Buffer& b,
+             const std::vector<ExprBase>& b_indices) {
+  GraphPtr graph = graph_of(a_indices);
+  if (!graph) graph = graph_of(b_indices);
+  if (!graph) graph = std::make_shared<Graph>();
+  return {graph, make_dot(*graph, a, nodes_in(graph, a_indices), b, nodes_in(graph, b_indices))};
+}
+
+ModArguments mod_arguments() {
+  const auto graph = std::make_shared<Graph>();
+  const auto leaf = [&](Op op) { return ExprBase(graph, make_leaf(*graph, op)); };
+  const ExprBase score = leaf(Op::kScore), b = leaf(Op::kBatch), h = leaf(Op::kHead),
+                 q_idx = leaf(Op::kQIdx), kv_idx = leaf(Op::kKvIdx);
+  return {FloatExpr(score), IntExpr(b), IntExpr(h), IntExpr(q_idx), IntExpr(kv_idx)};
+}
+
+}  // namespace detail
+}  // namespace quire
