@@ -1,0 +1,28 @@
+// The meaning of every operation on plain numbers: int64 that wraps, and f64. One function per kind
+// of operands; which node has which operands is evaluate.h's affair. Integer division by zero gives
+// 0 here and is reported there. Reference layer.
+#pragma once
+#include <cstdint>
+
+#include "quire/op.h"
+
+namespace quire::reference {
+
+/// kNeg, kAbs, kSign, kBitNot.
+std::int64_t int_unary(Op op, std::int64_t a);
+/// kAdd ... kMax (but not kDiv), kShl ... kBitXor.
+std::int64_t int_binary(Op op, std::int64_t a, std::int64_t b);
+
+/// kNeg ... kTrunc, kExp ... kSoftplus.
+double float_unary(Op op, double x);
+/// kAdd ... kMax.
+double float_binary(Op op, double a, double b);
+
+/// kLt ... kNe. With a NaN all are false but kNe.
+bool compare(Op op, std::int64_t a, std::int64_t b);
+bool compare(Op op, double a, double b);
+
+/// Towards zero; beyond int64 the nearest end of it; 0 for NaN.
+std::int64_t float_to_int(double x);
+
+}  // namespace quire::reference

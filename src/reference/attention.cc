@@ -1,0 +1,39 @@
+// Forward: a row at a time. Reference layer.
+#include "reference/attention.h"
+
+#include "reference/scores.h"
+#include "reference/softmax.h"
+
+namespace quire::reference {
+
+AttentionOutput attention(const AttentionInputs& inputs, const AttentionOptions& options) {
+  Scores scores(inputs, options);
+  const Sizes& s = scores.sizes();
+  AttentionOutput result{
+      .out = Tensor({s.batches, s.q_heads, s.q_len, s.v_head_dim}, DType::f64),
+      .lse = Tensor({s.batches, s.q_heads, s.q_len}, DType::f64),
+      .max_scores = Tensor({s.batches, s.q_heads, s.q_len}, DType::f64),
+  };
+  double* out = result.out.data_as<double>();
+  double* lse = result.lse.data_as<double>();
+  double* max_scores = result.max_scores.data_as<double>();
+
+  for (std::int64_t b = 0; b < s.batches; ++b)
+    for (std::int64_t h = 0; h < s.q_heads; ++h)
+      for (std::int64_t q = 0; q < s.q_len; ++q) {
+        const Row row{b, h, q};
+        const RowSoftmax softmax = row_softmax(scores.row(row));
+        for (std::int64_t kv = 0; kv < s.kv_len; ++kv) {
+          const double p = softmax.p[static_cast<std::size_t>(kv)];
+          if (p == 0) continue;  // not there: its value may be anything, NaN included
+          const double* v = scores.v(row, kv);
+          for (std::int64_t e = 0; e < s.v_head_dim; ++e) out[e] += p * v[e];
+        }
+        out += s.v_head_dim;
+        *lse++ = softmax.lse;
+        *max_scores++ = softmax.max;
+      }
+  return result;
+}
+
+}  // namespace quire::reference

@@ -1,0 +1,73 @@
+// Attention with mods in plain f64 loops: the specification of forward and backward. Takes any
+// float dtypes and strides, gives f64. Used by tests and the MATH backend; shares no code with
+// kernels/. Reference layer.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "quire/buffer.h"
+#include "quire/mod.h"
+#include "quire/tensor.h"
+
+namespace quire::reference {
+
+/// Hq is a multiple of Hkv: query head h reads key head h / (Hq / Hkv).
+struct AttentionInputs {
+  ConstTensorView q;  // [B, Hq, L, E]
+  ConstTensorView k;  // [B or 1, Hkv, S, E]
+  ConstTensorView v;  // [B or 1, Hkv, S, Ev]
+};
+
+struct AttentionOptions {
+  std::optional<ScoreMod> score_mod = std::nullopt;
+  std::optional<MaskMod> mask_mod = std::nullopt;
+  std::optional<double> scale = std::nullopt;  // 1 / sqrt(E) if not given
+  // q_idx = q_begin + row: none for 0, one for all batches, or one per batch.
+  std::vector<std::int64_t> q_begin = {};
+};
+
+/// All f64. A row with nothing to attend to: 0, -inf, -inf.
+struct AttentionOutput {
+  Tensor out;         // [B, Hq, L, Ev]
+  Tensor lse;         // [B, Hq, L], natural log
+  Tensor max_scores;  // [B, Hq, L], after the score mod
+};
+
+/// out = softmax(mod(scale * q k^T)) v, row by row. Keys that the mask hides, or whose score
+/// becomes -inf, contribute nothing, whatever they hold; a visible NaN or +inf score makes out and
+/// lse of its row NaN. Throws Error for shapes that do not fit and for the first fault, in the
+/// order b, h, q_idx, kv_idx, of an element the mask does not hide (the mask's own faults before
+/// the score mod's).
+AttentionOutput attention(const AttentionInputs& inputs, const AttentionOptions& options = {});
+
+/// What is known of the loss.
+struct OutputGradients {
+  ConstTensorView out;                                // [B, Hq, L, Ev]
+  std::optional<ConstTensorView> lse = std::nullopt;  // [B, Hq, L]
+};
+
+struct BufferGradient {
+  Buffer buffer;
+  Tensor gradient;  // of the buffer's shape
+};
+
+/// All f64, each of the shape of what it is the gradient of: groups of heads, and batches that
+/// share keys, are summed.
+struct AttentionGradients {
+  Tensor q, k, v;
+  // Those captured with wants_gradient: the score mod's in the order of its formula, then the
+  // mask's (all 0).
+  std::vector<BufferGradient> buffers;
+
+  /// By name; throws Error if there is none.
+  const Tensor& of(const std::string& buffer) const;
+};
+
+/// The gradients of attention(). Hidden elements and rows without keys contribute exactly nothing.
+/// Throws as attention().
+AttentionGradients attention_backward(const AttentionInputs& inputs,
+                                      const AttentionOptions& options, const OutputGradients& d);
+
+}  // namespace quire::reference

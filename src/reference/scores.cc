@@ -1,0 +1,153 @@
+// Checks of the inputs, and score after scale, mask and mod. Reference layer.
+#include "reference/scores.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+
+#include "quire/error.h"
+
+namespace quire::reference {
+namespace {
+
+void require_input(const char* name, const ConstTensorView& view) {
+  if (view.rank() != 4) {
+    throw Error(ErrorKind::value, fmt::format("[attention] {} must have 4 axes; got shape {}", name,
+                                              to_string(view.shape())));
+  }
+  if (!is_floating(view.dtype())) {
+    throw Error(ErrorKind::type, fmt::format("[attention] {} must be floating; got {}", name,
+                                             dtype_name(view.dtype())));
+  }
+}
+
+std::int64_t key_batches(const char* name, const ConstTensorView& view, std::int64_t batches) {
+  if (view.dim(0) != batches && view.dim(0) != 1) {
+    throw Error(ErrorKind::value,
+                fmt::format("[attention] {} must have the batch size of q or 1; got {} and {}",
+                            name, view.dim(0), batches));
+  }
+  return view.dim(0);
+}
+
+Sizes checked_sizes(const AttentionInputs& in) {
+  require_input("q", in.q);
+  require_input("k", in.k);
+  require_input("v", in.v);
+  const Sizes s{in.q.dim(0), in.q.dim(1), in.k.dim(1), in.q.dim(2),
+                in.k.dim(2), in.q.dim(3), in.v.dim(3)};
+  require_shape("k", in.k.shape(),
+                {key_batches("k", in.k, s.batches), s.kv_heads, s.kv_len, s.head_dim});
+  require_shape("v", in.v.shape(),
+                {key_batches("v", in.v, s.batches), s.kv_heads, s.kv_len, s.v_head_dim});
+  const bool divides = s.kv_heads == 0 ? s.q_heads == 0 : s.q_heads % s.kv_heads == 0;
+  if (!divides) {
+    throw Error(ErrorKind::value,
+                fmt::format("[attention] q_heads must be a multiple of kv_heads; got {} and {}",
+                            s.q_heads, s.kv_heads));
+  }
+  return s;
+}
+
+std::vector<std::int64_t> per_batch(const std::vector<std::int64_t>& q_begin,
+                                    std::int64_t batches) {
+  const auto count = static_cast<std::size_t>(batches);
+  if (q_begin.size() == count) return q_begin;
+  if (q_begin.size() <= 1)
+    return std::vector<std::int64_t>(count, q_begin.empty() ? 0 : q_begin[0]);
+  throw Error(
+      ErrorKind::value,
+      fmt::format("[attention] q_begin must be one number or one per batch; got {} for {} batches",
+                  q_begin.size(), batches));
+}
+
+// The element [batch][head][position][0]; a tensor of one batch serves all.
+std::int64_t offset(const Tensor& tensor, std::int64_t b, std::int64_t head,
+                    std::int64_t position) {
+  const std::int64_t batch = tensor.dim(0) == 1 ? 0 : b;
+  return ((batch * tensor.dim(1) + head) * tensor.dim(2) + position) * tensor.dim(3);
+}
+
+std::optional<Evaluator> evaluator(const auto& mod) {
+  return mod ? std::optional<Evaluator>(mod->formula()) : std::nullopt;
+}
+
+}  // namespace
+
+void require_shape(const char* name, const Shape& shape, const Shape& wanted) {
+  if (shape == wanted) return;
+  throw Error(ErrorKind::value, fmt::format("[attention] {} must have shape {}; got {}", name,
+                                            to_string(wanted), to_string(shape)));
+}
+
+Scores::Scores(const AttentionInputs& inputs, const AttentionOptions& options)
+    : sizes_(checked_sizes(inputs)),
+      scale_(options.scale.value_or(1 / std::sqrt(static_cast<double>(sizes_.head_dim)))),
+      q_begin_(per_batch(options.q_begin, sizes_.batches)),
+      q_(to(inputs.q, DType::f64)),
+      k_(to(inputs.k, DType::f64)),
+      v_(to(inputs.v, DType::f64)),
+      score_mod_(evaluator(options.score_mod)),
+      mask_mod_(evaluator(options.mask_mod)) {}
+
+const double* Scores::q(const Row& row) const {
+  return q_.data_as<double>() + offset(q_, row.b, row.h, row.q);
+}
+
+const double* Scores::k(const Row& row, std::int64_t kv) const {
+  return k_.data_as<double>() + offset(k_, row.b, row.h / (sizes_.q_heads / sizes_.kv_heads), kv);
+}
+
+const double* Scores::v(const Row& row, std::int64_t kv) const {
+  return v_.data_as<double>() + offset(v_, row.b, row.h / (sizes_.q_heads / sizes_.kv_heads), kv);
+}
+
+double* Scores::same_place(Tensor& like_kv, const Row& row, std::int64_t kv) const {
+  return like_kv.data_as<double>() +
+         offset(like_kv, row.b, row.h / (sizes_.q_heads / sizes_.kv_heads), kv);
+}
+
+double Scores::dot(const Row& row, std::int64_t kv) const {
+  const double *q_row = q(row), *k_row = k(row, kv);
+  double sum = 0;
+  for (std::int64_t e = 0; e < sizes_.head_dim; ++e) sum += q_row[e] * k_row[e];
+  return sum;
+}
+
+Point Scores::point(const Row& row, std::int64_t kv) const {
+  return {.b = row.b,
+          .h = row.h,
+          .q_idx = q_begin_[static_cast<std::size_t>(row.b)] + row.q,
+          .kv_idx = kv,
+          .score = 0};
+}
+
+Evaluator* Scores::run_score_mod(const Row& row, std::int64_t kv) {
+  if (!score_mod_) return nullptr;
+  Point at = point(row, kv);
+  at.score = scale_ * dot(row, kv);
+  score_mod_->run(at);
+  return &*score_mod_;
+}
+
+std::vector<double> Scores::row(const Row& row) {
+  std::vector<double> scores;
+  for (std::int64_t kv = 0; kv < sizes_.kv_len; ++kv) {
+    const Point at = point(row, kv);
+    if (mask_mod_ && !mask_mod_->run(at).truth()) {
+      scores.push_back(-std::numeric_limits<double>::infinity());
+      continue;
+    }
+    if (mask_mod_ && mask_mod_->fault()) throw fault_error(*mask_mod_->fault(), at);
+    if (const Evaluator* mod = run_score_mod(row, kv)) {
+      if (mod->fault()) throw fault_error(*mod->fault(), at);
+      scores.push_back((*mod)[mod->root()].f);
+    } else {
+      scores.push_back(scale_ * dot(row, kv));
+    }
+  }
+  return scores;
+}
+
+}  // namespace quire::reference

@@ -1,0 +1,60 @@
+// The attention matrix before the softmax: checked inputs as f64, and the score of each (query,
+// key) pair after scale, score mod and mask. Forward and backward both read it. Reference layer.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "quire/tensor.h"
+#include "reference/attention.h"
+#include "reference/evaluate.h"
+
+namespace quire::reference {
+
+struct Sizes {
+  std::int64_t batches = 0, q_heads = 0, kv_heads = 0, q_len = 0, kv_len = 0;
+  std::int64_t head_dim = 0, v_head_dim = 0;
+};
+
+/// A row of the attention matrix.
+struct Row {
+  std::int64_t b = 0, h = 0, q = 0;
+};
+
+class Scores {
+ public:
+  /// Throws Error for shapes and dtypes that do not fit.
+  Scores(const AttentionInputs& inputs, const AttentionOptions& options);
+
+  const Sizes& sizes() const { return sizes_; }
+  double scale() const { return scale_; }
+
+  // Rows of the inputs, [E] or [Ev]; the key head follows from the row's.
+  const double* q(const Row& row) const;
+  const double* k(const Row& row, std::int64_t kv) const;
+  const double* v(const Row& row, std::int64_t kv) const;
+  /// The same place in a tensor of k's or v's shape (a gradient).
+  double* same_place(Tensor& like_kv, const Row& row, std::int64_t kv) const;
+
+  /// The scores of a row, one per key: -inf where the mask hides it. Throws the first fault of a
+  /// visible element.
+  std::vector<double> row(const Row& row);
+
+  /// The score mod's evaluator, run at an element; null if there is no score mod.
+  Evaluator* run_score_mod(const Row& row, std::int64_t kv);
+
+ private:
+  Point point(const Row& row, std::int64_t kv) const;
+  double dot(const Row& row, std::int64_t kv) const;
+
+  Sizes sizes_;
+  double scale_;
+  std::vector<std::int64_t> q_begin_;  // one per batch
+  Tensor q_, k_, v_;                   // f64, row-major
+  std::optional<Evaluator> score_mod_, mask_mod_;
+};
+
+/// "[1, 2, 3, 4]" against what it should be; `name` goes into the text.
+void require_shape(const char* name, const Shape& shape, const Shape& wanted);
+
+}  // namespace quire::reference
