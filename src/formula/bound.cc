@@ -8,7 +8,7 @@
 #include "formula/affine.h"
 #include "formula/bound_affine.h"
 #include "formula/bound_buffer.h"
-#include "formula/interval_rounding.h"
+#include "formula/float_grid.h"
 #include "formula/interval_rules.h"
 #include "formula/type_rules.h"
 

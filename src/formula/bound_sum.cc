@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "formula/bound_buffer.h"
-#include "formula/interval_rounding.h"
+#include "formula/float_grid.h"
 #include "formula/interval_rules.h"
 
 namespace quire::formula {

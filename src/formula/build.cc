@@ -133,8 +133,11 @@ NodeId make_cast(Graph& graph, NodeId id, ValueType type) {
       return type == ValueType::kInt ? make_int(graph, node.bits)
                                      : make_float(graph, static_cast<double>(node.bits));
     case Op::kFloatConst:
-      if (type == ValueType::kBool) return make_bool(graph, node.float_value() != 0);
-      break;  // to int: the value depends on the score type's rounding; simplify folds it
+      // Where the score type decides (1e-50 is 0 in f32; to int, any rounding), simplify folds it.
+      if (type == ValueType::kBool &&
+          (node.float_value() == 0 || static_cast<float>(node.float_value()) != 0))
+        return make_bool(graph, node.float_value() != 0);
+      break;
     default: break;
   }
   const Op op = type == ValueType::kInt     ? Op::kToInt

@@ -19,6 +19,8 @@ struct CompileOptions {
   int max_rows = 256;
   int groups = 1;            // of 64 lanes
   bool max_per_row = false;  // the running maximum is kept per row (decode), not per lane
+  /// Accept buffers without data: the program can be read, not run.
+  bool allow_declared = false;
   /// For tests: every value per element, in 64 bits, one node after the other. The bits may not change.
   bool node_by_node = false;
 };

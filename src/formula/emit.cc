@@ -136,7 +136,11 @@ std::int32_t Emitter::expanded(LowId id) {
   offset = allocate(static_cast<std::size_t>(options_.max_rows * words) * 8);
   TileInstruction in{.op = diagonal ? TileOp::kExpandDiagonalM : TileOp::kExpandRowM};
   in.a = places_[static_cast<std::size_t>(id)];
-  in.out = {.offset = offset, .row_step = 8 * words, .type = TileType::kMask, .used = true};
+  in.out = {.offset = offset,
+            .row_step = 8 * words,
+            .value_class = low_[id].value_class,
+            .type = TileType::kMask,
+            .used = true};
   program_.expands.push_back(in);
   return offset;
 }

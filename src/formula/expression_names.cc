@@ -2,11 +2,13 @@
 // them. Layer: formula.
 #include <fmt/format.h>
 
+#include <array>
 #include <limits>
 #include <span>
 
 #include "formula/expression_parser.h"
 #include "formula/names.h"
+#include "formula/type_rules.h"
 #include "quire/error.h"
 
 namespace quire::formula {
@@ -80,10 +82,18 @@ void ExpressionParser::check_arity(const Frame& frame, std::size_t needs, std::s
                                         needs == 1 ? "" : "s", got));
 }
 
+// As make_binary, without the rewriting.
+NodeId ExpressionParser::plain_power(NodeId a, NodeId b) const {
+  const ValueType type = numeric_type(graph_[a].type, graph_[b].type);
+  const std::array<NodeId, 2> args = {make_cast(graph_, a, type), make_cast(graph_, b, type)};
+  return make_like(graph_, graph_, {.op = Op::kPow, .type = type}, args);
+}
+
 void ExpressionParser::end_call(const Frame& frame) {
   check_arity(frame, arity(frame.op), values_.size() - frame.first_value);
   const std::vector<NodeId> args = take_values(frame.first_value);
   const NodeId id = build(frame.place, [&] {
+    if (frame.name == kPlainPower) return plain_power(args[0], args[1]);
     if (frame.op == Op::kWhere) return make_where(graph_, args[0], args[1], args[2]);
     if (frame.op == Op::kClamp) return make_clamp(graph_, args[0], args[1], args[2]);
     return args.size() == 1 ? make_unary(graph_, frame.op, args[0])

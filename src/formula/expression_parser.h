@@ -80,6 +80,7 @@ class ExpressionParser {
   void comma();
   bool close();
   void end_call(const Frame& frame);
+  NodeId plain_power(NodeId a, NodeId b) const;
   void end_slice(const Buffer& buffer, std::size_t first, std::size_t place);
   void end_reduction(const Frame& frame);
   void check_index(const Frame& frame) const;

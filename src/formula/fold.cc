@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "formula/float_grid.h"
 #include "formula/type_rules.h"
 
 namespace quire::formula {
@@ -207,9 +208,7 @@ Node cast(ValueType type, const Node& from, Precision precision) {
   if (type == ValueType::kInt) return int_constant(from.bits);
   if (type == ValueType::kBool) return bool_constant(from.bits != 0);
   // One rounding, straight to the precision.
-  return float_constant(precision == Precision::kF32
-                            ? static_cast<double>(static_cast<float>(from.bits))
-                            : static_cast<double>(from.bits));
+  return float_constant(round_to(from.bits, precision));
 }
 
 std::optional<Node> fold_floats(Op op, const double (&x)[3], Precision precision) {
@@ -225,8 +224,7 @@ std::optional<Node> fold_floats(Op op, const double (&x)[3], Precision precision
 }  // namespace
 
 double constant_value(const Node& constant, Precision precision) {
-  const double value = constant.float_value();
-  return precision == Precision::kF32 ? static_cast<double>(static_cast<float>(value)) : value;
+  return round_to(constant.float_value(), precision);
 }
 
 std::optional<Node> fold(Op op, ValueType type, std::span<const Node> args, Precision precision) {

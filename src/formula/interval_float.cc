@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "formula/interval_rounding.h"
+#include "formula/float_grid.h"
 #include "formula/interval_rules.h"
 
 namespace quire::formula {

@@ -5,7 +5,7 @@
 #include <limits>
 #include <numbers>
 
-#include "formula/interval_rounding.h"
+#include "formula/float_grid.h"
 #include "formula/interval_rules.h"
 
 namespace quire::formula {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <limits>
 #include <string>
 #include <system_error>
 

@@ -333,6 +333,7 @@ LowAffine Lowering::affine_leaf(Coord coord) {
 }
 
 LowAffine Lowering::affine_product(const LowAffine& form, std::int64_t factor) {
+  if (factor == 1) return form;
   const LowId times = low_.int_const(factor, TileType::kInt64);
   return {true, wrapping_mul(form.lane_step, factor), wrapping_mul(form.row_step, factor),
           low_.add_op(TileOp::kMulL, TileType::kInt64, form.uniform, times)};

@@ -36,7 +36,7 @@ class Lowering {
   LowId lower_chain(NodeId id);  // kSum, kDot
   LowId lower_index(NodeId index, const Buffer& buffer, int axis);
   LowId gather_offset(std::span<const NodeId> indices, const Buffer& buffer);
-  LowId strided_load(std::span<const NodeId> indices, const Buffer& buffer, kernels::TileType type);
+  LowAffine affine_offset(std::span<const NodeId> indices, const Buffer& buffer);
   std::int16_t add_buffer(const Buffer& buffer, std::size_t leading);
   kernels::TileType load_type(const Buffer& buffer) const;
 

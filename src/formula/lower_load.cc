@@ -14,24 +14,32 @@ using kernels::TileType;
 
 namespace {
 
+// Shape and strides of a buffer; one without data counts as row-major.
+struct Layout {
+  explicit Layout(const Buffer& buffer)
+      : shape(buffer.shape()),
+        strides(buffer.has_data() ? buffer.view().strides() : contiguous_strides(buffer.shape())) {}
+  Shape shape, strides;
+};
+
 // Offsets of all elements of the axes from `leading` on, in row-major order.
-std::vector<std::int64_t> trailing_offsets(const ConstTensorView& view, std::size_t leading) {
+std::vector<std::int64_t> trailing_offsets(const Layout& layout, std::size_t leading) {
   std::vector<std::int64_t> offsets{0};
-  for (std::size_t axis = leading; axis < view.rank(); ++axis) {
+  for (std::size_t axis = leading; axis < layout.shape.rank(); ++axis) {
     std::vector<std::int64_t> next;
-    next.reserve(offsets.size() * static_cast<std::size_t>(view.shape()[axis]));
+    next.reserve(offsets.size() * static_cast<std::size_t>(layout.shape[axis]));
     for (const std::int64_t offset : offsets)
-      for (std::int64_t i = 0; i < view.shape()[axis]; ++i) next.push_back(offset + i * view.strides()[axis]);
+      for (std::int64_t i = 0; i < layout.shape[axis]; ++i) next.push_back(offset + i * layout.strides[axis]);
     offsets = std::move(next);
   }
   return offsets;
 }
 
 // Range of offsets that indices within the shape can give; whether 32 bits hold it.
-bool offsets_fit_int32(const ConstTensorView& view, std::size_t axes) {
+bool offsets_fit_int32(const Layout& layout, std::size_t axes) {
   std::int64_t lo = 0, hi = 0;
   for (std::size_t axis = 0; axis < axes; ++axis) {
-    const std::int64_t last = std::max<std::int64_t>(view.shape()[axis] - 1, 0) * view.strides()[axis];
+    const std::int64_t last = std::max<std::int64_t>(layout.shape[axis] - 1, 0) * layout.strides[axis];
     (last < 0 ? lo : hi) += last;
   }
   return fits_int32(Interval::ints(lo, hi));
@@ -41,22 +49,22 @@ bool offsets_fit_int32(const ConstTensorView& view, std::size_t axes) {
 
 // kSum and kDot see the axes behind `leading` as one list of elements.
 std::int16_t Lowering::add_buffer(const Buffer& buffer, std::size_t leading) {
-  if (!buffer.has_data())
-    throw Error(ErrorKind::value, "[formula] buffer '" + buffer.name() + "' was declared without data");
-  const ConstTensorView& view = buffer.view();
-  kernels::TileBuffer entry{.data = view.data(), .dtype = view.dtype()};
-  if (leading + 1 == view.rank()) {
-    entry.trailing_count = view.shape()[leading];
-    entry.trailing_step = view.strides()[leading];
-  } else if (leading < view.rank()) {
-    const auto list = std::make_shared<const std::vector<std::int64_t>>(trailing_offsets(view, leading));
+  if (!buffer.has_data() && !options_.allow_declared)
+    throw Error(ErrorKind::value, "[formula] buffer '" + buffer.name() + "' is only declared: it has no data to evaluate");
+  const Layout layout(buffer);
+  kernels::TileBuffer entry{.data = buffer.view().data(), .dtype = buffer.dtype(), .name = buffer.name()};
+  if (leading + 1 == layout.shape.rank()) {
+    entry.trailing_count = layout.shape[leading];
+    entry.trailing_step = layout.strides[leading];
+  } else if (leading < layout.shape.rank()) {
+    const auto list = std::make_shared<const std::vector<std::int64_t>>(trailing_offsets(layout, leading));
     entry.trailing_count = static_cast<std::int64_t>(list->size());
     entry.trailing_offsets = list->data();
     low_.keep_alive.push_back(list);
   }
   for (std::size_t i = 0; i < low_.buffers.size(); ++i) {
     const kernels::TileBuffer& known = low_.buffers[i];
-    if (known.data == entry.data && known.dtype == entry.dtype && entry.trailing_offsets == nullptr &&
+    if (known.data == entry.data && known.dtype == entry.dtype && known.name == entry.name && entry.trailing_offsets == nullptr &&
         known.trailing_offsets == nullptr && known.trailing_count == entry.trailing_count &&
         known.trailing_step == entry.trailing_step)
       return static_cast<std::int16_t>(i);
@@ -95,13 +103,17 @@ LowId Lowering::lower_index(NodeId index, const Buffer& buffer, int axis) {
 
 // The offset of an element (or of the first of its trailing ones) in elements.
 LowId Lowering::gather_offset(std::span<const NodeId> indices, const Buffer& buffer) {
-  const ConstTensorView& view = buffer.view();
-  const bool narrow = !options_.node_by_node && offsets_fit_int32(view, indices.size());
+  const Layout layout(buffer);
+  const bool narrow = !options_.node_by_node && offsets_fit_int32(layout, indices.size());
   const TileType type = narrow ? TileType::kInt32 : TileType::kInt64;
+  if (const LowAffine offset = affine_offset(indices, buffer); offset.known) {
+    const bool varies = offset.lane_step != 0 || offset.row_step != 0;
+    return varies ? iota(offset, type) : low_.as_type(offset.uniform, type);
+  }
   LowId sum = kNoLow;
   for (std::size_t axis = 0; axis < indices.size(); ++axis) {
     LowId term = lower_index(indices[axis], buffer, static_cast<int>(axis));
-    const std::int64_t stride = view.strides()[axis];
+    const std::int64_t stride = layout.strides[axis];
     term = low_.as_type(term, type);
     if (stride != 1)
       term = low_.add_op(narrow ? TileOp::kMulI : TileOp::kMulL, type, term, low_.int_const(stride, type));
@@ -110,31 +122,23 @@ LowId Lowering::gather_offset(std::span<const NodeId> indices, const Buffer& buf
   return sum == kNoLow ? low_.int_const(0, type) : sum;
 }
 
-// A read at affine offsets, if every index is affine and proved to need no wrapping; kNoLow otherwise.
-LowId Lowering::strided_load(std::span<const NodeId> indices, const Buffer& buffer, TileType type) {
-  if (options_.node_by_node) return kNoLow;
-  const ConstTensorView& view = buffer.view();
-  LowAffine offset{true, 0, 0, low_.int_const(0, TileType::kInt64)};
+// The offset as an affine form, if every index is one and proved to need no check and no wrapping per element.
+LowAffine Lowering::affine_offset(std::span<const NodeId> indices, const Buffer& buffer) {
+  if (options_.node_by_node) return {};
+  const Layout layout(buffer);
+  LowAffine offset;
   for (std::size_t axis = 0; axis < indices.size(); ++axis) {
-    const NodeId index = indices[axis];
-    const std::int64_t size = view.shape()[axis];
-    const bool wraps = bound(index).int_hi < 0;
-    if (!affine(index).known || !index_in_bounds(bound(index), size) || (bound(index).int_lo < 0 && !wraps)) return kNoLow;
-    LowAffine term = affine(index);
+    const Interval& range = bound(indices[axis]);
+    const std::int64_t size = layout.shape[axis];
+    const bool wraps = range.int_hi < 0;
+    LowAffine term = affine(indices[axis]);
+    if (!term.known || !index_in_bounds(range, size) || (range.int_lo < 0 && !wraps)) return {};
     if (wraps)
       term.uniform = low_.add_op(TileOp::kAddL, TileType::kInt64, term.uniform, low_.int_const(size, TileType::kInt64));
-    offset = affine_sum(offset, affine_product(term, view.strides()[axis]), false);
+    term = affine_product(term, layout.strides[axis]);
+    offset = offset.known ? affine_sum(offset, term, false) : term;
   }
-  const TileOp op = type == TileType::kFloat   ? TileOp::kStridedF
-                    : type == TileType::kInt32 ? TileOp::kStridedI
-                                               : TileOp::kStridedL;
-  return low_.add({.op = op,
-                   .type = type,
-                   .value_class = affine_class(offset.lane_step, offset.row_step),
-                   .a = offset.uniform,
-                   .lane_step = offset.lane_step,
-                   .row_step = offset.row_step,
-                   .buffer = add_buffer(buffer, view.rank())});
+  return offset.known ? offset : LowAffine{true, 0, 0, low_.int_const(0, TileType::kInt64)};
 }
 
 LowId Lowering::lower_load(NodeId id) {
@@ -142,11 +146,22 @@ LowId Lowering::lower_load(NodeId id) {
   const std::int16_t entry = add_buffer(buffer, buffer.shape().rank());
   const TileType type = load_type(buffer);
   const auto indices = graph_->args(id);
-  if (buffer.view().numel() == 0) {  // nothing to read; the indices report themselves if an element is visible
+  if (element_count(buffer.shape()) == 0) {  // nothing to read; the indices report themselves if an element is visible
     for (std::size_t axis = 0; axis < indices.size(); ++axis) lower_index(indices[axis], buffer, static_cast<int>(axis));
     return type == TileType::kFloat ? float_const(0) : low_.int_const(0, type);
   }
-  if (const LowId strided = strided_load(indices, buffer, type); strided != kNoLow) return strided;
+  if (const LowAffine offset = affine_offset(indices, buffer); offset.known) {
+    const TileOp op = type == TileType::kFloat   ? TileOp::kStridedF
+                      : type == TileType::kInt32 ? TileOp::kStridedI
+                                                 : TileOp::kStridedL;
+    return low_.add({.op = op,
+                     .type = type,
+                     .value_class = affine_class(offset.lane_step, offset.row_step),
+                     .a = offset.uniform,
+                     .lane_step = offset.lane_step,
+                     .row_step = offset.row_step,
+                     .buffer = entry});
+  }
   const LowId offset = gather_offset(indices, buffer);
   const bool narrow = is_narrow(offset);
   const TileOp op = type == TileType::kFloat   ? (narrow ? TileOp::kGatherIntF : TileOp::kGatherLongF)
@@ -171,7 +186,7 @@ LowId Lowering::lower_chain(NodeId id) {
   const bool is_float = node.type == ValueType::kFloat;
   const LowId a = low_.as_type(gather_offset(args.first(split), first), TileType::kInt64);
   const LowId b = dot ? low_.as_type(gather_offset(args.subspan(split), second), TileType::kInt64) : kNoLow;
-  if (first.view().numel() == 0 || second.view().numel() == 0)
+  if (element_count(first.shape()) == 0 || element_count(second.shape()) == 0)
     return is_float ? float_const(0) : low_.as_type(low_.int_const(0, TileType::kInt64), int_type(id));
   LowNode chain{.op = dot ? (is_float ? TileOp::kDotF : TileOp::kDotL) : (is_float ? TileOp::kSumF : TileOp::kSumL),
                 .type = is_float ? TileType::kFloat : TileType::kInt64,

@@ -71,7 +71,7 @@ std::optional<Op> find_leaf(std::string_view name) {
 std::optional<Op> find_call(std::string_view name) {
   for (const Op op : kSpecialCalls)
     if (spelling(op).name == name) return op;
-  return find_function(name);
+  return name == kPlainPower ? Op::kPow : find_function(name);
 }
 
 std::string_view nearest_name(std::string_view name, std::span<const std::string_view> free) {

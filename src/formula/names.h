@@ -19,7 +19,12 @@ bool is_free_name(std::string_view name);
 /// The argument of a mod called `name`.
 std::optional<Op> find_leaf(std::string_view name);
 
-/// The operation called like a function, where, clamp, sum and dot included.
+/// plain_pow(a, b) is a power and nothing else: in the common type of both, with any exponent. What
+/// a ** b says in another way where the exponent is a constant (x ** 2 is x * x, i ** -1 is a
+/// float) can so be written too.
+inline constexpr std::string_view kPlainPower = "plain_pow";
+
+/// The operation called like a function, where, clamp, sum, dot and plain_pow included.
 std::optional<Op> find_call(std::string_view name);
 
 /// Of `free` and the language's names the one most like `name`, by edits; empty if none is close.

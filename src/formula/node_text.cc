@@ -7,6 +7,8 @@
 #include <cmath>
 #include <span>
 
+#include "formula/build.h"
+#include "formula/names.h"
 #include "formula/print.h"
 #include "formula/type_rules.h"
 
@@ -54,6 +56,15 @@ Conversion conversion(const Graph& graph, NodeId id) {
   const bool is_arithmetic = (op >= Op::kAdd && op <= Op::kMax) || is_compare(op);
   if (!is_arithmetic) return Conversion::kNone;
   return works_in_float ? Conversion::kCommon : Conversion::kEach;
+}
+
+// Whether ** with this exponent would be read as something else than a power.
+bool is_rewritten(const Node& exponent) {
+  if (exponent.op != Op::kIntConst && exponent.op != Op::kFloatConst) return false;
+  Graph graph;
+  const NodeId base = make_leaf(graph, exponent.type == ValueType::kFloat ? Op::kScore : Op::kQIdx);
+  const NodeId power = make_binary(graph, Op::kPow, base, make_like(graph, graph, exponent, {}));
+  return graph[power].op != Op::kPow || graph[power].type != exponent.type;
 }
 
 }  // namespace
@@ -120,6 +131,10 @@ std::vector<NodeId> NodeText::shown_args(NodeId id) const {
   return shown;
 }
 
+bool NodeText::is_plain_power(NodeId id) const {
+  return graph_[id].op == Op::kPow && is_rewritten(graph_[graph_.arg(id, 1)]);
+}
+
 // How tightly the text of a value holds together.
 Precedence NodeText::precedence(NodeId id) const {
   const Node& node = graph_[id];
@@ -127,21 +142,22 @@ Precedence NodeText::precedence(NodeId id) const {
   const bool is_negative = (node.op == Op::kIntConst && node.bits < 0) ||
                            (node.op == Op::kFloatConst && std::signbit(node.float_value()) &&
                             !std::isnan(node.float_value()));
-  return is_negative ? Precedence::kPrefix : spelling(node.op).precedence;
+  if (is_negative) return Precedence::kPrefix;
+  return is_plain_power(id) ? Precedence::kAtom : spelling(node.op).precedence;
 }
 
-void NodeText::append_argument(NodeId id, Precedence weakest, bool is_nested,
+void NodeText::append_argument(NodeId id, Precedence weakest, int levels,
                                std::vector<Piece>& pieces) const {
   const bool needs_parentheses = precedence(id) < weakest;
   if (needs_parentheses) pieces.push_back({.text = "("});
-  pieces.push_back({.value = id, .is_nested = is_nested || needs_parentheses});
+  pieces.push_back({.value = id, .levels = levels + needs_parentheses});
   if (needs_parentheses) pieces.push_back({.text = ")"});
 }
 
 void NodeText::append_list(std::span<const NodeId> values, std::vector<Piece>& pieces) const {
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (i > 0) pieces.push_back({.text = ", "});
-    append_argument(values[i], Precedence::kOr, true, pieces);
+    append_argument(values[i], Precedence::kOr, 1, pieces);
   }
 }
 
@@ -162,8 +178,9 @@ void NodeText::append_pieces(NodeId id, std::vector<Piece>& pieces) const {
   const std::vector<NodeId> args = shown_args(id);
   const std::span<const NodeId> all = args;
   if (node.op == Op::kLoad) return append_slice(node.buffers[0], all, pieces);
-  if (how.symbol.empty()) {
-    pieces.push_back({.text = std::string(how.name) + '('});
+  const bool is_plain = is_plain_power(id);
+  if (how.symbol.empty() || is_plain) {
+    pieces.push_back({.text = std::string(is_plain ? kPlainPower : how.name) + '('});
     if (node.op == Op::kSum || node.op == Op::kDot) {
       append_slice(node.buffers[0], all.first(node.op == Op::kDot ? node.split : all.size()),
                    pieces);
@@ -178,13 +195,13 @@ void NodeText::append_pieces(NodeId id, std::vector<Piece>& pieces) const {
   }
   if (args.size() == 1) {
     pieces.push_back({.text = std::string(how.symbol)});
-    return append_argument(args[0], Precedence::kPrefix, true, pieces);
+    return append_argument(args[0], Precedence::kPrefix, 1, pieces);
   }
   const auto tighter = static_cast<Precedence>(static_cast<int>(how.precedence) + 1);
   const bool is_power =
       node.op == Op::kPow;  // groups to the right, and its right side may have a prefix
   const bool is_left_open = !is_power && !is_compare(node.op);
-  append_argument(args[0], is_left_open ? how.precedence : tighter, false, pieces);
+  append_argument(args[0], is_left_open ? how.precedence : tighter, 0, pieces);
   pieces.push_back({.text = fmt::format(" {} ", how.symbol)});
   append_argument(args[1], is_power ? Precedence::kPrefix : tighter, is_power, pieces);
 }

@@ -3,6 +3,7 @@
 // printer puts the pieces together. Layer: formula.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,7 @@ namespace quire::formula {
 struct Piece {
   std::string text = {};
   NodeId value = kNoNode;  // the argument; text is empty then
-  bool is_nested = false;  // it stands one level deeper: in brackets, behind a prefix, right of **
+  int levels = 0;          // how much deeper it stands: brackets, a prefix or ** in front of it
 };
 
 class NodeText {
@@ -36,10 +37,10 @@ class NodeText {
 
  private:
   bool is_cast(NodeId id, ValueType to) const;
+  bool is_plain_power(NodeId id) const;
   Precedence precedence(NodeId id) const;
   std::vector<NodeId> shown_args(NodeId id) const;
-  void append_argument(NodeId id, Precedence weakest, bool is_nested,
-                       std::vector<Piece>& pieces) const;
+  void append_argument(NodeId id, Precedence weakest, int levels, std::vector<Piece>& pieces) const;
   void append_list(std::span<const NodeId> values, std::vector<Piece>& pieces) const;
   void append_slice(std::int32_t buffer, std::span<const NodeId> indices,
                     std::vector<Piece>& pieces) const;

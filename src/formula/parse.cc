@@ -10,7 +10,7 @@
 //              | slice | sum "(" slice ")" | dot "(" slice "," slice ")"
 //   slice      = buffer { "[" expression { "," expression } "]" }
 //
-// && || ! are and, or, not. Layer: formula.
+// && || ! are and, or, not. plain_pow(a, b) is explained in names.h. Layer: formula.
 #include "formula/parse.h"
 
 #include <fmt/format.h>

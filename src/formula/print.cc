@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <unordered_set>
 
 #include "formula/names.h"
@@ -87,7 +88,7 @@ class Printer {
       const Extent part = nodes_.is_bound(piece.value) ? Extent{nodes_.name(piece.value).size(), 0}
                                                        : extent(piece.value);
       sum.length = std::min(sum.length + part.length, kHuge);
-      sum.levels = std::max(sum.levels, part.levels + piece.is_nested);
+      sum.levels = std::max(sum.levels, part.levels + piece.levels);
     }
     extent(id) = sum;
   }

@@ -47,7 +47,7 @@ NodeId Rewriter::fold_constants(const Term& term) {
   }
   const std::optional<Node> result =
       fold(term.op, term.type, {constants.data(), term.arg_count}, precision_);
-  return result ? graph_.add(*result, {}) : kNoNode;
+  return result ? make_constant(*result) : kNoNode;
 }
 
 // The same value with its arguments exchanged, if it is there: b + a for a + b, b > a for a < b.
@@ -76,7 +76,10 @@ NodeId Rewriter::collapsed(NodeId id) {
 
 NodeId Rewriter::make(const Term& term) {
   NodeId found = fold_constants(term);
-  if (found == kNoNode && term.op == Op::kWhere) found = simplify_choice(*this, term);
+  if (found == kNoNode) {
+    found = term.op == Op::kWhere ? simplify_choice(*this, term)
+                                  : simplify_operation_on_choice(*this, term);
+  }
   if (found == kNoNode) {
     switch (term.type) {
       case ValueType::kInt:

@@ -1,4 +1,7 @@
-// Rules for where(condition, a, b), of any type. Layer: formula.
+// Rules for where(condition, a, b), of any type, and for operations on it. Layer: formula.
+#include <array>
+
+#include "formula/fold.h"
 #include "formula/simplify_rules.h"
 
 namespace quire::formula {
@@ -13,7 +16,32 @@ NodeId choose_bool(Rewriter& r, NodeId condition, NodeId a, NodeId b) {
   return kNoNode;
 }
 
+bool is_constant_choice(const Rewriter& r, NodeId id) {
+  return r.is(id, Op::kWhere) && is_constant(r.graph()[r.arg(id, 1)].op) &&
+         is_constant(r.graph()[r.arg(id, 2)].op);
+}
+
 }  // namespace
+
+NodeId simplify_operation_on_choice(Rewriter& r, const Term& term) {
+  NodeId choice = kNoNode;
+  for (std::size_t i = 0; i < term.arg_count; ++i) {
+    if (is_constant(r.graph()[term.args[i]].op)) continue;
+    if (choice != kNoNode || !is_constant_choice(r, term.args[i])) return kNoNode;
+    choice = term.args[i];
+  }
+  if (choice == kNoNode) return kNoNode;
+  std::array<NodeId, 2> branches = {};
+  for (const std::size_t branch : {0, 1}) {
+    std::array<Node, 3> args;
+    for (std::size_t i = 0; i < term.arg_count; ++i)
+      args[i] = r.graph()[term.args[i] == choice ? r.arg(choice, 1 + branch) : term.args[i]];
+    const auto value = fold(term.op, term.type, {args.data(), term.arg_count}, r.precision());
+    if (!value) return kNoNode;
+    branches[branch] = r.make_constant(*value);
+  }
+  return r.make(Op::kWhere, term.type, r.arg(choice, 0), branches[0], branches[1]);
+}
 
 NodeId simplify_choice(Rewriter& r, const Term& term) {
   const auto [condition, a, b] = term.args;

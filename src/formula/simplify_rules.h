@@ -37,6 +37,7 @@ class Rewriter {
   NodeId make_int(std::int64_t value);
   NodeId make_float(double value);
   NodeId make_bool(bool value);
+  NodeId make_constant(const Node& constant) { return graph_.add(constant, {}); }
 
   /// A node without rules: a leaf or a load.
   NodeId copy(const Graph& from, const Node& node, std::span<const NodeId> args);
@@ -70,6 +71,8 @@ NodeId simplify_int(Rewriter& rewriter, const Term& term);     // results of typ
 NodeId simplify_float(Rewriter& rewriter, const Term& term);   // results of type float
 NodeId simplify_bool(Rewriter& rewriter, const Term& term);    // logic, comparisons, casts to bool
 NodeId simplify_choice(Rewriter& rewriter, const Term& term);  // where, of any type
+/// An operation on a choice between constants: a choice between its results.
+NodeId simplify_operation_on_choice(Rewriter& rewriter, const Term& term);
 
 /// The comparison that holds exactly when `op` does not (for floats true of == and != only).
 Op complement(Op op);

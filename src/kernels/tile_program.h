@@ -111,6 +111,7 @@ struct TileBuffer {
   int64_t trailing_count = 1;
   int64_t trailing_step = 1;
   const int64_t* trailing_offsets = nullptr;
+  std::string name = {};
 };
 
 /// Something that only visible elements may do wrong.

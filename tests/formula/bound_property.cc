@@ -12,7 +12,7 @@
 #include "formula/bound.h"
 #include "formula/build.h"
 #include "formula/graph.h"
-#include "formula/interval_rounding.h"
+#include "formula/float_grid.h"
 #include "formula/type_rules.h"
 #include "reference/arithmetic.h"
 #include "reference/buffer_index.h"

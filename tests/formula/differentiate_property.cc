@@ -133,10 +133,12 @@ double largest_float(const Evaluator& values) {
   return largest;
 }
 
-// What rounding may do to the value of a formula in f64: what it may do in f32, scaled.
+// What rounding may do to the value of a formula in f64: what it may do in f32, scaled, and the
+// last bits of the largest value on the way (f32 and f64 can agree on 2^60 + score).
 double noise_of(reference::BoundedEvaluator& bounded, const Point& point) {
   bounded.run(point);
-  return bounded.bound().uncertain ? kInfinity : bounded.bound().error * 0x1p-28;
+  if (bounded.bound().uncertain) return kInfinity;
+  return bounded.bound().error * 0x1p-28 + largest_float(bounded.evaluator()) * 0x1p-50;
 }
 
 struct Difference {

@@ -162,6 +162,25 @@ TEST(Print, ShowsTheCastsThatParsingWouldNotPutBack) {
   EXPECT_TEXT(to_int(FloatExpr(ExprBase::literal(2.5))), "int(2.5)");
 }
 
+// Passes over graphs make powers that ** would be read differently for.
+TEST(Print, PowersThatTracingRewrites) {
+  const auto expect = [](NodeId (*exponent)(Graph&), Op base, const std::string& text) {
+    Graph graph;
+    const NodeId x = make_leaf(graph, base), n = exponent(graph);
+    const std::vector<NodeId> args = {make_cast(graph, x, graph[n].type), n};
+    const formula::Node power = {.op = Op::kPow, .type = graph[n].type};
+    const Formula f(graph, make_binary(graph, Op::kMul, make_like(graph, graph, power, args), n));
+    EXPECT_EQ(f.to_string(), text);
+    EXPECT_TRUE(Formula::parse(text) == f) << text;
+  };
+  expect([](Graph& g) { return make_int(g, -2); }, Op::kQIdx, "plain_pow(q_idx, -2) * -2");
+  expect([](Graph& g) { return make_int(g, 3); }, Op::kQIdx, "plain_pow(q_idx, 3) * 3");
+  expect([](Graph& g) { return make_float(g, 2); }, Op::kScore, "plain_pow(score, 2.0) * 2.0");
+  expect([](Graph& g) { return make_float(g, 0.5); }, Op::kQIdx, "plain_pow(q_idx, 0.5) * 0.5");
+  expect([](Graph& g) { return make_float(g, 2.5); }, Op::kScore, "score ** 2.5 * 2.5");
+  expect([](Graph& g) { return make_leaf(g, Op::kHead); }, Op::kQIdx, "q_idx ** h * h");
+}
+
 TEST(Print, NamesOfBuffers) {
   const Buffer other(std::vector<float>{1}, {.name = "slopes"}),
       third(std::vector<float>{1}, {.name = "slopes_1"});
@@ -262,6 +281,7 @@ TEST(Print, DeepGraphs) {
   };
   check(Op::kTanh, 60000, 12);   // tanh(tanh(...))
   check(Op::kNeg, 20000, 4);     // ---...
+  check(Op::kNeg, 1500, 4);      // short, and still too deep for the parser without names
   check(Op::kToInt, 20000, 12);  // int(float(int(...)))
   check(Op::kSub, 20000, 12);    // 1.5 - (1.5 - ...)
   check(Op::kPow, 20000, 12);    // 1.5 ** 1.5 ** ...

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <random>
+#include <string>
 
 #include "formula/graph.h"
 #include "quire/formula.h"

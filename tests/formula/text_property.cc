@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -13,6 +14,7 @@
 #include "formula/build.h"
 #include "formula/graph.h"
 #include "formula/print.h"
+#include "formula/simplify.h"
 #include "quire/error.h"
 #include "quire/formula.h"
 #include "tests/support/random_formula.h"
@@ -42,6 +44,16 @@ RC_GTEST_PROP(Text, UsualFormulasRoundTrip, (std::uint64_t seed)) {
   options.extremes = chance(random, 30);
   expect_round_trip(
       testing::random_formula(random, static_cast<ValueType>(below(random, 3)), options).formula);
+}
+
+RC_GTEST_PROP(Text, SimplifiedFormulasRoundTrip, (std::uint64_t seed)) {
+  Random random(seed);
+  testing::RandomFormulaOptions options;
+  options.nodes = static_cast<int>(below(random, 40));
+  options.extremes = chance(random, 50);
+  const auto made =
+      testing::random_formula(random, static_cast<ValueType>(below(random, 3)), options);
+  expect_round_trip(formula::simplify(made.formula, Precision::kF32));
 }
 
 std::int64_t any_int(Random& random) {

@@ -188,7 +188,9 @@ RC_GTEST_PROP(TileProgram, is_within_the_error_bound_and_inside_bound, (std::uin
              << " error bound " << reference.bound().error << "\n";
     RC_FAIL("outside the error bound");
   }
-  RC_TAG(checked >= 20 ? "most points checked" : checked > 0 ? "some points checked" : "all points uncertain");
+  RC_TAG(checked >= 20 ? "most points checked"
+         : checked > 0 ? "some points checked"
+                       : "all points uncertain");
 }
 
 RC_GTEST_PROP(TileProgram, masks_are_those_of_the_reference, (std::uint64_t seed)) {

@@ -1,5 +1,5 @@
-// The grid of floats a formula is computed on: rounding a double to it and stepping along it. Ends
-// of intervals are kept as doubles that lie on the grid. Formula layer.
+// The grid of floats a formula is computed on: rounding a number to it and stepping along it.
+// Constants and the ends of intervals are kept as doubles that lie on the grid. Formula layer.
 #pragma once
 #include <algorithm>
 #include <bit>

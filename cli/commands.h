@@ -1,0 +1,10 @@
+// The subcommands of `quire`. Each adds itself to the application; its callback prints, or throws quire::Error.
+#pragma once
+#include <CLI/CLI.hpp>
+
+namespace quire::cli {
+
+void add_info(CLI::App& app);
+void add_explain(CLI::App& app);
+
+}  // namespace quire::cli
