@@ -1,4 +1,5 @@
-// The subcommands of `quire`. Each adds itself to the application; its callback prints, or throws quire::Error.
+// The subcommands of `quire`. Each adds itself to the application; its callback prints, or throws
+// quire::Error.
 #pragma once
 #include <CLI/CLI.hpp>
 

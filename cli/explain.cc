@@ -22,14 +22,18 @@ struct Arguments {
 };
 
 [[noreturn]] void bad_buffer(const std::string& text) {
-  throw Error(ErrorKind::value,
-              fmt::format("[explain] --buffer must look like doc=i64[2048] or table=f32[8, 64]; got '{}'", text));
+  throw Error(
+      ErrorKind::value,
+      fmt::format("[explain] --buffer must look like doc=i64[2048] or table=f32[8, 64]; got '{}'",
+                  text));
 }
 
 // "doc=i64[2048]"
 std::pair<std::string, Buffer> parse_buffer(const std::string& text) {
   const std::size_t equals = text.find('='), open = text.find('[');
-  if (equals == std::string::npos || open == std::string::npos || open < equals || text.back() != ']') bad_buffer(text);
+  if (equals == std::string::npos || open == std::string::npos || open < equals ||
+      text.back() != ']')
+    bad_buffer(text);
   const DType dtype = parse_dtype(text.substr(equals + 1, open - equals - 1));
   Shape shape;
   const char* at = text.data() + open + 1;
@@ -57,11 +61,15 @@ void print_explanation(const Arguments& arguments) {
 
 void add_explain(CLI::App& app) {
   auto* command = app.add_subcommand(
-      "explain", "What Quire makes of a formula: simplified form, derivatives, classes, tile program");
+      "explain",
+      "What Quire makes of a formula: simplified form, derivatives, classes, tile program");
   const auto arguments = std::make_shared<Arguments>();
-  command->add_option("formula", arguments->formula, "e.g. \"score + slopes[h] * (kv_idx - q_idx)\"")->required();
-  command->add_option("--buffer", arguments->buffers,
-                      "A captured buffer, e.g. doc=i64[2048]; others that are indexed are declared as f32");
+  command
+      ->add_option("formula", arguments->formula, "e.g. \"score + slopes[h] * (kv_idx - q_idx)\"")
+      ->required();
+  command->add_option(
+      "--buffer", arguments->buffers,
+      "A captured buffer, e.g. doc=i64[2048]; others that are indexed are declared as f32");
   const auto size = [&](const char* name, std::int64_t& value, const char* what) {
     command->add_option(name, value, what)->check(CLI::PositiveNumber)->capture_default_str();
   };

@@ -8,7 +8,8 @@
 using namespace quire;
 
 int main() {
-  // A mask is a rule about positions; a score mod changes a score. Both are traced once, into a formula.
+  // A mask is a rule about positions; a score mod changes a score. Both are traced once, into a
+  // formula.
   const MaskMod causal = [](auto, auto, auto q, auto kv) { return q >= kv; };
   const MaskMod window = [](auto, auto, auto q, auto kv) { return q - kv < 3; };
   const Buffer slopes(std::vector<float>{0.5f, 0.25f}, {.name = "slopes"});
@@ -19,7 +20,8 @@ int main() {
   std::cout << "banded:   " << (causal & window).to_string() << "\n";
 
   // The same as text.
-  const ScoreMod capped = ScoreMod::parse("20 * tanh(score / 20) + slopes[h] * (kv_idx - q_idx)", {{"slopes", slopes}});
+  const ScoreMod capped =
+      ScoreMod::parse("20 * tanh(score / 20) + slopes[h] * (kv_idx - q_idx)", {{"slopes", slopes}});
   std::cout << "capped:   " << capped.to_string() << "\n\n";
 
   // A mask, drawn.
@@ -39,13 +41,16 @@ int main() {
     const ScopedIsa use(isa);
     const Tensor result = evaluate(capped, scores);
     if (isa == available_isas().front()) first = result;
-    const bool same = std::memcmp(result.view().data(), first.view().data(), 2 * 100 * 300 * sizeof(float)) == 0;
-    std::cout << "capped at [0, 1, 7, 2] on " << isa_name(isa) << ": " << result.view().at<float>({0, 1, 7, 2})
-              << ", bits as on " << isa_name(available_isas().front()) << ": " << (same ? "yes" : "NO") << "\n";
+    const bool same =
+        std::memcmp(result.view().data(), first.view().data(), 2 * 100 * 300 * sizeof(float)) == 0;
+    std::cout << "capped at [0, 1, 7, 2] on " << isa_name(isa) << ": "
+              << result.view().at<float>({0, 1, 7, 2}) << ", bits as on "
+              << isa_name(available_isas().front()) << ": " << (same ? "yes" : "NO") << "\n";
     if (!same) return 1;
   }
 
-  // A mistake is an error that says what is wrong, before anything runs or at the element that made it.
+  // A mistake is an error that says what is wrong, before anything runs or at the element that made
+  // it.
   try {
     MaskMod::parse("q_idx >= kv_idy");
   } catch (const Error& error) {

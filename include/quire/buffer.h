@@ -1,5 +1,6 @@
-// Buffer: a tensor that a mod captures and reads by index. Copies share the data. A formula keeps the buffers it reads
-// alive (unless borrowed); their *contents* may change between runs, their shape and dtype may not.
+// Buffer: a tensor that a mod captures and reads by index. Copies share the data. A formula keeps
+// the buffers it reads alive (unless borrowed); their *contents* may change between runs, their
+// shape and dtype may not.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -33,8 +34,8 @@ class QUIRE_API Buffer {
   /// Reads the caller's memory in place; the caller keeps it alive as long as any formula uses it.
   static Buffer borrow(ConstTensorView view, BufferOptions options = {});
 
-  /// A name, a dtype and a shape without data: enough to explain a formula or to bound its indices. Evaluating it is an
-  /// error that names it.
+  /// A name, a dtype and a shape without data: enough to explain a formula or to bound its indices.
+  /// Evaluating it is an error that names it.
   static Buffer declare(DType dtype, const Shape& shape, BufferOptions options = {});
 
   /// The same data under another name.
@@ -50,7 +51,8 @@ class QUIRE_API Buffer {
   /// Whether both are the same data under the same name.
   bool is_same(const Buffer& other) const;
 
-  /// buffer[i]: an element of a buffer of rank 1; of a higher rank, a slice to be indexed further or given to sum/dot.
+  /// buffer[i]: an element of a buffer of rank 1; of a higher rank, a slice to be indexed further
+  /// or given to sum/dot.
   template <class Index>
   BufferSlice operator[](const Index& index) const;
   /// buffer(i, j, ...): the same with several indices at once.

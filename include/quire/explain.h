@@ -1,5 +1,5 @@
-// explain: everything Quire makes of a formula, as text for people: the simplified form, derivatives, what each value
-// varies with, and the tile program. Public; formula layer.
+// explain: everything Quire makes of a formula, as text for people: the simplified form,
+// derivatives, what each value varies with, and the tile program. Public; formula layer.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -17,11 +17,13 @@ struct ExplainOptions {
   bool decode = false;  // keys across the lanes, not queries
 };
 
-/// A score mod if the formula is a number, a mask mod if it is a bool. Buffers may be declared without data.
+/// A score mod if the formula is a number, a mask mod if it is a bool. Buffers may be declared
+/// without data.
 QUIRE_API std::string explain(const Formula& formula, const ExplainOptions& options = {});
 
-/// Reads a text whose buffers need not all be known: a name that is indexed and not in `buffers` is declared, of i64 where
-/// it stands inside another's index and of f32 elsewhere, as large as the indices over these sizes ask for.
+/// Reads a text whose buffers need not all be known: a name that is indexed and not in `buffers` is
+/// declared, of i64 where it stands inside another's index and of f32 elsewhere, as large as the
+/// indices over these sizes ask for.
 QUIRE_API Formula parse_undeclared(std::string_view text, const NamedBuffers& buffers,
                                    const ExplainOptions& options = {});
 

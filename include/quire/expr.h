@@ -1,10 +1,12 @@
-// Tracing: the values a mod written as a C++ lambda works with. Operators and functions on them (found by
-// argument-dependent lookup) do not compute, they record a node in a formula's graph.
+// Tracing: the values a mod written as a C++ lambda works with. Operators and functions on them
+// (found by argument-dependent lookup) do not compute, they record a node in a formula's graph.
 //
-//   [&](auto score, auto b, auto h, auto q, auto kv) { return where(q >= kv, score + slopes[h] * (kv - q), -INFINITY); }
+//   [&](auto score, auto b, auto h, auto q, auto kv) { return where(q >= kv, score + slopes[h] *
+//   (kv - q), -INFINITY); }
 //
-// Not a vocabulary for storing: keep a Formula, ScoreMod or MaskMod instead. Expressions of one graph must not be built
-// from two threads at once. The type rules (Python's for // and %, int64 wraps, ...) are in src/formula/type_rules.h.
+// Not a vocabulary for storing: keep a Formula, ScoreMod or MaskMod instead. Expressions of one
+// graph must not be built from two threads at once. The type rules (Python's for // and %, int64
+// wraps, ...) are in src/formula/type_rules.h.
 #pragma once
 #include <array>
 #include <concepts>
@@ -23,8 +25,8 @@ namespace formula {
 class Graph;
 }
 
-/// What is known of an expression's type while the program is compiled. An element of a Buffer is kAny: its dtype is
-/// known when the lambda runs.
+/// What is known of an expression's type while the program is compiled. An element of a Buffer is
+/// kAny: its dtype is known when the lambda runs.
 enum class Kind { kInt, kFloat, kBool, kAny };
 
 /// A node of a graph, or a literal that has not met a graph yet.
@@ -57,7 +59,8 @@ class Expr : public ExprBase {
   static constexpr Kind kKind = K;
   explicit Expr(ExprBase base) : ExprBase(std::move(base)) {}
 
-  explicit operator bool() const = delete;  // a traced value is not known yet: use where(q >= kv, a, b)
+  explicit operator bool() const =
+      delete;  // a traced value is not known yet: use where(q >= kv, a, b)
 };
 
 using IntExpr = Expr<Kind::kInt>;
@@ -73,7 +76,7 @@ QUIRE_API ExprBase ternary(Op op, const ExprBase& a, const ExprBase& b, const Ex
 QUIRE_API ExprBase load(const Buffer& buffer, const std::vector<ExprBase>& indices);
 QUIRE_API ExprBase sum(const Buffer& buffer, const std::vector<ExprBase>& indices);
 QUIRE_API ExprBase dot(const Buffer& a, const std::vector<ExprBase>& a_indices, const Buffer& b,
-                          const std::vector<ExprBase>& b_indices);
+                       const std::vector<ExprBase>& b_indices);
 /// `/` where the compiler could not know the types: throws if both turn out to be integers.
 QUIRE_API ExprBase checked_divide(const ExprBase& a, const ExprBase& b);
 
@@ -239,7 +242,7 @@ template <class A, class B>
   requires Traced<A, B>
 auto pow(const A& a, const B& b) {
   constexpr Kind kKind = detail::arithmetic_kind<A, B>;
-  return detail::make<kKind == Kind::kInt ? Kind::kAny : kKind>(Op::kPow, a, b);
+  return detail::make < kKind == Kind::kInt ? Kind::kAny : kKind > (Op::kPow, a, b);
 }
 template <class A>
   requires Traced<A>
@@ -338,8 +341,8 @@ BoolExpr operator!=(const A& a, const B& b) {
 template <class C, class A, class B>
   requires Traced<C, A, B>
 auto where(const C& condition, const A& a, const B& b) {
-  return Expr<detail::common_kind<A, B>>(
-      detail::ternary(Op::kWhere, detail::to_base(condition), detail::to_base(a), detail::to_base(b)));
+  return Expr<detail::common_kind<A, B>>(detail::ternary(Op::kWhere, detail::to_base(condition),
+                                                         detail::to_base(a), detail::to_base(b)));
 }
 template <class A, class B>
   requires Traced<A, B>
@@ -354,7 +357,8 @@ auto maximum(const A& a, const B& b) {
 template <class A, class L, class H>
   requires Traced<A, L, H>
 auto clamp(const A& x, const L& low, const H& high) {
-  constexpr Kind kKind = detail::join(detail::arithmetic_kind<A, L>, detail::numeric(detail::kind_of<H>));
+  constexpr Kind kKind =
+      detail::join(detail::arithmetic_kind<A, L>, detail::numeric(detail::kind_of<H>));
   return Expr<kKind>(
       detail::ternary(Op::kClamp, detail::to_base(x), detail::to_base(low), detail::to_base(high)));
 }
@@ -434,7 +438,8 @@ template <class A> requires Traced<A> FloatExpr silu(const A& a) { return detail
 template <class A> requires Traced<A> FloatExpr softplus(const A& a) { return detail::make<Kind::kFloat>(Op::kSoftplus, a); }
 // clang-format on
 
-// Sums over the axes of a buffer that are not indexed, in ascending order of the flattened trailing index.
+// Sums over the axes of a buffer that are not indexed, in ascending order of the flattened trailing
+// index.
 
 /// sum(table[h]): all elements of what is left.
 inline AnyExpr sum(const BufferSlice& a) { return AnyExpr(detail::sum(a.buffer(), a.indices())); }

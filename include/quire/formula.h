@@ -1,5 +1,5 @@
-// Formula: one value as an immutable graph, with its text form. What a mod is made of; see mod.h for the two shapes
-// attention takes. Public; formula layer.
+// Formula: one value as an immutable graph, with its text form. What a mod is made of; see mod.h
+// for the two shapes attention takes. Public; formula layer.
 #pragma once
 #include <cstdint>
 #include <initializer_list>
@@ -29,13 +29,13 @@ class QUIRE_API Formula {
   /// The value of one node of a graph. Copies what it depends on.
   Formula(const formula::Graph& graph, std::int32_t root);
 
-  /// Reads the text form, e.g. `where(q_idx >= kv_idx, score + slopes[h] * (kv_idx - q_idx), -inf)`. The names score, b, h,
-  /// q_idx and kv_idx are the arguments of a mod; `d = kv_idx - q_idx; score + d` binds a name. Throws Error, whose text
-  /// shows the place with a caret.
+  /// Reads the text form, e.g. `where(q_idx >= kv_idx, score + slopes[h] * (kv_idx - q_idx),
+  /// -inf)`. The names score, b, h, q_idx and kv_idx are the arguments of a mod; `d = kv_idx -
+  /// q_idx; score + d` binds a name. Throws Error, whose text shows the place with a caret.
   static Formula parse(std::string_view text, const NamedBuffers& buffers = {});
 
-  /// The text form; parsing it with the buffers under their names gives an equal formula. A value used in many places is
-  /// bound to a name where writing it out would make the text explode.
+  /// The text form; parsing it with the buffers under their names gives an equal formula. A value
+  /// used in many places is bound to a name where writing it out would make the text explode.
   std::string to_string() const;
 
   ValueType type() const;

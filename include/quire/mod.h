@@ -1,5 +1,5 @@
-// ScoreMod and MaskMod: the two rules a user gives to attention, written as a generic lambda, as text, or taken from
-// the library. Public; formula layer.
+// ScoreMod and MaskMod: the two rules a user gives to attention, written as a generic lambda, as
+// text, or taken from the library. Public; formula layer.
 #pragma once
 #include <concepts>
 #include <string>
@@ -21,13 +21,16 @@ QUIRE_API ModArguments mod_arguments();
 template <class F>
 concept ScoreModFunction =
     std::invocable<F, FloatExpr, IntExpr, IntExpr, IntExpr, IntExpr> &&
-    Operand<std::remove_cvref_t<std::invoke_result_t<F, FloatExpr, IntExpr, IntExpr, IntExpr, IntExpr>>>;
+    Operand<std::remove_cvref_t<
+        std::invoke_result_t<F, FloatExpr, IntExpr, IntExpr, IntExpr, IntExpr>>>;
 template <class F>
-concept MaskModFunction = std::invocable<F, IntExpr, IntExpr, IntExpr, IntExpr> &&
-                          Operand<std::remove_cvref_t<std::invoke_result_t<F, IntExpr, IntExpr, IntExpr, IntExpr>>>;
+concept MaskModFunction =
+    std::invocable<F, IntExpr, IntExpr, IntExpr, IntExpr> &&
+    Operand<std::remove_cvref_t<std::invoke_result_t<F, IntExpr, IntExpr, IntExpr, IntExpr>>>;
 }  // namespace detail
 
-/// How a score is changed: score_mod(score, b, h, q_idx, kv_idx). Any numeric result is cast to float.
+/// How a score is changed: score_mod(score, b, h, q_idx, kv_idx). Any numeric result is cast to
+/// float.
 class QUIRE_API ScoreMod {
  public:
   template <detail::ScoreModFunction F>
@@ -48,7 +51,8 @@ class QUIRE_API ScoreMod {
   Formula formula_;  // float
 };
 
-/// Which keys a query may see: mask_mod(b, h, q_idx, kv_idx). Any result counts as "is not zero"; the score may not be used.
+/// Which keys a query may see: mask_mod(b, h, q_idx, kv_idx). Any result counts as "is not zero";
+/// the score may not be used.
 class QUIRE_API MaskMod {
  public:
   template <detail::MaskModFunction F>

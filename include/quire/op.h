@@ -1,15 +1,17 @@
-// The vocabulary of formulas: the operations a value can be made by and the types it can have. Shared by the tracing
-// front end (expr.h) and by everything that reads a formula. Holds no behaviour; the type rules are in
-// src/formula/type_rules.h.
+// The vocabulary of formulas: the operations a value can be made by and the types it can have.
+// Shared by the tracing front end (expr.h) and by everything that reads a formula. Holds no
+// behaviour; the type rules are in src/formula/type_rules.h.
 #pragma once
 #include <cstdint>
 
 namespace quire {
 
-/// The type of a value in a formula. Integers are int64 in meaning; a float is f32, or f64 for f64 queries.
+/// The type of a value in a formula. Integers are int64 in meaning; a float is f32, or f64 for f64
+/// queries.
 enum class ValueType : std::uint8_t { kInt, kFloat, kBool };
 
-/// How a value is made. The groups matter: the ranges of `is_leaf` and the tables of names follow this order.
+/// How a value is made. The groups matter: the ranges of `is_leaf` and the tables of names follow
+/// this order.
 enum class Op : std::uint8_t {
   // Leaves: the five arguments of a mod, and constants.
   kScore,
@@ -84,7 +86,8 @@ enum class Op : std::uint8_t {
   // Three arguments.
   kWhere,  // (condition, then, else)
   kClamp,  // (x, low, high)
-  // Captured buffers. Arguments are the indices; kSum and kDot leave trailing axes and add over them.
+  // Captured buffers. Arguments are the indices; kSum and kDot leave trailing axes and add over
+  // them.
   kLoad,
   kSum,
   kDot,

@@ -29,14 +29,16 @@ Buffer::Buffer(Tensor tensor, BufferOptions options)
              std::move(options)) {}
 
 Buffer Buffer::borrow(ConstTensorView view, BufferOptions options) {
-  return Buffer(std::make_shared<const Data>(Data{Tensor(), view, view.dtype(), view.shape(), true}),
-                std::move(options));
+  return Buffer(
+      std::make_shared<const Data>(Data{Tensor(), view, view.dtype(), view.shape(), true}),
+      std::move(options));
 }
 
 Buffer Buffer::declare(DType dtype, const Shape& shape, BufferOptions options) {
   element_count(shape);  // throws for a shape no tensor can have
-  return Buffer(std::make_shared<const Data>(Data{Tensor(), ConstTensorView(), dtype, shape, false}),
-                std::move(options));
+  return Buffer(
+      std::make_shared<const Data>(Data{Tensor(), ConstTensorView(), dtype, shape, false}),
+      std::move(options));
 }
 
 Buffer Buffer::renamed(std::string name) const {

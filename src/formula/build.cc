@@ -35,7 +35,8 @@ void require_ints(const Graph& graph, Op op, NodeId a, NodeId b) {
              fmt::format("{} and {}", type_name(type_of(graph, a)), type_name(type_of(graph, b))));
 }
 
-// Integers to the power of a constant n >= 0: repeated squaring, the same products in every evaluator.
+// Integers to the power of a constant n >= 0: repeated squaring, the same products in every
+// evaluator.
 NodeId int_power(Graph& graph, NodeId base, std::int64_t n) {
   NodeId result = kNoNode;
   for (NodeId square = base; n != 0; n >>= 1) {
@@ -62,7 +63,8 @@ NodeId float_power(Graph& graph, NodeId a, NodeId b) {
 }
 
 NodeId make_power(Graph& graph, NodeId a, NodeId b) {
-  if (graph[b].op == Op::kBoolConst) b = make_cast(graph, b, ValueType::kInt);  // a constant like any other
+  if (graph[b].op == Op::kBoolConst)
+    b = make_cast(graph, b, ValueType::kInt);  // a constant like any other
   ValueType type = numeric_type(type_of(graph, a), type_of(graph, b));
   const bool constant = graph[b].op == Op::kIntConst;
   if (type == ValueType::kInt && constant && graph[b].bits < 0) type = ValueType::kFloat;
@@ -72,7 +74,8 @@ NodeId make_power(Graph& graph, NodeId a, NodeId b) {
   return type == ValueType::kInt ? plain(graph, Op::kPow, type, {a, b}) : float_power(graph, a, b);
 }
 
-std::vector<NodeId> int_indices(Graph& graph, const Buffer& buffer, std::span<const NodeId> indices) {
+std::vector<NodeId> int_indices(Graph& graph, const Buffer& buffer,
+                                std::span<const NodeId> indices) {
   std::vector<NodeId> ids;
   for (const NodeId index : indices) {
     if (type_of(graph, index) == ValueType::kFloat) {
@@ -89,10 +92,11 @@ std::vector<NodeId> int_indices(Graph& graph, const Buffer& buffer, std::span<co
 std::span<const std::int64_t> trailing_shape(Op op, const Buffer& buffer, std::size_t used) {
   const std::span<const std::int64_t> shape = buffer.shape();
   if (used >= shape.size()) {
-    throw Error(ErrorKind::value,
-                fmt::format("[formula] '{}' needs a buffer with axes left to add over; buffer '{}' has "
-                            "shape {} and got {} indices",
-                            display_name(op), buffer.name(), to_string(buffer.shape()), used));
+    throw Error(
+        ErrorKind::value,
+        fmt::format("[formula] '{}' needs a buffer with axes left to add over; buffer '{}' has "
+                    "shape {} and got {} indices",
+                    display_name(op), buffer.name(), to_string(buffer.shape()), used));
   }
   return shape.subspan(used);
 }
@@ -108,7 +112,8 @@ NodeId make_int(Graph& graph, std::int64_t value) {
 }
 
 NodeId make_float(Graph& graph, double value) {
-  if (std::isnan(value)) value = std::numeric_limits<double>::quiet_NaN();  // one NaN, so that equal means equal
+  if (std::isnan(value))
+    value = std::numeric_limits<double>::quiet_NaN();  // one NaN, so that equal means equal
   return graph.add({.op = Op::kFloatConst,
                     .type = ValueType::kFloat,
                     .bits = std::bit_cast<std::int64_t>(value)},
@@ -138,7 +143,8 @@ NodeId make_cast(Graph& graph, NodeId id, ValueType type) {
           (node.float_value() == 0 || static_cast<float>(node.float_value()) != 0))
         return make_bool(graph, node.float_value() != 0);
       break;
-    default: break;
+    default:
+      break;
   }
   const Op op = type == ValueType::kInt     ? Op::kToInt
                 : type == ValueType::kFloat ? Op::kToFloat
@@ -149,10 +155,14 @@ NodeId make_cast(Graph& graph, NodeId id, ValueType type) {
 NodeId make_unary(Graph& graph, Op op, NodeId a) {
   const ValueType type = type_of(graph, a);
   switch (op) {
-    case Op::kToInt: return make_cast(graph, a, ValueType::kInt);
-    case Op::kToFloat: return make_cast(graph, a, ValueType::kFloat);
-    case Op::kToBool: return make_cast(graph, a, ValueType::kBool);
-    case Op::kNot: return plain(graph, op, ValueType::kBool, {make_cast(graph, a, ValueType::kBool)});
+    case Op::kToInt:
+      return make_cast(graph, a, ValueType::kInt);
+    case Op::kToFloat:
+      return make_cast(graph, a, ValueType::kFloat);
+    case Op::kToBool:
+      return make_cast(graph, a, ValueType::kBool);
+    case Op::kNot:
+      return plain(graph, op, ValueType::kBool, {make_cast(graph, a, ValueType::kBool)});
     case Op::kBitNot:
       if (type == ValueType::kFloat) type_error(op, "an integer or a bool", "float");
       if (type == ValueType::kBool) return make_unary(graph, Op::kNot, a);
@@ -160,7 +170,8 @@ NodeId make_unary(Graph& graph, Op op, NodeId a) {
     case Op::kNeg:
       a = make_cast(graph, a, numeric_type(type, type));
       if (graph[a].op == Op::kIntConst)
-        return make_int(graph, static_cast<std::int64_t>(-static_cast<std::uint64_t>(graph[a].bits)));
+        return make_int(graph,
+                        static_cast<std::int64_t>(-static_cast<std::uint64_t>(graph[a].bits)));
       if (graph[a].op == Op::kFloatConst) return make_float(graph, -graph[a].float_value());
       [[fallthrough]];
     case Op::kAbs:
@@ -174,7 +185,8 @@ NodeId make_unary(Graph& graph, Op op, NodeId a) {
     case Op::kTrunc:
       if (type != ValueType::kFloat) return make_cast(graph, a, ValueType::kInt);
       return plain(graph, op, type, {a});
-    default: break;
+    default:
+      break;
   }
   return plain(graph, op, ValueType::kFloat, {make_cast(graph, a, ValueType::kFloat)});
 }
@@ -184,8 +196,11 @@ NodeId make_binary(Graph& graph, Op op, NodeId a, NodeId b) {
   const bool both_bool = ta == ValueType::kBool && tb == ValueType::kBool;
   ValueType operands = numeric_type(ta, tb), result = operands;
   switch (op) {
-    case Op::kPow: return make_power(graph, a, b);
-    case Op::kDiv: operands = result = ValueType::kFloat; break;
+    case Op::kPow:
+      return make_power(graph, a, b);
+    case Op::kDiv:
+      operands = result = ValueType::kFloat;
+      break;
     case Op::kBitAnd:
     case Op::kBitOr:
     case Op::kBitXor:
@@ -195,10 +210,14 @@ NodeId make_binary(Graph& graph, Op op, NodeId a, NodeId b) {
       }
       [[fallthrough]];
     case Op::kShl:
-    case Op::kShr: require_ints(graph, op, a, b); break;
+    case Op::kShr:
+      require_ints(graph, op, a, b);
+      break;
     case Op::kAnd:
     case Op::kOr:
-    case Op::kXor: operands = result = ValueType::kBool; break;
+    case Op::kXor:
+      operands = result = ValueType::kBool;
+      break;
     default:
       if (is_compare(op)) result = ValueType::kBool;
       break;
@@ -224,10 +243,11 @@ NodeId make_clamp(Graph& graph, NodeId x, NodeId low, NodeId high) {
 
 NodeId make_load(Graph& graph, const Buffer& buffer, std::span<const NodeId> indices) {
   if (indices.size() != buffer.shape().size()) {
-    throw Error(ErrorKind::value,
-                fmt::format("[formula] buffer '{}' has rank {} (shape {}) and needs {} indices; got {}",
-                            buffer.name(), buffer.shape().size(), to_string(buffer.shape()),
-                            buffer.shape().size(), indices.size()));
+    throw Error(
+        ErrorKind::value,
+        fmt::format("[formula] buffer '{}' has rank {} (shape {}) and needs {} indices; got {}",
+                    buffer.name(), buffer.shape().size(), to_string(buffer.shape()),
+                    buffer.shape().size(), indices.size()));
   }
   const auto ids = int_indices(graph, buffer, indices);
   return graph.add({.op = Op::kLoad,
@@ -250,9 +270,10 @@ NodeId make_dot(Graph& graph, const Buffer& a, std::span<const NodeId> a_indices
   const auto left_a = trailing_shape(Op::kDot, a, a_indices.size());
   const auto left_b = trailing_shape(Op::kDot, b, b_indices.size());
   if (!std::equal(left_a.begin(), left_a.end(), left_b.begin(), left_b.end())) {
-    throw Error(ErrorKind::value,
-                fmt::format("[formula] 'dot' needs equal shapes; '{}' leaves {} and '{}' leaves {}",
-                            a.name(), to_string(Shape(left_a)), b.name(), to_string(Shape(left_b))));
+    throw Error(
+        ErrorKind::value,
+        fmt::format("[formula] 'dot' needs equal shapes; '{}' leaves {} and '{}' leaves {}",
+                    a.name(), to_string(Shape(left_a)), b.name(), to_string(Shape(left_b))));
   }
   auto ids = int_indices(graph, a, a_indices);
   const auto more = int_indices(graph, b, b_indices);

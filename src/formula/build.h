@@ -1,5 +1,6 @@
-// Typed construction of nodes: applies the rules of type_rules.h, inserts casts, checks arity and rank, throws Error
-// with the operation and the types in its text. Every pass that makes nodes makes them here.
+// Typed construction of nodes: applies the rules of type_rules.h, inserts casts, checks arity and
+// rank, throws Error with the operation and the types in its text. Every pass that makes nodes
+// makes them here.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -29,7 +30,8 @@ NodeId make_sum(Graph& graph, const Buffer& buffer, std::span<const NodeId> indi
 NodeId make_dot(Graph& graph, const Buffer& a, std::span<const NodeId> a_indices, const Buffer& b,
                 std::span<const NodeId> b_indices);
 
-/// The operation of `node` (of `from`) with other arguments, already of the right types. For passes that rewrite.
+/// The operation of `node` (of `from`) with other arguments, already of the right types. For passes
+/// that rewrite.
 NodeId make_like(Graph& graph, const Graph& from, const Node& node, std::span<const NodeId> args);
 
 }  // namespace quire::formula

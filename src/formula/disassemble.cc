@@ -21,27 +21,129 @@ using kernels::TileType;
 
 namespace {
 
-constexpr std::array<std::string_view, kernels::kTileOpCount> kNames = {
-    "copy", "neg", "abs", "sign", "floor", "ceil", "round", "trunc",
-    "exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid", "erf",
-    "relu", "gelu", "gelu_tanh", "silu", "softplus",
-    "add", "sub", "mul", "div", "floor_div", "mod", "pow", "min", "max",
-    "neg", "abs", "sign", "not", "add", "sub", "mul", "floor_div", "mod", "min", "max", "and", "or", "xor",
-    "neg", "abs", "sign", "not", "add", "sub", "mul", "floor_div", "mod", "min", "max", "and", "or", "xor",
-    "shl", "shr", "pow",
-    "to_float", "to_float", "to_int", "widen", "narrow", "to_int",
-    "lt", "le", "eq", "ne", "lt", "le", "eq", "ne", "lt", "le", "eq", "ne",
-    "and", "or", "xor", "not", "expand rows", "expand diagonals",
-    "select", "select", "select",
-    "const", "const", "const", "const", "start", "list",
-    "iota", "iota",
-    "check index", "check index", "check divisor", "check divisor",
-    "gather", "gather", "gather", "gather", "gather", "gather",
-    "strided", "strided", "strided",
-    "sum", "sum", "dot", "dot"};
+constexpr std::array<std::string_view, kernels::kTileOpCount> kNames = {"copy",
+                                                                        "neg",
+                                                                        "abs",
+                                                                        "sign",
+                                                                        "floor",
+                                                                        "ceil",
+                                                                        "round",
+                                                                        "trunc",
+                                                                        "exp",
+                                                                        "exp2",
+                                                                        "expm1",
+                                                                        "log",
+                                                                        "log2",
+                                                                        "log1p",
+                                                                        "sqrt",
+                                                                        "rsqrt",
+                                                                        "sin",
+                                                                        "cos",
+                                                                        "tanh",
+                                                                        "sigmoid",
+                                                                        "erf",
+                                                                        "relu",
+                                                                        "gelu",
+                                                                        "gelu_tanh",
+                                                                        "silu",
+                                                                        "softplus",
+                                                                        "add",
+                                                                        "sub",
+                                                                        "mul",
+                                                                        "div",
+                                                                        "floor_div",
+                                                                        "mod",
+                                                                        "pow",
+                                                                        "min",
+                                                                        "max",
+                                                                        "neg",
+                                                                        "abs",
+                                                                        "sign",
+                                                                        "not",
+                                                                        "add",
+                                                                        "sub",
+                                                                        "mul",
+                                                                        "floor_div",
+                                                                        "mod",
+                                                                        "min",
+                                                                        "max",
+                                                                        "and",
+                                                                        "or",
+                                                                        "xor",
+                                                                        "neg",
+                                                                        "abs",
+                                                                        "sign",
+                                                                        "not",
+                                                                        "add",
+                                                                        "sub",
+                                                                        "mul",
+                                                                        "floor_div",
+                                                                        "mod",
+                                                                        "min",
+                                                                        "max",
+                                                                        "and",
+                                                                        "or",
+                                                                        "xor",
+                                                                        "shl",
+                                                                        "shr",
+                                                                        "pow",
+                                                                        "to_float",
+                                                                        "to_float",
+                                                                        "to_int",
+                                                                        "widen",
+                                                                        "narrow",
+                                                                        "to_int",
+                                                                        "lt",
+                                                                        "le",
+                                                                        "eq",
+                                                                        "ne",
+                                                                        "lt",
+                                                                        "le",
+                                                                        "eq",
+                                                                        "ne",
+                                                                        "lt",
+                                                                        "le",
+                                                                        "eq",
+                                                                        "ne",
+                                                                        "and",
+                                                                        "or",
+                                                                        "xor",
+                                                                        "not",
+                                                                        "expand rows",
+                                                                        "expand diagonals",
+                                                                        "select",
+                                                                        "select",
+                                                                        "select",
+                                                                        "const",
+                                                                        "const",
+                                                                        "const",
+                                                                        "const",
+                                                                        "start",
+                                                                        "list",
+                                                                        "iota",
+                                                                        "iota",
+                                                                        "check index",
+                                                                        "check index",
+                                                                        "check divisor",
+                                                                        "check divisor",
+                                                                        "gather",
+                                                                        "gather",
+                                                                        "gather",
+                                                                        "gather",
+                                                                        "gather",
+                                                                        "gather",
+                                                                        "strided",
+                                                                        "strided",
+                                                                        "strided",
+                                                                        "sum",
+                                                                        "sum",
+                                                                        "dot",
+                                                                        "dot"};
 
-constexpr std::array<std::string_view, kernels::kTileClassCount> kPhases = {"uniform", "lane", "row", "diagonal", "element"};
-constexpr std::array<std::string_view, kernels::kCoordCount> kCoords = {"b", "h", "q_idx", "kv_idx"};
+constexpr std::array<std::string_view, kernels::kTileClassCount> kPhases = {
+    "uniform", "lane", "row", "diagonal", "element"};
+constexpr std::array<std::string_view, kernels::kCoordCount> kCoords = {"b", "h", "q_idx",
+                                                                        "kv_idx"};
 
 class Listing {
  public:
@@ -62,10 +164,14 @@ class Listing {
 
 std::string_view Listing::type_name(TileType type) const {
   switch (type) {
-    case TileType::kFloat: return program_.f64 ? "f64" : "f32";
-    case TileType::kInt32: return "i32";
-    case TileType::kInt64: return "i64";
-    case TileType::kMask: return "bits";
+    case TileType::kFloat:
+      return program_.f64 ? "f64" : "f32";
+    case TileType::kInt32:
+      return "i32";
+    case TileType::kInt64:
+      return "i64";
+    case TileType::kMask:
+      return "bits";
   }
   return "?";
 }
@@ -73,9 +179,10 @@ std::string_view Listing::type_name(TileType type) const {
 std::string Listing::place(const TileOperand& operand) {
   if (operand.space == TileOperand::Space::kScore) return "score";
   const int kind = static_cast<int>(operand.value_class);
-  const auto [at, is_new] = numbers_.try_emplace({kind, operand.offset}, next_[static_cast<std::size_t>(kind)]);
+  const auto [at, is_new] =
+      numbers_.try_emplace({kind, operand.offset}, next_[static_cast<std::size_t>(kind)]);
   if (is_new) ++next_[static_cast<std::size_t>(kind)];
-  return fmt::format("{}{}", "ulrdt"[kind], at->second);
+  return fmt::format("{}{}", "ulrdt"[kind], at -> second);
 }
 
 std::string Listing::constant(const TileInstruction& in) const {
@@ -92,25 +199,32 @@ std::string Listing::what(const TileInstruction& in) {
     case TileOp::kConstF:
     case TileOp::kConstI:
     case TileOp::kConstL:
-    case TileOp::kConstM: return fmt::format("{} {}", name, constant(in));
+    case TileOp::kConstM:
+      return fmt::format("{} {}", name, constant(in));
     case TileOp::kStart:
-    case TileOp::kList: return fmt::format("{} of {}", name, kCoords[static_cast<std::size_t>(in.imm)]);
+    case TileOp::kList:
+      return fmt::format("{} of {}", name, kCoords[static_cast<std::size_t>(in.imm)]);
     case TileOp::kIotaI:
     case TileOp::kIotaL:
-      return fmt::format("{} {}, {:+} a lane, {:+} a row", name, place(in.a), in.lane_step, in.row_step);
+      return fmt::format("{} {}, {:+} a lane, {:+} a row", name, place(in.a), in.lane_step,
+                         in.row_step);
     case TileOp::kStridedF:
     case TileOp::kStridedI:
     case TileOp::kStridedL:
-      return fmt::format("{} {} at {}, {:+} a lane, {:+} a row", name, buffer(in.buffer), place(in.a), in.lane_step,
-                         in.row_step);
+      return fmt::format("{} {} at {}, {:+} a lane, {:+} a row", name, buffer(in.buffer),
+                         place(in.a), in.lane_step, in.row_step);
     case TileOp::kIndexI:
-    case TileOp::kIndexL: return fmt::format("{} {} of {}", name, place(in.a), in.imm);
+    case TileOp::kIndexL:
+      return fmt::format("{} {} of {}", name, place(in.a), in.imm);
     case TileOp::kSumF:
-    case TileOp::kSumL: return fmt::format("{} {} at {}", name, buffer(in.buffer), place(in.a));
+    case TileOp::kSumL:
+      return fmt::format("{} {} at {}", name, buffer(in.buffer), place(in.a));
     case TileOp::kDotF:
     case TileOp::kDotL:
-      return fmt::format("{} {} at {}, {} at {}", name, buffer(in.buffer), place(in.a), buffer(in.other_buffer), place(in.b));
-    default: break;
+      return fmt::format("{} {} at {}, {} at {}", name, buffer(in.buffer), place(in.a),
+                         buffer(in.other_buffer), place(in.b));
+    default:
+      break;
   }
   if (in.op >= TileOp::kGatherIntF && in.op <= TileOp::kGatherLongL)
     return fmt::format("{} {} at {}", name, buffer(in.buffer), place(in.a));
@@ -123,9 +237,13 @@ std::string Listing::what(const TileInstruction& in) {
 std::string Listing::line(const TileInstruction& in) {
   const std::string right = what(in);  // first: arguments are numbered before results
   const bool score = in.out.space == TileOperand::Space::kScore;
-  const std::string left = score ? "score" : fmt::format("{}.{}", place(in.out), type_name(in.out.type));
+  const std::string left =
+      score ? "score" : fmt::format("{}.{}", place(in.out), type_name(in.out.type));
   std::string text = fmt::format("{:<8} = {}", left, right);
-  if (score) text += program_.has_mask ? fmt::format("   (hidden: -inf by {}; store; max)", place(program_.mask)) : "   (store; max)";
+  if (score)
+    text += program_.has_mask
+                ? fmt::format("   (hidden: -inf by {}; store; max)", place(program_.mask))
+                : "   (store; max)";
   return text;
 }
 
@@ -134,7 +252,8 @@ std::string Listing::text() {
   for (std::size_t phase = 0; phase < kPhases.size(); ++phase) {
     std::string_view head = kPhases[phase];
     if (phase + 1 == kPhases.size()) {  // once per tile, between the diagonals and the elements
-      for (const TileInstruction& in : program_.expands) lines += fmt::format("  {:<9} {}\n", "", line(in));
+      for (const TileInstruction& in : program_.expands)
+        lines += fmt::format("  {:<9} {}\n", "", line(in));
     }
     for (const TileInstruction& in : program_.phases[phase]) {
       lines += fmt::format("  {:<9} {}\n", head, line(in));
@@ -143,8 +262,10 @@ std::string Listing::text() {
   }
   if (!program_.has_score && program_.has_mask)
     lines += fmt::format("  {:<9} {:<8} = {}\n", "result", "mask", place(program_.mask));
-  lines += fmt::format("  {} bytes of scratch a thread; {} rows at a time per element; {} checked reads or divisions\n",
-                       program_.scratch_bytes, program_.chunk_rows, program_.checks.size());
+  lines += fmt::format(
+      "  {} bytes of scratch a thread; {} rows at a time per element; {} checked reads or "
+      "divisions\n",
+      program_.scratch_bytes, program_.chunk_rows, program_.checks.size());
   return lines;
 }
 

@@ -1,5 +1,5 @@
-// From low nodes to a tile program: which instruction goes into which phase, where its result lies, which temporaries
-// share a place. Formula layer.
+// From low nodes to a tile program: which instruction goes into which phase, where its result lies,
+// which temporaries share a place. Formula layer.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -21,7 +21,8 @@ using kernels::TileType;
 namespace {
 
 constexpr std::size_t kAlign = 64;
-// Chunk temporaries should stay in half of L1 beside the scores; 48 rows of one, 32 of two, 24 of three, 16 of four.
+// Chunk temporaries should stay in half of L1 beside the scores; 48 rows of one, 32 of two, 24 of
+// three, 16 of four.
 constexpr std::size_t kChunkBytes = 18 * 1024;
 constexpr int kMinChunkRows = 8;
 
@@ -53,8 +54,8 @@ class Emitter {
   const LowGraph& low_;
   const CompileOptions& options_;
   TileProgram program_;
-  std::vector<int> uses_;                // left to come; checks and results count
-  std::vector<TileOperand> places_;      // of nodes emitted so far
+  std::vector<int> uses_;                 // left to come; checks and results count
+  std::vector<TileOperand> places_;       // of nodes emitted so far
   std::vector<std::int32_t> expansions_;  // offset of a mask spread to words, -1 if not yet
   std::array<std::vector<int>, kPoolCount> free_;
   std::array<int, kPoolCount> slots_ = {};
@@ -76,7 +77,8 @@ std::int32_t Emitter::allocate(std::size_t bytes) {
   const std::size_t at = bytes_;
   bytes_ += (bytes + kAlign - 1) / kAlign * kAlign;
   if (bytes_ > std::size_t{1} << 30)
-    throw Error(ErrorKind::value, "[formula] the mod needs more than 1 GiB of scratch memory per thread");
+    throw Error(ErrorKind::value,
+                "[formula] the mod needs more than 1 GiB of scratch memory per thread");
   return static_cast<std::int32_t>(at);
 }
 
@@ -99,7 +101,8 @@ void Emitter::mark_used(LowId score, LowId mask) {
   }
 }
 
-// Where the result of a node goes. Slots of chunk temporaries are numbered now and placed when all are known.
+// Where the result of a node goes. Slots of chunk temporaries are numbered now and placed when all
+// are known.
 TileOperand Emitter::result_place(LowId id) {
   const LowNode& node = low_[id];
   TileOperand place{.value_class = node.value_class, .type = node.type, .used = true};
@@ -109,11 +112,18 @@ TileOperand Emitter::result_place(LowId id) {
     return static_cast<std::size_t>((elements + kernels::kGroupLanes - 1) / kernels::kGroupLanes);
   };
   switch (node.value_class) {
-    case TileClass::kUniform: place.offset = allocate(group); break;
-    case TileClass::kLane: place.offset = allocate(group * static_cast<std::size_t>(options_.groups)); break;
-    case TileClass::kRow: place.offset = allocate(group * groups_of(options_.max_rows)); break;
+    case TileClass::kUniform:
+      place.offset = allocate(group);
+      break;
+    case TileClass::kLane:
+      place.offset = allocate(group * static_cast<std::size_t>(options_.groups));
+      break;
+    case TileClass::kRow:
+      place.offset = allocate(group * groups_of(options_.max_rows));
+      break;
     case TileClass::kDiagonal:  // one more group: the last row reads 64 lanes from where it begins
-      place.offset = allocate(group * (groups_of(options_.max_rows + options_.groups * kernels::kGroupLanes) + 1));
+      place.offset = allocate(
+          group * (groups_of(options_.max_rows + options_.groups * kernels::kGroupLanes) + 1));
       break;
     case TileClass::kElement: {
       const Pool pool = pool_of(node.type);
@@ -145,7 +155,8 @@ std::int32_t Emitter::expanded(LowId id) {
   return offset;
 }
 
-// How a node is read in a phase. Within its own phase (or as a uniform in any) a value is flat: the runner knows.
+// How a node is read in a phase. Within its own phase (or as a uniform in any) a value is flat: the
+// runner knows.
 TileOperand Emitter::operand(LowId id, TileClass phase) {
   const LowNode& node = low_[id];
   TileOperand place = places_[static_cast<std::size_t>(id)];
@@ -153,8 +164,12 @@ TileOperand Emitter::operand(LowId id, TileClass phase) {
   const auto bytes = static_cast<std::int32_t>(bits ? 0 : element_bytes(node.type));
   const std::int32_t group = bits ? 8 : kernels::kGroupLanes * bytes;
   switch (node.value_class) {
-    case TileClass::kUniform: place.broadcast = !bits && phase != TileClass::kUniform; break;
-    case TileClass::kLane: place.group_step = group; break;
+    case TileClass::kUniform:
+      place.broadcast = !bits && phase != TileClass::kUniform;
+      break;
+    case TileClass::kLane:
+      place.group_step = group;
+      break;
     case TileClass::kRow:
       if (phase != TileClass::kElement) break;
       place.broadcast = !bits;
@@ -167,7 +182,8 @@ TileOperand Emitter::operand(LowId id, TileClass phase) {
       place.row_step = bits ? 8 * options_.groups : -bytes;
       place.group_step = group;
       break;
-    case TileClass::kElement: break;
+    case TileClass::kElement:
+      break;
   }
   return place;
 }
@@ -191,7 +207,8 @@ void Emitter::release_arguments(const LowNode& node) {
   for (const LowId arg : {node.a, node.b, node.c}) {
     if (arg == kNoLow || --uses_[static_cast<std::size_t>(arg)] > 0) continue;
     const TileOperand& place = places_[static_cast<std::size_t>(arg)];
-    if (place.space == TileOperand::Space::kChunk) free_[pool_of(low_[arg].type)].push_back(place.offset);
+    if (place.space == TileOperand::Space::kChunk)
+      free_[pool_of(low_[arg].type)].push_back(place.offset);
   }
 }
 
@@ -199,12 +216,16 @@ void Emitter::emit_node(LowId id) {
   const LowNode& node = low_[id];
   TileOperand& place = places_[static_cast<std::size_t>(id)];
   if (node.is_score) {
-    place = {.value_class = TileClass::kElement, .type = TileType::kFloat, .space = TileOperand::Space::kScore, .used = true};
+    place = {.value_class = TileClass::kElement,
+             .type = TileType::kFloat,
+             .space = TileOperand::Space::kScore,
+             .used = true};
     program_.reads_score = true;
     return;
   }
   TileInstruction in = instruction(id, node.value_class);
-  release_arguments(node);  // first: the result may take the place of an argument, element by element
+  release_arguments(
+      node);  // first: the result may take the place of an argument, element by element
   place = result_place(id);
   in.out = place;
   program_.phases[static_cast<int>(node.value_class)].push_back(in);
@@ -213,8 +234,11 @@ void Emitter::emit_node(LowId id) {
 // Whether the instruction of `id` can write the score tile itself.
 bool Emitter::can_finish(LowId id) const {
   const LowNode& node = low_[id];
-  if (node.is_score || node.value_class != TileClass::kElement || options_.precision == Precision::kF64) return false;
-  const bool plain = node.op <= TileOp::kMaxF && node.op != TileOp::kFloorDivF && node.op != TileOp::kModF;
+  if (node.is_score || node.value_class != TileClass::kElement ||
+      options_.precision == Precision::kF64)
+    return false;
+  const bool plain =
+      node.op <= TileOp::kMaxF && node.op != TileOp::kFloorDivF && node.op != TileOp::kModF;
   return (plain || node.op == TileOp::kSelectF) && uses_[static_cast<std::size_t>(id)] == 1;
 }
 
@@ -227,7 +251,10 @@ void Emitter::emit_final(LowId score) {
     in.op = TileOp::kCopyF;
     in.a = operand(score, TileClass::kElement);
   }
-  in.out = {.value_class = TileClass::kElement, .type = TileType::kFloat, .space = TileOperand::Space::kScore, .used = true};
+  in.out = {.value_class = TileClass::kElement,
+            .type = TileType::kFloat,
+            .space = TileOperand::Space::kScore,
+            .used = true};
   program_.phases[static_cast<int>(TileClass::kElement)].push_back(in);
 }
 
@@ -265,7 +292,8 @@ TileProgram Emitter::emit(LowId score, LowId mask, bool mask_only) {
   program_.buffers = low_.buffers;
   program_.keep_alive = low_.keep_alive;
   if (low_.checks().size() > 32767)
-    throw Error(ErrorKind::value, "[formula] a mod may have at most 32,767 reads that need a check");
+    throw Error(ErrorKind::value,
+                "[formula] a mod may have at most 32,767 reads that need a check");
 
   mark_used(score, mask);
   places_.assign(static_cast<std::size_t>(low_.size()), TileOperand());
@@ -299,9 +327,11 @@ TileProgram compile(const CompileRequest& request, const CompileOptions& options
   const LowId mask = request.mask_mod != nullptr ? lowering.lower(*request.mask_mod) : kNoLow;
   LowId score = kNoLow;
   if (!request.mask_only) {
-    score = request.score_mod != nullptr
-                ? lowering.lower(*request.score_mod)
-                : low.add({.type = TileType::kFloat, .value_class = TileClass::kElement, .is_score = true});
+    score =
+        request.score_mod != nullptr
+            ? lowering.lower(*request.score_mod)
+            : low.add(
+                  {.type = TileType::kFloat, .value_class = TileClass::kElement, .is_score = true});
   }
   return Emitter(low, options).emit(score, mask, request.mask_only);
 }
@@ -310,10 +340,13 @@ std::string describe(const TileProgram& program, int check, std::int64_t value,
                      const std::int64_t (&at)[kernels::kCoordCount]) {
   const kernels::TileCheck& what = program.checks[static_cast<std::size_t>(check)];
   const std::string place = " at b=" + std::to_string(at[0]) + ", h=" + std::to_string(at[1]) +
-                            ", q_idx=" + std::to_string(at[2]) + ", kv_idx=" + std::to_string(at[3]);
-  if (what.kind == kernels::TileCheck::Kind::kDivisor) return "[formula] integer division by zero" + place;
-  return "[formula] index " + std::to_string(value) + " is outside buffer '" + what.buffer_name + "' of size " +
-         std::to_string(what.size) + " (axis " + std::to_string(what.axis) + ")" + place;
+                            ", q_idx=" + std::to_string(at[2]) +
+                            ", kv_idx=" + std::to_string(at[3]);
+  if (what.kind == kernels::TileCheck::Kind::kDivisor)
+    return "[formula] integer division by zero" + place;
+  return "[formula] index " + std::to_string(value) + " is outside buffer '" + what.buffer_name +
+         "' of size " + std::to_string(what.size) + " (axis " + std::to_string(what.axis) + ")" +
+         place;
 }
 
 }  // namespace quire::formula

@@ -27,8 +27,9 @@ constexpr int kLanes = kernels::kGroupLanes, kRows = 256;
 
 void require_rank_4(const Shape& shape) {
   if (shape.rank() != 4) {
-    throw Error(ErrorKind::value,
-                "[evaluate] the shape must be [batch, heads, q_len, kv_len]; got " + to_string(shape));
+    throw Error(
+        ErrorKind::value,
+        "[evaluate] the shape must be [batch, heads, q_len, kv_len]; got " + to_string(shape));
   }
   element_count(shape);
 }
@@ -38,7 +39,10 @@ class Evaluation {
  public:
   Evaluation(const CompileRequest& request, const Shape& shape, Precision precision,
              const EvaluateOptions& options)
-      : shape_(shape), options_(options), precision_(precision), program_(compile(request, compile_options())) {}
+      : shape_(shape),
+        options_(options),
+        precision_(precision),
+        program_(compile(request, compile_options())) {}
 
   /// tile(runner, coords, tile memory) is called for every tile; then the first fault is thrown.
   template <class Tile>
@@ -63,20 +67,25 @@ class Evaluation {
 template <class Tile>
 void Evaluation::run(std::size_t tile_bytes, const Tile& tile) {
   if (element_count(shape_) == 0) return;
-  const std::shared_ptr<Executor> fallback = options_.executor == nullptr ? default_executor() : nullptr;
+  const std::shared_ptr<Executor> fallback =
+      options_.executor == nullptr ? default_executor() : nullptr;
   Executor& executor = options_.executor != nullptr ? *options_.executor : *fallback;
   const kernels::KernelTable& table = kernels::current_table();
-  const kernels::TileFunctions& functions = precision_ == Precision::kF64 ? *table.tile_f64 : *table.tile_f32;
+  const kernels::TileFunctions& functions =
+      precision_ == Precision::kF64 ? *table.tile_f64 : *table.tile_f32;
   const std::int64_t q_tiles = (shape_[2] + kLanes - 1) / kLanes;
   const auto items = static_cast<std::size_t>(shape_[0] * shape_[1] * q_tiles);
-  const auto whole = [](std::size_t bytes) { return static_cast<std::int64_t>((bytes + 63) / 64 * 64); };
+  const auto whole = [](std::size_t bytes) {
+    return static_cast<std::int64_t>((bytes + 63) / 64 * 64);
+  };
   const Shape per_worker{static_cast<std::int64_t>(executor.concurrency()),
                          whole(program_.scratch_bytes) + whole(tile_bytes)};
   Tensor memory = Tensor::empty(per_worker, DType::u8);
   std::vector<TileFault> faults(executor.concurrency());
   executor.run(items, [&](std::size_t item, std::size_t worker) {
     const FloatEnv float_env;
-    auto* scratch = memory.view().data_as<std::uint8_t>() + static_cast<std::int64_t>(worker) * per_worker[1];
+    auto* scratch =
+        memory.view().data_as<std::uint8_t>() + static_cast<std::int64_t>(worker) * per_worker[1];
     TileRunner runner(program_, functions, scratch);
     TileCoords coords;
     const auto i = static_cast<std::int64_t>(item);
@@ -96,8 +105,10 @@ void Evaluation::run(std::size_t tile_bytes, const Tile& tile) {
   for (const TileFault& fault : faults)
     if (fault.before(first)) first = fault;
   if (!first.found) return;
-  const bool index = program_.checks[static_cast<std::size_t>(first.check)].kind == kernels::TileCheck::Kind::kIndex;
-  throw Error(index ? ErrorKind::index : ErrorKind::value, describe(program_, first.check, first.value, first.at));
+  const bool index = program_.checks[static_cast<std::size_t>(first.check)].kind ==
+                     kernels::TileCheck::Kind::kIndex;
+  throw Error(index ? ErrorKind::index : ErrorKind::value,
+              describe(program_, first.check, first.value, first.at));
 }
 
 template <class T>
@@ -107,21 +118,25 @@ Tensor evaluate_scores(const Formula& mod, const ConstTensorView& scores, Precis
   const TensorView to = result.view();
   const auto step = static_cast<std::ptrdiff_t>(kLanes * sizeof(T));
   Evaluation evaluation({.score_mod = &mod}, scores.shape(), precision, options);
-  evaluation.run(kRows * kLanes * sizeof(T), [&](TileRunner& runner, const TileCoords& at, void* memory) {
+  evaluation.run(kRows * kLanes * sizeof(T), [&](TileRunner& runner, const TileCoords& at,
+                                                 void* memory) {
     T* tile = static_cast<T*>(memory);  // [rows][64]
     const std::int64_t q = at.start[2] - options.q_begin, kv = at.start[3] - options.kv_begin;
-    const T* from = scores.data_as<T>() + at.start[0] * scores.stride(0) + at.start[1] * scores.stride(1) +
-                    q * scores.stride(2) + kv * scores.stride(3);
-    T* out = to.data_as<T>() + at.start[0] * to.stride(0) + at.start[1] * to.stride(1) + q * to.stride(2) + kv;
+    const T* from = scores.data_as<T>() + at.start[0] * scores.stride(0) +
+                    at.start[1] * scores.stride(1) + q * scores.stride(2) + kv * scores.stride(3);
+    T* out = to.data_as<T>() + at.start[0] * to.stride(0) + at.start[1] * to.stride(1) +
+             q * to.stride(2) + kv;
     for (int row = 0; row < at.rows; ++row)
       for (int lane = 0; lane < at.lanes; ++lane)
         tile[row * kLanes + lane] = from[lane * scores.stride(2) + row * scores.stride(3)];
     T max[kLanes];
     std::fill_n(max, kLanes, -std::numeric_limits<T>::infinity());
     runner.begin(at);
-    runner.apply({.data = tile, .row_step = step, .group_step = step, .panel_step = step / 4}, 0, at.rows, max);
+    runner.apply({.data = tile, .row_step = step, .group_step = step, .panel_step = step / 4}, 0,
+                 at.rows, max);
     for (int lane = 0; lane < at.lanes; ++lane)
-      for (int row = 0; row < at.rows; ++row) out[lane * to.stride(2) + row] = tile[row * kLanes + lane];
+      for (int row = 0; row < at.rows; ++row)
+        out[lane * to.stride(2) + row] = tile[row * kLanes + lane];
   });
   return result;
 }
@@ -132,7 +147,8 @@ Tensor evaluate(const ScoreMod& mod, ConstTensorView scores, const EvaluateOptio
   require_rank_4(scores.shape());
   const bool f64 = scores.dtype() == DType::f64;
   if (!f64 && scores.dtype() != DType::f32) {
-    throw Error(ErrorKind::type, std::string("[evaluate] scores must be f32 or f64; got ") + dtype_name(scores.dtype()));
+    throw Error(ErrorKind::type, std::string("[evaluate] scores must be f32 or f64; got ") +
+                                     dtype_name(scores.dtype()));
   }
   const Precision precision = f64 ? Precision::kF64 : Precision::kF32;
   const Formula simple = simplify(mod.formula(), precision);
@@ -146,15 +162,17 @@ Tensor evaluate(const MaskMod& mod, const Shape& shape, const EvaluateOptions& o
   Tensor result = Tensor::empty(shape, DType::boolean);
   bool* out = result.view().data_as<bool>();
   Evaluation evaluation({.mask_mod = &simple, .mask_only = true}, shape, Precision::kF32, options);
-  evaluation.run(kRows * sizeof(std::uint64_t), [&](TileRunner& runner, const TileCoords& at, void* memory) {
-    auto* words = static_cast<std::uint64_t*>(memory);
-    runner.begin(at);
-    runner.mask(words);
-    const std::int64_t q = at.start[2] - options.q_begin, kv = at.start[3] - options.kv_begin;
-    bool* tile = out + ((at.start[0] * shape[1] + at.start[1]) * shape[2] + q) * shape[3] + kv;
-    for (int lane = 0; lane < at.lanes; ++lane)
-      for (int row = 0; row < at.rows; ++row) tile[lane * shape[3] + row] = words[row] >> lane & 1;
-  });
+  evaluation.run(
+      kRows * sizeof(std::uint64_t), [&](TileRunner& runner, const TileCoords& at, void* memory) {
+        auto* words = static_cast<std::uint64_t*>(memory);
+        runner.begin(at);
+        runner.mask(words);
+        const std::int64_t q = at.start[2] - options.q_begin, kv = at.start[3] - options.kv_begin;
+        bool* tile = out + ((at.start[0] * shape[1] + at.start[1]) * shape[2] + q) * shape[3] + kv;
+        for (int lane = 0; lane < at.lanes; ++lane)
+          for (int row = 0; row < at.rows; ++row)
+            tile[lane * shape[3] + row] = words[row] >> lane & 1;
+      });
   return result;
 }
 

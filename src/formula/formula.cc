@@ -78,7 +78,8 @@ std::vector<Buffer> Formula::buffers() const {
 
 bool operator==(const Formula& a, const Formula& b) {
   const Graph &x = a.graph(), &y = b.graph();
-  if (a.root_ != b.root_ || x.size() != y.size() || x.buffers().size() != y.buffers().size()) return false;
+  if (a.root_ != b.root_ || x.size() != y.size() || x.buffers().size() != y.buffers().size())
+    return false;
   for (std::size_t i = 0; i < x.buffers().size(); ++i)
     if (!x.buffers()[i].is_same(y.buffers()[i])) return false;
   for (NodeId id = 0; id < static_cast<NodeId>(x.size()); ++id) {

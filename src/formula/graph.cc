@@ -16,7 +16,8 @@ std::size_t mix(std::size_t hash, std::uint64_t value) {
 std::size_t hash_of(const Node& node, std::span<const NodeId> args) {
   std::size_t hash = mix(static_cast<std::size_t>(node.op), static_cast<std::uint64_t>(node.bits));
   hash = mix(hash, static_cast<std::uint64_t>(node.type) << 8 | node.split);
-  for (const std::int32_t buffer : node.buffers) hash = mix(hash, static_cast<std::uint32_t>(buffer));
+  for (const std::int32_t buffer : node.buffers)
+    hash = mix(hash, static_cast<std::uint32_t>(buffer));
   for (const NodeId arg : args) hash = mix(hash, static_cast<std::uint32_t>(arg));
   return hash ^ (hash >> 32);
 }
@@ -36,7 +37,8 @@ std::size_t Graph::slot_of(const Node& node, std::span<const NodeId> args) const
     const NodeId id = table_[slot];
     if (id == kNoNode) return slot;
     const auto known = this->args(id);
-    if (same_payload((*this)[id], node) && std::equal(known.begin(), known.end(), args.begin(), args.end()))
+    if (same_payload((*this)[id], node) &&
+        std::equal(known.begin(), known.end(), args.begin(), args.end()))
       return slot;
   }
 }
@@ -56,8 +58,8 @@ NodeId Graph::add(Node node, std::span<const NodeId> args) {
   const std::size_t slot = slot_of(node, args);
   if (table_[slot] != kNoNode) return table_[slot];
   if (nodes_.size() >= kMaxNodes) {
-    throw Error(ErrorKind::value, "[formula] a formula may have at most " + std::to_string(kMaxNodes) +
-                                       " different values");
+    throw Error(ErrorKind::value, "[formula] a formula may have at most " +
+                                      std::to_string(kMaxNodes) + " different values");
   }
   node.first_arg = static_cast<std::uint32_t>(args_.size());
   node.arg_count = static_cast<std::uint8_t>(args.size());

@@ -1,6 +1,7 @@
-// The expression graph: typed, hash-consed nodes. An argument always has a smaller id than the node that uses it, so
-// every pass is one loop over ids and none recurses. The graph knows structure only: types are checked by build.h,
-// values are given by reference/ (f64) and by the tile programs of kernels/.
+// The expression graph: typed, hash-consed nodes. An argument always has a smaller id than the node
+// that uses it, so every pass is one loop over ids and none recurses. The graph knows structure
+// only: types are checked by build.h, values are given by reference/ (f64) and by the tile programs
+// of kernels/.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -17,17 +18,18 @@ namespace quire::formula {
 using NodeId = std::int32_t;
 inline constexpr NodeId kNoNode = -1;
 
-/// Values in one formula. Far above anything written by hand; bounds memory and time for generated ones.
+/// Values in one formula. Far above anything written by hand; bounds memory and time for generated
+/// ones.
 inline constexpr std::size_t kMaxNodes = std::size_t{1} << 16;
 
 struct Node {
   Op op = Op::kIntConst;
   ValueType type = ValueType::kInt;
-  std::uint8_t split = 0;           // kDot: how many of the arguments index the first buffer
+  std::uint8_t split = 0;  // kDot: how many of the arguments index the first buffer
   std::uint8_t arg_count = 0;
-  std::uint32_t first_arg = 0;      // into the graph's argument list
+  std::uint32_t first_arg = 0;                     // into the graph's argument list
   std::array<std::int32_t, 2> buffers = {-1, -1};  // kLoad, kSum: one; kDot: two
-  std::int64_t bits = 0;            // constants: the integer, the bool, or the bits of the double
+  std::int64_t bits = 0;  // constants: the integer, the bool, or the bits of the double
 
   double float_value() const;
 };
@@ -62,9 +64,9 @@ class Graph {
   std::vector<NodeId> table_;  // open addressing, a power of two of slots, kNoNode where empty
 };
 
-/// Copies what `root` depends on into `to` and returns its id there. Order: depth first, arguments left to right, so
-/// equal formulas copied into empty graphs give equal graphs. `map` (old id to new, kNoNode where not copied) may be
-/// kept between calls to copy several roots.
+/// Copies what `root` depends on into `to` and returns its id there. Order: depth first, arguments
+/// left to right, so equal formulas copied into empty graphs give equal graphs. `map` (old id to
+/// new, kNoNode where not copied) may be kept between calls to copy several roots.
 NodeId copy_reachable(const Graph& from, NodeId root, Graph& to, std::vector<NodeId>& map);
 
 /// Ids of all nodes `root` depends on, itself included, ascending.

@@ -8,7 +8,8 @@ using kernels::TileOp;
 using kernels::TileType;
 
 std::size_t LowNodeHash::operator()(const LowNode& node) const {
-  std::size_t hash = static_cast<std::size_t>(node.op) << 8 | static_cast<std::size_t>(node.value_class);
+  std::size_t hash =
+      static_cast<std::size_t>(node.op) << 8 | static_cast<std::size_t>(node.value_class);
   const auto mix = [&](std::int64_t value) {
     hash = (hash ^ static_cast<std::size_t>(value)) * 0x9e3779b97f4a7c15u;
     hash ^= hash >> 29;
@@ -26,7 +27,8 @@ TileClass join(TileClass a, TileClass b) {
 TileClass affine_class(std::int64_t lane_step, std::int64_t row_step) {
   if (lane_step == 0) return row_step == 0 ? TileClass::kUniform : TileClass::kRow;
   if (row_step == 0) return TileClass::kLane;
-  const bool opposite = static_cast<std::uint64_t>(lane_step) + static_cast<std::uint64_t>(row_step) == 0;
+  const bool opposite =
+      static_cast<std::uint64_t>(lane_step) + static_cast<std::uint64_t>(row_step) == 0;
   return opposite ? TileClass::kDiagonal : TileClass::kElement;
 }
 
@@ -44,7 +46,9 @@ LowId LowGraph::add_op(TileOp op, TileType type, LowId a, LowId b, LowId c) {
 }
 
 LowId LowGraph::int_const(std::int64_t value, TileType type) {
-  return add({.op = type == TileType::kInt32 ? TileOp::kConstI : TileOp::kConstL, .type = type, .imm = value});
+  return add({.op = type == TileType::kInt32 ? TileOp::kConstI : TileOp::kConstL,
+              .type = type,
+              .imm = value});
 }
 
 LowId LowGraph::as_type(LowId id, TileType type) {
@@ -60,7 +64,8 @@ LowId LowGraph::as_type(LowId id, TileType type) {
 }
 
 void LowGraph::add_check(const LowCheck& check) {
-  if (check_of_.try_emplace(check.node, static_cast<int>(checks_.size())).second) checks_.push_back(check);
+  if (check_of_.try_emplace(check.node, static_cast<int>(checks_.size())).second)
+    checks_.push_back(check);
 }
 
 int LowGraph::check_of(LowId id) const {

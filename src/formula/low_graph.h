@@ -1,5 +1,6 @@
-// The graph between formulas and tile programs: nodes are opcodes with a type, an integer width and a class. Hash-consed;
-// arguments have smaller ids. Knows tiles (lanes and rows), not scratch addresses. Formula layer.
+// The graph between formulas and tile programs: nodes are opcodes with a type, an integer width and
+// a class. Hash-consed; arguments have smaller ids. Knows tiles (lanes and rows), not scratch
+// addresses. Formula layer.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -51,7 +52,8 @@ class LowGraph {
  public:
   LowId add(const LowNode& node);
   /// An operation of the class its arguments join to.
-  LowId add_op(kernels::TileOp op, kernels::TileType type, LowId a, LowId b = kNoLow, LowId c = kNoLow);
+  LowId add_op(kernels::TileOp op, kernels::TileType type, LowId a, LowId b = kNoLow,
+               LowId c = kNoLow);
   LowId int_const(std::int64_t value, kernels::TileType type);
   LowId as_type(LowId id, kernels::TileType type);  // between kInt32 and kInt64
   /// Once per node: of several buffers read at one index, the first is named.

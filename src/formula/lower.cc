@@ -17,50 +17,85 @@ using kernels::Vary;
 namespace {
 
 // The opcode `offset` places behind the first of its family.
-TileOp shifted(TileOp first, int offset) { return static_cast<TileOp>(static_cast<int>(first) + offset); }
+TileOp shifted(TileOp first, int offset) {
+  return static_cast<TileOp>(static_cast<int>(first) + offset);
+}
 
 // The int32 opcode of an operation; int64's stand in the same order from kNegL on.
 TileOp int_op(Op op, bool narrow) {
   const auto int32_op = [op] {
     switch (op) {
-      case Op::kNeg: return TileOp::kNegI;
-      case Op::kAbs: return TileOp::kAbsI;
-      case Op::kSign: return TileOp::kSignI;
-      case Op::kBitNot: return TileOp::kNotI;
-      case Op::kAdd: return TileOp::kAddI;
-      case Op::kSub: return TileOp::kSubI;
-      case Op::kMul: return TileOp::kMulI;
-      case Op::kFloorDiv: return TileOp::kFloorDivI;
-      case Op::kMod: return TileOp::kModI;
-      case Op::kMin: return TileOp::kMinI;
-      case Op::kMax: return TileOp::kMaxI;
-      case Op::kBitAnd: return TileOp::kAndI;
-      case Op::kBitOr: return TileOp::kOrI;
-      default: return TileOp::kXorI;
+      case Op::kNeg:
+        return TileOp::kNegI;
+      case Op::kAbs:
+        return TileOp::kAbsI;
+      case Op::kSign:
+        return TileOp::kSignI;
+      case Op::kBitNot:
+        return TileOp::kNotI;
+      case Op::kAdd:
+        return TileOp::kAddI;
+      case Op::kSub:
+        return TileOp::kSubI;
+      case Op::kMul:
+        return TileOp::kMulI;
+      case Op::kFloorDiv:
+        return TileOp::kFloorDivI;
+      case Op::kMod:
+        return TileOp::kModI;
+      case Op::kMin:
+        return TileOp::kMinI;
+      case Op::kMax:
+        return TileOp::kMaxI;
+      case Op::kBitAnd:
+        return TileOp::kAndI;
+      case Op::kBitOr:
+        return TileOp::kOrI;
+      default:
+        return TileOp::kXorI;
     }
   }();
-  return narrow ? int32_op : shifted(TileOp::kNegL, static_cast<int>(int32_op) - static_cast<int>(TileOp::kNegI));
+  return narrow
+             ? int32_op
+             : shifted(TileOp::kNegL, static_cast<int>(int32_op) - static_cast<int>(TileOp::kNegI));
 }
 
 TileOp float_op(Op op) {
   switch (op) {
-    case Op::kNeg: return TileOp::kNegF;
-    case Op::kAbs: return TileOp::kAbsF;
-    case Op::kSign: return TileOp::kSignF;
-    case Op::kFloor: return TileOp::kFloorF;
-    case Op::kCeil: return TileOp::kCeilF;
-    case Op::kRound: return TileOp::kRoundF;
-    case Op::kTrunc: return TileOp::kTruncF;
-    case Op::kAdd: return TileOp::kAddF;
-    case Op::kSub: return TileOp::kSubF;
-    case Op::kMul: return TileOp::kMulF;
-    case Op::kDiv: return TileOp::kDivF;
-    case Op::kFloorDiv: return TileOp::kFloorDivF;
-    case Op::kMod: return TileOp::kModF;
-    case Op::kPow: return TileOp::kPowF;
-    case Op::kMin: return TileOp::kMinF;
-    case Op::kMax: return TileOp::kMaxF;
-    default: return shifted(TileOp::kExpF, static_cast<int>(op) - static_cast<int>(Op::kExp));
+    case Op::kNeg:
+      return TileOp::kNegF;
+    case Op::kAbs:
+      return TileOp::kAbsF;
+    case Op::kSign:
+      return TileOp::kSignF;
+    case Op::kFloor:
+      return TileOp::kFloorF;
+    case Op::kCeil:
+      return TileOp::kCeilF;
+    case Op::kRound:
+      return TileOp::kRoundF;
+    case Op::kTrunc:
+      return TileOp::kTruncF;
+    case Op::kAdd:
+      return TileOp::kAddF;
+    case Op::kSub:
+      return TileOp::kSubF;
+    case Op::kMul:
+      return TileOp::kMulF;
+    case Op::kDiv:
+      return TileOp::kDivF;
+    case Op::kFloorDiv:
+      return TileOp::kFloorDivF;
+    case Op::kMod:
+      return TileOp::kModF;
+    case Op::kPow:
+      return TileOp::kPowF;
+    case Op::kMin:
+      return TileOp::kMinF;
+    case Op::kMax:
+      return TileOp::kMaxF;
+    default:
+      return shifted(TileOp::kExpF, static_cast<int>(op) - static_cast<int>(Op::kExp));
   }
 }
 static_assert(static_cast<int>(Op::kSoftplus) - static_cast<int>(Op::kExp) ==
@@ -79,7 +114,8 @@ LowId Lowering::lower(const Formula& formula) {
   graph_ = &formula.graph();
   const Bounder bounder(formula, options_.precision, {.read_buffers = false});
   bounds_.assign(graph_->size(), Interval());
-  Rectangle extents = options_.extents;  // an empty one has no tiles: what is proved does not matter
+  Rectangle extents =
+      options_.extents;  // an empty one has no tiles: what is proved does not matter
   for (IndexRange* range : {&extents.b, &extents.h, &extents.q, &extents.kv})
     range->last = std::max(range->first, range->last);
   bounder.bound_all(extents, bounds_);
@@ -87,7 +123,8 @@ LowId Lowering::lower(const Formula& formula) {
   affine_.assign(graph_->size(), LowAffine());
   for (NodeId id = 0; id < static_cast<NodeId>(graph_->size()); ++id) {
     const auto at = static_cast<std::size_t>(id);
-    if ((*graph_)[id].type == ValueType::kInt && !options_.node_by_node) affine_[at] = find_affine(id);
+    if ((*graph_)[id].type == ValueType::kInt && !options_.node_by_node)
+      affine_[at] = find_affine(id);
     LowAffine& form = affine_[at];
     const bool varies = form.known && (form.lane_step != 0 || form.row_step != 0);
     if (varies) {
@@ -103,38 +140,53 @@ LowId Lowering::lower(const Formula& formula) {
   return value(formula.root());
 }
 
-// For programs that do not hoist: a value that came out less varied, spread over the elements unchanged.
+// For programs that do not hoist: a value that came out less varied, spread over the elements
+// unchanged.
 LowId Lowering::per_element(LowId id) {
   if (low_[id].value_class == TileClass::kElement) return id;
   switch (low_[id].type) {
-    case TileType::kFloat: return low_.add_op(TileOp::kAddF, TileType::kFloat, float_const(-0.0), id);
-    case TileType::kMask: return low_.add_op(TileOp::kOrM, TileType::kMask, mask_const(false), id);
-    default: break;
+    case TileType::kFloat:
+      return low_.add_op(TileOp::kAddF, TileType::kFloat, float_const(-0.0), id);
+    case TileType::kMask:
+      return low_.add_op(TileOp::kOrM, TileType::kMask, mask_const(false), id);
+    default:
+      break;
   }
-  const LowId zero = low_.add({.op = TileOp::kConstL, .type = TileType::kInt64, .value_class = TileClass::kElement});
+  const LowId zero = low_.add(
+      {.op = TileOp::kConstL, .type = TileType::kInt64, .value_class = TileClass::kElement});
   return low_.add_op(TileOp::kAddL, TileType::kInt64, zero, low_.as_type(id, TileType::kInt64));
 }
 
 LowId Lowering::lower_node(NodeId id) {
   const Node& node = (*graph_)[id];
   switch (node.op) {
-    case Op::kScore: return low_.add({.type = TileType::kFloat, .value_class = TileClass::kElement, .is_score = true});
+    case Op::kScore:
+      return low_.add(
+          {.type = TileType::kFloat, .value_class = TileClass::kElement, .is_score = true});
     case Op::kBatch:
     case Op::kHead:
     case Op::kQIdx:
-    case Op::kKvIdx: return narrowed(id, lower_leaf(node));
+    case Op::kKvIdx:
+      return narrowed(id, lower_leaf(node));
     case Op::kIntConst:
     case Op::kFloatConst:
-    case Op::kBoolConst: return lower_constant(node);
+    case Op::kBoolConst:
+      return lower_constant(node);
     case Op::kToInt:
     case Op::kToFloat:
-    case Op::kToBool: return lower_cast(id);
-    case Op::kWhere: return lower_where(id);
-    case Op::kClamp: return lower_clamp(id);
-    case Op::kLoad: return lower_load(id);
+    case Op::kToBool:
+      return lower_cast(id);
+    case Op::kWhere:
+      return lower_where(id);
+    case Op::kClamp:
+      return lower_clamp(id);
+    case Op::kLoad:
+      return lower_load(id);
     case Op::kSum:
-    case Op::kDot: return lower_chain(id);
-    default: break;
+    case Op::kDot:
+      return lower_chain(id);
+    default:
+      break;
   }
   if (is_compare(node.op)) return lower_compare(id);
   return node.arg_count == 1 ? lower_unary(id) : lower_binary(id);
@@ -147,13 +199,16 @@ LowId Lowering::lower_leaf(const Node& node) {
 
 LowId Lowering::coordinate(Coord coord) {
   const Vary vary = options_.vary[static_cast<int>(coord)];
-  const LowId start = low_.add({.op = TileOp::kStart, .type = TileType::kInt64, .imm = static_cast<std::int64_t>(coord)});
+  const LowId start = low_.add(
+      {.op = TileOp::kStart, .type = TileType::kInt64, .imm = static_cast<std::int64_t>(coord)});
   const bool listed = vary == Vary::kLaneList || vary == Vary::kRowList;
-  const LowId list = !listed ? kNoLow
-                             : low_.add({.op = TileOp::kList,
-                                         .type = TileType::kInt64,
-                                         .value_class = vary == Vary::kLaneList ? TileClass::kLane : TileClass::kRow,
-                                         .imm = static_cast<std::int64_t>(coord)});
+  const LowId list =
+      !listed
+          ? kNoLow
+          : low_.add({.op = TileOp::kList,
+                      .type = TileType::kInt64,
+                      .value_class = vary == Vary::kLaneList ? TileClass::kLane : TileClass::kRow,
+                      .imm = static_cast<std::int64_t>(coord)});
   if (!options_.node_by_node) return listed ? list : start;
   const LowId zero = low_.int_const(0, TileType::kInt64);
   const LowId element = low_.add({.op = TileOp::kIotaL,
@@ -191,7 +246,9 @@ LowId Lowering::lower_constant(const Node& node) {
                      .value_class = TileClass::kElement,
                      .imm = node.bits});
   }
-  return low_.int_const(node.bits, fits_int32(Interval::ints(node.bits, node.bits)) ? TileType::kInt32 : TileType::kInt64);
+  return low_.int_const(node.bits, fits_int32(Interval::ints(node.bits, node.bits))
+                                       ? TileType::kInt32
+                                       : TileType::kInt64);
 }
 
 TileType Lowering::int_type(NodeId id) const {
@@ -214,10 +271,13 @@ LowId Lowering::lower_cast(NodeId id) {
       if (type == ValueType::kBool)
         return low_.as_type(low_.add_op(TileOp::kMaskToInt, TileType::kInt32, x), int_type(id));
       return narrowed(id, low_.add_op(TileOp::kFToLong, TileType::kInt64, x));
-    default: break;
+    default:
+      break;
   }
-  if (type == ValueType::kFloat) return low_.add_op(TileOp::kNeF, TileType::kMask, x, float_const(0));
-  return low_.add_op(is_narrow(x) ? TileOp::kNeI : TileOp::kNeL, TileType::kMask, x, low_.int_const(0, low_[x].type));
+  if (type == ValueType::kFloat)
+    return low_.add_op(TileOp::kNeF, TileType::kMask, x, float_const(0));
+  return low_.add_op(is_narrow(x) ? TileOp::kNeI : TileOp::kNeL, TileType::kMask, x,
+                     low_.int_const(0, low_[x].type));
 }
 
 LowId Lowering::lower_unary(NodeId id) {
@@ -227,7 +287,8 @@ LowId Lowering::lower_unary(NodeId id) {
   if (node.type == ValueType::kFloat) return low_.add_op(float_op(node.op), TileType::kFloat, x);
   const bool narrow = is_narrow(x) && int_type(id) == TileType::kInt32;
   if (narrow) return low_.add_op(int_op(node.op, true), TileType::kInt32, x);
-  return narrowed(id, low_.add_op(int_op(node.op, false), TileType::kInt64, low_.as_type(x, TileType::kInt64)));
+  return narrowed(
+      id, low_.add_op(int_op(node.op, false), TileType::kInt64, low_.as_type(x, TileType::kInt64)));
 }
 
 LowId Lowering::lower_binary(NodeId id) {
@@ -235,7 +296,9 @@ LowId Lowering::lower_binary(NodeId id) {
   const LowId a = value(graph_->arg(id, 0)), b = value(graph_->arg(id, 1));
   if (node.type == ValueType::kFloat) return low_.add_op(float_op(node.op), TileType::kFloat, a, b);
   if (node.type == ValueType::kInt) return lower_int_binary(id);
-  const TileOp op = node.op == Op::kAnd ? TileOp::kAndM : node.op == Op::kOr ? TileOp::kOrM : TileOp::kXorM;
+  const TileOp op = node.op == Op::kAnd  ? TileOp::kAndM
+                    : node.op == Op::kOr ? TileOp::kOrM
+                                         : TileOp::kXorM;
   return low_.add_op(op, TileType::kMask, a, b);
 }
 
@@ -274,16 +337,24 @@ LowId Lowering::lower_compare(NodeId id) {
   LowId a = value(left), b = value(right);
   if (low_[a].type == TileType::kFloat)
     return low_.add_op(shifted(TileOp::kLtF, which), TileType::kMask, a, b);
-  // q >= kv and the like: the difference varies less than the two sides. Exact, as neither side comes near overflow.
-  if (affine(left).known && affine(right).known && join(low_[a].value_class, low_[b].value_class) == TileClass::kElement) {
+  // q >= kv and the like: the difference varies less than the two sides. Exact, as neither side
+  // comes near overflow.
+  if (affine(left).known && affine(right).known &&
+      join(low_[a].value_class, low_[b].value_class) == TileClass::kElement) {
     constexpr std::int64_t kFar = std::int64_t{1} << 61;
     const LowAffine form = affine_sum(affine(left), affine(right), true);
-    const auto near = [&](NodeId side) { return bound(side).int_lo > -kFar && bound(side).int_hi < kFar; };
-    if (near(left) && near(right) && affine_class(form.lane_step, form.row_step) != TileClass::kElement) {
-      const std::int64_t lo = bound(left).int_lo - bound(right).int_hi, hi = bound(left).int_hi - bound(right).int_lo;
-      const TileType type = fits_int32(Interval::ints(lo, hi)) ? TileType::kInt32 : TileType::kInt64;
+    const auto near = [&](NodeId side) {
+      return bound(side).int_lo > -kFar && bound(side).int_hi < kFar;
+    };
+    if (near(left) && near(right) &&
+        affine_class(form.lane_step, form.row_step) != TileClass::kElement) {
+      const std::int64_t lo = bound(left).int_lo - bound(right).int_hi,
+                         hi = bound(left).int_hi - bound(right).int_lo;
+      const TileType type =
+          fits_int32(Interval::ints(lo, hi)) ? TileType::kInt32 : TileType::kInt64;
       const TileOp first = type == TileType::kInt32 ? TileOp::kLtI : TileOp::kLtL;
-      return low_.add_op(shifted(first, which), TileType::kMask, iota(form, type), low_.int_const(0, type));
+      return low_.add_op(shifted(first, which), TileType::kMask, iota(form, type),
+                         low_.int_const(0, type));
     }
   }
   const bool narrow = is_narrow(a) && is_narrow(b);
@@ -297,24 +368,29 @@ LowId Lowering::lower_where(NodeId id) {
   const Node& node = (*graph_)[id];
   const LowId c = value(graph_->arg(id, 0));
   LowId a = value(graph_->arg(id, 1)), b = value(graph_->arg(id, 2));
-  if (node.type == ValueType::kFloat) return low_.add_op(TileOp::kSelectF, TileType::kFloat, a, b, c);
+  if (node.type == ValueType::kFloat)
+    return low_.add_op(TileOp::kSelectF, TileType::kFloat, a, b, c);
   if (node.type == ValueType::kBool) {
     const LowId yes = low_.add_op(TileOp::kAndM, TileType::kMask, c, a);
-    const LowId no = low_.add_op(TileOp::kAndM, TileType::kMask, low_.add_op(TileOp::kNotM, TileType::kMask, c), b);
+    const LowId no = low_.add_op(TileOp::kAndM, TileType::kMask,
+                                 low_.add_op(TileOp::kNotM, TileType::kMask, c), b);
     return low_.add_op(TileOp::kOrM, TileType::kMask, yes, no);
   }
   const TileType type = is_narrow(a) && is_narrow(b) ? TileType::kInt32 : TileType::kInt64;
   a = low_.as_type(a, type);
   b = low_.as_type(b, type);
-  const LowId chosen = low_.add_op(type == TileType::kInt32 ? TileOp::kSelectI : TileOp::kSelectL, type, a, b, c);
+  const LowId chosen =
+      low_.add_op(type == TileType::kInt32 ? TileOp::kSelectI : TileOp::kSelectL, type, a, b, c);
   return low_.as_type(chosen, int_type(id));
 }
 
 LowId Lowering::lower_clamp(NodeId id) {
   const Node& node = (*graph_)[id];
-  LowId x = value(graph_->arg(id, 0)), low = value(graph_->arg(id, 1)), high = value(graph_->arg(id, 2));
+  LowId x = value(graph_->arg(id, 0)), low = value(graph_->arg(id, 1)),
+        high = value(graph_->arg(id, 2));
   if (node.type == ValueType::kFloat)
-    return low_.add_op(TileOp::kMinF, TileType::kFloat, low_.add_op(TileOp::kMaxF, TileType::kFloat, x, low), high);
+    return low_.add_op(TileOp::kMinF, TileType::kFloat,
+                       low_.add_op(TileOp::kMaxF, TileType::kFloat, x, low), high);
   const bool narrow = is_narrow(x) && is_narrow(low) && is_narrow(high);
   const TileType type = narrow ? TileType::kInt32 : TileType::kInt64;
   x = low_.as_type(x, type);
@@ -324,7 +400,8 @@ LowId Lowering::lower_clamp(NodeId id) {
   return low_.as_type(low_.add_op(int_op(Op::kMin, narrow), type, raised, high), int_type(id));
 }
 
-// Affine integers: uniform + lane * lane_step + row * row_step. The uniform part is computed in 64 bits, once per tile.
+// Affine integers: uniform + lane * lane_step + row * row_step. The uniform part is computed in 64
+// bits, once per tile.
 
 LowAffine Lowering::affine_leaf(Coord coord) {
   const Vary vary = options_.vary[static_cast<int>(coord)];
@@ -349,26 +426,34 @@ LowAffine Lowering::affine_sum(const LowAffine& a, const LowAffine& b, bool subt
 
 LowAffine Lowering::find_affine(NodeId id) {
   const Node& node = (*graph_)[id];
-  const auto form_of = [&](std::size_t i) -> const LowAffine& { return affine(graph_->arg(id, i)); };
-  const auto constant = [&](std::size_t i) { return (*graph_)[graph_->arg(id, i)].op == Op::kIntConst; };
+  const auto form_of = [&](std::size_t i) -> const LowAffine& {
+    return affine(graph_->arg(id, i));
+  };
+  const auto constant = [&](std::size_t i) {
+    return (*graph_)[graph_->arg(id, i)].op == Op::kIntConst;
+  };
   const auto constant_value = [&](std::size_t i) { return (*graph_)[graph_->arg(id, i)].bits; };
   switch (node.op) {
     case Op::kBatch:
     case Op::kHead:
     case Op::kQIdx:
-    case Op::kKvIdx: return affine_leaf(static_cast<Coord>(static_cast<int>(node.op) - static_cast<int>(Op::kBatch)));
+    case Op::kKvIdx:
+      return affine_leaf(
+          static_cast<Coord>(static_cast<int>(node.op) - static_cast<int>(Op::kBatch)));
     case Op::kNeg:
       if (form_of(0).known) return affine_product(form_of(0), -1);
       break;
     case Op::kAdd:
     case Op::kSub:
-      if (form_of(0).known && form_of(1).known) return affine_sum(form_of(0), form_of(1), node.op == Op::kSub);
+      if (form_of(0).known && form_of(1).known)
+        return affine_sum(form_of(0), form_of(1), node.op == Op::kSub);
       break;
     case Op::kMul:
       if (form_of(0).known && constant(1)) return affine_product(form_of(0), constant_value(1));
       if (form_of(1).known && constant(0)) return affine_product(form_of(1), constant_value(0));
       break;
-    default: break;
+    default:
+      break;
   }
   // Anything uniform is affine with itself as the uniform part, which lower() fills in.
   if (node.op == Op::kScore) return {};

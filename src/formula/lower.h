@@ -1,5 +1,6 @@
-// Lowering: formulas to low nodes. Decides the integer width of every value (32 bits where `bound` proves it), its class,
-// which integers are affine in lane and row, and which buffer reads need a check. Formula layer.
+// Lowering: formulas to low nodes. Decides the integer width of every value (32 bits where `bound`
+// proves it), its class, which integers are affine in lane and row, and which buffer reads need a
+// check. Formula layer.
 #pragma once
 #include <span>
 #include <vector>
@@ -15,7 +16,8 @@ class Lowering {
  public:
   Lowering(LowGraph& low, const CompileOptions& options) : low_(low), options_(options) {}
 
-  /// The low node of the formula's value. Several formulas may be lowered into one LowGraph; equal values meet there.
+  /// The low node of the formula's value. Several formulas may be lowered into one LowGraph; equal
+  /// values meet there.
   LowId lower(const Formula& formula);
 
  private:

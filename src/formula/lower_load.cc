@@ -1,5 +1,6 @@
-// Lowering of buffer reads: indices to checked offsets, affine reads without any, sums over trailing axes. Whatever is
-// read lies inside the buffer: by proof, or because the index was clamped and reported. Formula layer.
+// Lowering of buffer reads: indices to checked offsets, affine reads without any, sums over
+// trailing axes. Whatever is read lies inside the buffer: by proof, or because the index was
+// clamped and reported. Formula layer.
 #include <algorithm>
 
 #include "formula/lower.h"
@@ -29,7 +30,8 @@ std::vector<std::int64_t> trailing_offsets(const Layout& layout, std::size_t lea
     std::vector<std::int64_t> next;
     next.reserve(offsets.size() * static_cast<std::size_t>(layout.shape[axis]));
     for (const std::int64_t offset : offsets)
-      for (std::int64_t i = 0; i < layout.shape[axis]; ++i) next.push_back(offset + i * layout.strides[axis]);
+      for (std::int64_t i = 0; i < layout.shape[axis]; ++i)
+        next.push_back(offset + i * layout.strides[axis]);
     offsets = std::move(next);
   }
   return offsets;
@@ -39,7 +41,8 @@ std::vector<std::int64_t> trailing_offsets(const Layout& layout, std::size_t lea
 bool offsets_fit_int32(const Layout& layout, std::size_t axes) {
   std::int64_t lo = 0, hi = 0;
   for (std::size_t axis = 0; axis < axes; ++axis) {
-    const std::int64_t last = std::max<std::int64_t>(layout.shape[axis] - 1, 0) * layout.strides[axis];
+    const std::int64_t last =
+        std::max<std::int64_t>(layout.shape[axis] - 1, 0) * layout.strides[axis];
     (last < 0 ? lo : hi) += last;
   }
   return fits_int32(Interval::ints(lo, hi));
@@ -50,23 +53,26 @@ bool offsets_fit_int32(const Layout& layout, std::size_t axes) {
 // kSum and kDot see the axes behind `leading` as one list of elements.
 std::int16_t Lowering::add_buffer(const Buffer& buffer, std::size_t leading) {
   if (!buffer.has_data() && !options_.allow_declared)
-    throw Error(ErrorKind::value, "[formula] buffer '" + buffer.name() + "' is only declared: it has no data to evaluate");
+    throw Error(ErrorKind::value, "[formula] buffer '" + buffer.name() +
+                                      "' is only declared: it has no data to evaluate");
   const Layout layout(buffer);
-  kernels::TileBuffer entry{.data = buffer.view().data(), .dtype = buffer.dtype(), .name = buffer.name()};
+  kernels::TileBuffer entry{
+      .data = buffer.view().data(), .dtype = buffer.dtype(), .name = buffer.name()};
   if (leading + 1 == layout.shape.rank()) {
     entry.trailing_count = layout.shape[leading];
     entry.trailing_step = layout.strides[leading];
   } else if (leading < layout.shape.rank()) {
-    const auto list = std::make_shared<const std::vector<std::int64_t>>(trailing_offsets(layout, leading));
+    const auto list =
+        std::make_shared<const std::vector<std::int64_t>>(trailing_offsets(layout, leading));
     entry.trailing_count = static_cast<std::int64_t>(list->size());
     entry.trailing_offsets = list->data();
     low_.keep_alive.push_back(list);
   }
   for (std::size_t i = 0; i < low_.buffers.size(); ++i) {
     const kernels::TileBuffer& known = low_.buffers[i];
-    if (known.data == entry.data && known.dtype == entry.dtype && known.name == entry.name && entry.trailing_offsets == nullptr &&
-        known.trailing_offsets == nullptr && known.trailing_count == entry.trailing_count &&
-        known.trailing_step == entry.trailing_step)
+    if (known.data == entry.data && known.dtype == entry.dtype && known.name == entry.name &&
+        entry.trailing_offsets == nullptr && known.trailing_offsets == nullptr &&
+        known.trailing_count == entry.trailing_count && known.trailing_step == entry.trailing_step)
       return static_cast<std::int16_t>(i);
   }
   if (low_.buffers.size() >= 32767)
@@ -78,7 +84,8 @@ std::int16_t Lowering::add_buffer(const Buffer& buffer, std::size_t leading) {
 
 TileType Lowering::load_type(const Buffer& buffer) const {
   if (element_type(buffer.dtype()) == ValueType::kFloat) return TileType::kFloat;
-  return buffer.dtype() == DType::i64 || options_.node_by_node ? TileType::kInt64 : TileType::kInt32;
+  return buffer.dtype() == DType::i64 || options_.node_by_node ? TileType::kInt64
+                                                               : TileType::kInt32;
 }
 
 // An index within 0..n-1, as int32 if n allows; checked unless proved.
@@ -88,7 +95,8 @@ LowId Lowering::lower_index(NodeId index, const Buffer& buffer, int axis) {
   const Interval range = bound(index);
   const bool proved = index_in_bounds(range, size) && !options_.node_by_node;
   if (proved && range.int_lo >= 0) return raw;
-  // int32 code needs a size that fits as well; then the wrapped index cannot overflow where it is valid.
+  // int32 code needs a size that fits as well; then the wrapped index cannot overflow where it is
+  // valid.
   const bool narrow = is_narrow(raw) && fits_int32(Interval::ints(0, size));
   const LowId typed = low_.as_type(raw, narrow ? TileType::kInt32 : TileType::kInt64);
   const LowId wrapped = low_.add({.op = narrow ? TileOp::kIndexI : TileOp::kIndexL,
@@ -96,7 +104,8 @@ LowId Lowering::lower_index(NodeId index, const Buffer& buffer, int axis) {
                                   .value_class = low_[typed].value_class,
                                   .a = typed,
                                   .imm = size});
-  if (!proved) low_.add_check({kernels::TileCheck::Kind::kIndex, wrapped, typed, buffer.name(), axis, size});
+  if (!proved)
+    low_.add_check({kernels::TileCheck::Kind::kIndex, wrapped, typed, buffer.name(), axis, size});
   const bool fits = fits_int32(Interval::ints(0, size)) && !options_.node_by_node;
   return low_.as_type(wrapped, fits ? TileType::kInt32 : TileType::kInt64);
 }
@@ -116,13 +125,16 @@ LowId Lowering::gather_offset(std::span<const NodeId> indices, const Buffer& buf
     const std::int64_t stride = layout.strides[axis];
     term = low_.as_type(term, type);
     if (stride != 1)
-      term = low_.add_op(narrow ? TileOp::kMulI : TileOp::kMulL, type, term, low_.int_const(stride, type));
-    sum = sum == kNoLow ? term : low_.add_op(narrow ? TileOp::kAddI : TileOp::kAddL, type, sum, term);
+      term = low_.add_op(narrow ? TileOp::kMulI : TileOp::kMulL, type, term,
+                         low_.int_const(stride, type));
+    sum =
+        sum == kNoLow ? term : low_.add_op(narrow ? TileOp::kAddI : TileOp::kAddL, type, sum, term);
   }
   return sum == kNoLow ? low_.int_const(0, type) : sum;
 }
 
-// The offset as an affine form, if every index is one and proved to need no check and no wrapping per element.
+// The offset as an affine form, if every index is one and proved to need no check and no wrapping
+// per element.
 LowAffine Lowering::affine_offset(std::span<const NodeId> indices, const Buffer& buffer) {
   if (options_.node_by_node) return {};
   const Layout layout(buffer);
@@ -134,7 +146,8 @@ LowAffine Lowering::affine_offset(std::span<const NodeId> indices, const Buffer&
     LowAffine term = affine(indices[axis]);
     if (!term.known || !index_in_bounds(range, size) || (range.int_lo < 0 && !wraps)) return {};
     if (wraps)
-      term.uniform = low_.add_op(TileOp::kAddL, TileType::kInt64, term.uniform, low_.int_const(size, TileType::kInt64));
+      term.uniform = low_.add_op(TileOp::kAddL, TileType::kInt64, term.uniform,
+                                 low_.int_const(size, TileType::kInt64));
     term = affine_product(term, layout.strides[axis]);
     offset = offset.known ? affine_sum(offset, term, false) : term;
   }
@@ -146,8 +159,10 @@ LowId Lowering::lower_load(NodeId id) {
   const std::int16_t entry = add_buffer(buffer, buffer.shape().rank());
   const TileType type = load_type(buffer);
   const auto indices = graph_->args(id);
-  if (element_count(buffer.shape()) == 0) {  // nothing to read; the indices report themselves if an element is visible
-    for (std::size_t axis = 0; axis < indices.size(); ++axis) lower_index(indices[axis], buffer, static_cast<int>(axis));
+  if (element_count(buffer.shape()) ==
+      0) {  // nothing to read; the indices report themselves if an element is visible
+    for (std::size_t axis = 0; axis < indices.size(); ++axis)
+      lower_index(indices[axis], buffer, static_cast<int>(axis));
     return type == TileType::kFloat ? float_const(0) : low_.int_const(0, type);
   }
   if (const LowAffine offset = affine_offset(indices, buffer); offset.known) {
@@ -164,9 +179,10 @@ LowId Lowering::lower_load(NodeId id) {
   }
   const LowId offset = gather_offset(indices, buffer);
   const bool narrow = is_narrow(offset);
-  const TileOp op = type == TileType::kFloat   ? (narrow ? TileOp::kGatherIntF : TileOp::kGatherLongF)
-                    : type == TileType::kInt32 ? (narrow ? TileOp::kGatherIntI : TileOp::kGatherLongI)
-                                               : (narrow ? TileOp::kGatherIntL : TileOp::kGatherLongL);
+  const TileOp op = type == TileType::kFloat ? (narrow ? TileOp::kGatherIntF : TileOp::kGatherLongF)
+                    : type == TileType::kInt32
+                        ? (narrow ? TileOp::kGatherIntI : TileOp::kGatherLongI)
+                        : (narrow ? TileOp::kGatherIntL : TileOp::kGatherLongL);
   return low_.add({.op = op,
                    .type = type,
                    .value_class = low_[offset].value_class,
@@ -185,10 +201,13 @@ LowId Lowering::lower_chain(NodeId id) {
   const std::int16_t other = dot ? add_buffer(second, args.size() - split) : std::int16_t{-1};
   const bool is_float = node.type == ValueType::kFloat;
   const LowId a = low_.as_type(gather_offset(args.first(split), first), TileType::kInt64);
-  const LowId b = dot ? low_.as_type(gather_offset(args.subspan(split), second), TileType::kInt64) : kNoLow;
+  const LowId b =
+      dot ? low_.as_type(gather_offset(args.subspan(split), second), TileType::kInt64) : kNoLow;
   if (element_count(first.shape()) == 0 || element_count(second.shape()) == 0)
-    return is_float ? float_const(0) : low_.as_type(low_.int_const(0, TileType::kInt64), int_type(id));
-  LowNode chain{.op = dot ? (is_float ? TileOp::kDotF : TileOp::kDotL) : (is_float ? TileOp::kSumF : TileOp::kSumL),
+    return is_float ? float_const(0)
+                    : low_.as_type(low_.int_const(0, TileType::kInt64), int_type(id));
+  LowNode chain{.op = dot ? (is_float ? TileOp::kDotF : TileOp::kDotL)
+                          : (is_float ? TileOp::kSumF : TileOp::kSumL),
                 .type = is_float ? TileType::kFloat : TileType::kInt64,
                 .value_class = low_[a].value_class,
                 .a = a,

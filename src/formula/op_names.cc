@@ -9,7 +9,9 @@
 namespace quire::formula {
 namespace {
 
-constexpr Spelling function(Op op, std::string_view name) { return {op, name, "", Precedence::kAtom}; }
+constexpr Spelling function(Op op, std::string_view name) {
+  return {op, name, "", Precedence::kAtom};
+}
 
 constexpr std::array<Spelling, kOpCount> kSpellings = {{
     function(Op::kScore, "score"),
@@ -109,9 +111,12 @@ std::optional<Op> find_function(std::string_view name) {
 
 std::string_view type_name(ValueType type) {
   switch (type) {
-    case ValueType::kInt: return "int";
-    case ValueType::kFloat: return "float";
-    case ValueType::kBool: return "bool";
+    case ValueType::kInt:
+      return "int";
+    case ValueType::kFloat:
+      return "float";
+    case ValueType::kBool:
+      return "bool";
   }
   return "?";
 }

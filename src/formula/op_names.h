@@ -1,5 +1,5 @@
-// How operations are spelled: function names, infix symbols and their binding strength. One table for the parser, the
-// printer and error texts.
+// How operations are spelled: function names, infix symbols and their binding strength. One table
+// for the parser, the printer and error texts.
 #pragma once
 #include <optional>
 #include <string_view>
@@ -9,7 +9,21 @@
 namespace quire::formula {
 
 /// Binding strength of an infix operator or prefix, weak to strong, as in Python.
-enum class Precedence { kOr, kAnd, kNot, kCompare, kBitOr, kBitXor, kBitAnd, kShift, kSum, kProduct, kPrefix, kPower, kAtom };
+enum class Precedence {
+  kOr,
+  kAnd,
+  kNot,
+  kCompare,
+  kBitOr,
+  kBitXor,
+  kBitAnd,
+  kShift,
+  kSum,
+  kProduct,
+  kPrefix,
+  kPower,
+  kAtom
+};
 
 struct Spelling {
   Op op;

@@ -44,9 +44,12 @@ NodeId node_in(const GraphPtr& graph, const ExprBase& operand) {
     return copy_reachable(*operand.graph(), operand.node(), *graph, map);
   }
   switch (operand.literal_op()) {
-    case Op::kFloatConst: return make_float(*graph, std::bit_cast<double>(operand.literal_bits()));
-    case Op::kBoolConst: return make_bool(*graph, operand.literal_bits() != 0);
-    default: return make_int(*graph, operand.literal_bits());
+    case Op::kFloatConst:
+      return make_float(*graph, std::bit_cast<double>(operand.literal_bits()));
+    case Op::kBoolConst:
+      return make_bool(*graph, operand.literal_bits() != 0);
+    default:
+      return make_int(*graph, operand.literal_bits());
   }
 }
 

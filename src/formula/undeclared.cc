@@ -1,4 +1,5 @@
-// Reading a text whose buffers are not all given: names that are indexed become declared buffers. Formula layer.
+// Reading a text whose buffers are not all given: names that are indexed become declared buffers.
+// Formula layer.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -23,7 +24,8 @@ struct Undeclared {
 };
 
 // Names followed by `[` that nobody declared, with the number of indices behind them.
-std::map<std::string, Undeclared> find_undeclared(std::string_view text, const NamedBuffers& buffers) {
+std::map<std::string, Undeclared> find_undeclared(std::string_view text,
+                                                  const NamedBuffers& buffers) {
   std::map<std::string, Undeclared> found;
   struct Open {
     std::string name;  // of an indexed buffer; empty for other brackets
@@ -32,7 +34,8 @@ std::map<std::string, Undeclared> find_undeclared(std::string_view text, const N
   };
   std::vector<Open> open;
   const auto known = [&](std::string_view name) {
-    return std::any_of(buffers.begin(), buffers.end(), [&](const auto& b) { return b.first == name; });
+    return std::any_of(buffers.begin(), buffers.end(),
+                       [&](const auto& b) { return b.first == name; });
   };
   TokenStream tokens(text);
   std::string last;  // the name directly before this token, or of a buffer whose index just closed
@@ -44,7 +47,8 @@ std::map<std::string, Undeclared> find_undeclared(std::string_view text, const N
       next = std::string(token.text);
       indices[next] = 0;
     } else if (token.is("[")) {
-      const bool inside = std::any_of(open.begin(), open.end(), [](const Open& o) { return !o.name.empty(); });
+      const bool inside =
+          std::any_of(open.begin(), open.end(), [](const Open& o) { return !o.name.empty(); });
       if (!last.empty() && !known(last)) {
         Undeclared& buffer = found[last];
         buffer.integer |= inside;
@@ -52,7 +56,8 @@ std::map<std::string, Undeclared> find_undeclared(std::string_view text, const N
       }
       open.push_back({last.empty() ? "?" : last});
     } else if (token.is("(")) {
-      const bool reduced = token.place >= 3 && (text.substr(token.place - 3, 3) == "sum" || text.substr(token.place - 3, 3) == "dot");
+      const bool reduced = token.place >= 3 && (text.substr(token.place - 3, 3) == "sum" ||
+                                                text.substr(token.place - 3, 3) == "dot");
       open.push_back({"", 0, reduced});
     } else if (token.is(",")) {
       if (!open.empty()) ++open.back().commas;
@@ -71,8 +76,8 @@ std::map<std::string, Undeclared> find_undeclared(std::string_view text, const N
 }
 
 // As large as the indices of all reads ask for, at least 1.
-Shape needed_shape(const Formula& formula, const std::vector<Interval>& bounds, const std::string& name, std::size_t rank,
-                   std::int64_t most) {
+Shape needed_shape(const Formula& formula, const std::vector<Interval>& bounds,
+                   const std::string& name, std::size_t rank, std::int64_t most) {
   Shape shape;
   for (std::size_t axis = 0; axis < rank; ++axis) shape.push_back(1);
   const Graph& graph = formula.graph();
@@ -85,7 +90,8 @@ Shape needed_shape(const Formula& formula, const std::vector<Interval>& bounds, 
       const std::size_t end = node.op == Op::kDot && side == 0 ? node.split : args.size();
       for (std::size_t i = begin; i < end; ++i) {
         const Interval& range = bounds[static_cast<std::size_t>(args[i])];
-        const std::int64_t low = range.int_lo < 0 ? (range.int_lo < -most ? most : -range.int_lo) : 0;
+        const std::int64_t low =
+            range.int_lo < 0 ? (range.int_lo < -most ? most : -range.int_lo) : 0;
         const std::int64_t high = range.int_hi >= most ? most : range.int_hi + 1;
         shape[i - begin] = std::max({shape[i - begin], low, high});
       }
@@ -96,7 +102,8 @@ Shape needed_shape(const Formula& formula, const std::vector<Interval>& bounds, 
 
 }  // namespace
 
-Formula parse_undeclared(std::string_view text, const NamedBuffers& buffers, const ExplainOptions& options) {
+Formula parse_undeclared(std::string_view text, const NamedBuffers& buffers,
+                         const ExplainOptions& options) {
   constexpr std::int64_t kUnknown = 64;  // a trailing axis, and an index nothing is known of
   constexpr std::int64_t kLarge = std::int64_t{1} << 40;
   const auto missing = find_undeclared(text, buffers);
@@ -111,8 +118,12 @@ Formula parse_undeclared(std::string_view text, const NamedBuffers& buffers, con
   const Formula sized = Formula::parse(text, trial);
   const Bounder bounder(sized, options.precision, {.read_buffers = false});
   std::vector<Interval> bounds = bounder.make_scratch();
-  const auto range = [](std::int64_t size) { return IndexRange{0, std::max<std::int64_t>(size, 1) - 1}; };
-  bounder.bound_all({range(options.batch), range(options.heads), range(options.q_len), range(options.kv_len)}, bounds);
+  const auto range = [](std::int64_t size) {
+    return IndexRange{0, std::max<std::int64_t>(size, 1) - 1};
+  };
+  bounder.bound_all(
+      {range(options.batch), range(options.heads), range(options.q_len), range(options.kv_len)},
+      bounds);
   NamedBuffers all = buffers;
   for (const auto& [name, use] : missing) {
     Shape shape = needed_shape(sized, bounds, name, static_cast<std::size_t>(use.rank), kLarge);

@@ -13,8 +13,8 @@ struct TileFunctions;
 
 struct KernelTable {
   Isa isa;
-  const char* name;  // as QUIRE_ISA spells it
-  size_t lanes;      // floats per vector
+  const char* name;               // as QUIRE_ISA spells it
+  size_t lanes;                   // floats per vector
   const TileFunctions* tile_f32;  // tile programs
   const TileFunctions* tile_f64;
   const MathTable* math;  // for tests

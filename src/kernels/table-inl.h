@@ -13,8 +13,12 @@ namespace quire::kernels::QUIRE_ISA_NS {
 const KernelTable& table() noexcept;
 
 const KernelTable& table() noexcept {
-  static constexpr KernelTable kTable{
-      .isa = Isa::QUIRE_ISA_NS, .name = HWY_STR(QUIRE_ISA_NS), .lanes = kLanes, .tile_f32 = &kTileF32, .tile_f64 = &kTileF64, .math = &kMathTable};
+  static constexpr KernelTable kTable{.isa = Isa::QUIRE_ISA_NS,
+                                      .name = HWY_STR(QUIRE_ISA_NS),
+                                      .lanes = kLanes,
+                                      .tile_f32 = &kTileF32,
+                                      .tile_f64 = &kTileF64,
+                                      .math = &kMathTable};
   return kTable;
 }
 

@@ -1,5 +1,5 @@
-// Float operations of tile programs: f32 on vectors through kernels/math, f64 lane by lane through libm (no target for
-// its speed, and its bits may depend on the libm). Kernels layer.
+// Float operations of tile programs: f32 on vectors through kernels/math, f64 lane by lane through
+// libm (no target for its speed, and its bits may depend on the libm). Kernels layer.
 #pragma once
 #include "kernels/math/erf-inl.h"
 #include "kernels/math/exp-inl.h"
@@ -22,8 +22,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
 
-// Float floor division and remainder, exactly as Python: fmod is exact, so no multiple of b is ever missed. A divisor of
-// 0 gives a / b and NaN.
+// Float floor division and remainder, exactly as Python: fmod is exact, so no multiple of b is ever
+// missed. A divisor of 0 gives a / b and NaN.
 template <class T>
 HWY_INLINE T python_mod(T a, T b) {
   const T rest = std::fmod(a, b);

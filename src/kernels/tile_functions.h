@@ -1,5 +1,5 @@
-// What a tile program's runner hands to the function behind an opcode, and the tables of those functions. Plain structs:
-// every ISA's object includes this. Kernels layer.
+// What a tile program's runner hands to the function behind an opcode, and the tables of those
+// functions. Plain structs: every ISA's object includes this. Kernels layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace quire::kernels {
 
-/// One call: `rows` function rows of `panels` x 16 lanes. Rows are tile rows, or groups of 64 elements of a value that is
-/// not per element. All steps in bytes.
+/// One call: `rows` function rows of `panels` x 16 lanes. Rows are tile rows, or groups of 64
+/// elements of a value that is not per element. All steps in bytes.
 struct TileArgs {
   const char* a;
   const char* b;
@@ -19,11 +19,14 @@ struct TileArgs {
   ptrdiff_t a_panel, b_panel, out_panel;
   int64_t rows;
   int panels;
-  // Lanes of function row r that exist: valid - r * valid_step. Only what reads memory by index must look.
+  // Lanes of function row r that exist: valid - r * valid_step. Only what reads memory by index
+  // must look.
   int64_t valid, valid_step;
-  // kIota, kStrided: number or offset at (row, lane) = *a + first + row * row_step + lane * lane_step.
+  // kIota, kStrided: number or offset at (row, lane) = *a + first + row * row_step + lane *
+  // lane_step.
   int64_t first, row_step, lane_step;
-  // The last instruction: which elements are visible (a word a row), and the running maximum of 64 lanes.
+  // The last instruction: which elements are visible (a word a row), and the running maximum of 64
+  // lanes.
   const char* visible;
   ptrdiff_t visible_row;
   void* max;
@@ -36,7 +39,12 @@ struct TileArgs {
 using TileFunction = void (*)(const TileArgs&) noexcept;
 
 /// Which operands are one number per row.
-enum class TileAccess : uint8_t { kVectorVector, kVectorBroadcast, kBroadcastVector, kBroadcastBroadcast };
+enum class TileAccess : uint8_t {
+  kVectorVector,
+  kVectorBroadcast,
+  kBroadcastVector,
+  kBroadcastBroadcast
+};
 inline constexpr int kTileAccessCount = 4;
 
 /// What becomes of a result.

@@ -1,5 +1,5 @@
-// Integer operations of tile programs, lane by lane. Everything wraps (unsigned arithmetic inside), nothing traps: lanes
-// beyond a tile's edge hold garbage. Kernels layer.
+// Integer operations of tile programs, lane by lane. Everything wraps (unsigned arithmetic inside),
+// nothing traps: lanes beyond a tile's edge hold garbage. Kernels layer.
 #pragma once
 #include <limits>
 #include <type_traits>
@@ -85,16 +85,19 @@ struct IntXor {
   }
 };
 
-// The quotient rounded down; 0 for a divisor of 0. int32 divides in doubles, where the quotient of two int32 truncates
-// exactly (a quotient that is no integer differs from one by 2^-31 of itself, far above 2^-53) and 8 divide at a time.
+// The quotient rounded down; 0 for a divisor of 0. int32 divides in doubles, where the quotient of
+// two int32 truncates exactly (a quotient that is no integer differs from one by 2^-31 of itself,
+// far above 2^-53) and 8 divide at a time.
 struct IntFloorDiv {
   static HWY_INLINE int32_t apply(int32_t a, int32_t b) {
     const int32_t divisor = b == 0 ? 1 : b;
     const double quotient = static_cast<double>(a) / static_cast<double>(divisor);
-    // INT32_MIN / -1 is proved away where it counts; beyond a tile's edge it must only not be undefined.
+    // INT32_MIN / -1 is proved away where it counts; beyond a tile's edge it must only not be
+    // undefined.
     const int32_t q = static_cast<int32_t>(quotient > 2147483647.0 ? 2147483647.0 : quotient);
     const int32_t rest = IntSub::apply(a, IntMul::apply(q, divisor));
-    const int32_t floor = IntSub::apply(q, static_cast<int32_t>((rest != 0) & ((rest ^ divisor) < 0)));
+    const int32_t floor =
+        IntSub::apply(q, static_cast<int32_t>((rest != 0) & ((rest ^ divisor) < 0)));
     return b == 0 ? 0 : floor;
   }
   static HWY_INLINE int64_t apply(int64_t a, int64_t b) {
@@ -159,7 +162,8 @@ HWY_INLINE size_t valid_lanes(const TileArgs& args, int panel, int64_t row) {
   return left < 0 ? 0 : left > kPanelLanes ? kPanelLanes : static_cast<size_t>(left);
 }
 
-// An index, negative ones wrapped once, clamped to 0..imm-1 (0 if imm is 0); reports those outside -imm..imm-1.
+// An index, negative ones wrapped once, clamped to 0..imm-1 (0 if imm is 0); reports those outside
+// -imm..imm-1.
 template <class T, class A>
 void check_index(const TileArgs& args) noexcept {
   const T size = static_cast<T>(args.instruction->imm);
@@ -207,11 +211,13 @@ void iota(const TileArgs& args) noexcept {
   for (int panel = 0; panel < args.panels; ++panel) {
     PanelCursor at(args, panel);
     for (int64_t r = 0; r < args.rows; ++r, at.next(args)) {
-      const uint64_t start = base + static_cast<uint64_t>(r) * static_cast<uint64_t>(args.row_step) +
+      const uint64_t start = base +
+                             static_cast<uint64_t>(r) * static_cast<uint64_t>(args.row_step) +
                              static_cast<uint64_t>(panel * kPanelLanes) * step;
       T result[kPanelLanes];
       for (size_t j = 0; j < kPanelLanes; ++j)
-        result[j] = static_cast<T>(static_cast<Unsigned<T>>(start) + static_cast<Unsigned<T>>(j) * static_cast<Unsigned<T>>(step));
+        result[j] = static_cast<T>(static_cast<Unsigned<T>>(start) +
+                                   static_cast<Unsigned<T>>(j) * static_cast<Unsigned<T>>(step));
       store_panel(at.out, result);
     }
   }
@@ -224,7 +230,8 @@ inline void copy_list(const TileArgs& args) noexcept {
     for (int64_t r = 0; r < args.rows; ++r, at.next(args)) {
       const size_t valid = valid_lanes(args, panel, r);
       int64_t result[kPanelLanes] = {};
-      for (size_t j = 0; j < valid; ++j) result[j] = args.list[r * kGroupLanes + panel * kPanelLanes + static_cast<int>(j)];
+      for (size_t j = 0; j < valid; ++j)
+        result[j] = args.list[r * kGroupLanes + panel * kPanelLanes + static_cast<int>(j)];
       store_panel(at.out, result);
     }
   }

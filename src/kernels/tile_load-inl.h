@@ -1,6 +1,7 @@
-// Reading captured buffers in tile programs: at an offset per element, at affine offsets, and sums over trailing axes.
-// Offsets were proved or clamped into the buffer for every lane that exists; lanes beyond a tile's edge read nothing and
-// give 0. bf16 and f16 widen, f64 is rounded to the program's float. Kernels layer.
+// Reading captured buffers in tile programs: at an offset per element, at affine offsets, and sums
+// over trailing axes. Offsets were proved or clamped into the buffer for every lane that exists;
+// lanes beyond a tile's edge read nothing and give 0. bf16 and f16 widen, f64 is rounded to the
+// program's float. Kernels layer.
 #pragma once
 #include "kernels/fma-inl.h"
 #include "kernels/tile_int-inl.h"
@@ -24,9 +25,10 @@ HWY_INLINE T widened(E x) {
     std::memcpy(&value, &bits, 4);
     return static_cast<T>(value);
   } else if constexpr (std::is_same_v<E, F16Bits>) {
-    // Exponent and mantissa moved to where f32 has them are the value times 2^-112, subnormals included; all ones in the
-    // exponent are set again.
-    const uint32_t magnitude = x.bits & 0x7fffu, sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16;
+    // Exponent and mantissa moved to where f32 has them are the value times 2^-112, subnormals
+    // included; all ones in the exponent are set again.
+    const uint32_t magnitude = x.bits & 0x7fffu, sign = static_cast<uint32_t>(x.bits & 0x8000u)
+                                                        << 16;
     const uint32_t moved = magnitude << 13;
     float value;
     std::memcpy(&value, &moved, 4);
@@ -44,7 +46,8 @@ HWY_INLINE T widened(E x) {
   }
 }
 
-// Element of a buffer of E at an offset. A bool is read as the byte it is: any other than 0 is true.
+// Element of a buffer of E at an offset. A bool is read as the byte it is: any other than 0 is
+// true.
 template <class T, class E>
 HWY_INLINE T element(const void* data, int64_t offset) {
   if constexpr (std::is_same_v<E, bool>)
@@ -55,16 +58,20 @@ HWY_INLINE T element(const void* data, int64_t offset) {
 
 // 16 offsets of one panel to 16 elements.
 template <class T, class E, class Offset>
-HWY_INLINE void gather_panel(const void* data, const Offset* offsets, size_t valid, T (&result)[kPanelLanes]) {
-  if constexpr (std::is_same_v<T, float> && std::is_same_v<E, float> && std::is_same_v<Offset, int32_t>) {
+HWY_INLINE void gather_panel(const void* data, const Offset* offsets, size_t valid,
+                             T (&result)[kPanelLanes]) {
+  if constexpr (std::is_same_v<T, float> && std::is_same_v<E, float> &&
+                std::is_same_v<Offset, int32_t>) {
     if (HWY_LIKELY(valid == kPanelLanes)) {
       QUIRE_UNROLL for (size_t v = 0; v < kPanelVectors; ++v)
-        hn::StoreU(hn::GatherIndex(kF32, static_cast<const float*>(data), hn::LoadU(kI32, offsets + v * kLanes)), kF32,
-                   result + v * kLanes);
+          hn::StoreU(hn::GatherIndex(kF32, static_cast<const float*>(data),
+                                     hn::LoadU(kI32, offsets + v * kLanes)),
+                     kF32, result + v * kLanes);
       return;
     }
   }
-  for (size_t j = 0; j < kPanelLanes; ++j) result[j] = j < valid ? element<T, E>(data, offsets[j]) : T{0};
+  for (size_t j = 0; j < kPanelLanes; ++j)
+    result[j] = j < valid ? element<T, E>(data, offsets[j]) : T{0};
 }
 
 template <class T, class E, class Offset>
@@ -73,7 +80,8 @@ HWY_INLINE void gather_rows(const TileArgs& args, const void* data) {
     PanelCursor at(args, panel);
     for (int64_t r = 0; r < args.rows; ++r, at.next(args)) {
       T result[kPanelLanes];
-      gather_panel<T, E>(data, reinterpret_cast<const Offset*>(at.a), valid_lanes(args, panel, r), result);
+      gather_panel<T, E>(data, reinterpret_cast<const Offset*>(at.a), valid_lanes(args, panel, r),
+                         result);
       store_panel(at.out, result);
     }
   }
@@ -81,9 +89,11 @@ HWY_INLINE void gather_rows(const TileArgs& args, const void* data) {
 
 // One row of lanes at start, start + step, ...
 template <class T, class E>
-HWY_INLINE void strided_panel(const void* data, int64_t start, int64_t step, size_t valid, T (&result)[kPanelLanes]) {
+HWY_INLINE void strided_panel(const void* data, int64_t start, int64_t step, size_t valid,
+                              T (&result)[kPanelLanes]) {
   if (HWY_LIKELY(valid == kPanelLanes) && step == 1) {
-    for (size_t j = 0; j < kPanelLanes; ++j) result[j] = element<T, E>(data, start + static_cast<int64_t>(j));
+    for (size_t j = 0; j < kPanelLanes; ++j)
+      result[j] = element<T, E>(data, start + static_cast<int64_t>(j));
     return;
   }
   for (size_t j = 0; j < kPanelLanes; ++j)
@@ -124,40 +134,62 @@ template <class Rows>
 void load_float(const TileArgs& args) noexcept {
   const TileBuffer& buffer = args.buffers[args.instruction->buffer];
   switch (buffer.dtype) {
-    case DType::f32: return Rows::template rows<float>(args, buffer.data);
-    case DType::f64: return Rows::template rows<double>(args, buffer.data);
-    case DType::bf16: return Rows::template rows<Bf16Bits>(args, buffer.data);
-    case DType::f16: return Rows::template rows<F16Bits>(args, buffer.data);
-    default: return;
+    case DType::f32:
+      return Rows::template rows<float>(args, buffer.data);
+    case DType::f64:
+      return Rows::template rows<double>(args, buffer.data);
+    case DType::bf16:
+      return Rows::template rows<Bf16Bits>(args, buffer.data);
+    case DType::f16:
+      return Rows::template rows<F16Bits>(args, buffer.data);
+    default:
+      return;
   }
 }
 template <class Rows>
 void load_int(const TileArgs& args) noexcept {
   const TileBuffer& buffer = args.buffers[args.instruction->buffer];
   switch (buffer.dtype) {
-    case DType::i8: return Rows::template rows<int8_t>(args, buffer.data);
-    case DType::u8: return Rows::template rows<uint8_t>(args, buffer.data);
-    case DType::i16: return Rows::template rows<int16_t>(args, buffer.data);
-    case DType::i32: return Rows::template rows<int32_t>(args, buffer.data);
-    case DType::i64: return Rows::template rows<int64_t>(args, buffer.data);
-    case DType::boolean: return Rows::template rows<bool>(args, buffer.data);
-    default: return;
+    case DType::i8:
+      return Rows::template rows<int8_t>(args, buffer.data);
+    case DType::u8:
+      return Rows::template rows<uint8_t>(args, buffer.data);
+    case DType::i16:
+      return Rows::template rows<int16_t>(args, buffer.data);
+    case DType::i32:
+      return Rows::template rows<int32_t>(args, buffer.data);
+    case DType::i64:
+      return Rows::template rows<int64_t>(args, buffer.data);
+    case DType::boolean:
+      return Rows::template rows<bool>(args, buffer.data);
+    default:
+      return;
   }
 }
 
 template <class T>
 HWY_INLINE T any_element(const TileBuffer& buffer, int64_t offset) {
   switch (buffer.dtype) {
-    case DType::f32: return element<T, float>(buffer.data, offset);
-    case DType::f64: return element<T, double>(buffer.data, offset);
-    case DType::bf16: return element<T, Bf16Bits>(buffer.data, offset);
-    case DType::f16: return element<T, F16Bits>(buffer.data, offset);
-    case DType::i8: return element<T, int8_t>(buffer.data, offset);
-    case DType::u8: return element<T, uint8_t>(buffer.data, offset);
-    case DType::i16: return element<T, int16_t>(buffer.data, offset);
-    case DType::i32: return element<T, int32_t>(buffer.data, offset);
-    case DType::i64: return element<T, int64_t>(buffer.data, offset);
-    case DType::boolean: return element<T, bool>(buffer.data, offset);
+    case DType::f32:
+      return element<T, float>(buffer.data, offset);
+    case DType::f64:
+      return element<T, double>(buffer.data, offset);
+    case DType::bf16:
+      return element<T, Bf16Bits>(buffer.data, offset);
+    case DType::f16:
+      return element<T, F16Bits>(buffer.data, offset);
+    case DType::i8:
+      return element<T, int8_t>(buffer.data, offset);
+    case DType::u8:
+      return element<T, uint8_t>(buffer.data, offset);
+    case DType::i16:
+      return element<T, int16_t>(buffer.data, offset);
+    case DType::i32:
+      return element<T, int32_t>(buffer.data, offset);
+    case DType::i64:
+      return element<T, int64_t>(buffer.data, offset);
+    case DType::boolean:
+      return element<T, bool>(buffer.data, offset);
   }
   return T{0};
 }
@@ -167,31 +199,39 @@ HWY_INLINE int64_t trailing_offset(const TileBuffer& buffer, int64_t i) {
 }
 
 // The chains of sum and dot: 16 of them, one per lane, trailing index ascending, each from 0.
-HWY_INLINE void chain_step(float (&acc)[kPanelLanes], const float (&a)[kPanelLanes], const float (&b)[kPanelLanes]) {
+HWY_INLINE void chain_step(float (&acc)[kPanelLanes], const float (&a)[kPanelLanes],
+                           const float (&b)[kPanelLanes]) {
   QUIRE_UNROLL for (size_t v = 0; v < kPanelVectors; ++v) {
     const size_t i = v * kLanes;
-    hn::StoreU(fma(hn::LoadU(kF32, a + i), hn::LoadU(kF32, b + i), hn::LoadU(kF32, acc + i)), kF32, acc + i);
+    hn::StoreU(fma(hn::LoadU(kF32, a + i), hn::LoadU(kF32, b + i), hn::LoadU(kF32, acc + i)), kF32,
+               acc + i);
   }
 }
-HWY_INLINE void chain_step(double (&acc)[kPanelLanes], const double (&a)[kPanelLanes], const double (&b)[kPanelLanes]) {
+HWY_INLINE void chain_step(double (&acc)[kPanelLanes], const double (&a)[kPanelLanes],
+                           const double (&b)[kPanelLanes]) {
   for (size_t j = 0; j < kPanelLanes; ++j) acc[j] = std::fma(a[j], b[j], acc[j]);
 }
-HWY_INLINE void chain_step(int64_t (&acc)[kPanelLanes], const int64_t (&a)[kPanelLanes], const int64_t (&b)[kPanelLanes]) {
-  for (size_t j = 0; j < kPanelLanes; ++j) acc[j] = IntAdd::apply(acc[j], IntMul::apply(a[j], b[j]));
+HWY_INLINE void chain_step(int64_t (&acc)[kPanelLanes], const int64_t (&a)[kPanelLanes],
+                           const int64_t (&b)[kPanelLanes]) {
+  for (size_t j = 0; j < kPanelLanes; ++j)
+    acc[j] = IntAdd::apply(acc[j], IntMul::apply(a[j], b[j]));
 }
 
 template <class T, class A>
-HWY_INLINE void trailing_elements(const TileBuffer& buffer, const char* offsets, int64_t i, size_t valid, T (&to)[kPanelLanes]) {
+HWY_INLINE void trailing_elements(const TileBuffer& buffer, const char* offsets, int64_t i,
+                                  size_t valid, T (&to)[kPanelLanes]) {
   const int64_t at = trailing_offset(buffer, i);
   for (size_t j = 0; j < kPanelLanes; ++j)
     to[j] = j < valid ? any_element<T>(buffer, A::template lane<int64_t>(offsets, j) + at) : T{0};
 }
 
-// a: offsets of the first buffer; b: of the second (dot only). A sum is a dot with ones: fma(x, 1, acc) is acc + x.
+// a: offsets of the first buffer; b: of the second (dot only). A sum is a dot with ones: fma(x, 1,
+// acc) is acc + x.
 template <class T, class A, class B, bool kDot>
 void trailing_chain(const TileArgs& args) noexcept {
   const TileBuffer& first = args.buffers[args.instruction->buffer];
-  const TileBuffer& second = args.buffers[kDot ? args.instruction->other_buffer : args.instruction->buffer];
+  const TileBuffer& second =
+      args.buffers[kDot ? args.instruction->other_buffer : args.instruction->buffer];
   for (int panel = 0; panel < args.panels; ++panel) {
     PanelCursor at(args, panel);
     for (int64_t r = 0; r < args.rows; ++r, at.next(args)) {

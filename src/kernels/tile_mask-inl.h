@@ -1,5 +1,5 @@
-// Bits in tile programs: comparisons to bits, logic on words, selection by bits, and spreading the bits of rows and
-// diagonals to a word per row. Kernels layer.
+// Bits in tile programs: comparisons to bits, logic on words, selection by bits, and spreading the
+// bits of rows and diagonals to a word per row. Kernels layer.
 #pragma once
 #include "kernels/tile_rows-inl.h"
 
@@ -55,8 +55,8 @@ void compare(const TileArgs& args) noexcept {
     PanelCursor at(args, panel);
     for (int64_t r = 0; r < args.rows; ++r, at.next(args)) {
       uint32_t bits = 0;
-      QUIRE_UNROLL for (size_t v = 0; v < kPanelLanes / kN; ++v)
-        bits |= bits_of(d, Operation::apply(operand<A, T>(at.a, v), operand<B, T>(at.b, v))) << (v * kN);
+      QUIRE_UNROLL for (size_t v = 0; v < kPanelLanes / kN; ++v) bits |=
+          bits_of(d, Operation::apply(operand<A, T>(at.a, v), operand<B, T>(at.b, v))) << (v * kN);
       const uint16_t word = static_cast<uint16_t>(bits);
       std::memcpy(at.out, &word, 2);
     }
@@ -71,9 +71,9 @@ void select(const TileArgs& args) noexcept {
   for (int panel = 0; panel < args.panels; ++panel) {
     PanelCursor at(args, panel);
     for (int64_t r = 0; r < args.rows; ++r, at.next(args))
-      QUIRE_UNROLL for (size_t v = 0; v < kPanelLanes / kN; ++v)
-        hn::StoreU(hn::IfThenElse(mask_at(d, at.c, v), operand<A, T>(at.a, v), operand<B, T>(at.b, v)), d,
-                   reinterpret_cast<T*>(at.out) + v * kN);
+      QUIRE_UNROLL for (size_t v = 0; v < kPanelLanes / kN; ++v) hn::StoreU(
+          hn::IfThenElse(mask_at(d, at.c, v), operand<A, T>(at.a, v), operand<B, T>(at.b, v)), d,
+          reinterpret_cast<T*>(at.out) + v * kN);
   }
 }
 
@@ -98,19 +98,23 @@ struct WordXor {
 template <class Operation>
 void word_binary(const TileArgs& args) noexcept {
   for (int64_t r = 0; r < args.rows; ++r)
-    put_word(args.out + r * args.out_row, Operation::apply(word_at(args.a + r * args.a_row), word_at(args.b + r * args.b_row)));
+    put_word(args.out + r * args.out_row,
+             Operation::apply(word_at(args.a + r * args.a_row), word_at(args.b + r * args.b_row)));
 }
 inline void word_not(const TileArgs& args) noexcept {
-  for (int64_t r = 0; r < args.rows; ++r) put_word(args.out + r * args.out_row, ~word_at(args.a + r * args.a_row));
+  for (int64_t r = 0; r < args.rows; ++r)
+    put_word(args.out + r * args.out_row, ~word_at(args.a + r * args.a_row));
 }
 inline void word_constant(const TileArgs& args) noexcept {
-  for (int64_t r = 0; r < args.rows; ++r) put_word(args.out + r * args.out_row, args.instruction->imm ? ~uint64_t{0} : 0);
+  for (int64_t r = 0; r < args.rows; ++r)
+    put_word(args.out + r * args.out_row, args.instruction->imm ? ~uint64_t{0} : 0);
 }
 
 // Bit r of the bits of rows becomes the word of row r.
 inline void expand_rows(const TileArgs& args) noexcept {
   for (int64_t r = 0; r < args.rows; ++r)
-    put_word(args.out + r * args.out_row, uint64_t{0} - (word_at(args.a + r / 64 * 8) >> (r % 64) & 1));
+    put_word(args.out + r * args.out_row,
+             uint64_t{0} - (word_at(args.a + r / 64 * 8) >> (r % 64) & 1));
 }
 // Row r of group g takes the 64 bits of the window that begin at rows - 1 - r + 64 g.
 inline void expand_diagonals(const TileArgs& args) noexcept {

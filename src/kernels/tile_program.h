@@ -1,12 +1,15 @@
-// The tile program: a mod as a list of typed instructions over tiles of (rows x lanes) elements. formula/ builds it,
-// tile_runner.h runs it, the functions behind the opcodes are compiled once per ISA (tile_*-inl.h). Plain data, no SIMD;
-// one program serves all threads and all ISAs. Kernels layer.
+// The tile program: a mod as a list of typed instructions over tiles of (rows x lanes) elements.
+// formula/ builds it, tile_runner.h runs it, the functions behind the opcodes are compiled once per
+// ISA (tile_*-inl.h). Plain data, no SIMD; one program serves all threads and all ISAs. Kernels
+// layer.
 //
-// A tile has up to max_rows rows and `groups` groups of 64 lanes. Every value has a class that says along which axes it
-// varies; a value is computed once per what it varies over, and never depends on its class:
+// A tile has up to max_rows rows and `groups` groups of 64 lanes. Every value has a class that says
+// along which axes it varies; a value is computed once per what it varies over, and never depends
+// on its class:
 //   uniform   once per tile start, 1 number
 //   lane      one number per lane            row       one number per row
-//   diagonal  a function of (row - lane): a window of rows + lanes - 1 numbers, index i = rows - 1 - row + lane, so that
+//   diagonal  a function of (row - lane): a window of rows + lanes - 1 numbers, index i = rows - 1
+//   - row + lane, so that
 //             every row reads contiguous lanes
 //   element   one number per element, in chunks of rows that stay in L1
 // Bools are bits: a 64-bit word per 64 elements.
@@ -28,40 +31,143 @@ inline constexpr int kMaxChunkRows = 48;
 enum class TileClass : uint8_t { kUniform, kLane, kRow, kDiagonal, kElement };
 inline constexpr int kTileClassCount = 5;
 
-/// kFloat is f32, or f64 in a program of that precision. kInt32 only where every value was proved to fit.
+/// kFloat is f32, or f64 in a program of that precision. kInt32 only where every value was proved
+/// to fit.
 enum class TileType : uint8_t { kFloat, kInt32, kInt64, kMask };
 
-/// Opcodes. Suffix: F float, I int32, L int64, M mask; of conversions and gathers, first the source or offset type.
+/// Opcodes. Suffix: F float, I int32, L int64, M mask; of conversions and gathers, first the source
+/// or offset type.
 enum class TileOp : uint8_t {
   // float -> float, in the order of quire::Op
-  kCopyF, kNegF, kAbsF, kSignF, kFloorF, kCeilF, kRoundF, kTruncF,
-  kExpF, kExp2F, kExpm1F, kLogF, kLog2F, kLog1pF, kSqrtF, kRsqrtF, kSinF, kCosF, kTanhF, kSigmoidF, kErfF,
-  kReluF, kGeluF, kGeluTanhF, kSiluF, kSoftplusF,
+  kCopyF,
+  kNegF,
+  kAbsF,
+  kSignF,
+  kFloorF,
+  kCeilF,
+  kRoundF,
+  kTruncF,
+  kExpF,
+  kExp2F,
+  kExpm1F,
+  kLogF,
+  kLog2F,
+  kLog1pF,
+  kSqrtF,
+  kRsqrtF,
+  kSinF,
+  kCosF,
+  kTanhF,
+  kSigmoidF,
+  kErfF,
+  kReluF,
+  kGeluF,
+  kGeluTanhF,
+  kSiluF,
+  kSoftplusF,
   // float, float -> float
-  kAddF, kSubF, kMulF, kDivF, kFloorDivF, kModF, kPowF, kMinF, kMaxF,
+  kAddF,
+  kSubF,
+  kMulF,
+  kDivF,
+  kFloorDivF,
+  kModF,
+  kPowF,
+  kMinF,
+  kMaxF,
   // int32
-  kNegI, kAbsI, kSignI, kNotI, kAddI, kSubI, kMulI, kFloorDivI, kModI, kMinI, kMaxI, kAndI, kOrI, kXorI,
+  kNegI,
+  kAbsI,
+  kSignI,
+  kNotI,
+  kAddI,
+  kSubI,
+  kMulI,
+  kFloorDivI,
+  kModI,
+  kMinI,
+  kMaxI,
+  kAndI,
+  kOrI,
+  kXorI,
   // int64
-  kNegL, kAbsL, kSignL, kNotL, kAddL, kSubL, kMulL, kFloorDivL, kModL, kMinL, kMaxL, kAndL, kOrL, kXorL,
-  kShlL, kShrL, kPowL,
+  kNegL,
+  kAbsL,
+  kSignL,
+  kNotL,
+  kAddL,
+  kSubL,
+  kMulL,
+  kFloorDivL,
+  kModL,
+  kMinL,
+  kMaxL,
+  kAndL,
+  kOrL,
+  kXorL,
+  kShlL,
+  kShrL,
+  kPowL,
   // conversions
-  kIntToF, kLongToF, kFToLong, kIntToLong, kLongToInt, kMaskToInt,
+  kIntToF,
+  kLongToF,
+  kFToLong,
+  kIntToLong,
+  kLongToInt,
+  kMaskToInt,
   // comparisons to bits
-  kLtF, kLeF, kEqF, kNeF, kLtI, kLeI, kEqI, kNeI, kLtL, kLeL, kEqL, kNeL,
+  kLtF,
+  kLeF,
+  kEqF,
+  kNeF,
+  kLtI,
+  kLeI,
+  kEqI,
+  kNeI,
+  kLtL,
+  kLeL,
+  kEqL,
+  kNeL,
   // bits
-  kAndM, kOrM, kXorM, kNotM, kExpandRowM, kExpandDiagonalM,
+  kAndM,
+  kOrM,
+  kXorM,
+  kNotM,
+  kExpandRowM,
+  kExpandDiagonalM,
   // c ? a : b
-  kSelectF, kSelectI, kSelectL,
+  kSelectF,
+  kSelectI,
+  kSelectL,
   // leaves
-  kConstF, kConstI, kConstL, kConstM, kStart, kList,
+  kConstF,
+  kConstI,
+  kConstL,
+  kConstM,
+  kStart,
+  kList,
   // a + first + row_step * row + lane_step * lane
-  kIotaI, kIotaL,
+  kIotaI,
+  kIotaL,
   // checks: an index wrapped and clamped; a divisor looked at. Both report what is outside.
-  kIndexI, kIndexL, kDivisorI, kDivisorL,
+  kIndexI,
+  kIndexL,
+  kDivisorI,
+  kDivisorL,
   // buffers: at an offset per element, or at affine offsets (as kIota)
-  kGatherIntF, kGatherLongF, kGatherIntI, kGatherLongI, kGatherIntL, kGatherLongL,
-  kStridedF, kStridedI, kStridedL,
-  kSumF, kSumL, kDotF, kDotL,
+  kGatherIntF,
+  kGatherLongF,
+  kGatherIntI,
+  kGatherLongI,
+  kGatherIntL,
+  kGatherLongL,
+  kStridedF,
+  kStridedI,
+  kStridedL,
+  kSumF,
+  kSumL,
+  kDotF,
+  kDotL,
 };
 inline constexpr int kTileOpCount = static_cast<int>(TileOp::kDotL) + 1;
 
@@ -95,8 +201,8 @@ struct TileOperand {
 struct TileInstruction {
   TileOp op = TileOp::kCopyF;
   TileOperand a = {}, b = {}, c = {}, out = {};
-  int64_t imm = 0;            // constants: the bits; kIndex: the axis' size; kStart, kList: the Coord
-  int64_t lane_step = 0;      // kIota, kStrided
+  int64_t imm = 0;        // constants: the bits; kIndex: the axis' size; kStart, kList: the Coord
+  int64_t lane_step = 0;  // kIota, kStrided
   int64_t row_step = 0;
   int16_t buffer = -1;        // gathers, kSum, kDot
   int16_t other_buffer = -1;  // kDot
@@ -132,19 +238,20 @@ struct TileProgram {
   bool max_per_row = false;  // decode: the running max is one vector per row, not one per group
 
   std::vector<TileInstruction> phases[kTileClassCount];  // by the class of the result, in order
-  std::vector<TileInstruction> expands;                  // masks of rows and diagonals to words, once per tile
-  int chunk_rows = kMaxChunkRows;                        // function rows per pass over the element phase
-  bool has_score = false;      // the last element instruction writes the score tile
+  std::vector<TileInstruction> expands;  // masks of rows and diagonals to words, once per tile
+  int chunk_rows = kMaxChunkRows;        // function rows per pass over the element phase
+  bool has_score = false;                // the last element instruction writes the score tile
   bool reads_score = false;
   bool has_mask = false;
-  TileOperand mask;            // bits of the visible elements, if has_mask
+  TileOperand mask;  // bits of the visible elements, if has_mask
 
   std::vector<TileBuffer> buffers;
-  std::vector<std::shared_ptr<const void>> keep_alive;  // what buffers and trailing_offsets point into
+  std::vector<std::shared_ptr<const void>>
+      keep_alive;  // what buffers and trailing_offsets point into
   std::vector<TileCheck> checks;
 
-  size_t suspect_offset = 0;   // one bool per check: whether it saw something outside in this tile
-  size_t scratch_bytes = 0;    // everything
+  size_t suspect_offset = 0;  // one bool per check: whether it saw something outside in this tile
+  size_t scratch_bytes = 0;   // everything
 };
 
 }  // namespace quire::kernels

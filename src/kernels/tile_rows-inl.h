@@ -1,6 +1,7 @@
-// How tile functions walk their rows: panels of 16 lanes outside, rows inside, so that one pointer per operand suffices
-// whatever the layout of the score tile. f32 operations work on vectors; everything else is a plain loop over the 16
-// lanes of a panel, which the compiler vectorises. Kernels layer.
+// How tile functions walk their rows: panels of 16 lanes outside, rows inside, so that one pointer
+// per operand suffices whatever the layout of the score tile. f32 operations work on vectors;
+// everything else is a plain loop over the 16 lanes of a panel, which the compiler vectorises.
+// Kernels layer.
 #pragma once
 #include <cmath>
 #include <cstring>
@@ -35,7 +36,8 @@ struct PerRow {
   }
 };
 
-// The operands of one panel, advanced row by row. Copied field by field: a vector reload of just-stored scalars stalls.
+// The operands of one panel, advanced row by row. Copied field by field: a vector reload of
+// just-stored scalars stalls.
 struct PanelCursor {
   const char* a;
   const char* b;
@@ -85,7 +87,8 @@ struct Finish {
   HWY_INLINE Finish(const TileArgs& args, int panel) {
     if constexpr (kFinish != TileFinish::kStore) {
       const float* from = static_cast<const float*>(args.max) + panel * kPanelLanes;
-      QUIRE_UNROLL for (size_t v = 0; v < kPanelVectors; ++v) max[v] = hn::LoadU(kF32, from + v * kLanes);
+      QUIRE_UNROLL for (size_t v = 0; v < kPanelVectors; ++v) max[v] =
+          hn::LoadU(kF32, from + v * kLanes);
     }
   }
   HWY_INLINE void store(const PanelCursor& at, size_t v, V x) {
@@ -97,7 +100,8 @@ struct Finish {
   HWY_INLINE void done(const TileArgs& args, int panel) const {
     if constexpr (kFinish != TileFinish::kStore) {
       float* to = static_cast<float*>(args.max) + panel * kPanelLanes;
-      QUIRE_UNROLL for (size_t v = 0; v < kPanelVectors; ++v) hn::StoreU(max[v], kF32, to + v * kLanes);
+      QUIRE_UNROLL for (size_t v = 0; v < kPanelVectors; ++v)
+          hn::StoreU(max[v], kF32, to + v * kLanes);
     }
   }
 };
@@ -110,7 +114,7 @@ void float_unary(const TileArgs& args) noexcept {
     Finish<kFinish> finish(args, panel);
     for (int64_t r = 0; r < args.rows; ++r, at.next(args))
       QUIRE_UNROLL for (size_t v = 0; v < kPanelVectors; ++v)
-        finish.store(at, v, Operation::apply(PerLane::vector(at.a, v)));
+          finish.store(at, v, Operation::apply(PerLane::vector(at.a, v)));
     finish.done(args, panel);
   }
 }
@@ -123,7 +127,7 @@ void float_binary(const TileArgs& args) noexcept {
     Finish<kFinish> finish(args, panel);
     for (int64_t r = 0; r < args.rows; ++r, at.next(args))
       QUIRE_UNROLL for (size_t v = 0; v < kPanelVectors; ++v)
-        finish.store(at, v, Operation::apply(A::vector(at.a, v), B::vector(at.b, v)));
+          finish.store(at, v, Operation::apply(A::vector(at.a, v), B::vector(at.b, v)));
     finish.done(args, panel);
   }
 }
@@ -135,8 +139,8 @@ void float_select(const TileArgs& args) noexcept {
     PanelCursor at(args, panel);
     Finish<kFinish> finish(args, panel);
     for (int64_t r = 0; r < args.rows; ++r, at.next(args))
-      QUIRE_UNROLL for (size_t v = 0; v < kPanelVectors; ++v)
-        finish.store(at, v, hn::IfThenElse(mask_at(kF32, at.c, v), A::vector(at.a, v), B::vector(at.b, v)));
+      QUIRE_UNROLL for (size_t v = 0; v < kPanelVectors; ++v) finish.store(
+          at, v, hn::IfThenElse(mask_at(kF32, at.c, v), A::vector(at.a, v), B::vector(at.b, v)));
     finish.done(args, panel);
   }
 }
@@ -148,7 +152,8 @@ void float_fill(const TileArgs& args) noexcept {
     PanelCursor at(args, panel);
     Finish<kFinish> finish(args, panel);
     for (int64_t r = 0; r < args.rows; ++r, at.next(args))
-      QUIRE_UNROLL for (size_t v = 0; v < kPanelVectors; ++v) finish.store(at, v, PerRow::vector(at.a, v));
+      QUIRE_UNROLL for (size_t v = 0; v < kPanelVectors; ++v)
+          finish.store(at, v, PerRow::vector(at.a, v));
     finish.done(args, panel);
   }
 }
@@ -165,7 +170,8 @@ void lanes_unary(const TileArgs& args) noexcept {
     PanelCursor at(args, panel);
     for (int64_t r = 0; r < args.rows; ++r, at.next(args)) {
       Out result[kPanelLanes];
-      for (size_t j = 0; j < kPanelLanes; ++j) result[j] = Operation::apply(PerLane::lane<In>(at.a, j));
+      for (size_t j = 0; j < kPanelLanes; ++j)
+        result[j] = Operation::apply(PerLane::lane<In>(at.a, j));
       store_panel(at.out, result);
     }
   }

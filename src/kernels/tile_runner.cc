@@ -10,10 +10,14 @@ namespace {
 
 ptrdiff_t element_bytes(TileType type, bool f64) {
   switch (type) {
-    case TileType::kFloat: return f64 ? 8 : 4;
-    case TileType::kInt32: return 4;
-    case TileType::kInt64: return 8;
-    case TileType::kMask: return 0;
+    case TileType::kFloat:
+      return f64 ? 8 : 4;
+    case TileType::kInt32:
+      return 4;
+    case TileType::kInt64:
+      return 8;
+    case TileType::kMask:
+      return 0;
   }
   return 0;
 }
@@ -24,12 +28,13 @@ ptrdiff_t group_bytes(TileType type, bool f64) {
 }
 
 TileAccess access_of(const TileOperand& a, const TileOperand& b) {
-  if (a.broadcast) return b.broadcast ? TileAccess::kBroadcastBroadcast : TileAccess::kBroadcastVector;
+  if (a.broadcast)
+    return b.broadcast ? TileAccess::kBroadcastBroadcast : TileAccess::kBroadcastVector;
   return b.broadcast ? TileAccess::kVectorBroadcast : TileAccess::kVectorVector;
 }
 
-TileFunction function_of(const TileFunctions& functions, const TileInstruction& in, TileAccess access,
-                         TileFinish finish) {
+TileFunction function_of(const TileFunctions& functions, const TileInstruction& in,
+                         TileAccess access, TileFinish finish) {
   return functions.at[static_cast<int>(in.op)][static_cast<int>(access)][static_cast<int>(finish)];
 }
 
@@ -65,11 +70,13 @@ void TileRunner::common_args(const TileInstruction& in, TileArgs& args) noexcept
   args.suspect = in.check >= 0 ? &suspects()[in.check] : nullptr;
   args.a_panel = in.a.broadcast ? 0 : kPanelLanes * element_bytes(in.a.type, program_.f64);
   args.b_panel = in.b.broadcast ? 0 : kPanelLanes * element_bytes(in.b.type, program_.f64);
-  args.out_panel = in.out.type == TileType::kMask ? kPanelLanes / 8
-                                                  : kPanelLanes * element_bytes(in.out.type, program_.f64);
+  args.out_panel = in.out.type == TileType::kMask
+                       ? kPanelLanes / 8
+                       : kPanelLanes * element_bytes(in.out.type, program_.f64);
 }
 
-// Values that are not per element: whole groups of 64 in a row, of the phase's own class or uniform.
+// Values that are not per element: whole groups of 64 in a row, of the phase's own class or
+// uniform.
 void TileRunner::run_phase(TileClass phase, int elements) noexcept {
   const bool uniform = phase == TileClass::kUniform;
   const int rows = groups_of(elements);
@@ -77,7 +84,8 @@ void TileRunner::run_phase(TileClass phase, int elements) noexcept {
     TileArgs args;
     common_args(in, args);
     const auto flat_step = [&](const TileOperand& operand) -> ptrdiff_t {
-      return operand.value_class == TileClass::kUniform ? 0 : group_bytes(operand.type, program_.f64);
+      return operand.value_class == TileClass::kUniform ? 0
+                                                        : group_bytes(operand.type, program_.f64);
     };
     args.a = scratch_ + in.a.offset;
     args.b = scratch_ + in.b.offset;
@@ -103,7 +111,8 @@ void TileRunner::run_phase(TileClass phase, int elements) noexcept {
       args.first = phase == TileClass::kDiagonal ? in.row_step * (coords_.rows - 1) : 0;
       args.row_step = kGroupLanes * args.lane_step;
     }
-    // In the uniform phase everything is one number in lane 0, so any access reads the same; its bit stands for all.
+    // In the uniform phase everything is one number in lane 0, so any access reads the same; its
+    // bit stands for all.
     const TileAccess access = uniform ? TileAccess::kVectorVector : access_of(in.a, in.b);
     function_of(functions_, in, access, TileFinish::kStore)(args);
     if (uniform && in.out.type == TileType::kMask) spread_bit(args.out);
@@ -143,11 +152,13 @@ uint64_t TileRunner::existing_lanes(int group) const noexcept {
 const char* TileRunner::address(const TileOperand& operand, const Chunk& chunk,
                                 const ScoreTile& scores) const noexcept {
   switch (operand.space) {
-    case TileOperand::Space::kChunk: return scratch_ + operand.offset;
+    case TileOperand::Space::kChunk:
+      return scratch_ + operand.offset;
     case TileOperand::Space::kScore:
       return static_cast<const char*>(scores.data) + chunk.row * scores.row_step +
              chunk.group * scores.group_step;
-    case TileOperand::Space::kScratch: break;
+    case TileOperand::Space::kScratch:
+      break;
   }
   const char* at = scratch_ + operand.offset + ptrdiff_t{chunk.row} * operand.row_step +
                    ptrdiff_t{chunk.group} * operand.group_step;
@@ -159,9 +170,12 @@ const char* TileRunner::address(const TileOperand& operand, const Chunk& chunk,
 ptrdiff_t TileRunner::step(const TileOperand& operand, const Chunk& chunk,
                            const ScoreTile& scores) const noexcept {
   switch (operand.space) {
-    case TileOperand::Space::kChunk: return group_bytes(operand.type, program_.f64);
-    case TileOperand::Space::kScore: return chunk.along_rows ? scores.row_step : scores.group_step;
-    case TileOperand::Space::kScratch: break;
+    case TileOperand::Space::kChunk:
+      return group_bytes(operand.type, program_.f64);
+    case TileOperand::Space::kScore:
+      return chunk.along_rows ? scores.row_step : scores.group_step;
+    case TileOperand::Space::kScratch:
+      break;
   }
   return chunk.along_rows ? operand.row_step : operand.group_step;
 }
@@ -183,7 +197,8 @@ TileArgs TileRunner::chunk_args(const TileInstruction& in, const Chunk& chunk,
   if (in.out.space == TileOperand::Space::kScore) args.out_panel = scores.panel_step;
   args.rows = chunk.rows;
   const int lanes = coords_.lanes - chunk.group * kGroupLanes;
-  const int widest = std::min(lanes, kGroupLanes);  // of the first function row; later ones are not wider
+  const int widest =
+      std::min(lanes, kGroupLanes);  // of the first function row; later ones are not wider
   args.panels = (widest + kPanelLanes - 1) / kPanelLanes;
   args.valid = lanes;
   args.valid_step = chunk.along_rows ? 0 : kGroupLanes;
@@ -218,7 +233,8 @@ void TileRunner::run_chunk(const Chunk& chunk, const ScoreTile& scores, void* ma
   const size_t plain = instructions.size() - (program_.has_score ? 1 : 0);
   for (size_t i = 0; i < plain; ++i) {
     const TileInstruction& in = instructions[i];
-    function_of(functions_, in, access_of(in.a, in.b), TileFinish::kStore)(chunk_args(in, chunk, scores));
+    function_of(functions_, in, access_of(in.a, in.b),
+                TileFinish::kStore)(chunk_args(in, chunk, scores));
   }
   const bool all = visible_words(chunk, visible);
   if (program_.has_score) {
@@ -227,7 +243,8 @@ void TileRunner::run_chunk(const Chunk& chunk, const ScoreTile& scores, void* ma
     args.visible = reinterpret_cast<const char*>(visible);
     args.visible_row = 8;
     args.max = max;
-    function_of(functions_, in, access_of(in.a, in.b), all ? TileFinish::kScore : TileFinish::kMaskedScore)(args);
+    function_of(functions_, in, access_of(in.a, in.b),
+                all ? TileFinish::kScore : TileFinish::kMaskedScore)(args);
   }
   if (std::any_of(suspects(), suspects() + program_.checks.size(), [](bool s) { return s; }))
     find_faults(chunk, visible);
@@ -264,17 +281,24 @@ void TileRunner::mask(uint64_t* words) noexcept {
 int64_t TileRunner::coordinate(Coord coord, int row, int lane) const noexcept {
   const int i = static_cast<int>(coord);
   switch (program_.vary[i]) {
-    case Vary::kConstant: return coords_.start[i];
-    case Vary::kLaneRange: return coords_.start[i] + lane;
-    case Vary::kRowRange: return coords_.start[i] + row;
-    case Vary::kLaneList: return coords_.list[i][lane];
-    case Vary::kRowList: return coords_.list[i][row];
+    case Vary::kConstant:
+      return coords_.start[i];
+    case Vary::kLaneRange:
+      return coords_.start[i] + lane;
+    case Vary::kRowRange:
+      return coords_.start[i] + row;
+    case Vary::kLaneList:
+      return coords_.list[i][lane];
+    case Vary::kRowList:
+      return coords_.list[i][row];
   }
   return 0;
 }
 
-int64_t TileRunner::value_at(const TileOperand& operand, int row, int lane, const Chunk& chunk) const noexcept {
-  const int i = chunk.along_rows ? row - chunk.row : lane / kGroupLanes - chunk.group;  // function row
+int64_t TileRunner::value_at(const TileOperand& operand, int row, int lane,
+                             const Chunk& chunk) const noexcept {
+  const int i =
+      chunk.along_rows ? row - chunk.row : lane / kGroupLanes - chunk.group;  // function row
   const char* at = address(operand, chunk, {}) + i * step(operand, chunk, {});
   if (!operand.broadcast) at += lane % kGroupLanes * element_bytes(operand.type, program_.f64);
   if (operand.type == TileType::kInt32) {
@@ -299,11 +323,13 @@ void TileRunner::find_faults(const Chunk& chunk, const uint64_t* words) noexcept
         if ((words[i] >> j & 1) == 0) continue;
         const int lane = group * kGroupLanes + j;
         const int64_t value = value_at(check.value, row, lane, chunk);
-        const bool bad = check.kind == TileCheck::Kind::kDivisor ? value == 0
-                                                                 : value < -check.size || value >= check.size;
+        const bool bad = check.kind == TileCheck::Kind::kDivisor
+                             ? value == 0
+                             : value < -check.size || value >= check.size;
         if (!bad) continue;
         TileFault fault{.found = true, .check = static_cast<int>(c), .value = value};
-        for (int k = 0; k < kCoordCount; ++k) fault.at[k] = coordinate(static_cast<Coord>(k), row, lane);
+        for (int k = 0; k < kCoordCount; ++k)
+          fault.at[k] = coordinate(static_cast<Coord>(k), row, lane);
         if (fault.before(fault_)) fault_ = fault;
       }
     }

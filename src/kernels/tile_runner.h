@@ -1,5 +1,5 @@
-// Runs a tile program over tiles. One runner per thread; it owns nothing: program, functions and scratch are the
-// caller's. Plain C++: the vector code is behind the function table. Kernels layer.
+// Runs a tile program over tiles. One runner per thread; it owns nothing: program, functions and
+// scratch are the caller's. Plain C++: the vector code is behind the function table. Kernels layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace quire::kernels {
 
-/// Where a tile lies. For each coordinate, as the program's `vary` says, the constant or first value, or a list with one
-/// value per lane or row.
+/// Where a tile lies. For each coordinate, as the program's `vary` says, the constant or first
+/// value, or a list with one value per lane or row.
 struct TileCoords {
   int64_t start[kCoordCount] = {};
   const int64_t* list[kCoordCount] = {};
@@ -18,9 +18,9 @@ struct TileCoords {
   int lanes = 0;  // <= 64 * groups
 };
 
-/// The scores of a tile, changed in place: element (row, lane) is at data + row * row_step + lane / 64 * group_step +
-/// lane % 64 / 16 * panel_step + lane % 16 floats. Steps in bytes. Whole panels are written; lanes beyond the tile's edge
-/// become -inf.
+/// The scores of a tile, changed in place: element (row, lane) is at data + row * row_step + lane /
+/// 64 * group_step + lane % 64 / 16 * panel_step + lane % 16 floats. Steps in bytes. Whole panels
+/// are written; lanes beyond the tile's edge become -inf.
 struct ScoreTile {
   void* data = nullptr;
   ptrdiff_t row_step = 0;
@@ -47,8 +47,9 @@ class TileRunner {
   /// Computes everything that does not vary per element. Call before apply or mask.
   void begin(const TileCoords& coords) noexcept;
 
-  /// Scores of rows [row_begin, row_end) to modified, masked scores. `max` is raised by what was stored: 64 floats per
-  /// group, or, if the program says max_per_row, 64 per row, from row_begin on.
+  /// Scores of rows [row_begin, row_end) to modified, masked scores. `max` is raised by what was
+  /// stored: 64 floats per group, or, if the program says max_per_row, 64 per row, from row_begin
+  /// on.
   void apply(const ScoreTile& scores, int row_begin, int row_end, void* max) noexcept;
 
   /// The visible elements as words [rows][groups]. For programs without a score.
@@ -68,17 +69,24 @@ class TileRunner {
   void run_phase(TileClass phase, int elements) noexcept;
   void expand_masks() noexcept;
   // `visible`: the words of its function rows, out.
-  void run_chunk(const Chunk& chunk, const ScoreTile& scores, void* max, uint64_t* visible) noexcept;
-  const char* address(const TileOperand& operand, const Chunk& chunk, const ScoreTile& scores) const noexcept;
-  ptrdiff_t step(const TileOperand& operand, const Chunk& chunk, const ScoreTile& scores) const noexcept;
-  TileArgs chunk_args(const TileInstruction& in, const Chunk& chunk, const ScoreTile& scores) noexcept;
+  void run_chunk(const Chunk& chunk, const ScoreTile& scores, void* max,
+                 uint64_t* visible) noexcept;
+  const char* address(const TileOperand& operand, const Chunk& chunk,
+                      const ScoreTile& scores) const noexcept;
+  ptrdiff_t step(const TileOperand& operand, const Chunk& chunk,
+                 const ScoreTile& scores) const noexcept;
+  TileArgs chunk_args(const TileInstruction& in, const Chunk& chunk,
+                      const ScoreTile& scores) noexcept;
   void common_args(const TileInstruction& in, TileArgs& args) noexcept;
   bool visible_words(const Chunk& chunk, uint64_t* words) const noexcept;
   void find_faults(const Chunk& chunk, const uint64_t* words) noexcept;
-  int64_t value_at(const TileOperand& operand, int row, int lane, const Chunk& chunk) const noexcept;
+  int64_t value_at(const TileOperand& operand, int row, int lane,
+                   const Chunk& chunk) const noexcept;
   int64_t coordinate(Coord coord, int row, int lane) const noexcept;
   uint64_t existing_lanes(int group) const noexcept;
-  bool* suspects() const noexcept { return reinterpret_cast<bool*>(scratch_ + program_.suspect_offset); }
+  bool* suspects() const noexcept {
+    return reinterpret_cast<bool*>(scratch_ + program_.suspect_offset);
+  }
 
   const TileProgram& program_;
   const TileFunctions& functions_;

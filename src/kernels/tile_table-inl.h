@@ -23,9 +23,12 @@ struct TableBuilder {
   template <class T, class Operation>
   constexpr void float_op(TileOp op) {
     if constexpr (std::is_same_v<T, float>) {
-      set(op, TileAccess::kVectorVector, TileFinish::kStore, &float_unary<Operation, TileFinish::kStore>);
-      set(op, TileAccess::kVectorVector, TileFinish::kScore, &float_unary<Operation, TileFinish::kScore>);
-      set(op, TileAccess::kVectorVector, TileFinish::kMaskedScore, &float_unary<Operation, TileFinish::kMaskedScore>);
+      set(op, TileAccess::kVectorVector, TileFinish::kStore,
+          &float_unary<Operation, TileFinish::kStore>);
+      set(op, TileAccess::kVectorVector, TileFinish::kScore,
+          &float_unary<Operation, TileFinish::kScore>);
+      set(op, TileAccess::kVectorVector, TileFinish::kMaskedScore,
+          &float_unary<Operation, TileFinish::kMaskedScore>);
     } else {
       set(op, TileAccess::kVectorVector, TileFinish::kStore, &lanes_unary<Operation, T, T>);
     }
@@ -34,13 +37,17 @@ struct TableBuilder {
   constexpr void float_access(TileOp op, TileAccess access) {
     set(op, access, TileFinish::kStore, &float_binary<Operation, A, B, TileFinish::kStore>);
     set(op, access, TileFinish::kScore, &float_binary<Operation, A, B, TileFinish::kScore>);
-    set(op, access, TileFinish::kMaskedScore, &float_binary<Operation, A, B, TileFinish::kMaskedScore>);
+    set(op, access, TileFinish::kMaskedScore,
+        &float_binary<Operation, A, B, TileFinish::kMaskedScore>);
   }
   template <class Operation, class In, class Out>
   constexpr void lanes_op2(TileOp op) {
-    set(op, TileAccess::kVectorVector, TileFinish::kStore, &lanes_binary<Operation, In, Out, PerLane, PerLane>);
-    set(op, TileAccess::kVectorBroadcast, TileFinish::kStore, &lanes_binary<Operation, In, Out, PerLane, PerRow>);
-    set(op, TileAccess::kBroadcastVector, TileFinish::kStore, &lanes_binary<Operation, In, Out, PerRow, PerLane>);
+    set(op, TileAccess::kVectorVector, TileFinish::kStore,
+        &lanes_binary<Operation, In, Out, PerLane, PerLane>);
+    set(op, TileAccess::kVectorBroadcast, TileFinish::kStore,
+        &lanes_binary<Operation, In, Out, PerLane, PerRow>);
+    set(op, TileAccess::kBroadcastVector, TileFinish::kStore,
+        &lanes_binary<Operation, In, Out, PerRow, PerLane>);
   }
   template <class T, class Operation>
   constexpr void float_op2(TileOp op) {
@@ -74,14 +81,17 @@ template <class T>
 constexpr void TableBuilder::copies() {
   float_op<T, FloatCopy>(TileOp::kCopyF);
   if constexpr (std::is_same_v<T, float>) {
-    set(TileOp::kCopyF, TileAccess::kBroadcastVector, TileFinish::kScore, &float_fill<TileFinish::kScore>);
+    set(TileOp::kCopyF, TileAccess::kBroadcastVector, TileFinish::kScore,
+        &float_fill<TileFinish::kScore>);
     set(TileOp::kCopyF, TileAccess::kBroadcastVector, TileFinish::kMaskedScore,
         &float_fill<TileFinish::kMaskedScore>);
   } else {
-    set(TileOp::kCopyF, TileAccess::kVectorVector, TileFinish::kScore, &finish_f64<PerLane, TileFinish::kScore>);
+    set(TileOp::kCopyF, TileAccess::kVectorVector, TileFinish::kScore,
+        &finish_f64<PerLane, TileFinish::kScore>);
     set(TileOp::kCopyF, TileAccess::kVectorVector, TileFinish::kMaskedScore,
         &finish_f64<PerLane, TileFinish::kMaskedScore>);
-    set(TileOp::kCopyF, TileAccess::kBroadcastVector, TileFinish::kScore, &finish_f64<PerRow, TileFinish::kScore>);
+    set(TileOp::kCopyF, TileAccess::kBroadcastVector, TileFinish::kScore,
+        &finish_f64<PerRow, TileFinish::kScore>);
     set(TileOp::kCopyF, TileAccess::kBroadcastVector, TileFinish::kMaskedScore,
         &finish_f64<PerRow, TileFinish::kMaskedScore>);
   }
@@ -130,7 +140,8 @@ constexpr void TableBuilder::floats() {
 template <class T>
 constexpr void TableBuilder::ints(TileOp first) {
   const auto op = [first](TileOp int32_op) {
-    return static_cast<TileOp>(static_cast<int>(first) + static_cast<int>(int32_op) - static_cast<int>(TileOp::kNegI));
+    return static_cast<TileOp>(static_cast<int>(first) + static_cast<int>(int32_op) -
+                               static_cast<int>(TileOp::kNegI));
   };
   set_all(op(TileOp::kNegI), &lanes_unary<IntNeg, T, T>);
   set_all(op(TileOp::kAbsI), &lanes_unary<IntAbs, T, T>);
@@ -166,10 +177,14 @@ constexpr void TableBuilder::compares(TileOp first) {
     set(o, TileAccess::kVectorBroadcast, TileFinish::kStore, vb);
     set(o, TileAccess::kBroadcastVector, TileFinish::kStore, bv);
   };
-  put(op(0), &compare<Lt, T, PerLane, PerLane>, &compare<Lt, T, PerLane, PerRow>, &compare<Lt, T, PerRow, PerLane>);
-  put(op(1), &compare<Le, T, PerLane, PerLane>, &compare<Le, T, PerLane, PerRow>, &compare<Le, T, PerRow, PerLane>);
-  put(op(2), &compare<Eq, T, PerLane, PerLane>, &compare<Eq, T, PerLane, PerRow>, &compare<Eq, T, PerRow, PerLane>);
-  put(op(3), &compare<Ne, T, PerLane, PerLane>, &compare<Ne, T, PerLane, PerRow>, &compare<Ne, T, PerRow, PerLane>);
+  put(op(0), &compare<Lt, T, PerLane, PerLane>, &compare<Lt, T, PerLane, PerRow>,
+      &compare<Lt, T, PerRow, PerLane>);
+  put(op(1), &compare<Le, T, PerLane, PerLane>, &compare<Le, T, PerLane, PerRow>,
+      &compare<Le, T, PerRow, PerLane>);
+  put(op(2), &compare<Eq, T, PerLane, PerLane>, &compare<Eq, T, PerLane, PerRow>,
+      &compare<Eq, T, PerRow, PerLane>);
+  put(op(3), &compare<Ne, T, PerLane, PerLane>, &compare<Ne, T, PerLane, PerRow>,
+      &compare<Ne, T, PerRow, PerLane>);
 }
 
 template <class T>
@@ -185,7 +200,8 @@ template <class A, class B>
 constexpr void float_selects(TableBuilder& to, TileAccess access) {
   to.set(TileOp::kSelectF, access, TileFinish::kStore, &float_select<A, B, TileFinish::kStore>);
   to.set(TileOp::kSelectF, access, TileFinish::kScore, &float_select<A, B, TileFinish::kScore>);
-  to.set(TileOp::kSelectF, access, TileFinish::kMaskedScore, &float_select<A, B, TileFinish::kMaskedScore>);
+  to.set(TileOp::kSelectF, access, TileFinish::kMaskedScore,
+         &float_select<A, B, TileFinish::kMaskedScore>);
 }
 
 template <class T>
@@ -201,12 +217,18 @@ constexpr void TableBuilder::buffers() {
   set_all(TileOp::kStridedL, &load_int<Strided<int64_t>>);
   set_all(TileOp::kSumF, &trailing_chain<T, PerLane, PerLane, false>);
   set_all(TileOp::kSumL, &trailing_chain<int64_t, PerLane, PerLane, false>);
-  set(TileOp::kDotF, TileAccess::kVectorVector, TileFinish::kStore, &trailing_chain<T, PerLane, PerLane, true>);
-  set(TileOp::kDotF, TileAccess::kVectorBroadcast, TileFinish::kStore, &trailing_chain<T, PerLane, PerRow, true>);
-  set(TileOp::kDotF, TileAccess::kBroadcastVector, TileFinish::kStore, &trailing_chain<T, PerRow, PerLane, true>);
-  set(TileOp::kDotL, TileAccess::kVectorVector, TileFinish::kStore, &trailing_chain<int64_t, PerLane, PerLane, true>);
-  set(TileOp::kDotL, TileAccess::kVectorBroadcast, TileFinish::kStore, &trailing_chain<int64_t, PerLane, PerRow, true>);
-  set(TileOp::kDotL, TileAccess::kBroadcastVector, TileFinish::kStore, &trailing_chain<int64_t, PerRow, PerLane, true>);
+  set(TileOp::kDotF, TileAccess::kVectorVector, TileFinish::kStore,
+      &trailing_chain<T, PerLane, PerLane, true>);
+  set(TileOp::kDotF, TileAccess::kVectorBroadcast, TileFinish::kStore,
+      &trailing_chain<T, PerLane, PerRow, true>);
+  set(TileOp::kDotF, TileAccess::kBroadcastVector, TileFinish::kStore,
+      &trailing_chain<T, PerRow, PerLane, true>);
+  set(TileOp::kDotL, TileAccess::kVectorVector, TileFinish::kStore,
+      &trailing_chain<int64_t, PerLane, PerLane, true>);
+  set(TileOp::kDotL, TileAccess::kVectorBroadcast, TileFinish::kStore,
+      &trailing_chain<int64_t, PerLane, PerRow, true>);
+  set(TileOp::kDotL, TileAccess::kBroadcastVector, TileFinish::kStore,
+      &trailing_chain<int64_t, PerRow, PerLane, true>);
 }
 
 constexpr void TableBuilder::leaves_and_bits() {

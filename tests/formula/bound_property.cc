@@ -11,8 +11,8 @@
 
 #include "formula/bound.h"
 #include "formula/build.h"
-#include "formula/graph.h"
 #include "formula/float_grid.h"
+#include "formula/graph.h"
 #include "formula/type_rules.h"
 #include "reference/arithmetic.h"
 #include "reference/buffer_index.h"

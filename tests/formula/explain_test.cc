@@ -11,7 +11,8 @@ namespace quire {
 namespace {
 
 void expect_lines(const std::string& text, std::initializer_list<const char*> lines) {
-  for (const char* line : lines) EXPECT_NE(text.find(line), std::string::npos) << line << "\n--- in\n" << text;
+  for (const char* line : lines)
+    EXPECT_NE(text.find(line), std::string::npos) << line << "\n--- in\n" << text;
 }
 
 std::string explained(const char* text, const ExplainOptions& options = {}) {
@@ -21,43 +22,49 @@ std::string explained(const char* text, const ExplainOptions& options = {}) {
 TEST(Explain, Alibi) {
   expect_lines(explained("score + slopes[h] * (kv_idx - q_idx) + 0 * q_idx"),
                {"score mod\n  score + slopes[h] * (kv_idx - q_idx) + 0 * q_idx\n",
-                "simplified\n  score + slopes[h] * (kv_idx - q_idx) + 0.0\n", "slopes f32[8]  (declared, no data)",
-                "d score            = 1.0", "d slopes[h]        = float(kv_idx - q_idx)",
-                "uniform   float  slopes[h]", "diagonal  int    kv_idx - q_idx", "query     int    q_idx",
-                "key       int    kv_idx", "element   float  score\n", "= strided slopes at u0", "d0.i32   = iota",
-                "d2.f32   = mul u1, d1", "(store; max)"});
+                "simplified\n  score + slopes[h] * (kv_idx - q_idx) + 0.0\n",
+                "slopes f32[8]  (declared, no data)", "d score            = 1.0",
+                "d slopes[h]        = float(kv_idx - q_idx)", "uniform   float  slopes[h]",
+                "diagonal  int    kv_idx - q_idx", "query     int    q_idx",
+                "key       int    kv_idx", "element   float  score\n", "= strided slopes at u0",
+                "d0.i32   = iota", "d2.f32   = mul u1, d1", "(store; max)"});
 }
 
 TEST(Explain, Masks) {
   const std::string text = explained("(doc[q_idx] == doc[kv_idx]) & (q_idx >= kv_idx)");
-  expect_lines(text, {"mask mod\n", "diagonal  bool   q_idx >= kv_idx", "= expand diagonals", "result    mask     = t0"});
+  expect_lines(text, {"mask mod\n", "diagonal  bool   q_idx >= kv_idx", "= expand diagonals",
+                      "result    mask     = t0"});
   EXPECT_EQ(text.find("derivatives"), std::string::npos);
 }
 
 TEST(Explain, DecodeListsHeadsAndQueries) {
-  expect_lines(explained("score + slopes[h] * (kv_idx - q_idx)", {.decode = true}),
-               {"256 keys across the lanes", "row       r0.i64   = list of h", "list of q_idx", "iota"});
+  expect_lines(
+      explained("score + slopes[h] * (kv_idx - q_idx)", {.decode = true}),
+      {"256 keys across the lanes", "row       r0.i64   = list of h", "list of q_idx", "iota"});
 }
 
 TEST(Explain, F64AndChecks) {
   expect_lines(explained("score + table[int(score)]", {.precision = Precision::kF64}),
-               {"table f32[64]", "t0.i64   = to_int score", "check index t0 of 64", "f64 ", "1 checked reads or divisions"});
+               {"table f32[64]", "t0.i64   = to_int score", "check index t0 of 64", "f64 ",
+                "1 checked reads or divisions"});
 }
 
 TEST(Explain, DeclaresWhatIsMissing) {
-  const Formula formula =
-      parse_undeclared("score + w[kind[b, q_idx]] * dot(q_rope[b, h, q_idx], k_rope[b, 0, kv_idx]) + sum(extra[h])", {},
-                       {.batch = 2, .heads = 4, .q_len = 10, .kv_len = 20});
+  const Formula formula = parse_undeclared(
+      "score + w[kind[b, q_idx]] * dot(q_rope[b, h, q_idx], k_rope[b, 0, kv_idx]) + sum(extra[h])",
+      {}, {.batch = 2, .heads = 4, .q_len = 10, .kv_len = 20});
   std::string all;
   for (const Buffer& buffer : formula.buffers())
     all += buffer.name() + " " + dtype_name(buffer.dtype()) + to_string(buffer.shape()) + "\n";
   EXPECT_EQ(all,
-            "kind i64[2, 10]\nw f32[64]\nq_rope f32[2, 4, 10, 64]\nk_rope f32[2, 1, 20, 64]\nextra f32[4, 64]\n");
+            "kind i64[2, 10]\nw f32[64]\nq_rope f32[2, 4, 10, 64]\nk_rope f32[2, 1, 20, 64]\nextra "
+            "f32[4, 64]\n");
 }
 
 TEST(Explain, KeepsGivenBuffers) {
   const NamedBuffers given{{"doc", Buffer::declare(DType::u8, {300})}};
-  const Formula formula = parse_undeclared("doc[q_idx] == other[kv_idx - q_idx]", given, {.q_len = 5, .kv_len = 9});
+  const Formula formula =
+      parse_undeclared("doc[q_idx] == other[kv_idx - q_idx]", given, {.q_len = 5, .kv_len = 9});
   ASSERT_EQ(formula.buffers().size(), 2u);
   EXPECT_EQ(formula.buffers()[0].dtype(), DType::u8);
   EXPECT_EQ(to_string(formula.buffers()[1].shape()), "[9]");

@@ -7,8 +7,8 @@
 #include <limits>
 #include <vector>
 
-#include "formula/interval.h"
 #include "formula/float_grid.h"
+#include "formula/interval.h"
 #include "formula/interval_rules.h"
 #include "reference/arithmetic.h"
 #include "tests/support/expect_interval.h"

@@ -42,10 +42,12 @@ struct Place {
 
 class Region {
  public:
-  Region(const Rectangle& region, const ScoreAt& score, const TileRunOptions& options, TileProgram program)
+  Region(const Rectangle& region, const ScoreAt& score, const TileRunOptions& options,
+         TileProgram program)
       : region_(region), score_(score), options_(options), scratch_(program.scratch_bytes) {
     result_.program = std::move(program);
-    const auto size = static_cast<std::size_t>(length(region.h) * length(region.q) * length(region.kv));
+    const auto size =
+        static_cast<std::size_t>(length(region.h) * length(region.q) * length(region.kv));
     result_.scores.assign(size, 0);
     result_.visible.assign(size, false);
     result_.lane_max.assign(static_cast<std::size_t>(length(region.h) * length(region.q)), -kInf);
@@ -58,16 +60,20 @@ class Region {
 
   void tiles_of_head(std::int64_t h, TileRunner& runner);
   void tiles_of_pairs(TileRunner& runner);
-  void run_tile(TileRunner& runner, const TileCoords& coords, const std::function<Place(int row, int lane)>& place);
+  void run_tile(TileRunner& runner, const TileCoords& coords,
+                const std::function<Place(int row, int lane)>& place);
   template <class T>
-  void run_score_tile(TileRunner& runner, const TileCoords& coords, const std::function<Place(int, int)>& place);
+  void run_score_tile(TileRunner& runner, const TileCoords& coords,
+                      const std::function<Place(int, int)>& place);
   std::size_t index(const Place& at) const {
-    return static_cast<std::size_t>(((at.h - region_.h.first) * length(region_.q) + at.q - region_.q.first) *
-                                        length(region_.kv) +
-                                    at.kv - region_.kv.first);
+    return static_cast<std::size_t>(
+        ((at.h - region_.h.first) * length(region_.q) + at.q - region_.q.first) *
+            length(region_.kv) +
+        at.kv - region_.kv.first);
   }
   std::size_t row_index(const Place& at) const {
-    return static_cast<std::size_t>((at.h - region_.h.first) * length(region_.q) + at.q - region_.q.first);
+    return static_cast<std::size_t>((at.h - region_.h.first) * length(region_.q) + at.q -
+                                    region_.q.first);
   }
 
   const Rectangle& region_;
@@ -85,12 +91,18 @@ void Region::run_score_tile(TileRunner& runner, const TileCoords& coords,
   AlignedBytes memory(floats * sizeof(T));
   T* const tile = reinterpret_cast<T*>(memory.data.get());
   const auto bytes = static_cast<std::ptrdiff_t>(sizeof(T));
-  ScoreTile scores{.data = tile, .row_step = groups * 64 * bytes, .group_step = 64 * bytes, .panel_step = 16 * bytes};
+  ScoreTile scores{.data = tile,
+                   .row_step = groups * 64 * bytes,
+                   .group_step = 64 * bytes,
+                   .panel_step = 16 * bytes};
   if (options_.panels_apart)
-    scores = {.data = tile, .row_step = 16 * bytes, .group_step = rows * 64 * bytes, .panel_step = rows * 16 * bytes};
+    scores = {.data = tile,
+              .row_step = 16 * bytes,
+              .group_step = rows * 64 * bytes,
+              .panel_step = rows * 16 * bytes};
   const auto at = [&](int row, int lane) -> T& {
-    char* p = static_cast<char*>(scores.data) + row * scores.row_step + lane / 64 * scores.group_step +
-              lane % 64 / 16 * scores.panel_step;
+    char* p = static_cast<char*>(scores.data) + row * scores.row_step +
+              lane / 64 * scores.group_step + lane % 64 / 16 * scores.panel_step;
     return reinterpret_cast<T*>(p)[lane % 16];
   };
   for (int r = 0; r < coords.rows; ++r) {
@@ -100,7 +112,8 @@ void Region::run_score_tile(TileRunner& runner, const TileCoords& coords,
     }
   }
   const bool per_row = options_.axes != TileAxes::kPrefill;
-  std::vector<T> max(static_cast<std::size_t>(std::max(rows, groups) * 64), -std::numeric_limits<T>::infinity());
+  std::vector<T> max(static_cast<std::size_t>(std::max(rows, groups) * 64),
+                     -std::numeric_limits<T>::infinity());
   runner.begin(coords);
   // In two goes, as a kernel does that interleaves with the products.
   const int half = coords.rows / 2;
@@ -115,11 +128,13 @@ void Region::run_score_tile(TileRunner& runner, const TileCoords& coords,
     }
     if (!per_row) continue;
     double& best = result_.lane_max[row_index(place(r, 0))];
-    for (int l = 0; l < 64; ++l) best = std::max<double>(best, max[static_cast<std::size_t>(r * 64 + l)]);
+    for (int l = 0; l < 64; ++l)
+      best = std::max<double>(best, max[static_cast<std::size_t>(r * 64 + l)]);
   }
 }
 
-void Region::run_tile(TileRunner& runner, const TileCoords& coords, const std::function<Place(int, int)>& place) {
+void Region::run_tile(TileRunner& runner, const TileCoords& coords,
+                      const std::function<Place(int, int)>& place) {
   if (result_.program.has_score) {
     if (options_.precision == Precision::kF64)
       run_score_tile<double>(runner, coords, place);
@@ -133,21 +148,26 @@ void Region::run_tile(TileRunner& runner, const TileCoords& coords, const std::f
   runner.mask(words.data());
   for (int r = 0; r < coords.rows; ++r)
     for (int l = 0; l < coords.lanes; ++l)
-      result_.visible[index(place(r, l))] = words[static_cast<std::size_t>(r * groups + l / 64)] >> (l % 64) & 1;
+      result_.visible[index(place(r, l))] =
+          words[static_cast<std::size_t>(r * groups + l / 64)] >> (l % 64) & 1;
 }
 
 void Region::tiles_of_head(std::int64_t h, TileRunner& runner) {
   const bool prefill = options_.axes == TileAxes::kPrefill;
-  const IndexRange lane_range = prefill ? region_.q : region_.kv, row_range = prefill ? region_.kv : region_.q;
-  for (std::int64_t lane = lane_range.first; lane <= lane_range.last; lane += options_.groups * 64) {
+  const IndexRange lane_range = prefill ? region_.q : region_.kv,
+                   row_range = prefill ? region_.kv : region_.q;
+  for (std::int64_t lane = lane_range.first; lane <= lane_range.last;
+       lane += options_.groups * 64) {
     for (std::int64_t row = row_range.first; row <= row_range.last; row += options_.max_rows) {
       TileCoords coords;
       coords.start[0] = region_.b.first;
       coords.start[1] = h;
       coords.start[2] = prefill ? lane : row;
       coords.start[3] = prefill ? row : lane;
-      coords.lanes = static_cast<int>(std::min<std::int64_t>(options_.groups * 64, lane_range.last - lane + 1));
-      coords.rows = static_cast<int>(std::min<std::int64_t>(options_.max_rows, row_range.last - row + 1));
+      coords.lanes = static_cast<int>(
+          std::min<std::int64_t>(options_.groups * 64, lane_range.last - lane + 1));
+      coords.rows =
+          static_cast<int>(std::min<std::int64_t>(options_.max_rows, row_range.last - row + 1));
       run_tile(runner, coords, [&](int r, int l) {
         return prefill ? Place{h, lane + l, row + r} : Place{h, row + r, lane + l};
       });
@@ -164,15 +184,19 @@ void Region::tiles_of_pairs(TileRunner& runner) {
       queries.push_back(q);
     }
   }
-  for (std::size_t first = 0; first < heads.size(); first += static_cast<std::size_t>(options_.max_rows)) {
-    for (std::int64_t lane = region_.kv.first; lane <= region_.kv.last; lane += options_.groups * 64) {
+  for (std::size_t first = 0; first < heads.size();
+       first += static_cast<std::size_t>(options_.max_rows)) {
+    for (std::int64_t lane = region_.kv.first; lane <= region_.kv.last;
+         lane += options_.groups * 64) {
       TileCoords coords;
       coords.start[0] = region_.b.first;
       coords.list[1] = heads.data() + first;
       coords.list[2] = queries.data() + first;
       coords.start[3] = lane;
-      coords.lanes = static_cast<int>(std::min<std::int64_t>(options_.groups * 64, region_.kv.last - lane + 1));
-      coords.rows = static_cast<int>(std::min<std::size_t>(static_cast<std::size_t>(options_.max_rows), heads.size() - first));
+      coords.lanes = static_cast<int>(
+          std::min<std::int64_t>(options_.groups * 64, region_.kv.last - lane + 1));
+      coords.rows = static_cast<int>(
+          std::min<std::size_t>(static_cast<std::size_t>(options_.max_rows), heads.size() - first));
       run_tile(runner, coords, [&](int r, int l) {
         const std::size_t i = first + static_cast<std::size_t>(r);
         return Place{heads[i], queries[i], lane + l};
@@ -183,7 +207,8 @@ void Region::tiles_of_pairs(TileRunner& runner) {
 
 TileResult Region::run() {
   const kernels::KernelTable& table = kernels::table_for(options_.isa);
-  TileRunner runner(result_.program, options_.precision == Precision::kF64 ? *table.tile_f64 : *table.tile_f32,
+  TileRunner runner(result_.program,
+                    options_.precision == Precision::kF64 ? *table.tile_f64 : *table.tile_f32,
                     scratch_.data.get());
   if (options_.axes == TileAxes::kDecodePairs) {
     tiles_of_pairs(runner);
@@ -196,8 +221,8 @@ TileResult Region::run() {
 
 }  // namespace
 
-TileResult run_tiles(const CompileRequest& request, const Rectangle& extents, const Rectangle& region,
-                     const ScoreAt& score, const TileRunOptions& options) {
+TileResult run_tiles(const CompileRequest& request, const Rectangle& extents,
+                     const Rectangle& region, const ScoreAt& score, const TileRunOptions& options) {
   CompileOptions compile_options{.precision = options.precision,
                                  .extents = extents,
                                  .max_rows = options.max_rows,
@@ -214,7 +239,8 @@ TileResult run_tiles(const CompileRequest& request, const Rectangle& extents, co
 }
 
 bool same_bits(double a, double b) {
-  return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b) || (std::isnan(a) && std::isnan(b));
+  return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b) ||
+         (std::isnan(a) && std::isnan(b));
 }
 
 }  // namespace quire::testing

@@ -1,6 +1,7 @@
-// Runs tile programs over a region of (b, h, q, kv), tile by tile, the way kernels will: prefill (queries across the lanes)
-// or decode (keys across the lanes), with any tile shape and score layout, on any ISA. Scratch and padding start as
-// garbage, so that what is read before it is written shows. Tests only.
+// Runs tile programs over a region of (b, h, q, kv), tile by tile, the way kernels will: prefill
+// (queries across the lanes) or decode (keys across the lanes), with any tile shape and score
+// layout, on any ISA. Scratch and padding start as garbage, so that what is read before it is
+// written shows. Tests only.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -42,10 +43,12 @@ struct TileResult {
 /// The score of an element before the mod.
 using ScoreAt = std::function<double(std::int64_t h, std::int64_t q, std::int64_t kv)>;
 
-/// One batch entry (extents.b.first must be its number), all heads and positions of `region`; the program is compiled for
-/// `extents`. Without a score mod and with `mask_only`, only `visible` is filled.
+/// One batch entry (extents.b.first must be its number), all heads and positions of `region`; the
+/// program is compiled for `extents`. Without a score mod and with `mask_only`, only `visible` is
+/// filled.
 TileResult run_tiles(const formula::CompileRequest& request, const formula::Rectangle& extents,
-                     const formula::Rectangle& region, const ScoreAt& score, const TileRunOptions& options);
+                     const formula::Rectangle& region, const ScoreAt& score,
+                     const TileRunOptions& options);
 
 /// Same bits; all NaNs are equal.
 bool same_bits(double a, double b);
