@@ -53,42 +53,102 @@ struct ModLane {
   }
 };
 
-// clang-format off
-struct FloatCopy { static HWY_INLINE V apply(V a) { return a; } static HWY_INLINE double apply(double a) { return a; } };
-struct FloatNeg { static HWY_INLINE V apply(V a) { return neg(a); } static HWY_INLINE double apply(double a) { return -a; } };
-struct FloatAbs { static HWY_INLINE V apply(V a) { return abs(a); } static HWY_INLINE double apply(double a) { return std::fabs(a); } };
-struct FloatSign { static HWY_INLINE V apply(V a) { return sign(a); } static HWY_INLINE double apply(double a) { return a > 0 ? 1 : a < 0 ? -1 : a + 0.0; } };
-struct FloatFloor { static HWY_INLINE V apply(V a) { return floor(a); } static HWY_INLINE double apply(double a) { return std::floor(a); } };
-struct FloatCeil { static HWY_INLINE V apply(V a) { return ceil(a); } static HWY_INLINE double apply(double a) { return std::ceil(a); } };
-struct FloatRound { static HWY_INLINE V apply(V a) { return round(a); } static HWY_INLINE double apply(double a) { return std::nearbyint(a); } };
-struct FloatTrunc { static HWY_INLINE V apply(V a) { return trunc(a); } static HWY_INLINE double apply(double a) { return std::trunc(a); } };
-struct FloatExp { static HWY_INLINE V apply(V a) { return exp(a); } static HWY_INLINE double apply(double a) { return std::exp(a); } };
-struct FloatExp2 { static HWY_INLINE V apply(V a) { return exp2(a); } static HWY_INLINE double apply(double a) { return std::exp2(a); } };
-struct FloatExpm1 { static HWY_INLINE V apply(V a) { return expm1(a); } static HWY_INLINE double apply(double a) { return std::expm1(a); } };
-struct FloatLog { static HWY_INLINE V apply(V a) { return log(a); } static HWY_INLINE double apply(double a) { return std::log(a); } };
-struct FloatLog2 { static HWY_INLINE V apply(V a) { return log2(a); } static HWY_INLINE double apply(double a) { return std::log2(a); } };
-struct FloatLog1p { static HWY_INLINE V apply(V a) { return log1p(a); } static HWY_INLINE double apply(double a) { return std::log1p(a); } };
-struct FloatSqrt { static HWY_INLINE V apply(V a) { return sqrt(a); } static HWY_INLINE double apply(double a) { return std::sqrt(a); } };
-struct FloatRsqrt { static HWY_INLINE V apply(V a) { return rsqrt(a); } static HWY_INLINE double apply(double a) { return 1 / std::sqrt(a); } };
-struct FloatSin { static HWY_INLINE V apply(V a) { return sin(a); } static HWY_INLINE double apply(double a) { return std::sin(a); } };
-struct FloatCos { static HWY_INLINE V apply(V a) { return cos(a); } static HWY_INLINE double apply(double a) { return std::cos(a); } };
-struct FloatTanh { static HWY_INLINE V apply(V a) { return tanh(a); } static HWY_INLINE double apply(double a) { return std::tanh(a); } };
-struct FloatSigmoid { static HWY_INLINE V apply(V a) { return sigmoid(a); } static HWY_INLINE double apply(double a) { return 1 / (1 + std::exp(-a)); } };
-struct FloatErf { static HWY_INLINE V apply(V a) { return erf(a); } static HWY_INLINE double apply(double a) { return std::erf(a); } };
-struct FloatRelu { static HWY_INLINE V apply(V a) { return relu(a); } static HWY_INLINE double apply(double a) { return 0 > a ? 0 : a; } };
-struct FloatGelu { static HWY_INLINE V apply(V a) { return gelu(a); } static HWY_INLINE double apply(double a) { return a * 0.5 * std::erfc(a * -0.70710678118654752440); } };
-struct FloatGeluTanh { static HWY_INLINE V apply(V a) { return gelu_tanh(a); } static HWY_INLINE double apply(double a) { return 0.5 * a * (1 + std::tanh(0.79788456080286535588 * (a + 0.044715 * a * a * a))); } };
-struct FloatSilu { static HWY_INLINE V apply(V a) { return silu(a); } static HWY_INLINE double apply(double a) { return a / (1 + std::exp(-a)); } };
-struct FloatSoftplus { static HWY_INLINE V apply(V a) { return softplus(a); } static HWY_INLINE double apply(double a) { return (0 > a ? 0 : a) + std::log1p(std::exp(-std::fabs(a))); } };
+// What has no function of its own.
+HWY_INLINE V add(V a, V b) { return hn::Add(a, b); }
+HWY_INLINE double add(double a, double b) { return a + b; }
+HWY_INLINE V sub(V a, V b) { return hn::Sub(a, b); }
+HWY_INLINE double sub(double a, double b) { return a - b; }
+HWY_INLINE V mul(V a, V b) { return hn::Mul(a, b); }
+HWY_INLINE double mul(double a, double b) { return a * b; }
+HWY_INLINE V div(V a, V b) { return hn::Div(a, b); }
+HWY_INLINE double div(double a, double b) { return a / b; }
 
-struct FloatAdd { static HWY_INLINE V apply(V a, V b) { return hn::Add(a, b); } static HWY_INLINE double apply(double a, double b) { return a + b; } };
-struct FloatSub { static HWY_INLINE V apply(V a, V b) { return hn::Sub(a, b); } static HWY_INLINE double apply(double a, double b) { return a - b; } };
-struct FloatMul { static HWY_INLINE V apply(V a, V b) { return hn::Mul(a, b); } static HWY_INLINE double apply(double a, double b) { return a * b; } };
-struct FloatDiv { static HWY_INLINE V apply(V a, V b) { return hn::Div(a, b); } static HWY_INLINE double apply(double a, double b) { return a / b; } };
-struct FloatPow { static HWY_INLINE V apply(V a, V b) { return pow(a, b); } static HWY_INLINE double apply(double a, double b) { return std::pow(a, b); } };
-struct FloatMin { static HWY_INLINE V apply(V a, V b) { return minimum(a, b); } static HWY_INLINE double apply(double a, double b) { return a != a || a < b ? a : b; } };
-struct FloatMax { static HWY_INLINE V apply(V a, V b) { return maximum(a, b); } static HWY_INLINE double apply(double a, double b) { return a != a || a > b ? a : b; } };
-// clang-format on
+// The f64 twins of kernels/math, one number at a time.
+HWY_INLINE double neg(double a) { return -a; }
+HWY_INLINE double abs(double a) { return std::fabs(a); }
+HWY_INLINE double sign(double a) { return a > 0 ? 1 : a < 0 ? -1 : a + 0.0; }
+HWY_INLINE double floor(double a) { return std::floor(a); }
+HWY_INLINE double ceil(double a) { return std::ceil(a); }
+HWY_INLINE double round(double a) { return std::nearbyint(a); }
+HWY_INLINE double trunc(double a) { return std::trunc(a); }
+HWY_INLINE double exp(double a) { return std::exp(a); }
+HWY_INLINE double exp2(double a) { return std::exp2(a); }
+HWY_INLINE double expm1(double a) { return std::expm1(a); }
+HWY_INLINE double log(double a) { return std::log(a); }
+HWY_INLINE double log2(double a) { return std::log2(a); }
+HWY_INLINE double log1p(double a) { return std::log1p(a); }
+HWY_INLINE double sqrt(double a) { return std::sqrt(a); }
+HWY_INLINE double rsqrt(double a) { return 1 / std::sqrt(a); }
+HWY_INLINE double sin(double a) { return std::sin(a); }
+HWY_INLINE double cos(double a) { return std::cos(a); }
+HWY_INLINE double tanh(double a) { return std::tanh(a); }
+HWY_INLINE double sigmoid(double a) { return 1 / (1 + std::exp(-a)); }
+HWY_INLINE double erf(double a) { return std::erf(a); }
+HWY_INLINE double relu(double a) { return 0 > a ? 0 : a; }
+HWY_INLINE double gelu(double a) { return a * 0.5 * std::erfc(a * -0.70710678118654752440); }
+HWY_INLINE double gelu_tanh(double a) {
+  return 0.5 * a * (1 + std::tanh(0.79788456080286535588 * (a + 0.044715 * a * a * a)));
+}
+HWY_INLINE double silu(double a) { return a / (1 + std::exp(-a)); }
+HWY_INLINE double softplus(double a) {
+  return (0 > a ? 0 : a) + std::log1p(std::exp(-std::fabs(a)));
+}
+HWY_INLINE double pow(double a, double b) { return std::pow(a, b); }
+HWY_INLINE double minimum(double a, double b) { return a != a || a < b ? a : b; }
+HWY_INLINE double maximum(double a, double b) { return a != a || a > b ? a : b; }
+
+// Functors over both: vectors of f32 and single f64.
+#define QUIRE_UNARY_FUNCTOR(Functor, function)                       \
+  struct Functor {                                                   \
+    static HWY_INLINE V apply(V a) { return function(a); }           \
+    static HWY_INLINE double apply(double a) { return function(a); } \
+  };
+#define QUIRE_BINARY_FUNCTOR(Functor, function)                                   \
+  struct Functor {                                                                \
+    static HWY_INLINE V apply(V a, V b) { return function(a, b); }                \
+    static HWY_INLINE double apply(double a, double b) { return function(a, b); } \
+  };
+
+struct FloatCopy {
+  template <class T>
+  static HWY_INLINE T apply(T a) {
+    return a;
+  }
+};
+QUIRE_UNARY_FUNCTOR(FloatNeg, neg)
+QUIRE_UNARY_FUNCTOR(FloatAbs, abs)
+QUIRE_UNARY_FUNCTOR(FloatSign, sign)
+QUIRE_UNARY_FUNCTOR(FloatFloor, floor)
+QUIRE_UNARY_FUNCTOR(FloatCeil, ceil)
+QUIRE_UNARY_FUNCTOR(FloatRound, round)
+QUIRE_UNARY_FUNCTOR(FloatTrunc, trunc)
+QUIRE_UNARY_FUNCTOR(FloatExp, exp)
+QUIRE_UNARY_FUNCTOR(FloatExp2, exp2)
+QUIRE_UNARY_FUNCTOR(FloatExpm1, expm1)
+QUIRE_UNARY_FUNCTOR(FloatLog, log)
+QUIRE_UNARY_FUNCTOR(FloatLog2, log2)
+QUIRE_UNARY_FUNCTOR(FloatLog1p, log1p)
+QUIRE_UNARY_FUNCTOR(FloatSqrt, sqrt)
+QUIRE_UNARY_FUNCTOR(FloatRsqrt, rsqrt)
+QUIRE_UNARY_FUNCTOR(FloatSin, sin)
+QUIRE_UNARY_FUNCTOR(FloatCos, cos)
+QUIRE_UNARY_FUNCTOR(FloatTanh, tanh)
+QUIRE_UNARY_FUNCTOR(FloatSigmoid, sigmoid)
+QUIRE_UNARY_FUNCTOR(FloatErf, erf)
+QUIRE_UNARY_FUNCTOR(FloatRelu, relu)
+QUIRE_UNARY_FUNCTOR(FloatGelu, gelu)
+QUIRE_UNARY_FUNCTOR(FloatGeluTanh, gelu_tanh)
+QUIRE_UNARY_FUNCTOR(FloatSilu, silu)
+QUIRE_UNARY_FUNCTOR(FloatSoftplus, softplus)
+QUIRE_BINARY_FUNCTOR(FloatAdd, add)
+QUIRE_BINARY_FUNCTOR(FloatSub, sub)
+QUIRE_BINARY_FUNCTOR(FloatMul, mul)
+QUIRE_BINARY_FUNCTOR(FloatDiv, div)
+QUIRE_BINARY_FUNCTOR(FloatPow, pow)
+QUIRE_BINARY_FUNCTOR(FloatMin, minimum)
+QUIRE_BINARY_FUNCTOR(FloatMax, maximum)
+#undef QUIRE_UNARY_FUNCTOR
+#undef QUIRE_BINARY_FUNCTOR
 
 // The last instruction of an f64 program.
 template <class A, TileFinish kFinish>

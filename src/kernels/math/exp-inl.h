@@ -1,5 +1,6 @@
-// exp2 and exp over the whole range: subnormal results, 0 and inf where libm has them. ulp in the
-// worst case. Not the softmax's exponential, which is exp2_softmax-inl.h. Kernels layer.
+// exp2 and exp over the whole range, with subnormal results, 0 and inf where libm has them: 0.88
+// ulp and 1.02 ulp in the worst case. Not the softmax's exponential (exp2_softmax-inl.h). Kernels
+// layer.
 #pragma once
 #include "kernels/math/minmax-inl.h"
 #include "kernels/math/pow2-inl.h"

@@ -1,4 +1,6 @@
-// tanh over the whole range. Kernels layer.
+// tanh over the whole range: 1.94 ulp in the worst case; -0 stays -0. 18 operations and a true
+// division: a rational function saves four of them and has 3 ulp, and hn::ApproximateReciprocal has
+// other bits on every ISA. Kernels layer.
 #pragma once
 #include "kernels/math/minmax-inl.h"
 #include "kernels/math/pow2-inl.h"

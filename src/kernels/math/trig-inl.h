@@ -1,6 +1,6 @@
-// sin and cos for every float. Up to |x| = 2^17 by Cody and Waite's reduction; a vector with a
-// larger lane takes libm's double functions for those lanes (their value does not depend on the
-// vector). Kernels layer.
+// sin and cos of every float: SINULP and COSULP ulp in the worst case; NaN at inf. Up to |x| = 2^17
+// by Cody and Waite's reduction; larger lanes are replaced, one by one, by libm's double functions,
+// whose value does not depend on the ISA. Kernels layer.
 #pragma once
 #include <cmath>
 
@@ -30,7 +30,7 @@ HWY_INLINE V sin_reduced(V a, V n) {
   return fma(u, r, r);
 }
 
-// The lowest bit of n as a sign; n + 2^23 * 1.5.
+// The lowest bit of n as a sign, from n + 2^23 * 1.5.
 HWY_INLINE V parity_sign(V shifted) {
   return hn::BitCast(kF32, hn::ShiftLeft<31>(hn::BitCast(kI32, shifted)));
 }
