@@ -2,6 +2,7 @@
 // the numbers mean is the views' affair. Public; tensor layer.
 #pragma once
 #include <array>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -33,8 +34,14 @@ class QUIRE_API Shape {
   int64_t* end() noexcept { return values_.data() + rank_; }
 
   // Unchecked but for an assertion: axis < rank().
-  int64_t operator[](size_t axis) const noexcept { return values_[axis]; }
-  int64_t& operator[](size_t axis) noexcept { return values_[axis]; }
+  int64_t operator[](size_t axis) const noexcept {
+    assert(axis < rank_);
+    return values_[axis];
+  }
+  int64_t& operator[](size_t axis) noexcept {
+    assert(axis < rank_);
+    return values_[axis];
+  }
 
   void push_back(int64_t value);            // throws Error beyond kMaxRank
   void insert(size_t axis, int64_t value);  // axis <= rank(); throws Error beyond kMaxRank
@@ -46,8 +53,7 @@ class QUIRE_API Shape {
   }
 
  private:
-  std::array<int64_t, kMaxRank>
-      values_{};  // those at rank_ and beyond are 0, so that == may compare all
+  std::array<int64_t, kMaxRank> values_{};  // 0 from rank_ on, so that == may compare all
   size_t rank_ = 0;
 };
 

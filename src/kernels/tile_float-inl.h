@@ -156,7 +156,7 @@ void finish_f64(const TileArgs& args) noexcept {
   for (int panel = 0; panel < args.panels; ++panel) {
     PanelCursor at(args, panel);
     double* max = static_cast<double*>(args.max) + panel * kPanelLanes;
-    for (int64_t r = 0; r < args.rows; ++r, at.next(args)) {
+    for (int64_t r = 0; r < at.rows; ++r, at.next()) {
       uint16_t visible = 0xffff;
       if constexpr (kFinish == TileFinish::kMaskedScore) std::memcpy(&visible, at.visible, 2);
       double result[kPanelLanes];

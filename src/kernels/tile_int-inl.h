@@ -171,7 +171,7 @@ void check_index(const TileArgs& args) noexcept {
   bool outside = false;
   for (int panel = 0; panel < args.panels; ++panel) {
     PanelCursor at(args, panel);
-    for (int64_t r = 0; r < args.rows; ++r, at.next(args)) {
+    for (int64_t r = 0; r < at.rows; ++r, at.next()) {
       const size_t valid = valid_lanes(args, panel, r);
       T result[kPanelLanes];
       T bad = 0;
@@ -194,7 +194,7 @@ void check_divisor(const TileArgs& args) noexcept {
   bool zero = false;
   for (int panel = 0; panel < args.panels; ++panel) {
     PanelCursor at(args, panel);
-    for (int64_t r = 0; r < args.rows; ++r, at.next(args)) {
+    for (int64_t r = 0; r < at.rows; ++r, at.next()) {
       const size_t valid = valid_lanes(args, panel, r);
       for (size_t j = 0; j < valid; ++j) zero |= A::template lane<T>(at.a, j) == 0;
     }
@@ -210,7 +210,7 @@ void iota(const TileArgs& args) noexcept {
   const uint64_t step = static_cast<uint64_t>(args.lane_step);
   for (int panel = 0; panel < args.panels; ++panel) {
     PanelCursor at(args, panel);
-    for (int64_t r = 0; r < args.rows; ++r, at.next(args)) {
+    for (int64_t r = 0; r < at.rows; ++r, at.next()) {
       const uint64_t start = base +
                              static_cast<uint64_t>(r) * static_cast<uint64_t>(args.row_step) +
                              static_cast<uint64_t>(panel * kPanelLanes) * step;
@@ -227,7 +227,7 @@ void iota(const TileArgs& args) noexcept {
 inline void copy_list(const TileArgs& args) noexcept {
   for (int panel = 0; panel < args.panels; ++panel) {
     PanelCursor at(args, panel);
-    for (int64_t r = 0; r < args.rows; ++r, at.next(args)) {
+    for (int64_t r = 0; r < at.rows; ++r, at.next()) {
       const size_t valid = valid_lanes(args, panel, r);
       int64_t result[kPanelLanes] = {};
       for (size_t j = 0; j < valid; ++j)
@@ -244,7 +244,7 @@ void constant(const TileArgs& args) noexcept {
   std::memcpy(&value, &args.instruction->imm, sizeof(T));
   for (int panel = 0; panel < args.panels; ++panel) {
     PanelCursor at(args, panel);
-    for (int64_t r = 0; r < args.rows; ++r, at.next(args)) {
+    for (int64_t r = 0; r < at.rows; ++r, at.next()) {
       T result[kPanelLanes];
       for (size_t j = 0; j < kPanelLanes; ++j) result[j] = value;
       store_panel(at.out, result);

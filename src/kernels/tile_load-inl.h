@@ -5,6 +5,7 @@
 #pragma once
 #include "kernels/fma-inl.h"
 #include "kernels/tile_int-inl.h"
+#include "kernels/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
@@ -78,7 +79,7 @@ template <class T, class E, class Offset>
 HWY_INLINE void gather_rows(const TileArgs& args, const void* data) {
   for (int panel = 0; panel < args.panels; ++panel) {
     PanelCursor at(args, panel);
-    for (int64_t r = 0; r < args.rows; ++r, at.next(args)) {
+    for (int64_t r = 0; r < at.rows; ++r, at.next()) {
       T result[kPanelLanes];
       gather_panel<T, E>(data, reinterpret_cast<const Offset*>(at.a), valid_lanes(args, panel, r),
                          result);
@@ -100,15 +101,43 @@ HWY_INLINE void strided_panel(const void* data, int64_t start, int64_t step, siz
     result[j] = j < valid ? element<T, E>(data, start + static_cast<int64_t>(j) * step) : T{0};
 }
 
+// As many rows as come in fours, of full panels, where the *rows* are contiguous in memory:
+// bias[q_idx, kv_idx] with queries across the lanes. Returns how many it did.
+template <class T, class E>
+HWY_INLINE int64_t transposed_rows([[maybe_unused]] const E* from,
+                                   [[maybe_unused]] const TileArgs& args,
+                                   [[maybe_unused]] const PanelCursor& at,
+                                   [[maybe_unused]] size_t valid) {
+  int64_t r = 0;
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (std::is_same_v<T, float> && std::is_same_v<E, float>) {
+    if (args.row_step != 1 || valid != kPanelLanes) return 0;
+    for (; r + 4 <= at.rows; r += 4)
+      for (size_t v = 0; v < kPanelVectors; ++v)
+        transpose_4(from + r + static_cast<ptrdiff_t>(v * kLanes) * args.lane_step, args.lane_step,
+                    at.out + r * at.out_row + static_cast<ptrdiff_t>(v * kLanes * sizeof(float)),
+                    at.out_row);
+  }
+#endif
+  return r;
+}
+
 template <class T, class E>
 HWY_INLINE void strided_rows(const TileArgs& args, const void* data) {
   const int64_t base = *reinterpret_cast<const int64_t*>(args.a) + args.first;
   for (int panel = 0; panel < args.panels; ++panel) {
+    const int64_t first = base + panel * kPanelLanes * args.lane_step;
     PanelCursor at(args, panel);
-    for (int64_t r = 0; r < args.rows; ++r, at.next(args)) {
+    int64_t r = 0;
+    if constexpr (std::is_same_v<E, float>) {
+      const size_t valid = args.valid_step == 0 ? valid_lanes(args, panel, 0) : 0;
+      r = transposed_rows<T>(static_cast<const float*>(data) + first, args, at, valid);
+      at.out += r * at.out_row;
+    }
+    for (; r < at.rows; ++r, at.out += at.out_row) {
       T result[kPanelLanes];
-      const int64_t start = base + r * args.row_step + panel * kPanelLanes * args.lane_step;
-      strided_panel<T, E>(data, start, args.lane_step, valid_lanes(args, panel, r), result);
+      strided_panel<T, E>(data, first + r * args.row_step, args.lane_step,
+                          valid_lanes(args, panel, r), result);
       store_panel(at.out, result);
     }
   }
@@ -234,7 +263,7 @@ void trailing_chain(const TileArgs& args) noexcept {
       args.buffers[kDot ? args.instruction->other_buffer : args.instruction->buffer];
   for (int panel = 0; panel < args.panels; ++panel) {
     PanelCursor at(args, panel);
-    for (int64_t r = 0; r < args.rows; ++r, at.next(args)) {
+    for (int64_t r = 0; r < at.rows; ++r, at.next()) {
       const size_t valid = valid_lanes(args, panel, r);
       T acc[kPanelLanes] = {}, x[kPanelLanes], y[kPanelLanes];
       for (T& one : y) one = T{1};

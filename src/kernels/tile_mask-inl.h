@@ -53,7 +53,7 @@ void compare(const TileArgs& args) noexcept {
   constexpr size_t kN = hn::MaxLanes(Tag<T>());
   for (int panel = 0; panel < args.panels; ++panel) {
     PanelCursor at(args, panel);
-    for (int64_t r = 0; r < args.rows; ++r, at.next(args)) {
+    for (int64_t r = 0; r < at.rows; ++r, at.next()) {
       uint32_t bits = 0;
       QUIRE_UNROLL for (size_t v = 0; v < kPanelLanes / kN; ++v) bits |=
           bits_of(d, Operation::apply(operand<A, T>(at.a, v), operand<B, T>(at.b, v))) << (v * kN);
@@ -70,7 +70,7 @@ void select(const TileArgs& args) noexcept {
   constexpr size_t kN = hn::MaxLanes(Tag<T>());
   for (int panel = 0; panel < args.panels; ++panel) {
     PanelCursor at(args, panel);
-    for (int64_t r = 0; r < args.rows; ++r, at.next(args))
+    for (int64_t r = 0; r < at.rows; ++r, at.next())
       QUIRE_UNROLL for (size_t v = 0; v < kPanelLanes / kN; ++v) hn::StoreU(
           hn::IfThenElse(mask_at(d, at.c, v), operand<A, T>(at.a, v), operand<B, T>(at.b, v)), d,
           reinterpret_cast<T*>(at.out) + v * kN);
@@ -116,16 +116,20 @@ inline void expand_rows(const TileArgs& args) noexcept {
     put_word(args.out + r * args.out_row,
              uint64_t{0} - (word_at(args.a + r / 64 * 8) >> (r % 64) & 1));
 }
-// Row r of group g takes the 64 bits of the window that begin at rows - 1 - r + 64 g.
+// Row r of group g takes the 64 bits of the window that begin at rows - 1 - r + 64 g. Walked by
+// words of the window: all rows that begin in one word need it and the next, shifted one further
+// each.
 inline void expand_diagonals(const TileArgs& args) noexcept {
-  const int64_t groups = args.first;
-  for (int64_t r = 0; r < args.rows; ++r) {
-    const int64_t from = args.rows - 1 - r;
-    const int shift = static_cast<int>(from % 64);
-    for (int64_t g = 0; g < groups; ++g) {
+  const int64_t groups = args.first, rows = args.rows;
+  const ptrdiff_t step = args.out_row;
+  for (int64_t g = 0; g < groups; ++g) {
+    for (int64_t from = 0; from < rows; from += 64) {
       const char* word = args.a + (from / 64 + g) * 8;
-      const uint64_t low = word_at(word) >> shift, high = word_at(word + 8) << 1 << (63 - shift);
-      put_word(args.out + r * args.out_row + g * 8, low | high);
+      const uint64_t low = word_at(word), high = word_at(word + 8) << 1;
+      const int64_t count = rows - from < 64 ? rows - from : 64;
+      char* out = args.out + (rows - 1 - from) * step + g * 8;
+      for (int64_t shift = 0; shift < count; ++shift)
+        put_word(out - shift * step, low >> shift | high << (63 - shift));
     }
   }
 }

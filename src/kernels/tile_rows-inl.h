@@ -36,7 +36,8 @@ struct PerRow {
   }
 };
 
-// The operands of one panel, advanced row by row. Copied field by field: a vector reload of
+// The operands of one panel, advanced row by row. Steps and count are copies, field by field:
+// through the arguments they would be loaded again after every store, and a vector copy of
 // just-stored scalars stalls.
 struct PanelCursor {
   const char* a;
@@ -44,18 +45,26 @@ struct PanelCursor {
   const char* c;
   char* out;
   const char* visible;
+  const ptrdiff_t a_row, b_row, c_row, out_row, visible_row;
+  const int64_t rows;
   HWY_INLINE PanelCursor(const TileArgs& args, int panel)
       : a(args.a + panel * args.a_panel),
         b(args.b + panel * args.b_panel),
         c(args.c + panel * (kPanelLanes / 8)),
         out(args.out + panel * args.out_panel),
-        visible(args.visible + panel * (kPanelLanes / 8)) {}
-  HWY_INLINE void next(const TileArgs& args) {
-    a += args.a_row;
-    b += args.b_row;
-    c += args.c_row;
-    out += args.out_row;
-    visible += args.visible_row;
+        visible(args.visible + panel * (kPanelLanes / 8)),
+        a_row(args.a_row),
+        b_row(args.b_row),
+        c_row(args.c_row),
+        out_row(args.out_row),
+        visible_row(args.visible_row),
+        rows(args.rows) {}
+  HWY_INLINE void next() {
+    a += a_row;
+    b += b_row;
+    c += c_row;
+    out += out_row;
+    visible += visible_row;
   }
 };
 
@@ -112,7 +121,7 @@ void float_unary(const TileArgs& args) noexcept {
   for (int panel = 0; panel < args.panels; ++panel) {
     PanelCursor at(args, panel);
     Finish<kFinish> finish(args, panel);
-    for (int64_t r = 0; r < args.rows; ++r, at.next(args))
+    for (int64_t r = 0; r < at.rows; ++r, at.next())
       QUIRE_UNROLL for (size_t v = 0; v < kPanelVectors; ++v)
           finish.store(at, v, Operation::apply(PerLane::vector(at.a, v)));
     finish.done(args, panel);
@@ -125,7 +134,7 @@ void float_binary(const TileArgs& args) noexcept {
   for (int panel = 0; panel < args.panels; ++panel) {
     PanelCursor at(args, panel);
     Finish<kFinish> finish(args, panel);
-    for (int64_t r = 0; r < args.rows; ++r, at.next(args))
+    for (int64_t r = 0; r < at.rows; ++r, at.next())
       QUIRE_UNROLL for (size_t v = 0; v < kPanelVectors; ++v)
           finish.store(at, v, Operation::apply(A::vector(at.a, v), B::vector(at.b, v)));
     finish.done(args, panel);
@@ -138,7 +147,7 @@ void float_select(const TileArgs& args) noexcept {
   for (int panel = 0; panel < args.panels; ++panel) {
     PanelCursor at(args, panel);
     Finish<kFinish> finish(args, panel);
-    for (int64_t r = 0; r < args.rows; ++r, at.next(args))
+    for (int64_t r = 0; r < at.rows; ++r, at.next())
       QUIRE_UNROLL for (size_t v = 0; v < kPanelVectors; ++v) finish.store(
           at, v, hn::IfThenElse(mask_at(kF32, at.c, v), A::vector(at.a, v), B::vector(at.b, v)));
     finish.done(args, panel);
@@ -151,7 +160,7 @@ void float_fill(const TileArgs& args) noexcept {
   for (int panel = 0; panel < args.panels; ++panel) {
     PanelCursor at(args, panel);
     Finish<kFinish> finish(args, panel);
-    for (int64_t r = 0; r < args.rows; ++r, at.next(args))
+    for (int64_t r = 0; r < at.rows; ++r, at.next())
       QUIRE_UNROLL for (size_t v = 0; v < kPanelVectors; ++v)
           finish.store(at, v, PerRow::vector(at.a, v));
     finish.done(args, panel);
@@ -168,7 +177,7 @@ template <class Operation, class In, class Out>
 void lanes_unary(const TileArgs& args) noexcept {
   for (int panel = 0; panel < args.panels; ++panel) {
     PanelCursor at(args, panel);
-    for (int64_t r = 0; r < args.rows; ++r, at.next(args)) {
+    for (int64_t r = 0; r < at.rows; ++r, at.next()) {
       Out result[kPanelLanes];
       for (size_t j = 0; j < kPanelLanes; ++j)
         result[j] = Operation::apply(PerLane::lane<In>(at.a, j));
@@ -180,7 +189,7 @@ template <class Operation, class In, class Out, class A, class B>
 void lanes_binary(const TileArgs& args) noexcept {
   for (int panel = 0; panel < args.panels; ++panel) {
     PanelCursor at(args, panel);
-    for (int64_t r = 0; r < args.rows; ++r, at.next(args)) {
+    for (int64_t r = 0; r < at.rows; ++r, at.next()) {
       Out result[kPanelLanes];
       for (size_t j = 0; j < kPanelLanes; ++j)
         result[j] = Operation::apply(A::template lane<In>(at.a, j), B::template lane<In>(at.b, j));
