@@ -26,8 +26,8 @@ struct Buffers {
   Buffer column{std::vector<float>(2048, 0.125f), {.name = "column"}};
 };
 
-// Twelve operations: two choices, two buffers by position, a slope per head, a square root,
-// remainders, a sigmoid.
+// Twelve operations of the kinds mods are made of (22 values with their index arithmetic): two
+// choices, two buffers by position, a slope per head, a square root, remainders, a sigmoid.
 ScoreMod twelve(const Buffers& buffers) {
   return [&](auto score, auto, auto h, auto q, auto kv) {
     const auto distance = abs(kv - q);

@@ -22,10 +22,8 @@ struct Arguments {
 };
 
 [[noreturn]] void bad_buffer(const std::string& text) {
-  throw Error(
-      ErrorKind::value,
-      fmt::format("[explain] --buffer must look like doc=i64[2048] or table=f32[8, 64]; got '{}'",
-                  text));
+  throw CLI::ValidationError(
+      "--buffer", fmt::format("must look like doc=i64[2048] or table=f32[8, 64]; got '{}'", text));
 }
 
 // "doc=i64[2048]"
@@ -71,7 +69,9 @@ void add_explain(CLI::App& app) {
       "--buffer", arguments->buffers,
       "A captured buffer, e.g. doc=i64[2048]; others that are indexed are declared as f32");
   const auto size = [&](const char* name, std::int64_t& value, const char* what) {
-    command->add_option(name, value, what)->check(CLI::PositiveNumber)->capture_default_str();
+    command->add_option(name, value, what)
+        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))
+        ->capture_default_str();
   };
   size("--batch", arguments->options.batch, "b runs below this");
   size("--heads", arguments->options.heads, "h runs below this");

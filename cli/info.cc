@@ -20,6 +20,7 @@ std::string size_text(std::int64_t bytes) {
 void print_info() {
   const CpuInfo cpu = cpu_info();
   const IsaChoice choice = isa_choice();
+  const int threads = get_num_threads();  // throws before anything is printed
   std::string isas, features;
   for (const Isa isa : available_isas())
     isas += fmt::format("{}{}", isas.empty() ? "" : " ", isa_name(isa));
@@ -30,7 +31,7 @@ void print_info() {
   fmt::print("features   {}\n", features.empty() ? "unknown" : features);
   fmt::print("isa        {} ({})\n", isa_name(choice.isa), choice.why);
   fmt::print("available  {} (force one with QUIRE_ISA)\n", isas);
-  fmt::print("threads    {} of {} CPUs (QUIRE_NUM_THREADS)\n", get_num_threads(), cpu.logical_cpus);
+  fmt::print("threads    {} of {} CPUs (QUIRE_NUM_THREADS)\n", threads, cpu.logical_cpus);
   fmt::print("caches     L1d {}, L2 {}, L3 {}\n", size_text(cpu.l1d_bytes), size_text(cpu.l2_bytes),
              size_text(cpu.l3_bytes));
 }

@@ -2,20 +2,44 @@
 // its own file.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <string>
+#include <vector>
 
 #include "commands.h"
 #include "quire/error.h"
 
+namespace {
+
+// A formula may begin with a minus: "-score" is no option. It goes behind `--`, where CLI11 takes
+// no options.
+std::vector<std::string> arguments(int argc, char** argv) {
+  std::vector<std::string> options, formulas;
+  for (int i = 1; i < argc; ++i) {
+    const std::string text = argv[i];
+    const bool formula = text.size() > 2 && text[0] == '-' && text[1] != '-';
+    (formula ? formulas : options).push_back(text);
+  }
+  if (!formulas.empty()) options.push_back("--");
+  options.insert(options.end(), formulas.begin(), formulas.end());
+  return {options.rbegin(), options.rend()};  // CLI11 wants them backwards
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
-  CLI::App app{"Programmable attention for CPUs: look at formulas and at this machine."};
+  CLI::App app{"Programmable attention for CPUs: look at formulas and at this machine.", "quire"};
   app.set_version_flag("--version", QUIRE_VERSION);
   app.require_subcommand(1);
   app.footer(
       "Exit codes: 0 done, 1 the formula or the machine is at fault, 2 the command line is.");
   quire::cli::add_info(app);
   quire::cli::add_explain(app);
+  if (argc > 1 && argv[1][0] != '-' && app.get_subcommand_no_throw(argv[1]) == nullptr) {
+    std::fprintf(stderr, "quire: there is no command '%s'; try quire --help\n", argv[1]);
+    return 2;
+  }
   try {
-    app.parse(argc, argv);
+    app.parse(arguments(argc, argv));
   } catch (const CLI::Success& asked) {  // --help, --version
     return app.exit(asked);
   } catch (const CLI::ParseError& wrong) {

@@ -263,8 +263,8 @@ std::string Listing::text() {
   if (!program_.has_score && program_.has_mask)
     lines += fmt::format("  {:<9} {:<8} = {}\n", "result", "mask", place(program_.mask));
   lines += fmt::format(
-      "  {} bytes of scratch a thread; {} rows at a time per element; {} checked reads or "
-      "divisions\n",
+      "  {} bytes of scratch a thread; {} rows at a time per element; checks of reads and "
+      "divisions: {}\n",
       program_.scratch_bytes, program_.chunk_rows, program_.checks.size());
   return lines;
 }

@@ -237,9 +237,7 @@ bool Emitter::can_finish(LowId id) const {
   if (node.is_score || node.value_class != TileClass::kElement ||
       options_.precision == Precision::kF64)
     return false;
-  const bool plain =
-      node.op <= TileOp::kMaxF && node.op != TileOp::kFloorDivF && node.op != TileOp::kModF;
-  return (plain || node.op == TileOp::kSelectF) && uses_[static_cast<std::size_t>(id)] == 1;
+  return kernels::finishes(node.op) && uses_[static_cast<std::size_t>(id)] == 1;
 }
 
 void Emitter::emit_final(LowId score) {

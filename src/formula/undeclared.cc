@@ -1,7 +1,10 @@
 // Reading a text whose buffers are not all given: names that are indexed become declared buffers.
 // Formula layer.
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,105 +21,123 @@ using namespace formula;
 namespace {
 
 struct Undeclared {
-  int rank = 0;          // of the first use
-  int trailing = 0;      // further axes of unknown size, for sum and dot
-  bool integer = false;  // stands inside of an index
+  int rank = 0;           // indices behind the name, the most of all uses
+  bool trailing = false;  // stands in sum or dot, which add over one axis more
+  bool integer = false;   // stands inside of an index
+};
+using Missing = std::map<std::string, Undeclared, std::less<>>;
+
+// Walks the tokens and keeps, for every open bracket, what it belongs to.
+class Scan {
+ public:
+  Scan(std::string_view text, const NamedBuffers& buffers) : tokens_(text) {
+    for (const auto& [name, buffer] : buffers) known_.insert(name);
+  }
+
+  Missing run() {
+    for (; tokens_.token().kind != Token::Kind::kEnd; tokens_.advance()) take(tokens_.token());
+    return std::move(missing_);
+  }
+
+ private:
+  // A name and the indices given to it so far; both of the token before this one.
+  struct Chain {
+    std::string name;
+    int indices = 0;
+  };
+  struct Open {
+    Chain chain;  // `[` behind a name; empty for other brackets
+    int commas = 0;
+    bool reduces = false;  // sum( or dot(
+  };
+
+  bool in_index() const {
+    return std::any_of(open_.begin(), open_.end(),
+                       [](const Open& o) { return !o.chain.name.empty(); });
+  }
+  bool in_reduction() const { return !open_.empty() && open_.back().reduces; }
+
+  void take(const Token& token) {
+    Chain next;
+    const bool was_reduction = word_ == "sum" || word_ == "dot";
+    word_ = token.kind == Token::Kind::kName ? token.text : std::string_view();
+    if (token.kind == Token::Kind::kName && is_free_name(token.text) &&
+        !known_.contains(token.text)) {
+      next.name = std::string(token.text);
+      const bool indexed = tokens_.following().is("[");
+      if (indexed || in_reduction()) note(next.name);
+    } else if (token.is("[")) {
+      open_.push_back({last_});
+    } else if (token.is("(")) {
+      open_.push_back({{}, 0, was_reduction});
+    } else if (token.is(",") && !open_.empty()) {
+      ++open_.back().commas;
+    } else if ((token.is("]") || token.is(")")) && !open_.empty()) {
+      next = close();
+    }
+    last_ = next;
+  }
+
+  void note(const std::string& name) {
+    Undeclared& buffer = missing_[name];
+    buffer.integer |= in_index();
+    buffer.trailing |= in_reduction();
+  }
+
+  // What `]` leaves behind may be indexed further: name[i][j].
+  Chain close() {
+    Open closed = open_.back();
+    open_.pop_back();
+    if (closed.chain.name.empty()) return {};
+    closed.chain.indices += closed.commas + 1;
+    if (const auto at = missing_.find(closed.chain.name); at != missing_.end())
+      at->second.rank = std::max(at->second.rank, closed.chain.indices);
+    return closed.chain;
+  }
+
+  TokenStream tokens_;
+  std::set<std::string, std::less<>> known_;
+  Missing missing_;
+  std::vector<Open> open_;
+  Chain last_;
+  std::string_view word_;
 };
 
-// Names followed by `[` that nobody declared, with the number of indices behind them.
-std::map<std::string, Undeclared> find_undeclared(std::string_view text,
-                                                  const NamedBuffers& buffers) {
-  std::map<std::string, Undeclared> found;
-  struct Open {
-    std::string name;  // of an indexed buffer; empty for other brackets
-    int commas = 0;
-    bool reduced = false;  // opened directly by sum( or dot(
-  };
-  std::vector<Open> open;
-  const auto known = [&](std::string_view name) {
-    return std::any_of(buffers.begin(), buffers.end(),
-                       [&](const auto& b) { return b.first == name; });
-  };
-  TokenStream tokens(text);
-  std::string last;  // the name directly before this token, or of a buffer whose index just closed
-  std::map<std::string, int> indices;
-  for (; tokens.token().kind != Token::Kind::kEnd; tokens.advance()) {
-    const Token& token = tokens.token();
-    std::string next;
-    if (token.kind == Token::Kind::kName && is_free_name(token.text)) {
-      next = std::string(token.text);
-      indices[next] = 0;
-    } else if (token.is("[")) {
-      const bool inside =
-          std::any_of(open.begin(), open.end(), [](const Open& o) { return !o.name.empty(); });
-      if (!last.empty() && !known(last)) {
-        Undeclared& buffer = found[last];
-        buffer.integer |= inside;
-        if (!open.empty() && open.back().reduced) buffer.trailing = 1;
-      }
-      open.push_back({last.empty() ? "?" : last});
-    } else if (token.is("(")) {
-      const bool reduced = token.place >= 3 && (text.substr(token.place - 3, 3) == "sum" ||
-                                                text.substr(token.place - 3, 3) == "dot");
-      open.push_back({"", 0, reduced});
-    } else if (token.is(",")) {
-      if (!open.empty()) ++open.back().commas;
-    } else if ((token.is("]") || token.is(")")) && !open.empty()) {
-      const Open closed = open.back();
-      open.pop_back();
-      if (!closed.name.empty() && found.contains(closed.name)) {
-        indices[closed.name] += closed.commas + 1;
-        found[closed.name].rank = std::max(found[closed.name].rank, indices[closed.name]);
-        next = closed.name;
-      }
-    }
-    last = next;
-  }
-  return found;
+NamedBuffers with_declared(const NamedBuffers& buffers, const Missing& missing,
+                           const std::map<std::string, Shape>& shapes) {
+  NamedBuffers all = buffers;
+  for (const auto& [name, use] : missing)
+    all.emplace_back(name, Buffer::declare(use.integer ? DType::i64 : DType::f32, shapes.at(name)));
+  return all;
 }
 
-// As large as the indices of all reads ask for, at least 1.
-Shape needed_shape(const Formula& formula, const std::vector<Interval>& bounds,
-                   const std::string& name, std::size_t rank, std::int64_t most) {
-  Shape shape;
-  for (std::size_t axis = 0; axis < rank; ++axis) shape.push_back(1);
-  const Graph& graph = formula.graph();
-  for (NodeId id = 0; id < static_cast<NodeId>(graph.size()); ++id) {
-    const Node& node = graph[id];
-    const auto args = graph.args(id);
-    for (std::size_t side = 0; side < 2; ++side) {
-      if (node.buffers[side] < 0 || graph.buffer(node.buffers[side]).name() != name) continue;
-      const std::size_t begin = side == 0 ? 0 : node.split;
-      const std::size_t end = node.op == Op::kDot && side == 0 ? node.split : args.size();
-      for (std::size_t i = begin; i < end; ++i) {
-        const Interval& range = bounds[static_cast<std::size_t>(args[i])];
-        const std::int64_t low =
-            range.int_lo < 0 ? (range.int_lo < -most ? most : -range.int_lo) : 0;
-        const std::int64_t high = range.int_hi >= most ? most : range.int_hi + 1;
-        shape[i - begin] = std::max({shape[i - begin], low, high});
-      }
-    }
+// Sizes grown to what the indices of one read ask for; an index nothing is known of asks for
+// nothing.
+void grow(Shape& shape, std::span<const NodeId> indices, const std::vector<Interval>& bounds) {
+  constexpr std::int64_t kFar = std::int64_t{1} << 40;
+  for (std::size_t axis = 0; axis < indices.size(); ++axis) {
+    const Interval& range = bounds[static_cast<std::size_t>(indices[axis])];
+    const bool known = range.int_lo >= -kFar && range.int_hi <= kFar;
+    shape[axis] = known ? std::max({shape[axis], -range.int_lo, range.int_hi + 1})
+                        : std::max(shape[axis], kUnknown);
   }
-  return shape;
 }
 
 }  // namespace
 
 Formula parse_undeclared(std::string_view text, const NamedBuffers& buffers,
                          const ExplainOptions& options) {
-  constexpr std::int64_t kUnknown = 64;  // a trailing axis, and an index nothing is known of
-  constexpr std::int64_t kLarge = std::int64_t{1} << 40;
-  const auto missing = find_undeclared(text, buffers);
+  const Missing missing = Scan(text, buffers).run();
   if (missing.empty()) return Formula::parse(text, buffers);
-  NamedBuffers trial = buffers;
+  // First with any sizes, to see which indices there are; then with those they ask for.
+  std::map<std::string, Shape> shapes;
   for (const auto& [name, use] : missing) {
-    Shape shape;
-    for (int axis = 0; axis < std::min(use.rank + use.trailing, static_cast<int>(kMaxRank)); ++axis)
-      shape.push_back(axis == 0 && use.rank > 0 ? kLarge : kUnknown);
-    trial.emplace_back(name, Buffer::declare(use.integer ? DType::i64 : DType::f32, shape));
+    Shape& shape = shapes[name];
+    for (int axis = 0; axis < use.rank + (use.trailing ? 1 : 0); ++axis) shape.push_back(1);
+    if (use.trailing) shape[static_cast<std::size_t>(use.rank)] = kUnknown;
   }
-  const Formula sized = Formula::parse(text, trial);
-  const Bounder bounder(sized, options.precision, {.read_buffers = false});
+  const Formula trial = Formula::parse(text, with_declared(buffers, missing, shapes));
+  const Bounder bounder(trial, options.precision, {.read_buffers = false});
   std::vector<Interval> bounds = bounder.make_scratch();
   const auto range = [](std::int64_t size) {
     return IndexRange{0, std::max<std::int64_t>(size, 1) - 1};
@@ -124,14 +145,20 @@ Formula parse_undeclared(std::string_view text, const NamedBuffers& buffers,
   bounder.bound_all(
       {range(options.batch), range(options.heads), range(options.q_len), range(options.kv_len)},
       bounds);
-  NamedBuffers all = buffers;
-  for (const auto& [name, use] : missing) {
-    Shape shape = needed_shape(sized, bounds, name, static_cast<std::size_t>(use.rank), kLarge);
-    for (std::int64_t& size : shape) size = size == kLarge ? kUnknown : size;
-    if (use.trailing != 0) shape.push_back(kUnknown);
-    all.emplace_back(name, Buffer::declare(use.integer ? DType::i64 : DType::f32, shape));
+  const Graph& graph = trial.graph();
+  for (NodeId id = 0; id < static_cast<NodeId>(graph.size()); ++id) {
+    const Node& node = graph[id];
+    if (node.op < Op::kLoad) continue;
+    const auto args = graph.args(id);
+    const std::size_t split = node.op == Op::kDot ? node.split : args.size();
+    const auto note = [&](std::int32_t buffer, std::span<const NodeId> indices) {
+      const auto at = shapes.find(graph.buffer(buffer).name());
+      if (at != shapes.end()) grow(at->second, indices, bounds);
+    };
+    note(node.buffers[0], args.first(split));
+    if (node.op == Op::kDot) note(node.buffers[1], args.subspan(split));
   }
-  return Formula::parse(text, all);
+  return Formula::parse(text, with_declared(buffers, missing, shapes));
 }
 
 }  // namespace quire

@@ -197,7 +197,7 @@ void load_int(const TileArgs& args) noexcept {
 }
 
 template <class T>
-HWY_INLINE T any_element(const TileBuffer& buffer, int64_t offset) {
+inline T any_element(const TileBuffer& buffer, int64_t offset) {
   switch (buffer.dtype) {
     case DType::f32:
       return element<T, float>(buffer.data, offset);
@@ -247,8 +247,8 @@ HWY_INLINE void chain_step(int64_t (&acc)[kPanelLanes], const int64_t (&a)[kPane
 }
 
 template <class T, class A>
-HWY_INLINE void trailing_elements(const TileBuffer& buffer, const char* offsets, int64_t i,
-                                  size_t valid, T (&to)[kPanelLanes]) {
+HWY_NOINLINE void trailing_elements(const TileBuffer& buffer, const char* offsets, int64_t i,
+                                    size_t valid, T (&to)[kPanelLanes]) {
   const int64_t at = trailing_offset(buffer, i);
   for (size_t j = 0; j < kPanelLanes; ++j)
     to[j] = j < valid ? any_element<T>(buffer, A::template lane<int64_t>(offsets, j) + at) : T{0};

@@ -171,6 +171,29 @@ enum class TileOp : uint8_t {
 };
 inline constexpr int kTileOpCount = static_cast<int>(TileOp::kDotL) + 1;
 
+/// Whether an f32 operation can write the score tile itself: the cheap ones, and tanh for
+/// soft-capping. Beside any other function a pass of its own costs little, and three variants of
+/// each would be much code.
+constexpr bool finishes(TileOp op) {
+  switch (op) {
+    case TileOp::kCopyF:
+    case TileOp::kNegF:
+    case TileOp::kAbsF:
+    case TileOp::kTanhF:
+    case TileOp::kReluF:
+    case TileOp::kAddF:
+    case TileOp::kSubF:
+    case TileOp::kMulF:
+    case TileOp::kDivF:
+    case TileOp::kMinF:
+    case TileOp::kMaxF:
+    case TileOp::kSelectF:
+      return true;
+    default:
+      return false;
+  }
+}
+
 /// The coordinates a tile is laid out over.
 enum class Coord : uint8_t { kB, kH, kQ, kKv };
 inline constexpr int kCoordCount = 4;

@@ -19,27 +19,6 @@ struct TableBuilder {
       table.at[static_cast<int>(op)][access][static_cast<int>(TileFinish::kStore)] = function;
   }
 
-  // Float operations: f32 fuses the store into the score tile, f64 leaves that to kCopyF.
-  template <class T, class Operation>
-  constexpr void float_op(TileOp op) {
-    if constexpr (std::is_same_v<T, float>) {
-      set(op, TileAccess::kVectorVector, TileFinish::kStore,
-          &float_unary<Operation, TileFinish::kStore>);
-      set(op, TileAccess::kVectorVector, TileFinish::kScore,
-          &float_unary<Operation, TileFinish::kScore>);
-      set(op, TileAccess::kVectorVector, TileFinish::kMaskedScore,
-          &float_unary<Operation, TileFinish::kMaskedScore>);
-    } else {
-      set(op, TileAccess::kVectorVector, TileFinish::kStore, &lanes_unary<Operation, T, T>);
-    }
-  }
-  template <class Operation, class A, class B>
-  constexpr void float_access(TileOp op, TileAccess access) {
-    set(op, access, TileFinish::kStore, &float_binary<Operation, A, B, TileFinish::kStore>);
-    set(op, access, TileFinish::kScore, &float_binary<Operation, A, B, TileFinish::kScore>);
-    set(op, access, TileFinish::kMaskedScore,
-        &float_binary<Operation, A, B, TileFinish::kMaskedScore>);
-  }
   template <class Operation, class In, class Out>
   constexpr void lanes_op2(TileOp op) {
     set(op, TileAccess::kVectorVector, TileFinish::kStore,
@@ -49,14 +28,42 @@ struct TableBuilder {
     set(op, TileAccess::kBroadcastVector, TileFinish::kStore,
         &lanes_binary<Operation, In, Out, PerRow, PerLane>);
   }
-  template <class T, class Operation>
-  constexpr void float_op2(TileOp op) {
-    if constexpr (std::is_same_v<T, float>) {
-      float_access<Operation, PerLane, PerLane>(op, TileAccess::kVectorVector);
-      float_access<Operation, PerLane, PerRow>(op, TileAccess::kVectorBroadcast);
-      float_access<Operation, PerRow, PerLane>(op, TileAccess::kBroadcastVector);
+
+  // Float operations. Only f32 has variants that write the score tile; f64 leaves that to kCopyF.
+  template <class T, TileOp kOp, class Operation>
+  constexpr void float_op() {
+    if constexpr (std::is_same_v<T, double>) {
+      set(kOp, TileAccess::kVectorVector, TileFinish::kStore, &lanes_unary<Operation, T, T>);
     } else {
-      lanes_op2<Operation, T, T>(op);
+      unary_finish<kOp, Operation, TileFinish::kStore>();
+      unary_finish<kOp, Operation, TileFinish::kScore>();
+      unary_finish<kOp, Operation, TileFinish::kMaskedScore>();
+    }
+  }
+  template <TileOp kOp, class Operation, TileFinish kFinish>
+  constexpr void unary_finish() {
+    if constexpr (kFinish == TileFinish::kStore || finishes(kOp))
+      set(kOp, TileAccess::kVectorVector, kFinish, &float_unary<Operation, kFinish>);
+  }
+  template <class T, TileOp kOp, class Operation>
+  constexpr void float_op2() {
+    if constexpr (std::is_same_v<T, double>) {
+      lanes_op2<Operation, T, T>(kOp);
+    } else {
+      binary_finish<kOp, Operation, TileFinish::kStore>();
+      binary_finish<kOp, Operation, TileFinish::kScore>();
+      binary_finish<kOp, Operation, TileFinish::kMaskedScore>();
+    }
+  }
+  template <TileOp kOp, class Operation, TileFinish kFinish>
+  constexpr void binary_finish() {
+    if constexpr (kFinish == TileFinish::kStore || finishes(kOp)) {
+      set(kOp, TileAccess::kVectorVector, kFinish,
+          &float_binary<Operation, PerLane, PerLane, kFinish>);
+      set(kOp, TileAccess::kVectorBroadcast, kFinish,
+          &float_binary<Operation, PerLane, PerRow, kFinish>);
+      set(kOp, TileAccess::kBroadcastVector, kFinish,
+          &float_binary<Operation, PerRow, PerLane, kFinish>);
     }
   }
 
@@ -79,7 +86,7 @@ struct TableBuilder {
 
 template <class T>
 constexpr void TableBuilder::copies() {
-  float_op<T, FloatCopy>(TileOp::kCopyF);
+  float_op<T, TileOp::kCopyF, FloatCopy>();
   if constexpr (std::is_same_v<T, float>) {
     set(TileOp::kCopyF, TileAccess::kBroadcastVector, TileFinish::kScore,
         &float_fill<TileFinish::kScore>);
@@ -100,38 +107,38 @@ constexpr void TableBuilder::copies() {
 template <class T>
 constexpr void TableBuilder::floats() {
   copies<T>();
-  float_op<T, FloatNeg>(TileOp::kNegF);
-  float_op<T, FloatAbs>(TileOp::kAbsF);
-  float_op<T, FloatSign>(TileOp::kSignF);
-  float_op<T, FloatFloor>(TileOp::kFloorF);
-  float_op<T, FloatCeil>(TileOp::kCeilF);
-  float_op<T, FloatRound>(TileOp::kRoundF);
-  float_op<T, FloatTrunc>(TileOp::kTruncF);
-  float_op<T, FloatExp>(TileOp::kExpF);
-  float_op<T, FloatExp2>(TileOp::kExp2F);
-  float_op<T, FloatExpm1>(TileOp::kExpm1F);
-  float_op<T, FloatLog>(TileOp::kLogF);
-  float_op<T, FloatLog2>(TileOp::kLog2F);
-  float_op<T, FloatLog1p>(TileOp::kLog1pF);
-  float_op<T, FloatSqrt>(TileOp::kSqrtF);
-  float_op<T, FloatRsqrt>(TileOp::kRsqrtF);
-  float_op<T, FloatSin>(TileOp::kSinF);
-  float_op<T, FloatCos>(TileOp::kCosF);
-  float_op<T, FloatTanh>(TileOp::kTanhF);
-  float_op<T, FloatSigmoid>(TileOp::kSigmoidF);
-  float_op<T, FloatErf>(TileOp::kErfF);
-  float_op<T, FloatRelu>(TileOp::kReluF);
-  float_op<T, FloatGelu>(TileOp::kGeluF);
-  float_op<T, FloatGeluTanh>(TileOp::kGeluTanhF);
-  float_op<T, FloatSilu>(TileOp::kSiluF);
-  float_op<T, FloatSoftplus>(TileOp::kSoftplusF);
-  float_op2<T, FloatAdd>(TileOp::kAddF);
-  float_op2<T, FloatSub>(TileOp::kSubF);
-  float_op2<T, FloatMul>(TileOp::kMulF);
-  float_op2<T, FloatDiv>(TileOp::kDivF);
-  float_op2<T, FloatPow>(TileOp::kPowF);
-  float_op2<T, FloatMin>(TileOp::kMinF);
-  float_op2<T, FloatMax>(TileOp::kMaxF);
+  float_op<T, TileOp::kNegF, FloatNeg>();
+  float_op<T, TileOp::kAbsF, FloatAbs>();
+  float_op<T, TileOp::kSignF, FloatSign>();
+  float_op<T, TileOp::kFloorF, FloatFloor>();
+  float_op<T, TileOp::kCeilF, FloatCeil>();
+  float_op<T, TileOp::kRoundF, FloatRound>();
+  float_op<T, TileOp::kTruncF, FloatTrunc>();
+  float_op<T, TileOp::kExpF, FloatExp>();
+  float_op<T, TileOp::kExp2F, FloatExp2>();
+  float_op<T, TileOp::kExpm1F, FloatExpm1>();
+  float_op<T, TileOp::kLogF, FloatLog>();
+  float_op<T, TileOp::kLog2F, FloatLog2>();
+  float_op<T, TileOp::kLog1pF, FloatLog1p>();
+  float_op<T, TileOp::kSqrtF, FloatSqrt>();
+  float_op<T, TileOp::kRsqrtF, FloatRsqrt>();
+  float_op<T, TileOp::kSinF, FloatSin>();
+  float_op<T, TileOp::kCosF, FloatCos>();
+  float_op<T, TileOp::kTanhF, FloatTanh>();
+  float_op<T, TileOp::kSigmoidF, FloatSigmoid>();
+  float_op<T, TileOp::kErfF, FloatErf>();
+  float_op<T, TileOp::kReluF, FloatRelu>();
+  float_op<T, TileOp::kGeluF, FloatGelu>();
+  float_op<T, TileOp::kGeluTanhF, FloatGeluTanh>();
+  float_op<T, TileOp::kSiluF, FloatSilu>();
+  float_op<T, TileOp::kSoftplusF, FloatSoftplus>();
+  float_op2<T, TileOp::kAddF, FloatAdd>();
+  float_op2<T, TileOp::kSubF, FloatSub>();
+  float_op2<T, TileOp::kMulF, FloatMul>();
+  float_op2<T, TileOp::kDivF, FloatDiv>();
+  float_op2<T, TileOp::kPowF, FloatPow>();
+  float_op2<T, TileOp::kMinF, FloatMin>();
+  float_op2<T, TileOp::kMaxF, FloatMax>();
   lanes_op2<FloorDivLane, T, T>(TileOp::kFloorDivF);
   lanes_op2<ModLane, T, T>(TileOp::kModF);
 }

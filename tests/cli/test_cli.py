@@ -172,7 +172,7 @@ def test_buffer_gives_dtype_and_shape(explain):
     assert ["query", "int", "doc[q_idx]"] in [line.split(maxsplit=2) for line in section(lines, "values")]
     two = explain("score + bias[h, q_idx]", "--buffer", "bias=bf16[8, 100]", "--q", "100")
     assert section(two, "buffers") == ["bias bf16[8, 100]  (declared, no data)"]
-    assert two[-1].endswith("0 checked reads or divisions")
+    assert two[-1].endswith("checks of reads and divisions: 0")
 
 
 def test_an_index_that_may_be_outside_is_checked(explain):

@@ -46,7 +46,7 @@ TEST(Explain, DecodeListsHeadsAndQueries) {
 TEST(Explain, F64AndChecks) {
   expect_lines(explained("score + table[int(score)]", {.precision = Precision::kF64}),
                {"table f32[64]", "t0.i64   = to_int score", "check index t0 of 64", "f64 ",
-                "1 checked reads or divisions"});
+                "checks of reads and divisions: 1"});
 }
 
 TEST(Explain, DeclaresWhatIsMissing) {
@@ -59,6 +59,17 @@ TEST(Explain, DeclaresWhatIsMissing) {
   EXPECT_EQ(all,
             "kind i64[2, 10]\nw f32[64]\nq_rope f32[2, 4, 10, 64]\nk_rope f32[2, 1, 20, 64]\nextra "
             "f32[4, 64]\n");
+}
+
+TEST(Explain, DeclaresNestedReadsOfOneBuffer) {
+  const auto shape_of = [](const char* text) {
+    return to_string(parse_undeclared(text, {}, {.q_len = 10, .kv_len = 20}).buffers()[0].shape());
+  };
+  EXPECT_EQ(shape_of("score + parent[parent[q_idx]]"), "[64]");
+  EXPECT_EQ(shape_of("score + x[0, 0][q_idx][0, kv_idx]"), "[1, 1, 10, 1, 20]");
+  EXPECT_EQ(shape_of("score + sum (x[q_idx])"), "[10, 64]");
+  EXPECT_EQ(shape_of("score + sum(x)"), "[64]");
+  EXPECT_EQ(shape_of("checksum = 1; score + (x[kv_idx] + checksum)"), "[20]");
 }
 
 TEST(Explain, KeepsGivenBuffers) {

@@ -1,7 +1,7 @@
 // The vector functions of kernels/math: error in ulps against double libm, the bits of the scalar
 // ISA on every other one, special values, tails. The sweep takes every 2053rd bit pattern of a
 // float, NaNs included (odd, so that low bits vary too); QUIRE_EXHAUSTIVE=1 takes all 2^32, which
-// needs an hour. ctest runs this once per ISA.
+// needs hours. ctest runs this once per ISA.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,11 +9,13 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <limits>
+#include <ostream>
 #include <random>
 #include <span>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/dispatch.h"
@@ -67,6 +69,8 @@ struct Reference {
   const char* name;
   double (*value)(double);
 };
+
+void PrintTo(const Reference& reference, std::ostream* out) { *out << reference.name; }
 
 constexpr Reference kReferences[] = {
     {"exp2", [](double x) { return std::exp2(x); }},

@@ -46,6 +46,8 @@ PUBLIC_LAYER = {
     "quire/expr.h": "formula",
     "quire/formula.h": "formula",
     "quire/mod.h": "formula",
+    "quire/evaluate.h": "formula",
+    "quire/explain.h": "formula",
     "quire/mods.h": "mods",
     "quire/reference.h": "reference",
     "quire/quire.h": "attention",

@@ -1,6 +1,6 @@
 // To an integer: floor, ceil, round (half to even), trunc. Exact; a result of 0 keeps the sign of
-// x, as libm's does; inf and NaN stay. On SCALAR libm itself: hn::Floor(-0) is +0 there,
-// hn::Ceil(+0) is -0 and hn::Round(0.49999997f) is 1. Kernels layer.
+// x, as libm's does; inf and NaN stay. On SCALAR libm itself, because hn::Floor(-0) is +0 there and
+// hn::Ceil(+0) is -0. Kernels layer.
 #pragma once
 #include <cmath>
 

