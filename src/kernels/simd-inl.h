@@ -16,8 +16,9 @@
 #error "arrays of vectors need a fixed size: SVE and RVV are not supported; use NEON"
 #endif
 
-// Every loop over registers carries this; g++ 12 then keeps acc[R][C] in registers. Not on one lane:
-// 16 copies of a function with an emulated fma in it take minutes to compile under sanitizers.
+// Every loop over registers carries this; g++ 12 then keeps acc[R][C] in registers. Not on one
+// lane: 16 copies of a function with an emulated fma in it take minutes to compile under
+// sanitizers.
 #if HWY_TARGET == HWY_SCALAR
 #define QUIRE_UNROLL HWY_UNROLL(1)
 #else
