@@ -111,8 +111,9 @@ NamedBuffers with_declared(const NamedBuffers& buffers, const Missing& missing,
   return all;
 }
 
-// Sizes grown to what the indices of one read ask for; an index nothing is known of asks for
-// nothing.
+constexpr std::int64_t kUnknown = 64;  // a trailing axis, and one whose index nothing is known of
+
+// Sizes grown to what the indices of one read ask for.
 void grow(Shape& shape, std::span<const NodeId> indices, const std::vector<Interval>& bounds) {
   constexpr std::int64_t kFar = std::int64_t{1} << 40;
   for (std::size_t axis = 0; axis < indices.size(); ++axis) {
