@@ -1,6 +1,7 @@
 // The program `quire`: subcommands, exit codes, errors on stderr. What a subcommand prints is in
 // its own file.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -24,6 +25,12 @@ std::vector<std::string> arguments(int argc, char** argv) {
   return {options.rbegin(), options.rend()};  // CLI11 wants them backwards
 }
 
+bool has_command(CLI::App& app, const std::string& name) {
+  const auto commands = app.get_subcommands([](CLI::App*) { return true; });
+  return std::any_of(commands.begin(), commands.end(),
+                     [&](CLI::App* command) { return command->get_name() == name; });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -34,7 +41,7 @@ int main(int argc, char** argv) {
       "Exit codes: 0 done, 1 the formula or the machine is at fault, 2 the command line is.");
   quire::cli::add_info(app);
   quire::cli::add_explain(app);
-  if (argc > 1 && argv[1][0] != '-' && app.get_subcommand_no_throw(argv[1]) == nullptr) {
+  if (argc > 1 && argv[1][0] != '-' && !has_command(app, argv[1])) {
     std::fprintf(stderr, "quire: there is no command '%s'; try quire --help\n", argv[1]);
     return 2;
   }
