@@ -92,9 +92,10 @@ void check_float_op(const std::string& text, double ulps, bool zero_signs = true
       EXPECT_LE(ulps_apart(value, exact), ulps)
           << text << " at " << values[static_cast<std::size_t>(q)] << ", "
           << values[static_cast<std::size_t>(kv)] << ": got " << value << ", exact " << exact;
-      if (zero_signs && value == 0 && exact == 0)
+      if (zero_signs && value == 0 && exact == 0) {
         EXPECT_EQ(std::signbit(value), std::signbit(exact))
             << text << " at " << values[static_cast<std::size_t>(q)];
+      }
     }
   }
 }
