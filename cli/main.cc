@@ -15,9 +15,11 @@ namespace {
 // no options.
 std::vector<std::string> arguments(int argc, char** argv) {
   std::vector<std::string> options, formulas;
+  bool separated = false;  // the user said where options end
   for (int i = 1; i < argc; ++i) {
     const std::string text = argv[i];
-    const bool formula = text.size() > 2 && text[0] == '-' && text[1] != '-';
+    separated |= text == "--";
+    const bool formula = !separated && text.size() > 2 && text[0] == '-' && text[1] != '-';
     (formula ? formulas : options).push_back(text);
   }
   if (!formulas.empty()) options.push_back("--");
