@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "quire/formula.h"
+#include "quire/operations.h"
 
 namespace quire {
 

@@ -11,4 +11,5 @@
 #include "quire/formula.h"
 #include "quire/isa.h"
 #include "quire/mod.h"
+#include "quire/operations.h"
 #include "quire/tensor.h"

@@ -40,7 +40,7 @@ kernels::TileProgram compile(const CompileRequest& request, const CompileOptions
 
 /// The text for a fault of the program: "[formula] index 12 is outside buffer 'slopes' of size 8
 /// (axis 0) at b=0, ...".
-std::string describe(const kernels::TileProgram& program, int check, std::int64_t value,
-                     const std::int64_t (&at)[kernels::kCoordCount]);
+std::string fault_text(const kernels::TileProgram& program, int check, std::int64_t value,
+                       const std::int64_t (&at)[kernels::kCoordCount]);
 
 }  // namespace quire::formula

@@ -334,8 +334,8 @@ TileProgram compile(const CompileRequest& request, const CompileOptions& options
   return Emitter(low, options).emit(score, mask, request.mask_only);
 }
 
-std::string describe(const TileProgram& program, int check, std::int64_t value,
-                     const std::int64_t (&at)[kernels::kCoordCount]) {
+std::string fault_text(const TileProgram& program, int check, std::int64_t value,
+                       const std::int64_t (&at)[kernels::kCoordCount]) {
   const kernels::TileCheck& what = program.checks[static_cast<std::size_t>(check)];
   const std::string place = " at b=" + std::to_string(at[0]) + ", h=" + std::to_string(at[1]) +
                             ", q_idx=" + std::to_string(at[2]) +

@@ -25,13 +25,23 @@ namespace {
 
 constexpr int kLanes = kernels::kGroupLanes, kRows = 256;
 
-void require_rank_4(const Shape& shape) {
+void check_begin(const char* name, std::int64_t begin) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;  // beyond any sequence, far below overflow
+  if (begin < 0 || begin > kMost) {
+    throw Error(ErrorKind::value, std::string("[evaluate] ") + name + " must be in 0..2^40; got " +
+                                      std::to_string(begin));
+  }
+}
+
+void check_arguments(const Shape& shape, const EvaluateOptions& options) {
   if (shape.rank() != 4) {
     throw Error(
         ErrorKind::value,
         "[evaluate] the shape must be [batch, heads, q_len, kv_len]; got " + to_string(shape));
   }
-  element_count(shape);
+  element_count(shape);  // throws for negative sizes and too many elements
+  check_begin("q_begin", options.q_begin);
+  check_begin("kv_begin", options.kv_begin);
 }
 
 // One (b, h, 64 queries) after the other; every worker has a tile and scratch of its own.
@@ -108,7 +118,7 @@ void Evaluation::run(std::size_t tile_bytes, const Tile& tile) {
   const bool index = program_.checks[static_cast<std::size_t>(first.check)].kind ==
                      kernels::TileCheck::Kind::kIndex;
   throw Error(index ? ErrorKind::index : ErrorKind::value,
-              describe(program_, first.check, first.value, first.at));
+              fault_text(program_, first.check, first.value, first.at));
 }
 
 template <class T>
@@ -144,7 +154,7 @@ Tensor evaluate_scores(const Formula& mod, const ConstTensorView& scores, Precis
 }  // namespace
 
 Tensor evaluate(const ScoreMod& mod, ConstTensorView scores, const EvaluateOptions& options) {
-  require_rank_4(scores.shape());
+  check_arguments(scores.shape(), options);
   const bool f64 = scores.dtype() == DType::f64;
   if (!f64 && scores.dtype() != DType::f32) {
     throw Error(ErrorKind::type, std::string("[evaluate] scores must be f32 or f64; got ") +
@@ -157,7 +167,7 @@ Tensor evaluate(const ScoreMod& mod, ConstTensorView scores, const EvaluateOptio
 }
 
 Tensor evaluate(const MaskMod& mod, const Shape& shape, const EvaluateOptions& options) {
-  require_rank_4(shape);
+  check_arguments(shape, options);
   const Formula simple = simplify(mod.formula(), Precision::kF32);
   Tensor result = Tensor::empty(shape, DType::boolean);
   bool* out = result.view().data_as<bool>();

@@ -42,7 +42,7 @@ class Lowering {
   std::int16_t add_buffer(const Buffer& buffer, std::size_t leading);
   kernels::TileType load_type(const Buffer& buffer) const;
 
-  // Affine integers.
+  // lower_affine.cc
   LowAffine find_affine(NodeId id);
   LowAffine affine_leaf(kernels::Coord coord);
   LowAffine affine_product(const LowAffine& form, std::int64_t factor);

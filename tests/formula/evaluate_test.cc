@@ -264,6 +264,13 @@ TEST(Evaluate, WrongInputsAreErrors) {
   expect_error(ErrorKind::type, "[evaluate] scores must be f32 or f64; got bf16", [&] {
     evaluate(mod, Tensor({1, 1, 3, 4}, DType::bf16));
   });
+  expect_error(ErrorKind::value, "[evaluate] q_begin must be in 0..2^40; got -1", [&] {
+    evaluate(mod, Tensor({1, 1, 3, 4}, DType::f32), {.q_begin = -1});
+  });
+  expect_error(ErrorKind::value, "[evaluate] kv_begin must be in 0..2^40; got 9223372036854775807",
+               [&] {
+                 evaluate(mod, Tensor({1, 1, 3, 4}, DType::f32), {.kv_begin = INT64_MAX});
+               });
 }
 
 }  // namespace

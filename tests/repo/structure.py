@@ -44,6 +44,7 @@ PUBLIC_LAYER = {
     "quire/op.h": "formula",
     "quire/buffer.h": "formula",
     "quire/expr.h": "formula",
+    "quire/operations.h": "formula",
     "quire/formula.h": "formula",
     "quire/mod.h": "formula",
     "quire/evaluate.h": "formula",
@@ -54,7 +55,7 @@ PUBLIC_LAYER = {
 }
 
 # Public headers of formula/ that reference/ may include: what a formula is.
-REFERENCE_MAY_SEE_PUBLIC = {"quire/op.h", "quire/buffer.h", "quire/expr.h", "quire/formula.h", "quire/mod.h"}
+REFERENCE_MAY_SEE_PUBLIC = {"quire/op.h", "quire/buffer.h", "quire/expr.h", "quire/operations.h", "quire/formula.h", "quire/mod.h"}
 
 # Files outside kernels/ that may use a compiler builtin of one architecture, and why.
 BUILTIN_EXCEPTIONS = {
