@@ -1,12 +1,12 @@
 // From low nodes to a tile program: which instruction goes into which phase, where its result lies,
 // which temporaries share a place. Formula layer.
+#include "formula/emit.h"
+
 #include <algorithm>
 #include <array>
 #include <vector>
 
-#include "formula/compile.h"
 #include "formula/low_graph.h"
-#include "formula/lower.h"
 #include "quire/error.h"
 
 namespace quire::formula {
@@ -318,33 +318,8 @@ TileProgram Emitter::emit(LowId score, LowId mask, bool mask_only) {
 
 }  // namespace
 
-TileProgram compile(const CompileRequest& request, const CompileOptions& options) {
-  LowGraph low;
-  low.all_elements = options.node_by_node;
-  Lowering lowering(low, options);
-  const LowId mask = request.mask_mod != nullptr ? lowering.lower(*request.mask_mod) : kNoLow;
-  LowId score = kNoLow;
-  if (!request.mask_only) {
-    score =
-        request.score_mod != nullptr
-            ? lowering.lower(*request.score_mod)
-            : low.add(
-                  {.type = TileType::kFloat, .value_class = TileClass::kElement, .is_score = true});
-  }
-  return Emitter(low, options).emit(score, mask, request.mask_only);
-}
-
-std::string fault_text(const TileProgram& program, int check, std::int64_t value,
-                       const std::int64_t (&at)[kernels::kCoordCount]) {
-  const kernels::TileCheck& what = program.checks[static_cast<std::size_t>(check)];
-  const std::string place = " at b=" + std::to_string(at[0]) + ", h=" + std::to_string(at[1]) +
-                            ", q_idx=" + std::to_string(at[2]) +
-                            ", kv_idx=" + std::to_string(at[3]);
-  if (what.kind == kernels::TileCheck::Kind::kDivisor)
-    return "[formula] integer division by zero" + place;
-  return "[formula] index " + std::to_string(value) + " is outside buffer '" + what.buffer_name +
-         "' of size " + std::to_string(what.size) + " (axis " + std::to_string(what.axis) + ")" +
-         place;
+TileProgram emit(const LowGraph& low, const LowRoots& roots, const CompileOptions& options) {
+  return Emitter(low, options).emit(roots.score, roots.mask, roots.score == kNoLow);
 }
 
 }  // namespace quire::formula

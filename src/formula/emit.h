@@ -1,0 +1,20 @@
+// Emission: low nodes to the instructions of a tile program, with their places in scratch memory.
+// Formula layer.
+#pragma once
+#include "formula/compile.h"
+#include "formula/low_graph.h"
+#include "kernels/tile_program.h"
+
+namespace quire::formula {
+
+/// What a program computes; kNoLow for what it does not.
+struct LowRoots {
+  LowId score = kNoLow;
+  LowId mask = kNoLow;
+};
+
+/// Throws Error for a program too large to run.
+kernels::TileProgram emit(const LowGraph& low, const LowRoots& roots,
+                          const CompileOptions& options);
+
+}  // namespace quire::formula
