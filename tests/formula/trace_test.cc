@@ -152,9 +152,9 @@ static_assert(std::same_as<decltype(std::declval<IntExpr>() < 1.5), BoolExpr>);
 static_assert(
     std::same_as<decltype(std::declval<BoolExpr>() & std::declval<BoolExpr>()), BoolExpr>);
 static_assert(!std::constructible_from<MaskMod, void (*)(int)>);
-auto two_arguments = [](auto a, auto b) { return a + b; };
-static_assert(!std::constructible_from<ScoreMod, decltype(two_arguments)>);
-static_assert(!std::constructible_from<MaskMod, decltype(two_arguments)>);
+using TwoArguments = decltype([](auto a, auto b) { return a + b; });
+static_assert(!std::constructible_from<ScoreMod, TwoArguments>);
+static_assert(!std::constructible_from<MaskMod, TwoArguments>);
 
 TEST(Trace, ErrorsNameWhatIsWrong) {
   expect_error(ErrorKind::value, "[MaskMod] a mask may not depend on the score", [] {
