@@ -176,6 +176,9 @@ TEST(TbbExecutor, RefusesBadCounts) {
 // all or an exception. The task is taken by a thread of the arena that is not inside a body, so
 // this inner run is a parallel one.
 TEST(TbbExecutor, RunsToTheEndInsideACancelledGroup) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "libtbb is not built with ThreadSanitizer: how a task_group hands over is unseen";
+#endif
   const auto executor = make_tbb_executor(4);
   std::atomic<int> count{0};
   executor->run(2, [&](size_t index, size_t) {
