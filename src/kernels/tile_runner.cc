@@ -51,6 +51,14 @@ void spread_bit(char* at) {
   std::memcpy(at, &word, 8);
 }
 
+// Steps of affine integers may be any int64; their multiples wrap like the integers themselves.
+int64_t times(int64_t step, int64_t n) {
+  return static_cast<int64_t>(static_cast<uint64_t>(step) * static_cast<uint64_t>(n));
+}
+int64_t plus(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+}
+
 int groups_of(int elements) { return (elements + kGroupLanes - 1) / kGroupLanes; }
 
 }  // namespace
@@ -107,9 +115,9 @@ void TileRunner::run_phase(TileClass phase, int elements) noexcept {
       args.list = coords_.list[in.imm];
     } else if (is_affine(in.op)) {
       const int64_t along = phase == TileClass::kLane ? in.lane_step : in.row_step;
-      args.lane_step = phase == TileClass::kDiagonal ? -in.row_step : along;
-      args.first = phase == TileClass::kDiagonal ? in.row_step * (coords_.rows - 1) : 0;
-      args.row_step = kGroupLanes * args.lane_step;
+      args.lane_step = phase == TileClass::kDiagonal ? times(in.row_step, -1) : along;
+      args.first = phase == TileClass::kDiagonal ? times(in.row_step, coords_.rows - 1) : 0;
+      args.row_step = times(args.lane_step, kGroupLanes);
     }
     // In the uniform phase everything is one number in lane 0, so any access reads the same; its
     // bit stands for all.
@@ -202,8 +210,9 @@ TileArgs TileRunner::chunk_args(const TileInstruction& in, const Chunk& chunk,
   args.panels = (widest + kPanelLanes - 1) / kPanelLanes;
   args.valid = lanes;
   args.valid_step = chunk.along_rows ? 0 : kGroupLanes;
-  args.first = in.row_step * chunk.row + in.lane_step * kGroupLanes * chunk.group;
-  args.row_step = chunk.along_rows ? in.row_step : in.lane_step * kGroupLanes;
+  args.first =
+      plus(times(in.row_step, chunk.row), times(in.lane_step, int64_t{kGroupLanes} * chunk.group));
+  args.row_step = chunk.along_rows ? in.row_step : times(in.lane_step, kGroupLanes);
   args.lane_step = in.lane_step;
   args.list = nullptr;
   return args;

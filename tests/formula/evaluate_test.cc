@@ -122,6 +122,16 @@ TEST(Evaluate, PositionsBeyond32BitsAreExact) {
     }
 }
 
+TEST(Evaluate, StepsThatOverflowWrap) {
+  const MaskMod mask = MaskMod::parse(
+      "q_idx * 9223372036854775807 + kv_idx * -9223372036854775808 < kv_idx * 4611686018427387905");
+  const Tensor out = evaluate(mask, {1, 1, 70, 70});
+  reference::Evaluator reference(mask.formula());
+  for (int q = 0; q < 70; ++q)
+    for (int kv = 0; kv < 70; ++kv)
+      ASSERT_EQ(out.view().at<bool>({0, 0, q, kv}), reference.run({0, 0, q, kv, 0}).truth());
+}
+
 TEST(Evaluate, F64IsF64) {
   const ScoreMod mod = [](auto s, auto, auto, auto, auto kv) { return exp(s / 20) / 3 + kv * 0.1; };
   const Tensor scores = some_scores({1, 1, 5, 70}, DType::f64);
