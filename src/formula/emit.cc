@@ -38,7 +38,7 @@ class Emitter {
 
   void mark_used(LowId score, LowId mask);
   void emit_node(LowId id);
-  void emit_final(LowId score);
+  void emit_final(LowId score, bool fused);
   TileInstruction instruction(LowId id, TileClass phase);
   TileOperand operand(LowId id, TileClass phase);
   TileOperand result_place(LowId id);
@@ -240,9 +240,9 @@ bool Emitter::can_finish(LowId id) const {
   return kernels::finishes(node.op) && uses_[static_cast<std::size_t>(id)] == 1;
 }
 
-void Emitter::emit_final(LowId score) {
+void Emitter::emit_final(LowId score, bool fused) {
   TileInstruction in;
-  if (can_finish(score)) {
+  if (fused) {
     in = instruction(score, TileClass::kElement);
   } else {
     if (!places_[static_cast<std::size_t>(score)].used) emit_node(score);
@@ -294,11 +294,14 @@ TileProgram Emitter::emit(LowId score, LowId mask, bool mask_only) {
                 "[formula] a mod may have at most 32,767 reads that need a check");
 
   mark_used(score, mask);
+  // Decided before anything is emitted: uses_ counts down, and a mask may use the score's value
+  // too.
+  const bool fused = program_.has_score && can_finish(score);
   places_.assign(static_cast<std::size_t>(low_.size()), TileOperand());
   expansions_.assign(static_cast<std::size_t>(low_.size()), -1);
   for (LowId id = 0; id < low_.size(); ++id) {
     if (uses_[static_cast<std::size_t>(id)] == 0) continue;
-    if (id == score && can_finish(id)) continue;
+    if (id == score && fused) continue;
     emit_node(id);
   }
   if (program_.has_mask) program_.mask = operand(mask, TileClass::kElement);
@@ -309,7 +312,7 @@ TileProgram Emitter::emit(LowId score, LowId mask, bool mask_only) {
                                .axis = check.axis,
                                .size = check.size});
   }
-  if (program_.has_score) emit_final(score);
+  if (program_.has_score) emit_final(score, fused);
   place_chunk_temporaries();
   program_.suspect_offset = static_cast<std::size_t>(allocate(low_.checks().size() + 1));
   program_.scratch_bytes = bytes_;
