@@ -143,6 +143,25 @@ RC_GTEST_PROP(TileProgram, has_the_bits_of_the_scalar_isa_node_by_node, (std::ui
       expected, c, "simplified");
 }
 
+// The mask reads the very value the score mod gives, which must then be kept, not fused away.
+TEST(TileProgram, AMaskMayShareTheValueOfTheScoreMod) {
+  const Formula mod = Formula::parse("q_idx * 0.5 + kv_idx * 0.25");
+  const Formula mask =
+      Formula::parse("(q_idx * 0.5 + kv_idx * 0.25 < 30.0) & (kv_idx * 2.0 > q_idx)");
+  const Rectangle all{{0, 0}, {0, 0}, {0, 69}, {0, 99}};
+  for (const bool node_by_node : {false, true}) {
+    const TileResult got =
+        run_tiles({.score_mod = &mod, .mask_mod = &mask}, all, all, Scores{1, false},
+                  {.isa = current_isa(), .node_by_node = node_by_node});
+    for (int q = 0; q < 70; ++q)
+      for (int kv = 0; kv < 100; ++kv) {
+        const double value = q * 0.5 + kv * 0.25;
+        const bool visible = value < 30 && kv * 2 > q;
+        ASSERT_EQ(got.scores[static_cast<std::size_t>(q * 100 + kv)], visible ? value : -INFINITY);
+      }
+  }
+}
+
 RC_GTEST_PROP(TileProgram, f64_is_the_same_for_any_tile_shape, (std::uint64_t seed)) {
   std::mt19937_64 random(seed);
   Case c = random_case(random, false);
