@@ -9,7 +9,6 @@
 // graph must not be built from two threads at once. The type rules (Python's for // and %, int64
 // wraps, ...) are in src/formula/type_rules.h.
 #pragma once
-#include <array>
 #include <concepts>
 #include <cstdint>
 #include <memory>

@@ -27,15 +27,15 @@ struct CompileOptions {
   bool node_by_node = false;
 };
 
-/// Either formula may be null: without a score mod the score passes through (or, without `score`
-/// and with `mask_only`, is not touched at all). The formulas should be simplified already. Throws
-/// Error for a buffer without data.
+/// Either formula may be null: without a score mod the score passes through; with `mask_only` there
+/// is no score. The formulas should be simplified already.
 struct CompileRequest {
   const Formula* score_mod = nullptr;  // float
   const Formula* mask_mod = nullptr;   // bool
   bool mask_only = false;
 };
 
+/// Throws Error for a buffer without data.
 kernels::TileProgram compile(const CompileRequest& request, const CompileOptions& options);
 
 /// The text for a fault of the program: "[formula] index 12 is outside buffer 'slopes' of size 8

@@ -220,7 +220,6 @@ void Emitter::emit_node(LowId id) {
              .type = TileType::kFloat,
              .space = TileOperand::Space::kScore,
              .used = true};
-    program_.reads_score = true;
     return;
   }
   TileInstruction in = instruction(id, node.value_class);

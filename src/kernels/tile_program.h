@@ -264,7 +264,6 @@ struct TileProgram {
   std::vector<TileInstruction> expands;  // masks of rows and diagonals to words, once per tile
   int chunk_rows = kMaxChunkRows;        // function rows per pass over the element phase
   bool has_score = false;                // the last element instruction writes the score tile
-  bool reads_score = false;
   bool has_mask = false;
   TileOperand mask;  // bits of the visible elements, if has_mask
 
