@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "formula/compile.h"
+#include "formula/first_fault.h"
 #include "formula/simplify.h"
 #include "kernels/dispatch.h"
 #include "kernels/tile_runner.h"
@@ -111,14 +112,7 @@ void Evaluation::run(std::size_t tile_bytes, const Tile& tile) {
     }
     if (runner.fault().before(faults[worker])) faults[worker] = runner.fault();
   });
-  TileFault first;
-  for (const TileFault& fault : faults)
-    if (fault.before(first)) first = fault;
-  if (!first.found) return;
-  const bool index = program_.checks[static_cast<std::size_t>(first.check)].kind ==
-                     kernels::TileCheck::Kind::kIndex;
-  throw Error(index ? ErrorKind::index : ErrorKind::value,
-              fault_text(program_, first.check, first.value, first.at));
+  throw_first_fault(faults);
 }
 
 template <class T>

@@ -34,19 +34,24 @@ struct Extent {
 template <class T>
 class TypedLevels final : public MinMaxTree::Levels {
  public:
-  explicit TypedLevels(std::vector<T> elements) : elements_(std::move(elements)) {
-    for (auto below = static_cast<std::int64_t>(elements_.size()); below > kBranch;) {
+  TypedLevels(std::unique_ptr<T[]> elements, std::int64_t size) : elements_(std::move(elements)) {
+    for (std::int64_t below = size; below > kBranch;) {
       const bool first = levels_.empty();
       const std::int64_t count = (below + kBranch - 1) / kBranch;
       Level level;
-      level.lo.reserve(static_cast<std::size_t>(count));
-      level.hi.reserve(static_cast<std::size_t>(count));
+      level.lo.resize(static_cast<std::size_t>(count));
+      level.hi.resize(static_cast<std::size_t>(count));
       for (std::int64_t i = 0; i < count; ++i) {
         const std::int64_t begin = i * kBranch, end = std::min(begin + kBranch, below);
         Extent<T> extent;
-        first ? scan_elements(begin, end, extent) : scan_level(levels_.back(), begin, end, extent);
-        level.lo.push_back(extent.lo);
-        level.hi.push_back(extent.hi);
+        if (!first)
+          scan_level(levels_.back(), begin, end, extent);
+        else if (end - begin == kBranch)
+          scan_whole(begin, extent);
+        else
+          scan_elements(begin, end, extent);
+        level.lo[static_cast<std::size_t>(i)] = extent.lo;
+        level.hi[static_cast<std::size_t>(i)] = extent.hi;
         if (std::is_floating_point_v<T>) level.nan.push_back(extent.nan);
       }
       levels_.push_back(std::move(level));
@@ -82,9 +87,23 @@ class TypedLevels final : public MinMaxTree::Levels {
                 : scan_level(levels_[height - 1], begin, end, extent);
   }
 
+  // kBranch elements from `begin` on: of a fixed number, so that compilers turn the loop into a few
+  // vector instructions. This reads a dense mask whole.
+  void scan_whole(std::int64_t begin, Extent<T>& extent) const {
+    const T* data = elements_.get() + begin;
+    T lo = extent.lo, hi = extent.hi;
+    bool nan = false;
+    for (std::int64_t i = 0; i < kBranch; ++i) {
+      lo = data[i] < lo ? data[i] : lo;
+      hi = data[i] > hi ? data[i] : hi;
+      if constexpr (std::is_floating_point_v<T>) nan |= data[i] != data[i];
+    }
+    extent = {lo, hi, nan};
+  }
+
   // Comparisons with NaN are false, so NaNs pass by the ends.
   void scan_elements(std::int64_t begin, std::int64_t end, Extent<T>& extent) const {
-    const T* data = elements_.data();
+    const T* data = elements_.get();
     for (std::int64_t i = begin; i < end; ++i) {
       extent.lo = data[i] < extent.lo ? data[i] : extent.lo;
       extent.hi = data[i] > extent.hi ? data[i] : extent.hi;
@@ -112,15 +131,15 @@ class TypedLevels final : public MinMaxTree::Levels {
     }
   }
 
-  std::vector<T> elements_;
+  std::unique_ptr<T[]> elements_;
   std::vector<Level> levels_;
 };
 
 template <class T>
 std::unique_ptr<const MinMaxTree::Levels> make_levels(const ConstTensorView& view) {
-  std::vector<T> elements(static_cast<std::size_t>(view.numel()));
-  copy_elements(view, dtype_of<T>, elements.data());
-  return std::make_unique<TypedLevels<T>>(std::move(elements));
+  auto elements = std::make_unique_for_overwrite<T[]>(static_cast<std::size_t>(view.numel()));
+  copy_elements(view, dtype_of<T>, elements.get());
+  return std::make_unique<TypedLevels<T>>(std::move(elements), view.numel());
 }
 
 std::unique_ptr<const MinMaxTree::Levels> make_levels(const ConstTensorView& view,

@@ -67,9 +67,15 @@ void copy_converted(const ConstTensorView& view, To* destination) {
   std::array<int64_t, kMaxRank> index{};
   int64_t offset = 0;
   for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t i = 0; i < inner; ++i) {
-      *destination++ = convert<To>(load_element<From>(view.data(), offset + i * inner_stride));
+    if (inner_stride == 1) {  // a loop of its own, which compilers vectorise
+      To* __restrict__ to = destination;
+      const void* const from = view.data();
+      for (int64_t i = 0; i < inner; ++i) to[i] = convert<To>(load_element<From>(from, offset + i));
+    } else {
+      for (int64_t i = 0; i < inner; ++i)
+        destination[i] = convert<To>(load_element<From>(view.data(), offset + i * inner_stride));
     }
+    destination += inner;
     for (size_t axis = outer_axes; axis-- > 0;) {
       offset += view.strides()[axis];
       if (++index[axis] < view.shape()[axis]) break;

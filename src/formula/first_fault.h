@@ -1,0 +1,19 @@
+// Faults of tile programs: which of several is the first in logical order, and the Error it
+// becomes; and whether a formula can fault at all within a rectangle. Formula layer.
+#pragma once
+#include <span>
+
+#include "formula/bound.h"
+#include "kernels/tile_runner.h"
+#include "quire/formula.h"
+
+namespace quire::formula {
+
+/// Throws the Error of the first fault in the order b, h, q_idx, kv_idx; returns if there is none.
+void throw_first_fault(std::span<const kernels::TileFault> faults);
+
+/// Whether no element of the rectangle reads outside a buffer or divides an integer by 0, hidden
+/// or not. `bounds` are those of all values over the rectangle (Bounder::bound_all).
+bool is_fault_free(const Formula& formula, std::span<const Interval> bounds);
+
+}  // namespace quire::formula

@@ -1,0 +1,26 @@
+// How much memory a call may still take: large results are refused with an Error before they are
+// made, because an allocation that succeeds and is then written to may end the process. Runtime
+// layer.
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace quire {
+
+/// Bytes that could be allocated and written now: what the system says is available, or less where
+/// a control group allows less. The largest number where neither is known.
+std::int64_t available_memory();
+
+/// The same, with the place of /proc and /sys as an argument for tests.
+std::int64_t read_available_memory(const std::string& root);
+
+/// `a * b`, or the largest number if that does not fit. Neither may be negative.
+std::int64_t saturating_product(std::int64_t a, std::int64_t b);
+
+/// Throws Error "[where] what needs 12.3 GB, and 1.0 GB are available" if it does not fit.
+void require_memory(const char* where, const char* what, std::int64_t bytes);
+
+/// "512 bytes", "12.3 MB": for texts.
+std::string bytes_text(std::int64_t bytes);
+
+}  // namespace quire
