@@ -7,5 +7,6 @@ namespace quire::cli {
 
 void add_info(CLI::App& app);
 void add_explain(CLI::App& app);
+void add_draw(CLI::App& app);
 
 }  // namespace quire::cli

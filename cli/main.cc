@@ -36,13 +36,15 @@ bool has_command(CLI::App& app, const std::string& name) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"Programmable attention for CPUs: look at formulas and at this machine.", "quire"};
+  CLI::App app{"Programmable attention for CPUs: look at formulas, masks and this machine.",
+               "quire"};
   app.set_version_flag("--version", QUIRE_VERSION);
   app.require_subcommand(1);
   app.footer(
       "Exit codes: 0 done, 1 the formula or the machine is at fault, 2 the command line is.");
   quire::cli::add_info(app);
   quire::cli::add_explain(app);
+  quire::cli::add_draw(app);
   if (argc > 1 && argv[1][0] != '-' && !has_command(app, argv[1])) {
     std::fprintf(stderr, "quire: there is no command '%s'; try quire --help\n", argv[1]);
     return 2;

@@ -1,7 +1,9 @@
 // Everything a user of Quire includes. Public.
 #pragma once
+#include "quire/block_mask.h"
 #include "quire/buffer.h"
 #include "quire/cpu_info.h"
+#include "quire/draw.h"
 #include "quire/dtype.h"
 #include "quire/error.h"
 #include "quire/evaluate.h"
@@ -11,5 +13,6 @@
 #include "quire/formula.h"
 #include "quire/isa.h"
 #include "quire/mod.h"
+#include "quire/mods.h"
 #include "quire/operations.h"
 #include "quire/tensor.h"

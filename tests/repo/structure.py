@@ -50,6 +50,9 @@ PUBLIC_LAYER = {
     "quire/evaluate.h": "formula",
     "quire/explain.h": "formula",
     "quire/mods.h": "mods",
+    "quire/block_mask.h": "mask",
+    "quire/draw.h": "mask",
+    "quire/flex_attention.h": "attention",
     "quire/reference.h": "reference",
     "quire/quire.h": "attention",
 }

@@ -1,0 +1,236 @@
+// BlockMask: which (query block, key block) pairs hold anything to compute, as runs of blocks per
+// row, and the rule that decides inside a block that is only partly visible. Made from a formula by
+// proof (create_block_mask) or from lists of blocks (from_kv_blocks). Public; mask layer.
+//
+//   BlockMask mask = create_block_mask(causal & window, B, H, q_len, kv_len);
+//   std::cout << mask;
+//
+// Meaning and index tensors are those of torch.nn.attention.flex_attention.BlockMask; inside, rows
+// are runs, equal rows are stored once, and so are equal heads and batches.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <iosfwd>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "quire/executor.h"
+#include "quire/export.h"
+#include "quire/mod.h"
+#include "quire/tensor.h"
+
+namespace quire {
+
+namespace mask {
+class BlockRows;
+struct BlockMaskData;
+}  // namespace mask
+
+/// Elements a block has along each axis. torch's BLOCK_SIZE = (Q_BLOCK_SIZE, KV_BLOCK_SIZE).
+struct BlockSize {
+  std::int64_t q = 128, kv = 128;
+
+  constexpr BlockSize() = default;
+  constexpr BlockSize(std::int64_t both) : q(both), kv(both) {}  // NOLINT: an int is a block size
+  constexpr BlockSize(std::int64_t q_size, std::int64_t kv_size) : q(q_size), kv(kv_size) {}
+  friend bool operator==(const BlockSize&, const BlockSize&) = default;
+};
+
+enum class BlockKind : std::uint8_t {
+  kEmpty,    // no element is visible; never touched
+  kPartial,  // the mask mod decides per element
+  kFull,     // all elements are visible, the mask mod need not run
+  // Cut off by the end of the queries or keys, and all elements that exist are visible. Computed
+  // like kFull; listed as partial in the index tensors, because torch pads with "hidden".
+  kFullToEdge,
+};
+
+/// Consecutive blocks of one kind in a row; never kEmpty.
+struct BlockRun {
+  std::uint32_t begin = 0;
+  std::uint32_t length : 30 = 0;
+  BlockKind kind : 2 = BlockKind::kPartial;
+
+  std::int64_t end() const { return static_cast<std::int64_t>(begin) + length; }
+  friend bool operator==(const BlockRun&, const BlockRun&) = default;
+};
+
+/// An index of one axis: everything, one position (kept as an axis of size 1, as torch does),
+/// a half-open range with a step >= 1, or a list of positions. Negative ones count from the end.
+struct BlockSlice {
+  std::optional<std::int64_t> start = {}, stop = {};
+  std::int64_t step = 1;
+};
+using BlockIndex = std::variant<BlockSlice, std::int64_t, std::vector<std::int64_t>>;
+
+/// How a block mask was found: for `quire explain --mask` and benchmarks.
+struct BlockMaskReport {
+  std::int64_t rectangles = 0;  // classified by interval arithmetic
+  std::int64_t evaluated = 0;   // elements looked at one by one
+  std::int64_t area = 0;        // elements of all (batch, head) planes that were built
+  std::int64_t planes = 0;      // (batch, head) planes that were built
+};
+
+struct BlockMaskOptions {
+  BlockSize block_size = {};
+  /// False: full blocks are listed among the partial ones, and there are no full_* tensors.
+  bool separate_full_blocks = true;
+  std::int64_t q_begin = 0;           // q_idx of the first row
+  std::int64_t max_bytes = 0;         // refuse larger masks; 0: what memory is available
+  Executor* executor = nullptr;       // default_executor() if null
+  BlockMaskReport* report = nullptr;  // filled in if not null
+};
+
+/// A list of blocks per row: num_blocks int32 or int64 [..., rows], indices [..., rows, n]; only
+/// the first num_blocks of each row count.
+struct BlockLists {
+  ConstTensorView num_blocks, indices;
+};
+
+struct FromKvBlocksOptions {
+  std::optional<BlockLists> full = {};  // blocks in which the mask mod need not run
+  BlockSize block_size = {};
+  std::optional<MaskMod> mask_mod = {};  // everything is visible if not given
+  /// q_len and kv_len; whole blocks of all rows and columns if not given. With a kv_len, `indices`
+  /// may be narrower than the number of key blocks (a list of the best k, say).
+  std::optional<std::pair<std::int64_t, std::int64_t>> seq_lengths = {};
+  bool compute_q_blocks = true;
+};
+
+/// A value: copies are cheap and share what does not change. const functions may run on many
+/// threads at once.
+class QUIRE_API BlockMask {
+ public:
+  /// Blocks chosen by data. Throws Error for tensors that do not fit together, for a block outside
+  /// the mask and for one that stands twice in a row.
+  static BlockMask from_kv_blocks(const BlockLists& kv, const FromKvBlocksOptions& options = {});
+
+  // ---- size
+
+  /// [batch, heads, q_len, kv_len], fewer batch axes if made from tensors that had fewer.
+  const Shape& shape() const;
+  std::int64_t batch() const;
+  std::int64_t heads() const;
+  std::pair<std::int64_t, std::int64_t> seq_lengths() const;
+  BlockSize block_size() const;
+  std::int64_t q_blocks() const;
+  std::int64_t kv_blocks() const;
+  std::int64_t q_begin() const;
+  bool separate_full_blocks() const;
+
+  /// Elements, whether visible or not.
+  std::int64_t numel() const;
+  /// Share of the elements that lie in blocks which are not computed, in percent. As torch: a block
+  /// cut off by an edge counts whole, so a short mask may have a negative sparsity.
+  double sparsity() const;
+  /// Bytes held by this mask, those shared with other copies included; captured buffers are not.
+  std::size_t nbytes() const;
+
+  // ---- rule
+
+  /// Throws Error for the result of index(), whose positions are not those the rule was made for:
+  /// take the original mask's and shift it, then set_mask_mod.
+  const MaskMod& mask_mod() const;
+  bool has_mask_mod() const;
+  void set_mask_mod(MaskMod mod);
+  /// One formula for the whole mask: the mask mod, or, for blocks chosen by data, the mask mod
+  /// inside listed blocks (which captures the lists as a bool per block).
+  MaskMod whole_mask_mod() const;
+
+  // ---- blocks
+
+  /// The runs of a row of blocks, ascending, not touching unless of different kinds.
+  std::span<const BlockRun> runs(std::int64_t b, std::int64_t h, std::int64_t q_block) const;
+  BlockKind kind(std::int64_t b, std::int64_t h, std::int64_t q_block, std::int64_t kv_block) const;
+  /// Which of the stored (batch, head) planes this is; equal planes have equal numbers.
+  std::int64_t plane(std::int64_t b, std::int64_t h) const;
+  const mask::BlockRows& block_rows() const;
+  /// The same picture seen from the keys: runs of query blocks per key block.
+  std::shared_ptr<const mask::BlockRows> transposed() const;
+
+  // ---- index tensors, int32, made when asked for; entries behind num_blocks as torch has them
+
+  Tensor kv_num_blocks() const;  // [batch, heads, q_blocks]
+  Tensor kv_indices() const;     // [batch, heads, q_blocks, kv_blocks]
+  std::optional<Tensor> full_kv_num_blocks() const;
+  std::optional<Tensor> full_kv_indices() const;
+  std::optional<Tensor> q_num_blocks() const;  // [batch, heads, kv_blocks]
+  std::optional<Tensor> q_indices() const;     // [batch, heads, kv_blocks, q_blocks]
+  std::optional<Tensor> full_q_num_blocks() const;
+  std::optional<Tensor> full_q_indices() const;
+  /// 1 where a block is partial or full, int32 [batch, heads, q_blocks, kv_blocks].
+  Tensor to_dense() const;
+
+  // ---- parts
+
+  /// mask[b, h, q_block]: the blocks at these positions; lists are taken axis by axis. q_len and
+  /// kv_len stay, the mask mod is taken away (see mask_mod()).
+  BlockMask index(const BlockIndex& b, const BlockIndex& h = BlockSlice(),
+                  const BlockIndex& q_block = BlockSlice()) const;
+  /// The first rows and columns of blocks, for shorter queries and keys (torch's _adjust). Kinds of
+  /// blocks stay as they are. Throws Error if there are fewer blocks than the lengths ask for.
+  BlockMask adjust(std::int64_t q_len, std::int64_t kv_len) const;
+  /// Exactly the rows q_begin..q_end-1 of this mask (counted from 0), in blocks that begin with the
+  /// first of them: what create_block_mask would give for these rows alone. Its q_begin is this
+  /// mask's plus the argument's, so the same mask mod applies. Only partial blocks are looked at.
+  BlockMask rows(std::int64_t q_begin, std::int64_t q_end) const;
+  /// The sequence has grown: `q_rows` more queries and `kv_columns` more keys. Only what is new and
+  /// blocks that were cut off are proved. Throws Error for blocks chosen by data.
+  void append_rows(std::int64_t q_rows, std::int64_t kv_columns);
+
+  // ---- combination; sizes of masks and blocks must be equal, a batch or head of 1 is broadcast
+
+  friend QUIRE_API BlockMask operator&(const BlockMask& a, const BlockMask& b);
+  friend QUIRE_API BlockMask operator|(const BlockMask& a, const BlockMask& b);
+  friend QUIRE_API BlockMask operator~(const BlockMask& a);
+  /// Same sizes, same blocks, same rule.
+  friend QUIRE_API bool operator==(const BlockMask& a, const BlockMask& b);
+  /// Same sizes and same blocks of the same kinds; the rules may be written differently.
+  bool same_blocks(const BlockMask& other) const;
+
+  // ---- text
+
+  /// The picture as torch prints it, one per (batch, head) up to `limit`: two characters per cell,
+  /// full, mixed or blank. A cell of the grid stands for several blocks if there are more.
+  std::string to_string(std::array<std::int64_t, 2> grid_size = {20, 20},
+                        std::int64_t limit = 4) const;
+  friend QUIRE_API std::ostream& operator<<(std::ostream& out, const BlockMask& mask);
+
+  /// For the library's own files: a mask from its parts.
+  explicit BlockMask(std::shared_ptr<const mask::BlockMaskData> data) : data_(std::move(data)) {}
+  const mask::BlockMaskData& data() const { return *data_; }
+
+ private:
+  std::shared_ptr<const mask::BlockMaskData> data_;
+};
+
+/// The block mask of a rule. Exact: a block is empty, partial or full because it was proved or
+/// because its elements were looked at. Found to be the same for every batch or head, it is stored
+/// once. Parallel over the executor; the result does not depend on it. Throws Error for sizes out
+/// of range, a mask larger than max_bytes, buffers without data and, as evaluate does, for the
+/// first visible element that reads outside a buffer.
+QUIRE_API BlockMask create_block_mask(const MaskMod& mask_mod, std::int64_t batch,
+                                      std::int64_t heads, std::int64_t q_len, std::int64_t kv_len,
+                                      const BlockMaskOptions& options = {});
+
+struct CreateMaskOptions {
+  std::int64_t q_begin = 0;
+  Executor* executor = nullptr;
+};
+
+/// The mask as bools [batch, heads, q_len, kv_len]. Of a score mod: where it does not turn a score
+/// of 0 into -inf. Throws Error if it does not fit into memory, else as evaluate does.
+QUIRE_API Tensor create_mask(const MaskMod& mod, std::int64_t batch, std::int64_t heads,
+                             std::int64_t q_len, std::int64_t kv_len,
+                             const CreateMaskOptions& options = {});
+QUIRE_API Tensor create_mask(const ScoreMod& mod, std::int64_t batch, std::int64_t heads,
+                             std::int64_t q_len, std::int64_t kv_len,
+                             const CreateMaskOptions& options = {});
+
+}  // namespace quire

@@ -1,0 +1,258 @@
+// Splitting by proof, then evaluation of what is left. Mask layer.
+#include "mask/block_prover.h"
+
+#include <algorithm>
+#include <array>
+
+#include "formula/compile.h"
+#include "formula/depends.h"
+#include "formula/first_fault.h"
+#include "formula/simplify.h"
+#include "kernels/dispatch.h"
+
+namespace quire::mask {
+
+using formula::Bounder;
+using formula::Tri;
+using kernels::TileCoords;
+
+namespace {
+
+// A tile has keys across its lanes, so that a dense mask[q_idx, kv_idx] is read along its rows. The
+// first of a block has two rows only: patterns and noise show both kinds of elements at once.
+constexpr int kTileRows = 32, kTileGroups = 2, kTileLanes = kTileGroups * kernels::kGroupLanes;
+constexpr int kFirstRows = 2;
+
+formula::Rectangle extents(std::int64_t batch, std::int64_t heads, const BlockGrid& grid) {
+  return {{0, std::max<std::int64_t>(batch, 1) - 1},
+          {0, std::max<std::int64_t>(heads, 1) - 1},
+          {grid.q_begin, grid.q_begin + std::max<std::int64_t>(grid.q_len, 1) - 1},
+          {0, std::max<std::int64_t>(grid.kv_len, 1) - 1}};
+}
+
+kernels::TileProgram compile_mask(const Formula& formula, const formula::Rectangle& extents) {
+  using kernels::Vary;
+  return formula::compile(
+      {.mask_mod = &formula, .mask_only = true},
+      {.extents = extents,
+       .vary = {Vary::kConstant, Vary::kConstant, Vary::kRowRange, Vary::kLaneRange},
+       .max_rows = kTileRows,
+       .groups = kTileGroups});
+}
+
+using Words = std::array<std::uint64_t, kTileGroups>;
+
+// Bits [begin, end) of 128.
+Words lanes_between(std::int64_t begin, std::int64_t end) {
+  Words words{};
+  for (int g = 0; g < kTileGroups; ++g) {
+    const std::int64_t lo = std::clamp<std::int64_t>(begin - 64 * g, 0, 64);
+    const std::int64_t hi = std::clamp<std::int64_t>(end - 64 * g, 0, 64);
+    const std::uint64_t below_hi = hi == 64 ? ~0ull : (1ull << hi) - 1;
+    const std::uint64_t below_lo = lo == 64 ? ~0ull : (1ull << lo) - 1;
+    words[static_cast<std::size_t>(g)] = below_hi & ~below_lo;
+  }
+  return words;
+}
+
+// What was seen of a row of blocks, lane by lane: any and all of its elements.
+struct Seen {
+  Words any{}, all{~0ull, ~0ull};
+
+  // `words` has one word for every group that has lanes.
+  void add(const std::uint64_t* words, const Words& lanes) {
+    for (std::size_t g = 0; g < kTileGroups && lanes[g] != 0; ++g) {
+      any[g] |= words[g] & lanes[g];
+      all[g] &= words[g] | ~lanes[g];
+    }
+  }
+  bool any_of(const Words& lanes) const { return (any[0] & lanes[0]) | (any[1] & lanes[1]); }
+  bool all_of(const Words& lanes) const {
+    return ((~all[0] & lanes[0]) | (~all[1] & lanes[1])) == 0;
+  }
+};
+constexpr Words kAllLanes{~0ull, ~0ull};
+
+}  // namespace
+
+// Where the result of one call of prove goes.
+struct BlockProver::Region {
+  std::int64_t b, h, first_row;
+  std::span<RunList> rows;
+  Worker& worker;
+
+  RunList& row(std::int64_t row) const { return rows[static_cast<std::size_t>(row - first_row)]; }
+};
+
+BlockProver::Worker::Worker(const BlockProver& prover, RunBudget* budget)
+    : budget_(budget),
+      bounds_(prover.bounder_ ? prover.bounder_->make_scratch() : std::vector<formula::Interval>()),
+      scratch_(Tensor::empty({static_cast<std::int64_t>(prover.program_.scratch_bytes) + 64},
+                             DType::u8)),
+      runner_(prover.program_, *kernels::current_table().tile_f32, scratch_.data()) {}
+
+void BlockProver::Worker::append(RunList& runs, std::int64_t begin, std::int64_t end,
+                                 BlockKind kind) {
+  constexpr std::int64_t kBatch = 1024;  // runs accounted for at once: threads share the budget
+  const std::size_t before = runs.size();
+  append_run(runs, begin, end, kind);
+  if (runs.size() == before || budget_ == nullptr || ++unpaid_runs_ < kBatch) return;
+  unpaid_runs_ = 0;
+  budget_->spend(kBatch * 2 *
+                 static_cast<std::int64_t>(sizeof(BlockRun)));  // kept twice for a while
+}
+
+BlockProver::BlockProver(const MaskMod& mod, std::int64_t batch, std::int64_t heads,
+                         const BlockGrid& grid, Proof proof)
+    : grid_(grid),
+      formula_(formula::simplify(mod.formula(), Precision::kF32)),
+      program_(compile_mask(formula_, extents(batch, heads, grid))) {
+  const formula::Depends depends =
+      formula::depends(formula_.graph())[static_cast<std::size_t>(formula_.root())];
+  depends_on_b_ = depends.b;
+  depends_on_h_ = depends.h;
+  may_fault_ = !program_.checks.empty();
+  if (proof != Proof::kNone) {
+    bounder_ =
+        std::make_unique<Bounder>(formula_, Precision::kF32,
+                                  formula::BoundOptions{.read_buffers = proof == Proof::kContents});
+    if (may_fault_) {
+      std::vector<formula::Interval> bounds = bounder_->make_scratch();
+      bounder_->bound_all(extents(batch, heads, grid), bounds);
+      may_fault_ = !formula::is_fault_free(formula_, bounds);
+    }
+  }
+  if (grid.size.kv <= kTileLanes) {
+    leaf_cols_ = kTileLanes / grid.size.kv;
+    leaf_rows_ = std::max<std::int64_t>(1, kTileRows / grid.size.q);
+  }
+}
+
+void BlockProver::prove(std::int64_t b, std::int64_t h, const BlockRect& rect,
+                        std::span<RunList> rows, Worker& worker) const {
+  if (rect.rows() <= 0 || rect.cols() <= 0) return;
+  split({b, h, rect.row_begin, rows, worker}, rect);
+}
+
+void BlockProver::split(const Region& region, const BlockRect& rect) const {
+  if (bounder_ != nullptr) {
+    const formula::Rectangle rectangle{{region.b, region.b},
+                                       {region.h, region.h},
+                                       grid_.q_range(rect.row_begin, rect.row_end),
+                                       grid_.kv_range(rect.col_begin, rect.col_end)};
+    ++region.worker.rectangles;
+    std::span<formula::Interval> bounds = region.worker.bounds_;
+    const Tri tri = bounder_->classify(rectangle, bounds);
+    if (tri == Tri::kFalse) return;  // nothing is visible, so nothing can fault
+    bool full = tri == Tri::kTrue;
+    if (full && may_fault_) {
+      bounder_->bound_all(rectangle, bounds);
+      full = formula::is_fault_free(formula_, bounds);
+    }
+    if (full) return append_full(region, rect);
+  }
+  const bool can_split_rows = rect.rows() > leaf_rows_, can_split_cols = rect.cols() > leaf_cols_;
+  if (!can_split_rows && !can_split_cols) return evaluate(region, rect);
+  const bool by_rows = can_split_rows && (!can_split_cols || rect.rows() * grid_.size.q >=
+                                                                 rect.cols() * grid_.size.kv);
+  BlockRect first = rect, second = rect;
+  // The middle, on a multiple of the leaf so that leaves are whole.
+  const auto middle = [](std::int64_t begin, std::int64_t end, std::int64_t leaf) {
+    const std::int64_t at = begin + (end - begin) / 2;
+    const std::int64_t down = at / leaf * leaf;
+    return down > begin ? down : down + leaf;
+  };
+  if (by_rows)
+    first.row_end = second.row_begin = middle(rect.row_begin, rect.row_end, leaf_rows_);
+  else
+    first.col_end = second.col_begin = middle(rect.col_begin, rect.col_end, leaf_cols_);
+  split(region, first);
+  split(region, second);
+}
+
+void BlockProver::append_full(const Region& region, const BlockRect& rect) const {
+  for (std::int64_t row = rect.row_begin; row < rect.row_end; ++row) {
+    RunList& runs = region.row(row);
+    const std::int64_t last = rect.col_end - 1;
+    region.worker.append(runs, rect.col_begin, last, grid_.full_kind(row, rect.col_begin));
+    region.worker.append(runs, last, rect.col_end, grid_.full_kind(row, last));
+  }
+}
+
+// Single elements are rectangles too, and most rules are decided there. Where an edge of a mask
+// passes through a block, one of its corners is visible and another is not.
+bool BlockProver::corners_differ(const Region& region, const BlockRect& rect) const {
+  const formula::IndexRange q = grid_.q_range(rect.row_begin, rect.row_end);
+  const formula::IndexRange kv = grid_.kv_range(rect.col_begin, rect.col_end);
+  bool visible = false, hidden = false;
+  for (const std::int64_t row : {q.first, q.last}) {
+    for (const std::int64_t col : {kv.first, kv.last}) {
+      const Tri tri =
+          bounder_->classify({{region.b, region.b}, {region.h, region.h}, {row, row}, {col, col}},
+                             region.worker.bounds_);
+      ++region.worker.evaluated;
+      visible |= tri == Tri::kTrue;
+      hidden |= tri == Tri::kFalse;
+      if (visible && hidden) return true;
+    }
+  }
+  return false;
+}
+
+// A leaf: one block of any size, or several that fit into one tile's lanes.
+void BlockProver::evaluate(const Region& region, const BlockRect& rect) const {
+  const bool one_block = rect.rows() == 1 && rect.cols() == 1;
+  const bool may_stop = one_block && !may_fault_;
+  if (may_stop && bounder_ != nullptr && corners_differ(region, rect)) {
+    region.worker.append(region.row(rect.row_begin), rect.col_begin, rect.col_end,
+                         BlockKind::kPartial);
+    return;
+  }
+  const formula::IndexRange q = grid_.q_range(rect.row_begin, rect.row_end);
+  const formula::IndexRange kv = grid_.kv_range(rect.col_begin, rect.col_end);
+  std::array<Seen, kTileRows> seen{};  // by row of the leaf
+  TileCoords at;
+  at.start[0] = region.b;
+  at.start[1] = region.h;
+  std::uint64_t words[kTileRows * kTileGroups];
+  bool decided = false;
+  for (std::int64_t k = kv.first; k <= kv.last && !decided; k += kTileLanes) {
+    at.start[3] = k;
+    at.lanes = static_cast<int>(std::min<std::int64_t>(kTileLanes, kv.last + 1 - k));
+    const Words lanes = lanes_between(0, at.lanes);
+    const int groups = (at.lanes + kernels::kGroupLanes - 1) / kernels::kGroupLanes;
+    for (std::int64_t row = q.first; row <= q.last && !decided; row += at.rows) {
+      const std::int64_t most = may_stop && row == q.first ? kFirstRows : kTileRows;
+      at.start[2] = row;
+      at.rows = static_cast<int>(std::min(most, q.last + 1 - row));
+      region.worker.runner_.begin(at);
+      region.worker.runner_.mask(words);
+      region.worker.evaluated += static_cast<std::int64_t>(at.rows) * at.lanes;
+      for (int i = 0; i < at.rows; ++i) {
+        const std::int64_t block = (row - q.first + i) / grid_.size.q;
+        seen[static_cast<std::size_t>(block)].add(words + i * groups, lanes);
+      }
+      decided = may_stop && seen[0].any_of(kAllLanes) && !seen[0].all_of(kAllLanes);
+    }
+  }
+  for (std::int64_t row = rect.row_begin; row < rect.row_end; ++row) {
+    const Seen& of_row = seen[static_cast<std::size_t>(row - rect.row_begin)];
+    for (std::int64_t col = rect.col_begin; col < rect.col_end; ++col) {
+      const std::int64_t first = (col - rect.col_begin) * grid_.size.kv;
+      const Words lanes =
+          one_block ? kAllLanes
+                    : lanes_between(first, std::min(first + grid_.size.kv, kv.last + 1 - kv.first));
+      if (!of_row.any_of(lanes)) continue;
+      region.worker.append(region.row(row), col, col + 1,
+                           of_row.all_of(lanes) ? grid_.full_kind(row, col) : BlockKind::kPartial);
+    }
+  }
+}
+
+void BlockProver::throw_first_fault(std::span<const Worker> workers) const {
+  std::vector<kernels::TileFault> faults;
+  for (const Worker& worker : workers) faults.push_back(worker.runner_.fault());
+  formula::throw_first_fault(faults);
+}
+
+}  // namespace quire::mask

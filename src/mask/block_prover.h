@@ -1,0 +1,88 @@
+// BlockProver: the kind of every block of a rectangle of blocks, from the formula. Rectangles are
+// classified by interval arithmetic and split while undecided; what is undecided and as small as a
+// block (or as a tile, if blocks are smaller) is evaluated element by element: a block's corners,
+// then tiles of it, until a visible and a hidden element were seen. Exact for every formula. Mask
+// layer.
+//
+// Rectangles are halved along their longer side, as counted in elements, left before right, so the
+// runs of every row come out in ascending order. A causal mask of n x n blocks takes some 6 n
+// classifications of 60 ns each.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "formula/bound.h"
+#include "kernels/tile_runner.h"
+#include "mask/block_grid.h"
+#include "mask/block_rows.h"
+#include "mask/run_budget.h"
+#include "quire/mod.h"
+#include "quire/tensor.h"
+
+namespace quire::mask {
+
+/// What a BlockProver may rest on.
+enum class Proof : std::uint8_t {
+  kContents,  // shapes and contents of buffers; reads them whole, once, when it is made
+  kShapes,    // shapes only: for few rows, where reading whole buffers would cost more
+  kNone,      // every element is evaluated
+};
+
+class BlockProver {
+ public:
+  /// Of one thread.
+  class Worker {
+   public:
+    /// `budget` may be null.
+    explicit Worker(const BlockProver& prover, RunBudget* budget = nullptr);
+    std::int64_t rectangles = 0, evaluated = 0;
+
+   private:
+    friend class BlockProver;
+    void append(RunList& runs, std::int64_t begin, std::int64_t end, BlockKind kind);
+
+    RunBudget* budget_;
+    std::int64_t unpaid_runs_ = 0;
+    std::vector<formula::Interval> bounds_;
+    Tensor scratch_;
+    kernels::TileRunner runner_;
+  };
+
+  /// Throws Error for a buffer without data.
+  BlockProver(const MaskMod& mod, std::int64_t batch, std::int64_t heads, const BlockGrid& grid,
+              Proof proof = Proof::kContents);
+
+  /// Whether the mask varies with the batch or the head at all.
+  bool depends_on_b() const { return depends_on_b_; }
+  bool depends_on_h() const { return depends_on_h_; }
+
+  /// Appends the kinds of the blocks in `rect`: those of row r to rows[r - rect.row_begin].
+  void prove(std::int64_t b, std::int64_t h, const BlockRect& rect, std::span<RunList> rows,
+             Worker& worker) const;
+
+  /// Blocks that are evaluated together: bands of rows should be multiples of it.
+  std::int64_t leaf_rows() const { return leaf_rows_; }
+
+  /// Throws the Error of the first visible element that did something wrong.
+  void throw_first_fault(std::span<const Worker> workers) const;
+
+ private:
+  struct Region;  // a rectangle under way
+
+  void split(const Region& region, const BlockRect& rect) const;
+  bool corners_differ(const Region& region, const BlockRect& rect) const;
+  void evaluate(const Region& region, const BlockRect& rect) const;
+  void append_full(const Region& region, const BlockRect& rect) const;
+
+  BlockGrid grid_;
+  Formula formula_;  // simplified
+  bool depends_on_b_ = false, depends_on_h_ = false;
+  bool may_fault_ = false;
+  std::int64_t leaf_rows_ = 1, leaf_cols_ = 1;
+  std::unique_ptr<formula::Bounder> bounder_;  // null for Proof::kNone
+  kernels::TileProgram program_;
+};
+
+}  // namespace quire::mask

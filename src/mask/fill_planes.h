@@ -1,0 +1,25 @@
+// fill_planes: a dense array with one row per row of blocks, written from the runs. Equal planes
+// are written once and copied; parallel. What a row looks like is the caller's affair. Mask layer.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "mask/block_rows.h"
+#include "quire/function_ref.h"
+
+namespace quire::mask {
+
+struct PlaneArray {
+  void* data = nullptr;  // [batch, heads, rows per plane, row_bytes]
+  std::int64_t batch = 1, heads = 1;
+  std::size_t row_bytes = 0;
+};
+
+/// Writes the runs of one row as row_bytes bytes; called on many threads at once.
+using FillRow = FunctionRef<void(std::span<const BlockRun> runs, void* out)>;
+
+/// `rows` holds 1 or array.batch batches, and heads likewise.
+void fill_planes(const BlockRows& rows, const PlaneArray& array, FillRow fill_row);
+
+}  // namespace quire::mask

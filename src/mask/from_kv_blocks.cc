@@ -1,0 +1,201 @@
+// BlockMask::from_kv_blocks: a mask whose blocks somebody else has chosen. The lists are checked,
+// copied, and turned into runs; entries behind num_blocks are never looked at. Mask layer.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+#include <vector>
+
+#include "mask/block_mask_data.h"
+#include "mask/size_limits.h"
+#include "quire/block_mask.h"
+#include "quire/error.h"
+#include "quire/mods.h"
+#include "runtime/memory.h"
+
+namespace quire {
+
+using namespace mask;
+
+namespace {
+
+constexpr const char* kWhere = "from_kv_blocks";
+
+template <class... Args>
+[[noreturn]] void fail(ErrorKind kind, fmt::format_string<Args...> text, Args&&... args) {
+  throw Error(kind, fmt::format("[{}] {}", kWhere, fmt::format(text, std::forward<Args>(args)...)));
+}
+
+Shape without_last(const Shape& shape) {
+  Shape result = shape;
+  result.erase(result.rank() - 1);
+  return result;
+}
+
+// One pair of tensors, copied, with the name its errors use.
+struct Lists {
+  const char* prefix;  // "" or "full_"
+  Tensor num_blocks, indices;
+
+  std::int64_t width() const { return indices.dim(-1); }
+};
+
+void check_tensors(const BlockLists& lists, const char* prefix) {
+  const Shape &num_shape = lists.num_blocks.shape(), &shape = lists.indices.shape();
+  const auto check_dtype = [&](const char* name, DType dtype) {
+    if (dtype != DType::i32 && dtype != DType::i64)
+      fail(ErrorKind::type, "{}{} must be i32 or i64; got {}", prefix, name, dtype_name(dtype));
+  };
+  check_dtype("kv_num_blocks", lists.num_blocks.dtype());
+  check_dtype("kv_indices", lists.indices.dtype());
+  if (shape.rank() < 2 || shape.rank() > 4)
+    fail(ErrorKind::value, "{}kv_indices must have 2 to 4 axes; got {}", prefix, to_string(shape));
+  if (num_shape != without_last(shape)) {
+    fail(ErrorKind::value,
+         "{0}kv_num_blocks must have the shape of {0}kv_indices without its last axis, {1}; got "
+         "{2}",
+         prefix, to_string(without_last(shape)), to_string(num_shape));
+  }
+}
+
+void check_together(const BlockLists& kv, const FromKvBlocksOptions& options) {
+  if (!options.full.has_value()) return;
+  const Shape &partial = kv.indices.shape(), &full = options.full->indices.shape();
+  if (without_last(partial) != without_last(full) ||
+      (partial != full && !options.seq_lengths.has_value())) {
+    fail(ErrorKind::value,
+         "full_kv_indices must have the shape of kv_indices, {} (but for the last axis if "
+         "seq_lengths are given); got {}",
+         to_string(partial), to_string(full));
+  }
+}
+
+Tensor copy_of(const ConstTensorView& view) {
+  require_memory(kWhere, "a copy of the lists",
+                 saturating_product(view.numel(), std::int64_t(dtype_size(view.dtype()))));
+  return contiguous(view);
+}
+
+std::int64_t load(const Tensor& tensor, std::int64_t at) {
+  return tensor.dtype() == DType::i32 ? static_cast<const std::int32_t*>(tensor.data())[at]
+                                      : static_cast<const std::int64_t*>(tensor.data())[at];
+}
+
+// Where a row is, for texts of errors.
+struct RowPlace {
+  std::int64_t b, h, row;
+
+  std::string text() const { return fmt::format("batch {}, head {}, row {}", b, h, row); }
+};
+
+struct ListedBlock {
+  std::int64_t block;
+  BlockKind kind;
+
+  friend auto operator<=>(const ListedBlock&, const ListedBlock&) = default;
+};
+
+// Appends the blocks of row number `at` of all rows.
+void read_row(const Lists& lists, std::int64_t at, std::int64_t kv_blocks, const RowPlace& place,
+              BlockKind kind, std::vector<ListedBlock>& blocks) {
+  const std::int64_t count = load(lists.num_blocks, at), width = lists.width();
+  if (count < 0 || count > width) {
+    fail(ErrorKind::value, "{}kv_num_blocks of {} must be in 0..{}; got {}", lists.prefix,
+         place.text(), width, count);
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t block = load(lists.indices, at * width + i);
+    if (block < 0 || block >= kv_blocks) {
+      fail(ErrorKind::index, "{}kv_indices of {} must be in 0..{}; got {}", lists.prefix,
+           place.text(), kv_blocks - 1, block);
+    }
+    blocks.push_back({block, kind});
+  }
+}
+
+// Sorts them, too.
+void check_once(std::vector<ListedBlock>& blocks, const RowPlace& place) {
+  if (!std::ranges::is_sorted(blocks)) std::ranges::sort(blocks);
+  const auto twice = std::ranges::adjacent_find(blocks, {}, &ListedBlock::block);
+  if (twice == blocks.end()) return;
+  if (twice->kind != std::next(twice)->kind) {
+    fail(ErrorKind::value, "block {} of {} is in kv_indices and in full_kv_indices", twice->block,
+         place.text());
+  }
+  fail(ErrorKind::value, "block {} of {} is twice in {}kv_indices", twice->block, place.text(),
+       twice->kind == BlockKind::kFull ? "full_" : "");
+}
+
+BlockRows make_rows(const BlockMaskData& data, const Lists& partial,
+                    const std::optional<Lists>& full) {
+  BlockRowsBuilder builder(data.batch, data.heads, data.q_blocks);
+  std::vector<ListedBlock> blocks;
+  RunList runs;
+  for (std::int64_t at = 0; at < data.batch * data.heads * data.q_blocks; ++at) {
+    const std::int64_t plane = at / data.q_blocks;
+    const RowPlace place{plane / data.heads, plane % data.heads, at % data.q_blocks};
+    blocks.clear();
+    read_row(partial, at, data.kv_blocks, place, BlockKind::kPartial, blocks);
+    if (full.has_value()) read_row(*full, at, data.kv_blocks, place, BlockKind::kFull, blocks);
+    check_once(blocks, place);
+    runs.clear();
+    for (const ListedBlock& b : blocks) append_run(runs, b.block, b.block + 1, b.kind);
+    builder.add_row(runs);
+  }
+  return builder.finish();
+}
+
+// Everything but rows, from shapes alone.
+BlockMaskData make_sizes(const BlockLists& kv, const FromKvBlocksOptions& options) {
+  const Shape& shape = kv.indices.shape();
+  const BlockSize size = options.block_size;
+  check_size(kWhere, "block_size.q", size.q, 1, kMostPosition);
+  check_size(kWhere, "block_size.kv", size.kv, 1, kMostPosition);
+  const std::size_t rank = shape.rank();
+  std::int64_t width = shape[rank - 1];
+  BlockMaskData data;
+  data.block_size = size;
+  data.heads = rank > 2 ? shape[rank - 3] : 1;
+  data.batch = rank > 3 ? shape[rank - 4] : 1;
+  data.q_blocks = shape[rank - 2];
+  data.q_len = saturating_product(data.q_blocks, size.q);
+  data.kv_len = saturating_product(width, size.kv);
+  if (options.seq_lengths.has_value()) std::tie(data.q_len, data.kv_len) = *options.seq_lengths;
+  check_size(kWhere, "q_len", data.q_len, 0, kMostPosition);
+  check_size(kWhere, "kv_len", data.kv_len, 0, kMostPosition);
+  if (options.full.has_value()) width = std::max(width, options.full->indices.dim(-1));
+  data.kv_blocks = std::max(width, block_count(data.kv_len, size.kv));
+  check_size(kWhere, "the number of query blocks", data.q_blocks, 0, kMostBlocks);
+  check_size(kWhere, "the number of key blocks", data.kv_blocks, 0, kMostBlocks);
+  data.shape = shape;
+  data.shape[rank - 2] = data.q_len;
+  data.shape[rank - 1] = data.kv_len;
+  return data;
+}
+
+}  // namespace
+
+BlockMask BlockMask::from_kv_blocks(const BlockLists& kv, const FromKvBlocksOptions& options) {
+  check_tensors(kv, "");
+  if (options.full.has_value()) check_tensors(*options.full, "full_");
+  check_together(kv, options);
+  auto data = std::make_shared<BlockMaskData>(make_sizes(kv, options));
+  data->separate_full_blocks = options.full.has_value();
+  data->has_q_blocks = options.compute_q_blocks;
+  data->chosen_by_data = true;
+  data->mask_mod = options.mask_mod.has_value() ? *options.mask_mod : noop_mask();
+
+  const Lists partial{"", copy_of(kv.num_blocks), copy_of(kv.indices)};
+  std::optional<Lists> full;
+  if (options.full.has_value())
+    full = Lists{"full_", copy_of(options.full->num_blocks), copy_of(options.full->indices)};
+  data->rows = std::make_shared<const BlockRows>(make_rows(*data, partial, full));
+  data->given = GivenLists{partial.num_blocks, partial.indices, {}, {}};
+  if (full.has_value()) {
+    data->given->full_kv_num_blocks = full->num_blocks;
+    data->given->full_kv_indices = full->indices;
+  }
+  return BlockMask(std::move(data));
+}
+
+}  // namespace quire

@@ -1,0 +1,43 @@
+// ALiBi: a penalty that grows with the distance, at a slope of its own for each head. Press, Smith
+// and Lewis, "Train Short, Test Long: Attention with Linear Biases Enables Input Length
+// Extrapolation", 2021. Layer: mods.
+#include <bit>
+#include <cmath>
+
+#include "mods/arguments.h"
+#include "quire/mods.h"
+
+namespace quire::mods {
+namespace {
+
+// Slope i (from 1) of a power of two of heads: 2^(-8 i / heads).
+float slope(std::int64_t i, std::int64_t heads) {
+  return static_cast<float>(std::exp2(-8.0 * static_cast<double>(i) / static_cast<double>(heads)));
+}
+
+}  // namespace
+
+std::vector<float> alibi_slopes(std::int64_t heads) {
+  check_at_least("alibi_slopes", "heads", heads, 1);
+  const auto power = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(heads)));
+  std::vector<float> slopes;
+  for (std::int64_t i = 1; i <= power; ++i) slopes.push_back(slope(i, power));
+  for (std::int64_t i = 1; power + (i + 1) / 2 <= heads; i += 2)
+    slopes.push_back(slope(i, 2 * power));
+  return slopes;
+}
+
+// score + slopes[h] * (kv_idx - q_idx). Meant to stand with a causal mask; keys behind the query
+// would be raised.
+ScoreMod alibi(const Table& slopes) {
+  const Buffer table = float_table("alibi", "slopes", slopes);
+  check_rank("alibi", table, 1, 1, "[heads]");
+  return [&](auto score, auto, auto h, auto q, auto kv) { return score + table[h] * (kv - q); };
+}
+
+ScoreMod alibi(std::int64_t heads) {
+  check_at_least("alibi", "heads", heads, 1);
+  return alibi(Table(alibi_slopes(heads)));
+}
+
+}  // namespace quire::mods

@@ -1,0 +1,22 @@
+// Attention sinks: a few keys at the beginning that every query sees, whatever else it sees. Xiao
+// et al., "Efficient Streaming Language Models with Attention Sinks", 2023. Layer: mods.
+#include "mods/arguments.h"
+#include "quire/mods.h"
+
+namespace quire::mods {
+
+// kv_idx < count
+MaskMod attention_sink(std::int64_t count) {
+  check_at_least("attention_sink", "count", count, 0);
+  return [count](auto, auto, auto, auto kv) { return kv < count; };
+}
+
+// (q_idx >= kv_idx) & ((kv_idx < sinks) | (q_idx - kv_idx < window))
+MaskMod streaming(std::int64_t sinks, std::int64_t window) {
+  check_at_least("streaming", "sinks", sinks, 0);
+  check_at_least("streaming", "window", window, 1);
+  return
+      [=](auto, auto, auto q, auto kv) { return (q >= kv) & ((kv < sinks) | (q - kv < window)); };
+}
+
+}  // namespace quire::mods

@@ -1,0 +1,29 @@
+// noop_mask, and_masks, or_masks. Layer: mods.
+#include "quire/mods.h"
+
+namespace quire {
+namespace {
+
+MaskMod constant(bool visible) {
+  return [visible](auto, auto, auto, auto) { return visible; };
+}
+
+}  // namespace
+
+MaskMod noop_mask() { return constant(true); }
+
+MaskMod and_masks(std::span<const MaskMod> masks) {
+  if (masks.empty()) return constant(true);
+  MaskMod all = masks[0];
+  for (const MaskMod& mask : masks.subspan(1)) all = all & mask;
+  return all;
+}
+
+MaskMod or_masks(std::span<const MaskMod> masks) {
+  if (masks.empty()) return constant(false);
+  MaskMod any = masks[0];
+  for (const MaskMod& mask : masks.subspan(1)) any = any | mask;
+  return any;
+}
+
+}  // namespace quire

@@ -1,0 +1,21 @@
+// Prefix language model: a prefix is seen whole, also by itself; what follows is causal. Raffel et
+// al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (T5),
+// 2019; Dong et al., UniLM, 2019. Layer: mods.
+#include "mods/arguments.h"
+#include "quire/mods.h"
+
+namespace quire::mods {
+
+// (kv_idx < length) | (q_idx >= kv_idx)
+MaskMod prefix_lm(std::int64_t length) {
+  check_at_least("prefix_lm", "length", length, 0);
+  return [length](auto, auto, auto q, auto kv) { return (kv < length) | (q >= kv); };
+}
+
+// (kv_idx < lengths[b]) | (q_idx >= kv_idx)
+MaskMod prefix_lm(const Table& lengths) {
+  const Buffer table = batch_table("prefix_lm", "lengths", lengths);
+  return [&](auto b, auto, auto q, auto kv) { return (kv < of_batch(table, b)) | (q >= kv); };
+}
+
+}  // namespace quire::mods

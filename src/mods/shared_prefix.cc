@@ -1,0 +1,16 @@
+// Shared prefix: several continuations (answers, branches of a search) packed behind one prompt.
+// Each sees the prompt and itself, causally. Juravsky et al., "Hydragen: High-Throughput LLM
+// Inference with Shared Prefixes", 2024. Layer: mods.
+#include "mods/arguments.h"
+#include "quire/mods.h"
+
+namespace quire::mods {
+
+// (q_idx >= kv_idx) & ((kv_idx < prefix_length) | document(ids)). A token that belongs to no branch
+// (padding) still sees the prefix.
+MaskMod shared_prefix(std::int64_t prefix_length, const Table& ids) {
+  check_at_least("shared_prefix", "prefix_length", prefix_length, 0);
+  return causal() & (attention_sink(prefix_length) | document(ids));
+}
+
+}  // namespace quire::mods

@@ -1,0 +1,124 @@
+// Tree mask of speculative decoding: a tree of drafted tokens behind a context; each token sees the
+// context, its ancestors and itself. Miao et al., "SpecInfer", 2023; Cai et al., "Medusa", 2024.
+// Layer: mods.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "mods/arguments.h"
+#include "quire/error.h"
+#include "quire/mods.h"
+
+namespace quire::mods {
+namespace {
+
+// A walk through the tree, parents first and subtrees whole, meets token i as number order[i], and
+// the tokens below it up to number end[i] - 1. So j sees i exactly if order[i] <= order[j] <
+// end[i]: two numbers per token, comparisons of intervals, whatever the shape of the tree.
+struct Walk {
+  Tensor order, end;  // i32, shape of the parents
+};
+
+// One tree of n parents. The tokens are first put in an order with parents before children, which
+// fails if there is a cycle; sizes of subtrees are summed backwards, places handed out forwards.
+void walk_tree(std::span<const std::int64_t> parents, std::int32_t* order, std::int32_t* end) {
+  const auto n = static_cast<std::int64_t>(parents.size());
+  const auto parent = [&](std::int64_t i) { return parents[static_cast<std::size_t>(i)]; };
+  // Children of one parent are a list: first_child[p], then next[..]; the last entry is the roots'.
+  std::vector<std::int64_t> first_child(parents.size() + 1, -1), next(parents.size(), -1);
+  for (std::int64_t i = n; i-- > 0;) {
+    if (parent(i) < -1 || parent(i) >= n)
+      throw Error(ErrorKind::value, fmt::format("[tree] parents[{}] must be -1 or below {}; got {}",
+                                                i, n, parent(i)));
+    std::int64_t& first = first_child[static_cast<std::size_t>(parent(i) < 0 ? n : parent(i))];
+    next[static_cast<std::size_t>(i)] = first;
+    first = i;
+  }
+  std::vector<std::int64_t> reached;  // parents before children
+  const auto add_children = [&](std::int64_t p) {
+    for (std::int64_t i = first_child[static_cast<std::size_t>(p)]; i >= 0;
+         i = next[static_cast<std::size_t>(i)])
+      reached.push_back(i);
+  };
+  add_children(n);
+  for (std::size_t k = 0; k < reached.size(); ++k) add_children(reached[k]);
+  if (reached.size() != parents.size())
+    throw Error(ErrorKind::value, fmt::format("[tree] parents have a cycle; {} of {} tokens lead "
+                                              "to a root",
+                                              reached.size(), n));
+
+  std::fill(end, end + n, 1);  // sizes, until places are known
+  for (std::size_t k = reached.size(); k-- > 0;)
+    if (const std::int64_t p = parent(reached[k]); p >= 0) end[p] += end[reached[k]];
+  std::vector<std::int32_t> free(parents.size() + 1, 0);  // next free place below each parent
+  for (const std::int64_t i : reached) {
+    std::int32_t& place = free[static_cast<std::size_t>(parent(i) < 0 ? n : parent(i))];
+    order[i] = place;
+    free[static_cast<std::size_t>(i)] = place + 1;
+    place += end[i];
+    end[i] = place;
+  }
+}
+
+bool parents_come_first(const Tensor& parents) {
+  const std::int64_t n = parents.dim(-1);
+  for (std::int64_t i = 0; i < parents.numel(); ++i)
+    if (parents.data_as<std::int64_t>()[i] >= i % n) return false;
+  return true;
+}
+
+Walk walk_trees(const Tensor& parents) {
+  const auto n = static_cast<std::size_t>(parents.dim(-1));
+  Walk walk = {Tensor::empty(parents.shape(), DType::i32),
+               Tensor::empty(parents.shape(), DType::i32)};
+  for (std::size_t start = 0; start < static_cast<std::size_t>(parents.numel()); start += n)
+    walk_tree({parents.data_as<std::int64_t>() + start, n},
+              walk.order.data_as<std::int32_t>() + start, walk.end.data_as<std::int32_t>() + start);
+  return walk;
+}
+
+// With the context as a chain above the roots,
+//   place(i) = where(i < context, i, context + order[i - context])
+//   end(i)   = context + end[i - context]
+//   (place(kv_idx) <= place(q_idx)) & ((kv_idx < context) | (place(q_idx) < end(kv_idx)))
+template <class Context>  // of a batch
+MaskMod tree_mask(const Buffer& parents, Context context_of) {
+  check_rank("tree", parents, 1, 2, "[n] or [batch, n]");
+  check_has_data("tree", parents);
+  if (parents.shape()[parents.shape().rank() - 1] == 0) return causal();  // the context alone
+  const Tensor wide = to(parents.view(), DType::i64);
+  const Walk walk = walk_trees(wide);
+  const Buffer order(walk.order, {.name = "order"}), end(walk.end, {.name = "end"});
+  const MaskMod below = [&](auto b, auto, auto q, auto kv) {
+    const auto context = context_of(b);
+    const auto at = [&](const Buffer& table, const IntExpr& i) {
+      const auto token = maximum(i - context, 0);
+      const auto read =
+          table.shape().rank() == 1 ? table[token] : table(or_only(b, table, 0), token);
+      return context + read;
+    };
+    const auto q_place = where(q < context, q, at(order, q));
+    const auto kv_place = where(kv < context, kv, at(order, kv));
+    return (kv_place <= q_place) & ((kv < context) | (q_place < at(end, kv)));
+  };
+  // What is usual, parents before children, is also causal; said so, half of the blocks are proved
+  // empty whatever the order of the walk.
+  return parents_come_first(wide) ? below & causal() : below;
+}
+
+}  // namespace
+
+MaskMod tree(const Table& parents, std::int64_t context) {
+  check_at_least("tree", "context", context, 0);
+  return tree_mask(integer_table("tree", "parents", parents),
+                   [&](const IntExpr&) { return context; });
+}
+
+MaskMod tree(const Table& parents, const Table& contexts) {
+  const Buffer table = batch_table("tree", "contexts", contexts);
+  return tree_mask(integer_table("tree", "parents", parents),
+                   [&](const IntExpr& b) { return of_batch(table, b); });
+}
+
+}  // namespace quire::mods
