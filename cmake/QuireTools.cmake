@@ -24,7 +24,7 @@ foreach(source IN LISTS bench_sources)
                         RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
   quire_compile_options(bench_${name})
   target_include_directories(bench_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/bench)
-  target_link_libraries(bench_${name} PRIVATE quire benchmark::benchmark benchmark::benchmark_main)
+  target_link_libraries(bench_${name} PRIVATE quire benchmark::benchmark benchmark::benchmark_main fmt::fmt)
 endforeach()
 
 # Examples see what users see: public headers only.

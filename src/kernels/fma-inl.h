@@ -28,6 +28,10 @@ HWY_INLINE V fma(V a, V b, V c) { return V(fma_lane(a.raw, b.raw, c.raw)); }
 HWY_INLINE V fms(V a, V b, V c) { return V(fma_lane(a.raw, b.raw, -c.raw)); }
 HWY_INLINE V fnma(V a, V b, V c) { return V(fma_lane(-a.raw, b.raw, c.raw)); }
 
+// The C library's, which uses the instruction where there is one.
+HWY_INLINE VD fma(VD a, VD b, VD c) { return VD(__builtin_fma(a.raw, b.raw, c.raw)); }
+HWY_INLINE VD fms(VD a, VD b, VD c) { return VD(__builtin_fma(a.raw, b.raw, -c.raw)); }
+
 #else
 #if !HWY_NATIVE_FMA
 #error "this target has no fused multiply-add"
@@ -36,6 +40,8 @@ HWY_INLINE V fnma(V a, V b, V c) { return V(fma_lane(-a.raw, b.raw, c.raw)); }
 HWY_INLINE V fma(V a, V b, V c) { return hn::MulAdd(a, b, c); }
 HWY_INLINE V fms(V a, V b, V c) { return hn::MulSub(a, b, c); }
 HWY_INLINE V fnma(V a, V b, V c) { return hn::NegMulAdd(a, b, c); }
+HWY_INLINE VD fma(VD a, VD b, VD c) { return hn::MulAdd(a, b, c); }
+HWY_INLINE VD fms(VD a, VD b, VD c) { return hn::MulSub(a, b, c); }
 
 #endif
 

@@ -8,7 +8,13 @@
 
 namespace quire::kernels {
 
+template <class T>
+struct DecodeFunctions;
+template <class T>
+struct ForwardFunctions;
 struct MathTable;
+struct PairFunctions;
+struct PeakFunctions;
 struct TileFunctions;
 
 struct KernelTable {
@@ -17,7 +23,13 @@ struct KernelTable {
   size_t lanes;                   // floats per vector
   const TileFunctions* tile_f32;  // tile programs
   const TileFunctions* tile_f64;
-  const MathTable* math;  // for tests
+  const ForwardFunctions<float>* forward_f32;  // queries across the lanes
+  const ForwardFunctions<double>* forward_f64;
+  const PairFunctions* pairs;                // null where the ISA has no bf16 products
+  const DecodeFunctions<float>* decode_f32;  // keys across the lanes
+  const DecodeFunctions<double>* decode_f64;
+  const PeakFunctions* peaks;  // for benchmarks
+  const MathTable* math;       // for tests
 };
 
 }  // namespace quire::kernels

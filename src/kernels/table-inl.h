@@ -1,8 +1,11 @@
 // The only thing isa/*.cc include: all kernels for one ISA and the one symbol they export,
 // quire::kernels::<isa>::table(). Kernels layer.
 #pragma once
+#include "kernels/decode_table-inl.h"
+#include "kernels/forward_table-inl.h"
 #include "kernels/kernel_table.h"
 #include "kernels/math_table-inl.h"
+#include "kernels/peaks-inl.h"
 #include "kernels/simd-inl.h"
 #include "kernels/tile_table-inl.h"
 
@@ -18,6 +21,12 @@ const KernelTable& table() noexcept {
                                       .lanes = kLanes,
                                       .tile_f32 = &kTileF32,
                                       .tile_f64 = &kTileF64,
+                                      .forward_f32 = &kForward<float>,
+                                      .forward_f64 = &kForward<double>,
+                                      .pairs = kPairs,
+                                      .decode_f32 = &kDecodeF32,
+                                      .decode_f64 = &kDecodeF64,
+                                      .peaks = &kPeaks,
                                       .math = &kMathTable};
   return kTable;
 }

@@ -3,49 +3,13 @@
 // lanes beyond a tile's edge read nothing and give 0. bf16 and f16 widen, f64 is rounded to the
 // program's float. Kernels layer.
 #pragma once
+#include "kernels/float16-inl.h"
 #include "kernels/fma-inl.h"
 #include "kernels/tile_int-inl.h"
 #include "kernels/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
-
-// 16-bit floats as stored.
-struct Bf16Bits {
-  uint16_t bits;
-};
-struct F16Bits {
-  uint16_t bits;
-};
-
-template <class T, class E>
-HWY_INLINE T widened(E x) {
-  if constexpr (std::is_same_v<E, Bf16Bits>) {
-    const uint32_t bits = static_cast<uint32_t>(x.bits) << 16;
-    float value;
-    std::memcpy(&value, &bits, 4);
-    return static_cast<T>(value);
-  } else if constexpr (std::is_same_v<E, F16Bits>) {
-    // Exponent and mantissa moved to where f32 has them are the value times 2^-112, subnormals
-    // included; all ones in the exponent are set again.
-    const uint32_t magnitude = x.bits & 0x7fffu, sign = static_cast<uint32_t>(x.bits & 0x8000u)
-                                                        << 16;
-    const uint32_t moved = magnitude << 13;
-    float value;
-    std::memcpy(&value, &moved, 4);
-    value *= 0x1p112f;
-    uint32_t bits;
-    std::memcpy(&bits, &value, 4);
-    if (magnitude >= 0x7c00u) bits = 0x7f800000u | moved;
-    bits |= sign;
-    std::memcpy(&value, &bits, 4);
-    return static_cast<T>(value);
-  } else if constexpr (std::is_same_v<E, bool>) {
-    return x ? T{1} : T{0};
-  } else {
-    return static_cast<T>(x);
-  }
-}
 
 // Element of a buffer of E at an offset. A bool is read as the byte it is: any other than 0 is
 // true.

@@ -230,6 +230,11 @@ bool TileRunner::visible_words(const Chunk& chunk, uint64_t* words) const noexce
       std::memcpy(&bits, at + i * next, 8);
       word &= bits;
     }
+    if (visible_ != nullptr) {
+      const int row = chunk.along_rows ? chunk.row + i : chunk.row;
+      const int group = chunk.along_rows ? chunk.group : chunk.group + i;
+      word &= visible_[ptrdiff_t{row} * groups_of(coords_.lanes) + group];
+    }
     words[i] = word;
     all &= word;
   }
@@ -259,23 +264,26 @@ void TileRunner::run_chunk(const Chunk& chunk, const ScoreTile& scores, void* ma
     find_faults(chunk, visible);
 }
 
-void TileRunner::apply(const ScoreTile& scores, int row_begin, int row_end, void* max) noexcept {
+void TileRunner::apply(const ScoreTile& scores, int row_begin, int row_end, void* max,
+                       const uint64_t* visible) noexcept {
+  visible_ = visible;
   const int groups = groups_of(coords_.lanes), most = program_.chunk_rows;
   const ptrdiff_t max_step = group_bytes(TileType::kFloat, program_.f64);
   char* to = static_cast<char*>(max);
-  uint64_t visible[kMaxChunkRows];
+  uint64_t words[kMaxChunkRows];
   if (program_.max_per_row) {
     for (int row = row_begin; row < row_end; ++row, to += max_step)
       for (int group = 0; group < groups; group += most)
-        run_chunk({row, group, std::min(most, groups - group), false}, scores, to, visible);
+        run_chunk({row, group, std::min(most, groups - group), false}, scores, to, words);
     return;
   }
   for (int group = 0; group < groups; ++group, to += max_step)
     for (int row = row_begin; row < row_end; row += most)
-      run_chunk({row, group, std::min(most, row_end - row), true}, scores, to, visible);
+      run_chunk({row, group, std::min(most, row_end - row), true}, scores, to, words);
 }
 
 void TileRunner::mask(uint64_t* words) noexcept {
+  visible_ = nullptr;
   const int groups = groups_of(coords_.lanes), most = program_.chunk_rows;
   uint64_t visible[kMaxChunkRows];
   for (int group = 0; group < groups; ++group) {
@@ -336,7 +344,8 @@ void TileRunner::find_faults(const Chunk& chunk, const uint64_t* words) noexcept
                              ? value == 0
                              : value < -check.size || value >= check.size;
         if (!bad) continue;
-        TileFault fault{.found = true, .check = static_cast<int>(c), .value = value};
+        TileFault fault{
+            .found = true, .program = &program_, .check = static_cast<int>(c), .value = value};
         for (int k = 0; k < kCoordCount; ++k)
           fault.at[k] = coordinate(static_cast<Coord>(k), row, lane);
         if (fault.before(fault_)) fault_ = fault;

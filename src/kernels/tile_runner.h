@@ -32,7 +32,8 @@ struct ScoreTile {
 struct TileFault {
   bool found = false;
   int64_t at[kCoordCount] = {};
-  int check = -1;     // into TileProgram::checks
+  const TileProgram* program = nullptr;
+  int check = -1;     // into the program's checks
   int64_t value = 0;  // the index
 
   bool before(const TileFault& other) const;
@@ -49,8 +50,10 @@ class TileRunner {
 
   /// Scores of rows [row_begin, row_end) to modified, masked scores. `max` is raised by what was
   /// stored: 64 floats per group, or, if the program says max_per_row, 64 per row, from row_begin
-  /// on.
-  void apply(const ScoreTile& scores, int row_begin, int row_end, void* max) noexcept;
+  /// on. `visible`, if not null, hides more than the program's own mask: a word for each (row,
+  /// group that has lanes), from row 0 of the tile on, as mask() gives them.
+  void apply(const ScoreTile& scores, int row_begin, int row_end, void* max,
+             const uint64_t* visible = nullptr) noexcept;
 
   /// The visible elements as words [rows][groups]. For programs without a score.
   void mask(uint64_t* words) noexcept;
@@ -92,6 +95,7 @@ class TileRunner {
   const TileFunctions& functions_;
   char* scratch_;
   TileCoords coords_;
+  const uint64_t* visible_ = nullptr;  // while apply runs
   TileFault fault_;
 };
 

@@ -11,6 +11,7 @@ namespace quire::kernels::QUIRE_ISA_NS {
 
 // v > m ? v : m. A NaN v is swallowed, a NaN m stays, of two zeros it is m.
 HWY_INLINE V max_step(V v, V m) { return hn::Max(v, m); }
+HWY_INLINE VD max_step(VD v, VD m) { return hn::Max(v, m); }
 
 // v < m ? v : m. A NaN v is swallowed, a NaN m stays, of two zeros it is m.
 HWY_INLINE V min_step(V v, V m) { return hn::Min(v, m); }
@@ -18,6 +19,7 @@ HWY_INLINE V min_step(V v, V m) { return hn::Min(v, m); }
 #else
 
 HWY_INLINE V max_step(V v, V m) { return hn::IfThenElse(hn::Gt(v, m), v, m); }
+HWY_INLINE VD max_step(VD v, VD m) { return hn::IfThenElse(hn::Gt(v, m), v, m); }
 HWY_INLINE V min_step(V v, V m) { return hn::IfThenElse(hn::Lt(v, m), v, m); }
 
 #endif

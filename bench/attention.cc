@@ -1,0 +1,292 @@
+// flex_attention as a share of what the machine can do: of the multiply-adds it could have done
+// (prefill), or of the time a plain read of keys and values takes (decode). The peak is timed
+// before and after every repetition, on as many threads; the share is the median.
+//
+//   attention [group ...] [--threads N] [--repetitions N] [--json]     groups: prefill causal dims
+//   strided bf16 mods masks decode rows tiny scaling
+//
+// QUIRE_ISA=avx2 attention prefill: the share is that of the ISA's own peak.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "problem.h"
+#include "kernels/dispatch.h"
+#include "kernels/peaks.h"
+#include "quire/cpu_info.h"
+#include "quire/isa.h"
+
+namespace quire::bench {
+namespace {
+
+struct Settings {
+  int threads = 2;
+  int repetitions = 9;
+  bool json = false;
+  std::vector<std::string> groups;
+};
+
+struct Row {
+  std::string group, name;
+  double milliseconds = 0, share = 0, low = 0, high = 0, gigaflops = 0, gigabytes = 0;
+  bool of_stream = false;
+};
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Operations a second on all threads at once.
+double peak(Executor& executor, bool bf16) {
+  const kernels::PeakFunctions& peaks = *kernels::current_table().peaks;
+  const auto loop = bf16 && peaks.pairs_bf16 != nullptr ? peaks.pairs_bf16 : peaks.fma_f32;
+  const std::size_t threads = executor.concurrency();
+  double operations = 0;
+  const double start = now();
+  executor.run(threads, [&](std::size_t i, std::size_t) {
+    const double done = loop(kernels::current_table().lanes == 1 ? 20000 : 400000);
+    if (i == 0) operations = done * static_cast<double>(threads);
+  });
+  return operations / (now() - start);
+}
+
+// Seconds to read keys and values once, on all threads.
+double stream_seconds(Executor& executor, const ProblemTensors& tensors) {
+  const kernels::PeakFunctions& peaks = *kernels::current_table().peaks;
+  const std::size_t parts = executor.concurrency();
+  const double start = now();
+  for (const Tensor* tensor : {&tensors.k, &tensors.v}) {
+    const std::size_t bytes = static_cast<std::size_t>(tensor->numel()) *
+                              dtype_size(tensor->dtype()) / 1024 / parts * 1024;
+    executor.run(parts, [&](std::size_t i, std::size_t) {
+      volatile float sink = peaks.read(static_cast<const char*>(tensor->data()) + i * bytes, bytes);
+      (void)sink;
+    });
+  }
+  return now() - start;
+}
+
+Row measure(const Problem& problem, const std::string& group, bool of_stream,
+            const Settings& settings) {
+  const auto executor = make_tbb_executor(settings.threads);
+  ProblemTensors tensors(problem);
+  tensors.options.executor = executor.get();
+  AttentionPlan plan(AttentionShape::of(tensors.q_view, tensors.k_view, tensors.v_view),
+                     tensors.options);
+  const auto run = [&] {
+    plan.run(tensors.q_view, tensors.k_view, tensors.v_view, {.out = tensors.out.view()});
+  };
+  run();
+  // Short ones are repeated inside of one measurement.
+  double once = now();
+  run();
+  once = now() - once;
+  const int inner = static_cast<int>(std::clamp(0.01 / once, 1.0, 1000.0));
+  std::vector<double> times, shares;
+  for (int i = 0; i < settings.repetitions; ++i) {
+    const double before =
+        of_stream ? stream_seconds(*executor, tensors) : peak(*executor, problem.is_bf16());
+    const double start = now();
+    for (int j = 0; j < inner; ++j) run();
+    const double seconds = (now() - start) / inner;
+    const double after =
+        of_stream ? stream_seconds(*executor, tensors) : peak(*executor, problem.is_bf16());
+    const double best = (before + after) / 2;
+    times.push_back(seconds);
+    shares.push_back(of_stream ? best / seconds : problem.flops() / seconds / best);
+  }
+  const double seconds = median(times);
+  return {.group = group,
+          .name = problem.name(),
+          .milliseconds = seconds * 1e3,
+          .share = median(shares),
+          .low = *std::min_element(shares.begin(), shares.end()),
+          .high = *std::max_element(shares.begin(), shares.end()),
+          .gigaflops = problem.flops() / seconds * 1e-9,
+          .gigabytes = problem.bytes() / seconds * 1e-9,
+          .of_stream = of_stream};
+}
+
+void print(const Row& row, bool json) {
+  if (json) {
+    fmt::print(
+        "{{\"group\": \"{}\", \"name\": \"{}\", \"ms\": {:.4f}, \"share\": {:.4f}, \"low\": "
+        "{:.4f}, \"high\": {:.4f}, \"gflops\": {:.1f}, \"gbytes\": {:.2f}, \"of\": \"{}\"}}\n",
+        row.group, row.name, row.milliseconds, row.share, row.low, row.high, row.gigaflops,
+        row.gigabytes, row.of_stream ? "stream" : "fma");
+  } else {
+    fmt::print("{:9} {:58} {:9.3f} ms  {:5.3f} of {} ({:.3f}-{:.3f})  {:7.1f} GF/s {:6.1f} GB/s\n",
+               row.group, row.name, row.milliseconds, row.share, row.of_stream ? "read" : "peak",
+               row.low, row.high, row.gigaflops, row.gigabytes);
+  }
+  std::fflush(stdout);
+}
+
+struct Entry {
+  std::string group;
+  Problem problem;
+  bool of_stream = false;
+};
+
+Problem square(std::int64_t length, std::int64_t dim) {
+  Problem p;
+  p.q_len = p.kv_len = length;
+  p.head_dim = p.v_head_dim = dim;
+  if (length > 4096) p.q_heads = p.kv_heads = 4;
+  return p;
+}
+
+Problem with_dtype(Problem p, DType dtype) {
+  p.q_dtype = p.k_dtype = p.v_dtype = dtype;
+  return p;
+}
+
+void add_prefill(std::vector<Entry>& all) {
+  for (const std::int64_t length : {512, 2048, 8192}) {
+    for (const std::int64_t dim : {64, 128}) {
+      Problem p = square(length, dim);
+      all.push_back({"prefill", p});
+      p.mask = "causal";
+      all.push_back({"causal", p});
+    }
+  }
+  for (const std::int64_t dim : {64, 128}) {
+    Problem p = square(2048, dim);
+    p.heads_inside = true;
+    all.push_back({"strided", p});
+    p.mask = "causal";
+    all.push_back({"strided", p});
+    for (const char* mask : {"", "causal"}) {
+      Problem half = with_dtype(square(2048, dim), DType::bf16);
+      half.mask = mask;
+      all.push_back({"bf16", half});
+    }
+  }
+}
+
+void add_dims(std::vector<Entry>& all) {
+  for (const std::int64_t dim : {16, 40, 72, 80, 96, 256})
+    all.push_back({"dims", square(2048, dim)});
+  for (const auto& [e, ev] : {std::pair<std::int64_t, std::int64_t>{192, 128}, {64, 128}}) {
+    Problem p = square(2048, e);
+    p.v_head_dim = ev;
+    all.push_back({"dims", p});
+  }
+  all.push_back({"dims", with_dtype(square(2048, 64), DType::f16)});
+  Problem mixed = square(2048, 64);
+  mixed.k_dtype = mixed.v_dtype = DType::bf16;
+  all.push_back({"dims", mixed});
+  Problem outside = square(2048, 64);
+  outside.dim_outside = true;
+  all.push_back({"dims", outside});
+  Problem hundred = square(2048, 64);
+  hundred.q_len = 100;
+  all.push_back({"dims", hundred});
+}
+
+void add_mods(std::vector<Entry>& all) {
+  all.push_back({"mods", square(2048, 64)});
+  for (const char* score :
+       {"alibi", "relative bias", "softcap", "dense bias", "twelve operations"}) {
+    Problem p = square(2048, 64);
+    p.score = score;
+    all.push_back({"mods", p});
+  }
+  for (const char* mask : {"causal everywhere", "window everywhere", "document everywhere"}) {
+    Problem p = square(2048, 64);
+    p.mask = mask;
+    all.push_back({"mods", p});
+  }
+  for (const std::int64_t block : {128, 64, 16}) {
+    Problem p = square(2048, 64);
+    p.mask = "causal";
+    p.block = block;
+    all.push_back({"masks", p});
+  }
+  Problem window = square(8192, 64);
+  window.mask = "window 256";
+  all.push_back({"masks", window});
+}
+
+void add_decode(std::vector<Entry>& all) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Problem p = with_dtype(square(8192, 128), dtype);
+    p.q_heads = 32;
+    p.kv_heads = 8;
+    p.q_len = 1;
+    p.batch = dtype == DType::f32 ? 10 : 20;
+    all.push_back({"decode", p, true});
+  }
+  for (const std::int64_t rows : {1, 2, 4, 8, 12, 13, 16, 24, 32}) {
+    Problem p = square(8192, 128);
+    p.q_heads = p.kv_heads = 8;
+    p.q_len = rows;
+    all.push_back({"rows", p, true});
+  }
+  Problem tiny = square(16, 64);
+  tiny.batch = 256;
+  all.push_back({"tiny", tiny});
+}
+
+Settings settings_of(int argc, char** argv) {
+  Settings settings;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--json")
+      settings.json = true;
+    else if (word == "--threads" && i + 1 < argc)
+      settings.threads = std::atoi(argv[++i]);
+    else if (word == "--repetitions" && i + 1 < argc)
+      settings.repetitions = std::max(1, std::atoi(argv[++i]));
+    else if (word.rfind("--", 0) != 0)  // options of the other benchmarks mean nothing here
+      settings.groups.push_back(word);
+  }
+  return settings;
+}
+
+int run(int argc, char** argv) {
+  const Settings settings = settings_of(argc, argv);
+  if (!settings.json) {
+    fmt::print("{}, isa {}, {} threads, medians of {}\n", cpu_info().model,
+               kernels::current_table().name, settings.threads, settings.repetitions);
+  }
+  std::vector<Entry> all;
+  add_prefill(all);
+  add_dims(all);
+  add_mods(all);
+  add_decode(all);
+  for (const Entry& entry : all) {
+    const bool wanted = settings.groups.empty() ||
+                        std::find(settings.groups.begin(), settings.groups.end(), entry.group) !=
+                            settings.groups.end();
+    if (wanted)
+      print(measure(entry.problem, entry.group, entry.of_stream, settings), settings.json);
+  }
+  const bool scaling =
+      settings.groups.empty() ||
+      std::find(settings.groups.begin(), settings.groups.end(), "scaling") != settings.groups.end();
+  if (scaling && !settings.json) {
+    Settings one = settings;
+    one.threads = 1;
+    const double alone = measure(square(2048, 64), "scaling", false, one).milliseconds;
+    const double both = measure(square(2048, 64), "scaling", false, settings).milliseconds;
+    fmt::print("{:9} 1 -> {} threads: {:.2f} times as fast\n", "scaling", settings.threads,
+               alone / both);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace quire::bench
+
+int main(int argc, char** argv) { return quire::bench::run(argc, argv); }

@@ -1,0 +1,153 @@
+// Problem: one attention call to be measured, with its name and what it costs. Benchmarks only.
+#pragma once
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <string>
+
+#include "quire/flex_attention.h"
+#include "quire/mods.h"
+#include "quire/tensor.h"
+
+namespace quire::bench {
+
+struct Problem {
+  std::int64_t batch = 1, q_heads = 16, kv_heads = 16, q_len = 2048, kv_len = 2048;
+  std::int64_t head_dim = 64, v_head_dim = 64;
+  DType q_dtype = DType::f32, k_dtype = DType::f32, v_dtype = DType::f32;
+  bool heads_inside = false;          // [B, S, H, D] in memory
+  bool dim_outside = false;           // the last axis is not contiguous
+  std::string mask = {}, score = {};  // names below; empty: none
+  std::int64_t block = 128;
+
+  bool is_bf16() const {
+    return q_dtype == DType::bf16 && k_dtype == DType::bf16 && v_dtype == DType::bf16;
+  }
+
+  std::string name() const {
+    std::string text = fmt::format("{}x{}", batch, q_heads);
+    if (kv_heads != q_heads) text += fmt::format("/{}", kv_heads);
+    text += fmt::format(" L{} S{} D{}", q_len, kv_len, head_dim);
+    if (v_head_dim != head_dim) text += fmt::format("/{}", v_head_dim);
+    text += fmt::format(" {}", dtype_name(q_dtype));
+    if (k_dtype != q_dtype || v_dtype != q_dtype)
+      text += fmt::format("/{}/{}", dtype_name(k_dtype), dtype_name(v_dtype));
+    if (heads_inside) text += " [B,S,H,D]";
+    if (dim_outside) text += " dim outside";
+    if (!mask.empty()) text += fmt::format(" {} (blocks of {})", mask, block);
+    if (!score.empty()) text += " " + score;
+    return text;
+  }
+
+  MaskMod mask_mod() const {
+    if (mask == "causal") return mods::causal();
+    if (mask == "window 256") return mods::sliding_window(256);
+    if (mask == "document") {
+      std::vector<std::int32_t> ids(static_cast<std::size_t>(kv_len));
+      for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i / 300);
+      return mods::document(ids);
+    }
+    // The same rules in a form that every tile has to evaluate.
+    if (mask == "causal everywhere") return MaskMod::parse("q_idx + 100000 >= kv_idx");
+    if (mask == "window everywhere")
+      return MaskMod::parse("(q_idx + 100000 >= kv_idx) & (q_idx - kv_idx < 100000)");
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(kv_len), 1);
+    const Buffer doc(ids, {.name = "doc"});
+    return [&](auto, auto, auto q, auto kv) { return doc[q] == doc[kv]; };
+  }
+
+  ScoreMod score_mod() const {
+    if (score == "alibi") return mods::alibi(q_heads);
+    if (score == "softcap") return mods::softcap(20);
+    if (score == "relative bias")
+      return mods::relative_bias(
+          std::vector<float>(static_cast<std::size_t>(2 * kv_len - 1), 0.1f));
+    if (score == "dense bias") return mods::bias_2d(Tensor({q_len, kv_len}, DType::f32));
+    const Buffer row(std::vector<float>(static_cast<std::size_t>(kv_len), 0.25f), {.name = "row"});
+    const Buffer column(std::vector<float>(static_cast<std::size_t>(q_len), 0.1f),
+                        {.name = "column"});
+    const Buffer slopes(std::vector<float>(static_cast<std::size_t>(q_heads), 0.5f),
+                        {.name = "slopes"});
+    return ScoreMod::parse(
+        "d = abs(kv_idx - q_idx); t = score * 0.5 + where(d < 128, row[kv_idx], column[q_idx]);"
+        "u = maximum(t - slopes[h] * sqrt(d + 1.0), -50.0);"
+        "where(q_idx % 3 == kv_idx % 5, u, u * 0.75) + sigmoid(score) * 0.1",
+        {{"row", row}, {"column", column}, {"slopes", slopes}});
+  }
+
+  /// Pairs of a query and a key it sees, of one head.
+  double pairs() const {
+    const double all = static_cast<double>(q_len) * static_cast<double>(kv_len);
+    if (mask == "causal") return static_cast<double>(q_len) * static_cast<double>(q_len + 1) / 2;
+    double visible = 0;
+    if (mask == "window 256") {
+      for (std::int64_t q = 0; q < q_len; ++q)
+        visible += static_cast<double>(std::min<std::int64_t>(q + 1, 256));
+      return visible;
+    }
+    return all;
+  }
+  double flops() const {
+    return 2 * static_cast<double>(batch * q_heads) * pairs() *
+           static_cast<double>(head_dim + v_head_dim);
+  }
+  /// Of keys and values, read once.
+  double bytes() const {
+    return static_cast<double>(batch * kv_heads * kv_len) *
+           (static_cast<double>(head_dim) * static_cast<double>(dtype_size(k_dtype)) +
+            static_cast<double>(v_head_dim) * static_cast<double>(dtype_size(v_dtype)));
+  }
+};
+
+/// Random tensors of a problem; the mask is built once.
+struct ProblemTensors {
+  ConstTensorView q_view, k_view, v_view;  // set while the tensors are made
+  Tensor q, k, v, out;
+  FlexAttentionOptions options;
+
+  explicit ProblemTensors(const Problem& p)
+      : q(random({p.batch, p.q_heads, p.q_len, p.head_dim}, p, p.q_dtype, 1, q_view)),
+        k(random({p.batch, p.kv_heads, p.kv_len, p.head_dim}, p, p.k_dtype, 2, k_view)),
+        v(random({p.batch, p.kv_heads, p.kv_len, p.v_head_dim}, p, p.v_dtype, 3, v_view)),
+        out(Tensor::empty({p.batch, p.q_heads, p.q_len, p.v_head_dim}, p.q_dtype)) {
+    options.enable_gqa = true;
+    if (!p.score.empty()) options.score_mod = p.score_mod();
+    if (!p.mask.empty()) {
+      options.block_mask =
+          create_block_mask(p.mask_mod(), 1, 1, p.q_len, p.kv_len, {.block_size = p.block});
+      // "everywhere": the blocks are full, and are listed as partial so that the rule runs.
+      if (p.mask.ends_with("everywhere")) options.block_mask = listed_as_partial(p);
+    }
+  }
+
+ private:
+  static BlockMask listed_as_partial(const Problem& p) {
+    BlockMask mask = create_block_mask(p.mask_mod(), 1, 1, p.q_len, p.kv_len,
+                                       {.block_size = p.block, .separate_full_blocks = false});
+    mask.set_mask_mod(p.mask_mod());
+    return mask;
+  }
+  static Tensor random(const Shape& shape, const Problem& p, DType dtype, std::uint64_t seed,
+                       ConstTensorView& view) {
+    const std::int64_t b = shape[0], h = shape[1], s = shape[2], d = shape[3];
+    const Shape stored = p.heads_inside  ? Shape{b, s, h, d}
+                         : p.dim_outside ? Shape{d, b, h, s}
+                                         : shape;
+    Tensor values = Tensor::empty(stored, DType::f32);
+    std::uint64_t state = seed * 0x9e3779b97f4a7c15u;
+    for (std::int64_t i = 0; i < values.numel(); ++i) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      values.data_as<float>()[i] =
+          static_cast<float>(static_cast<std::int32_t>(state >> 32)) * 0x1p-31f;
+    }
+    if (dtype != DType::f32) values = values.to(dtype);
+    view = std::as_const(values).view();
+    if (p.heads_inside) view = view.permute({0, 2, 1, 3});
+    if (p.dim_outside) view = view.permute({1, 2, 3, 0});
+    return values;
+  }
+};
+
+}  // namespace quire::bench

@@ -1,0 +1,95 @@
+// States to outputs. Folding and division are those of the prefill kernel. Kernels layer; no SIMD.
+#include "kernels/decode_finish.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/forward_functions.h"
+#include "kernels/kernel_table.h"
+
+namespace quire::kernels {
+namespace {
+
+template <class T>
+const ForwardFunctions<T>& forward_of(const ForwardCall& call) {
+  if constexpr (std::is_same_v<T, double>)
+    return *call.table->forward_f64;
+  else
+    return *call.table->forward_f32;
+}
+template <class T>
+const DecodeFunctions<T>& decode_of(const ForwardCall& call) {
+  if constexpr (std::is_same_v<T, double>)
+    return *call.table->decode_f64;
+  else
+    return *call.table->decode_f32;
+}
+
+// lse and the largest score, both in natural units. + 0: the largest of -0 and +0 is either, by the
+// order of keys in the lanes, and must not show.
+template <class T>
+void write_stats(const ForwardCall& call, const QueryRow& row, T m, T l, T raw_max) {
+  const bool empty = l == 0;
+  if (call.lse != nullptr) {
+    const T log_l = decode_of<T>(call).log(l);
+    const T lse = call.natural ? m + log_l : std::fma(m, static_cast<T>(kLn2), log_l);
+    static_cast<T*>(call.lse)[row.stat_offset] = empty ? -std::numeric_limits<T>::infinity() : lse;
+  }
+  if (call.max_scores != nullptr) {
+    const T max = call.natural ? m : raw_max * static_cast<T>(call.scale);
+    static_cast<T*>(call.max_scores)[row.stat_offset] =
+        empty ? -std::numeric_limits<T>::infinity() : max + T{0};
+  }
+}
+
+}  // namespace
+
+template <class T>
+void fold_split(const ForwardCall& call, const DecodeState<T>& total, const DecodeState<T>& split,
+                int row_count) noexcept {
+  forward_of<T>(call).fold({.m = total.m,
+                            .l = total.l,
+                            .o = total.o,
+                            .split_m = split.m,
+                            .split_l = split.l,
+                            .split_o = split.o,
+                            .queries = row_count,
+                            .columns = total.columns,
+                            .step = total.columns,
+                            .natural = call.natural});
+  for (int i = 0; i < row_count; ++i)
+    total.raw_max[i] = std::max(total.raw_max[i], split.raw_max[i]);
+}
+
+template <class T>
+bool finish_row(const ForwardCall& call, const QueryRow& row, const DecodeState<T>& total,
+                int index, DecodeKind kind, T* ordered) noexcept {
+  const T l = total.l[index];
+  decode_of<T>(call).reorder(kind, total.o + index * total.columns, total.columns, ordered);
+  const auto element = static_cast<int64_t>(dtype_size(call.out_rows.dtype));
+  const uint64_t not_finite =
+      forward_of<T>(call).finish({.l = &l,
+                                  .o = ordered,
+                                  .step = total.columns,
+                                  .queries = 1,
+                                  .columns = call.value_dims,
+                                  .out = static_cast<char*>(call.out) + row.out_offset * element,
+                                  .dtype = call.out_rows.dtype,
+                                  .row_step = 0,
+                                  .column_step = call.out_rows.column_step});
+  write_stats(call, row, total.m[index], l, total.raw_max[index]);
+  return not_finite == 0;
+}
+
+template void fold_split(const ForwardCall&, const DecodeState<float>&, const DecodeState<float>&,
+                         int) noexcept;
+template void fold_split(const ForwardCall&, const DecodeState<double>&, const DecodeState<double>&,
+                         int) noexcept;
+template bool finish_row(const ForwardCall&, const QueryRow&, const DecodeState<float>&, int,
+                         DecodeKind, float*) noexcept;
+template bool finish_row(const ForwardCall&, const QueryRow&, const DecodeState<double>&, int,
+                         DecodeKind, double*) noexcept;
+
+}  // namespace quire::kernels

@@ -1,0 +1,108 @@
+// The primitives of the decode kernel (keys across the lanes), one table per ISA and compute type;
+// the loop over tiles is decode.cc. Plain structs: every ISA's object includes this. Kernels layer.
+//
+// Keys are worked on in units of 16, which lie `step` bytes apart in memory, their numbers side by
+// side. Scores of a tile lie [row][key], rows kDecodeScoreStep apart; weights replace scores in
+// place. O of a row may hold its columns in another order (`reorder`).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/attention_order.h"
+
+namespace quire::kernels {
+
+inline constexpr int kUnitKeys = 16;
+inline constexpr int kTileUnits = kTileKeys / kUnitKeys;
+/// 16 more than a tile: rows a multiple of 1 KiB apart would share their L1 sets.
+inline constexpr ptrdiff_t kDecodeScoreStep = kTileKeys + 16;
+/// How many units the prefetch into L2 runs ahead.
+inline constexpr int kUnitsAhead = 8;
+/// Queries and O are padded to a multiple of this.
+inline constexpr int kDecodeColumns = 32;
+
+/// Rows are worked on in blocks of 8, 4, 2 or 1; with so many left, the next block has so many, of
+/// which the last may not exist.
+inline constexpr int8_t kRowBlock[] = {0, 1, 2, 4, 4, 4, 4, 8, 8, 8, 8, 8, 8};
+
+/// How keys or values are stored and multiplied.
+enum class DecodeKind : uint8_t {
+  kOwn,   // in compute type
+  kBf16,  // widened; f32 only
+  kF16,   // widened; f32 only
+  kPairs  // products of bf16 pairs, where the ISA has them
+};
+
+struct DecodeUnit {
+  const char* at = nullptr;  // its first key, even if that is not wanted
+  int place = 0;             // which unit of the tile
+  int begin = 0, end = 0;    // values: keys that may be read; of pairs even, or all
+};
+
+/// Rows of a unit to prefetch. Units of keys and values form one sequence.
+struct UnitAhead {
+  const char* at = nullptr;
+  ptrdiff_t step = 0;
+  int lines = 0;  // of 64 bytes in a row; 0: nothing to prefetch
+};
+
+/// scores[row][key] = chain over d of key[d] * query[d], times scale if `natural`.
+template <class T>
+struct UnitScoresArgs {
+  DecodeKind kind = DecodeKind::kOwn;
+  const DecodeUnit* units = nullptr;
+  int unit_count = 0;
+  ptrdiff_t step = 0;  // bytes from key to key
+  /// ahead[i] is unit i itself; at least unit_count + kUnitsAhead of them.
+  const UnitAhead* ahead = nullptr;
+  int rows = 0, dims = 0;
+  /// For each block of rows (kRowBlock) [query_step][rows of the block]: T, or 32-bit pairs. Behind
+  /// the dims there is -0, which adds nothing to a chain, not even to one that is -0.
+  const void* queries = nullptr;
+  ptrdiff_t query_step = 0;
+  bool natural = false;
+  T scale = 0;
+  T* scores = nullptr;
+};
+
+/// Scores of one row to weights, in place. Moves m and l; returns what O must be multiplied by.
+template <class T>
+struct RowSoftmaxArgs {
+  T* scores = nullptr;
+  int unit_begin = 0, unit_end = 0;  // nothing else is visible
+  int keys = 0;                      // of the tile
+  const uint64_t* words = nullptr;   // bit k of word w: key 64 w + k is visible; null: all are
+  bool natural = false;
+  T scale = 0;  // scaled form: c = scale * log2e. natural: not used, scores are scaled already
+  T *m = nullptr, *l = nullptr, *raw_max = nullptr;
+  uint16_t* bf16_weights = nullptr;  // [256]: rounded ones too; null: not wanted
+};
+
+/// O[row] += chain over keys ascending of weight[key] * value[key].
+template <class T>
+struct UnitValuesArgs {
+  DecodeKind kind = DecodeKind::kOwn;
+  const DecodeUnit* units = nullptr;
+  int unit_count = 0;
+  ptrdiff_t step = 0;
+  const UnitAhead* ahead = nullptr;        // as above
+  int rows = 0, columns = 0;               // columns that exist
+  const T* weights = nullptr;              // [row][kDecodeScoreStep]
+  const uint16_t* bf16_weights = nullptr;  // pairs: [row][kDecodeScoreStep]
+  T* out = nullptr;                        // [row][out_step]
+  ptrdiff_t out_step = 0;
+};
+
+template <class T>
+struct DecodeFunctions {
+  void (*scores)(const UnitScoresArgs<T>&) noexcept;
+  T (*softmax)(const RowSoftmaxArgs<T>&) noexcept;
+  void (*values)(const UnitValuesArgs<T>&) noexcept;
+  /// x[i] *= factor
+  void (*rescale)(T* x, int count, T factor) noexcept;
+  /// The columns of an O in their order. `count` a multiple of kDecodeColumns; not in place.
+  void (*reorder)(DecodeKind kind, const T* from, int count, T* to) noexcept;
+  T (*log)(T x) noexcept;
+};
+
+}  // namespace quire::kernels

@@ -1,0 +1,22 @@
+// The tables of the decode kernel's primitives of one ISA. Kernels layer.
+#pragma once
+#include "kernels/decode_scores-inl.h"
+#include "kernels/decode_softmax-inl.h"
+#include "kernels/decode_values-inl.h"
+
+namespace quire::kernels::QUIRE_ISA_NS {
+
+constexpr DecodeFunctions<float> kDecodeF32{.scores = &scores_f32,
+                                            .softmax = &row_softmax<float>,
+                                            .values = &values_f32,
+                                            .rescale = &rescale_numbers<float>,
+                                            .reorder = &reorder<float>,
+                                            .log = &log_f32};
+constexpr DecodeFunctions<double> kDecodeF64{.scores = &scores_f64,
+                                             .softmax = &row_softmax<double>,
+                                             .values = &values_f64,
+                                             .rescale = &rescale_numbers<double>,
+                                             .reorder = &reorder<double>,
+                                             .log = &log_f64};
+
+}  // namespace quire::kernels::QUIRE_ISA_NS

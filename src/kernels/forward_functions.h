@@ -1,0 +1,154 @@
+// The primitives of the prefill kernel (queries across the lanes), one table per ISA and compute
+// type; the loop over tiles is prefill.cc. Plain structs: every ISA's object includes this. Kernels
+// layer.
+//
+// A query tile has up to 64 queries: 4 panels of 16 lanes. Scores of a tile lie [panel][key][16
+// queries], panels kScorePanelStep elements apart, so that the products write and read whole cache
+// lines; weights replace scores in place. The state of a query tile: m[64], l[64] and
+// O[64][columns] with columns = value dims rounded up to 16.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/attention_order.h"
+#include "quire/dtype.h"
+
+namespace quire::kernels {
+
+inline constexpr int kQueryTile = 64;
+inline constexpr int kPanel = 16;
+inline constexpr int kQueryPanels = kQueryTile / kPanel;
+/// 64 more than 256 x 16: panels a multiple of 4 KiB apart would share their L1 sets.
+inline constexpr ptrdiff_t kScorePanelStep = kTileKeys * kPanel + 64;
+
+/// Rows of a tensor of any float type. Steps in elements.
+struct RowsView {
+  const void* data = nullptr;
+  DType dtype = DType::f32;
+  ptrdiff_t row_step = 0, column_step = 1;
+  int rows = 0, columns = 0;
+};
+
+/// out[column][lane], 64 lanes a column: rows become lanes; lanes [rows, 16 * panels) are 0.
+template <class T>
+struct LoadQueriesArgs {
+  RowsView from;
+  int panels = kQueryPanels;
+  T* out = nullptr;
+};
+
+/// out[row][out_step]: rows in compute type; columns [from.columns, out_columns) are 0.
+template <class T>
+struct CopyRowsArgs {
+  RowsView from;
+  T* out = nullptr;
+  ptrdiff_t out_step = 0;
+  int out_columns = 0;
+};
+
+/// Raw scores: out[panel][row][lane] = chain over d of key[row][d] * query[d][lane]. Element: T, or
+/// uint32_t for bf16 pairs (d, d + 1); `dims` then counts pairs.
+template <class T, class Element = T>
+struct ScoresArgs {
+  const Element* keys = nullptr;  // rows key_step elements apart
+  ptrdiff_t key_step = 0;
+  int rows = 0, dims = 0, panels = 0;
+  const Element* queries = nullptr;  // [dims][64], from the first of the panels on
+  T* scores = nullptr;               // first panel, first row
+  T* max = nullptr;                  // [16 * panels], raised by all of them; null: not kept
+};
+
+/// Hidden elements become -inf; `max` is raised by the visible ones. Bit `lane` of words[row] is
+/// that of the first panel's lane 0 shifted by first_lane.
+template <class T>
+struct MaskScoresArgs {
+  T* scores = nullptr;
+  int rows = 0, panels = 0, first_lane = 0;
+  const uint64_t* words = nullptr;
+  T* max = nullptr;
+};
+
+/// Scores of one panel to weights, in place, for the groups of 16 keys in `groups` (bit g: keys
+/// 16 g ..). Moves m, l; factor = what O must be multiplied by.
+template <class T>
+struct SoftmaxArgs {
+  T* scores = nullptr;  // the panel, key 0 of the tile
+  uint32_t groups = 0;
+  int rows = 0;  // keys in the tile: the last group may be short
+  bool natural = false;
+  T scale = 0;  // scaled form: c = scale * log2e. natural: not used, scores are scaled already
+  const T* max = nullptr;  // [16], raw in scaled form
+  T* m = nullptr;          // [16]
+  T* l = nullptr;
+  T* factor = nullptr;
+};
+
+/// O[query][column] += chain over keys ascending of weight[key][query] * value[key][column].
+/// Element: T, or uint32_t for bf16 pairs of keys (2i, 2i + 1); `keys` then counts pairs.
+template <class T, class Element = T>
+struct AccumulateArgs {
+  const Element* weights = nullptr;  // the panel, first key: [key][16]
+  const Element* values = nullptr;   // rows value_step elements apart, `columns` of them readable
+  ptrdiff_t value_step = 0;
+  int keys = 0, queries = 0, columns = 0;  // queries <= 16, columns a multiple of 16
+  T* out = nullptr;                        // rows out_step elements apart
+  ptrdiff_t out_step = 0;
+  const T* factor = nullptr;  // [16]: O is multiplied by it first; null: O starts at 0
+};
+
+/// Folds the state of a split into that of the splits before it, row by row.
+template <class T>
+struct FoldArgs {
+  T *m = nullptr, *l = nullptr, *o = nullptr;  // changed
+  const T *split_m = nullptr, *split_l = nullptr, *split_o = nullptr;
+  int queries = 0, columns = 0;
+  ptrdiff_t step = 0;  // of both O
+  bool natural = false;
+};
+
+/// out = fma(O, 1 / l, +0) in the output's type; 0 where l is 0. Returns a bit for each row that is
+/// not finite.
+template <class T>
+struct FinishArgs {
+  const T *l = nullptr, *o = nullptr;
+  ptrdiff_t step = 0;
+  int queries = 0, columns = 0;  // columns: those that exist
+  void* out = nullptr;
+  DType dtype = DType::f32;
+  ptrdiff_t row_step = 0, column_step = 1;
+};
+
+template <class T>
+struct ForwardFunctions {
+  void (*load_queries)(const LoadQueriesArgs<T>&) noexcept;
+  void (*copy_rows)(const CopyRowsArgs<T>&) noexcept;
+  void (*scores)(const ScoresArgs<T>&) noexcept;
+  void (*mask_scores)(const MaskScoresArgs<T>&) noexcept;
+  void (*softmax)(const SoftmaxArgs<T>&) noexcept;
+  void (*accumulate)(const AccumulateArgs<T>&) noexcept;
+  void (*fold)(const FoldArgs<T>&) noexcept;
+  uint64_t (*finish)(const FinishArgs<T>&) noexcept;
+};
+
+/// Products of bf16 pairs: 32-bit elements hold (even, odd), the even one low. Null where the ISA
+/// has no instruction for them. `from` is bf16 everywhere.
+struct PairFunctions {
+  /// out[d / 2][lane], 64 lanes a row: pairs along d; an odd end pairs with 0; lanes [rows, 16 *
+  /// panels) are 0.
+  void (*load_queries)(const RowsView& from, int panels, uint32_t* out) noexcept;
+  /// out[row][d / 2]: pairs along d; an odd end pairs with 0. For keys that cannot be read in
+  /// place: column_step other than 1, an odd number of columns, an odd row_step.
+  void (*copy_rows)(const RowsView& from, uint32_t* out, ptrdiff_t out_step) noexcept;
+  /// Keys need not be aligned to 4 bytes.
+  void (*scores)(const ScoresArgs<float, uint32_t>&) noexcept;
+  /// out[key / 2][column]: rows 2i and 2i + 1 of `from` interleaved, columns behind are 0; an odd
+  /// last row pairs with 0.
+  void (*pair_values)(const RowsView& from, uint32_t* out, ptrdiff_t out_step,
+                      int out_columns) noexcept;
+  /// Weights of a panel, [key][16] floats, to pairs [key / 2][16], in place (a uint32_t lies where
+  /// a float was); an odd last key pairs with 0.
+  void (*pair_weights)(float* weights, int keys) noexcept;
+  void (*accumulate)(const AccumulateArgs<float, uint32_t>&) noexcept;
+};
+
+}  // namespace quire::kernels

@@ -1,0 +1,78 @@
+// One forward call as the kernels see it: tensors as addresses and steps, keys as spans, visible
+// keys as runs, mods as tile programs. The plan fills it in; kernels never ask a layout or a mask.
+// Plain data. Kernels layer.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/tile_functions.h"
+#include "kernels/tile_program.h"
+#include "quire/dtype.h"
+
+namespace quire::kernels {
+
+struct KernelTable;
+
+/// Keys [begin, end) of a sequence, one after the other in memory: row `key` is at offset + (key -
+/// begin) * row step. A sequence's spans are ascending and cover all its keys.
+struct KeySpan {
+  int64_t begin = 0, end = 0;
+  int64_t key_offset = 0, value_offset = 0;  // of key `begin`, in elements from the tensors' data
+};
+
+/// Keys [begin, end) that a row of queries may see: all of them, or those the mask program says.
+/// Lists are ascending and do not overlap; what is in no run is hidden and never read.
+struct KeyRun {
+  int64_t begin = 0, end = 0;
+  bool full = false;
+};
+struct KeyRuns {
+  const KeyRun* runs = nullptr;
+  int64_t count = 0;
+};
+
+/// A float tensor whose rows are found by an offset. Steps in elements.
+struct ForwardTensor {
+  DType dtype = DType::f32;
+  ptrdiff_t row_step = 0, column_step = 1;
+};
+
+/// Tile programs for one orientation. Null: no such mod.
+struct ForwardPrograms {
+  const TileProgram* score = nullptr;  // score mod without mask; scores come in scaled
+  const TileProgram* mask = nullptr;   // mask only
+};
+
+/// Constant over all items of a run.
+struct ForwardCall {
+  const KernelTable* table = nullptr;
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
+  void* out = nullptr;
+  void* lse = nullptr;         // in compute type, or null
+  void* max_scores = nullptr;  // in compute type, natural units, or null
+  ForwardTensor q_rows, k_rows, v_rows, out_rows;
+  int dims = 0, value_dims = 0;
+  double scale = 1;
+  bool f64 = false;         // compute type
+  bool natural = false;     // form of the softmax (attention_order.h): a score mod, or scale <= 0
+  bool pairs = false;       // bf16 products
+  ForwardPrograms prefill;  // queries across the lanes, keys as rows
+  ForwardPrograms decode;   // keys across the lanes, rows by lists of h and q_idx
+};
+
+/// The keys of one (batch, key head).
+struct KeySequence {
+  const KeySpan* spans = nullptr;
+  int64_t span_count = 0;
+  int64_t length = 0;
+};
+
+/// One query row: where it is, and what it may see.
+struct QueryRow {
+  int64_t b = 0, h = 0, q_idx = 0;
+  int64_t q_offset = 0, out_offset = 0;  // elements
+  int64_t stat_offset = 0;               // into lse and max_scores
+  KeyRuns visible;                       // count < 0: everything
+};
+
+}  // namespace quire::kernels

@@ -1,0 +1,61 @@
+// Keys of a sequence as units of 16: where they lie if they lie together, else rows gathered into
+// scratch, rows nobody wants as zeros. Positions count from the sequence's first key, whatever the
+// spans. Kernels layer.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/decode_functions.h"
+#include "kernels/forward_functions.h"
+#include "kernels/forward_problem.h"
+#include "kernels/scratch_layout.h"
+
+namespace quire::kernels {
+
+/// How a call's keys, or its values, are read in compute type T.
+template <class T>
+DecodeKind unit_kind(const ForwardCall& call, bool values);
+
+/// The keys or the values of a sequence.
+template <class T>
+class UnitRows {
+ public:
+  UnitRows(const ForwardCall& call, const KeySequence& keys, bool values, ScratchLayout& layout);
+
+  DecodeKind kind() const { return kind_; }
+
+  /// Units that can be gathered before their memory is used again.
+  static constexpr int kSlots = 4;
+
+  /// Where the unit that begins with `key`, of which `count` keys exist, can be prefetched.
+  UnitAhead ahead(int64_t key, int count) noexcept;
+
+  /// The same unit to be read, keys of which `wanted` has the bit, where it lies. False: it must be
+  /// gathered.
+  bool find(int64_t key, int count, uint32_t wanted, DecodeUnit& unit) noexcept;
+  /// The same, gathered into a slot.
+  void gather(int64_t key, uint32_t wanted, int slot, DecodeUnit& unit) noexcept;
+
+  /// Bytes from key to key of what is found or gathered.
+  ptrdiff_t step(bool gathered) const { return gathered ? slot_step_ : step_; }
+
+ private:
+  const KeySpan& span_of(int64_t key) noexcept;
+  const char* address(const KeySpan& span, int64_t key) const noexcept;
+  void copy_row(const char* from, char* to) const noexcept;
+
+  const ForwardCall& call_;
+  const KeySequence& sequence_;
+  const ForwardTensor& rows_;
+  const char* data_;
+  bool values_;
+  bool converted_;  // gathered in compute type
+  DecodeKind kind_;
+  int columns_;
+  ptrdiff_t element_, step_;  // bytes of a number, from key to key
+  ptrdiff_t slot_step_;       // bytes from row to row of a gathered unit
+  char* slots_;
+  int64_t span_ = 0;  // where the last key was found
+};
+
+}  // namespace quire::kernels

@@ -1,0 +1,69 @@
+// Queries of a tile from rows to lanes: out[d][lane], in the compute type. A panel at a time, and
+// of that some columns at a time: widened to a small buffer, then transposed. Kernels layer.
+#pragma once
+#include "kernels/copy_rows-inl.h"
+#include "kernels/transpose-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace quire::kernels::QUIRE_ISA_NS {
+
+constexpr int kQueryChunk = 64;  // columns in the buffer: 4 or 8 KiB
+
+// out[column][lane] = buffer[lane][column] for 16 lanes; rows of `out` are 64 lanes.
+template <class T>
+HWY_INLINE void transpose_panel(const T (&buffer)[kPanel][kQueryChunk], int columns,
+                                T* HWY_RESTRICT out) {
+  int c = 0;
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (std::is_same_v<T, float>) {
+    for (; c + 4 <= columns; c += 4)
+      for (size_t lane = 0; lane < kPanel; lane += kLanes)
+        transpose_4(buffer[lane] + c, kQueryChunk,
+                    reinterpret_cast<char*>(out + c * kQueryTile + lane),
+                    kQueryTile * sizeof(float));
+  }
+#endif
+  for (; c < columns; ++c)
+    for (int lane = 0; lane < kPanel; ++lane) out[c * kQueryTile + lane] = buffer[lane][c];
+}
+
+template <class T, class E>
+HWY_INLINE void load_queries_of(const LoadQueriesArgs<T>& args) {
+  const RowsView& view = args.from;
+  HWY_ALIGN T buffer[kPanel][kQueryChunk];
+  for (int panel = 0; panel < args.panels; ++panel) {
+    for (int first = 0; first < view.columns; first += kQueryChunk) {
+      const int columns = HWY_MIN(kQueryChunk, view.columns - first);
+      for (int lane = 0; lane < kPanel; ++lane) {
+        const int row = panel * kPanel + lane;
+        if (row < view.rows) {
+          copy_row(
+              static_cast<const E*>(view.data) + row * view.row_step + first * view.column_step,
+              view.column_step, columns, buffer[lane]);
+        } else {
+          for (int c = 0; c < columns; ++c) buffer[lane][c] = 0;
+        }
+      }
+      transpose_panel(buffer, columns, args.out + first * kQueryTile + panel * kPanel);
+    }
+  }
+}
+
+template <class T>
+void load_queries(const LoadQueriesArgs<T>& args) noexcept {
+  switch (args.from.dtype) {
+    case DType::f32:
+      return load_queries_of<T, float>(args);
+    case DType::f64:
+      return load_queries_of<T, double>(args);
+    case DType::bf16:
+      return load_queries_of<T, Bf16Bits>(args);
+    case DType::f16:
+      return load_queries_of<T, F16Bits>(args);
+    default:
+      return;
+  }
+}
+
+}  // namespace quire::kernels::QUIRE_ISA_NS
+HWY_AFTER_NAMESPACE();

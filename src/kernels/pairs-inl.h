@@ -1,0 +1,94 @@
+// bf16 pairs for the products of PairProduct: queries, keys, values and weights brought into 32-bit
+// pairs. Only where the ISA has the instruction. Kernels layer.
+#pragma once
+#include "kernels/load_queries-inl.h"
+
+#if defined(QUIRE_BF16_DOT)
+HWY_BEFORE_NAMESPACE();
+namespace quire::kernels::QUIRE_ISA_NS {
+
+// One row: columns 2i and 2i + 1 to out[i].
+HWY_INLINE void pair_row(const uint16_t* from, ptrdiff_t step, int columns, uint32_t* out) {
+  const int pairs = columns / 2;
+  if (step == 1) {
+    std::memcpy(out, from, static_cast<size_t>(pairs) * sizeof(uint32_t));
+  } else {
+    for (int i = 0; i < pairs; ++i)
+      out[i] = from[2 * i * step] | static_cast<uint32_t>(from[(2 * i + 1) * step]) << 16;
+  }
+  if (columns % 2 != 0) out[pairs] = from[(columns - 1) * step];
+}
+
+inline void pair_copy_rows(const RowsView& view, uint32_t* out, ptrdiff_t out_step) noexcept {
+  const auto* from = static_cast<const uint16_t*>(view.data);
+  for (int r = 0; r < view.rows; ++r, from += view.row_step, out += out_step)
+    pair_row(from, view.column_step, view.columns, out);
+}
+
+inline void pair_load_queries(const RowsView& view, int panels, uint32_t* out) noexcept {
+  HWY_ALIGN float buffer[kPanel][kQueryChunk];  // moved as bits, never computed with
+  constexpr int kColumns = 2 * kQueryChunk;
+  for (int panel = 0; panel < panels; ++panel) {
+    for (int first = 0; first < view.columns; first += kColumns) {
+      const int columns = HWY_MIN(kColumns, view.columns - first), pairs = (columns + 1) / 2;
+      for (int lane = 0; lane < kPanel; ++lane) {
+        const int row = panel * kPanel + lane;
+        uint32_t words[kQueryChunk] = {};
+        if (row < view.rows)
+          pair_row(static_cast<const uint16_t*>(view.data) + row * view.row_step +
+                       first * view.column_step,
+                   view.column_step, columns, words);
+        std::memcpy(buffer[lane], words, static_cast<size_t>(pairs) * sizeof(uint32_t));
+      }
+      transpose_panel(buffer, pairs,
+                      reinterpret_cast<float*>(out + first / 2 * kQueryTile + panel * kPanel));
+    }
+  }
+}
+
+// out[column] = (even[column], odd[column]); null: 0.
+HWY_INLINE void interleave_rows(const uint16_t* even, const uint16_t* odd, ptrdiff_t step,
+                                int columns, uint32_t* HWY_RESTRICT out) {
+  constexpr int kN = static_cast<int>(kLanes);
+  const hn::Rebind<uint16_t, U32> narrow;
+  int c = 0;
+  if (step == 1 && odd != nullptr) {
+    for (; c + kN <= columns; c += kN) {
+      const VU low = hn::PromoteTo(kU32, hn::LoadU(narrow, even + c));
+      const VU high = hn::PromoteTo(kU32, hn::LoadU(narrow, odd + c));
+      hn::StoreU(hn::Or(low, hn::ShiftLeft<16>(high)), kU32, out + c);
+    }
+  }
+  for (; c < columns; ++c)
+    out[c] = even[c * step] | (odd == nullptr ? 0u : static_cast<uint32_t>(odd[c * step]) << 16);
+}
+
+inline void pair_values(const RowsView& view, uint32_t* out, ptrdiff_t out_step,
+                        int out_columns) noexcept {
+  const auto* from = static_cast<const uint16_t*>(view.data);
+  for (int r = 0; r < view.rows; r += 2, from += 2 * view.row_step, out += out_step) {
+    const uint16_t* odd = r + 1 < view.rows ? from + view.row_step : nullptr;
+    interleave_rows(from, odd, view.column_step, view.columns, out);
+    for (int c = view.columns; c < out_columns; ++c) out[c] = 0;
+  }
+}
+
+// The instruction takes subnormals for 0; weights are 0 or at least 2^-64.
+inline void pair_weights(float* weights, int keys) noexcept {
+  static_assert(kLanes == kPanel);
+  // Word 2i of the result is word i of the lower vector (even key), 2i + 1 of the upper (odd key).
+  alignas(64) static constexpr uint16_t kOrder[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                                      21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                                      11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const __m512i order = _mm512_load_si512(kOrder);
+  for (int key = 0; key < keys; key += 2) {
+    const V even = hn::LoadU(kF32, weights + key * kPanel);
+    const V odd = key + 1 < keys ? hn::LoadU(kF32, weights + (key + 1) * kPanel) : hn::Zero(kF32);
+    const auto both = (__m512i)_mm512_cvtne2ps_pbh(odd.raw, even.raw);
+    _mm512_storeu_si512(weights + key / 2 * kPanel, _mm512_permutexvar_epi16(order, both));
+  }
+}
+
+}  // namespace quire::kernels::QUIRE_ISA_NS
+HWY_AFTER_NAMESPACE();
+#endif

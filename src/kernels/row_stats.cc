@@ -1,0 +1,42 @@
+// The same log on every ISA; std::fma is exact on all. Kernels layer.
+#include "kernels/row_stats.h"
+
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/attention_order.h"
+#include "kernels/decode_functions.h"
+#include "kernels/kernel_table.h"
+
+namespace quire::kernels {
+
+template <class T>
+void write_stats(const ForwardCall& call, const RowState<T>& state, int rows,
+                 int64_t stat_offset) noexcept {
+  constexpr T kInf = std::numeric_limits<T>::infinity();
+  T (*log)(T) noexcept;
+  if constexpr (std::is_same_v<T, double>)
+    log = call.table->decode_f64->log;
+  else
+    log = call.table->decode_f32->log;
+  T* const lse = call.lse == nullptr ? nullptr : static_cast<T*>(call.lse) + stat_offset;
+  T* const most =
+      call.max_scores == nullptr ? nullptr : static_cast<T*>(call.max_scores) + stat_offset;
+  for (int row = 0; row < rows; ++row) {
+    const T m = state.m[row], raw = state.raw_max[row];
+    if (lse != nullptr) {
+      const T log_l = log(state.l[row]);
+      lse[row] = state.l[row] == 0 ? -kInf
+                 : call.natural    ? m + log_l
+                                   : std::fma(m, static_cast<T>(kLn2), log_l);
+    }
+    if (most != nullptr)
+      most[row] = call.natural || raw == -kInf ? raw : raw * static_cast<T>(call.scale);
+  }
+}
+
+template void write_stats(const ForwardCall&, const RowState<float>&, int, int64_t) noexcept;
+template void write_stats(const ForwardCall&, const RowState<double>&, int, int64_t) noexcept;
+
+}  // namespace quire::kernels

@@ -1,0 +1,22 @@
+// lse and max_scores of finished rows from their states: one definition for all kernels. Kernels
+// layer.
+#pragma once
+#include <cstdint>
+
+#include "kernels/forward_problem.h"
+
+namespace quire::kernels {
+
+template <class T>
+struct RowState {
+  const T *m, *l;
+  const T* raw_max;  // before scaling in scaled form; in natural form the same as m
+};
+
+/// Of `rows` rows, to the stat_offset-th place on. lse: natural form m + log(l), scaled form fma(m,
+/// ln2, log(l)); -inf for a row that saw nothing. max_scores: in natural units.
+template <class T>
+void write_stats(const ForwardCall& call, const RowState<T>& state, int rows,
+                 int64_t stat_offset) noexcept;
+
+}  // namespace quire::kernels

@@ -1,0 +1,122 @@
+// Scores of one tile: [key][query] = keys x queries. Keys are broadcast from their own layout,
+// queries lie across the lanes; one chain per score, d ascending from 0, whatever the lane count
+// and the register block. Kernels layer.
+#pragma once
+#include "kernels/math/minmax-inl.h"
+#include "kernels/product-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace quire::kernels::QUIRE_ISA_NS {
+
+// Where vector c lies, counted from a vector that begins a panel or shares its panel.
+template <class T>
+constexpr ptrdiff_t score_offset(size_t c) {
+  return static_cast<ptrdiff_t>(c / kVectorsOf<T>) * kScorePanelStep +
+         static_cast<ptrdiff_t>(c % kVectorsOf<T> * kLanesOf<T>);
+}
+
+template <class T>
+struct StoreScores {
+  T* scores;
+  template <size_t C>
+  HWY_INLINE void row(size_t r, const VecOf<T> (&vectors)[C]) const {
+    QUIRE_UNROLL for (size_t c = 0; c < C; ++c)
+        hn::StoreU(vectors[c], hn::ScalableTag<T>(), scores + r * kPanel + score_offset<T>(c));
+  }
+};
+
+// Two (C vectors each) or four steps of more than 8 rows, row by row: the address of a row is
+// computed once for all of them, and there are no registers to keep 16 addresses.
+template <class Product, int kSteps, size_t R, size_t C, class E>
+HWY_INLINE void steps_by_rows(VecOf<typename Product::Sum> (&acc)[R][C], const E* keys,
+                              ptrdiff_t key_step, const E* queries) {
+  constexpr size_t kN = kLanesOf<typename Product::Sum>;
+  typename Product::Operand vectors[kSteps][C];
+  QUIRE_UNROLL for (int u = 0; u < kSteps; ++u) QUIRE_UNROLL for (size_t c = 0; c < C; ++c)
+      vectors[u][c] = Product::load(queries + u * kQueryTile + c * kN);
+  QUIRE_UNROLL for (size_t r = 0; r < R; ++r) {
+    QUIRE_UNROLL for (int u = 0; u < kSteps; ++u) {
+      const auto x = Product::broadcast(keys + static_cast<ptrdiff_t>(r) * key_step + u);
+      QUIRE_UNROLL for (size_t c = 0; c < C; ++c) acc[r][c] =
+          Product::multiply_add(x, vectors[u][c], acc[r][c]);
+    }
+  }
+}
+
+// `steps` steps along the dims. Both pointers are advanced.
+template <class Product, size_t R, size_t C, class E>
+HWY_INLINE void keys_chain(VecOf<typename Product::Sum> (&acc)[R][C], const E*& keys,
+                           ptrdiff_t key_step, const E*& queries, int steps) {
+  constexpr int kUnroll = 4;
+  for (; steps >= kUnroll; steps -= kUnroll, keys += kUnroll, queries += kUnroll * kQueryTile) {
+    // Otherwise g++ keeps an offset in memory for each of the R x kUnroll elements.
+    asm("" : "+r"(key_step));
+    if constexpr (R <= 8) {
+      QUIRE_UNROLL for (int u = 0; u < kUnroll; ++u)
+          product_step<Product>(acc, keys + u, key_step, queries + u * kQueryTile);
+    } else if constexpr (C == 1) {
+      steps_by_rows<Product, 4>(acc, keys, key_step, queries);
+    } else {
+      steps_by_rows<Product, 2>(acc, keys, key_step, queries);
+      steps_by_rows<Product, 2>(acc, keys + 2, key_step, queries + 2 * kQueryTile);
+    }
+  }
+  for (; steps > 0; --steps, ++keys, queries += kQueryTile)
+    product_step<Product>(acc, keys, key_step, queries);
+}
+
+// The work of product_blocks (product-inl.h): rows are keys, vectors are queries.
+template <class Product>
+struct ScoreBlocks {
+  using T = typename Product::Sum;
+  using E = typename Product::Element;
+  using Args = ScoresArgs<T, E>;
+  // What changes from block to block, in registers: a copy of the arguments would be read as
+  // vectors, which stalls right after scalar stores.
+  struct Place {
+    const E* keys;
+    T* scores;
+  };
+
+  static constexpr size_t most_rows(size_t vectors) { return block_rows(vectors); }
+  static HWY_INLINE Place place(const Args& args, size_t vector) {
+    return {args.keys, args.scores + score_offset<T>(vector)};
+  }
+  static HWY_INLINE void advance(const Args& args, Place& at, int rows) {
+    at.keys += rows * args.key_step;
+    at.scores += rows * kPanel;
+  }
+
+  template <size_t R, size_t C>
+  static HWY_NOINLINE void block(const Args& args, size_t vector, const Place at) {
+    constexpr hn::ScalableTag<T> d;
+    VecOf<T> acc[R][C];
+    QUIRE_UNROLL for (size_t r = 0; r < R; ++r) QUIRE_UNROLL for (size_t c = 0; c < C; ++c)
+        acc[r][c] = hn::Zero(d);
+    const E* keys = at.keys;
+    const E* queries = args.queries + vector * kLanesOf<T>;
+    const StoreScores<T> store{at.scores};
+    if (kStoreByRows && HWY_LIKELY(args.dims >= 2)) {
+      keys_chain<Product>(acc, keys, args.key_step, queries, args.dims - 2);
+      last_two_steps<Product>(acc, keys, args.key_step, 1, queries, kQueryTile, store);
+    } else {
+      keys_chain<Product>(acc, keys, args.key_step, queries, args.dims);
+      QUIRE_UNROLL for (size_t r = 0; r < R; ++r) store.row(r, acc[r]);
+    }
+    if (args.max == nullptr) return;
+    T* max = args.max + vector * kLanesOf<T>;
+    QUIRE_UNROLL for (size_t c = 0; c < C; ++c) {
+      VecOf<T> m = hn::LoadU(d, max + c * kLanesOf<T>);
+      QUIRE_UNROLL for (size_t r = 0; r < R; ++r) m = max_step(acc[r][c], m);
+      hn::StoreU(m, d, max + c * kLanesOf<T>);
+    }
+  }
+};
+
+template <class Product>
+void scores(const ScoresArgs<typename Product::Sum, typename Product::Element>& args) noexcept {
+  product_blocks<ScoreBlocks<Product>>(args, args.rows, args.panels);
+}
+
+}  // namespace quire::kernels::QUIRE_ISA_NS
+HWY_AFTER_NAMESPACE();

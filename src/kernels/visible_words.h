@@ -1,0 +1,24 @@
+// What the queries of a tile may see of 256 keys, from their lists of runs: nothing, everything, or
+// words of queries per key, those that are certain and those the mask program has to decide.
+// Kernels layer.
+#pragma once
+#include <cstdint>
+
+#include "kernels/attention_order.h"
+#include "kernels/prefill.h"
+
+namespace quire::kernels {
+
+enum class Visibility : uint8_t { kNone, kAll, kSome };
+
+struct VisibleWords {
+  uint64_t* certain;  // [256]: bit i if query i sees the key whatever the mask program says
+  uint64_t* asked;    // [256]: bit i if the mask program decides
+  int asked_begin = 0, asked_end = 0;  // rows that ask
+};
+
+/// Words are written only for kSome. `rows` keys from `key` on.
+Visibility find_visible_words(const QueryTile& tile, int64_t key, int rows,
+                              VisibleWords& words) noexcept;
+
+}  // namespace quire::kernels

@@ -1,0 +1,47 @@
+// KeyLayout: the address book of keys and values. A sequence of keys, counted 0, 1, 2, ... whatever
+// memory they lie in, becomes spans of rows one behind the other. It says where keys are, never
+// what may be seen. Layout layer.
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "kernels/forward_problem.h"
+
+namespace quire::layout {
+
+/// Steps of the key and value tensors, in elements.
+struct KeyStrides {
+  std::int64_t k_batch = 0, k_head = 0, k_row = 0;
+  std::int64_t v_batch = 0, v_head = 0, v_row = 0;
+};
+
+class KeyLayout {
+ public:
+  virtual ~KeyLayout() = default;
+
+  /// Keys of a sequence (a batch entry).
+  virtual std::int64_t length(std::int64_t sequence) const = 0;
+  /// At most this many spans, for any sequence.
+  virtual std::int64_t max_spans() const = 0;
+  /// Writes the spans of a sequence for one key head, ascending, covering [0, length); returns how
+  /// many. Allocates nothing.
+  virtual std::int64_t write_spans(std::int64_t sequence, std::int64_t kv_head,
+                                   const KeyStrides& strides,
+                                   std::span<kernels::KeySpan> out) const = 0;
+};
+
+/// [batch, heads, kv_len, dim] tensors: one span. A batch of 1 serves every sequence.
+class DenseLayout final : public KeyLayout {
+ public:
+  DenseLayout(std::int64_t kv_batch, std::int64_t kv_len) : kv_batch_(kv_batch), kv_len_(kv_len) {}
+
+  std::int64_t length(std::int64_t) const override { return kv_len_; }
+  std::int64_t max_spans() const override { return 1; }
+  std::int64_t write_spans(std::int64_t sequence, std::int64_t kv_head, const KeyStrides& strides,
+                           std::span<kernels::KeySpan> out) const override;
+
+ private:
+  std::int64_t kv_batch_, kv_len_;
+};
+
+}  // namespace quire::layout

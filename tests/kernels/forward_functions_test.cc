@@ -1,0 +1,411 @@
+// The arithmetic of the prefill primitives: scores, mask, softmax, products with values, fold and
+// finish give the bits of the rules (support/attention_rules.h) for every size, write what they
+// should and nothing else. ctest runs this once per ISA; buffers are as large as the contract says,
+// so that AddressSanitizer sees a read or write outside.
+#include "kernels/forward_functions.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "kernels/dispatch.h"
+#include "tests/support/attention_rules.h"
+
+namespace quire {
+namespace {
+
+using namespace kernels;
+using rules::kNone;
+
+template <class T>
+const ForwardFunctions<T>& functions() {
+  if constexpr (std::is_same_v<T, float>)
+    return *current_table().forward_f32;
+  else
+    return *current_table().forward_f64;
+}
+
+std::mt19937& generator() {
+  static std::mt19937 engine(2024);
+  return engine;
+}
+int random_int(int low, int high) {
+  return std::uniform_int_distribution<int>(low, high)(generator());
+}
+template <class T>
+std::vector<T> random_numbers(size_t n, T size = 2) {
+  std::uniform_real_distribution<T> distribution(-size, size);
+  std::vector<T> result(n);
+  for (T& x : result) x = distribution(generator());
+  return result;
+}
+
+// Elements from the first to the last of `rows` rows of `columns`.
+size_t span_of(int rows, ptrdiff_t step, int columns) {
+  return static_cast<size_t>((rows - 1) * step + columns);
+}
+size_t scores_size(int panels, int rows) {
+  return static_cast<size_t>((panels - 1) * kScorePanelStep + rows * kPanel);
+}
+
+template <class T>
+void expect_same(const std::vector<T>& got, const std::vector<T>& expected,
+                 const std::string& what) {
+  ASSERT_EQ(got.size(), expected.size());
+  if (rules::same_bits(got.data(), expected.data(), got.size())) return;
+  for (size_t i = 0; i < got.size(); ++i)
+    ASSERT_TRUE(rules::same_bits(&got[i], &expected[i], 1))
+        << what << ": element " << i << " is " << got[i] << ", not " << expected[i];
+}
+
+template <class T>
+class ForwardFunctionsOf : public ::testing::Test {};
+using ComputeTypes = ::testing::Types<float, double>;
+struct TypeName {
+  template <class T>
+  static std::string GetName(int) {
+    return std::is_same_v<T, float> ? "f32" : "f64";
+  }
+};
+TYPED_TEST_SUITE(ForwardFunctionsOf, ComputeTypes, TypeName);
+
+template <class T>
+void check_scores(int rows, int dims, int panels, ptrdiff_t step, bool keep_max) {
+  const auto keys = random_numbers<T>(span_of(rows, step, dims));
+  const auto queries =
+      random_numbers<T>(static_cast<size_t>((dims - 1) * kQueryTile + panels * kPanel));
+  std::vector<T> got(scores_size(panels, rows), T{77}), expected = got;
+  std::vector<T> max(static_cast<size_t>(panels * kPanel), T{-3}), expected_max = max;
+  for (int r = 0; r < rows; ++r) {
+    for (int lane = 0; lane < panels * kPanel; ++lane) {
+      T s = 0;
+      for (int d = 0; d < dims; ++d)
+        s = std::fma(keys[r * step + d], queries[d * kQueryTile + lane], s);
+      expected[lane / kPanel * kScorePanelStep + r * kPanel + lane % kPanel] = s;
+      if (keep_max) expected_max[lane] = rules::raise(expected_max[lane], s);
+    }
+  }
+  functions<T>().scores({.keys = keys.data(),
+                         .key_step = step,
+                         .rows = rows,
+                         .dims = dims,
+                         .panels = panels,
+                         .queries = queries.data(),
+                         .scores = got.data(),
+                         .max = keep_max ? max.data() : nullptr});
+  const std::string what = std::to_string(rows) + " keys, " + std::to_string(dims) + " dims, " +
+                           std::to_string(panels) + " panels";
+  expect_same(got, expected, what);
+  expect_same(max, expected_max, what + ", maximum");
+}
+
+TYPED_TEST(ForwardFunctionsOf, ScoresOfEveryNumberOfRowsAndPanels) {
+  for (int panels = 1; panels <= kQueryPanels; ++panels)
+    for (int rows = 1; rows <= 34; ++rows) check_scores<TypeParam>(rows, 9, panels, 9, rows % 2);
+}
+
+TYPED_TEST(ForwardFunctionsOf, ScoresOfManyShapes) {
+  for (const int dims : {1, 2, 3, 4, 5, 7, 8, 64, 1024})
+    check_scores<TypeParam>(17, dims, 4, dims + 3, true);
+  for (int i = 0; i < 40; ++i) {
+    const int dims = random_int(1, 150);
+    check_scores<TypeParam>(random_int(1, kTileKeys), dims, random_int(1, kQueryPanels),
+                            dims + random_int(0, 20), i % 2 == 0);
+  }
+}
+
+// A NaN score is not the maximum, and keeps none of the other scores from being it.
+TYPED_TEST(ForwardFunctionsOf, ScoresThatAreNanAreNotTheMaximum) {
+  using T = TypeParam;
+  const std::vector<T> keys{1, std::numeric_limits<T>::quiet_NaN(), 3, 2};
+  std::vector<T> queries(kPanel, T{1}), scores(4 * kPanel), max(kPanel, kNone<T>);
+  functions<T>().scores({.keys = keys.data(),
+                         .key_step = 1,
+                         .rows = 4,
+                         .dims = 1,
+                         .panels = 1,
+                         .queries = queries.data(),
+                         .scores = scores.data(),
+                         .max = max.data()});
+  for (const T m : max) EXPECT_EQ(m, T{3});
+  for (int lane = 0; lane < kPanel; ++lane) EXPECT_TRUE(std::isnan(scores[kPanel + lane]));
+}
+
+TYPED_TEST(ForwardFunctionsOf, MaskHidesAndRaisesTheMaximum) {
+  using T = TypeParam;
+  for (int i = 0; i < 60; ++i) {
+    const int panels = random_int(1, kQueryPanels), rows = random_int(1, 40);
+    const int first_lane = kPanel * random_int(0, kQueryPanels - panels);
+    auto got = random_numbers<T>(scores_size(panels, rows)), expected = got;
+    std::vector<uint64_t> words(rows);
+    for (uint64_t& word : words) word = uint64_t{generator()()} << 32 | generator()();
+    words[0] = 0;
+    std::vector<T> max(panels * kPanel, kNone<T>), expected_max = max;
+    for (int lane = 0; lane < panels * kPanel; ++lane) {
+      for (int r = 0; r < rows; ++r) {
+        T& s = expected[lane / kPanel * kScorePanelStep + r * kPanel + lane % kPanel];
+        if ((words[r] >> (first_lane + lane) & 1) == 0) s = kNone<T>;
+        expected_max[lane] = rules::raise(expected_max[lane], s);
+      }
+    }
+    functions<T>().mask_scores({.scores = got.data(),
+                                .rows = rows,
+                                .panels = panels,
+                                .first_lane = first_lane,
+                                .words = words.data(),
+                                .max = max.data()});
+    expect_same(got, expected, "scores");
+    expect_same(max, expected_max, "maximum");
+  }
+}
+
+// --- Softmax.
+
+template <class T>
+struct SoftmaxState {
+  std::vector<T> scores, max = std::vector<T>(kPanel), m = max, l = max, factor = max;
+};
+
+template <class T>
+void softmax_by_the_rules(SoftmaxState<T>& s, uint32_t groups, int rows, bool natural, T scale) {
+  const T c = scale * rules::kLog2E<T>;
+  for (int lane = 0; lane < kPanel; ++lane) {
+    const T m = rules::raise(s.m[lane], natural ? s.max[lane] : s.max[lane] * c);
+    const T subtracted = m == kNone<T> ? T{0} : m;
+    T sums[kPartialSums] = {};
+    for (int key = 0; key < rows; ++key) {
+      if ((groups >> (key / kPanel) & 1) == 0) continue;
+      T& x = s.scores[key * kPanel + lane];
+      x = rules::exp2(natural ? (x - subtracted) * rules::kLog2E<T> : std::fma(x, c, -subtracted));
+      sums[key % kPartialSums] += x;
+    }
+    for (const int half : {8, 4, 2, 1})
+      for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
+    s.factor[lane] = rules::factor(s.m[lane], m, natural);
+    s.l[lane] = std::fma(s.l[lane], s.factor[lane], sums[0]);
+    s.m[lane] = m;
+  }
+}
+
+template <class T>
+void check_softmax(SoftmaxState<T> state, uint32_t groups, int rows, bool natural, T scale) {
+  SoftmaxState<T> expected = state;
+  softmax_by_the_rules(expected, groups, rows, natural, scale);
+  functions<T>().softmax({.scores = state.scores.data(),
+                          .groups = groups,
+                          .rows = rows,
+                          .natural = natural,
+                          .scale = scale,
+                          .max = state.max.data(),
+                          .m = state.m.data(),
+                          .l = state.l.data(),
+                          .factor = state.factor.data()});
+  const std::string what = std::to_string(rows) + " keys, groups " + std::to_string(groups);
+  expect_same(state.scores, expected.scores, what);
+  expect_same(state.m, expected.m, what + ", m");
+  expect_same(state.l, expected.l, what + ", l");
+  expect_same(state.factor, expected.factor, what + ", factor");
+}
+
+// Rows that saw nothing before, saw something, do not see anything now, and do not move.
+template <class T>
+SoftmaxState<T> random_state(uint32_t groups, int rows, bool natural, T scale) {
+  SoftmaxState<T> s;
+  const T c = natural ? T{1} : scale * rules::kLog2E<T>;
+  s.scores = random_numbers<T>(static_cast<size_t>(rows * kPanel), random_int(0, 1) ? 5 : 80);
+  for (int lane = 0; lane < kPanel; ++lane) {
+    s.max[lane] = s.m[lane] = kNone<T>;
+    for (int key = 0; key < rows; ++key) {
+      T& x = s.scores[key * kPanel + lane];
+      if (lane % 5 == 1 || random_int(0, 9) == 0) x = kNone<T>;
+      if (groups >> (key / kPanel) & 1) s.max[lane] = rules::raise(s.max[lane], x);
+    }
+    if (lane % 3 == 0) s.m[lane] = s.max[lane] * c + random_numbers<T>(1)[0];
+    if (lane % 3 == 1) s.m[lane] = s.max[lane] * c;
+    s.l[lane] = s.m[lane] == kNone<T> ? T{0} : T{3};
+  }
+  return s;
+}
+
+TYPED_TEST(ForwardFunctionsOf, SoftmaxFollowsTheRules) {
+  using T = TypeParam;
+  for (int rows = 1; rows <= 48; ++rows) {
+    for (const bool natural : {false, true}) {
+      const uint32_t groups = (1u << ((rows + 15) / 16)) - 1;
+      check_softmax(random_state<T>(groups, rows, natural, T(0.125)), groups, rows, natural,
+                    T(0.125));
+    }
+  }
+  for (int i = 0; i < 60; ++i) {
+    const int rows = random_int(1, kTileKeys);
+    const uint32_t all = (1u << ((rows + 15) / 16)) - 1, groups = generator()() & all;
+    const bool natural = i % 2 == 0;
+    const T scale = i % 3 == 0 ? T{1} : T(0.3);
+    check_softmax(random_state<T>(groups, rows, natural, scale), groups, rows, natural, scale);
+  }
+}
+
+TYPED_TEST(ForwardFunctionsOf, SoftmaxOfNanIsNan) {
+  using T = TypeParam;
+  for (const bool natural : {false, true}) {
+    std::vector<T> scores(3 * kPanel, T{1}), max(kPanel, T{1}), m(kPanel, kNone<T>), l(kPanel),
+        factor(kPanel);
+    scores[kPanel + 2] = std::numeric_limits<T>::quiet_NaN();
+    max[5] = scores[5] = std::numeric_limits<T>::infinity();
+    functions<T>().softmax({.scores = scores.data(),
+                            .groups = 1,
+                            .rows = 3,
+                            .natural = natural,
+                            .scale = 1,
+                            .max = max.data(),
+                            .m = m.data(),
+                            .l = l.data(),
+                            .factor = factor.data()});
+    for (int lane = 0; lane < kPanel; ++lane)
+      EXPECT_EQ(std::isnan(l[lane]), lane == 2 || lane == 5) << lane;
+    EXPECT_EQ(scores[kPanel + 5], T{0});
+  }
+}
+
+// --- Products with values.
+
+template <class T>
+void check_accumulate(int keys, int queries, int columns, ptrdiff_t value_step, ptrdiff_t out_step,
+                      bool start) {
+  const auto weights = random_numbers<T>(static_cast<size_t>((keys - 1) * kPanel + queries));
+  const auto values = random_numbers<T>(span_of(keys, value_step, columns));
+  const auto factor = random_numbers<T>(static_cast<size_t>(queries));
+  auto got = random_numbers<T>(span_of(queries, out_step, columns)), expected = got;
+  for (int q = 0; q < queries; ++q) {
+    for (int c = 0; c < columns; ++c) {
+      T& o = expected[q * out_step + c];
+      o = start ? T{0} : o * factor[q];
+      for (int k = 0; k < keys; ++k)
+        o = std::fma(weights[k * kPanel + q], values[k * value_step + c], o);
+    }
+  }
+  functions<T>().accumulate({.weights = weights.data(),
+                             .values = values.data(),
+                             .value_step = value_step,
+                             .keys = keys,
+                             .queries = queries,
+                             .columns = columns,
+                             .out = got.data(),
+                             .out_step = out_step,
+                             .factor = start ? nullptr : factor.data()});
+  expect_same(got, expected,
+              std::to_string(keys) + " keys, " + std::to_string(queries) + " queries, " +
+                  std::to_string(columns) + " columns");
+}
+
+TYPED_TEST(ForwardFunctionsOf, OutputsOfEveryNumberOfQueriesAndColumns) {
+  for (int queries = 1; queries <= kPanel; ++queries)
+    for (int columns = 16; columns <= 144; columns += 16)
+      check_accumulate<TypeParam>(7, queries, columns, columns + 5, columns + 16, queries % 2);
+}
+
+TYPED_TEST(ForwardFunctionsOf, OutputsOfManyShapes) {
+  check_accumulate<TypeParam>(kTileKeys, kPanel, 1024, 1024, 1024, false);
+  for (int i = 0; i < 40; ++i) {
+    const int columns = 16 * random_int(1, 12);
+    check_accumulate<TypeParam>(random_int(1, kTileKeys), random_int(1, kPanel), columns,
+                                columns + random_int(0, 9), columns + random_int(0, 9), i % 2 == 0);
+  }
+}
+
+// No key at all: only the factor.
+TYPED_TEST(ForwardFunctionsOf, OutputsWithoutKeys) {
+  using T = TypeParam;
+  std::vector<T> out(2 * 16, T{3}), factor{2, 4}, expected(16, T{6});
+  expected.resize(32, T{12});
+  functions<T>().accumulate(
+      {.queries = 2, .columns = 16, .out = out.data(), .out_step = 16, .factor = factor.data()});
+  expect_same(out, expected, "factor alone");
+}
+
+// --- Fold.
+
+TYPED_TEST(ForwardFunctionsOf, FoldFollowsTheRules) {
+  using T = TypeParam;
+  for (int i = 0; i < 60; ++i) {
+    const int queries = random_int(1, kQueryTile), columns = 16 * random_int(1, 5);
+    const ptrdiff_t step = columns + random_int(0, 3);
+    const bool natural = i % 2 == 0;
+    auto m = random_numbers<T>(queries, 30), split_m = random_numbers<T>(queries, 30);
+    auto l = random_numbers<T>(queries), split_l = random_numbers<T>(queries);
+    auto o = random_numbers<T>(span_of(queries, step, columns));
+    auto split_o = random_numbers<T>(o.size());
+    for (int q = 0; q < queries; ++q) {
+      const int kind = random_int(0, 5);
+      if (kind == 0 || kind == 1) m[q] = kNone<T>;
+      if (kind == 1 || kind == 2) split_m[q] = kNone<T>;
+      if (kind == 3) m[q] = split_m[q];
+      if (kind == 2) split_o[q * step] = std::numeric_limits<T>::quiet_NaN();
+    }
+    auto expected_m = m, expected_l = l, expected_o = o;
+    for (int q = 0; q < queries; ++q) {
+      if (split_m[q] == kNone<T>) continue;
+      const bool first = m[q] == kNone<T>;
+      const T to = rules::raise(m[q], split_m[q]);
+      const T a = rules::factor(m[q], to, natural), b = rules::factor(split_m[q], to, natural);
+      expected_m[q] = to;
+      expected_l[q] = first ? split_l[q] : std::fma(l[q], a, split_l[q] * b);
+      for (int c = 0; c < columns; ++c) {
+        const T other = split_o[q * step + c];
+        expected_o[q * step + c] = first ? other : std::fma(o[q * step + c], a, other * b);
+      }
+    }
+    functions<T>().fold({.m = m.data(),
+                         .l = l.data(),
+                         .o = o.data(),
+                         .split_m = split_m.data(),
+                         .split_l = split_l.data(),
+                         .split_o = split_o.data(),
+                         .queries = queries,
+                         .columns = columns,
+                         .step = step,
+                         .natural = natural});
+    expect_same(m, expected_m, "m");
+    expect_same(l, expected_l, "l");
+    expect_same(o, expected_o, "O");
+  }
+}
+
+// The exponential of f64 through the fold of a row of which one side weighs 2^x: its error, and 1,
+// 0 and NaN where they are due.
+TEST(ForwardFunctions, ExponentialOfF64) {
+  const auto exponential = [](double x) {
+    double m = 0, l = 0, split_m = x, split_l = 1;
+    std::vector<double> o(16), split_o(16);
+    functions<double>().fold({.m = &m,
+                              .l = &l,
+                              .o = o.data(),
+                              .split_m = &split_m,
+                              .split_l = &split_l,
+                              .split_o = split_o.data(),
+                              .queries = 1,
+                              .columns = 16,
+                              .step = 16});
+    return l;
+  };
+  EXPECT_EQ(exponential(0), 1);
+  EXPECT_EQ(exponential(-3), 0.125);
+  EXPECT_EQ(exponential(-960), 0x1p-960);
+  EXPECT_EQ(exponential(-960.001), 0);
+  double worst = 0;
+  std::uniform_real_distribution<double> distribution(-950, 0), near(-1.5, 0);
+  for (int i = 0; i < 20000; ++i) {
+    const double x = i % 2 == 0 ? distribution(generator()) : near(generator());
+    const long double exact = std::exp2(static_cast<long double>(x));
+    worst = std::max(worst, static_cast<double>(std::fabs(exponential(x) / exact - 1)));
+  }
+  EXPECT_LT(worst, 1.5e-16);
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,49 @@
+// The table of kernels and cuts.
+#include "plan/choose_kernel.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/prefill.h"
+
+namespace quire::plan {
+namespace {
+
+TEST(ChooseKernel, FewRowsDecodeManyPrefill) {
+  struct Case {
+    std::int64_t group, q_len;
+    Kernel kernel;
+  };
+  for (const Case& c :
+       {Case{1, 1, Kernel::kDecode}, Case{4, 1, Kernel::kDecode}, Case{4, 3, Kernel::kDecode},
+        Case{12, 1, Kernel::kDecode}, Case{1, 12, Kernel::kDecode}, Case{1, 13, Kernel::kPrefill},
+        Case{4, 8, Kernel::kPrefill}, Case{4, 4, Kernel::kDecode}, Case{32, 1, Kernel::kDecode},
+        Case{2, 100, Kernel::kPrefill}, Case{1, 4096, Kernel::kPrefill}}) {
+    EXPECT_EQ(choose_kernel(c.group, c.q_len), c.kernel) << c.group << " x " << c.q_len;
+  }
+}
+
+TEST(TilesPerItem, KeepsThreadsBusy) {
+  EXPECT_EQ(tiles_per_item(512, 16, 2), 16);
+  EXPECT_EQ(tiles_per_item(16, 16, 2), 2);
+  EXPECT_EQ(tiles_per_item(1, 16, 2), 1);
+  EXPECT_EQ(tiles_per_item(16, 16, 1), 16);
+}
+
+TEST(SplitItems, CutsLongSequencesWhenThereAreFew) {
+  EXPECT_EQ(split_items(8, 64, 2), 1);
+  EXPECT_EQ(split_items(1, 64, 2), 8);
+  EXPECT_EQ(split_items(1, 3, 2), 3);
+  EXPECT_EQ(split_items(3, 64, 2), 3);
+  EXPECT_EQ(split_items(1, 0, 2), 1);
+  EXPECT_EQ(split_items(1, 64, 1), 1);
+}
+
+TEST(QueryTilesPerItem, FollowsTheCaches) {
+  EXPECT_EQ(kernels::query_tiles_per_item(64, 64), 16);
+  EXPECT_EQ(kernels::query_tiles_per_item(128, 128), 8);
+  EXPECT_EQ(kernels::query_tiles_per_item(1024, 1024), 1);
+  EXPECT_EQ(kernels::query_tiles_per_item(1, 1), 16);
+}
+
+}  // namespace
+}  // namespace quire::plan

@@ -1,0 +1,38 @@
+// One row of attention by the order of arithmetic (kernels/attention_order.h), number by number in
+// plain C++: the bits every kernel must give. Written from the rules, not from the kernels; shares
+// nothing with them but the constants. Tests only.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace quire::testing {
+
+/// T is the compute type; q, keys and values are widened to it already.
+template <class T>
+struct RowInput {
+  std::vector<T> q;
+  std::int64_t keys = 0;
+  int value_dims = 0;
+  std::function<const T*(std::int64_t)> key, value;  // only asked for what is visible
+  std::function<bool(std::int64_t)> visible;         // empty: everything
+  /// The score mod over all keys of the row, in place; scores come in scaled, hidden ones as 0.
+  std::function<void(std::vector<T>&)> mod;
+  double scale = 1;
+  bool pairs = false;  // products of bf16 pairs
+};
+
+template <class T>
+struct RowOutput {
+  std::vector<T> out;  // before it is rounded to the output's type
+  T lse, max_score;
+  bool coarse = false;  // scaled form, and had to change to the natural one
+};
+
+template <class T>
+RowOutput<T> row_by_rules(const RowInput<T>& input);
+
+/// vdpbf16ps for one lane: acc + a1 b1, rounded, + a0 b0, rounded; subnormals are 0 everywhere.
+float bf16_pair_product(float acc, float a0, float a1, float b0, float b1);
+
+}  // namespace quire::testing
