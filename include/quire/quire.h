@@ -10,6 +10,7 @@
 #include "quire/executor.h"
 #include "quire/explain.h"
 #include "quire/expr.h"
+#include "quire/flex_attention.h"
 #include "quire/formula.h"
 #include "quire/isa.h"
 #include "quire/mod.h"

@@ -16,20 +16,20 @@ namespace quire {
 namespace {
 
 // A caller's executor, which outlives the plan, or a share in the default one.
-std::shared_ptr<Executor> executor_of(Executor *given) {
+std::shared_ptr<Executor> executor_of(Executor* given) {
   if (given == nullptr) return default_executor();
-  return std::shared_ptr<Executor>(given, [](Executor *) {});
+  return std::shared_ptr<Executor>(given, [](Executor*) {});
 }
 
 // Nothing if the mod gives the score back.
-std::optional<Formula> score_formula(const std::optional<ScoreMod> &mod, Precision precision) {
+std::optional<Formula> score_formula(const std::optional<ScoreMod>& mod, Precision precision) {
   if (!mod.has_value()) return std::nullopt;
   Formula simple = formula::simplify(mod->formula(), precision);
   if (simple.graph()[simple.root()].op == Op::kScore) return std::nullopt;
   return simple;
 }
 
-plan::ForwardRequest request_of(const AttentionShape &shape, const FlexAttentionOptions &options) {
+plan::ForwardRequest request_of(const AttentionShape& shape, const FlexAttentionOptions& options) {
   attention::validate(shape, options);
   const bool is_f64 = attention::compute_type(shape) == DType::f64;
   const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(shape.head_dim)));
@@ -57,22 +57,22 @@ plan::ForwardRequest request_of(const AttentionShape &shape, const FlexAttention
 
 }  // namespace
 
-AttentionPlan::AttentionPlan(const AttentionShape &shape, const FlexAttentionOptions &options)
+AttentionPlan::AttentionPlan(const AttentionShape& shape, const FlexAttentionOptions& options)
     : shape_(shape), plan_(std::make_unique<plan::ForwardPlan>(request_of(shape, options))) {}
-AttentionPlan::AttentionPlan(AttentionPlan &&) noexcept = default;
-AttentionPlan &AttentionPlan::operator=(AttentionPlan &&) noexcept = default;
+AttentionPlan::AttentionPlan(AttentionPlan&&) noexcept = default;
+AttentionPlan& AttentionPlan::operator=(AttentionPlan&&) noexcept = default;
 AttentionPlan::~AttentionPlan() = default;
 
 DType AttentionPlan::compute_type() const { return plan_->compute_type(); }
 std::size_t AttentionPlan::scratch_bytes() const { return plan_->scratch_bytes(); }
 
-void AttentionPlan::run(const ConstTensorView &q, const ConstTensorView &k,
-                        const ConstTensorView &v, const Outputs &outputs) {
+void AttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k,
+                        const ConstTensorView& v, const Outputs& outputs) {
   attention::validate_run(shape_, AttentionShape::of(q, k, v));
   attention::validate_output("out", outputs.out, attention::output_shape(shape_), shape_.q_dtype);
   plan::ForwardTensors tensors{.q = q, .k = k, .v = v, .out = outputs.out};
   const Shape rows{shape_.batch, shape_.q_heads, shape_.q_len};
-  const auto stat = [&](const char *name, const std::optional<TensorView> &view) -> void * {
+  const auto stat = [&](const char* name, const std::optional<TensorView>& view) -> void* {
     if (!view.has_value()) return nullptr;
     attention::validate_output(name, *view, rows, compute_type());
     attention::validate_row_major(name, *view);
@@ -83,8 +83,8 @@ void AttentionPlan::run(const ConstTensorView &q, const ConstTensorView &k,
   plan_->run(tensors);
 }
 
-Tensor flex_attention(const ConstTensorView &q, const ConstTensorView &k, const ConstTensorView &v,
-                      const FlexAttentionOptions &options) {
+Tensor flex_attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                      const FlexAttentionOptions& options) {
   const AttentionShape shape = AttentionShape::of(q, k, v);
   if ((options.return_aux.lse || options.return_aux.max_scores) && options.aux == nullptr) {
     throw Error(ErrorKind::value,

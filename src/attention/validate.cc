@@ -69,8 +69,7 @@ void validate_batches(const AttentionShape& shape, const FlexAttentionOptions& o
          shape.batch, shape.kv_batch);
   }
   if (!options.block_mask.has_value()) {
-    fail(ErrorKind::value,
-         "a key batch of 1 for a query batch of {} needs a block mask of that batch size",
+    fail(ErrorKind::value, "a key batch of 1 for a query batch of {} needs a block mask",
          shape.batch);
   }
 }

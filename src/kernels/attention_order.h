@@ -20,8 +20,10 @@
 //    -inf.
 //  - bf16 products (all of q, k, v bf16, a CPU with the instruction): pairs (d, d + 1) in scores,
 //    pairs of keys (2i, 2i + 1) in O, p rounded to bf16 there, an odd end pairs with 0.
-//  - A row whose O is not finite, or, in scaled form, with a split whose 2^24 <= |m| < inf, is
-//    computed again by the row kernel: in natural form, and skipping keys with p = 0.
+//  - A row whose O is not finite is computed again by the row kernel, which skips values with
+//  weight
+//    0; so is, in natural form, a row with a split that ends with 2^24 <= |m| < inf in scaled form
+//    (f64: 2^53).
 #pragma once
 #include <cstddef>
 

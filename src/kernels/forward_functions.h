@@ -46,7 +46,7 @@ struct CopyRowsArgs {
   int out_columns = 0;
 };
 
-/// Raw scores: out[panel][row][lane] = chain over d of key[row][d] * query[d][lane]. Element: T, or
+/// Scores: out[panel][row][lane] = chain over d of key[row][d] * query[d][lane]. Element: T, or
 /// uint32_t for bf16 pairs (d, d + 1); `dims` then counts pairs.
 template <class T, class Element = T>
 struct ScoresArgs {
@@ -56,6 +56,8 @@ struct ScoresArgs {
   const Element* queries = nullptr;  // [dims][64], from the first of the panels on
   T* scores = nullptr;               // first panel, first row
   T* max = nullptr;                  // [16 * panels], raised by all of them; null: not kept
+  bool scaled = false;               // natural form: the product with `scale` is stored
+  T scale = 1;
 };
 
 /// Hidden elements become -inf; `max` is raised by the visible ones. Bit `lane` of words[row] is

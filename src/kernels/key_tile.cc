@@ -12,12 +12,12 @@
 namespace quire::kernels {
 namespace {
 
-const char *row_address(const void *data, const ForwardTensor &tensor, int64_t offset) {
-  return static_cast<const char *>(data) + offset * static_cast<int64_t>(dtype_size(tensor.dtype));
+const char* row_address(const void* data, const ForwardTensor& tensor, int64_t offset) {
+  return static_cast<const char*>(data) + offset * static_cast<int64_t>(dtype_size(tensor.dtype));
 }
 
 template <class T>
-const ForwardFunctions<T> &functions_of(const KernelTable &table) {
+const ForwardFunctions<T>& functions_of(const KernelTable& table) {
   if constexpr (std::is_same_v<T, double>)
     return *table.forward_f64;
   else
@@ -26,14 +26,14 @@ const ForwardFunctions<T> &functions_of(const KernelTable &table) {
 
 }  // namespace
 
-const KeySpan &find_span(const KeySequence &keys, int64_t key) noexcept {
+const KeySpan& find_span(const KeySequence& keys, int64_t key) noexcept {
   return *std::upper_bound(keys.spans, keys.spans + keys.span_count, key,
-                           [](int64_t at, const KeySpan &span) { return at < span.end; });
+                           [](int64_t at, const KeySpan& span) { return at < span.end; });
 }
 
 template <class T>
-KeyTileLoader<T>::KeyTileLoader(const ForwardCall &call, const KeySequence &keys,
-                                ScratchLayout &layout)
+KeyTileLoader<T>::KeyTileLoader(const ForwardCall& call, const KeySequence& keys,
+                                ScratchLayout& layout)
     : call_(call),
       sequence_(keys),
       key_step_(call.pairs ? (call.dims + 1) / 2 : call.dims),
@@ -45,14 +45,14 @@ KeyTileLoader<T>::KeyTileLoader(const ForwardCall &call, const KeySequence &keys
 
 template <class T>
 bool KeyTileLoader<T>::keys_lie_well() const noexcept {
-  const ForwardTensor &k = call_.k_rows;
+  const ForwardTensor& k = call_.k_rows;
   if (k.column_step != 1 || k.row_step != call_.dims) return false;
   return call_.pairs ? call_.dims % 2 == 0 : k.dtype == dtype_of<T>;
 }
 
 template <class T>
 bool KeyTileLoader<T>::values_lie_well() const noexcept {
-  const ForwardTensor &v = call_.v_rows;
+  const ForwardTensor& v = call_.v_rows;
   return !call_.pairs && v.dtype == dtype_of<T> && v.column_step == 1 &&
          v.row_step == call_.value_dims && call_.value_dims % kPanel == 0;
 }
@@ -63,8 +63,8 @@ bool KeyTileLoader<T>::copies(int64_t key, int rows) const noexcept {
 }
 
 template <class T>
-KeyTile KeyTileLoader<T>::bring(int64_t key, int rows, const bool *wanted) noexcept {
-  const KeySpan &span = find_span(sequence_, key);
+KeyTile KeyTileLoader<T>::bring(int64_t key, int rows, const bool* wanted) noexcept {
+  const KeySpan& span = find_span(sequence_, key);
   const bool in_place = wanted == nullptr && key + rows <= span.end;
   const bool keys_direct = in_place && keys_lie_well();
   const bool values_direct = in_place && values_lie_well();
@@ -82,7 +82,7 @@ KeyTile KeyTileLoader<T>::bring(int64_t key, int rows, const bool *wanted) noexc
 }
 
 template <class T>
-void KeyTileLoader<T>::copy(int64_t key, int rows, const bool *wanted, bool with_keys,
+void KeyTileLoader<T>::copy(int64_t key, int rows, const bool* wanted, bool with_keys,
                             bool with_values) noexcept {
   for (int row = 0; row < rows;) {
     if (wanted != nullptr && !wanted[row]) {
@@ -97,7 +97,7 @@ void KeyTileLoader<T>::copy(int64_t key, int rows, const bool *wanted, bool with
       ++row;
       continue;
     }
-    const KeySpan &span = find_span(sequence_, key + row);
+    const KeySpan& span = find_span(sequence_, key + row);
     int end = row + 1;
     while (end < rows && key + end < span.end && (wanted == nullptr || wanted[end])) ++end;
     copy_run(span, key, row, end, with_keys, with_values);
@@ -109,17 +109,17 @@ void KeyTileLoader<T>::copy(int64_t key, int rows, const bool *wanted, bool with
                                      .row_step = call_.value_dims,
                                      .rows = rows,
                                      .columns = call_.value_dims},
-                                    reinterpret_cast<uint32_t *>(values_), value_step_,
+                                    reinterpret_cast<uint32_t*>(values_), value_step_,
                                     static_cast<int>(value_step_));
   }
 }
 
 // Rows [begin, end) of the tile, all in one span.
 template <class T>
-void KeyTileLoader<T>::copy_run(const KeySpan &span, int64_t key, int begin, int end,
+void KeyTileLoader<T>::copy_run(const KeySpan& span, int64_t key, int begin, int end,
                                 bool with_keys, bool with_values) noexcept {
   const int64_t ahead = key + begin - span.begin;
-  const auto view = [&](const void *data, const ForwardTensor &tensor, int64_t offset,
+  const auto view = [&](const void* data, const ForwardTensor& tensor, int64_t offset,
                         int columns) {
     return RowsView{.data = row_address(data, tensor, offset + ahead * tensor.row_step),
                     .dtype = tensor.dtype,
@@ -132,13 +132,13 @@ void KeyTileLoader<T>::copy_run(const KeySpan &span, int64_t key, int begin, int
   const RowsView values = view(call_.v, call_.v_rows, span.value_offset, call_.value_dims);
   if (call_.pairs) {
     if (with_keys)
-      copy_bf16(keys, reinterpret_cast<uint16_t *>(keys_) + ptrdiff_t{begin} * 2 * key_step_,
+      copy_bf16(keys, reinterpret_cast<uint16_t*>(keys_) + ptrdiff_t{begin} * 2 * key_step_,
                 2 * key_step_);
     if (with_values)
       copy_bf16(values, bf16_values_ + ptrdiff_t{begin} * call_.value_dims, call_.value_dims);
     return;
   }
-  const ForwardFunctions<T> &functions = functions_of<T>(*call_.table);
+  const ForwardFunctions<T>& functions = functions_of<T>(*call_.table);
   if (with_keys)
     functions.copy_rows({keys, keys_ + begin * key_step_, key_step_, static_cast<int>(key_step_)});
   if (with_values) {
@@ -149,8 +149,8 @@ void KeyTileLoader<T>::copy_run(const KeySpan &span, int64_t key, int begin, int
 
 // Bits move, columns behind are 0.
 template <class T>
-void KeyTileLoader<T>::copy_bf16(const RowsView &from, uint16_t *to, ptrdiff_t to_step) noexcept {
-  const auto *row = static_cast<const uint16_t *>(from.data);
+void KeyTileLoader<T>::copy_bf16(const RowsView& from, uint16_t* to, ptrdiff_t to_step) noexcept {
+  const auto* row = static_cast<const uint16_t*>(from.data);
   for (int r = 0; r < from.rows; ++r, row += from.row_step, to += to_step) {
     if (from.column_step == 1)
       std::memcpy(to, row, static_cast<size_t>(from.columns) * 2);

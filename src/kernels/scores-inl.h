@@ -18,10 +18,19 @@ constexpr ptrdiff_t score_offset(size_t c) {
 template <class T>
 struct StoreScores {
   T* scores;
+  bool scaled;
+  T scale;
   template <size_t C>
   HWY_INLINE void row(size_t r, const VecOf<T> (&vectors)[C]) const {
-    QUIRE_UNROLL for (size_t c = 0; c < C; ++c)
-        hn::StoreU(vectors[c], hn::ScalableTag<T>(), scores + r * kPanel + score_offset<T>(c));
+    constexpr hn::ScalableTag<T> d;
+    T* const to = scores + r * kPanel;
+    if (HWY_UNLIKELY(scaled)) {
+      QUIRE_UNROLL for (size_t c = 0; c < C; ++c)
+          hn::StoreU(hn::Mul(vectors[c], hn::Set(d, scale)), d, to + score_offset<T>(c));
+    } else {
+      QUIRE_UNROLL for (size_t c = 0; c < C; ++c)
+          hn::StoreU(vectors[c], d, to + score_offset<T>(c));
+    }
   }
 };
 
@@ -95,8 +104,8 @@ struct ScoreBlocks {
         acc[r][c] = hn::Zero(d);
     const E* keys = at.keys;
     const E* queries = args.queries + vector * kLanesOf<T>;
-    const StoreScores<T> store{at.scores};
-    if (kStoreByRows && HWY_LIKELY(args.dims >= 2)) {
+    const StoreScores<T> store{at.scores, args.scaled, args.scale};
+    if (HWY_LIKELY(args.dims >= 2)) {
       keys_chain<Product>(acc, keys, args.key_step, queries, args.dims - 2);
       last_two_steps<Product>(acc, keys, args.key_step, 1, queries, kQueryTile, store);
     } else {

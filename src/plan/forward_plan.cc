@@ -20,12 +20,12 @@ namespace {
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-bool is_true(const Formula &formula) {
-  const formula::Node &root = formula.graph()[formula.root()];
+bool is_true(const Formula& formula) {
+  const formula::Node& root = formula.graph()[formula.root()];
   return root.op == Op::kBoolConst && root.bits != 0;
 }
 
-kernels::ForwardTensor steps_of(const ConstTensorView &view) {
+kernels::ForwardTensor steps_of(const ConstTensorView& view) {
   return {.dtype = view.dtype(), .row_step = view.strides()[2], .column_step = view.strides()[3]};
 }
 
@@ -58,6 +58,11 @@ ForwardPlan::ForwardPlan(ForwardRequest request)
   allocate_scratch();
 }
 
+std::size_t ForwardPlan::scratch_bytes() const {
+  return static_cast<std::size_t>(scratch_.numel()) +
+         static_cast<std::size_t>(states_.numel()) * dtype_size(states_.dtype());
+}
+
 std::int64_t ForwardPlan::q_tiles() const { return ceil_div(request_.q_len, kQueryTile); }
 
 std::int64_t ForwardPlan::q_begin(std::int64_t b) const {
@@ -79,8 +84,8 @@ void ForwardPlan::compile_programs() {
                                               {*least, *most + last(request_.q_len)},
                                               {0, last(request_.longest_kv)}},
                                   .max_rows = kernels::kTileKeys};
-  const Formula *score = request_.score_mod ? &*request_.score_mod : nullptr;
-  const Formula *mask = mask_formula_ ? &*mask_formula_ : nullptr;
+  const Formula* score = request_.score_mod ? &*request_.score_mod : nullptr;
+  const Formula* mask = mask_formula_ ? &*mask_formula_ : nullptr;
   if (kernel_ == Kernel::kPrefill) {
     if (score != nullptr) prefill_score_ = formula::compile({.score_mod = score}, options);
     if (mask != nullptr)
@@ -102,7 +107,7 @@ void ForwardPlan::compile_programs() {
 // lanes each has.
 void ForwardPlan::list_lane_runs() {
   if (!mask_runs_.has_value()) return;
-  const mask::BlockRows &rows = request_.block_mask->block_rows();
+  const mask::BlockRows& rows = request_.block_mask->block_rows();
   const std::int64_t size = request_.block_mask->block_size().q;
   first_lane_runs_.push_back(0);
   for (std::int64_t plane = 0; plane < rows.planes(); ++plane) {
@@ -145,7 +150,7 @@ void ForwardPlan::make_prefill_tasks(std::int64_t threads) {
   }
   // Long ones first, so that threads end together.
   std::stable_sort(tasks_.begin(), tasks_.end(),
-                   [](const Task &x, const Task &y) { return x.work > y.work; });
+                   [](const Task& x, const Task& y) { return x.work > y.work; });
 }
 
 void ForwardPlan::make_decode_tasks(std::int64_t threads) {
@@ -195,7 +200,7 @@ void ForwardPlan::allocate_scratch() {
   faults_.resize(workers);
 }
 
-kernels::ForwardCall ForwardPlan::make_call(const ForwardTensors &tensors) const {
+kernels::ForwardCall ForwardPlan::make_call(const ForwardTensors& tensors) const {
   kernels::ForwardCall call;
   call.table = table_;
   call.dims = static_cast<int>(request_.head_dim);
@@ -204,7 +209,7 @@ kernels::ForwardCall ForwardPlan::make_call(const ForwardTensors &tensors) const
   call.f64 = is_f64_;
   call.natural = natural_;
   call.pairs = pairs_;
-  const auto pointer = [](const std::optional<kernels::TileProgram> &program) {
+  const auto pointer = [](const std::optional<kernels::TileProgram>& program) {
     return program.has_value() ? &*program : nullptr;
   };
   call.prefill = {pointer(prefill_score_), pointer(prefill_mask_)};
@@ -226,30 +231,30 @@ kernels::ForwardCall ForwardPlan::make_call(const ForwardTensors &tensors) const
   return call;
 }
 
-void *ForwardPlan::scratch(std::size_t worker) {
-  return static_cast<std::uint8_t *>(scratch_.data()) + worker * scratch_step_;
+void* ForwardPlan::scratch(std::size_t worker) {
+  return static_cast<std::uint8_t*>(scratch_.data()) + worker * scratch_step_;
 }
 
-kernels::KeySequence ForwardPlan::write_keys(const Task &task, const ForwardTensors &tensors,
+kernels::KeySequence ForwardPlan::write_keys(const Task& task, const ForwardTensors& tensors,
                                              std::size_t worker) {
   const std::size_t most = spans_.size() / faults_.size();
-  kernels::KeySpan *const spans = spans_.data() + worker * most;
-  const auto &k = tensors.k.strides();
-  const auto &v = tensors.v.strides();
+  kernels::KeySpan* const spans = spans_.data() + worker * most;
+  const auto& k = tensors.k.strides();
+  const auto& v = tensors.v.strides();
   const std::int64_t count = request_.layout->write_spans(
       task.b, task.kv_head, {k[0], k[1], k[2], v[0], v[1], v[2]}, {spans, most});
   return {spans, count, request_.layout->length(task.b)};
 }
 
-void ForwardPlan::run_prefill(const kernels::ForwardCall &call, const ForwardTensors &tensors,
-                              const Task &task, std::size_t worker) {
+void ForwardPlan::run_prefill(const kernels::ForwardCall& call, const ForwardTensors& tensors,
+                              const Task& task, std::size_t worker) {
   kernels::QueryTile tiles[kernels::kMaxQueryTiles];
-  const auto &q = tensors.q.strides();
-  const auto &out = tensors.out.strides();
+  const auto& q = tensors.q.strides();
+  const auto& out = tensors.out.strides();
   for (std::int64_t i = 0; i < task.count; ++i) {
     const std::int64_t h = task.kv_head * group() + (task.first + i) / q_tiles();
     const std::int64_t tile = (task.first + i) % q_tiles(), row = tile * kQueryTile;
-    kernels::QueryTile &to = tiles[i];
+    kernels::QueryTile& to = tiles[i];
     to = {.b = task.b,
           .h = h,
           .q_idx = q_begin(task.b) + row,
@@ -270,10 +275,10 @@ void ForwardPlan::run_prefill(const kernels::ForwardCall &call, const ForwardTen
                    scratch(worker), faults_[worker]);
 }
 
-void ForwardPlan::fill_rows(const ForwardTensors &tensors, const Task &task,
-                            kernels::QueryRow *rows) const {
-  const auto &q = tensors.q.strides();
-  const auto &out = tensors.out.strides();
+void ForwardPlan::fill_rows(const ForwardTensors& tensors, const Task& task,
+                            kernels::QueryRow* rows) const {
+  const auto& q = tensors.q.strides();
+  const auto& out = tensors.out.strides();
   for (std::int64_t i = 0; i < task.count; ++i) {
     const std::int64_t h = task.kv_head * group() + (task.first + i) / request_.q_len;
     const std::int64_t row = (task.first + i) % request_.q_len;
@@ -290,11 +295,11 @@ void ForwardPlan::fill_rows(const ForwardTensors &tensors, const Task &task,
   }
 }
 
-void ForwardPlan::run_decode(const kernels::ForwardCall &call, const ForwardTensors &tensors,
-                             const Task &task, std::size_t worker) {
+void ForwardPlan::run_decode(const kernels::ForwardCall& call, const ForwardTensors& tensors,
+                             const Task& task, std::size_t worker) {
   kernels::QueryRow rows[kernels::kDecodeRows];
   fill_rows(tensors, task, rows);
-  auto *const states = static_cast<char *>(states_.data());
+  auto* const states = static_cast<char*>(states_.data());
   const auto size = static_cast<std::int64_t>(dtype_size(compute_type()));
   kernels::decode(call,
                   {.keys = write_keys(task, tensors, worker),
@@ -306,8 +311,8 @@ void ForwardPlan::run_decode(const kernels::ForwardCall &call, const ForwardTens
                   scratch(worker), faults_[worker]);
 }
 
-void ForwardPlan::run_merge(const kernels::ForwardCall &call, const ForwardTensors &tensors,
-                            const Task &task, std::size_t worker) {
+void ForwardPlan::run_merge(const kernels::ForwardCall& call, const ForwardTensors& tensors,
+                            const Task& task, std::size_t worker) {
   kernels::QueryRow rows[kernels::kDecodeRows];
   fill_rows(tensors, task, rows);
   const auto size = static_cast<std::int64_t>(dtype_size(compute_type()));
@@ -317,11 +322,11 @@ void ForwardPlan::run_merge(const kernels::ForwardCall &call, const ForwardTenso
                          .row_count = static_cast<int>(task.count),
                          .split_begin = task.split_begin,
                          .split_end = task.split_end},
-                        static_cast<const char *>(states_.data()) + task.states * size,
+                        static_cast<const char*>(states_.data()) + task.states * size,
                         task.split_end - task.split_begin, scratch(worker), faults_[worker]);
 }
 
-void ForwardPlan::run(const ForwardTensors &tensors) {
+void ForwardPlan::run(const ForwardTensors& tensors) {
   const kernels::ForwardCall call = make_call(tensors);
   std::fill(faults_.begin(), faults_.end(), kernels::TileFault());
   request_.executor->run(tasks_.size(), [&](std::size_t i, std::size_t worker) {

@@ -56,7 +56,7 @@ class ForwardPlan {
   DType compute_type() const { return is_f64_ ? DType::f64 : DType::f32; }
   Kernel kernel() const { return kernel_; }
   std::size_t task_count() const { return tasks_.size(); }
-  std::size_t scratch_bytes() const { return static_cast<std::size_t>(scratch_.numel()); }
+  std::size_t scratch_bytes() const;
 
  private:
   // Query tiles (prefill) or query rows (decode) [first, first + count) of the heads that share a

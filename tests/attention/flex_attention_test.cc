@@ -259,11 +259,9 @@ TEST(FlexAttention, Errors) {
                "[flex_attention] query and key must have the same batch size, or key must have 1; "
                "got 2 and 3",
                call(s, {3, 4, 8, 16}, {3, 4, 8, 16}, {}));
-  expect_error(
-      ErrorKind::value,
-      "[flex_attention] a key batch of 1 for a query batch of 2 needs a block mask of that "
-      "batch size",
-      call(s, {1, 4, 8, 16}, {1, 4, 8, 16}, {}));
+  expect_error(ErrorKind::value,
+               "[flex_attention] a key batch of 1 for a query batch of 2 needs a block mask",
+               call(s, {1, 4, 8, 16}, {1, 4, 8, 16}, {}));
   expect_error(ErrorKind::value,
                "[flex_attention] the block mask was made for 9 queries and 8 keys; got 8 and 8. "
                "Make a new one, or take part of it with rows or adjust",

@@ -8,8 +8,10 @@ import time
 import pytest
 
 HEADINGS = [
-    "== Quire: programmable attention for CPUs", "== This machine", "== Mods in C++", "== What becomes of a formula: ALiBi",
-    "== A mask over packed documents", "== A mistake is shown where it is", "== What to try next",
+    "== Quire: programmable attention for CPUs", "== This machine", "== Attention with a rule of one's own",
+    "== Masks are formulas, and can be drawn", "== A block mask of a million tokens", "== Mods in C++",
+    "== What becomes of a formula: ALiBi", "== A mask over packed documents", "== A mistake is shown where it is",
+    "== What to try next",
 ]
 
 
@@ -53,6 +55,16 @@ def test_every_part_is_there_and_quick(demo):
     assert "did you mean 'q_idx'?" in done.stdout
 
 
+def test_attention_masks_and_drawings(demo):
+    shown = demo().stdout
+    for line in ("within 1e-6 of plain loops in f64", "1 and 2 threads, bits equal", "every ISA of this CPU, bits equal",
+                 "the last row computed alone, bits equal"):
+        assert f"\n{line}: yes\n" in shown
+    assert shown.count("$ quire draw @") == shown.count("\nkv_idx  0 ") - 1 == 3  # the example draws one more
+    assert "block mask: 1048576 queries x 1048576 keys in blocks of 128 x 128\n" in shown
+    assert "evaluated   16384 elements one by one" in shown
+
+
 def test_no_colours_in_a_file(demo):
     assert "\x1b" not in demo().stdout
 
@@ -70,9 +82,13 @@ def test_without_a_build_it_says_what_to_do(demo, tmp_path):
     assert "run make demo" in done.stderr
 
 
-def test_a_part_that_fails_makes_it_fail(demo, tmp_path, build_dir):
+@pytest.mark.parametrize("example", ["first_mods", "attention"])
+def test_a_part_that_fails_makes_it_fail(demo, tmp_path, build_dir, example):
     (tmp_path / "examples").mkdir()
     (tmp_path / "quire").symlink_to(build_dir / "quire")
-    (tmp_path / "examples/first_mods").write_text("#!/bin/sh\nexit 1\n")
-    (tmp_path / "examples/first_mods").chmod(0o755)
+    for name in ("first_mods", "attention"):
+        (tmp_path / "examples" / name).symlink_to(build_dir / "examples" / name)
+    (tmp_path / "examples" / example).unlink()
+    (tmp_path / "examples" / example).write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "examples" / example).chmod(0o755)
     assert demo(QUIRE_BUILD_DIR=str(tmp_path)).returncode == 1

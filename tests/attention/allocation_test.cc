@@ -1,0 +1,63 @@
+// A run of a plan allocates nothing: every allocation of this program is counted here.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "quire/flex_attention.h"
+#include "quire/mods.h"
+#include "tests/support/attention_case.h"
+
+namespace {
+std::atomic<long> allocations{0};
+}
+
+void* operator new(std::size_t size) {
+  ++allocations;
+  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
+  throw std::bad_alloc();
+}
+void* operator new(std::size_t size, std::align_val_t align) {
+  ++allocations;
+  const auto unit = static_cast<std::size_t>(align);
+  if (void* memory = std::aligned_alloc(unit, (size + unit - 1) / unit * unit)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+
+namespace quire::testing {
+namespace {
+
+TEST(Allocation, CountsWhatThisProgramAllocates) {
+  const long before = allocations;
+  const Tensor tensor({4}, DType::f32);
+  EXPECT_GT(allocations, before);
+}
+
+TEST(Allocation, ARunOfAPlanAllocatesNothing) {
+  SerialExecutor serial;
+  for (const std::int64_t q_len : {1, 100}) {
+    for (const bool with_mods : {false, true}) {
+      AttentionCase c{.batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = q_len, .kv_len = 2100};
+      if (with_mods) {
+        c.mask_mod = MaskMod::parse("(kv_idx - q_idx) % 7 != 3");
+        c.score_mod = mods::softcap(3);
+      }
+      const AttentionTensors t(c, 1);
+      FlexAttentionOptions options = c.options();
+      options.executor = &serial;
+      AttentionPlan plan(AttentionShape::of(t.q, t.k, t.v), options);
+      Tensor out = Tensor::empty({2, 4, q_len, 16}, DType::f32);
+      const long before = allocations;
+      plan.run(t.q, t.k, t.v, {.out = out.view()});
+      EXPECT_EQ(allocations, before) << c.to_string();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace quire::testing
