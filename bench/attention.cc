@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "problem.h"
 #include "kernels/dispatch.h"
 #include "kernels/peaks.h"
+#include "problem.h"
 #include "quire/cpu_info.h"
 #include "quire/isa.h"
 

@@ -31,9 +31,8 @@ void build(benchmark::State& state, const MaskMod& mod, std::int64_t tokens, boo
   BlockMaskReport report;
   std::size_t bytes = 0;
   for (auto _ : state) {
-    const BlockMask mask =
-        create_block_mask(mod, 1, 1, tokens, tokens,
-                          {.executor = one_thread ? &serial : nullptr, .report = &report});
+    const BlockMask mask = create_block_mask(
+        mod, 1, 1, tokens, tokens, {.executor = one_thread ? &serial : nullptr, .report = &report});
     bytes = mask.nbytes();
   }
   state.counters["evaluated_percent"] =
@@ -62,7 +61,8 @@ void random_bits(benchmark::State& state) {
   for (std::int64_t i = 0; i < bits.numel(); ++i)
     bits.data_as<bool>()[i] = (random() >> 40 & 1) != 0;
   const Buffer buffer(bits, {.name = "bits"});
-  build(state, [&](auto, auto, auto q, auto kv) { return buffer(q, kv); }, tokens, true);
+  build(
+      state, [&](auto, auto, auto q, auto kv) { return buffer(q, kv); }, tokens, true);
 }
 BENCHMARK(random_bits)->Arg(16384)->Unit(benchmark::kMillisecond);
 
@@ -88,12 +88,12 @@ const bool kGallery = [] {
   constexpr std::int64_t kTokens = 16384;
   for (const mods::GalleryEntry& entry : mods::gallery()) {
     if (entry.kind != mods::GalleryEntry::Kind::kMask) continue;
-    benchmark::RegisterBenchmark(("gallery/" + entry.name).c_str(),
-                                 [&entry](benchmark::State& state) {
-                                   const MaskMod mod =
-                                       entry.mask_mod({.q_len = kTokens, .kv_len = kTokens, .heads = 8});
-                                   build(state, mod, kTokens, false);
-                                 })
+    benchmark::RegisterBenchmark(
+        ("gallery/" + entry.name).c_str(),
+        [&entry](benchmark::State& state) {
+          const MaskMod mod = entry.mask_mod({.q_len = kTokens, .kv_len = kTokens, .heads = 8});
+          build(state, mod, kTokens, false);
+        })
         ->UseRealTime()
         ->Unit(benchmark::kMicrosecond);
   }

@@ -1,7 +1,7 @@
 // The decode kernel beside a read of the same memory: what share of the machine's bandwidth one
-// thread reaches. 32 query heads over 8 key heads (or another group), D = 128, 8,192 keys, more
-// than 600 MB of keys and values, each repetition timed next to a plain read; the counter of_stream
-// is the median of the ratios.
+// thread or two reach. 32 query heads over 8 key heads (or another group), D = 128, 8,192 keys,
+// more than 600 MB of keys and values, each repetition timed next to a plain read; the counter
+// of_stream is the median of the ratios.
 #include <benchmark/benchmark.h>
 #include <sys/mman.h>
 
@@ -13,6 +13,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "kernels/decode.h"
@@ -22,7 +23,7 @@
 namespace quire {
 namespace {
 
-constexpr int kHeads = 8, kKeys = 8192, kDims = 128;
+constexpr int kKeys = 8192, kDims = 128;
 constexpr std::size_t kBytes = std::size_t{320} << 20;  // of keys, and of values
 
 struct Memory {
@@ -45,7 +46,8 @@ void fill(char* at, std::size_t bytes, DType dtype) {
   }
 }
 
-std::uint64_t read_all(const char* at, std::size_t bytes) {
+// As fast as this core reads: vectors of 32 bytes where there are any.
+std::uint64_t read_by_words(const char* at, std::size_t bytes) {
   std::uint64_t sums[32] = {};
   for (std::size_t i = 0; i < bytes; i += sizeof(sums)) {
     std::uint64_t x[32];
@@ -53,6 +55,23 @@ std::uint64_t read_all(const char* at, std::size_t bytes) {
     for (int j = 0; j < 32; ++j) sums[j] ^= x[j];
   }
   return std::accumulate(std::begin(sums), std::end(sums), std::uint64_t{0});
+}
+#if defined(__x86_64__)
+[[gnu::target("avx2")]] std::uint64_t read_by_vectors(const char* at, std::size_t bytes) {
+  using Vector [[gnu::vector_size(32)]] = std::uint64_t;
+  Vector sums[4] = {};
+  for (std::size_t i = 0; i < bytes; i += sizeof(sums))
+    for (std::size_t j = 0; j < 4; ++j)
+      sums[j] ^= *reinterpret_cast<const Vector*>(at + i + j * sizeof(Vector));
+  const Vector sum = sums[0] ^ sums[1] ^ sums[2] ^ sums[3];
+  return sum[0] ^ sum[1] ^ sum[2] ^ sum[3];
+}
+#endif
+std::uint64_t read_all(const char* at, std::size_t bytes) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) return read_by_vectors(at, bytes);
+#endif
+  return read_by_words(at, bytes);
 }
 
 // Of this thread: what other processes take does not count.
@@ -99,39 +118,73 @@ struct Work {
   }
 };
 
+// What each of `threads` threads does with its share, and the time they take, on average.
+template <class F>
+double timed(int threads, const F& work) {
+  std::vector<double> times(static_cast<std::size_t>(threads));
+  std::vector<std::thread> others;
+  const auto run = [&](int thread) {
+    const double start = seconds();
+    work(thread);
+    times[static_cast<std::size_t>(thread)] = seconds() - start;
+  };
+  for (int i = 1; i < threads; ++i) others.emplace_back(run, i);
+  run(0);
+  for (std::thread& other : others) other.join();
+  return std::accumulate(times.begin(), times.end(), 0.0) / threads;
+}
+
+struct Problem {
+  DType dtype;
+  int group, page, threads;
+};
+
+kernels::ForwardCall make_call(const Problem& problem) {
+  kernels::ForwardCall call;
+  call.table = &kernels::current_table();
+  call.q_rows = call.k_rows = call.v_rows = call.out_rows = {problem.dtype, kDims, 1};
+  call.dims = call.value_dims = kDims;
+  call.scale = 1 / 11.3137085;
+  call.pairs = problem.dtype == DType::bf16 && call.table->pairs != nullptr;
+  return call;
+}
+
 void decode(benchmark::State& state, DType dtype) {
-  const int group = static_cast<int>(state.range(0)), page = static_cast<int>(state.range(1));
+  const Problem problem{dtype, static_cast<int>(state.range(0)), static_cast<int>(state.range(1)),
+                        static_cast<int>(state.range(2))};
   Memory k(kBytes), v(kBytes);
   fill(k.data.get(), kBytes, dtype);
   fill(v.data.get(), kBytes, dtype);
-  const Work work(dtype_size(dtype), group, page);
-  std::vector<char> q(static_cast<std::size_t>(group) * kDims * dtype_size(dtype)), out(q.size());
+  const Work work(dtype_size(dtype), problem.group, problem.page);
+  std::vector<char> q(static_cast<std::size_t>(problem.group) * kDims * dtype_size(dtype));
   fill(q.data(), q.size(), dtype);
-  const kernels::KernelTable& table = kernels::current_table();
-  kernels::ForwardCall call;
-  call.table = &table;
+  kernels::ForwardCall call = make_call(problem);
   call.q = q.data();
   call.k = k.data.get();
   call.v = v.data.get();
-  call.out = out.data();
-  call.q_rows = call.k_rows = call.v_rows = call.out_rows = {dtype, kDims, 1};
-  call.dims = call.value_dims = kDims;
-  call.scale = 1 / 11.3137085;
-  call.pairs = dtype == DType::bf16 && table.pairs != nullptr;
-  Memory scratch(kernels::decode_scratch_bytes(call, group));
+  std::vector<std::vector<char>> outs(static_cast<std::size_t>(problem.threads), q);
+  const std::size_t scratch_bytes = kernels::decode_scratch_bytes(call, problem.group);
+  std::vector<Memory> scratch;
+  for (int i = 0; i < problem.threads; ++i) scratch.emplace_back(scratch_bytes);
+  const std::size_t share = kBytes / static_cast<std::size_t>(problem.threads);
   std::vector<double> shares, rates;
   for (auto _ : state) {
-    const double start = seconds();
-    benchmark::DoNotOptimize(read_all(k.data.get(), kBytes));
-    benchmark::DoNotOptimize(read_all(v.data.get(), kBytes));
-    const double read = seconds();
-    kernels::TileFault fault;
-    for (const kernels::DecodeItem& item : work.items)
-      kernels::decode(call, item, scratch.data.get(), fault);
-    const double end = seconds();
-    shares.push_back((read - start) / (end - read));
-    rates.push_back(2 * kBytes / (read - start) / 1e9);
-    state.SetIterationTime(end - read);
+    const double read = timed(problem.threads, [&](int thread) {
+      const std::size_t at = share * static_cast<std::size_t>(thread);
+      benchmark::DoNotOptimize(read_all(k.data.get() + at, share));
+      benchmark::DoNotOptimize(read_all(v.data.get() + at, share));
+    });
+    const double decoded = timed(problem.threads, [&](int thread) {
+      const auto index = static_cast<std::size_t>(thread);
+      kernels::ForwardCall own = call;
+      own.out = outs[index].data();
+      kernels::TileFault fault;
+      for (std::size_t i = index; i < work.items.size(); i += scratch.size())
+        kernels::decode(own, work.items[i], scratch[index].data.get(), fault);
+    });
+    shares.push_back(read / decoded);
+    rates.push_back(2 * kBytes / read / 1e9);
+    state.SetIterationTime(decoded);
   }
   std::sort(shares.begin(), shares.end());
   std::sort(rates.begin(), rates.end());
@@ -140,9 +193,11 @@ void decode(benchmark::State& state, DType dtype) {
 }
 
 void cases(benchmark::internal::Benchmark* bench) {
-  for (const int group : {4, 1, 8}) bench->Args({group, 0});
-  for (const int page : {128, 16}) bench->Args({4, page});
-  bench->ArgNames({"group", "page"})->UseManualTime()->Iterations(15);
+  for (const int threads : {2, 1}) {
+    for (const int group : {4, 1, 8}) bench->Args({group, 0, threads});
+    for (const int page : {128, 16}) bench->Args({4, page, threads});
+  }
+  bench->ArgNames({"group", "page", "threads"})->UseManualTime()->Iterations(15);
 }
 
 BENCHMARK_CAPTURE(decode, f32, DType::f32)->Apply(cases);

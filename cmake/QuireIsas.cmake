@@ -15,7 +15,13 @@ function(quire_add_isa_sources target)
     set(source ${PROJECT_SOURCE_DIR}/src/kernels/isa/${isa}.cc)
     target_sources(${target} PRIVATE ${source})
     # Kernels are noexcept; without this every object carries a weak reference to the unwinder.
-    set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-fno-exceptions;-fno-rtti")
+    set(options -fno-exceptions -fno-rtti)
+    # UndefinedBehaviorSanitizer's checks in thousands of unrolled register loops take minutes to compile per file;
+    # AddressSanitizer, which watches what kernels read and write, stays.
+    if(QUIRE_SANITIZE MATCHES "undefined")
+      list(APPEND options -fno-sanitize=undefined)
+    endif()
+    set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${options}")
     string(APPEND isa_list " X(${isa})")
   endforeach()
   configure_file(${PROJECT_SOURCE_DIR}/cmake/isa_list.h.in ${PROJECT_BINARY_DIR}/generated/isa_list.h @ONLY)

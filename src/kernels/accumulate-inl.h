@@ -67,7 +67,7 @@ struct OutputBlocks {
     const E* weights = args.weights + at.query;
     const E* values = args.values + vector * kLanesOf<T>;
     const StoreOutputs<T> store{at.out, args.out_step};
-    if (kStoreByRows && HWY_LIKELY(args.keys >= 2)) {
+    if (HWY_LIKELY(args.keys >= 2)) {
       product_chain<Product>(acc, weights, 1, kPanel, values, args.value_step, args.keys - 2);
       last_two_steps<Product>(acc, weights, 1, kPanel, values, args.value_step, store);
     } else {

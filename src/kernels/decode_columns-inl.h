@@ -10,21 +10,37 @@
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
 
-// Walks the rows of a unit, prefetching them. kLocality: 3 into L1, 2 into L2.
-template <int kLocality>
+// Walks the lines of a unit for prefetching: through rows side by side one after the other, else
+// through 16 rows line by line.
 struct PrefetchCursor {
   const char* at = nullptr;
-  ptrdiff_t step = 0;
-  int lines = 0;
+  ptrdiff_t inner = 0, wrap = 0;  // from line to line, and in addition after every 16
+  int left = 0, turn = kUnitKeys;
 
-  HWY_INLINE void start(const UnitAhead& unit, ptrdiff_t first_row) {
-    at = unit.at + first_row * unit.step;
-    step = unit.step;
-    lines = unit.lines;
+  HWY_INLINE void start(const UnitAhead& unit, int first_key) {
+    left = unit.lines * (kUnitKeys - first_key);
+    const bool dense = unit.step == 64 * static_cast<ptrdiff_t>(unit.lines);
+    inner = dense ? 64 : unit.step;
+    wrap = dense ? 0 : 64 - kUnitKeys * unit.step;
+    at = unit.at + (dense ? first_key * unit.step
+                          : static_cast<ptrdiff_t>(unit.lines) * first_key / kUnitKeys * 64);
   }
-  HWY_INLINE void next_row() {
-    for (int i = 0; i < lines; ++i) __builtin_prefetch(at + 64 * i, 0, kLocality);
-    at += step;
+  // The next `count` lines, a divisor of 16: the first of them; they lie `inner` apart. When there
+  // are no more, `idle` again and again.
+  HWY_INLINE const char* take(int count, const char* idle) {
+    if (left <= 0) {
+      inner = 0;
+      return idle;
+    }
+    const char* first = at;
+    at += count * inner;
+    left -= count;
+    turn -= count;
+    if (turn == 0) {
+      turn = kUnitKeys;
+      at += wrap;
+    }
+    return first;
   }
 };
 

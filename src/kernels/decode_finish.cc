@@ -2,12 +2,11 @@
 #include "kernels/decode_finish.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <type_traits>
 
 #include "kernels/forward_functions.h"
 #include "kernels/kernel_table.h"
+#include "kernels/row_stats.h"
 
 namespace quire::kernels {
 namespace {
@@ -25,23 +24,6 @@ const DecodeFunctions<T>& decode_of(const ForwardCall& call) {
     return *call.table->decode_f64;
   else
     return *call.table->decode_f32;
-}
-
-// lse and the largest score, both in natural units. + 0: the largest of -0 and +0 is either, by the
-// order of keys in the lanes, and must not show.
-template <class T>
-void write_stats(const ForwardCall& call, const QueryRow& row, T m, T l, T raw_max) {
-  const bool empty = l == 0;
-  if (call.lse != nullptr) {
-    const T log_l = decode_of<T>(call).log(l);
-    const T lse = call.natural ? m + log_l : std::fma(m, static_cast<T>(kLn2), log_l);
-    static_cast<T*>(call.lse)[row.stat_offset] = empty ? -std::numeric_limits<T>::infinity() : lse;
-  }
-  if (call.max_scores != nullptr) {
-    const T max = call.natural ? m : raw_max * static_cast<T>(call.scale);
-    static_cast<T*>(call.max_scores)[row.stat_offset] =
-        empty ? -std::numeric_limits<T>::infinity() : max + T{0};
-  }
 }
 
 }  // namespace
@@ -79,7 +61,9 @@ bool finish_row(const ForwardCall& call, const QueryRow& row, const DecodeState<
                                   .dtype = call.out_rows.dtype,
                                   .row_step = 0,
                                   .column_step = call.out_rows.column_step});
-  write_stats(call, row, total.m[index], l, total.raw_max[index]);
+  // The largest of -0 and +0 is either, by the order of keys in the lanes, and must not show.
+  const T raw_max = total.raw_max[index] + T{0};
+  write_stats<T>(call, {total.m + index, &l, &raw_max}, 1, row.stat_offset);
   return not_finite == 0;
 }
 

@@ -78,74 +78,74 @@ struct KeysPairs {
 
 constexpr int kUnitVectors = kUnitKeys / static_cast<int>(kLanes);
 
-// The vectors of keys [first, first + kVectors) of all units, counted through.
+// Keys [first, first + kVectors * kLanes) of a unit by kRows rows. One unit at a time: with its
+// neighbour on the way there are two in L1, 16 KiB of f32 at 128 dims.
 template <class Keys, int kRows, int kVectors>
-HWY_NOINLINE void score_block(const UnitScoresArgs<float>& args, int first, int first_row) {
-  const char* at[kVectors];
+HWY_NOINLINE void score_block(const UnitScoresArgs<float>& args, int unit_idx, int first,
+                              int first_row) {
+  constexpr auto kN = static_cast<int>(kLanes);
+  const DecodeUnit& unit = args.units[unit_idx];
   const ptrdiff_t step = args.step;
-  PrefetchCursor<2> far[kVectors];
-  PrefetchCursor<3> near[kVectors];
-  V acc[kVectors][kRows];
-  QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) {
-    const int unit = (first + v) / kUnitVectors;
-    const ptrdiff_t row = (first + v) % kUnitVectors * static_cast<ptrdiff_t>(kLanes);
-    at[v] = args.units[unit].at + row * step;
-    far[v].start(args.ahead[unit + kUnitsAhead], row);
-    near[v].start(args.ahead[unit + HWY_MAX(1, kVectors / kUnitVectors)], row);
-    if (first_row > 0) far[v].lines = near[v].lines = 0;  // done with the first rows
-    QUIRE_UNROLL for (int g = 0; g < kRows; ++g) acc[v][g] = hn::Zero(kF32);
+  const char* at = unit.at + first * step;
+  PrefetchCursor near, far;
+  if (first_row == 0) {  // once is enough
+    near.start(args.ahead[unit_idx + 1], first);
+    far.start(args.ahead[unit_idx + kUnitsAhead], first);
   }
+  V acc[kVectors][kRows];
+  QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) QUIRE_UNROLL for (int g = 0; g < kRows; ++g)
+      acc[v][g] = hn::Zero(kF32);
   const auto* q = static_cast<const typename Keys::Query*>(args.queries);
   q += first_row * args.query_step;
-  const int bytes = args.dims * Keys::kBytes, chunks = (bytes + 4 * kChunk - 1) / (4 * kChunk);
-  int left = bytes, due = 0;
-  for (; left >= 4 * kChunk; left -= 4 * kChunk, q += kChunk * Keys::kNumbers * kRows) {
-    for (due += static_cast<int>(kLanes); due >= chunks; due -= chunks) {
-      QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) {
-        far[v].next_row();
-        near[v].next_row();
-      }
-    }
+  // As many lines ahead as a chunk of all keys has, one between each two columns: bursts would fill
+  // the miss buffers.
+  constexpr int kAhead = kVectors * kN * 4 * kChunk / 64;
+  int left = args.dims * Keys::kBytes;
+  for (; left >= 4 * kChunk; left -= 4 * kChunk, at += 4 * kChunk) {
+    const char* near_line = near.take(kAhead, at);
+    const char* far_line = far.take(kAhead, at);
     QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) {
       VU x[kChunk];
       WholeChunk whole;
-      load_columns(whole, at[v], step, x);
-      at[v] += 4 * kChunk;
-      QUIRE_UNROLL for (int j = 0; j < kChunk; ++j)
-          Keys::step(x[j], q + j * Keys::kNumbers * kRows, acc[v]);
+      load_columns(whole, at + v * kN * step, step, x);
+      QUIRE_UNROLL for (int j = 0; j < kChunk; ++j) {
+        if (v * kChunk + j < kAhead) {
+          __builtin_prefetch(near_line, 0, 3);
+          __builtin_prefetch(far_line, 0, 2);
+          near_line += near.inner;
+          far_line += far.inner;
+        }
+        Keys::step(x[j], q + j * Keys::kNumbers * kRows, acc[v]);
+      }
       asm volatile("" ::: "memory");  // or g++ loads the next vector early, and spills
     }
+    q += kChunk * Keys::kNumbers * kRows;
   }
   if (left > 0) {
     PartOfChunk part(left);
     QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) {
       VU x[kChunk];
-      load_columns(part, at[v], step, x);
+      load_columns(part, at + v * kN * step, step, x);
       QUIRE_UNROLL for (int j = 0; j < kChunk; ++j)
           Keys::step(x[j], q + j * Keys::kNumbers * kRows, acc[v]);
     }
   }
   const V scale = hn::Set(kF32, args.scale);
+  float* out = args.scores + first_row * kDecodeScoreStep + unit.place * kUnitKeys + first;
   QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) {
-    const int unit = (first + v) / kUnitVectors;
-    const ptrdiff_t row = (first + v) % kUnitVectors * static_cast<ptrdiff_t>(kLanes);
-    float* out = args.scores + first_row * kDecodeScoreStep + args.units[unit].place * kUnitKeys;
     QUIRE_UNROLL for (int g = 0; g < kRows; ++g) {
       const V s = args.natural ? hn::Mul(acc[v][g], scale) : acc[v][g];
-      hn::StoreU(s, kF32, out + g * kDecodeScoreStep + row);
+      hn::StoreU(s, kF32, out + g * kDecodeScoreStep + v * kN);
     }
   }
 }
 
 template <class Keys, int kRows>
 HWY_INLINE void score_rows(const UnitScoresArgs<float>& args, int first_row) {
-  constexpr int kVectors = kRows == 1 ? 4 : kRows <= 4 ? 2 : 1;
-  const int vectors = args.unit_count * kUnitVectors;
-  int v = 0;
-  for (; v + kVectors <= vectors; v += kVectors)
-    score_block<Keys, kRows, kVectors>(args, v, first_row);
-  if constexpr (kVectors > 1)
-    for (; v < vectors; ++v) score_block<Keys, kRows, 1>(args, v, first_row);
+  constexpr int kVectors = kRows <= 4 ? HWY_MIN(kUnitVectors, 2) : 1;
+  for (int unit = 0; unit < args.unit_count; ++unit)
+    for (int first = 0; first < kUnitKeys; first += kVectors * static_cast<int>(kLanes))
+      score_block<Keys, kRows, kVectors>(args, unit, first, first_row);
 }
 
 template <class Keys>

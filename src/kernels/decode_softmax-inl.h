@@ -35,11 +35,27 @@ HWY_INLINE void hide(D d, uint32_t visible, T* scores) {
   }
 }
 
-template <class T>
-HWY_INLINE T tree_sum(T (&sums)[kPartialSums]) {
-  for (int w = kPartialSums / 2; w > 0; w /= 2)
-    for (int i = 0; i < w; ++i) sums[i] += sums[i + w];
-  return sums[0];
+// Partial sums by a tree: of 16 +8, +4, +2, +1.
+template <class D>
+HWY_INLINE hn::TFromD<D> tree_sum(D d, hn::Vec<D> sum) {
+  constexpr size_t kN = hn::MaxLanes(D());
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (kN > 4) {
+    const hn::Half<D> half;
+    return tree_sum(half, hn::Add(hn::LowerHalf(half, sum), hn::UpperHalf(half, sum)));
+  }
+#endif
+  HWY_ALIGN hn::TFromD<D> lanes[kN];
+  hn::Store(sum, d, lanes);
+  for (size_t half = kN / 2; half > 0; half /= 2)
+    for (size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  return lanes[0];
+}
+template <class T, size_t kVectors>
+HWY_INLINE T tree_sum(VecOf<T> (&sums)[kVectors]) {
+  QUIRE_UNROLL for (size_t half = kVectors / 2; half > 0; half /= 2)
+      QUIRE_UNROLL for (size_t i = 0; i < half; ++i) sums[i] = hn::Add(sums[i], sums[i + half]);
+  return tree_sum(hn::ScalableTag<T>(), sums[0]);
 }
 
 // Weights of the units in place; returns their sum.
@@ -56,9 +72,7 @@ HWY_INLINE T weigh_units(const RowSoftmaxArgs<T>& args, const Form& form, T m) {
     QUIRE_UNROLL for (size_t v = 0; v < kVectors; ++v) sum[v] =
         hn::Add(sum[v], weigh<T>(form, subtracted, s + v * kN));
   }
-  T sums[kPartialSums];
-  QUIRE_UNROLL for (size_t v = 0; v < kVectors; ++v) hn::StoreU(sum[v], d, sums + v * kN);
-  return tree_sum(sums);
+  return tree_sum<T>(sum);
 }
 
 // The largest visible score of the units; hidden ones become -inf.
@@ -74,11 +88,8 @@ HWY_INLINE T largest(const RowSoftmaxArgs<T>& args) {
     QUIRE_UNROLL for (size_t v = 0; v < kVectors; ++v) max[v] =
         max_step(hn::LoadU(d, s + v * kN), max[v]);
   }
-  T lanes[kUnitKeys];
-  QUIRE_UNROLL for (size_t v = 0; v < kVectors; ++v) hn::StoreU(max[v], d, lanes + v * kN);
-  T result = lanes[0];
-  for (int i = 1; i < kUnitKeys; ++i) result = lanes[i] > result ? lanes[i] : result;
-  return result;
+  QUIRE_UNROLL for (size_t v = 1; v < kVectors; ++v) max[0] = max_step(max[v], max[0]);
+  return hn::GetLane(hn::MaxOfLanes(d, max[0]));  // there is no NaN among them
 }
 
 template <class T, class Form>

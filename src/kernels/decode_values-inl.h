@@ -97,19 +97,17 @@ struct PairValues {
 #endif
 
 // One block: rows [first_row, + kRows), lines [first_line, + kLines). kPart: the last line, of
-// which only `part` bytes exist.
+// which only `part` bytes exist. While it goes by, as many lines ahead are prefetched.
 struct ValueBlock {
   const DecodeUnit* unit;
   int first_row, first_line;
   int part;
-  const char *far, *near;  // lines to prefetch
-  ptrdiff_t far_step, near_step;
-  int far_lines, near_lines;
+  PrefetchCursor near, far;
 };
 
 template <class Values, int kRows, int kLines, bool kPart>
 HWY_NOINLINE void value_block(const UnitValuesArgs<hn::TFromD<typename Values::Tag>>& args,
-                              const typename Values::Weight* all_weights, const ValueBlock& block) {
+                              const typename Values::Weight* all_weights, ValueBlock& block) {
   using D = typename Values::Tag;
   using T = hn::TFromD<D>;
   constexpr int kN = static_cast<int>(hn::MaxLanes(D()));
@@ -125,15 +123,19 @@ HWY_NOINLINE void value_block(const UnitValuesArgs<hn::TFromD<typename Values::T
   const char* at = unit.at + unit.begin * step + block.first_line * Values::kBytes;
   const auto* weights =
       all_weights + block.first_row * kDecodeScoreStep + unit.place * kUnitKeys + unit.begin;
-  const char *far = block.far, *near = block.near;
-  const ptrdiff_t far_step = block.far_step, near_step = block.near_step;
-  const int far_lines = block.far_lines, near_lines = block.near_lines;
+  auto near = block.near;
+  auto far = block.far;
+  constexpr int kAhead = HWY_MAX(1, Values::kKeys * kLines * Values::kBytes / 64);
   for (int key = unit.begin; key < unit.end; key += Values::kKeys) {
-    for (int k = 0; k < Values::kKeys; ++k, far += far_step, near += near_step) {
-      for (int i = 0; i < far_lines; ++i) __builtin_prefetch(far + 64 * i, 0, 2);
-      for (int i = 0; i < near_lines; ++i) __builtin_prefetch(near + 64 * i, 0, 3);
-    }
+    const char* near_line = near.take(kAhead, at);
+    const char* far_line = far.take(kAhead, at);
     QUIRE_UNROLL for (int j = 0; j < kLines; ++j) {
+      QUIRE_UNROLL for (int i = j; i < kAhead; i += kLines) {
+        __builtin_prefetch(near_line, 0, 3);
+        __builtin_prefetch(far_line, 0, 2);
+        near_line += near.inner;
+        far_line += far.inner;
+      }
       typename Values::Line line;
       if constexpr (kPart) {
         PaddedBytes<Values::kBytes> copy[2];
@@ -152,6 +154,8 @@ HWY_NOINLINE void value_block(const UnitValuesArgs<hn::TFromD<typename Values::T
   QUIRE_UNROLL for (int g = 0; g < kRows; ++g) QUIRE_UNROLL for (int j = 0; j < kLines; ++j)
       QUIRE_UNROLL for (int i = 0; i < Values::kVectors; ++i)
           hn::StoreU(acc[g][j][i], D(), out + g * out_step + (j * Values::kVectors + i) * kN);
+  block.near = near;
+  block.far = far;
 }
 
 // Accumulators of a block: 16 of 32 registers, 8 of 16.
@@ -173,31 +177,16 @@ struct ValueRows {
   const typename Values::Weight* weights;
   int lines, part;  // whole lines; bytes of the last one
   ValueBlock block;
-  const UnitAhead *far, *near;
 
-  HWY_INLINE void prefetch_for(int count) {
-    const int all = lines + (part > 0), from = block.first_line, to = from + count;
-    const int far_from = far->lines * from / all, near_from = near->lines * from / all;
-    block.far = far->at + 64 * far_from;
-    block.near = near->at + 64 * near_from;
-    block.far_step = far->step;
-    block.near_step = near->step;
-    block.far_lines = far->lines * to / all - far_from;
-    block.near_lines = near->lines * to / all - near_from;
-    if (block.first_row > 0) block.far_lines = block.near_lines = 0;  // done with the first rows
-  }
   template <int kLines>
   HWY_INLINE void whole_lines() {
-    for (; block.first_line + kLines <= lines; block.first_line += kLines) {
-      prefetch_for(kLines);
+    for (; block.first_line + kLines <= lines; block.first_line += kLines)
       value_block<Values, kRows, kLines, false>(args, weights, block);
-    }
     if constexpr (kLines > 1) whole_lines<kLines / 2>();
   }
   HWY_INLINE void run() {
     whole_lines<kMostLines>();
     if (part == 0) return;
-    prefetch_for(1);
     value_block<Values, kRows, 1, true>(args, weights, block);
   }
 };
@@ -210,12 +199,14 @@ HWY_INLINE void value_rows(const UnitValuesArgs<hn::TFromD<typename Values::Tag>
                                 .weights = weights,
                                 .lines = bytes / Values::kBytes,
                                 .part = bytes % Values::kBytes,
-                                .block = {},
-                                .far = &args.ahead[unit + kUnitsAhead],
-                                .near = &args.ahead[unit + 1]};
+                                .block = {}};
   rows.block.unit = &args.units[unit];
   rows.block.first_row = first_row;
   rows.block.part = rows.part;
+  if (first_row == 0) {  // once is enough
+    rows.block.near.start(args.ahead[unit + 1], 0);
+    rows.block.far.start(args.ahead[unit + kUnitsAhead], 0);
+  }
   rows.run();
 }
 

@@ -170,17 +170,19 @@ void DecodeWalk<T>::plan_prefetch(const Tile& tile) noexcept {
   live_count_ = 0;
   for (int unit = 0; unit < tile.units; ++unit)
     if (visible_.unit(unit) != 0) live_[live_count_++] = unit;
-  int at = 0;
-  const auto add = [&](UnitRows<T>& rows, const Tile& of, int unit) {
-    const int first = unit * kUnitKeys;
-    ahead_[at++] = rows.ahead(of.index * kTileKeys + first, std::min(kUnitKeys, of.keys - first));
-  };
-  for (int i = 0; i < live_count_; ++i) add(keys_, tile, live_[i]);
-  for (int i = 0; i < live_count_; ++i) add(values_, tile, live_[i]);
-  const Tile next =
-      next_ < (sequence_.length + kTileKeys - 1) / kTileKeys ? tile_at(next_) : Tile{0, 0, 0};
-  for (int unit = 0; unit < std::min(next.units, kUnitsAhead + 1); ++unit) add(keys_, next, unit);
-  for (int i = 0; i <= kUnitsAhead; ++i) ahead_[at++] = {};
+  keys_.place(tile.index * kTileKeys, tile.keys, placed_keys_);
+  values_.place(tile.index * kTileKeys, tile.keys, placed_values_);
+  UnitAhead* to = ahead_;
+  for (int i = 0; i < live_count_; ++i) *to++ = keys_.ahead(placed_keys_, live_[i]);
+  for (int i = 0; i < live_count_; ++i) *to++ = values_.ahead(placed_values_, live_[i]);
+  if (next_ < (sequence_.length + kTileKeys - 1) / kTileKeys) {
+    const Tile next = tile_at(next_);
+    const int units = std::min(next.units, kUnitsAhead + 1);
+    PlacedUnits placed;
+    keys_.place(next.index * kTileKeys, std::min(next.keys, units * kUnitKeys), placed);
+    for (int unit = 0; unit < units; ++unit) *to++ = keys_.ahead(placed, unit);
+  }
+  for (int i = 0; i <= kUnitsAhead; ++i) *to++ = {};
 }
 
 template <class T>
@@ -197,8 +199,8 @@ void DecodeWalk<T>::run_tile(const Tile& tile, const DecodeState<T>& state) noex
 // there is only so much memory.
 template <class T>
 template <class Args, class Wanted>
-void DecodeWalk<T>::run_units(UnitRows<T>& rows, const Tile& tile, const UnitAhead* ahead,
-                              Wanted wanted_of, Args& args,
+void DecodeWalk<T>::run_units(UnitRows<T>& rows, const PlacedUnits& placed, const Tile& tile,
+                              const UnitAhead* ahead, Wanted wanted_of, Args& args,
                               void (*function)(const Args&) noexcept) noexcept {
   DecodeUnit units[kTileUnits];
   args.units = units;
@@ -212,13 +214,13 @@ void DecodeWalk<T>::run_units(UnitRows<T>& rows, const Tile& tile, const UnitAhe
   };
   args.ahead = ahead;
   for (int i = 0; i < live_count_; ++i) {
-    const int unit = live_[i], begin = unit * kUnitKeys;
-    const int64_t key = tile.index * kTileKeys + begin;
+    const int unit = live_[i];
+    const int64_t key = tile.index * kTileKeys + unit * kUnitKeys;
     const uint32_t wanted = wanted_of(unit);
     if (wanted == 0) continue;
     DecodeUnit found;
     found.place = unit;
-    const bool lies = rows.find(key, std::min(kUnitKeys, tile.keys - begin), wanted, found);
+    const bool lies = rows.find(placed, key, wanted, found);
     if (lies == gathered || (gathered && args.unit_count == UnitRows<T>::kSlots)) flush(i);
     gathered = !lies;
     if (gathered) rows.gather(key, wanted, args.unit_count, found);
@@ -239,7 +241,7 @@ void DecodeWalk<T>::compute_scores(const Tile& tile) noexcept {
   args.scale = scale_;
   args.scores = scores_;
   run_units(
-      keys_, tile, ahead_, [this](int unit) { return visible_.unit(unit); }, args,
+      keys_, placed_keys_, tile, ahead_, [this](int unit) { return visible_.unit(unit); }, args,
       functions_->scores);
 }
 
@@ -318,8 +320,8 @@ void DecodeWalk<T>::add_values(const Tile& tile, const DecodeState<T>& state) no
   args.out = state.o;
   args.out_step = state.columns;
   run_units(
-      values_, tile, ahead_ + live_count_, [this](int unit) { return wanted_values(unit); }, args,
-      functions_->values);
+      values_, placed_values_, tile, ahead_ + live_count_,
+      [this](int unit) { return wanted_values(unit); }, args, functions_->values);
 }
 
 template <class T>

@@ -65,8 +65,9 @@ class DecodeWalk {
   void plan_prefetch(const Tile& tile) noexcept;
   void run_tile(const Tile& tile, const DecodeState<T>& state) noexcept;
   template <class Args, class Wanted>
-  void run_units(UnitRows<T>& rows, const Tile& tile, const UnitAhead* ahead, Wanted wanted,
-                 Args& args, void (*function)(const Args&) noexcept) noexcept;
+  void run_units(UnitRows<T>& rows, const PlacedUnits& placed, const Tile& tile,
+                 const UnitAhead* ahead, Wanted wanted, Args& args,
+                 void (*function)(const Args&) noexcept) noexcept;
   void compute_scores(const Tile& tile) noexcept;
   void apply_score_mod(const Tile& tile) noexcept;
   void look_for_nan(const Tile& tile) noexcept;
@@ -93,6 +94,7 @@ class DecodeWalk {
   bool saw_nan_ = false;
   // The units of this tile that anybody sees, their keys, then their values, then what comes next.
   UnitAhead ahead_[4 * kTileUnits];
+  PlacedUnits placed_keys_, placed_values_;
   int live_[kTileUnits];
   int live_count_ = 0;
   int64_t next_ = -1;  // tile

@@ -43,6 +43,7 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
       columns_(values ? call.value_dims : call.dims),
       element_(static_cast<ptrdiff_t>(dtype_size(rows_.dtype))),
       step_(rows_.row_step * element_),
+      lines_(static_cast<int>(whole_lines(columns_ * element_) / 64)),
       slot_step_(
           whole_lines(columns_ * (converted_ ? static_cast<ptrdiff_t>(sizeof(T)) : element_))),
       slots_(layout.take<char>(static_cast<size_t>(kSlots * kUnitKeys * slot_step_))) {}
@@ -70,11 +71,21 @@ const char* UnitRows<T>::address(const KeySpan& span, int64_t key) const noexcep
 }
 
 template <class T>
-UnitAhead UnitRows<T>::ahead(int64_t key, int count) noexcept {
-  const KeySpan& span = span_of(key);
-  if (key + count > span.end || rows_.column_step != 1) return {};
-  const ptrdiff_t bytes = columns_ * element_;
-  return {address(span, key), step_, static_cast<int>(whole_lines(bytes) / 64)};
+void UnitRows<T>::place(int64_t key, int keys, PlacedUnits& units) noexcept {
+  const bool side_by_side = rows_.column_step == 1 && !converted_;
+  for (int unit = 0, begin = 0; begin < keys;) {
+    const KeySpan& span = span_of(key + begin);
+    const char* at = side_by_side ? address(span, key + begin) : nullptr;
+    // All units of this span, then one that leaves it.
+    const int64_t there = span.end - key;
+    for (; begin < keys && std::min(begin + kUnitKeys, keys) <= there; begin += kUnitKeys) {
+      units.at[unit++] = at;
+      if (side_by_side) at += kUnitKeys * step_;
+    }
+    if (begin >= keys || begin >= there) continue;
+    units.at[unit++] = nullptr;
+    begin += kUnitKeys;
+  }
 }
 
 template <class T>
@@ -103,19 +114,23 @@ void UnitRows<T>::copy_row(const char* from, char* to) const noexcept {
 }
 
 template <class T>
-bool UnitRows<T>::find(int64_t key, int count, uint32_t wanted, DecodeUnit& unit) noexcept {
-  if (rows_.column_step != 1 || converted_) return false;
+bool UnitRows<T>::find(const PlacedUnits& units, int64_t key, uint32_t wanted,
+                       DecodeUnit& unit) noexcept {
+  unit.at = units.at[unit.place];
+  unit.begin = 0;
+  unit.end = kUnitKeys;
+  if (wanted == kAllKeys && unit.at != nullptr) return true;
   // Keys must all be there, since the lanes of a unit are loaded together; values only must have no
   // holes, and pairs no halves.
-  const int begin = std::countr_zero(wanted), end = std::bit_width(wanted);
-  if (!values_ && (wanted != kAllKeys || count != kUnitKeys)) return false;
-  if (values_ && wanted >> begin != (1u << (end - begin)) - 1) return false;
-  if (values_ && kind_ == DecodeKind::kPairs && (begin % 2 != 0 || end % 2 != 0)) return false;
-  const KeySpan& span = span_of(key + begin);
-  if (key + end > span.end) return false;
-  unit.at = address(span, key + begin) - begin * step_;
-  unit.begin = begin;
-  unit.end = end;
+  unit.begin = std::countr_zero(wanted);
+  unit.end = std::bit_width(wanted);
+  if (!values_ || wanted >> unit.begin != (1u << (unit.end - unit.begin)) - 1) return false;
+  if (kind_ == DecodeKind::kPairs && (unit.begin % 2 != 0 || unit.end % 2 != 0)) return false;
+  if (unit.at != nullptr) return true;
+  if (rows_.column_step != 1 || converted_) return false;
+  const KeySpan& span = span_of(key + unit.begin);
+  if (key + unit.end > span.end) return false;
+  unit.at = address(span, key + unit.begin) - unit.begin * step_;
   return true;
 }
 

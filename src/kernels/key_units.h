@@ -16,6 +16,12 @@ namespace quire::kernels {
 template <class T>
 DecodeKind unit_kind(const ForwardCall& call, bool values);
 
+/// Addresses of the units of a tile, null where a unit has keys in several spans, or numbers that
+/// do not lie side by side.
+struct PlacedUnits {
+  const char* at[kTileUnits];
+};
+
 /// The keys or the values of a sequence.
 template <class T>
 class UnitRows {
@@ -27,12 +33,17 @@ class UnitRows {
   /// Units that can be gathered before their memory is used again.
   static constexpr int kSlots = 4;
 
-  /// Where the unit that begins with `key`, of which `count` keys exist, can be prefetched.
-  UnitAhead ahead(int64_t key, int count) noexcept;
+  /// The units of a tile: `keys` keys from `key` on.
+  void place(int64_t key, int keys, PlacedUnits& units) noexcept;
 
-  /// The same unit to be read, keys of which `wanted` has the bit, where it lies. False: it must be
-  /// gathered.
-  bool find(int64_t key, int count, uint32_t wanted, DecodeUnit& unit) noexcept;
+  /// Where a placed unit can be prefetched.
+  UnitAhead ahead(const PlacedUnits& units, int unit) const noexcept {
+    return {units.at[unit], step_, units.at[unit] == nullptr ? 0 : lines_};
+  }
+
+  /// A placed unit to be read where it lies, keys of which `wanted` has the bit; `key`: its first.
+  /// False: it must be gathered.
+  bool find(const PlacedUnits& units, int64_t key, uint32_t wanted, DecodeUnit& unit) noexcept;
   /// The same, gathered into a slot.
   void gather(int64_t key, uint32_t wanted, int slot, DecodeUnit& unit) noexcept;
 
@@ -53,6 +64,7 @@ class UnitRows {
   DecodeKind kind_;
   int columns_;
   ptrdiff_t element_, step_;  // bytes of a number, from key to key
+  int lines_;                 // of 64 bytes in a row
   ptrdiff_t slot_step_;       // bytes from row to row of a gathered unit
   char* slots_;
   int64_t span_ = 0;  // where the last key was found

@@ -40,7 +40,7 @@ inline void pair_load_queries(const RowsView& view, int panels, uint32_t* out) n
                    view.column_step, columns, words);
         std::memcpy(buffer[lane], words, static_cast<size_t>(pairs) * sizeof(uint32_t));
       }
-      transpose_panel(buffer, pairs,
+      transpose_panel(buffer[0], kQueryChunk, pairs,
                       reinterpret_cast<float*>(out + first / 2 * kQueryTile + panel * kPanel));
     }
   }

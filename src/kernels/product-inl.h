@@ -29,7 +29,7 @@ struct FmaProduct {
   static HWY_INLINE Operand load(const T* p) { return hn::LoadU(hn::ScalableTag<T>(), p); }
   static HWY_INLINE Operand broadcast(const T* p) { return hn::Set(hn::ScalableTag<T>(), *p); }
   static HWY_INLINE VecOf<T> multiply_add(Operand a, Operand b, VecOf<T> acc) {
-    return fma(a, b, acc);
+    return fma_in_place(a, b, acc);
   }
 };
 
@@ -95,11 +95,6 @@ HWY_INLINE void product_chain(VecOf<typename Product::Sum> (&acc)[R][C], const E
   }
   for (; steps > 0; --steps, a += a_step, b += b_step) product_step<Product>(acc, a, a_row, b);
 }
-
-// Whether blocks end with last_two_steps. A store of 64 bytes takes two cycles on Zen 4, and 24 of
-// them together at the end of a block hold up the multipliers: 3 % of a block of 64 steps. Stores
-// of 32 bytes do not, and 16 registers are too few for it.
-constexpr bool kStoreByRows = HWY_TARGET <= HWY_AVX3;
 
 // The last two steps, row by row, and each row is stored (store.row(r, vectors)) while the next
 // ones are computed.

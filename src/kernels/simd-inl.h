@@ -16,10 +16,10 @@
 #error "arrays of vectors need a fixed size: SVE and RVV are not supported; use NEON"
 #endif
 
-// Every loop over registers carries this; g++ 12 then keeps acc[R][C] in registers. Not on one
-// lane: 16 copies of a function with an emulated fma in it take minutes to compile under
-// sanitizers.
-#if HWY_TARGET == HWY_SCALAR
+// Every loop over registers carries this; g++ 12 then keeps acc[R][C] in registers. Not on one lane
+// and not under sanitizers: with an emulated fma or a check at every access, the unrolled blocks
+// take minutes to compile (avx512.cc: 1 minute instead of more than 4).
+#if HWY_TARGET == HWY_SCALAR || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define QUIRE_UNROLL HWY_UNROLL(1)
 #else
 #define QUIRE_UNROLL HWY_UNROLL(32)

@@ -326,11 +326,32 @@ void ForwardPlan::run_merge(const kernels::ForwardCall& call, const ForwardTenso
                         task.split_end - task.split_begin, scratch(worker), faults_[worker]);
 }
 
+// Short sequences are over before the memory of the next one has come: it is asked for one task
+// ahead (the hardware's own prefetchers stop at pages, which such a sequence hardly fills).
+void ForwardPlan::prefetch(const ForwardTensors& tensors, std::size_t i) const {
+  constexpr std::int64_t kMostBytes = 16384;
+  if (i >= tasks_.size()) return;
+  const Task& task = tasks_[i];
+  const auto ask = [&](const ConstTensorView& view, std::int64_t head) {
+    const auto size = static_cast<std::int64_t>(dtype_size(view.dtype()));
+    const std::int64_t bytes = view.dim(2) * view.strides()[2] * size;
+    if (bytes > kMostBytes || view.strides()[3] != 1) return;
+    const std::int64_t b = view.dim(0) == 1 ? 0 : task.b;
+    const char* at = static_cast<const char*>(view.data()) +
+                     (b * view.strides()[0] + head * view.strides()[1]) * size;
+    for (std::int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(at + line);
+  };
+  ask(tensors.q, task.kv_head * group());
+  ask(tensors.k, task.kv_head);
+  ask(tensors.v, task.kv_head);
+}
+
 void ForwardPlan::run(const ForwardTensors& tensors) {
   const kernels::ForwardCall call = make_call(tensors);
   std::fill(faults_.begin(), faults_.end(), kernels::TileFault());
   request_.executor->run(tasks_.size(), [&](std::size_t i, std::size_t worker) {
     const FloatEnv float_env;
+    prefetch(tensors, i + faults_.size());
     if (kernel_ == Kernel::kPrefill)
       run_prefill(call, tensors, tasks_[i], worker);
     else

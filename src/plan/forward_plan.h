@@ -90,6 +90,7 @@ class ForwardPlan {
                   std::size_t worker);
   void run_merge(const kernels::ForwardCall& call, const ForwardTensors& tensors, const Task& task,
                  std::size_t worker);
+  void prefetch(const ForwardTensors& tensors, std::size_t task) const;
   void fill_rows(const ForwardTensors& tensors, const Task& task, kernels::QueryRow* rows) const;
   void* scratch(std::size_t worker);
 

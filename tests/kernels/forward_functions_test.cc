@@ -1,20 +1,16 @@
-// The arithmetic of the prefill primitives: scores, mask, softmax, products with values, fold and
-// finish give the bits of the rules (support/attention_rules.h) for every size, write what they
-// should and nothing else. ctest runs this once per ISA; buffers are as large as the contract says,
-// so that AddressSanitizer sees a read or write outside.
-#include "kernels/forward_functions.h"
+// The arithmetic of the prefill primitives: scores, mask, softmax and products with values give the
+// bits of the rules (support/attention_rules.h) for every size, write what they should and nothing
+// else. ctest runs this once per ISA; buffers are as large as the contract says, so that
+// AddressSanitizer sees a read or write outside.
+#include "tests/support/forward_functions.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <random>
 #include <string>
-#include <tuple>
+#include <type_traits>
 #include <vector>
-
-#include "kernels/dispatch.h"
-#include "tests/support/attention_rules.h"
 
 namespace quire {
 namespace {
@@ -23,56 +19,8 @@ using namespace kernels;
 using rules::kNone;
 
 template <class T>
-const ForwardFunctions<T>& functions() {
-  if constexpr (std::is_same_v<T, float>)
-    return *current_table().forward_f32;
-  else
-    return *current_table().forward_f64;
-}
-
-std::mt19937& generator() {
-  static std::mt19937 engine(2024);
-  return engine;
-}
-int random_int(int low, int high) {
-  return std::uniform_int_distribution<int>(low, high)(generator());
-}
-template <class T>
-std::vector<T> random_numbers(size_t n, T size = 2) {
-  std::uniform_real_distribution<T> distribution(-size, size);
-  std::vector<T> result(n);
-  for (T& x : result) x = distribution(generator());
-  return result;
-}
-
-// Elements from the first to the last of `rows` rows of `columns`.
-size_t span_of(int rows, ptrdiff_t step, int columns) {
-  return static_cast<size_t>((rows - 1) * step + columns);
-}
-size_t scores_size(int panels, int rows) {
-  return static_cast<size_t>((panels - 1) * kScorePanelStep + rows * kPanel);
-}
-
-template <class T>
-void expect_same(const std::vector<T>& got, const std::vector<T>& expected,
-                 const std::string& what) {
-  ASSERT_EQ(got.size(), expected.size());
-  if (rules::same_bits(got.data(), expected.data(), got.size())) return;
-  for (size_t i = 0; i < got.size(); ++i)
-    ASSERT_TRUE(rules::same_bits(&got[i], &expected[i], 1))
-        << what << ": element " << i << " is " << got[i] << ", not " << expected[i];
-}
-
-template <class T>
 class ForwardFunctionsOf : public ::testing::Test {};
-using ComputeTypes = ::testing::Types<float, double>;
-struct TypeName {
-  template <class T>
-  static std::string GetName(int) {
-    return std::is_same_v<T, float> ? "f32" : "f64";
-  }
-};
-TYPED_TEST_SUITE(ForwardFunctionsOf, ComputeTypes, TypeName);
+TYPED_TEST_SUITE(ForwardFunctionsOf, ComputeTypes, ComputeTypeName);
 
 template <class T>
 void check_scores(int rows, int dims, int panels, ptrdiff_t step, bool keep_max) {
@@ -90,14 +38,14 @@ void check_scores(int rows, int dims, int panels, ptrdiff_t step, bool keep_max)
       if (keep_max) expected_max[lane] = rules::raise(expected_max[lane], s);
     }
   }
-  functions<T>().scores({.keys = keys.data(),
-                         .key_step = step,
-                         .rows = rows,
-                         .dims = dims,
-                         .panels = panels,
-                         .queries = queries.data(),
-                         .scores = got.data(),
-                         .max = keep_max ? max.data() : nullptr});
+  forward_functions<T>().scores({.keys = keys.data(),
+                                 .key_step = step,
+                                 .rows = rows,
+                                 .dims = dims,
+                                 .panels = panels,
+                                 .queries = queries.data(),
+                                 .scores = got.data(),
+                                 .max = keep_max ? max.data() : nullptr});
   const std::string what = std::to_string(rows) + " keys, " + std::to_string(dims) + " dims, " +
                            std::to_string(panels) + " panels";
   expect_same(got, expected, what);
@@ -124,14 +72,14 @@ TYPED_TEST(ForwardFunctionsOf, ScoresThatAreNanAreNotTheMaximum) {
   using T = TypeParam;
   const std::vector<T> keys{1, std::numeric_limits<T>::quiet_NaN(), 3, 2};
   std::vector<T> queries(kPanel, T{1}), scores(4 * kPanel), max(kPanel, kNone<T>);
-  functions<T>().scores({.keys = keys.data(),
-                         .key_step = 1,
-                         .rows = 4,
-                         .dims = 1,
-                         .panels = 1,
-                         .queries = queries.data(),
-                         .scores = scores.data(),
-                         .max = max.data()});
+  forward_functions<T>().scores({.keys = keys.data(),
+                                 .key_step = 1,
+                                 .rows = 4,
+                                 .dims = 1,
+                                 .panels = 1,
+                                 .queries = queries.data(),
+                                 .scores = scores.data(),
+                                 .max = max.data()});
   for (const T m : max) EXPECT_EQ(m, T{3});
   for (int lane = 0; lane < kPanel; ++lane) EXPECT_TRUE(std::isnan(scores[kPanel + lane]));
 }
@@ -153,12 +101,12 @@ TYPED_TEST(ForwardFunctionsOf, MaskHidesAndRaisesTheMaximum) {
         expected_max[lane] = rules::raise(expected_max[lane], s);
       }
     }
-    functions<T>().mask_scores({.scores = got.data(),
-                                .rows = rows,
-                                .panels = panels,
-                                .first_lane = first_lane,
-                                .words = words.data(),
-                                .max = max.data()});
+    forward_functions<T>().mask_scores({.scores = got.data(),
+                                        .rows = rows,
+                                        .panels = panels,
+                                        .first_lane = first_lane,
+                                        .words = words.data(),
+                                        .max = max.data()});
     expect_same(got, expected, "scores");
     expect_same(max, expected_max, "maximum");
   }
@@ -196,15 +144,15 @@ template <class T>
 void check_softmax(SoftmaxState<T> state, uint32_t groups, int rows, bool natural, T scale) {
   SoftmaxState<T> expected = state;
   softmax_by_the_rules(expected, groups, rows, natural, scale);
-  functions<T>().softmax({.scores = state.scores.data(),
-                          .groups = groups,
-                          .rows = rows,
-                          .natural = natural,
-                          .scale = scale,
-                          .max = state.max.data(),
-                          .m = state.m.data(),
-                          .l = state.l.data(),
-                          .factor = state.factor.data()});
+  forward_functions<T>().softmax({.scores = state.scores.data(),
+                                  .groups = groups,
+                                  .rows = rows,
+                                  .natural = natural,
+                                  .scale = scale,
+                                  .max = state.max.data(),
+                                  .m = state.m.data(),
+                                  .l = state.l.data(),
+                                  .factor = state.factor.data()});
   const std::string what = std::to_string(rows) + " keys, groups " + std::to_string(groups);
   expect_same(state.scores, expected.scores, what);
   expect_same(state.m, expected.m, what + ", m");
@@ -257,15 +205,15 @@ TYPED_TEST(ForwardFunctionsOf, SoftmaxOfNanIsNan) {
         factor(kPanel);
     scores[kPanel + 2] = std::numeric_limits<T>::quiet_NaN();
     max[5] = scores[5] = std::numeric_limits<T>::infinity();
-    functions<T>().softmax({.scores = scores.data(),
-                            .groups = 1,
-                            .rows = 3,
-                            .natural = natural,
-                            .scale = 1,
-                            .max = max.data(),
-                            .m = m.data(),
-                            .l = l.data(),
-                            .factor = factor.data()});
+    forward_functions<T>().softmax({.scores = scores.data(),
+                                    .groups = 1,
+                                    .rows = 3,
+                                    .natural = natural,
+                                    .scale = 1,
+                                    .max = max.data(),
+                                    .m = m.data(),
+                                    .l = l.data(),
+                                    .factor = factor.data()});
     for (int lane = 0; lane < kPanel; ++lane)
       EXPECT_EQ(std::isnan(l[lane]), lane == 2 || lane == 5) << lane;
     EXPECT_EQ(scores[kPanel + 5], T{0});
@@ -289,15 +237,15 @@ void check_accumulate(int keys, int queries, int columns, ptrdiff_t value_step, 
         o = std::fma(weights[k * kPanel + q], values[k * value_step + c], o);
     }
   }
-  functions<T>().accumulate({.weights = weights.data(),
-                             .values = values.data(),
-                             .value_step = value_step,
-                             .keys = keys,
-                             .queries = queries,
-                             .columns = columns,
-                             .out = got.data(),
-                             .out_step = out_step,
-                             .factor = start ? nullptr : factor.data()});
+  forward_functions<T>().accumulate({.weights = weights.data(),
+                                     .values = values.data(),
+                                     .value_step = value_step,
+                                     .keys = keys,
+                                     .queries = queries,
+                                     .columns = columns,
+                                     .out = got.data(),
+                                     .out_step = out_step,
+                                     .factor = start ? nullptr : factor.data()});
   expect_same(got, expected,
               std::to_string(keys) + " keys, " + std::to_string(queries) + " queries, " +
                   std::to_string(columns) + " columns");
@@ -323,88 +271,9 @@ TYPED_TEST(ForwardFunctionsOf, OutputsWithoutKeys) {
   using T = TypeParam;
   std::vector<T> out(2 * 16, T{3}), factor{2, 4}, expected(16, T{6});
   expected.resize(32, T{12});
-  functions<T>().accumulate(
+  forward_functions<T>().accumulate(
       {.queries = 2, .columns = 16, .out = out.data(), .out_step = 16, .factor = factor.data()});
   expect_same(out, expected, "factor alone");
-}
-
-// --- Fold.
-
-TYPED_TEST(ForwardFunctionsOf, FoldFollowsTheRules) {
-  using T = TypeParam;
-  for (int i = 0; i < 60; ++i) {
-    const int queries = random_int(1, kQueryTile), columns = 16 * random_int(1, 5);
-    const ptrdiff_t step = columns + random_int(0, 3);
-    const bool natural = i % 2 == 0;
-    auto m = random_numbers<T>(queries, 30), split_m = random_numbers<T>(queries, 30);
-    auto l = random_numbers<T>(queries), split_l = random_numbers<T>(queries);
-    auto o = random_numbers<T>(span_of(queries, step, columns));
-    auto split_o = random_numbers<T>(o.size());
-    for (int q = 0; q < queries; ++q) {
-      const int kind = random_int(0, 5);
-      if (kind == 0 || kind == 1) m[q] = kNone<T>;
-      if (kind == 1 || kind == 2) split_m[q] = kNone<T>;
-      if (kind == 3) m[q] = split_m[q];
-      if (kind == 2) split_o[q * step] = std::numeric_limits<T>::quiet_NaN();
-    }
-    auto expected_m = m, expected_l = l, expected_o = o;
-    for (int q = 0; q < queries; ++q) {
-      if (split_m[q] == kNone<T>) continue;
-      const bool first = m[q] == kNone<T>;
-      const T to = rules::raise(m[q], split_m[q]);
-      const T a = rules::factor(m[q], to, natural), b = rules::factor(split_m[q], to, natural);
-      expected_m[q] = to;
-      expected_l[q] = first ? split_l[q] : std::fma(l[q], a, split_l[q] * b);
-      for (int c = 0; c < columns; ++c) {
-        const T other = split_o[q * step + c];
-        expected_o[q * step + c] = first ? other : std::fma(o[q * step + c], a, other * b);
-      }
-    }
-    functions<T>().fold({.m = m.data(),
-                         .l = l.data(),
-                         .o = o.data(),
-                         .split_m = split_m.data(),
-                         .split_l = split_l.data(),
-                         .split_o = split_o.data(),
-                         .queries = queries,
-                         .columns = columns,
-                         .step = step,
-                         .natural = natural});
-    expect_same(m, expected_m, "m");
-    expect_same(l, expected_l, "l");
-    expect_same(o, expected_o, "O");
-  }
-}
-
-// The exponential of f64 through the fold of a row of which one side weighs 2^x: its error, and 1,
-// 0 and NaN where they are due.
-TEST(ForwardFunctions, ExponentialOfF64) {
-  const auto exponential = [](double x) {
-    double m = 0, l = 0, split_m = x, split_l = 1;
-    std::vector<double> o(16), split_o(16);
-    functions<double>().fold({.m = &m,
-                              .l = &l,
-                              .o = o.data(),
-                              .split_m = &split_m,
-                              .split_l = &split_l,
-                              .split_o = split_o.data(),
-                              .queries = 1,
-                              .columns = 16,
-                              .step = 16});
-    return l;
-  };
-  EXPECT_EQ(exponential(0), 1);
-  EXPECT_EQ(exponential(-3), 0.125);
-  EXPECT_EQ(exponential(-960), 0x1p-960);
-  EXPECT_EQ(exponential(-960.001), 0);
-  double worst = 0;
-  std::uniform_real_distribution<double> distribution(-950, 0), near(-1.5, 0);
-  for (int i = 0; i < 20000; ++i) {
-    const double x = i % 2 == 0 ? distribution(generator()) : near(generator());
-    const long double exact = std::exp2(static_cast<long double>(x));
-    worst = std::max(worst, static_cast<double>(std::fabs(exponential(x) / exact - 1)));
-  }
-  EXPECT_LT(worst, 1.5e-16);
 }
 
 }  // namespace

@@ -3,37 +3,19 @@
 // nothing written outside. ctest runs this once per ISA.
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cmath>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "kernels/dispatch.h"
-#include "kernels/forward_functions.h"
 #include "quire/float16.h"
-#include "tests/support/attention_rules.h"
+#include "tests/support/forward_functions.h"
 
 namespace quire {
 namespace {
 
 using namespace kernels;
-
-template <class T>
-const ForwardFunctions<T>& functions() {
-  if constexpr (std::is_same_v<T, float>)
-    return *current_table().forward_f32;
-  else
-    return *current_table().forward_f64;
-}
-
-std::mt19937& generator() {
-  static std::mt19937 engine(7);
-  return engine;
-}
-int random_int(int low, int high) {
-  return std::uniform_int_distribution<int>(low, high)(generator());
-}
 
 // Finite numbers of every size the type has, subnormals and both zeros among them.
 template <class E>
@@ -78,7 +60,7 @@ void check_load_queries(int rows, int columns, bool columns_outside) {
   for (int c = 0; c < columns; ++c)
     for (int lane = 0; lane < panels * kPanel; ++lane)
       expected[c * kQueryTile + lane] = lane < rows ? static_cast<T>(from.at(lane, c)) : T{0};
-  functions<T>().load_queries({.from = from.view, .panels = panels, .out = got.data()});
+  forward_functions<T>().load_queries({.from = from.view, .panels = panels, .out = got.data()});
   EXPECT_TRUE(rules::same_bits(got.data(), expected.data(), got.size()))
       << dtype_name(dtype_of<E>) << " " << rows << " x " << columns;
 }
@@ -91,7 +73,7 @@ void check_copy_rows(int rows, int columns, bool columns_outside) {
   for (int r = 0; r < rows; ++r)
     for (int c = 0; c < out_columns; ++c)
       expected[r * step + c] = c < columns ? static_cast<T>(from.at(r, c)) : T{0};
-  functions<T>().copy_rows(
+  forward_functions<T>().copy_rows(
       {.from = from.view, .out = got.data(), .out_step = step, .out_columns = out_columns});
   EXPECT_TRUE(rules::same_bits(got.data(), expected.data(), got.size()))
       << dtype_name(dtype_of<E>) << " " << rows << " x " << columns;
@@ -125,7 +107,7 @@ TEST(ForwardRows, ReadInfinitiesAndNan) {
   std::vector<float> out(3);
   for (const auto& [data, dtype] : {std::pair<const void*, DType>{f16.data(), DType::f16},
                                     std::pair<const void*, DType>{bf16.data(), DType::bf16}}) {
-    functions<float>().copy_rows(
+    forward_functions<float>().copy_rows(
         {.from = {.data = data, .dtype = dtype, .row_step = 3, .rows = 1, .columns = 3},
          .out = out.data(),
          .out_step = 3,
@@ -137,11 +119,6 @@ TEST(ForwardRows, ReadInfinitiesAndNan) {
 }
 
 // --- Finish.
-
-template <class T, class E>
-E rounded(T x) {
-  return E(x);
-}
 
 template <class T, class E>
 void check_finish(int queries, int columns, bool columns_outside) {
@@ -160,21 +137,20 @@ void check_finish(int queries, int columns, bool columns_outside) {
     if (kind == 3) x = T{-0.0};
   }
   Rows<E> out(queries, columns, columns_outside, 2);
-  const std::vector<E> before = out.data;
-  std::vector<E> expected = before;
+  std::vector<E> expected = out.data;
   for (int q = 0; q < queries; ++q)
     for (int c = 0; c < columns; ++c)
       expected[1 + q * out.view.row_step + c * out.view.column_step] =
-          l[q] == 0 ? E(T{0}) : rounded<T, E>(std::fma(o[q * step + c], T{1} / l[q], T{0}));
-  EXPECT_EQ(functions<T>().finish({.l = l.data(),
-                                   .o = o.data(),
-                                   .step = step,
-                                   .queries = queries,
-                                   .columns = columns,
-                                   .out = out.data.data() + 1,
-                                   .dtype = dtype_of<E>,
-                                   .row_step = out.view.row_step,
-                                   .column_step = out.view.column_step}),
+          l[q] == 0 ? E(T{0}) : E(std::fma(o[q * step + c], T{1} / l[q], T{0}));
+  EXPECT_EQ(forward_functions<T>().finish({.l = l.data(),
+                                           .o = o.data(),
+                                           .step = step,
+                                           .queries = queries,
+                                           .columns = columns,
+                                           .out = out.data.data() + 1,
+                                           .dtype = dtype_of<E>,
+                                           .row_step = out.view.row_step,
+                                           .column_step = out.view.column_step}),
             bad);
   const std::string what = std::string(dtype_name(dtype_of<E>)) + " " + std::to_string(queries) +
                            " x " + std::to_string(columns);
@@ -222,14 +198,14 @@ void check_rounding() {
   const int columns = static_cast<int>(values.size());
   const T l = 1;
   std::vector<E> out(values.size());
-  functions<T>().finish({.l = &l,
-                         .o = values.data(),
-                         .step = columns,
-                         .queries = 1,
-                         .columns = columns,
-                         .out = out.data(),
-                         .dtype = dtype_of<E>,
-                         .row_step = columns});
+  forward_functions<T>().finish({.l = &l,
+                                 .o = values.data(),
+                                 .step = columns,
+                                 .queries = 1,
+                                 .columns = columns,
+                                 .out = out.data(),
+                                 .dtype = dtype_of<E>,
+                                 .row_step = columns});
   for (size_t i = 0; i < values.size(); ++i)
     ASSERT_EQ(out[i].bits, E(values[i] == 0 ? T{0} : values[i]).bits) << values[i];
 }

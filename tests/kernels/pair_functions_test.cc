@@ -1,17 +1,15 @@
 // Products of bf16 pairs, where the ISA has them: pairs are brought together and rounded exactly,
-// and products have the bits of the instruction's definition (two products in f32 without fma,
-// subnormals as 0): acc + (odd) + (even), each step rounded to nearest. ctest runs this once per
-// ISA.
+// and a step of a product is two fused multiply-adds in f32, the odd elements first. ctest runs
+// this once per ISA.
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <random>
 #include <vector>
 
-#include "kernels/dispatch.h"
-#include "kernels/forward_functions.h"
 #include "quire/float16.h"
-#include "tests/support/attention_rules.h"
+#include "tests/support/forward_functions.h"
 
 namespace quire {
 namespace {
@@ -25,14 +23,10 @@ class PairFunctionsTest : public ::testing::Test {
   }
   const PairFunctions& functions() { return *current_table().pairs; }
 
-  std::mt19937 engine_{11};
-  int random_int(int low, int high) {
-    return std::uniform_int_distribution<int>(low, high)(engine_);
-  }
   std::vector<BFloat16> random_elements(size_t n) {
     std::uniform_real_distribution<float> distribution(-2, 2);
     std::vector<BFloat16> result(n);
-    for (BFloat16& x : result) x = BFloat16(distribution(engine_));
+    for (BFloat16& x : result) x = BFloat16(distribution(generator()));
     return result;
   }
   std::vector<uint32_t> random_pairs(size_t n) {

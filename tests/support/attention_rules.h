@@ -50,7 +50,6 @@ T raise(T max, T x) {
   return x > max ? x : max;
 }
 
-/// One number rounded to a 16-bit float by its definition is in quire/float16.h.
 template <class T>
 bool same_bits(const T* a, const T* b, std::size_t n) {
   return n == 0 || std::memcmp(a, b, n * sizeof(T)) == 0;

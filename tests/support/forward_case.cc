@@ -153,8 +153,8 @@ void ForwardCase::make_rows() {
                    .q_idx = options_.q_begin + q,
                    .q_offset = i * q_->step,
                    .out_offset = i * out_->step,
-                   .stat_offset = i};
-      row.visible.count = -1;
+                   .stat_offset = i,
+                   .visible = {nullptr, -1}};
       if (!options_.runs.empty()) {
         const std::vector<KeyRun>& runs = options_.runs[static_cast<std::size_t>(i)];
         row.visible = {runs.data(), static_cast<std::int64_t>(runs.size())};
