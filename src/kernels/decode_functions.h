@@ -23,7 +23,7 @@ inline constexpr int kDecodeColumns = 32;
 
 /// Rows are worked on in blocks of 8, 4, 2 or 1; with so many left, the next block has so many, of
 /// which the last may not exist.
-inline constexpr int8_t kRowBlock[] = {0, 1, 2, 4, 4, 4, 4, 8, 8, 8, 8, 8, 8};
+constexpr int8_t kRowBlock[] = {0, 1, 2, 4, 4, 4, 4, 8, 8, 8, 8, 8, 8};
 
 /// How keys or values are stored and multiplied.
 enum class DecodeKind : uint8_t {
