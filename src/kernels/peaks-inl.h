@@ -28,7 +28,7 @@ inline double peak_pairs_bf16(int64_t steps) noexcept {
   volatile float zero = 0;
   const __m512 a = _mm512_set1_ps(zero);
   __m512 acc[kPeakChains];
-  QUIRE_UNROLL for (size_t i = 0; i < kPeakChains; ++i) acc[i] = a;
+  QUIRE_UNROLL for (size_t i = 0; i < kPeakChains; ++i) acc[i] = _mm512_set1_ps(zero);
   for (int64_t step = 0; step < steps; ++step) {
     QUIRE_UNROLL for (size_t i = 0; i < kPeakChains; ++i) acc[i] =
         _mm512_dpbf16_ps(acc[i], (__m512bh)a, (__m512bh)acc[i]);

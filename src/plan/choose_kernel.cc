@@ -3,14 +3,13 @@
 
 #include <algorithm>
 
-#include "kernels/decode.h"
 #include "kernels/forward_functions.h"
 
 namespace quire::plan {
 
-Kernel choose_kernel(std::int64_t group, std::int64_t q_len) {
+Kernel choose_kernel(std::int64_t group, std::int64_t q_len, std::int64_t kv_len) {
   const std::int64_t rows = group * q_len;
-  if (rows <= kernels::kDecodeRows) return Kernel::kDecode;
+  if (rows <= (kv_len >= kLongKeys ? kDecodeRowsLong : kDecodeRowsAlways)) return Kernel::kDecode;
   const std::int64_t lanes =
       group * ((q_len + kernels::kPanel - 1) / kernels::kPanel * kernels::kPanel);
   return lanes > 2 * rows ? Kernel::kDecode : Kernel::kPrefill;

@@ -10,11 +10,17 @@ enum class Kernel : std::uint8_t {
   kPrefill,  // many: queries across the lanes
 };
 
-/// group: query heads per key head. Up to 12 rows per key head decode; more prefill, unless more
-/// than half of the lanes would stay empty (32 heads of one query each fill 32 of 512 lanes:
-/// decode, in several items). 4 heads of 3 queries: decode. 4 heads of 8: 32 of 64 lanes, prefill.
-/// 1 head of 13: prefill.
-Kernel choose_kernel(std::int64_t group, std::int64_t q_len);
+/// Rows per key head (group: query heads per key head) that decode whatever the length: they fit
+/// the registers in one pass over the keys.
+inline constexpr std::int64_t kDecodeRowsAlways = 12;
+/// Over long keys two or three passes still beat lanes half empty (f32, D = 128: equal at 24 rows).
+inline constexpr std::int64_t kDecodeRowsLong = 24;
+inline constexpr std::int64_t kLongKeys = 1024;
+
+/// More rows prefill, unless more than half of the lanes would stay empty. 4 heads of 3 queries:
+/// decode. 1 head of 16: prefill over 100 keys, decode over 8,192. 4 heads of 8: 32 of 64 lanes,
+/// prefill. 64 heads of 1: 64 of 1,024 lanes, decode.
+Kernel choose_kernel(std::int64_t group, std::int64_t q_len, std::int64_t kv_len);
 
 /// Query tiles of one item: as many as fit the caches (most), fewer if threads would run out of
 /// items. 512 tiles, 16 at most, 2 threads: 16. 16 tiles, 2 threads: 2.

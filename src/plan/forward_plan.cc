@@ -34,7 +34,7 @@ kernels::ForwardTensor steps_of(const ConstTensorView& view) {
 ForwardPlan::ForwardPlan(ForwardRequest request)
     : request_(std::move(request)),
       table_(&kernels::current_table()),
-      kernel_(choose_kernel(group(), request_.q_len)) {
+      kernel_(choose_kernel(group(), request_.q_len, request_.longest_kv)) {
   const auto is = [&](DType dtype) {
     return request_.q_dtype == dtype || request_.k_dtype == dtype || request_.v_dtype == dtype;
   };
@@ -155,7 +155,9 @@ void ForwardPlan::make_prefill_tasks(std::int64_t threads) {
 
 void ForwardPlan::make_decode_tasks(std::int64_t threads) {
   const std::int64_t rows = group() * request_.q_len;
-  const std::int64_t chunks = ceil_div(rows, kernels::kDecodeRows);
+  // Up to 12 rows are read for once; more are best in eights, which is what registers hold.
+  const std::int64_t chunks = rows <= kernels::kDecodeRows ? ceil_div(rows, kernels::kDecodeRows)
+                                                           : ceil_div(rows, std::int64_t{8});
   const std::int64_t pairs = request_.batch * request_.kv_heads * chunks;
   std::int64_t states = 0;
   for (std::int64_t b = 0; b < request_.batch; ++b) {

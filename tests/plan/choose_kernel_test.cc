@@ -10,15 +10,17 @@ namespace {
 
 TEST(ChooseKernel, FewRowsDecodeManyPrefill) {
   struct Case {
-    std::int64_t group, q_len;
+    std::int64_t group, q_len, kv_len;
     Kernel kernel;
   };
   for (const Case& c :
-       {Case{1, 1, Kernel::kDecode}, Case{4, 1, Kernel::kDecode}, Case{4, 3, Kernel::kDecode},
-        Case{12, 1, Kernel::kDecode}, Case{1, 12, Kernel::kDecode}, Case{1, 13, Kernel::kPrefill},
-        Case{4, 8, Kernel::kPrefill}, Case{4, 4, Kernel::kDecode}, Case{32, 1, Kernel::kDecode},
-        Case{2, 100, Kernel::kPrefill}, Case{1, 4096, Kernel::kPrefill}}) {
-    EXPECT_EQ(choose_kernel(c.group, c.q_len), c.kernel) << c.group << " x " << c.q_len;
+       {Case{1, 1, 8192, Kernel::kDecode}, Case{4, 1, 10, Kernel::kDecode},
+        Case{4, 3, 100, Kernel::kDecode}, Case{1, 12, 1, Kernel::kDecode},
+        Case{1, 13, 1023, Kernel::kPrefill}, Case{1, 16, 8192, Kernel::kDecode},
+        Case{1, 24, 1024, Kernel::kDecode}, Case{1, 25, 1024, Kernel::kPrefill},
+        Case{4, 8, 8192, Kernel::kPrefill}, Case{64, 1, 100, Kernel::kDecode},
+        Case{2, 100, 100, Kernel::kPrefill}, Case{1, 4096, 4096, Kernel::kPrefill}}) {
+    EXPECT_EQ(choose_kernel(c.group, c.q_len, c.kv_len), c.kernel) << c.group << " x " << c.q_len;
   }
 }
 

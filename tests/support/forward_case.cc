@@ -196,7 +196,8 @@ kernels::KeySequence ForwardCase::sequence() const {
 }
 
 const ForwardCase::Span& ForwardCase::span_of(std::int64_t key) const {
-  return *std::find_if(spans_.begin(), spans_.end(), [&](const Span& s) { return key < s.end; });
+  return *std::partition_point(spans_.begin(), spans_.end(),
+                               [&](const Span& span) { return span.end <= key; });
 }
 
 bool ForwardCase::visible(std::size_t row, std::int64_t key) const {
@@ -229,25 +230,24 @@ void ForwardCase::clear_outputs() {
 template <class T>
 RowOutput<T> ForwardCase::expected(std::size_t row) const {
   RowInput<T> input;
-  const auto read_row = [](const Block& block, std::int64_t at, int columns) {
-    std::vector<T> numbers;
-    for (int i = 0; i < columns; ++i) numbers.push_back(static_cast<T>(block.read(at, i)));
-    return numbers;
+  const auto read_row = [](const Block& block, std::int64_t at, int columns, std::vector<T>& to) {
+    to.resize(static_cast<std::size_t>(columns));
+    for (int i = 0; i < columns; ++i)
+      to[static_cast<std::size_t>(i)] = static_cast<T>(block.read(at, i));
+    return to.data();
   };
   const auto at = static_cast<std::int64_t>(row);
-  input.q = read_row(*q_, at, options_.dims);
+  read_row(*q_, at, options_.dims, input.q);
   input.keys = options_.keys;
   input.value_dims = options_.value_dims;
   std::vector<T> key_row, value_row;
   input.key = [&](std::int64_t key) {
     const Span& span = span_of(key);
-    key_row = read_row(*span.keys, key - span.begin, options_.dims);
-    return key_row.data();
+    return read_row(*span.keys, key - span.begin, options_.dims, key_row);
   };
   input.value = [&](std::int64_t key) {
     const Span& span = span_of(key);
-    value_row = read_row(*span.values, key - span.begin, options_.value_dims);
-    return value_row.data();
+    return read_row(*span.values, key - span.begin, options_.value_dims, value_row);
   };
   if (!options_.runs.empty()) input.visible = [&](std::int64_t key) { return visible(row, key); };
   if (options_.score) {
