@@ -81,7 +81,8 @@ struct Memory {
     };
     score_scratch = layout.take<char>(program_bytes(call.prefill.score));
     mask_scratch = layout.take<char>(program_bytes(call.prefill.mask));
-    row_scratch = layout.take<char>(row_scratch_bytes(call));
+    // The last piece: its size only counts when scratch is sized.
+    row_scratch = layout.take<char>(layout.counts_only() ? row_scratch_bytes(call) : 0);
   }
 };
 

@@ -18,6 +18,7 @@ class ScratchLayout {
     return reinterpret_cast<T*>(piece);
   }
   size_t bytes() const { return bytes_; }
+  bool counts_only() const { return block_ == nullptr; }
 
  private:
   char* block_;

@@ -328,8 +328,9 @@ void ForwardPlan::run_merge(const kernels::ForwardCall& call, const ForwardTenso
                         task.split_end - task.split_begin, scratch(worker), faults_[worker]);
 }
 
-// Short sequences are over before the memory of the next one has come: it is asked for one task
-// ahead (the hardware's own prefetchers stop at pages, which such a sequence hardly fills).
+// Short sequences are over before the memory of the next one has come: it is asked for two tasks
+// ahead (the hardware's own prefetchers stop at pages, which such a sequence hardly fills), into
+// L2, which can wait for more lines than L1. 16 keys of 64 dims: 0.27 of the peak, without 0.18.
 void ForwardPlan::prefetch(const ForwardTensors& tensors, std::size_t i) const {
   constexpr std::int64_t kMostBytes = 16384;
   if (i >= tasks_.size()) return;
@@ -341,7 +342,7 @@ void ForwardPlan::prefetch(const ForwardTensors& tensors, std::size_t i) const {
     const std::int64_t b = view.dim(0) == 1 ? 0 : task.b;
     const char* at = static_cast<const char*>(view.data()) +
                      (b * view.strides()[0] + head * view.strides()[1]) * size;
-    for (std::int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(at + line);
+    for (std::int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(at + line, 0, 2);
   };
   ask(tensors.q, task.kv_head * group());
   ask(tensors.k, task.kv_head);
@@ -353,7 +354,7 @@ void ForwardPlan::run(const ForwardTensors& tensors) {
   std::fill(faults_.begin(), faults_.end(), kernels::TileFault());
   request_.executor->run(tasks_.size(), [&](std::size_t i, std::size_t worker) {
     const FloatEnv float_env;
-    prefetch(tensors, i + faults_.size());
+    prefetch(tensors, i + 2 * faults_.size());
     if (kernel_ == Kernel::kPrefill)
       run_prefill(call, tensors, tasks_[i], worker);
     else
