@@ -61,9 +61,7 @@ bool finish_row(const ForwardCall& call, const QueryRow& row, const DecodeState<
                                   .dtype = call.out_rows.dtype,
                                   .row_step = 0,
                                   .column_step = call.out_rows.column_step});
-  // The largest of -0 and +0 is either, by the order of keys in the lanes, and must not show.
-  const T raw_max = total.raw_max[index] + T{0};
-  write_stats<T>(call, {total.m + index, &l, &raw_max}, 1, row.stat_offset);
+  write_stats<T>(call, {total.m + index, &l, total.raw_max + index}, 1, row.stat_offset);
   return not_finite == 0;
 }
 

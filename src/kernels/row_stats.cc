@@ -24,7 +24,8 @@ void write_stats(const ForwardCall& call, const RowState<T>& state, int rows,
   T* const most =
       call.max_scores == nullptr ? nullptr : static_cast<T*>(call.max_scores) + stat_offset;
   for (int row = 0; row < rows; ++row) {
-    const T m = state.m[row], raw = state.raw_max[row];
+    // The largest of -0 and +0 is either, by the order in which keys came, and must not show: + 0.
+    const T m = state.m[row], raw = state.raw_max[row] + T(0);
     if (lse != nullptr) {
       const T log_l = log(state.l[row]);
       lse[row] = state.l[row] == 0 ? -kInf

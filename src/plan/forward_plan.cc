@@ -2,7 +2,7 @@
 #include "plan/forward_plan.h"
 
 #include <algorithm>
-#include <numeric>
+#include <tuple>
 
 #include "formula/compile.h"
 #include "formula/first_fault.h"
@@ -148,9 +148,10 @@ void ForwardPlan::make_prefill_tasks(std::int64_t threads) {
       }
     }
   }
-  // Long ones first, so that threads end together.
-  std::stable_sort(tasks_.begin(), tasks_.end(),
-                   [](const Task& x, const Task& y) { return x.work > y.work; });
+  // Long ones first, so that threads end together; among equals, in order.
+  std::sort(tasks_.begin(), tasks_.end(), [](const Task& x, const Task& y) {
+    return std::tie(y.work, x.b, x.kv_head, x.first) < std::tie(x.work, y.b, y.kv_head, y.first);
+  });
 }
 
 void ForwardPlan::make_decode_tasks(std::int64_t threads) {
