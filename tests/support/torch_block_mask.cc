@@ -42,8 +42,10 @@ Ordered ordered(const BlockBits& from) {
     num.push_back(std::accumulate(bits, bits + width, 0));
     std::vector<std::int32_t> order(width);
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(),
-                     [&](std::int32_t a, std::int32_t b) { return bits[a] > bits[b]; });
+    // A stable argsort, descending: listed ones first, both parts ascending.
+    std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+      return bits[a] != bits[b] ? bits[a] > bits[b] : a < b;
+    });
     indices.insert(indices.end(), order.begin(), order.end());
   }
   return {Tensor::from(num, {from.batch, from.heads, from.rows}),
