@@ -4,6 +4,7 @@ import re
 import struct
 import xml.etree.ElementTree as ElementTree
 import zlib
+from pathlib import Path
 
 import pytest
 
@@ -222,6 +223,14 @@ def test_a_wrong_buffer_is_exit_code_2(quire, buffer):
 
 
 # ---- the gallery
+
+
+def test_every_entry_of_the_gallery_has_a_drawing_in_the_docs(draw):
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    page = (docs / "mods.md").read_text()
+    for name in re.findall(r"^@(\w+) ", draw("--list"), re.MULTILINE):
+        assert f"(mods/{name}.svg)" in page
+        assert (docs / "mods" / f"{name}.svg").read_text().startswith("<svg")
 
 
 def test_every_entry_of_the_gallery_is_drawn(draw):
