@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "mask/size_limits.h"
 #include "quire/error.h"
 
 namespace quire {
@@ -14,8 +15,8 @@ namespace attention {
 namespace {
 
 constexpr std::int64_t kMostDims = 1024;
-constexpr std::int64_t kMostPosition = std::int64_t{1} << 40;  // beyond any sequence
-constexpr std::int64_t kMostCount = std::int64_t{1} << 30;     // batches, heads
+using mask::kMostPosition;
+constexpr std::int64_t kMostCount = std::int64_t{1} << 30;  // batches, heads
 
 template <class... Args>
 [[noreturn]] void fail(ErrorKind kind, fmt::format_string<Args...> text, Args&&... args) {
@@ -33,8 +34,7 @@ void validate_dtypes(const AttentionShape& shape) {
 }
 
 void validate_range(const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
-  if (value < least || value > most)
-    fail(ErrorKind::value, "{} must be in {}..{}; got {}", name, least, most, value);
+  mask::check_size("flex_attention", name, value, least, most);
 }
 
 void validate_sizes(const AttentionShape& shape) {
@@ -82,8 +82,7 @@ void validate_mask(const AttentionShape& shape, const FlexAttentionOptions& opti
   if (q_len != shape.q_len || kv_len != shape.kv_len) {
     fail(ErrorKind::value,
          "the block mask was made for {} queries and {} keys; got {} and {}. Make a new one, or "
-         "take "
-         "part of it with rows or adjust",
+         "take part of it with rows or adjust",
          q_len, kv_len, shape.q_len, shape.kv_len);
   }
   const auto blocks = [](std::int64_t length, std::int64_t size) {

@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "kernels/forward_functions.h"
-#include "kernels/kernel_table.h"
+#include "kernels/typed_functions.h"
 
 namespace quire::kernels {
 namespace {
@@ -24,20 +24,10 @@ int whole_blocks(int columns) {
 // Rows the primitives may write: blocks of 3 and 7 are computed as 4 and 8.
 size_t padded_rows(int rows) { return static_cast<size_t>(rows % 4 == 3 ? rows + 1 : rows); }
 
+// Null while scratch is only counted.
 template <class T>
 const DecodeFunctions<T>* functions_of(const ForwardCall& call) {
-  if (call.table == nullptr) return nullptr;  // counting
-  if constexpr (std::is_same_v<T, double>)
-    return call.table->decode_f64;
-  else
-    return call.table->decode_f32;
-}
-template <class T>
-const ForwardFunctions<T>& forward_of(const ForwardCall& call) {
-  if constexpr (std::is_same_v<T, double>)
-    return *call.table->forward_f64;
-  else
-    return *call.table->forward_f32;
+  return call.table == nullptr ? nullptr : &decode_functions<T>(*call.table);
 }
 
 size_t program_bytes(const TileProgram* program) {
@@ -133,8 +123,9 @@ void DecodeWalk<T>::load_queries() noexcept {
       for (int d = 0; d < (call_.dims + 1) / 2; ++d)
         pair_memory[at + d * block] = numbers_of_row[d];
     } else {
-      forward_of<T>(call_).copy_rows(
-          {.from = row, .out = query_row_, .out_step = query_step_, .out_columns = call_.dims});
+      forward_functions<T>(*call_.table)
+          .copy_rows(
+              {.from = row, .out = query_row_, .out_step = query_step_, .out_columns = call_.dims});
       for (int d = 0; d < call_.dims; ++d) memory[at + d * block] = query_row_[d];
     }
     if (i + 1 == first + block) first = i + 1;

@@ -1,27 +1,17 @@
-// Direct or copied. Rows that lie far apart (heads inside of positions) are
-// copied: their addresses share few sets of the L1 cache, and a copy is read by
-// every query tile of an item. Kernels layer.
+// Direct or copied. Rows that lie far apart (heads inside of positions) are copied: their addresses
+// share few sets of the L1 cache, and a copy is read by every query tile of an item. Kernels layer.
 #include "kernels/key_tile.h"
 
 #include <algorithm>
 #include <cstring>
-#include <type_traits>
 
-#include "kernels/kernel_table.h"
+#include "kernels/typed_functions.h"
 
 namespace quire::kernels {
 namespace {
 
 const char* row_address(const void* data, const ForwardTensor& tensor, int64_t offset) {
   return static_cast<const char*>(data) + offset * static_cast<int64_t>(dtype_size(tensor.dtype));
-}
-
-template <class T>
-const ForwardFunctions<T>& functions_of(const KernelTable& table) {
-  if constexpr (std::is_same_v<T, double>)
-    return *table.forward_f64;
-  else
-    return *table.forward_f32;
 }
 
 }  // namespace
@@ -138,7 +128,7 @@ void KeyTileLoader<T>::copy_run(const KeySpan& span, int64_t key, int begin, int
       copy_bf16(values, bf16_values_ + ptrdiff_t{begin} * call_.value_dims, call_.value_dims);
     return;
   }
-  const ForwardFunctions<T>& functions = functions_of<T>(*call_.table);
+  const ForwardFunctions<T>& functions = forward_functions<T>(*call_.table);
   if (with_keys)
     functions.copy_rows({keys, keys_ + begin * key_step_, key_step_, static_cast<int>(key_step_)});
   if (with_values) {

@@ -1,159 +1,25 @@
-// The loop over tiles of keys: what is visible, bring the keys, scores, mods,
-// softmax, values; folds at the end of splits, outputs at the end. All
-// arithmetic is in the primitives of the ISA (forward_functions.h). Kernels
-// layer.
+// The loop over tiles of keys: what is visible, bring the keys, scores, mods, softmax, values;
+// folds at the end of splits, outputs at the end. All arithmetic is in the primitives of the ISA
+// (forward_functions.h). Kernels layer.
 #include "kernels/prefill.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <type_traits>
 
-#include "kernels/kernel_table.h"
 #include "kernels/key_tile.h"
+#include "kernels/prefill_item.h"
 #include "kernels/row_kernel.h"
 #include "kernels/row_stats.h"
 #include "kernels/scratch_layout.h"
 #include "kernels/tile_activity.h"
+#include "kernels/typed_functions.h"
 #include "kernels/visible_words.h"
 
 namespace quire::kernels {
-namespace {
-
-// Keys between two calls of a score mod: their scores take 12 KiB, and the products go in sixes.
-constexpr int kModRows = 48;
 
 template <class T>
-constexpr T kMinusInf = -std::numeric_limits<T>::infinity();
-
-template <class T>
-const ForwardFunctions<T>& functions_of(const KernelTable& table) {
-  if constexpr (std::is_same_v<T, double>)
-    return *table.forward_f64;
-  else
-    return *table.forward_f32;
-}
-
-// Of one query tile: all splits so far, or the current one.
-template <class T>
-struct State {
-  T *m, *l, *o;  // [64], [64], [64][columns]
-};
-
-template <class T>
-struct Memory {
-  KeyTileLoader<T> loader;
-  T* scores;          // [4][kScorePanelStep]
-  T* queries;         // [tiles][dims][64]; pairs: 32-bit elements, half as many
-  size_t query_size;  // of one tile
-  State<T> total[kMaxQueryTiles], split[kMaxQueryTiles];
-  T* raw_max[kMaxQueryTiles];  // [64]
-  T *max, *factor;             // [64]
-  uint64_t* words;             // [tiles][256]
-  uint64_t* more_words;        // [2][256]
-  TileActivity* activity;      // [tiles]
-  bool* wanted;                // [256]
-  void *score_scratch, *mask_scratch, *row_scratch;
-
-  Memory(const ForwardCall& call, const KeySequence& keys, int tiles, ScratchLayout& layout)
-      : loader(call, keys, layout) {
-    const auto columns = static_cast<size_t>(whole_panels(call.value_dims));
-    const int elements = call.pairs ? (call.dims + 1) / 2 : call.dims;
-    query_size = static_cast<size_t>(elements) * kQueryTile;
-    scores = layout.take<T>(kQueryPanels * kScorePanelStep);
-    queries = layout.take<T>(static_cast<size_t>(tiles) * query_size);
-    for (int i = 0; i < tiles; ++i) {
-      for (State<T>* state : {&total[i], &split[i]}) {
-        state->m = layout.take<T>(kQueryTile);
-        state->l = layout.take<T>(kQueryTile);
-        state->o = layout.take<T>(kQueryTile * columns);
-      }
-      raw_max[i] = layout.take<T>(kQueryTile);
-    }
-    max = layout.take<T>(kQueryTile);
-    factor = layout.take<T>(kQueryTile);
-    words = layout.take<uint64_t>(static_cast<size_t>(tiles) * kTileKeys);
-    more_words = layout.take<uint64_t>(2 * kTileKeys);
-    activity = layout.take<TileActivity>(static_cast<size_t>(tiles));
-    wanted = layout.take<bool>(kTileKeys);
-    const auto program_bytes = [](const TileProgram* program) {
-      return program == nullptr ? 0 : program->scratch_bytes;
-    };
-    score_scratch = layout.take<char>(program_bytes(call.prefill.score));
-    mask_scratch = layout.take<char>(program_bytes(call.prefill.mask));
-    // The last piece: its size only counts when scratch is sized.
-    row_scratch = layout.take<char>(layout.counts_only() ? row_scratch_bytes(call) : 0);
-  }
-};
-
-template <class T>
-class Prefill {
- public:
-  Prefill(const ForwardCall& call, const PrefillItem& item, Memory<T>& memory)
-      : call_(call),
-        item_(item),
-        memory_(memory),
-        functions_(functions_of<T>(*call.table)),
-        scale_(static_cast<T>(call.scale)),
-        columns_(static_cast<int>(whole_panels(call.value_dims))) {
-    const TileFunctions& functions = call.f64 ? *call.table->tile_f64 : *call.table->tile_f32;
-    if (call.prefill.score != nullptr)
-      score_runner_.emplace(*call.prefill.score, functions, memory.score_scratch);
-    if (call.prefill.mask != nullptr)
-      mask_runner_.emplace(*call.prefill.mask, functions, memory.mask_scratch);
-  }
-
-  void run(TileFault& fault) noexcept {
-    for (int i = 0; i < item_.tile_count; ++i) reset(memory_.total[i], i);
-    for (int64_t begin = 0; begin < item_.keys.length; begin += kSplitKeys) {
-      const int64_t end = std::min<int64_t>(begin + kSplitKeys, item_.keys.length);
-      for (int i = 0; i < item_.tile_count; ++i) live_[i] = 0;
-      for (int64_t key = begin; key < end; key += kTileKeys)
-        run_tile(key, static_cast<int>(std::min<int64_t>(kTileKeys, end - key)));
-      for (int i = 0; i < item_.tile_count; ++i) end_split(i);
-    }
-    for (int i = 0; i < item_.tile_count; ++i) finish(i, fault);
-    for (const std::optional<TileRunner>* runner : {&score_runner_, &mask_runner_})
-      if (runner->has_value() && (*runner)->fault().before(fault)) fault = (*runner)->fault();
-  }
-
- private:
-  static int panels_of(const QueryTile& tile) { return (tile.queries + kPanel - 1) / kPanel; }
-  State<T>& current(int i) { return seen_[i] ? memory_.split[i] : memory_.total[i]; }
-  uint64_t* words(int i) { return memory_.words + ptrdiff_t{i} * kTileKeys; }
-
-  void reset(State<T>& state, int i) noexcept;
-  void run_tile(int64_t key, int rows) noexcept;
-  void find_visible(int i, int64_t key, int rows) noexcept;
-  const bool* wanted_rows(int64_t key, int rows) noexcept;
-  void load_queries(int i) noexcept;
-  void compute_scores(int i, int64_t key, int rows, const KeyTile& keys) noexcept;
-  void raw_scores(int i, const GroupActivity& block, const KeyTile& keys, T* max) noexcept;
-  void begin_mods(int i, int64_t key, int rows) noexcept;
-  void masked_scores(int i, const GroupActivity& block, const KeyTile& keys) noexcept;
-  void modified_scores(int i, const GroupActivity& block, const KeyTile& keys) noexcept;
-  void mask_scores(int i, const GroupActivity& block) noexcept;
-  void hide_rows(const GroupActivity& group, int row_begin, int row_end) noexcept;
-  void soften(int i, int rows, const KeyTile& keys) noexcept;
-  void accumulate(int i, int panel, int rows, const KeyTile& keys) noexcept;
-  void end_split(int i) noexcept;
-  void finish(int i, TileFault& fault) noexcept;
-
-  const ForwardCall& call_;
-  const PrefillItem& item_;
-  Memory<T>& memory_;
-  const ForwardFunctions<T>& functions_;
-  std::optional<TileRunner> score_runner_, mask_runner_;
-  T scale_;
-  int columns_;
-  bool loaded_[kMaxQueryTiles] = {};    // queries are transposed
-  bool seen_[kMaxQueryTiles] = {};      // `total` holds a split
-  uint32_t live_[kMaxQueryTiles] = {};  // panels that saw a key in this split
-  uint64_t slow_[kMaxQueryTiles] = {};  // rows for the row kernel
-};
-
-template <class T>
-void Prefill<T>::reset(State<T>& state, int i) noexcept {
+void Prefill<T>::reset(PrefillState<T>& state, int i) noexcept {
   const int lanes = panels_of(item_.tiles[i]) * kPanel;
   std::fill_n(state.m, lanes, kMinusInf<T>);
   std::fill_n(state.l, lanes, T(0));
@@ -250,144 +116,10 @@ void Prefill<T>::load_queries(int i) noexcept {
   loaded_[i] = true;
 }
 
-// Scores of all groups that have something visible; `max` of what is visible.
-template <class T>
-void Prefill<T>::compute_scores(int i, int64_t key, int rows, const KeyTile& keys) noexcept {
-  const TileActivity& activity = memory_.activity[i];
-  std::fill_n(memory_.max, kQueryTile, kMinusInf<T>);
-  if (call_.natural) begin_mods(i, key, rows);
-  // Neighbouring groups that look alike are one block.
-  for (int g = 0; g < kKeyGroups;) {
-    GroupActivity block = activity.groups[g++];
-    if (block.empty()) continue;
-    const int first = block.row_begin;
-    while (g < kKeyGroups && (call_.natural || !block.masked)) {
-      const GroupActivity& next = activity.groups[g];
-      if (next.empty() || (next.masked && !call_.natural) || next.row_begin != block.row_end ||
-          next.panel_begin != block.panel_begin || next.panel_end != block.panel_end)
-        break;
-      block.row_end = next.row_end;
-      ++g;
-    }
-    if (call_.natural)
-      modified_scores(i, block, keys);
-    else
-      masked_scores(i, block, keys);
-    hide_rows(block, first / kKeyGroup * kKeyGroup, first);
-    const int group_end = (block.row_end + kKeyGroup - 1) / kKeyGroup * kKeyGroup;
-    hide_rows(block, block.row_end, std::min(rows, group_end));
-  }
-}
-
-// Scaled form: raw scores, hidden ones -inf.
-template <class T>
-void Prefill<T>::masked_scores(int i, const GroupActivity& block, const KeyTile& keys) noexcept {
-  raw_scores(i, block, keys, block.masked ? nullptr : memory_.max);
-  if (block.masked) mask_scores(i, block);
-}
-
-// Natural form: scaled scores through the score mod, hidden ones -inf; a few rows at a time, so
-// that they are still in L1.
-template <class T>
-void Prefill<T>::modified_scores(int i, const GroupActivity& block, const KeyTile& keys) noexcept {
-  const ScoreTile scores{.data = memory_.scores,
-                         .row_step = kPanel * static_cast<ptrdiff_t>(sizeof(T)),
-                         .group_step = 0,
-                         .panel_step = kScorePanelStep * static_cast<ptrdiff_t>(sizeof(T))};
-  GroupActivity part = block;
-  for (int row = block.row_begin; row < block.row_end; row = part.row_end) {
-    part.row_begin = static_cast<int16_t>(row);
-    part.row_end = static_cast<int16_t>(std::min<int>(row + kModRows, block.row_end));
-    raw_scores(i, part, keys, nullptr);
-    if (score_runner_.has_value()) {
-      score_runner_->apply(scores, part.row_begin, part.row_end, memory_.max,
-                           memory_.activity[i].full ? nullptr : words(i));
-    } else {
-      mask_scores(i, part);
-    }
-  }
-}
-
-template <class T>
-void Prefill<T>::mask_scores(int i, const GroupActivity& block) noexcept {
-  functions_.mask_scores({.scores = memory_.scores + block.panel_begin * kScorePanelStep +
-                                    ptrdiff_t{block.row_begin} * kPanel,
-                          .rows = block.row_end - block.row_begin,
-                          .panels = block.panel_end - block.panel_begin,
-                          .first_lane = block.panel_begin * kPanel,
-                          .words = words(i) + block.row_begin,
-                          .max = memory_.max + block.panel_begin * kPanel});
-}
-
-template <class T>
-void Prefill<T>::raw_scores(int i, const GroupActivity& block, const KeyTile& keys,
-                            T* max) noexcept {
-  const T* const queries = memory_.queries + static_cast<size_t>(i) * memory_.query_size;
-  T* const scores =
-      memory_.scores + block.panel_begin * kScorePanelStep + ptrdiff_t{block.row_begin} * kPanel;
-  T* const lanes_max = max == nullptr ? nullptr : max + block.panel_begin * kPanel;
-  const int rows = block.row_end - block.row_begin, panels = block.panel_end - block.panel_begin;
-  if (call_.pairs) {
-    if constexpr (std::is_same_v<T, float>) {
-      call_.table->pairs->scores(
-          {.keys = static_cast<const uint32_t*>(keys.keys) + block.row_begin * keys.key_step,
-           .key_step = keys.key_step,
-           .rows = rows,
-           .dims = (call_.dims + 1) / 2,
-           .panels = panels,
-           .queries = reinterpret_cast<const uint32_t*>(queries) + block.panel_begin * kPanel,
-           .scores = scores,
-           .max = lanes_max,
-           .scaled = call_.natural,
-           .scale = static_cast<float>(scale_)});
-    }
-    return;
-  }
-  functions_.scores({.keys = static_cast<const T*>(keys.keys) + block.row_begin * keys.key_step,
-                     .key_step = keys.key_step,
-                     .rows = rows,
-                     .dims = call_.dims,
-                     .panels = panels,
-                     .queries = queries + block.panel_begin * kPanel,
-                     .scores = scores,
-                     .max = lanes_max,
-                     .scaled = call_.natural,
-                     .scale = scale_});
-}
-
-// Rows of a group that nobody sees and that were not computed, next to some
-// that were.
-template <class T>
-void Prefill<T>::hide_rows(const GroupActivity& group, int row_begin, int row_end) noexcept {
-  for (int panel = group.panel_begin; panel < group.panel_end && row_begin < row_end; ++panel) {
-    T* const scores = memory_.scores + panel * kScorePanelStep;
-    std::fill(scores + ptrdiff_t{row_begin} * kPanel, scores + ptrdiff_t{row_end} * kPanel,
-              kMinusInf<T>);
-  }
-}
-
-// What the score mod computes once per tile; without one, everything is visible to mask_scores.
-template <class T>
-void Prefill<T>::begin_mods(int i, int64_t key, int rows) noexcept {
-  if (!score_runner_.has_value()) {
-    if (memory_.activity[i].full) std::fill_n(words(i), rows, ~uint64_t{0});
-    return;
-  }
-  const QueryTile& tile = item_.tiles[i];
-  TileCoords at;
-  at.start[0] = tile.b;
-  at.start[1] = tile.h;
-  at.start[2] = tile.q_idx;
-  at.start[3] = key;
-  at.rows = rows;
-  at.lanes = tile.queries;
-  score_runner_->begin(at);
-}
-
 // Weights, the rescaling they ask for, and what they add to O, panel by panel.
 template <class T>
 void Prefill<T>::soften(int i, int rows, const KeyTile& keys) noexcept {
-  State<T>& state = current(i);
+  PrefillState<T>& state = current(i);
   for (int lane = 0; lane < item_.tiles[i].queries; ++lane) {
     T& most = memory_.raw_max[i][lane];
     most = memory_.max[lane] > most ? memory_.max[lane] : most;
@@ -471,7 +203,7 @@ template <class T>
 void Prefill<T>::end_split(int i) noexcept {
   if (live_[i] == 0) return;
   const int queries = item_.tiles[i].queries;
-  const State<T>& ended = current(i);
+  const PrefillState<T>& ended = current(i);
   for (int lane = 0; lane < queries; ++lane)
     if (needs_row_kernel(call_.natural, ended.m[lane], ended.l[lane]))
       slow_[i] |= uint64_t{1} << lane;
@@ -493,7 +225,7 @@ void Prefill<T>::end_split(int i) noexcept {
 template <class T>
 void Prefill<T>::finish(int i, TileFault& fault) noexcept {
   const QueryTile& tile = item_.tiles[i];
-  const State<T>& state = memory_.total[i];
+  const PrefillState<T>& state = memory_.total[i];
   const ForwardTensor& out = call_.out_rows;
   const auto out_size = static_cast<int64_t>(dtype_size(out.dtype));
   uint64_t slow =
@@ -524,10 +256,12 @@ void Prefill<T>::finish(int i, TileFault& fault) noexcept {
   }
 }
 
+namespace {
+
 template <class T>
 void run(const ForwardCall& call, const PrefillItem& item, void* scratch, TileFault& fault) {
   ScratchLayout layout(scratch);
-  Memory<T> memory(call, item.keys, item.tile_count, layout);
+  PrefillMemory<T> memory(call, item.keys, item.tile_count, layout);
   Prefill<T>(call, item, memory).run(fault);
 }
 
@@ -540,9 +274,9 @@ int query_tiles_per_item(int dims, int value_dims) {
 std::size_t prefill_scratch_bytes(const ForwardCall& call, int tile_count) {
   ScratchLayout layout(nullptr);
   if (call.f64)
-    Memory<double>(call, {}, tile_count, layout);
+    PrefillMemory<double>(call, {}, tile_count, layout);
   else
-    Memory<float>(call, {}, tile_count, layout);
+    PrefillMemory<float>(call, {}, tile_count, layout);
   return layout.bytes();
 }
 

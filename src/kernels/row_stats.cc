@@ -3,11 +3,9 @@
 
 #include <cmath>
 #include <limits>
-#include <type_traits>
 
 #include "kernels/attention_order.h"
-#include "kernels/decode_functions.h"
-#include "kernels/kernel_table.h"
+#include "kernels/typed_functions.h"
 
 namespace quire::kernels {
 
@@ -15,11 +13,7 @@ template <class T>
 void write_stats(const ForwardCall& call, const RowState<T>& state, int rows,
                  int64_t stat_offset) noexcept {
   constexpr T kInf = std::numeric_limits<T>::infinity();
-  T (*log)(T) noexcept;
-  if constexpr (std::is_same_v<T, double>)
-    log = call.table->decode_f64->log;
-  else
-    log = call.table->decode_f32->log;
+  T (*const log)(T) noexcept = decode_functions<T>(*call.table).log;
   T* const lse = call.lse == nullptr ? nullptr : static_cast<T*>(call.lse) + stat_offset;
   T* const most =
       call.max_scores == nullptr ? nullptr : static_cast<T*>(call.max_scores) + stat_offset;

@@ -14,33 +14,26 @@
 #include "formula/substitute.h"
 #include "mask/block_mask_data.h"
 #include "mask/picture.h"
+#include "mask/size_limits.h"
 #include "quire/error.h"
 #include "quire/evaluate.h"
 
 namespace quire::mask {
 namespace {
 
-constexpr std::int64_t kMostPosition = std::int64_t{1} << 40;  // beyond any sequence
 constexpr std::int64_t kMostEvaluated = std::int64_t{1} << 30;
 constexpr std::int64_t kStripRows = 64;  // a tile has as many: fewer would not cost less
 // Scores of one picture: about a second. Fewer rows of a cell are looked at if it would be more.
 constexpr std::int64_t kEvaluatedInAll = std::int64_t{1} << 27;
 constexpr std::int64_t kEvaluatedAtOnce = std::int64_t{1} << 22;  // a thread, 16 MiB
 
-void check_range(const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
-  if (value < least || value > most) {
-    throw Error(ErrorKind::value,
-                fmt::format("[draw] {} must be in {}..{}; got {}", name, least, most, value));
-  }
-}
-
 void check_sizes(std::int64_t q_len, std::int64_t kv_len, std::int64_t most,
                  const DrawOptions& options) {
-  check_range("q_len", q_len, 1, most);
-  check_range("kv_len", kv_len, 1, most);
-  check_range("q_begin", options.q_begin, 0, kMostPosition);
-  check_range("batch", options.batch, 1, kMostPosition);
-  check_range("heads", options.heads, 1, kMostPosition);
+  check_size("draw", "q_len", q_len, 1, most);
+  check_size("draw", "kv_len", kv_len, 1, most);
+  check_size("draw", "q_begin", options.q_begin, 0, kMostPosition);
+  check_size("draw", "batch", options.batch, 1, kMostPosition);
+  check_size("draw", "heads", options.heads, 1, kMostPosition);
   const auto check_index = [](const char* name, std::int64_t index, std::int64_t size) {
     if (index < 0 || index >= size)
       throw Error(ErrorKind::index,

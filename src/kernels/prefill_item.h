@@ -1,0 +1,85 @@
+// Prefill: one item of the prefill kernel under way. prefill.cc has the loop over tiles of keys,
+// what is visible, and the states of splits; prefill_scores.cc the scores of a tile with masks and
+// mods. Kernels layer.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+
+#include "kernels/prefill_memory.h"
+#include "kernels/tile_runner.h"
+#include "kernels/typed_functions.h"
+
+namespace quire::kernels {
+
+template <class T>
+inline constexpr T kMinusInf = -std::numeric_limits<T>::infinity();
+
+template <class T>
+class Prefill {
+ public:
+  Prefill(const ForwardCall& call, const PrefillItem& item, PrefillMemory<T>& memory)
+      : call_(call),
+        item_(item),
+        memory_(memory),
+        functions_(forward_functions<T>(*call.table)),
+        scale_(static_cast<T>(call.scale)),
+        columns_(static_cast<int>(whole_panels(call.value_dims))) {
+    const TileFunctions& functions = call.f64 ? *call.table->tile_f64 : *call.table->tile_f32;
+    if (call.prefill.score != nullptr)
+      score_runner_.emplace(*call.prefill.score, functions, memory.score_scratch);
+    if (call.prefill.mask != nullptr)
+      mask_runner_.emplace(*call.prefill.mask, functions, memory.mask_scratch);
+  }
+
+  void run(TileFault& fault) noexcept {
+    for (int i = 0; i < item_.tile_count; ++i) reset(memory_.total[i], i);
+    for (int64_t begin = 0; begin < item_.keys.length; begin += kSplitKeys) {
+      const int64_t end = std::min<int64_t>(begin + kSplitKeys, item_.keys.length);
+      for (int i = 0; i < item_.tile_count; ++i) live_[i] = 0;
+      for (int64_t key = begin; key < end; key += kTileKeys)
+        run_tile(key, static_cast<int>(std::min<int64_t>(kTileKeys, end - key)));
+      for (int i = 0; i < item_.tile_count; ++i) end_split(i);
+    }
+    for (int i = 0; i < item_.tile_count; ++i) finish(i, fault);
+    for (const std::optional<TileRunner>* runner : {&score_runner_, &mask_runner_})
+      if (runner->has_value() && (*runner)->fault().before(fault)) fault = (*runner)->fault();
+  }
+
+ private:
+  static int panels_of(const QueryTile& tile) { return (tile.queries + kPanel - 1) / kPanel; }
+  PrefillState<T>& current(int i) { return seen_[i] ? memory_.split[i] : memory_.total[i]; }
+  uint64_t* words(int i) { return memory_.words + ptrdiff_t{i} * kTileKeys; }
+
+  void reset(PrefillState<T>& state, int i) noexcept;
+  void run_tile(int64_t key, int rows) noexcept;
+  void find_visible(int i, int64_t key, int rows) noexcept;
+  const bool* wanted_rows(int64_t key, int rows) noexcept;
+  void load_queries(int i) noexcept;
+  void compute_scores(int i, int64_t key, int rows, const KeyTile& keys) noexcept;
+  void raw_scores(int i, const GroupActivity& block, const KeyTile& keys, T* max) noexcept;
+  void begin_mods(int i, int64_t key, int rows) noexcept;
+  void masked_scores(int i, const GroupActivity& block, const KeyTile& keys) noexcept;
+  void modified_scores(int i, const GroupActivity& block, const KeyTile& keys) noexcept;
+  void mask_scores(int i, const GroupActivity& block) noexcept;
+  void hide_rows(const GroupActivity& group, int row_begin, int row_end) noexcept;
+  void soften(int i, int rows, const KeyTile& keys) noexcept;
+  void accumulate(int i, int panel, int rows, const KeyTile& keys) noexcept;
+  void end_split(int i) noexcept;
+  void finish(int i, TileFault& fault) noexcept;
+
+  const ForwardCall& call_;
+  const PrefillItem& item_;
+  PrefillMemory<T>& memory_;
+  const ForwardFunctions<T>& functions_;
+  std::optional<TileRunner> score_runner_, mask_runner_;
+  T scale_;
+  int columns_;
+  bool loaded_[kMaxQueryTiles] = {};    // queries are transposed
+  bool seen_[kMaxQueryTiles] = {};      // `total` holds a split
+  uint32_t live_[kMaxQueryTiles] = {};  // panels that saw a key in this split
+  uint64_t slow_[kMaxQueryTiles] = {};  // rows for the row kernel
+};
+
+}  // namespace quire::kernels

@@ -1,0 +1,28 @@
+// The tables of primitives for a compute type, float or double, as code that is a template over it
+// asks for them. Kernels layer.
+#pragma once
+#include <type_traits>
+
+#include "kernels/decode_functions.h"
+#include "kernels/forward_functions.h"
+#include "kernels/kernel_table.h"
+
+namespace quire::kernels {
+
+template <class T>
+const ForwardFunctions<T>& forward_functions(const KernelTable& table) noexcept {
+  if constexpr (std::is_same_v<T, double>)
+    return *table.forward_f64;
+  else
+    return *table.forward_f32;
+}
+
+template <class T>
+const DecodeFunctions<T>& decode_functions(const KernelTable& table) noexcept {
+  if constexpr (std::is_same_v<T, double>)
+    return *table.decode_f64;
+  else
+    return *table.decode_f32;
+}
+
+}  // namespace quire::kernels
