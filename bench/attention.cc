@@ -2,8 +2,9 @@
 // (prefill), or of the time a plain read of keys and values takes (decode). The peak is timed
 // before and after every repetition, on as many threads; the share is the median.
 //
-//   attention [group ...] [--threads N] [--repetitions N] [--json]     groups: prefill causal dims
-//   strided bf16 mods masks decode rows tiny scaling
+//   attention [group ...] [--only TEXT] [--threads N] [--repetitions N] [--json]
+//   groups: prefill causal dims strided bf16 mods masks decode rows tiny scaling
+//   --only TEXT: of these, the rows whose name holds the text
 //
 // QUIRE_ISA=avx2 attention prefill: the share is that of the ISA's own peak.
 #include <fmt/format.h>
@@ -29,6 +30,7 @@ struct Settings {
   int repetitions = 9;
   bool json = false;
   std::vector<std::string> groups;
+  std::string only;
 };
 
 struct Row {
@@ -246,6 +248,8 @@ Settings settings_of(int argc, char** argv) {
       settings.json = true;
     else if (word == "--threads" && i + 1 < argc)
       settings.threads = std::atoi(argv[++i]);
+    else if (word == "--only" && i + 1 < argc)
+      settings.only = argv[++i];
     else if (word == "--repetitions" && i + 1 < argc)
       settings.repetitions = std::max(1, std::atoi(argv[++i]));
     else if (word.rfind("--", 0) != 0)  // options of the other benchmarks mean nothing here
@@ -269,7 +273,7 @@ int run(int argc, char** argv) {
     const bool wanted = settings.groups.empty() ||
                         std::find(settings.groups.begin(), settings.groups.end(), entry.group) !=
                             settings.groups.end();
-    if (wanted)
+    if (wanted && entry.problem.name().find(settings.only) != std::string::npos)
       print(measure(entry.problem, entry.group, entry.of_stream, settings), settings.json);
   }
   const bool scaling =

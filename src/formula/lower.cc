@@ -287,12 +287,29 @@ LowId Lowering::lower_unary(NodeId id) {
 LowId Lowering::lower_binary(NodeId id) {
   const Node& node = (*graph_)[id];
   const LowId a = value(graph_->arg(id, 0)), b = value(graph_->arg(id, 1));
-  if (node.type == ValueType::kFloat) return low_.add_op(float_op(node.op), TileType::kFloat, a, b);
+  if (node.type == ValueType::kFloat) {
+    const LowId softcap = node.op == Op::kMul ? lower_softcap(a, b) : kNoLow;
+    return softcap != kNoLow ? softcap : low_.add_op(float_op(node.op), TileType::kFloat, a, b);
+  }
   if (node.type == ValueType::kInt) return lower_int_binary(id);
   const TileOp op = node.op == Op::kAnd  ? TileOp::kAndM
                     : node.op == Op::kOr ? TileOp::kOrM
                                          : TileOp::kXorM;
   return low_.add_op(op, TileType::kMask, a, b);
+}
+
+// cap * tanh(x / cap), for any two uniform factors: one pass over the elements, not three.
+LowId Lowering::lower_softcap(LowId a, LowId b) {
+  if (options_.node_by_node || options_.precision == Precision::kF64) return kNoLow;
+  if (low_[a].op == TileOp::kTanhF) std::swap(a, b);
+  const LowNode& tanh = low_[b];
+  if (low_[a].value_class != TileClass::kUniform || tanh.op != TileOp::kTanhF || tanh.is_score)
+    return kNoLow;
+  const LowNode& ratio = low_[tanh.a];
+  if (ratio.op != TileOp::kDivF || low_[ratio.a].value_class != TileClass::kElement ||
+      low_[ratio.b].value_class != TileClass::kUniform)
+    return kNoLow;
+  return low_.add_op(TileOp::kSoftcapF, TileType::kFloat, ratio.a, ratio.b, a);
 }
 
 LowId Lowering::lower_int_binary(NodeId id) {

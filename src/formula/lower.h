@@ -28,6 +28,7 @@ class Lowering {
   LowId lower_cast(NodeId id);
   LowId lower_unary(NodeId id);
   LowId lower_binary(NodeId id);
+  LowId lower_softcap(LowId a, LowId b);
   LowId lower_int_binary(NodeId id);
   LowId lower_compare(NodeId id);
   LowId lower_where(NodeId id);

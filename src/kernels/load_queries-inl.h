@@ -14,13 +14,9 @@ template <class T>
 HWY_INLINE void transpose_panel(const T* from, ptrdiff_t step, int columns, T* HWY_RESTRICT out) {
   int c = 0;
 #if HWY_TARGET != HWY_SCALAR
-  if constexpr (std::is_same_v<T, float>) {
-    for (; c + 4 <= columns; c += 4)
-      for (ptrdiff_t lane = 0; lane < kPanel; lane += static_cast<ptrdiff_t>(kLanes))
-        transpose_4(from + lane * step + c, step,
-                    reinterpret_cast<char*>(out + c * kQueryTile + lane),
-                    kQueryTile * sizeof(float));
-  }
+  if constexpr (std::is_same_v<T, float>)
+    c = static_cast<int>(transpose_columns(from, step, columns, reinterpret_cast<char*>(out),
+                                           kQueryTile * sizeof(float)));
 #endif
   for (; c < columns; ++c)
     for (ptrdiff_t lane = 0; lane < kPanel; ++lane)

@@ -1,6 +1,7 @@
 // Float operations of tile programs: f32 on vectors through kernels/math, f64 lane by lane through
 // libm (no target for its speed, and its bits may depend on the libm). Kernels layer.
 #pragma once
+#include "kernels/math/divide-inl.h"
 #include "kernels/math/erf-inl.h"
 #include "kernels/math/exp-inl.h"
 #include "kernels/math/expm1-inl.h"
@@ -53,17 +54,11 @@ struct ModLane {
   }
 };
 
-// What has no function of its own.
-HWY_INLINE V add(V a, V b) { return hn::Add(a, b); }
-HWY_INLINE double add(double a, double b) { return a + b; }
-HWY_INLINE V sub(V a, V b) { return hn::Sub(a, b); }
-HWY_INLINE double sub(double a, double b) { return a - b; }
-HWY_INLINE V mul(V a, V b) { return hn::Mul(a, b); }
-HWY_INLINE double mul(double a, double b) { return a * b; }
-HWY_INLINE V div(V a, V b) { return hn::Div(a, b); }
-HWY_INLINE double div(double a, double b) { return a / b; }
-
 // The f64 twins of kernels/math, one number at a time.
+HWY_INLINE double add(double a, double b) { return a + b; }
+HWY_INLINE double sub(double a, double b) { return a - b; }
+HWY_INLINE double mul(double a, double b) { return a * b; }
+HWY_INLINE double div(double a, double b) { return a / b; }
 HWY_INLINE double neg(double a) { return -a; }
 HWY_INLINE double abs(double a) { return std::fabs(a); }
 HWY_INLINE double sign(double a) { return a > 0 ? 1 : a < 0 ? -1 : a + 0.0; }
@@ -149,6 +144,80 @@ QUIRE_BINARY_FUNCTOR(FloatMin, minimum)
 QUIRE_BINARY_FUNCTOR(FloatMax, maximum)
 #undef QUIRE_UNARY_FUNCTOR
 #undef QUIRE_BINARY_FUNCTOR
+
+// f32 -> f32 with an operation that holds numbers.
+template <TileFinish kFinish, class Operation>
+HWY_INLINE void float_map(const TileArgs& args, const Operation& operation) {
+  for (int panel = 0; panel < args.panels; ++panel) {
+    PanelCursor at(args, panel);
+    Finish<kFinish> finish(args, panel);
+    int64_t r = 0;
+    for (; r + 2 <= at.rows; r += 2) {
+      PanelCursor next = at;
+      next.next();
+      QUIRE_UNROLL for (size_t v = 0; v < kPanelVectors; ++v) {
+        const VectorPair y =
+            operation(VectorPair{PerLane::vector(at.a, v), PerLane::vector(next.a, v)});
+        finish.store(at, v, y.a);
+        finish.store(next, v, y.b);
+      }
+      at.next();
+      at.next();
+    }
+    if (r < at.rows)
+      QUIRE_UNROLL for (size_t v = 0; v < kPanelVectors; ++v)
+          finish.store(at, v, operation(PerLane::vector(at.a, v)));
+    finish.done(args, panel);
+  }
+}
+// x / divisor, and of that cap * tanh.
+template <class Divisor>
+struct Quotient {
+  Divisor divisor;
+  template <class X>
+  HWY_INLINE X operator()(const X& x) const {
+    return divisor.quotient(x);
+  }
+};
+template <class Divisor>
+struct CappedQuotient {
+  Divisor divisor;
+  V cap;
+  template <class X>
+  HWY_INLINE X operator()(const X& x) const {
+    return mul(cap, tanh(divisor.quotient(x)));
+  }
+};
+// a / b with one b for all elements, or one per row.
+template <TileFinish kFinish>
+void float_divide(const TileArgs& args) noexcept {
+  if (args.b_row != 0) return float_binary<FloatDiv, PerLane, PerRow, kFinish>(args);
+  const float b = *reinterpret_cast<const float*>(args.b);
+  switch (corrections_for(b)) {
+    case 1:
+      return float_map<kFinish>(args, Quotient<CorrectedDivisor<1>>{CorrectedDivisor<1>(b)});
+    case 2:
+      return float_map<kFinish>(args, Quotient<CorrectedDivisor<2>>{CorrectedDivisor<2>(b)});
+    default:
+      return float_map<kFinish>(args, Quotient<PlainDivisor>{PlainDivisor(b)});
+  }
+}
+// c * tanh(a / b) with one b and one c for all elements.
+template <TileFinish kFinish>
+void float_softcap(const TileArgs& args) noexcept {
+  const float b = *reinterpret_cast<const float*>(args.b);
+  const V cap = hn::Set(kF32, *reinterpret_cast<const float*>(args.c));
+  switch (corrections_for(b)) {
+    case 1:
+      return float_map<kFinish>(args,
+                                CappedQuotient<CorrectedDivisor<1>>{CorrectedDivisor<1>(b), cap});
+    case 2:
+      return float_map<kFinish>(args,
+                                CappedQuotient<CorrectedDivisor<2>>{CorrectedDivisor<2>(b), cap});
+    default:
+      return float_map<kFinish>(args, CappedQuotient<PlainDivisor>{PlainDivisor(b), cap});
+  }
+}
 
 // The last instruction of an f64 program.
 template <class A, TileFinish kFinish>

@@ -65,6 +65,10 @@ HWY_INLINE void strided_panel(const void* data, int64_t start, int64_t step, siz
     result[j] = j < valid ? element<T, E>(data, start + static_cast<int64_t>(j) * step) : T{0};
 }
 
+// Sixteen rows of a large buffer are sixteen streams, more than the hardware follows. 64 columns on
+// is in the next chunk of rows: a bias[q_idx, kv_idx] costs 20 % of attention, without 33 %.
+constexpr ptrdiff_t kAheadColumns = 64;
+
 // As many rows as come in fours, of full panels, where the *rows* are contiguous in memory:
 // bias[q_idx, kv_idx] with queries across the lanes. Returns how many it did.
 template <class T, class E>
@@ -72,18 +76,12 @@ HWY_INLINE int64_t transposed_rows([[maybe_unused]] const E* from,
                                    [[maybe_unused]] const TileArgs& args,
                                    [[maybe_unused]] const PanelCursor& at,
                                    [[maybe_unused]] size_t valid) {
-  int64_t r = 0;
 #if HWY_TARGET != HWY_SCALAR
-  if constexpr (std::is_same_v<T, float> && std::is_same_v<E, float>) {
-    if (args.row_step != 1 || valid != kPanelLanes) return 0;
-    for (; r + 4 <= at.rows; r += 4)
-      for (size_t v = 0; v < kPanelVectors; ++v)
-        transpose_4(from + r + static_cast<ptrdiff_t>(v * kLanes) * args.lane_step, args.lane_step,
-                    at.out + r * at.out_row + static_cast<ptrdiff_t>(v * kLanes * sizeof(float)),
-                    at.out_row);
-  }
+  if constexpr (std::is_same_v<T, float> && std::is_same_v<E, float>)
+    if (args.row_step == 1 && valid == kPanelLanes)
+      return transpose_columns(from, args.lane_step, at.rows, at.out, at.out_row, kAheadColumns);
 #endif
-  return r;
+  return 0;
 }
 
 template <class T, class E>

@@ -75,6 +75,7 @@ enum class TileOp : uint8_t {
   kPowF,
   kMinF,
   kMaxF,
+  kSoftcapF,  // c * tanh(a / b) in one pass; b and c are uniform, a is per element
   // int32
   kNegI,
   kAbsI,
@@ -187,6 +188,7 @@ constexpr bool finishes(TileOp op) {
     case TileOp::kDivF:
     case TileOp::kMinF:
     case TileOp::kMaxF:
+    case TileOp::kSoftcapF:
     case TileOp::kSelectF:
       return true;
     default:

@@ -67,6 +67,12 @@ struct TableBuilder {
     }
   }
 
+  template <TileFinish kFinish>
+  constexpr void divisions_by_uniform() {
+    set(TileOp::kDivF, TileAccess::kVectorBroadcast, kFinish, &float_divide<kFinish>);
+    set(TileOp::kSoftcapF, TileAccess::kVectorBroadcast, kFinish, &float_softcap<kFinish>);
+  }
+
   template <class T>
   constexpr void floats();
   template <class T>
@@ -136,6 +142,11 @@ constexpr void TableBuilder::floats() {
   float_op2<T, TileOp::kSubF, FloatSub>();
   float_op2<T, TileOp::kMulF, FloatMul>();
   float_op2<T, TileOp::kDivF, FloatDiv>();
+  if constexpr (std::is_same_v<T, float>) {
+    divisions_by_uniform<TileFinish::kStore>();
+    divisions_by_uniform<TileFinish::kScore>();
+    divisions_by_uniform<TileFinish::kMaskedScore>();
+  }
   float_op2<T, TileOp::kPowF, FloatPow>();
   float_op2<T, TileOp::kMinF, FloatMin>();
   float_op2<T, TileOp::kMaxF, FloatMax>();

@@ -336,18 +336,20 @@ void ForwardPlan::prefetch(const ForwardTensors& tensors, std::size_t i) const {
   constexpr std::int64_t kMostBytes = 16384;
   if (i >= tasks_.size()) return;
   const Task& task = tasks_[i];
-  const auto ask = [&](const ConstTensorView& view, std::int64_t head) {
+  const auto ask = [&](const auto& view, std::int64_t head, auto is_written) {
     const auto size = static_cast<std::int64_t>(dtype_size(view.dtype()));
     const std::int64_t bytes = view.dim(2) * view.strides()[2] * size;
     if (bytes > kMostBytes || view.strides()[3] != 1) return;
     const std::int64_t b = view.dim(0) == 1 ? 0 : task.b;
     const char* at = static_cast<const char*>(view.data()) +
                      (b * view.strides()[0] + head * view.strides()[1]) * size;
-    for (std::int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(at + line, 0, 2);
+    for (std::int64_t line = 0; line < bytes; line += 64)
+      __builtin_prefetch(at + line, decltype(is_written)::value, 2);
   };
-  ask(tensors.q, task.kv_head * group());
-  ask(tensors.k, task.kv_head);
-  ask(tensors.v, task.kv_head);
+  ask(tensors.q, task.kv_head * group(), std::false_type());
+  ask(tensors.k, task.kv_head, std::false_type());
+  ask(tensors.v, task.kv_head, std::false_type());
+  ask(tensors.out, task.kv_head * group(), std::true_type());
 }
 
 void ForwardPlan::run(const ForwardTensors& tensors) {

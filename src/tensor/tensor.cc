@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "quire/error.h"
+#include "runtime/huge_pages.h"
 #include "tensor/convert.h"
 
 namespace quire {
@@ -28,14 +29,22 @@ size_t byte_count(const Shape& shape, DType dtype) {
   return static_cast<size_t>(count * size);
 }
 
-// Whole cache lines and at least one, so that every tensor has an address of its own.
+std::shared_ptr<void> allocate_aligned(size_t bytes, size_t alignment) {
+  const auto release = [alignment](void* memory) {
+    ::operator delete(memory, std::align_val_t{alignment});
+  };
+  return {::operator new(bytes, std::align_val_t{alignment}), release};
+}
+
+// Whole cache lines and at least one, so that every tensor has an address of its own. Large ones in
+// large pages: attention walks through many sequences at once, and each has a page of its own.
 std::shared_ptr<void> allocate(size_t bytes) {
   const size_t rounded =
       bytes == 0 ? kAlignment : (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  const auto release = [](void* memory) {
-    ::operator delete(memory, std::align_val_t{kAlignment});
-  };
-  return {::operator new(rounded, std::align_val_t{kAlignment}), release};
+  if (rounded < 2 * kHugePageBytes) return allocate_aligned(rounded, kAlignment);
+  std::shared_ptr<void> memory = allocate_aligned(rounded, kHugePageBytes);
+  advise_huge_pages(memory.get(), rounded);
+  return memory;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The sign bit: abs, neg, sign. All exact, for NaN too. Kernels layer.
+// The sign bit: abs, neg, copy_sign, sign. All exact, for NaN too. Kernels layer.
 #pragma once
 #include "kernels/simd-inl.h"
 
@@ -7,6 +7,8 @@ namespace quire::kernels::QUIRE_ISA_NS {
 
 HWY_INLINE V abs(V x) { return hn::Abs(x); }
 HWY_INLINE V neg(V x) { return hn::Neg(x); }
+// size with the sign of x; size is not negative.
+HWY_INLINE V copy_sign(V size, V x) { return hn::CopySignToAbs(size, x); }
 
 // -1, +0 or 1; +0 for zeros of both signs; NaN stays NaN.
 HWY_INLINE V sign(V x) {
