@@ -31,4 +31,9 @@ int tiles_per_item(std::int64_t tiles, int most, std::int64_t threads);
 /// splits, 2 threads: 8. 1 pair, 3 splits: 3.
 std::int64_t split_items(std::int64_t pairs, std::int64_t splits, std::int64_t threads);
 
+/// How many tasks a thread takes at once, `work` being the keys of the largest: short ones lie side
+/// by side in memory and are best done in a row. 4,096 tasks of 16 keys, 2 threads: 128. 4,096 of
+/// 8,192 keys: 1. 100 of 16: 3.
+std::int64_t tasks_at_once(std::int64_t tasks, std::int64_t work, std::int64_t threads);
+
 }  // namespace quire::plan

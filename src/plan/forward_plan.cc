@@ -152,6 +152,9 @@ void ForwardPlan::make_prefill_tasks(std::int64_t threads) {
   std::sort(tasks_.begin(), tasks_.end(), [](const Task& x, const Task& y) {
     return std::tie(y.work, x.b, x.kv_head, x.first) < std::tie(x.work, y.b, y.kv_head, y.first);
   });
+  if (!tasks_.empty())
+    tasks_at_once_ =
+        tasks_at_once(static_cast<std::int64_t>(tasks_.size()), tasks_[0].work, threads);
 }
 
 void ForwardPlan::make_decode_tasks(std::int64_t threads) {
@@ -352,16 +355,24 @@ void ForwardPlan::prefetch(const ForwardTensors& tensors, std::size_t i) const {
   ask(tensors.out, task.kv_head * group(), std::true_type());
 }
 
+void ForwardPlan::run_task(const kernels::ForwardCall& call, const ForwardTensors& tensors,
+                           std::size_t i, std::size_t worker) {
+  prefetch(tensors, i + 2 * (tasks_at_once_ > 1 ? 1 : faults_.size()));
+  if (kernel_ == Kernel::kPrefill)
+    run_prefill(call, tensors, tasks_[i], worker);
+  else
+    run_decode(call, tensors, tasks_[i], worker);
+}
+
 void ForwardPlan::run(const ForwardTensors& tensors) {
   const kernels::ForwardCall call = make_call(tensors);
   std::fill(faults_.begin(), faults_.end(), kernels::TileFault());
-  request_.executor->run(tasks_.size(), [&](std::size_t i, std::size_t worker) {
+  const auto at_once = static_cast<std::size_t>(tasks_at_once_);
+  const std::size_t claims = (tasks_.size() + at_once - 1) / at_once;
+  request_.executor->run(claims, [&](std::size_t claim, std::size_t worker) {
     const FloatEnv float_env;
-    prefetch(tensors, i + 2 * faults_.size());
-    if (kernel_ == Kernel::kPrefill)
-      run_prefill(call, tensors, tasks_[i], worker);
-    else
-      run_decode(call, tensors, tasks_[i], worker);
+    const std::size_t end = std::min((claim + 1) * at_once, tasks_.size());
+    for (std::size_t i = claim * at_once; i < end; ++i) run_task(call, tensors, i, worker);
   });
   if (!merges_.empty()) {
     request_.executor->run(merges_.size(), [&](std::size_t i, std::size_t worker) {

@@ -90,6 +90,8 @@ class ForwardPlan {
                   std::size_t worker);
   void run_merge(const kernels::ForwardCall& call, const ForwardTensors& tensors, const Task& task,
                  std::size_t worker);
+  void run_task(const kernels::ForwardCall& call, const ForwardTensors& tensors, std::size_t i,
+                std::size_t worker);
   void prefetch(const ForwardTensors& tensors, std::size_t task) const;
   void fill_rows(const ForwardTensors& tensors, const Task& task, kernels::QueryRow* rows) const;
   void* scratch(std::size_t worker);
@@ -99,6 +101,7 @@ class ForwardPlan {
   bool is_f64_ = false, pairs_ = false, natural_ = false;
   Kernel kernel_;
   int tiles_per_item_ = 1;
+  std::int64_t tasks_at_once_ = 1;
   std::optional<MaskRuns> mask_runs_;
   std::optional<Formula> mask_formula_;  // simplified
   std::optional<kernels::TileProgram> prefill_score_, prefill_mask_, decode_score_, decode_mask_;
