@@ -41,6 +41,13 @@ class QUIRE_API Formula {
   ValueType type() const;
   /// The buffers it reads, in the order of first use.
   std::vector<Buffer> buffers() const;
+  /// The same, under the names to_string() writes them with: their own, except where two share one
+  /// or the language does not allow it.
+  NamedBuffers named_buffers() const;
+  /// The same formula over other buffers: one for each of buffers(), in that order, of the same
+  /// dtype and rank. Costs a copy of the graph, no parsing. Throws Error for buffers that do not
+  /// fit.
+  Formula with_buffers(std::vector<Buffer> buffers) const;
   /// Number of different values in it.
   std::size_t size() const;
 
@@ -51,6 +58,9 @@ class QUIRE_API Formula {
   friend QUIRE_API bool operator==(const Formula& a, const Formula& b);
 
  private:
+  Formula(std::shared_ptr<const formula::Graph> graph, std::int32_t root)
+      : graph_(std::move(graph)), root_(root) {}
+
   std::shared_ptr<const formula::Graph> graph_;
   std::int32_t root_;
 };

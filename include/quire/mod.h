@@ -1,6 +1,7 @@
 // ScoreMod and MaskMod: the two rules a user gives to attention, written as a generic lambda, as
 // text, or taken from the library. Public; formula layer.
 #pragma once
+#include <array>
 #include <concepts>
 #include <string>
 #include <string_view>
@@ -18,6 +19,9 @@ struct ModArguments {
 };
 /// The arguments of a mod in a graph of their own.
 QUIRE_API ModArguments mod_arguments();
+/// A formula as part of another: its value where score, b, h, q_idx and kv_idx (in this order) are
+/// these, recorded in their graph. Throws Error for a float in the place of an index.
+QUIRE_API ExprBase apply(const Formula& formula, const std::array<ExprBase, 5>& arguments);
 
 template <class F>
 concept ScoreModFunction =

@@ -1,13 +1,15 @@
 // Captured buffers. Layer: formula.
 #include "quire/buffer.h"
 
+#include <utility>
+
 #include "quire/error.h"
 
 namespace quire {
 
 struct Buffer::Data {
-  Tensor owner;          // empty when borrowed or declared
-  ConstTensorView view;  // empty when declared
+  std::shared_ptr<const void> owner;  // null when borrowed or declared
+  ConstTensorView view;               // empty when declared
   DType dtype;
   Shape shape;
   bool has_data;
@@ -24,21 +26,26 @@ Buffer::Buffer(std::shared_ptr<const Data> data, BufferOptions options)
 }
 
 Buffer::Buffer(Tensor tensor, BufferOptions options)
-    : Buffer(std::make_shared<const Data>(
-                 Data{tensor, tensor.view(), tensor.view().dtype(), tensor.view().shape(), true}),
+    : Buffer(std::make_shared<const Data>(Data{std::make_shared<const Tensor>(tensor),
+                                               std::as_const(tensor).view(), tensor.dtype(),
+                                               tensor.shape(), true}),
              std::move(options)) {}
 
 Buffer Buffer::borrow(ConstTensorView view, BufferOptions options) {
+  return share(view, nullptr, std::move(options));
+}
+
+Buffer Buffer::share(ConstTensorView view, std::shared_ptr<const void> owner,
+                     BufferOptions options) {
   return Buffer(
-      std::make_shared<const Data>(Data{Tensor(), view, view.dtype(), view.shape(), true}),
+      std::make_shared<const Data>(Data{std::move(owner), view, view.dtype(), view.shape(), true}),
       std::move(options));
 }
 
 Buffer Buffer::declare(DType dtype, const Shape& shape, BufferOptions options) {
   element_count(shape);  // throws for a shape no tensor can have
-  return Buffer(
-      std::make_shared<const Data>(Data{Tensor(), ConstTensorView(), dtype, shape, false}),
-      std::move(options));
+  return Buffer(std::make_shared<const Data>(Data{nullptr, ConstTensorView(), dtype, shape, false}),
+                std::move(options));
 }
 
 Buffer Buffer::renamed(std::string name) const {

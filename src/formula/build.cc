@@ -265,16 +265,20 @@ NodeId make_sum(Graph& graph, const Buffer& buffer, std::span<const NodeId> indi
                    ids);
 }
 
-NodeId make_dot(Graph& graph, const Buffer& a, std::span<const NodeId> a_indices, const Buffer& b,
-                std::span<const NodeId> b_indices) {
-  const auto left_a = trailing_shape(Op::kDot, a, a_indices.size());
-  const auto left_b = trailing_shape(Op::kDot, b, b_indices.size());
+void check_dot(const Buffer& a, std::size_t a_indices, const Buffer& b, std::size_t b_indices) {
+  const auto left_a = trailing_shape(Op::kDot, a, a_indices);
+  const auto left_b = trailing_shape(Op::kDot, b, b_indices);
   if (!std::equal(left_a.begin(), left_a.end(), left_b.begin(), left_b.end())) {
     throw Error(
         ErrorKind::value,
         fmt::format("[formula] 'dot' needs equal shapes; '{}' leaves {} and '{}' leaves {}",
                     a.name(), to_string(Shape(left_a)), b.name(), to_string(Shape(left_b))));
   }
+}
+
+NodeId make_dot(Graph& graph, const Buffer& a, std::span<const NodeId> a_indices, const Buffer& b,
+                std::span<const NodeId> b_indices) {
+  check_dot(a, a_indices.size(), b, b_indices.size());
   auto ids = int_indices(graph, a, a_indices);
   const auto more = int_indices(graph, b, b_indices);
   ids.insert(ids.end(), more.begin(), more.end());

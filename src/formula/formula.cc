@@ -1,6 +1,8 @@
 // Formula, ScoreMod and MaskMod: immutable values over compact graphs. Layer: formula.
 #include "quire/formula.h"
 
+#include <fmt/format.h>
+
 #include <bit>
 
 #include "formula/build.h"
@@ -74,6 +76,35 @@ std::size_t Formula::size() const { return graph_->size(); }
 
 std::vector<Buffer> Formula::buffers() const {
   return {graph_->buffers().begin(), graph_->buffers().end()};
+}
+
+NamedBuffers Formula::named_buffers() const { return formula::printed_names(*graph_); }
+
+Formula Formula::with_buffers(std::vector<Buffer> buffers) const {
+  const auto old = graph_->buffers();
+  if (buffers.size() != old.size()) {
+    throw Error(ErrorKind::value, fmt::format("[with_buffers] the formula reads {} buffers; got {}",
+                                              old.size(), buffers.size()));
+  }
+  for (std::size_t i = 0; i < old.size(); ++i) {
+    const Buffer &was = old[i], &is = buffers[i];
+    if (is.dtype() != was.dtype() || is.shape().rank() != was.shape().rank()) {
+      throw Error(is.dtype() != was.dtype() ? ErrorKind::type : ErrorKind::value,
+                  fmt::format("[with_buffers] buffer '{}' must be {} of rank {}; got {} of rank {}",
+                              was.name(), dtype_name(was.dtype()), was.shape().rank(),
+                              dtype_name(is.dtype()), is.shape().rank()));
+    }
+  }
+  for (NodeId id = 0; id < static_cast<NodeId>(graph_->size()); ++id) {
+    const formula::Node& node = (*graph_)[id];
+    if (node.op != Op::kDot) continue;
+    const auto at = [&](int i) { return static_cast<std::size_t>(node.buffers[i]); };
+    formula::check_dot(buffers[at(0)], node.split, buffers[at(1)],
+                       std::size_t{node.arg_count} - node.split);
+  }
+  auto own = std::make_shared<Graph>(*graph_);
+  own->replace_buffers(std::move(buffers));
+  return Formula(std::move(own), root_);
 }
 
 bool operator==(const Formula& a, const Formula& b) {

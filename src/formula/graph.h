@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "quire/buffer.h"
@@ -43,6 +44,9 @@ class Graph {
 
   /// The index of a captured buffer in this graph; the same buffer (by identity) is stored once.
   std::int32_t add_buffer(const Buffer& buffer);
+
+  /// Other buffers in the places of those that are there: as many, of the same dtypes and ranks.
+  void replace_buffers(std::vector<Buffer> buffers) { buffers_ = std::move(buffers); }
 
   std::size_t size() const { return nodes_.size(); }
   const Node& operator[](NodeId id) const { return nodes_[static_cast<std::size_t>(id)]; }

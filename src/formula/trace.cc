@@ -1,4 +1,5 @@
 // The recording half of expr.h: expressions become nodes of a shared graph. Layer: formula.
+#include <array>
 #include <bit>
 #include <cmath>
 
@@ -106,6 +107,29 @@ ExprBase dot(const Buffer& a, const std::vector<ExprBase>& a_indices, const Buff
   if (!graph) graph = graph_of(b_indices);
   if (!graph) graph = std::make_shared<Graph>();
   return {graph, make_dot(*graph, a, nodes_in(graph, a_indices), b, nodes_in(graph, b_indices))};
+}
+
+ExprBase apply(const Formula& formula, const std::array<ExprBase, 5>& arguments) {
+  const auto& [score, b, h, q_idx, kv_idx] = arguments;
+  const GraphPtr graph = graph_of(score, b, h, q_idx, kv_idx);
+  const Graph& from = formula.graph();
+  std::vector<NodeId> map, args;
+  for (NodeId id = 0; id <= formula.root(); ++id) {
+    const formula::Node& node = from[id];
+    args.clear();
+    for (const NodeId arg : from.args(id)) args.push_back(map[static_cast<std::size_t>(arg)]);
+    if (node.op <= Op::kKvIdx) {
+      const NodeId value = node_in(graph, arguments[static_cast<std::size_t>(node.op)]);
+      if (node.type == ValueType::kInt && (*graph)[value].type == ValueType::kFloat)
+        throw Error(ErrorKind::type, "[formula] b, h, q_idx and kv_idx of a mod must be integers");
+      map.push_back(make_cast(*graph, value, node.type));
+    } else if (node.op >= Op::kToInt && node.op <= Op::kToBool) {
+      map.push_back(make_cast(*graph, args[0], node.type));  // its argument may be a constant now
+    } else {
+      map.push_back(make_like(*graph, from, node, args));
+    }
+  }
+  return {graph, map.back()};
 }
 
 ModArguments mod_arguments() {
