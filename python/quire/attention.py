@@ -1,0 +1,115 @@
+"""flex_attention over NumPy and DLPack arrays, and evaluate, which writes a mod's values out."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypedDict
+
+from . import _core
+from ._core import BlockMask, MaskMod, ScoreMod
+from .arrays import like
+
+_F32, _F64 = _core.DTYPES["f32"], _core.DTYPES["f64"]
+
+Backend = Literal["AUTO", "TRITON", "FLASH", "TRITON_DECODE"]
+_BACKENDS = typing.get_args(Backend)
+
+
+class AuxRequest(NamedTuple):
+    """What is wanted beside the output."""
+
+    lse: bool = False
+    max_scores: bool = False
+
+
+class AuxOutput(NamedTuple):
+    """[B, Hq, L] each, f32 (f64 if computed in f64); None where it was not asked for."""
+
+    lse: Any = None
+    max_scores: Any = None
+
+
+class FlexKernelOptions(TypedDict, total=False):
+    """Names of PyTorch's options. They steer a GPU; here any of them is accepted, and BACKEND must be one of PyTorch's."""
+
+    BACKEND: Backend
+
+
+def flex_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    score_mod: ScoreMod | Callable | str | None = None,
+    block_mask: BlockMask | None = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    kernel_options: Mapping[str, Any] | None = None,
+    *,
+    return_aux: AuxRequest | None = None,
+    q_begin: int | Sequence[int] | None = None,
+) -> Any:
+    """softmax(score_mod(query key^T * scale)) value over the keys that the block mask leaves visible.
+
+    Args:
+        query: [B, Hq, L, E]; key: [Bkv, Hkv, S, E]; value: [Bkv, Hkv, S, Ev]. f32, f64, bf16 or f16 each, any strides,
+            NumPy or DLPack; read in place. Bkv is B, or 1 with a block mask.
+        score_mod: a ScoreMod, a text, or a function of (score, b, h, q_idx, kv_idx), which is traced at each call: make
+            a ScoreMod of it once where that counts.
+        block_mask: which keys are visible; all if not given.
+        scale: 1 / sqrt(E) if not given.
+        enable_gqa: Hq may be a multiple of Hkv.
+        return_lse: also give the natural log of the sum of exp(score).
+        kernel_options: accepted for PyTorch's sake; see FlexKernelOptions.
+        return_aux: what to give beside the output.
+        q_begin: q_idx of the first query, one number or one per batch entry; the block mask's if not given.
+
+    Returns:
+        [B, Hq, L, Ev] of the query's kind and dtype; with return_lse (out, lse); with return_aux (out, AuxOutput). The
+        memory is new and belongs to what is returned. A row with nothing to see gives 0 and an lse of -inf.
+    """
+    if return_lse and return_aux is not None:
+        raise ValueError("[flex_attention] return_lse and return_aux cannot be given both; AuxRequest(lse=True) is the same")
+    if kernel_options:
+        _check_kernel_options(kernel_options)
+    wants_lse, wants_max = (return_lse, False) if return_aux is None else return_aux
+    if score_mod is not None and type(score_mod) is not ScoreMod:
+        score_mod = ScoreMod(score_mod)
+    q, k, v = _core.view(query), _core.view(key), _core.view(value)
+    out = _core.empty_output(q, v)
+    lse = max_scores = None
+    if wants_lse or wants_max:
+        rows, dtype = q.shape[:3], _F64 if _F64 in (q.dtype, k.dtype, v.dtype) else _F32
+        lse = _core.empty(rows, dtype) if wants_lse else None
+        max_scores = _core.empty(rows, dtype) if wants_max else None
+    _core.forward(q, k, v, out, lse, max_scores, score_mod, block_mask, scale, enable_gqa, q_begin)
+    result = like(out, query)
+    if return_aux is not None:
+        return result, AuxOutput(*(None if one is None else like(one, query) for one in (lse, max_scores)))
+    return (result, like(lse, query)) if return_lse else result
+
+
+def _check_kernel_options(options: Mapping[str, Any]) -> None:
+    backend = options.get("BACKEND", "AUTO")
+    if backend not in _BACKENDS:
+        raise ValueError(f"[flex_attention] BACKEND must be one of {_BACKENDS}; got {backend!r}")
+
+
+def evaluate(
+    mod: ScoreMod | MaskMod | Callable,
+    scores_or_shape: Any,
+    q_begin: int = 0,
+    kv_begin: int = 0,
+) -> Any:
+    """A mod's values, written out. For looking and testing: attention itself never stores them.
+
+    evaluate(score_mod, scores): f32 or f64 scores [B, H, q_len, kv_len] -> the same shape, dtype and kind of array.
+    evaluate(mask_mod, (B, H, q_len, kv_len)): bools of that shape, NumPy.
+    """
+    if isinstance(mod, MaskMod):
+        return _core.evaluate_mask(mod, scores_or_shape, q_begin, kv_begin)
+    if isinstance(scores_or_shape, (tuple, list)) and not isinstance(mod, ScoreMod):
+        return _core.evaluate_mask(MaskMod(mod), scores_or_shape, q_begin, kv_begin)
+    result = _core.evaluate_score(mod, scores_or_shape, q_begin, kv_begin)
+    return like(_core.view(result), scores_or_shape)

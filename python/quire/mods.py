@@ -1,0 +1,53 @@
+"""Ready mods: masks and score mods in common use, and the gallery of further ones, kept as text.
+
+    quire.mods.causal() & quire.mods.sliding_window(256)
+    quire.mods.gallery_entry("natten_2d").mod(q_len=4096, kv_len=4096)
+
+docs/mods.md shows them all. Tables are arrays that are read in place unless it is said that they are copied.
+"""
+
+from ._core import (
+    GalleryEntry,
+    alibi,
+    alibi_slopes,
+    attention_sink,
+    bias_2d,
+    causal,
+    causal_bottom_right,
+    chunked,
+    document,
+    document_from_offsets,
+    gallery,
+    gallery_entry,
+    padding,
+    prefix_lm,
+    relative_bias,
+    shared_prefix,
+    sliding_window,
+    softcap,
+    streaming,
+    tree,
+)
+
+__all__ = [
+    "GalleryEntry",
+    "alibi",
+    "alibi_slopes",
+    "attention_sink",
+    "bias_2d",
+    "causal",
+    "causal_bottom_right",
+    "chunked",
+    "document",
+    "document_from_offsets",
+    "gallery",
+    "gallery_entry",
+    "padding",
+    "prefix_lm",
+    "relative_bias",
+    "shared_prefix",
+    "sliding_window",
+    "softcap",
+    "streaming",
+    "tree",
+]

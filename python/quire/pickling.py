@@ -1,0 +1,36 @@
+"""Block masks as pickles. (Mods bring their own: a text and the contents of its buffers.)"""
+
+from __future__ import annotations
+
+import copyreg
+from typing import Any
+
+from ._core import BlockMask, create_block_mask
+
+
+def _restore_ruled(*arguments: Any) -> BlockMask:
+    """A mask from its rule."""
+    return create_block_mask(*arguments)
+
+
+def _restore_listed(is_part: bool, *arguments: Any) -> BlockMask:
+    """A mask from its lists of blocks; `is_part` is one that came out of mask[...] and has no mask_mod."""
+    mask = BlockMask.from_kv_blocks(*arguments)
+    return mask[:] if is_part else mask
+
+
+def _reduce(mask: BlockMask) -> tuple[Any, ...]:
+    """By its rule, which is proved anew, where that says all; by its lists of blocks otherwise."""
+    mod = mask.mask_mod if mask.has_mask_mod else None
+    if mod is not None and len(mask.shape) == 4 and mask.whole_mask_mod() == mod:
+        return _restore_ruled, (mod, *mask.shape, mask.BLOCK_SIZE, mask.separate_full_blocks, mask.q_begin)
+    if mask.q_begin != 0:
+        raise TypeError("[BlockMask] blocks chosen by data cannot be pickled with a q_begin other than 0")
+    lists = (mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices)
+    has_q_blocks = mask.q_num_blocks is not None
+    return _restore_listed, (mod is None, *lists, mask.BLOCK_SIZE, mod, mask.seq_lengths, has_q_blocks)
+
+
+def install() -> None:
+    """Tells pickle and copy. Called once, when the package is imported."""
+    copyreg.pickle(BlockMask, _reduce)

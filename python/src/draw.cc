@@ -1,0 +1,120 @@
+// draw, draw_svg and draw_png of block masks, mask mods and score mods. Python layer.
+#include "quire/draw.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gil.h"
+#include "mods.h"
+#include "register.h"
+#include "view.h"
+
+namespace quire::python {
+namespace {
+
+DrawStyle style_of(const std::string& name) {
+  if (name == "unicode") return DrawStyle::kUnicode;
+  if (name == "ascii") return DrawStyle::kAscii;
+  if (name == "colour" || name == "color") return DrawStyle::kColour;
+  throw nb::value_error("[draw] style must be 'unicode', 'ascii' or 'colour'");
+}
+
+// Keyword arguments by the names of DrawOptions.
+DrawOptions options_of(const nb::kwargs& given) {
+  DrawOptions options;
+  for (const auto& [key, value] : given) {
+    const std::string name = nb::cast<std::string>(key);
+    if (name == "b")
+      options.b = nb::cast<std::int64_t>(value);
+    else if (name == "h")
+      options.h = nb::cast<std::int64_t>(value);
+    else if (name == "batch")
+      options.batch = nb::cast<std::int64_t>(value);
+    else if (name == "heads")
+      options.heads = nb::cast<std::int64_t>(value);
+    else if (name == "q_begin")
+      options.q_begin = nb::cast<std::int64_t>(value);
+    else if (name == "title")
+      options.title = nb::cast<std::string>(value);
+    else if (name == "style")
+      options.style = style_of(nb::cast<std::string>(value));
+    else if (name == "width")
+      options.width = nb::cast<int>(value);
+    else if (name == "cells")
+      options.cells = nb::cast<int>(value);
+    else if (name == "score")
+      options.score = nb::cast<float>(value);
+    else
+      throw nb::type_error(("[draw] unknown option '" + name + "'").c_str());
+  }
+  return options;
+}
+
+std::int64_t length_of(nb::handle length) {
+  if (length.is_none()) throw nb::type_error("[draw] a mod is drawn for a q_len and a kv_len");
+  return nb::cast<std::int64_t>(length);
+}
+
+// draw(what, q_len, kv_len, options) of one of three pictures, without the GIL.
+template <class Draw>
+auto draw_any(nb::handle what, nb::handle q_len, nb::handle kv_len, const nb::kwargs& given,
+              const Draw& draw) {
+  const DrawOptions options = options_of(given);
+  if (nb::isinstance<BlockMask>(what)) {
+    if (!q_len.is_none() || !kv_len.is_none())
+      throw nb::type_error("[draw] a block mask brings its own lengths");
+    const BlockMask mask = nb::cast<const BlockMask&>(what);
+    const ReleasedGil released;
+    return draw(mask, options);
+  }
+  const std::int64_t queries = length_of(q_len);
+  const std::int64_t keys = kv_len.is_none() ? queries : length_of(kv_len);
+  if (nb::isinstance<ScoreMod>(what)) {
+    const ScoreMod mod = nb::cast<const ScoreMod&>(what);
+    const ReleasedGil released;
+    return draw(mod, queries, keys, options);
+  }
+  const MaskMod mod = mask_mod_of(what);
+  const ReleasedGil released;
+  return draw(mod, queries, keys, options);
+}
+
+nb::bytes png_of(nb::handle what, nb::handle q_len, nb::handle kv_len, const nb::kwargs& given) {
+  const std::vector<std::uint8_t> png =
+      draw_any(what, q_len, kv_len, given, [](const auto&... args) { return draw_png(args...); });
+  return nb::bytes(png.data(), png.size());
+}
+
+}  // namespace
+
+void register_draw(nb::module_& module) {
+  module.def(
+      "draw",
+      [](nb::handle what, nb::handle q_len, nb::handle kv_len, const nb::kwargs& options) {
+        return draw_any(what, q_len, kv_len, options,
+                        [](const auto&... args) { return draw(args...); });
+      },
+      nb::arg("what"), nb::arg("q_len") = nb::none(), nb::arg("kv_len") = nb::none(),
+      nb::arg("options"),
+      "A picture for a terminal: of a BlockMask, or of a mod over q_len queries and kv_len keys "
+      "(as "
+      "many if not given). Options: b, h, batch, heads, q_begin, title, style ('unicode', 'ascii', "
+      "'colour'), width, score.");
+  module.def(
+      "draw_svg",
+      [](nb::handle what, nb::handle q_len, nb::handle kv_len, const nb::kwargs& options) {
+        return draw_any(what, q_len, kv_len, options,
+                        [](const auto&... args) { return draw_svg(args...); });
+      },
+      nb::arg("what"), nb::arg("q_len") = nb::none(), nb::arg("kv_len") = nb::none(),
+      nb::arg("options"), "The same as an SVG file; `cells` is the most cells along an axis.");
+  module.def("draw_png", &png_of, nb::arg("what"), nb::arg("q_len") = nb::none(),
+             nb::arg("kv_len") = nb::none(), nb::arg("options"),
+             "The same as the bytes of a PNG file, where the library was built with libpng.");
+}
+
+}  // namespace quire::python

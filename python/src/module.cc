@@ -1,0 +1,20 @@
+// The module quire._core: all of the library that Python sees. The package python/quire gives it
+// its shape for people. Python layer.
+#include "register.h"
+
+NB_MODULE(_core, module) {
+  using namespace quire::python;
+  nb::set_leak_warnings(false);  // what a program still holds at its end is not printed
+  module.doc() = "The extension of quire; use the package.";
+  register_errors(module);
+  register_views(module);
+  register_exprs(module);
+  register_functions(module);
+  register_mods(module);
+  register_library(module);
+  register_gallery(module);
+  register_block_mask(module);
+  register_attention(module);
+  register_draw(module);
+  register_runtime(module);
+}

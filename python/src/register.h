@@ -1,0 +1,21 @@
+// What each file of this folder adds to the module _core. Python layer.
+#pragma once
+#include <nanobind/nanobind.h>
+
+namespace quire::python {
+
+namespace nb = nanobind;
+
+void register_errors(nb::module_& module);
+void register_views(nb::module_& module);
+void register_exprs(nb::module_& module);
+void register_functions(nb::module_& module);
+void register_mods(nb::module_& module);
+void register_library(nb::module_& module);
+void register_gallery(nb::module_& module);
+void register_block_mask(nb::module_& module);
+void register_attention(nb::module_& module);
+void register_draw(nb::module_& module);
+void register_runtime(nb::module_& module);
+
+}  // namespace quire::python

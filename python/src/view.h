@@ -1,0 +1,54 @@
+// View: a tensor that somebody else owns, with a reference to who that is. Every array that comes
+// from Python or goes there passes through one; no elements are copied. Python layer.
+#pragma once
+#include <nanobind/nanobind.h>
+
+#include <string>
+
+#include "quire/buffer.h"
+#include "quire/tensor.h"
+
+namespace quire::python {
+
+namespace nb = nanobind;
+
+struct View {
+  TensorView tensor;
+  nb::object owner;
+  bool is_read_only = false;
+};
+
+/// From a View, or anything with the buffer protocol, __dlpack__ or __array__; numbers and lists go
+/// through NumPy, which copies them. Throws TypeError for what is none of these or has a dtype that
+/// Quire has not, BufferError for memory that is not on the CPU.
+View view_of(nb::handle array);
+
+/// Of a tensor of ours, which the view keeps alive.
+View view_of(Tensor tensor);
+
+/// Any object; called numpy.ndarray in signatures.
+class Array : public nb::object {
+  static bool is_any(const PyObject*) { return true; }
+
+ public:
+  NB_OBJECT_DEFAULT(Array, object, "numpy.ndarray", is_any)
+};
+
+/// The same memory as a NumPy array; bf16 as ml_dtypes.bfloat16 if that is installed, else as
+/// 2-byte voids.
+Array to_numpy(View view);
+inline Array to_numpy(Tensor tensor) { return to_numpy(view_of(std::move(tensor))); }
+
+/// A captured buffer that keeps the view's owner alive.
+Buffer buffer_of(const View& view, std::string name);
+
+/// The other way: the buffer's memory, kept alive by the view.
+View view_of(const Buffer& buffer);
+
+/// For error texts.
+std::string name_of_type(nb::handle object);
+
+/// The numbers of a tuple or list, or of an object with a length and items.
+Shape shape_of(nb::handle numbers);
+
+}  // namespace quire::python
