@@ -1,0 +1,292 @@
+"""Quire against PyTorch on the same tensors: scaled_dot_product_attention, compiled flex_attention, create_block_mask.
+
+Both sides run in this process, one after the other, again and again; medians are compared and the ratio is the result
+(above 1: Quire is faster). Rows where torch wins stay in the table. Needs torch 2.13 and the package quire:
+
+    python bench/compare_torch.py [--groups prefill,flex,…] [--threads 2] [--repetitions 7] [--json F] [--chart F.png]
+"""
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import sys
+import time
+
+# Torch's threads otherwise spin for a while after each of its calls, in the time of whoever comes next.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import torch  # noqa: E402
+import torch.nn.attention.flex_attention as torch_flex  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+
+import quire  # noqa: E402
+import quire.torch as quire_torch  # noqa: E402
+
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+
+
+class Row:
+    """Two calls that compute the same; the mean of `calls` calls (of ours: `our_calls`) counts as one time."""
+
+    def __init__(self, group, name, theirs, ours, repetitions=None, peer="torch", calls=1, our_calls=None):
+        self.group, self.name, self.peer = group, name, peer
+        self.sides = ((theirs, calls), (ours, our_calls or calls))
+        self.repetitions = repetitions
+
+    def run(self, repetitions):
+        repetitions = self.repetitions or repetitions
+        for call, calls in self.sides:  # not timed: first calls
+            for _ in range(calls):
+                call()
+        times = [[self._seconds(*side) for side in self.sides] for _ in range(repetitions)]
+        theirs, ours = zip(*times)
+        ratios = sorted(a / b for a, b in times)
+        return {
+            "group": self.group,
+            "name": self.name,
+            "peer": self.peer,
+            "torch_ms": statistics.median(theirs) * 1e3,
+            "quire_ms": statistics.median(ours) * 1e3,
+            "ratio": statistics.median(theirs) / statistics.median(ours),
+            "ratio_low": ratios[0],
+            "ratio_high": ratios[-1],
+        }
+
+    @staticmethod
+    def _seconds(call, calls):
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        return (time.perf_counter() - start) / calls
+
+
+def qkv(heads, length, dim, dtype):
+    return [torch.randn(1, heads, length, dim).to(dtype) for _ in range(3)]
+
+
+# ---- mods, written the way torch users write them
+
+
+def causal(b, h, q_idx, kv_idx):
+    return q_idx >= kv_idx
+
+
+def mods(heads, length):
+    """name -> (score mod, mask mod)"""
+    slopes = torch.exp2(-torch.arange(1, heads + 1) * 8.0 / heads)
+    document = (torch.arange(length) * 7 // length) ** 2
+    table = torch.randn(2 * length - 1)
+    return {
+        "causal": (None, causal),
+        "window 256": (None, lambda b, h, q, kv: (q >= kv) & (q - kv <= 256)),
+        "document": (None, lambda b, h, q, kv: (q >= kv) & (document[q] == document[kv])),
+        "ALiBi": (lambda s, b, h, q, kv: s + slopes[h] * (kv - q), causal),
+        "soft-cap": (lambda s, b, h, q, kv: 20 * torch.tanh(s / 20), causal),
+        "relative bias": (lambda s, b, h, q, kv: s + table[q - kv + length - 1], causal),
+    }
+
+
+# ---- groups of rows
+
+
+def prefill():
+    """Against scaled_dot_product_attention: 8 heads, 2,048 queries and keys."""
+    for dtype, dim, is_causal in itertools.product(DTYPES, (64, 128), (False, True)):
+        q, k, v = qkv(8, 2048, dim, DTYPES[dtype])
+        mask = quire_torch.create_block_mask(causal, None, None, 2048, 2048) if is_causal else None
+        yield Row(
+            "prefill",
+            f"{'causal' if is_causal else 'full'} D={dim} {dtype}",
+            lambda q=q, k=k, v=v, c=is_causal: F.scaled_dot_product_attention(q, k, v, is_causal=c),
+            lambda q=q, k=k, v=v, m=mask: quire_torch.flex_attention(q, k, v, block_mask=m),
+            peer="SDPA",
+        )
+
+
+def flex():
+    """Against torch.compile(flex_attention): 8 heads, 2,048 queries and keys, D=64. Compiling is not timed."""
+    for dtype in DTYPES:
+        q, k, v = qkv(8, 2048, 64, DTYPES[dtype])
+        for name, (score_mod, mask_mod) in mods(8, 2048).items():
+            theirs = torch_flex.create_block_mask(mask_mod, None, None, 2048, 2048, device="cpu")
+            ours = quire_torch.create_block_mask(mask_mod, None, None, 2048, 2048)
+            torch._dynamo.reset()
+            call = torch.compile(torch_flex.flex_attention)
+            yield Row(
+                "flex",
+                f"{name} {dtype}",
+                lambda c=call, s=score_mod, m=theirs: c(q, k, v, s, m),
+                lambda s=score_mod, m=ours: quire_torch.flex_attention(q, k, v, s, m),
+                peer="compiled flex",
+            )
+
+
+def decode():
+    """Against scaled_dot_product_attention(enable_gqa=True): one query, 32 heads over 8, 8,192 keys, D=128.
+
+    Each call takes the keys and values of another sequence, 600 MB and more of them, as a model's layers would: they
+    come from memory and not from a cache.
+    """
+    for dtype in DTYPES:
+        size = 2 * 8 * 8192 * 128 * DTYPES[dtype].itemsize
+        caches = [
+            [torch.randn(1, 8, 8192, 128).to(DTYPES[dtype]) for _ in "kv"] for _ in range(-(-600_000_000 // size))
+        ]
+        q = torch.randn(1, 32, 1, 128).to(DTYPES[dtype])
+        turns = [itertools.cycle(caches), itertools.cycle(caches)]
+
+        def theirs(q=q, turn=turns[0]):
+            F.scaled_dot_product_attention(q, *next(turn), enable_gqa=True)
+
+        def ours(q=q, turn=turns[1]):
+            quire_torch.flex_attention(q, *next(turn), enable_gqa=True)
+
+        yield Row("decode", f"32/8 heads KV=8192 D=128 {dtype}", theirs, ours, peer="SDPA", calls=len(caches))
+
+
+def masks():
+    """Against create_block_mask. Ours makes index tensors when asked for; "+ tensors" asks for all of them."""
+    for length in (2048, 16384):
+        for name in ("causal", "document"):
+            mask_mod = mods(1, length)[name][1]
+
+            def theirs(mod=mask_mod, n=length):
+                torch_flex.create_block_mask(mod, None, None, n, n, device="cpu")
+
+            def ours(mod=mask_mod, n=length):
+                quire_torch.create_block_mask(mod, None, None, n, n)
+
+            def ours_with_tensors(mod=mask_mod, n=length):
+                quire_torch.create_block_mask(mod, None, None, n, n).as_tuple()
+
+            few = 3 if length > 10000 else None
+            for title, call in ((f"{name} {length}", ours), (f"{name} {length} + tensors", ours_with_tensors)):
+                yield Row("masks", title, theirs, call, few, "create_block_mask", our_calls=20)
+
+
+def tiny():
+    """1 query over 16 keys, 4 heads, D=64, with a mod on our side, traced before: what a call costs at least."""
+    q, k, v = torch.randn(1, 4, 1, 64), torch.randn(1, 4, 16, 64), torch.randn(1, 4, 16, 64)
+    slopes = torch.rand(4)
+
+    def alibi(score, b, h, q_idx, kv_idx):
+        return score + slopes[h] * (kv_idx - q_idx)
+
+    mask = quire_torch.create_block_mask(lambda b, h, q, kv: kv <= q + 15, None, None, 1, 16)
+    for name, arguments in (("no mod", ()), ("ALiBi", (alibi,)), ("ALiBi and mask", (alibi, mask))):
+        yield Row(
+            "tiny",
+            f"1x4x1x64 over 16, {name}",
+            lambda: F.scaled_dot_product_attention(q, k, v),
+            lambda a=arguments: quire_torch.flex_attention(q, k, v, *a),
+            peer="SDPA",
+            calls=500,
+        )
+
+
+def first():
+    """A call with a mod never seen before. Torch: compiling flex_attention; Quire: tracing."""
+    q, k, v = qkv(2, 256, 64, torch.float32)
+    numbers = itertools.count()
+
+    def new_mod():
+        names = {"torch": torch, "table": torch.randn(511)}
+        source = f"def mod(s, b, h, q, kv):\n  return s + torch.tanh(table[q - kv + 255] * {next(numbers)}.5)\n"
+        exec(source, names)
+        return names["mod"]
+
+    def theirs():
+        torch._dynamo.reset()
+        torch.compile(torch_flex.flex_attention)(q, k, v, new_mod())
+
+    yield Row(
+        "first",
+        "a new mod",
+        theirs,
+        lambda: quire_torch.flex_attention(q, k, v, new_mod()),
+        1,
+        "compiled flex",
+        our_calls=20,
+    )
+
+
+GROUPS = {f.__name__: f for f in (prefill, flex, decode, masks, tiny, first)}
+
+
+# ---- output
+
+
+def table(results):
+    lines = [f"{'':<40} {'torch ms':>12} {'quire ms':>12} {'ratio':>9}   of all pairs"]
+    group = None
+    for r in results:
+        if r["group"] != group:
+            group = r["group"]
+            lines.append(f"-- {group}, against {r['peer']}")
+        lines.append(
+            f"{r['name']:<40} {r['torch_ms']:>12.4g} {r['quire_ms']:>12.4g} {r['ratio']:>8.4g}x   "
+            f"{r['ratio_low']:.3g} to {r['ratio_high']:.3g}"
+        )
+    return "\n".join(lines)
+
+
+def chart(results, path):
+    """Ratios as bars, on a logarithmic axis. Needs matplotlib."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    rows = list(reversed([r for r in results if r["group"] != "tiny"]))
+    colors = dict(zip(GROUPS, ("#4269d0", "#efb118", "#3ca951", "#ff725c", "#a463f2", "#97bbf5")))
+    figure, axes = plt.subplots(figsize=(9, 0.9 + 0.27 * len(rows)))
+    bars = axes.barh(
+        range(len(rows)), [r["ratio"] for r in rows], left=0, color=[colors[r["group"]] for r in rows], log=True
+    )
+    axes.bar_label(bars, [f"{r['ratio']:.1f}×" if r["ratio"] < 100 else f"{r['ratio']:,.0f}×" for r in rows], padding=3)
+    axes.set_yticks(range(len(rows)), [f"{r['name']}  (vs {r['peer']})" for r in rows], fontsize=8)
+    axes.axvline(1, color="black", linewidth=1)
+    axes.set_xlim(right=3 * max(r["ratio"] for r in rows))
+    axes.set_xlabel("times as fast as PyTorch (logarithmic)")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def machine(threads):
+    return {"torch": torch.__version__, "quire": quire.__version__, "threads": threads, "info": str(quire.info())}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--groups", default=",".join(GROUPS), help="comma-separated: " + ", ".join(GROUPS))
+    parser.add_argument("--filter", default="", help="only rows whose name contains this")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--json", help="write the results there")
+    parser.add_argument("--chart", help="write a bar chart there (PNG or SVG; needs matplotlib)")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    torch.set_num_threads(options.threads)
+    quire.set_num_threads(options.threads)
+    about = machine(options.threads)
+    print(f"torch {about['torch']}, {options.threads} threads\n{about['info']}", file=sys.stderr)
+    results = []
+    with torch.inference_mode():
+        for group in options.groups.split(","):
+            for row in GROUPS[group]():
+                if options.filter in row.name:
+                    results.append(row.run(options.repetitions))
+                    print(f"{row.group}: {row.name}: {results[-1]['ratio']:.3g}x", file=sys.stderr)
+    print(table(results))
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"machine": about, "results": results}, file, indent=1)
+    if options.chart:
+        chart(results, options.chart)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""quire.torch: torch.nn.attention.flex_attention of PyTorch 2.13 on the CPU, by Quire.
+
+    from quire.torch import flex_attention, create_block_mask
+
+Same names, arguments, defaults, results and exception types; mods are written with torch operations as they are.
+"""
+
+from torch.nn.attention.flex_attention import (  # noqa: F401
+    _DEFAULT_SPARSE_BLOCK_SIZE,
+    _mask_mod_signature,
+    _score_mod_signature,
+    and_masks,
+    AuxOutput,
+    AuxRequest,
+    FlexKernelOptions,
+    noop_mask,
+    or_masks,
+)
+
+from quire.torch.block_mask import BlockMask
+from quire.torch.create_block_mask import create_block_mask, create_mask
+from quire.torch.enable import disable, enable
+from quire.torch.flex_attention import flex_attention
+from quire.torch.trace import TraceError
+
+__all__ = [
+    "AuxOutput",
+    "AuxRequest",
+    "BlockMask",
+    "FlexKernelOptions",
+    "TraceError",
+    "and_masks",
+    "create_block_mask",
+    "create_mask",
+    "disable",
+    "enable",
+    "flex_attention",
+    "noop_mask",
+    "or_masks",
+]

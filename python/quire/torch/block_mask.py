@@ -1,0 +1,322 @@
+"""BlockMask: torch's class, with index tensors that are made when somebody asks for them.
+
+create_block_mask gives one that holds a _core.BlockMask (runs of blocks); from_kv_blocks and the constructor give one
+that holds the caller's tensors. Assigned or edited tensors count at the next call. Layer: Python, above blocks.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask as TorchBlockMask
+from torch.nn.attention.flex_attention import (
+    _compute_dq_write_order_from_block_mask,
+    _DEFAULT_SPARSE_BLOCK_SIZE,
+    _mask_mod_signature,
+    _sliced_mask_mod_error,
+    _transpose_ordered,
+    noop_mask,
+)
+from torch.utils._pytree import register_pytree_node
+
+from quire.torch.blocks import KV_LISTS, Blocks, as_tensor, blocks_of_torch, convert
+
+_Q_LISTS = ("q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices")
+
+# Masks by number, for compiled code: a graph can be given a number as a tensor, but not an object.
+_by_handle: weakref.WeakValueDictionary[int, BlockMask] = weakref.WeakValueDictionary()
+_next_handle = itertools.count()
+
+
+def mask_of_handle(handle: int) -> BlockMask:
+    return _by_handle[handle]
+
+
+def _index_tensor(name: str) -> property:
+    def get(self: BlockMask) -> Tensor | None:
+        if name not in self._lists:
+            self._make_list(name)
+        if torch.compiler.is_compiling():
+            self._is_exposed = True  # the graph may edit it
+        return self._lists[name]
+
+    def put(self: BlockMask, tensor: Tensor | None) -> None:
+        if torch.compiler.is_compiling():
+            self._is_exposed = True
+        self._lists[name] = tensor
+
+    return property(get, put, doc=f"{name}: made when first asked for; may be assigned or edited in place.")
+
+
+class BlockMask(TorchBlockMask):
+    """Which blocks of queries and keys hold anything to compute, and the rule inside blocks that are partly visible.
+
+    Index tensors are int32 on the CPU, entry for entry those of torch: kv_num_blocks [B, H, rows], kv_indices
+    [B, H, rows, columns], the same for full blocks, and seen from the keys q_num_blocks, q_indices.
+    """
+
+    kv_num_blocks = _index_tensor("kv_num_blocks")
+    kv_indices = _index_tensor("kv_indices")
+    full_kv_num_blocks = _index_tensor("full_kv_num_blocks")
+    full_kv_indices = _index_tensor("full_kv_indices")
+    q_num_blocks = _index_tensor("q_num_blocks")
+    q_indices = _index_tensor("q_indices")
+    full_q_num_blocks = _index_tensor("full_q_num_blocks")
+    full_q_indices = _index_tensor("full_q_indices")
+
+    def __init__(
+        self,
+        seq_lengths: tuple[int, int],
+        kv_num_blocks: Tensor,
+        kv_indices: Tensor,
+        full_kv_num_blocks: Tensor | None,
+        full_kv_indices: Tensor | None,
+        q_num_blocks: Tensor | None,
+        q_indices: Tensor | None,
+        full_q_num_blocks: Tensor | None,
+        full_q_indices: Tensor | None,
+        BLOCK_SIZE: tuple[int, int] = (_DEFAULT_SPARSE_BLOCK_SIZE, _DEFAULT_SPARSE_BLOCK_SIZE),
+        mask_mod: _mask_mod_signature = noop_mask,
+        *,
+        dq_write_order: Tensor | None = None,
+        dq_write_order_full: Tensor | None = None,
+        dq_kv_order: Tensor | None = None,
+        dq_kv_order_spt: bool | None = None,
+    ) -> None:
+        self._lists: dict[str, Tensor | None] = {}
+        self._blocks: Blocks | None = None
+        self._is_exposed = False  # index tensors were given to compiled code: there they count, not the handle
+        self._handle: Tensor | None = None  # the number of a mask whose blocks are known without its tensors
+        self._grid: tuple[int, ...] = ()  # [..., rows, columns] of blocks, if there is a handle
+        self._separate = full_kv_num_blocks is not None
+        super().__init__(
+            seq_lengths,
+            kv_num_blocks,
+            kv_indices,
+            full_kv_num_blocks,
+            full_kv_indices,
+            q_num_blocks,
+            q_indices,
+            full_q_num_blocks,
+            full_q_indices,
+            BLOCK_SIZE,
+            mask_mod,
+            dq_write_order=dq_write_order,
+            dq_write_order_full=dq_write_order_full,
+            dq_kv_order=dq_kv_order,
+            dq_kv_order_spt=dq_kv_order_spt,
+        )
+
+    @classmethod
+    def _from_blocks(cls, blocks: Blocks, mask_mod: Any) -> BlockMask:
+        """A mask whose index tensors do not exist yet; as many rows and columns of blocks as the lengths need."""
+        self = cls.__new__(cls)
+        self._lists = {}
+        self._blocks = blocks
+        self._is_exposed = False
+        self._separate = blocks.core.separate_full_blocks
+        self.seq_lengths = blocks.seq_lengths
+        self.BLOCK_SIZE = blocks.block_size
+        self.mask_mod = mask_mod
+        self.dq_write_order = self.dq_write_order_full = self.dq_kv_order = self.dq_kv_order_spt = None
+        sizes = (-(-length // size) for length, size in zip(self.seq_lengths, self.BLOCK_SIZE))
+        self._grid = (*blocks.core.shape[:-2], *sizes)
+        number = next(_next_handle)
+        with torch.inference_mode(False):
+            self._handle = torch.tensor(number, device="cpu")
+        _by_handle[number] = self
+        return self
+
+    @classmethod
+    def from_kv_blocks(
+        cls,
+        kv_num_blocks: Tensor,
+        kv_indices: Tensor,
+        full_kv_num_blocks: Tensor | None = None,
+        full_kv_indices: Tensor | None = None,
+        BLOCK_SIZE: int | tuple[int, int] = _DEFAULT_SPARSE_BLOCK_SIZE,
+        mask_mod: _mask_mod_signature | None = None,
+        seq_lengths: tuple[int, int] | None = None,
+        compute_q_blocks: bool = True,
+        *,
+        dq_write_order: Tensor | None = None,
+        dq_write_order_full: Tensor | None = None,
+        dq_kv_order: Tensor | bool | None = None,
+    ) -> BlockMask:
+        """Blocks chosen by data: kv_num_blocks [..., rows], kv_indices [..., rows, n]. Keeps the tensors it is given."""
+        mask = super().from_kv_blocks(
+            kv_num_blocks,
+            kv_indices,
+            full_kv_num_blocks,
+            full_kv_indices,
+            BLOCK_SIZE,
+            mask_mod,
+            seq_lengths,
+            compute_q_blocks and torch.compiler.is_compiling(),
+            dq_write_order=dq_write_order,
+            dq_write_order_full=dq_write_order_full,
+            dq_kv_order=dq_kv_order,
+        )
+        if compute_q_blocks and not torch.compiler.is_compiling():
+            for name in _Q_LISTS:
+                del mask._lists[name]  # made when asked for
+        return mask
+
+    # ---- blocks
+
+    def _current_blocks(self) -> Blocks:
+        """The blocks as they are now, edits and assignments included."""
+        blocks = self._blocks
+        if blocks is None or not blocks.holds(self._lists, self.seq_lengths, self.BLOCK_SIZE):
+            lists = {name: getattr(self, name) for name in KV_LISTS}
+            blocks = self._blocks = convert(lists, self.seq_lengths, self.BLOCK_SIZE)
+        return blocks
+
+    def _make_list(self, name: str) -> None:
+        """Makes an index tensor that is not there yet."""
+        lists = self._lists
+        if self._handle is not None and torch.compiler.is_compiling():
+            lists[name] = self._list_in_graph(name)
+        elif name in KV_LISTS:
+            blocks = self._blocks
+            blocks.remember(name, lists.setdefault(name, as_tensor(getattr(blocks.core, name))))
+        elif self._on_cpu() and not torch.compiler.is_compiling():
+            lists.setdefault(name, as_tensor(getattr(self._current_blocks().core, name)))
+        else:
+            kind = "full_" if name.startswith("full_") else ""
+            counts, indices = lists[f"{kind}kv_num_blocks"], lists[f"{kind}kv_indices"]
+            pair = (None, None) if counts is None else _transpose_ordered(counts, indices)
+            lists[f"{kind}q_num_blocks"], lists[f"{kind}q_indices"] = pair
+
+    def _list_in_graph(self, name: str) -> Tensor | None:
+        """Under torch.compile: an operator that makes the tensor when the graph runs."""
+        if name.startswith("full_") and not self._separate:
+            return None
+        *shape, rows, columns = self._grid
+        shape += [rows, columns] if name in KV_LISTS else [columns, rows]
+        return torch.ops.quire.index_tensor(self._handle, name, shape[:-1] if name.endswith("num_blocks") else shape)
+
+    def _on_cpu(self) -> bool:
+        indices = self._lists.get("kv_indices")
+        return indices is None or indices.device.type == "cpu"
+
+    # ---- size and text
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        if "kv_indices" in self._lists:
+            return (*self._lists["kv_indices"].shape[:-2], *self.seq_lengths)
+        return (*self._grid[:-2], *self.seq_lengths)
+
+    def sparsity(self) -> float:
+        """Percent of the elements that lie in blocks which are not computed; nan of a mask without elements."""
+        if not self._on_cpu():
+            return super().sparsity()
+        return self._current_blocks().core.sparsity() if self.numel() else math.nan
+
+    def to_dense(self) -> Tensor:
+        """1 where a block is partial or full: int32 [..., rows, columns]."""
+        if not self._on_cpu():
+            return super().to_dense()
+        return as_tensor(self._current_blocks().core.to_dense())
+
+    def to_string(self, grid_size: int | tuple[int, int] = (20, 20), limit: int = 4) -> str:
+        """A picture per (batch, head), two characters per cell. A grid of -1 shows every block."""
+        if not self._on_cpu():
+            return super().to_string(grid_size, limit)
+        core = self._current_blocks().core
+        if isinstance(grid_size, int):
+            grid_size = (grid_size, grid_size)
+        rows, columns = self.to_dense().shape[-2:] if min(grid_size) < 0 else grid_size
+        return core.to_string((rows if grid_size[0] < 0 else grid_size[0], columns), limit)
+
+    # ---- parts
+
+    def __getitem__(self, index: int | slice | Tensor | tuple[int | slice | Tensor, ...]) -> BlockMask:
+        """mask[b, h, row of blocks], by ints (the axis stays, of size 1), slices or index tensors. Without the rule."""
+        self._refuse_dq_order("indexed")
+        index = index if isinstance(index, tuple) else (index,)
+        counts = self.kv_num_blocks
+        if len(index) > counts.dim():
+            raise IndexError(f"[BlockMask] takes at most {counts.dim()} indices; got {len(index)}")
+        index = tuple(_keep_axis(one, size) for one, size in zip(index, counts.shape))
+        part = BlockMask.from_kv_blocks(
+            *(None if tensor is None else tensor[index] for tensor in (getattr(self, name) for name in KV_LISTS)),
+            BLOCK_SIZE=self.BLOCK_SIZE,
+            mask_mod=_sliced_mask_mod_error,
+            seq_lengths=self.seq_lengths,
+            compute_q_blocks=self._has_q_lists(),
+        )
+        return self._carry_dq(part)
+
+    def _adjust(self, new_q_len: int, new_kv_len: int) -> BlockMask:
+        """The first rows and columns of blocks, for shorter queries and keys."""
+        self._refuse_dq_order("adjusted")
+        if torch.compiler.is_compiling() or not self._on_cpu():
+            return super()._adjust(new_q_len, new_kv_len)
+        core = self._current_blocks().core._adjust(new_q_len, new_kv_len)
+        part = BlockMask._from_blocks(Blocks(core, (new_q_len, new_kv_len), self.BLOCK_SIZE), self.mask_mod)
+        if not self._has_q_lists():
+            part._lists.update(dict.fromkeys(_Q_LISTS))
+        return self._carry_dq(part)
+
+    def to(self, device: torch.device | str) -> BlockMask:
+        """The same mask with its index tensors on another device. Attention itself is computed on the CPU."""
+        tensors = {name: getattr(self, name) for name in self._TENSOR_ATTRS}
+        return BlockMask(
+            seq_lengths=self.seq_lengths,
+            **{name: None if tensor is None else tensor.to(device) for name, tensor in tensors.items()},
+            BLOCK_SIZE=self.BLOCK_SIZE,
+            mask_mod=self.mask_mod,
+            dq_kv_order_spt=self.dq_kv_order_spt,
+        )
+
+    def _has_q_lists(self) -> bool:
+        return self._lists.get("q_indices", True) is not None
+
+    def _refuse_dq_order(self, what: str) -> None:
+        if self.dq_kv_order is not None:
+            raise NotImplementedError(f"[BlockMask] a mask with a tensor dq_kv_order cannot be {what}")
+
+    def _carry_dq(self, part: BlockMask) -> BlockMask:
+        part.dq_kv_order_spt = self.dq_kv_order_spt
+        if self.dq_write_order is not None:
+            order = _compute_dq_write_order_from_block_mask(part, dq_kv_order=part.dq_kv_order_spt)
+            part.dq_write_order, part.dq_write_order_full = order
+        return part
+
+    # ---- copies: what the mask says, not the caches
+
+    def __getstate__(self) -> dict[str, Any]:
+        names = (*self._TENSOR_ATTRS, *self._CONTEXT_ATTRS)
+        return {name: getattr(self, name) for name in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)
+
+
+def _keep_axis(index: int | slice | Tensor, size: int) -> slice | Tensor:
+    if not isinstance(index, int):
+        return index
+    if not -size <= index < size:
+        raise IndexError(f"[BlockMask] index {index} is outside an axis of size {size}")
+    return slice(index % size, index % size + 1)
+
+
+register_pytree_node(
+    BlockMask,
+    BlockMask._flatten,
+    BlockMask._unflatten,
+    serialized_type_name="quire.torch.BlockMask",
+    flatten_with_keys_fn=BlockMask._flatten_with_keys,
+)
+
+
+def blocks_of(mask: TorchBlockMask) -> Blocks:
+    """The blocks of any BlockMask, as they are now."""
+    return mask._current_blocks() if isinstance(mask, BlockMask) else blocks_of_torch(mask)

@@ -1,0 +1,140 @@
+"""The blocks of a BlockMask, ours or torch's own, as a _core.BlockMask, converted once and again only when they change.
+
+A mask's index tensors may be assigned or edited in place; what was converted is remembered with the tensors and their
+versions, which torch counts up at every edit (Seen). Layer: Python, above mods.py, below block_mask.py.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch.nn.attention.flex_attention import noop_mask
+
+from quire import _core
+from quire.torch.mods import bind_mask_mod
+from quire.torch.views import view_of
+
+KV_LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
+
+
+class Seen:
+    """A tensor as it was: tells whether it is still the same, in the same place, and not edited since."""
+
+    __slots__ = ("tensor", "address", "strides", "version", "copy")
+
+    def __init__(self, tensor: torch.Tensor, is_small: bool):
+        self.tensor = tensor
+        self.address = tensor.data_ptr() if tensor.device.type == "cpu" else 0
+        self.strides = tensor.stride()
+        # Nobody counts edits of tensors made under inference_mode: a small one is copied, a large one counts as edited.
+        self.version = None if tensor.is_inference() else tensor._version
+        self.copy = tensor.clone() if self.version is None and is_small else None
+
+    def is_there(self, tensor: torch.Tensor) -> bool:
+        """Whether it is this tensor, with its memory where it was."""
+        return tensor is self.tensor and tensor.data_ptr() == self.address and tensor.stride() == self.strides
+
+    def is_unchanged(self, tensor: torch.Tensor) -> bool:
+        if not self.is_there(tensor):
+            return False
+        if self.version is None:
+            return self.copy is not None and torch.equal(tensor, self.copy)
+        return tensor._version == self.version
+
+
+class Blocks:
+    """A _core.BlockMask and what it was made from, or what was made from it."""
+
+    __slots__ = ("core", "seq_lengths", "block_size", "_lists", "_bound")
+
+    def __init__(self, core: _core.BlockMask, seq_lengths: Any, block_size: Any):
+        self.core = core
+        self.seq_lengths = seq_lengths
+        self.block_size = block_size
+        self._lists: dict[str, Seen | None] = {}  # index tensors that say what the core says
+        # The core with a rule, the rule, the tensors it reads, whether the rule is asked at the edges too.
+        self._bound: tuple = (None, None, (), False)  # changed in one assignment: threads share masks
+
+    def holds(self, lists: dict[str, Any], seq_lengths: Any, block_size: Any) -> bool:
+        """Whether the core is that of these index tensors, as they are now. Those that are not there say nothing."""
+        if self.seq_lengths != seq_lengths or self.block_size != block_size:
+            return False
+        known = self._lists
+        for name in KV_LISTS:
+            if name in lists:
+                tensor, seen = lists[name], known.get(name, self)
+                if seen is self or (tensor is None) != (seen is None):
+                    return False
+                if tensor is not None and not seen.is_unchanged(tensor):
+                    return False
+        return True
+
+    def remember(self, name: str, tensor: torch.Tensor | None) -> None:
+        """This index tensor says what the core says."""
+        self._lists[name] = None if tensor is None else Seen(tensor, is_small=True)
+
+    def with_rule(self, mask_mod: Any) -> _core.BlockMask:
+        """The blocks with this rule inside those that are partly visible, reading its tensors as they are now."""
+        if mask_mod is noop_mask:
+            bound, rule, _, _ = self._bound
+            if rule is noop_mask:
+                return bound
+        now = bind_mask_mod(mask_mod)
+        return self.bound_to(now.mod, now.key, now.tensors)
+
+    def bound_to(self, mod: _core.MaskMod, rule: Any, tensors: list) -> _core.BlockMask:
+        """The blocks with `mod`, which reads `tensors`. `rule`: the same object whenever the formula is the same."""
+        bound, bound_rule, reads, is_asked = self._bound
+        if rule is bound_rule and len(tensors) == len(reads):
+            # New values in the same memory are read by themselves, unless something was proved with the old ones.
+            same = Seen.is_there if is_asked else Seen.is_unchanged
+            if all(same(seen, tensor) for seen, tensor in zip(reads, tensors)):
+                return bound
+        # Blocks at the edges may have been proved visible for other values: setting the rule makes them ask.
+        bound = self.core.__copy__()
+        bound.mask_mod = mod
+        self._bind(bound, rule, tensors, is_asked=True)
+        return bound
+
+    def made_with(self, rule: Any, tensors: list) -> None:
+        """The core has this rule, and was proved with it."""
+        self._bind(self.core, rule, tensors, is_asked=False)
+
+    def _bind(self, bound: _core.BlockMask, rule: Any, tensors: list, is_asked: bool) -> None:
+        self._bound = (bound, rule, tuple(Seen(tensor, is_small=False) for tensor in tensors), is_asked)
+
+
+def convert(lists: dict[str, Any], seq_lengths: Any, block_size: Any) -> Blocks:
+    """Index tensors (those of full blocks may be None) to blocks without a rule."""
+    device = lists["kv_num_blocks"].device
+    if device.type != "cpu":
+        raise RuntimeError(f"[flex_attention] the block mask must be on the CPU; it is on {device}")
+    views = {name: None if lists[name] is None else view_of(lists[name]) for name in KV_LISTS}
+    core = _core.BlockMask.from_kv_blocks(**views, BLOCK_SIZE=tuple(block_size), seq_lengths=tuple(seq_lengths))
+    blocks = Blocks(core, seq_lengths, block_size)
+    for name in KV_LISTS:
+        blocks.remember(name, lists[name])
+    blocks.made_with(noop_mask, [])
+    return blocks
+
+
+_converted: weakref.WeakKeyDictionary[Any, Blocks] = weakref.WeakKeyDictionary()
+
+
+def blocks_of_torch(mask: Any) -> Blocks:
+    """Of torch's own BlockMask. Converted again only if something was assigned or edited."""
+    lists = mask.__dict__
+    blocks = _converted.get(mask)
+    if blocks is None or not blocks.holds(lists, mask.seq_lengths, mask.BLOCK_SIZE):
+        blocks = _converted[mask] = convert(lists, mask.seq_lengths, mask.BLOCK_SIZE)
+    return blocks
+
+
+def as_tensor(array: Any) -> torch.Tensor | None:
+    """The memory of a NumPy array as a tensor whose edits are counted, under inference_mode too."""
+    if array is None:
+        return None
+    with torch.inference_mode(False):
+        return torch.from_numpy(array)

@@ -1,0 +1,99 @@
+"""create_block_mask and create_mask: torch's arguments, Quire's proof.
+
+Inside a region that torch.compile traces, torch's own functions are used: there a mask is a computation of the graph.
+Layer: Python, above block_mask.py.
+"""
+
+from __future__ import annotations
+
+import warnings
+from operator import index
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import (
+    _compute_dq_write_order_from_block_mask,
+    _DEFAULT_SPARSE_BLOCK_SIZE,
+    _mask_mod_signature,
+    _score_mod_signature,
+)
+
+from quire import _core
+from quire.torch import originals
+from quire.torch.block_mask import BlockMask
+from quire.torch.blocks import Blocks, as_tensor
+from quire.torch.mods import bind_mask_mod, bind_score_mod, is_score_mod
+
+if TYPE_CHECKING:
+    from torch._prims_common import DeviceLikeType
+
+
+def create_mask(
+    mod_fn: _score_mod_signature | _mask_mod_signature,
+    B: int | None,
+    H: int | None,
+    Q_LEN: int,
+    KV_LEN: int,
+    device: DeviceLikeType | None = None,
+) -> Tensor:
+    """The mask as bools [B, H, Q_LEN, KV_LEN]; of a score mod, where it does not turn a score of 0 into -inf.
+
+    B or H of None counts as 1. Computed on the CPU, then brought to `device`, the CPU if not given.
+    """
+    if torch.compiler.is_dynamo_compiling():
+        return originals.create_mask(mod_fn, B, H, Q_LEN, KV_LEN, "cpu" if device is None else device)
+    bind = bind_score_mod if is_score_mod(mod_fn) else bind_mask_mod
+    mask = as_tensor(_core.create_mask(bind(mod_fn).mod, B, H, Q_LEN, KV_LEN))
+    return mask if device is None else mask.to(device)
+
+
+def create_block_mask(
+    mask_mod: _mask_mod_signature,
+    B: int | None,
+    H: int | None,
+    Q_LEN: int,
+    KV_LEN: int,
+    device: DeviceLikeType | None = None,
+    BLOCK_SIZE: int | tuple[int, int] = _DEFAULT_SPARSE_BLOCK_SIZE,
+    _compile=False,
+    separate_full_blocks: bool = True,
+    compute_dq_write_order: bool = False,
+    dq_kv_order: bool = True,
+) -> BlockMask:
+    """The block mask of a rule f(b, h, q_idx, kv_idx), found by proof, with torch's index tensors made when asked for.
+
+    B or H of None counts as 1. `device` (the CPU if not given) is where index tensors live; only masks on the CPU can
+    be used by quire.torch.flex_attention. Nothing is ever compiled: `_compile` is accepted.
+    """
+    if torch.compiler.is_dynamo_compiling():
+        return originals.create_block_mask(
+            mask_mod,
+            B,
+            H,
+            Q_LEN,
+            KV_LEN,
+            "cpu" if device is None else device,
+            BLOCK_SIZE,
+            False,
+            separate_full_blocks,
+            compute_dq_write_order,
+            dq_kv_order,
+        )
+    if is_score_mod(mask_mod):
+        raise AssertionError(f"[create_block_mask] a mask mod takes 4 arguments (b, h, q_idx, kv_idx); got {mask_mod}")
+    if _compile:
+        warnings.warn("_compile has no effect and will go, as in torch", DeprecationWarning, stacklevel=2)
+    if not isinstance(dq_kv_order, bool):
+        raise ValueError(f"[create_block_mask] dq_kv_order must be a bool; got {type(dq_kv_order).__name__}")
+    size = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else tuple(BLOCK_SIZE)
+    rule = bind_mask_mod(mask_mod)
+    core = _core.create_block_mask(rule.mod, B, H, Q_LEN, KV_LEN, size, separate_full_blocks)
+    blocks = Blocks(core, (index(Q_LEN), index(KV_LEN)), size)
+    blocks.made_with(rule.key, rule.tensors)
+    mask = BlockMask._from_blocks(blocks, mask_mod)
+    if compute_dq_write_order:
+        order = _compute_dq_write_order_from_block_mask(mask, dq_kv_order=dq_kv_order)
+        mask.dq_write_order, mask.dq_write_order_full = order
+        mask.dq_kv_order_spt = dq_kv_order
+    return mask if device is None or torch.device(device).type == "cpu" else mask.to(device)

@@ -1,0 +1,152 @@
+"""enable() and disable(): Quire behind torch's own flex_attention and create_block_mask.
+
+The code of torch's functions is exchanged, not their names, so modules that imported the names before see it too, and
+so do compiled callers: dynamo notices that a function has other code and traces again. Tensors that are not on the CPU take
+torch's way. Layer: Python, top.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+import torch.nn.attention.flex_attention as torch_flex
+
+from quire.torch import originals
+from quire.torch.create_block_mask import create_block_mask
+from quire.torch.flex_attention import flex_attention
+
+# ---- what torch's functions do while enabled
+
+
+def behind_flex_attention(query: Any, key: Any, value: Any, *arguments: Any, return_aux: Any) -> Any:
+    """Quire for dense tensors on the CPU, torch for others."""
+    is_ours = isinstance(query, torch.Tensor) and query.device.type == "cpu" and not query.is_nested
+    call = flex_attention if is_ours else originals.flex_attention
+    return call(query, key, value, *arguments, return_aux=return_aux)
+
+
+def behind_create_block_mask(*arguments: Any) -> Any:
+    """Quire if the mask is for the CPU, torch if not."""
+    device = arguments[5]
+    if device is None:
+        device = torch.accelerator.current_accelerator() or "cpu"
+    call = create_block_mask if torch.device(device).type == "cpu" else originals.create_block_mask
+    return call(*arguments[:5], device, *arguments[6:])
+
+
+# Their code becomes that of torch's functions: it runs with torch's globals, hence the imports inside.
+
+
+def _flex_attention(
+    query,
+    key,
+    value,
+    score_mod=None,
+    block_mask=None,
+    scale=None,
+    enable_gqa=False,
+    return_lse=False,
+    kernel_options=None,
+    *,
+    return_aux=None,
+):
+    from quire.torch.enable import behind_flex_attention
+
+    return behind_flex_attention(
+        query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, return_aux=return_aux
+    )
+
+
+def _create_block_mask(
+    mask_mod,
+    B,
+    H,
+    Q_LEN,
+    KV_LEN,
+    device=None,
+    BLOCK_SIZE=128,
+    _compile=False,
+    separate_full_blocks=True,
+    compute_dq_write_order=False,
+    dq_kv_order=True,
+):
+    from quire.torch.enable import behind_create_block_mask
+
+    return behind_create_block_mask(
+        mask_mod,
+        B,
+        H,
+        Q_LEN,
+        KV_LEN,
+        device,
+        BLOCK_SIZE,
+        _compile,
+        separate_full_blocks,
+        compute_dq_write_order,
+        dq_kv_order,
+    )
+
+
+_EXCHANGED = (
+    (torch_flex.flex_attention, originals.flex_attention.__code__, _flex_attention.__code__),
+    (torch_flex.create_block_mask, originals.create_block_mask.__code__, _create_block_mask.__code__),
+)
+
+# ---- on and off
+
+_lock = threading.Lock()
+_is_on = False  # by enable()
+_open = 0  # `with enable():` blocks that are running, of all threads
+
+
+def _apply() -> None:
+    wanted = _is_on or _open > 0
+    for function, original, ours in _EXCHANGED:
+        code = ours if wanted else original
+        if function.__code__ is not code:
+            function.__code__ = code
+
+
+class Enabled:
+    """What enable() returns: nothing to do with it, or a `with` block at whose end things are as they were before."""
+
+    def __init__(self, turned_on: bool):
+        self._turned_on = turned_on
+
+    def __enter__(self) -> Enabled:
+        global _is_on, _open
+        with _lock:
+            _open += 1
+            if self._turned_on:
+                _is_on = self._turned_on = False
+            _apply()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        global _open
+        with _lock:
+            _open -= 1
+            _apply()
+
+
+def enable() -> Enabled:
+    """Puts Quire behind torch's own flex_attention and create_block_mask for the CPU, in all threads.
+
+    Until disable(), or, as `with quire.torch.enable():`, until the end of the block. Blocks may nest and overlap.
+    """
+    global _is_on
+    with _lock:
+        turned_on = not _is_on
+        _is_on = True
+        _apply()
+    return Enabled(turned_on)
+
+
+def disable() -> None:
+    """Takes Quire out again: torch's functions are exactly what they were. A running `with` block keeps it in."""
+    global _is_on
+    with _lock:
+        _is_on = False
+        _apply()

@@ -1,0 +1,168 @@
+"""flex_attention: torch's signature, results and exceptions, Quire's kernels.
+
+The quick checks here hold for nearly every call; what they do not cover goes to validate.py, which finds torch's
+exception for it. Under torch.compile the call becomes one operator of the graph (compile.py). Layer: Python, top.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.attention.flex_attention import (
+    _LARGE_SPARSE_BLOCK_SIZE,
+    _score_mod_signature,
+    _sliced_mask_mod_error,
+    AuxOutput,
+    AuxRequest,
+    BlockMask,
+    FlexKernelOptions,
+    noop_mask,
+)
+
+from quire.torch import validate
+from quire.torch.autocast import autocast
+from quire.torch.autograd import differentiable_forward
+from quire.torch.block_mask import blocks_of
+from quire.torch.compile import flex_attention_as_operator, flex_attention_in_graph
+from quire.torch.forward import forward
+from quire.torch.mods import bind_score_mod
+
+_is_compiling = torch.compiler.is_dynamo_compiling
+_is_autocast = torch.is_autocast_enabled
+_is_grad_enabled = torch.is_grad_enabled
+_modes = torch._C._len_torch_dispatch_stack
+_transforms = torch._C._functorch.peek_interpreter_stack
+_PLAIN = frozenset({Tensor, torch.nn.Parameter})
+_F32, _F64 = torch.float32, torch.float64
+_NO_BLOCKS = (_LARGE_SPARSE_BLOCK_SIZE, _LARGE_SPARSE_BLOCK_SIZE)
+_warned = False
+
+
+def flex_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: _score_mod_signature | None = None,
+    block_mask: BlockMask | None = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    kernel_options: FlexKernelOptions | None = None,
+    *,
+    return_aux: AuxRequest | None = None,
+) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, AuxOutput]:
+    """softmax(score_mod(query key^T * scale)) value over the keys that block_mask leaves visible, in one fused pass.
+
+    query [B, Hq, L, E], key [B, Hkv, S, E] and value [B, Hkv, S, Ev]: f32, f64, bf16 or f16 each, any strides, on the
+    CPU. `score_mod`: f(score, b, h, q_idx, kv_idx) over tensors, a quire.ScoreMod or a text. `scale`: 1 / sqrt(E) if not
+    given. `enable_gqa`: Hq may be a multiple of Hkv. Returns [B, Hq, L, Ev] in query's dtype; with return_aux, that and an
+    AuxOutput; with return_lse (deprecated), that and lse. lse is natural log. Exceptions are of torch's types.
+    """
+    if _is_compiling():
+        return flex_attention_in_graph(
+            query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, return_aux
+        )
+    if _transforms() is not None:
+        raise NotImplementedError("[flex_attention] torch.vmap, torch.func.grad and their like are not supported")
+    want_lse, want_max = return_lse, False
+    if return_aux is not None:
+        want_lse, want_max = _requested(return_lse, return_aux)
+    elif return_lse:
+        _warn_return_lse()
+    if kernel_options is not None:
+        validate.validate_options(kernel_options)
+    if _modes() or type(query) not in _PLAIN or type(key) not in _PLAIN or type(value) not in _PLAIN:
+        if _is_watched(query, key, value):
+            validate.validate_sizes(query, key, value, block_mask, enable_gqa)
+            outputs = flex_attention_as_operator(query, key, value, score_mod, block_mask, scale, want_lse, want_max)
+            return _results(outputs, return_lse, return_aux)
+    if _is_autocast("cpu"):
+        query, key, value = autocast(query), autocast(key), autocast(value)
+
+    value, q_len, kv_len = _checked(query, key, value, block_mask, enable_gqa)
+    mask = None if block_mask is None else _mask_at_call(block_mask, q_len, kv_len)
+    needs_grad = _is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+    mod, captured = None, []
+    if score_mod is not None:
+        mod, captured, captured_needs_grad, _ = bind_score_mod(score_mod, _F64 if query.dtype is _F64 else _F32)
+        needs_grad = needs_grad or (captured_needs_grad and _is_grad_enabled())
+    if needs_grad:
+        outputs = differentiable_forward(query, key, value, mod, mask, scale, want_lse, want_max, captured)
+    else:
+        outputs = forward(query, key, value, mod, mask, scale, want_lse, want_max)
+    return outputs[0] if return_aux is None and not return_lse else _results(outputs, return_lse, return_aux)
+
+
+def _checked(query: Any, key: Any, value: Any, block_mask: Any, enable_gqa: bool) -> tuple[Tensor, int, int]:
+    """The value, with the key's batch, and the lengths of query and key. Throws what torch throws."""
+    try:
+        batch, q_heads, q_len, dim = query.shape
+        kv_batch, kv_heads, kv_len, k_dim = key.shape
+        v_batch, v_heads, v_len, _ = value.shape
+        if (
+            query.is_cpu
+            and key.is_cpu
+            and value.is_cpu
+            and batch == kv_batch == v_batch
+            and (q_heads == kv_heads or (enable_gqa and kv_heads and q_heads % kv_heads == 0))
+            and kv_heads == v_heads
+            and kv_len == v_len
+            and dim == k_dim
+        ):
+            return value, q_len, kv_len
+    except (ValueError, RuntimeError, AttributeError):  # another rank, a nested tensor, no tensor
+        pass
+    validate.validate_tensors(query, key, value)
+    validate.validate_sizes(query, key, value, block_mask, enable_gqa)
+    if value.size(0) != key.size(0):
+        value = value.expand(key.size(0), -1, -1, -1)
+    return value, query.size(2), key.size(2)
+
+
+def _mask_at_call(block_mask: Any, q_len: int, kv_len: int) -> Any:
+    """The _core.BlockMask of this call; None for torch's stand-in for "no mask"."""
+    try:
+        is_usual = block_mask.seq_lengths == (q_len, kv_len) and block_mask.mask_mod is not _sliced_mask_mod_error
+    except AttributeError:
+        is_usual = False
+    if not is_usual:
+        if getattr(block_mask, "BLOCK_SIZE", None) == _NO_BLOCKS and block_mask.mask_mod is noop_mask:
+            return None
+        validate.validate_mask(block_mask, q_len, kv_len)
+    blocks = blocks_of(block_mask)
+    return blocks.with_rule(block_mask.mask_mod)
+
+
+def _requested(return_lse: bool, return_aux: AuxRequest) -> tuple[bool, bool]:
+    if return_lse:
+        raise ValueError("[flex_attention] give return_lse or return_aux, not both; return_lse is deprecated")
+    return return_aux.lse, return_aux.max_scores
+
+
+def _results(
+    outputs: tuple[Tensor, Tensor | None, Tensor | None], return_lse: bool, return_aux: AuxRequest | None
+) -> Any:
+    out, lse, max_scores = outputs
+    if return_aux is not None:
+        return out, AuxOutput(lse=lse, max_scores=max_scores)
+    return (out, lse) if return_lse else out
+
+
+def _warn_return_lse() -> None:
+    global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn(
+            "return_lse is deprecated, as in torch; use return_aux=AuxRequest(lse=True)", FutureWarning, stacklevel=3
+        )
+
+
+def _is_watched(query: Any, key: Any, value: Any) -> bool:
+    """Whether a mode looks on (a tracer, a counter of operations), or a tensor has no memory, as fake ones."""
+    validate.validate_tensors(query, key, value)
+    is_wrapper = torch.utils._python_dispatch.is_traceable_wrapper_subclass
+    return _modes() > 0 or any(is_wrapper(t) or isinstance(t, FakeTensor) for t in (query, key, value))

@@ -1,0 +1,101 @@
+"""One forward pass over torch tensors that were checked: allocates the results as torch lays them out and runs _core.
+
+Does not know autograd (autograd.py) nor what a user may call (flex_attention.py). Layer: Python.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from quire import _core
+from quire.torch.views import CODES, view_of
+
+_View = _core.View
+_forward = _core.forward
+_empty = torch.empty
+_F64 = torch.float64
+_CPU = torch.device("cpu")  # said everywhere: the default device may be another
+
+
+def output_strides(shape: tuple[int, ...], query_strides: tuple[int, ...]) -> list[int]:
+    """Dense strides in the order of the query's, the last axis always contiguous, as torch gives.
+
+    A query of strides (512, 8, 32, 1), that is [B, L, H, E] in memory, gives an output that is [B, L, H, Ev] in memory.
+    """
+    # Ascending; of equal strides the later axis first.
+    order = sorted(range(len(shape)), key=lambda axis: (query_strides[axis], -axis))
+    strides = _dense(shape, order)
+    if strides[-1] != 1:
+        last = len(shape) - 1
+        order.remove(last)
+        strides = _dense(shape, [last, *order])
+    return strides
+
+
+def _dense(shape: tuple[int, ...], order: list[int]) -> list[int]:
+    strides, step = [0] * len(shape), 1
+    for axis in order:
+        strides[axis] = step
+        step *= shape[axis]
+    return strides
+
+
+def _input(tensor: torch.Tensor) -> Any:
+    code = CODES.get(tensor.dtype)
+    if code is None or not tensor.is_contiguous():
+        return view_of(tensor)
+    return _View(tensor.data_ptr(), code, tensor.shape, tensor.stride())
+
+
+def forward(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    score_mod: Any,
+    block_mask: Any,
+    scale: float | None,
+    want_lse: bool,
+    want_max: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """query [B, Hq, L, E], key [Bkv, Hkv, S, E], value [Bkv, Hkv, S, Ev]; `score_mod` and `block_mask` are of _core.
+
+    Returns the output [B, Hq, L, Ev] in query's dtype and, if wanted, lse and the largest scores, [B, Hq, L] in f32
+    (f64 for f64 queries).
+    """
+    batch, heads, q_len, _ = shape = query.shape
+    dtype = query.dtype
+    out_shape = (batch, heads, q_len, value.shape[3])
+    if query.is_contiguous():
+        out = _empty(out_shape, dtype=dtype, device=_CPU)
+    else:
+        out = torch.empty_strided(out_shape, output_strides(out_shape, query.stride()), dtype=dtype, device=_CPU)
+    lse = max_scores = lse_view = max_view = None
+    if want_lse or want_max:
+        is_f64 = dtype is _F64 or key.dtype is _F64 or value.dtype is _F64
+        compute = _F64 if is_f64 else torch.float32
+        if want_lse:
+            lse = _empty(shape[:3], dtype=compute, device=_CPU)
+            lse_view = _View(lse.data_ptr(), CODES[compute], lse.shape, lse.stride())
+        if want_max:
+            max_scores = _empty(shape[:3], dtype=compute, device=_CPU)
+            max_view = _View(max_scores.data_ptr(), CODES[compute], max_scores.shape, max_scores.stride())
+    _forward(
+        _input(query),
+        _input(key),
+        _input(value),
+        _View(out.data_ptr(), CODES[dtype], out_shape, out.stride()),
+        lse_view,
+        max_view,
+        score_mod,
+        block_mask,
+        scale,
+        True,
+    )
+    if dtype is not _F64:
+        if lse is not None and lse.dtype is _F64:
+            lse = lse.float()
+        if max_scores is not None and max_scores.dtype is _F64:
+            max_scores = max_scores.float()
+    return out, lse, max_scores

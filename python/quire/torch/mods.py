@@ -1,0 +1,110 @@
+"""From what a user gives as a mod (a function over tensors, a quire mod, a text) to a _core mod with its tensors.
+
+The tracer (trace/) turns functions into texts and finds the captured tensors of this very call; a text is parsed once
+and kept with the tracer's cache entry, so that a call only binds addresses. Layer: Python, above trace/ and views.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from typing import Any, NamedTuple
+from collections.abc import Callable
+
+import torch
+
+from quire import _core
+from quire.torch.trace import trace_mask_mod, trace_score_mod
+from quire.torch.views import view_of
+
+
+class Bound(NamedTuple):
+    """A mod at one call."""
+
+    mod: Any  # _core.ScoreMod or _core.MaskMod, its buffers bound to `tensors`
+    tensors: list  # torch tensors that it reads, in the order of its buffers
+    needs_grad: bool  # one of them asks for a gradient
+    key: Any  # the same object at every call whose formula is the same
+
+
+class _Parsed:
+    """What hangs on a cache entry of the tracer."""
+
+    __slots__ = ("mod", "order", "needs_grad")
+
+    def __init__(self, kind: type, traced: Any):
+        buffers = dict(zip(traced.names, map(view_of, traced.tensors), strict=True))
+        self.mod = kind(traced.text, buffers) if buffers else kind(traced.text)
+        # The mod has its buffers in an order of its own, without those that turned out not to matter.
+        self.order = [traced.names.index(name) for name in self.mod.buffer_names]
+        # Part of the tracer's key, hence the same for all calls.
+        self.needs_grad = any(tensor.requires_grad for tensor in traced.tensors)
+
+
+def _bind(kind: type, traced: Any) -> Bound:
+    constant = traced.constant
+    try:
+        parsed = constant.parsed
+    except AttributeError:
+        parsed = constant.parsed = _Parsed(kind, traced)
+    mod = parsed.mod
+    if not parsed.order:
+        return Bound(mod, [], False, constant)
+    tensors = traced.tensors
+    tensors = [tensors[i] for i in parsed.order]
+    return Bound(kind.bind(mod, [view_of(tensor) for tensor in tensors]), tensors, parsed.needs_grad, constant)
+
+
+@functools.lru_cache(maxsize=256)
+def _parse(kind: type, text: str) -> Any:
+    return kind(text)
+
+
+def _given(kind: type, mod: Any) -> Bound:
+    """A text or a mod of quire's, which has its buffers."""
+    parsed = _parse(kind, mod) if isinstance(mod, str) else kind(mod)
+    return Bound(parsed, [], False, mod)
+
+
+_GIVEN = (str, _core.ScoreMod, _core.MaskMod)
+
+
+def bind_score_mod(mod: Any, dtype: torch.dtype = torch.float32) -> Bound:
+    """`mod`: f(score, b, h, q_idx, kv_idx) over tensors, a quire.ScoreMod or a text. `dtype`: of the score."""
+    if isinstance(mod, _GIVEN):
+        return _given(_core.ScoreMod, mod)
+    return _bind(_core.ScoreMod, trace_score_mod(mod, dtype))
+
+
+def bind_mask_mod(mod: Any) -> Bound:
+    """`mod`: f(b, h, q_idx, kv_idx) over tensors, a quire.MaskMod or a text."""
+    if isinstance(mod, _GIVEN):
+        return _given(_core.MaskMod, mod)
+    return _bind(_core.MaskMod, trace_mask_mod(mod))
+
+
+def positional_arguments(mod: Callable) -> int:
+    """How many arguments without a default a mod takes, `self` of a bound method not counted."""
+    if type(mod) is types.FunctionType:
+        return mod.__code__.co_argcount - len(mod.__defaults__ or ())
+    if isinstance(mod, torch.nn.Module):
+        mod = mod.forward
+    return sum(
+        1
+        for parameter in inspect.signature(mod).parameters.values()
+        if parameter.default is inspect.Parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    )
+
+
+def is_score_mod(mod: Any) -> bool:
+    """Whether a mod is a score mod (5 arguments) rather than a mask mod (4). Else AssertionError, as in torch."""
+    if isinstance(mod, _core.ScoreMod):
+        return True
+    if isinstance(mod, (_core.MaskMod, str)):
+        return False
+    count = positional_arguments(mod)
+    if count not in (4, 5):
+        raise AssertionError(f"a mod takes 4 arguments (b, h, q_idx, kv_idx), or 5 with the score first; got {count}")
+    return count == 5

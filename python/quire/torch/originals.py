@@ -1,0 +1,24 @@
+"""Torch's own functions as they were when quire.torch was imported: enable() changes what the names of torch do.
+
+Layer: Python, below what calls them.
+"""
+
+from __future__ import annotations
+
+import types
+
+import torch.nn.attention.flex_attention as torch_flex
+
+
+def _copy(function: types.FunctionType) -> types.FunctionType:
+    copy = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__module__ = function.__module__
+    return copy
+
+
+flex_attention = _copy(torch_flex.flex_attention)
+create_block_mask = _copy(torch_flex.create_block_mask)
+create_mask = torch_flex.create_mask

@@ -1,0 +1,6 @@
+"""Mods written with torch operations, as formulas: text and the tensors it reads. See docs/tracing.md."""
+
+from .error import TraceError
+from .mod_cache import Traced, clear_cache, trace_mask_mod, trace_score_mod
+
+__all__ = ["TraceError", "Traced", "clear_cache", "trace_mask_mod", "trace_score_mod"]

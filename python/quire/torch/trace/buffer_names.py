@@ -1,0 +1,92 @@
+"""Names for the buffers of a formula: those of the Python variables that hold the tensors, where they can be found.
+
+Only for reading; nothing depends on them. Layer: trace.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import types
+
+import torch
+
+from .code_recipe import parameters
+from .text import RESERVED
+
+_MOST_VISITED = 2_000
+
+
+def tensor_names(mod) -> dict[int, str]:
+    """id of a captured tensor -> the name of the variable or attribute that holds it, for what is near at hand."""
+    names: dict[int, str] = {}
+    seen: set[int] = set()
+    stack = [(mod, "")]
+    while stack and len(seen) < _MOST_VISITED:
+        value, name = stack.pop()
+        if isinstance(value, torch.Tensor):
+            names.setdefault(id(value), name)
+        elif id(value) not in seen:
+            seen.add(id(value))
+            stack.extend(reversed(_held_by(value, name)))
+    return names
+
+
+def _held_by(value, name: str) -> list[tuple[object, str]]:
+    if isinstance(value, types.FunctionType):
+        return _held_by_function(value)
+    if isinstance(value, types.MethodType):
+        return [(value.__func__, name), (value.__self__, name)]
+    if isinstance(value, functools.partial):
+        code = getattr(value.func, "__code__", None)
+        params = parameters(code) if code is not None else ()
+        args = [(v, params[i] if i < len(params) else name) for i, v in enumerate(value.args)]
+        return [(value.func, name), *args, *((v, k) for k, v in value.keywords.items())]
+    if isinstance(value, (list, tuple)):
+        return [(v, name) for v in value]
+    if isinstance(value, dict):
+        return [(v, k if isinstance(k, str) else name) for k, v in value.items()]
+    if isinstance(value, torch.nn.Module):
+        return [(value._parameters, name), (value._buffers, name), (vars(value), name), (type(value).forward, name)]
+    if isinstance(value, (type, types.ModuleType)) or not hasattr(value, "__dict__"):
+        return []
+    return [(vars(value), name), (getattr(type(value), "__call__", None), name)]
+
+
+def _held_by_function(function: types.FunctionType) -> list[tuple[object, str]]:
+    code = function.__code__
+    held = []
+    for variable, cell in zip(code.co_freevars, function.__closure__ or ()):
+        try:
+            held.append((cell.cell_contents, variable))
+        except ValueError:
+            pass
+    positional = code.co_varnames[: code.co_argcount]
+    defaults = function.__defaults__ or ()
+    held += zip(defaults, positional[len(positional) - len(defaults) :])
+    held += ((v, k) for k, v in (function.__kwdefaults__ or {}).items())
+    held += ((function.__globals__[n], n) for n in code.co_names if n in function.__globals__)
+    return held
+
+
+def unique_names(tensors: list[torch.Tensor | None], known: dict[int, str]) -> list[str]:
+    """A name that the language allows for each tensor, all different; t0, t1, … where none is known."""
+    taken: set[str] = set()
+    result = []
+    for tensor in tensors:
+        name = re.sub(r"[^A-Za-z0-9_]", "_", known.get(id(tensor), ""))
+        if not name:
+            name = f"t{len(result)}"
+        if name[0].isdigit() or name in RESERVED:
+            name = f"{name}_" if name in RESERVED else f"t{name}"
+        result.append(_numbered(name, taken))
+    return result
+
+
+def _numbered(name: str, taken: set[str]) -> str:
+    candidate, number = name, 1
+    while candidate in taken or candidate in RESERVED:
+        number += 1
+        candidate = f"{name}_{number}"
+    taken.add(candidate)
+    return candidate

@@ -1,0 +1,35 @@
+"""TraceError and the place in the user's code it is about.
+
+Layer: trace. Knows nothing of formulas.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import torch
+
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+
+
+class TraceError(RuntimeError):
+    """A mod does something that a formula cannot say. The text names the operation and the user's line."""
+
+
+def user_line() -> str:
+    """`file.py:12` of the innermost running line that is neither torch's nor the tracer's; "" if there is none."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith((_HERE, _TORCH)):
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def fail(message: str) -> None:
+    """Raises TraceError with the user's line behind the message."""
+    line = user_line()
+    raise TraceError(f"[trace] {message}" + (f" (at {line})" if line else ""))

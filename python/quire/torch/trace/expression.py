@@ -1,0 +1,308 @@
+"""Values of the formula language, as the tracer builds them: nodes with a type and, for ints, a range.
+
+Mirrors the types of docs/formula.md ("Types"), so that a cast is written exactly where torch's type and the language's
+differ. Does not write text (text.py) and knows no torch operation (operations.py). Layer: trace.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from .error import fail
+
+INT, FLOAT, BOOL = "int", "float", "bool"
+INT64 = (-(2**63), 2**63 - 1)
+# An index of an element of the attention matrix fits into 31 bits.
+INDEX = (0, 2**31 - 1)
+
+_INT_RANGES = {
+    torch.bool: (0, 1),
+    torch.uint8: (0, 255),
+    torch.int8: (-128, 127),
+    torch.int16: (-(2**15), 2**15 - 1),
+    torch.uint16: (0, 2**16 - 1),
+    torch.uint32: (0, 2**32 - 1),
+    torch.int32: (-(2**31), 2**31 - 1),
+    torch.int64: INT64,
+}
+
+
+def kind_of(dtype: torch.dtype) -> str:
+    """The type that values of a torch dtype have in the language."""
+    if dtype is torch.bool:
+        return BOOL
+    if dtype.is_floating_point:
+        return FLOAT
+    if dtype in _INT_RANGES:
+        return INT
+    fail(f"values of dtype {dtype} are not supported")
+
+
+def range_of(dtype: torch.dtype) -> tuple[int, int]:
+    """The smallest and the largest value of an integer dtype."""
+    return _INT_RANGES[dtype]
+
+
+class Expr:
+    """One value. `op` is "const", "arg", "load", "row", an operator, or a function of the language.
+
+    Immutable; shared where it is used twice. Python's arithmetic operators build new values; == is identity, see
+    `equal`. Values of a "row" are only arguments of "sum" and "dot".
+    """
+
+    __slots__ = ("op", "args", "kind", "low", "high")
+
+    def __init__(self, op: str, args: tuple, kind: str, span: tuple[int, int] = INT64) -> None:
+        self.op = op
+        self.args = args
+        self.kind = kind
+        # What leaves int64 wraps, so nothing is known about it.
+        self.low, self.high = (0, 1) if kind == BOOL else span if INT64[0] <= span[0] and span[1] <= INT64[1] else INT64
+
+    @property
+    def is_const(self) -> bool:
+        return self.op == "const"
+
+    def within(self, low: int, high: int) -> bool:
+        """Whether an int or bool is known to lie in low..high."""
+        return self.kind != FLOAT and low <= self.low and self.high <= high
+
+    def __add__(self, other):
+        return _arithmetic("+", self, other, lambda a, b: (a.low + b.low, a.high + b.high))
+
+    def __radd__(self, other):
+        return lift(other) + self
+
+    def __sub__(self, other):
+        return _arithmetic("-", self, other, lambda a, b: (a.low - b.high, a.high - b.low))
+
+    def __rsub__(self, other):
+        return lift(other) - self
+
+    def __mul__(self, other):
+        return _arithmetic("*", self, other, lambda a, b: _hull(x * y for x in (a.low, a.high) for y in (b.low, b.high)))
+
+    def __rmul__(self, other):
+        return lift(other) * self
+
+    def __truediv__(self, other):
+        return Expr("/", (self, lift(other)), FLOAT)
+
+    def __rtruediv__(self, other):
+        return lift(other) / self
+
+    def __floordiv__(self, other):
+        return _arithmetic("//", self, other, _floor_div_span)
+
+    def __mod__(self, other):
+        return _arithmetic("%", self, other, _mod_span)
+
+    def __pow__(self, other):
+        other = lift(other)
+        negative = other.is_const and other.args[0] < 0
+        return Expr("**", (self, other), FLOAT if negative else _numeric(self, other))
+
+    def __and__(self, other):
+        return _bits("&", self, other)
+
+    def __or__(self, other):
+        return _bits("|", self, other)
+
+    def __xor__(self, other):
+        return _bits("^", self, other)
+
+    def __invert__(self):
+        if self.kind == FLOAT:
+            fail("'~' needs a bool or an integer; got a float")
+        return Expr("~", (self,), self.kind, (-1 - self.high, -1 - self.low))
+
+    def __lshift__(self, other):
+        return _shift("<<", self, other)
+
+    def __rshift__(self, other):
+        return _shift(">>", self, other)
+
+    def __neg__(self):
+        x = number(self)
+        return Expr("neg", (x,), x.kind, (-x.high, -x.low))
+
+    def __abs__(self):
+        x = number(self)
+        low = 0 if x.low <= 0 <= x.high else min(abs(x.low), abs(x.high))
+        return Expr("abs", (x,), x.kind, (low, max(abs(x.low), abs(x.high))))
+
+    def __lt__(self, other):
+        return compare("<", self, other)
+
+    def __le__(self, other):
+        return compare("<=", self, other)
+
+    def __gt__(self, other):
+        return compare(">", self, other)
+
+    def __ge__(self, other):
+        return compare(">=", self, other)
+
+    def __bool__(self):
+        raise AssertionError("a rule of the tracer asked for the truth of a traced value")
+
+
+def const(value) -> Expr:
+    """A Python bool, int or float."""
+    if isinstance(value, bool):
+        return Expr("const", (value,), BOOL)
+    if isinstance(value, int):
+        if not INT64[0] <= value <= INT64[1]:
+            fail(f"the integer {value} does not fit into 64 bits")
+        return Expr("const", (value,), INT, (value, value))
+    return Expr("const", (float(value),), FLOAT)
+
+
+def lift(value) -> Expr:
+    return value if isinstance(value, Expr) else const(value)
+
+
+def number(x: Expr) -> Expr:
+    """A bool as the int it counts as."""
+    return Expr("int", (x,), INT, (0, 1)) if x.kind == BOOL else x
+
+
+def _numeric(*values: Expr) -> str:
+    return FLOAT if any(v.kind == FLOAT for v in values) else INT
+
+
+def _hull(values) -> tuple[int, int]:
+    values = list(values)
+    return min(values), max(values)
+
+
+def _arithmetic(op, a, b, span) -> Expr:
+    a, b = lift(a), lift(b)
+    kind = _numeric(a, b)
+    return Expr(op, (a, b), kind, span(a, b) if kind == INT else INT64)
+
+
+def _floor_div_span(a: Expr, b: Expr) -> tuple[int, int]:
+    if b.low <= 0:
+        return INT64
+    return _hull(x // y for x in (a.low, a.high) for y in (b.low, b.high))
+
+
+def _mod_span(a: Expr, b: Expr) -> tuple[int, int]:
+    return (0, min(b.high - 1, a.high) if a.low >= 0 else b.high - 1) if b.low > 0 else INT64
+
+
+def _bits(op: str, a, b) -> Expr:
+    a, b = lift(a), lift(b)
+    if FLOAT in (a.kind, b.kind):
+        fail(f"'{op}' needs bools or integers; got a float")
+    if a.kind == BOOL and b.kind == BOOL:
+        return Expr(op, (a, b), BOOL)
+    if op == "&" and (a.low >= 0 or b.low >= 0):
+        return Expr(op, (a, b), INT, (0, min(x.high for x in (a, b) if x.low >= 0)))
+    return Expr(op, (a, b), INT)
+
+
+def _shift(op: str, a, b) -> Expr:
+    a, b = lift(a), lift(b)
+    if FLOAT in (a.kind, b.kind):
+        fail(f"'{op}' needs integers; got a float")
+    span = (0, a.high) if op == ">>" and a.low >= 0 else INT64
+    return Expr(op, (a, b), INT, span)
+
+
+def compare(op: str, a, b) -> Expr:
+    return Expr(op, (lift(a), lift(b)), BOOL)
+
+
+def equal(a, b) -> Expr:
+    return compare("==", a, b)
+
+
+def not_equal(a, b) -> Expr:
+    return compare("!=", a, b)
+
+
+def call(name: str, x) -> Expr:
+    """A function of the language that gives a float: exp, tanh, …"""
+    return Expr(name, (lift(x),), FLOAT)
+
+
+def rounding(name: str, x: Expr) -> Expr:
+    """floor, ceil, round, trunc: an int stays as it is."""
+    x = number(x)
+    return x if x.kind == INT else Expr(name, (x,), FLOAT)
+
+
+def sign(x: Expr) -> Expr:
+    x = number(x)
+    return Expr("sign", (x,), x.kind, (-1, 1))
+
+
+def minimum(a, b) -> Expr:
+    a, b = lift(a), lift(b)
+    return Expr("minimum", (a, b), _numeric(a, b), (min(a.low, b.low), min(a.high, b.high)))
+
+
+def maximum(a, b) -> Expr:
+    a, b = lift(a), lift(b)
+    return Expr("maximum", (a, b), _numeric(a, b), (max(a.low, b.low), max(a.high, b.high)))
+
+
+def clamp(x, low, high) -> Expr:
+    x, low, high = lift(x), lift(low), lift(high)
+    like = minimum(maximum(x, low), high)
+    return Expr("clamp", (x, low, high), like.kind, (like.low, like.high))
+
+
+def where(condition, a, b) -> Expr:
+    condition, a, b = lift(condition), lift(a), lift(b)
+    kind = BOOL if a.kind == b.kind == BOOL else _numeric(a, b)
+    return Expr("where", (condition, a, b), kind, (min(a.low, b.low), max(a.high, b.high)))
+
+
+def cast(x: Expr, kind: str) -> Expr:
+    """int(), float() or bool(), or nothing where the value has that type."""
+    if x.kind == kind:
+        return x
+    if x.is_const:
+        return _cast_const(x.args[0], kind)
+    span = (x.low, x.high) if x.kind != FLOAT else INT64
+    return Expr(kind, (x,), kind, span)
+
+
+def _cast_const(value, kind: str) -> Expr:
+    if kind == BOOL:
+        return const(bool(value))
+    if kind == FLOAT:
+        return const(float(value))
+    if not math.isfinite(value):
+        return Expr(INT, (const(value),), INT)
+    return const(max(INT64[0], min(INT64[1], int(value))))
+
+
+def wrapped(x: Expr, dtype: torch.dtype) -> Expr:
+    """An int as an integer dtype holds it: reduced modulo its size, unless it is known to fit."""
+    low, high = range_of(dtype)
+    if x.within(low, high):
+        return x
+    if low == 0:
+        return x & high
+    return ((x - low) & (high - low)) + low
+
+
+def as_dtype(x: Expr, dtype: torch.dtype) -> Expr:
+    """The result of an operation as torch types it. Ints of 8 and 16 bits wrap; of 32 bits do not."""
+    x = cast(x, kind_of(dtype))
+    if x.kind == INT and dtype not in (torch.int32, torch.int64):
+        return wrapped(x, dtype)
+    return x
+
+
+def converted(x: Expr, dtype: torch.dtype) -> Expr:
+    """An explicit cast. Unlike as_dtype, what does not fit into 32 bits wraps too, unless it was a float."""
+    was_float = x.kind == FLOAT
+    x = as_dtype(x, dtype)
+    return wrapped(x, dtype) if x.kind == INT and not was_float else x

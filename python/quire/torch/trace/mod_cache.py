@@ -1,0 +1,116 @@
+"""trace_score_mod and trace_mask_mod: a mod as text and tensors, traced once for all calls that have the same key.
+
+Layer: trace. Safe to call from several threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+import torch
+
+from .buffer_names import tensor_names, unique_names
+from .mod_key import KeyUnknown, mod_key
+from .tracer import Formula, trace_mod
+
+_MOST_ENTRIES = 1024
+
+
+class Constant:
+    """Something to hang on what belongs to a formula, whichever tensors are bound: one object per cache entry."""
+
+
+class Traced:
+    """A mod at one call. text: the formula; names: of its buffers; tensors: what is bound to them at this call; constant:
+    one object for all calls that share the text."""
+
+    __slots__ = ("text", "names", "tensors", "constant")
+
+    def __init__(self, text: str, names: list[str], tensors: list[torch.Tensor], constant: Constant) -> None:
+        self.text = text
+        self.names = names
+        self.tensors = tensors
+        self.constant = constant
+
+
+class _Entry:
+    """A formula and the places of its captured tensors among those that the key's visit collects."""
+
+    __slots__ = ("text", "names", "binding", "places", "constant", "only")
+
+    def __init__(self, formula: Formula, places: dict[int, int]) -> None:
+        self.text = formula.text
+        self.names = [b.name for b in formula.buffers]
+        self.binding = formula.binding
+        # Where every buffer is a captured tensor: its places in order. Otherwise: slot -> place.
+        self.places = [places[i] for i in self.binding.wanted] if self.binding.is_plain else places
+        self.constant = Constant()
+        self.only = Traced(self.text, self.names, [], self.constant) if not self.names else None
+
+    def at(self, tensors: list[torch.Tensor]) -> Traced:
+        if self.only is not None:
+            return self.only
+        if self.binding.is_plain:
+            bound = [tensors[i] for i in self.places]
+        else:
+            bound = self.binding.bind({slot: tensors[i] for slot, i in self.places.items()})
+        return Traced(self.text, self.names, bound, self.constant)
+
+
+_entries: OrderedDict[tuple, _Entry] = OrderedDict()
+_lock = threading.Lock()
+
+
+def trace_score_mod(mod, dtype: torch.dtype = torch.float32) -> Traced:
+    """The formula of a score mod written with torch operations: mod(score, b, h, q_idx, kv_idx).
+
+    dtype: of the score, float32 or float64. Throws TraceError for what no formula can say, and what the mod throws.
+    """
+    return _traced(mod, dtype)
+
+
+def trace_mask_mod(mod) -> Traced:
+    """The formula of a mask mod written with torch operations: mod(b, h, q_idx, kv_idx). Throws like trace_score_mod."""
+    return _traced(mod, None)
+
+
+def clear_cache() -> None:
+    """Forgets all traces."""
+    with _lock:
+        _entries.clear()
+
+
+def _traced(mod, score_dtype: torch.dtype | None) -> Traced:
+    try:
+        key, tensors = mod_key(mod, score_dtype)
+    except KeyUnknown:
+        return _single(_trace(mod, score_dtype, []))
+    with _lock:
+        entry = _entries.get(key)
+        if entry is not None:
+            _entries.move_to_end(key)
+    return _first(mod, score_dtype, key, tensors) if entry is None else entry.at(tensors)
+
+
+def _trace(mod, score_dtype: torch.dtype | None, captured: list[torch.Tensor]) -> Formula:
+    names = lambda tensors: unique_names(tensors, tensor_names(mod) if tensors else {})  # noqa: E731
+    return trace_mod(mod, score_dtype, captured, names)
+
+
+def _single(formula: Formula) -> Traced:
+    """For this call alone."""
+    return Traced(formula.text, [b.name for b in formula.buffers], formula.binding.bind(formula.captured), Constant())
+
+
+def _first(mod, score_dtype: torch.dtype | None, key: tuple, tensors: list[torch.Tensor]) -> Traced:
+    formula = _trace(mod, score_dtype, tensors)
+    place_of = {id(t): i for i, t in enumerate(tensors)}
+    places = {slot: place_of.get(id(t)) for slot, t in formula.captured.items()}
+    if formula.reads_values or None in places.values():
+        return _single(formula)
+    with _lock:
+        entry = _entries.setdefault(key, _Entry(formula, places))
+        if len(_entries) > _MOST_ENTRIES:
+            _entries.popitem(last=False)
+    return entry.at(tensors)

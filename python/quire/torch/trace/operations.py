@@ -1,0 +1,319 @@
+"""The table of ATen operations: how each pointwise operation is written in the formula language.
+
+A rule gets the operands in the order of the ATen schema (tensors as values, everything else as it is) and gives a value;
+the tracer casts it to the dtype that torch gives the result. The key is the name of the operation, for all its overloads.
+What moves elements (MOVEMENTS), makes constants (CREATIONS), goes over rows (REDUCTIONS, PRODUCTS, SEARCHES) or reads a
+captured tensor (LOOKUPS) is only named here; trace_record.py and field.py do it. Layer: trace.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .error import fail
+from .expression import (
+    BOOL,
+    FLOAT,
+    INT,
+    Expr,
+    call,
+    cast,
+    clamp,
+    compare,
+    const,
+    equal,
+    lift,
+    maximum,
+    minimum,
+    not_equal,
+    number,
+    rounding,
+    sign,
+    where,
+)
+
+
+def _scaled(x, alpha):
+    return x if alpha == 1 else lift(x) * alpha
+
+
+def _add(a, b, alpha=1):
+    return a + _scaled(b, alpha)
+
+
+def _sub(a, b, alpha=1):
+    return a - _scaled(b, alpha)
+
+
+def _rsub(a, b, alpha=1):
+    return b - _scaled(a, alpha)
+
+
+def _truncated_div(a, b):
+    a, b = lift(a), lift(b)
+    if FLOAT in (a.kind, b.kind):
+        return rounding("trunc", a / b)
+    a, b = number(a), number(b)
+    if a.low >= 0 and b.low > 0:
+        return a // b
+    size = abs(a) // abs(b)
+    return where(equal(a < 0, b < 0), size, -size)
+
+
+def _div(a, b, rounding_mode=None):
+    if rounding_mode is None:
+        return lift(a) / b
+    return lift(a) // b if rounding_mode == "floor" else _truncated_div(a, b)
+
+
+def _fmod(a, b):
+    a, b = number(lift(a)), number(lift(b))
+    if a.kind == b.kind == INT and a.low >= 0 and b.low > 0:
+        return a % b
+    size = abs(a) % abs(b)
+    return where(a < 0, -size, size)
+
+
+def _round(x, decimals=0):
+    if decimals == 0 or x.kind != FLOAT:
+        return rounding("round", x)
+    power = 10.0 ** abs(decimals)
+    return rounding("round", x * power) / power if decimals > 0 else rounding("round", x / power) * power
+
+
+def _clamp(x, low=None, high=None):
+    if low is None:
+        return minimum(x, high)
+    return maximum(x, low) if high is None else clamp(x, low, high)
+
+
+def _is_nan(x):
+    return not_equal(x, x) if x.kind == FLOAT else const(False)
+
+
+def _is_infinite(x):
+    return equal(abs(x), math.inf) if x.kind == FLOAT else const(False)
+
+
+def _relu(x):
+    return call("relu", x) if x.kind == FLOAT else maximum(x, 0)
+
+
+def _gelu(x, approximate="none"):
+    return call("gelu_tanh" if approximate == "tanh" else "gelu", x)
+
+
+def _softplus(x, beta=1, threshold=20):
+    if beta == 1 and threshold == 20:
+        return call("softplus", x)
+    return where(x * beta > threshold, x, call("softplus", x * beta) / beta)
+
+
+def _elu(x, alpha=1, scale=1, input_scale=1):
+    return where(x > 0, _scaled(x, scale), call("expm1", _scaled(x, input_scale)) * (alpha * scale))
+
+
+def _nan_to_num(x, nan=None, posinf=None, neginf=None):
+    if x.kind != FLOAT:
+        return x
+    largest = 3.4028234663852886e38
+    finite = where(equal(x, math.inf), largest if posinf is None else posinf, x)
+    finite = where(equal(x, -math.inf), -largest if neginf is None else neginf, finite)
+    return where(_is_nan(x), 0.0 if nan is None else nan, finite)
+
+
+def _lerp(a, b, weight):
+    weight = lift(weight)
+    near, far = a + weight * (b - a), b - (b - a) * (1 - weight)
+    if weight.is_const:
+        return near if abs(weight.args[0]) < 0.5 else far
+    return where(abs(weight) < 0.5, near, far)
+
+
+def _xlogy(a, b):
+    a, b = lift(a), lift(b)
+    product = where(equal(a, 0), 0.0, a * call("log", b))
+    return where(_is_nan(b), math.nan, product)
+
+
+def _logaddexp(a, b):
+    largest = maximum(a, b)
+    return where(equal(abs(largest), math.inf), largest, largest + call("log1p", call("exp", -abs(a - b))))
+
+
+def _smaller_number(a, b):
+    return where(_is_nan(a), b, where(_is_nan(b), a, minimum(a, b)))
+
+
+def _larger_number(a, b):
+    return where(_is_nan(a), b, where(_is_nan(b), a, maximum(a, b)))
+
+
+def _asinh(x):
+    size = abs(x)
+    return sign(x) * call("log1p", size + size * size / (1.0 + call("sqrt", size * size + 1.0)))
+
+
+def _hard_gate(x):
+    return clamp(x + 3.0, 0.0, 6.0) / 6.0
+
+
+def _logit(x, eps=None):
+    x = x if eps is None else clamp(x, eps, 1.0 - eps)
+    return call("log", x / (1.0 - x))
+
+
+def _truth(x) -> Expr:
+    return cast(lift(x), BOOL)
+
+
+def _function(name):
+    return lambda x: call(name, x)
+
+
+def _comparison(op):
+    return lambda a, b: compare(op, a, b)
+
+
+_LEFT_SHIFT = lambda a, b: lift(a) << b  # noqa: E731
+_RIGHT_SHIFT = lambda a, b: lift(a) >> b  # noqa: E731
+
+OPERATIONS = {
+    # arithmetic
+    "add": _add,
+    "sub": _sub,
+    "rsub": _rsub,
+    "mul": lambda a, b: a * b,
+    "div": _div,
+    "floor_divide": lambda a, b: lift(a) // b,
+    "remainder": lambda a, b: lift(a) % b,
+    "fmod": _fmod,
+    "pow": lambda a, b: lift(a) ** b,
+    "neg": lambda x: -x,
+    "abs": lambda x: abs(x),
+    "sign": sign,
+    "sgn": sign,
+    "reciprocal": lambda x: 1.0 / x,
+    "addcmul": lambda x, a, b, value=1: x + _scaled(a * b, value),
+    "addcdiv": lambda x, a, b, value=1: x + _scaled(a, value) / b,
+    "lerp": _lerp,
+    "hypot": lambda a, b: call("sqrt", a * a + b * b),
+    # rounding
+    "floor": lambda x: rounding("floor", x),
+    "ceil": lambda x: rounding("ceil", x),
+    "round": _round,
+    "trunc": lambda x: rounding("trunc", x),
+    "frac": lambda x: x - rounding("trunc", x),
+    # limits and choices
+    "minimum": minimum,
+    "maximum": maximum,
+    "fmin": _smaller_number,
+    "fmax": _larger_number,
+    "clamp": _clamp,
+    "clamp_min": maximum,
+    "clamp_max": minimum,
+    "where": where,
+    "masked_fill": lambda x, mask, value: where(mask, value, x),
+    "threshold": lambda x, limit, value: where(x <= limit, value, x),
+    "nan_to_num": _nan_to_num,
+    "heaviside": lambda x, at_zero: where(equal(x, 0), at_zero, x > 0),
+    # comparisons
+    "eq": _comparison("=="),
+    "ne": _comparison("!="),
+    "lt": _comparison("<"),
+    "le": _comparison("<="),
+    "gt": _comparison(">"),
+    "ge": _comparison(">="),
+    "isnan": _is_nan,
+    "isinf": _is_infinite,
+    "isposinf": lambda x: equal(x, math.inf) if x.kind == FLOAT else const(False),
+    "isneginf": lambda x: equal(x, -math.inf) if x.kind == FLOAT else const(False),
+    # logic and bits
+    "logical_and": lambda a, b: _truth(a) & _truth(b),
+    "logical_or": lambda a, b: _truth(a) | _truth(b),
+    "logical_xor": lambda a, b: _truth(a) ^ _truth(b),
+    "logical_not": lambda x: ~_truth(x),
+    "bitwise_and": lambda a, b: lift(a) & b,
+    "bitwise_or": lambda a, b: lift(a) | b,
+    "bitwise_xor": lambda a, b: lift(a) ^ b,
+    "bitwise_not": lambda x: ~x,
+    "bitwise_left_shift": _LEFT_SHIFT,
+    "bitwise_right_shift": _RIGHT_SHIFT,
+    "__lshift__": _LEFT_SHIFT,
+    "__rshift__": _RIGHT_SHIFT,
+    # functions
+    **{
+        name: _function(name)
+        for name in "exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos tanh sigmoid erf silu".split()
+    },
+    "relu": _relu,
+    "gelu": _gelu,
+    "softplus": _softplus,
+    "erfc": lambda x: 1.0 - call("erf", x),
+    "log10": lambda x: call("log2", x) * math.log10(2.0),
+    "tan": lambda x: call("sin", x) / call("cos", x),
+    "sinh": lambda x: (call("expm1", x) - call("expm1", -x)) * 0.5,
+    "cosh": lambda x: (call("exp", x) + call("exp", -x)) * 0.5,
+    "asinh": _asinh,
+    "acosh": lambda x: call("log", x + call("sqrt", x * x - 1.0)),
+    "atanh": lambda x: call("log1p", 2.0 * x / (1.0 - x)) * 0.5,
+    "deg2rad": lambda x: x * (math.pi / 180.0),
+    "rad2deg": lambda x: x * (180.0 / math.pi),
+    "xlogy": _xlogy,
+    "logit": _logit,
+    "logaddexp": _logaddexp,
+    "leaky_relu": lambda x, slope=0.01: where(x > 0, x, x * slope),
+    "elu": _elu,
+    "celu": lambda x, alpha=1: where(x > 0, x, call("expm1", x / alpha) * alpha),
+    "hardtanh": lambda x, low=-1, high=1: clamp(x, low, high),
+    "hardsigmoid": _hard_gate,
+    "hardswish": lambda x: x * _hard_gate(x),
+    "mish": lambda x: x * call("tanh", call("softplus", x)),
+    "softshrink": lambda x, limit=0.5: where(x > limit, x - limit, where(x < -limit, x + limit, 0.0)),
+    "hardshrink": lambda x, limit=0.5: where(abs(x) <= limit, 0.0, x),
+    "log_sigmoid_forward": lambda x: -call("softplus", -x),
+}
+
+# Operations that torch refuses on operands of these different types, but not under vmap, which converts them first. Here
+# they are taken always: score - (q_idx > kv_idx).
+CONVERTED = frozenset(("sub", "rsub", "heaviside"))
+
+# Casts are written by expression.converted, which knows that they narrow.
+CAST = "_to_copy"
+
+# Operations that give elements of their operands in another order or shape.
+MOVEMENTS = frozenset(
+    """alias cat clone contiguous detach diagonal expand flip lift lift_fresh movedim narrow permute repeat reshape roll
+    select slice split split_with_sizes squeeze stack t transpose unbind unsqueeze unsafe_split view _reshape_alias
+    _unsafe_view""".split()
+)
+
+# Operations that take only dtype and shape from a traced operand.
+CREATIONS = frozenset("new_ones new_zeros new_full ones_like zeros_like full_like".split())
+
+# Operations that go over elements of a row: how two values are combined, and the value of an empty row.
+REDUCTIONS = {
+    "sum": (lambda a, b: a + b, 0),
+    "mean": (lambda a, b: a + b, 0),
+    "prod": (lambda a, b: a * b, 1),
+    "any": (lambda a, b: _truth(a) | _truth(b), False),
+    "all": (lambda a, b: _truth(a) & _truth(b), True),
+    "amax": (maximum, None),
+    "amin": (minimum, None),
+    "max": (maximum, None),
+    "min": (minimum, None),
+}
+
+
+# Operations that are other operations on a captured tensor: the tracer knows each of them.
+PRODUCTS = frozenset("dot vdot mv mm bmm".split())
+SEARCHES = frozenset("bucketize searchsorted isin".split())
+LOOKUPS = frozenset("index embedding take".split())
+
+_INDEX = "; index with [...] instead"
+_HINTS = {"gather": _INDEX, "index_select": _INDEX}
+
+
+def refuse(func, name: str) -> None:
+    """The error for an operation that is in no table, with what to write instead where that is known."""
+    fail(f"the operation {name} cannot be traced" + _HINTS.get(func._schema.name.removeprefix("aten::"), ""))

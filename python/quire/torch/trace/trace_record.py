@@ -1,0 +1,238 @@
+"""What is done with each ATen operation while a mod runs: the tables of operations.py applied to traced tensors.
+
+What torch would give for dtype and shape is asked of torch itself, on ones. Layer: trace; the modes that call this are in
+tracer.py.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from .buffer import Slots, tensors_in
+from .error import TraceError, fail
+from .expression import Expr, const, converted, kind_of
+from .field import Field, Mapped, Product, Reduced, Row, Single, load, moved, positions_of, settled
+from .indexing import check_index_dtype, expanded, index_plain, index_traced
+from .operations import (
+    CAST,
+    CONVERTED,
+    CREATIONS,
+    LOOKUPS,
+    MOVEMENTS,
+    OPERATIONS,
+    PRODUCTS,
+    REDUCTIONS,
+    SEARCHES,
+    refuse,
+)
+from .traced_tensor import TracedTensor, has_traced, ones, replaced
+
+
+class Trace:
+    """One run of one mod. `reads_values`: the mod looked at values of captured tensors, so this trace is for this call
+    alone."""
+
+    def __init__(self, captured: list[torch.Tensor]) -> None:
+        self.slots = Slots(captured)
+        self.reads_values = False
+        self.function = ""  # the torch function that the mod called last
+
+    def field(self, tensor: torch.Tensor) -> Field:
+        """What a tensor holds, traced or plain."""
+        if isinstance(tensor, TracedTensor):
+            return tensor.field
+        if tensor.dim() == 0:
+            if self.slots.is_constant(tensor):
+                return Single(const(tensor.item()))
+            return Single(load(self.slots.buffer(tensor), ()))
+        return Row(self.slots.buffer(tensor))
+
+    def operation(self, func, args, kwargs):
+        """One ATen operation, as the dispatcher calls it; NotImplemented asks for the operations it is made of."""
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            fail(f"the random operation {self._called(func)} cannot be traced")
+        if func._schema.is_mutable:
+            fail(f"the in-place operation {self._called(func)} cannot be traced; write x = x + y instead of x += y")
+        name = func._schema.name.removeprefix("aten::")
+        if not has_traced(args) and not has_traced(list(kwargs.values())):
+            return self._plain(name, func, args, kwargs)
+        if name in OPERATIONS:
+            return self._pointwise(name, func, args, kwargs)
+        if name == CAST:
+            return self._cast(func, args, kwargs)
+        if name in CREATIONS:
+            return self.slots.add_constant(func(*replaced(args, ones), **kwargs))
+        if name in MOVEMENTS:
+            return self._movement(func, args, kwargs)
+        if name in REDUCTIONS:
+            return self._reduction(name, func, args, kwargs)
+        if name in PRODUCTS:
+            return self._product(name, func, args)
+        if name in SEARCHES:
+            return self._search(name, func, args, kwargs)
+        if name in LOOKUPS:
+            return self._lookup(name, func, args)
+        if name == "_local_scalar_dense":
+            fail("the value of a traced tensor (.item(), int(), float() or a condition) is not known when tracing")
+        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+            return NotImplemented
+        refuse(func, self._called(func))
+
+    def _called(self, func) -> str:
+        """The operation, and the function it is a part of."""
+        part_of = self.function.strip("_")
+        return str(func) if part_of == "" or part_of in str(func) else f"{func} in {self.function}()"
+
+    def _plain(self, name, func, args, kwargs):
+        if name in ("lift_fresh", "lift") and not self.slots.is_known(args[0]):
+            return self.slots.add_constant(args[0])  # torch.tensor(3.0)
+        result = self.slots.run(func, args, kwargs)
+        inputs = tensors_in((args, list(kwargs.values())))
+        if not all(self.slots.is_constant(t) for t in inputs):
+            is_value = not all(isinstance(r, torch.Tensor) for r in (result if isinstance(result, (list, tuple)) else [result]))
+            by_mask = name != "index" or any(t.dtype in (torch.bool, torch.uint8) for t in tensors_in(args[1]))
+            shape_follows_values = torch.Tag.dynamic_output_shape in func.tags and by_mask
+            self.reads_values |= is_value or shape_follows_values
+        return result
+
+    def _pointwise(self, name, func, args, kwargs):
+        like = _result_on_ones(name, func, replaced(args, ones), _kwargs_of_ones(kwargs))
+        is_tuple = isinstance(like, tuple)
+        like = like[0] if is_tuple else like
+        to_field = lambda v: self.field(v) if isinstance(v, torch.Tensor) else v  # noqa: E731
+        mapped_args = tuple(to_field(a) for a in args)
+        mapped_kwargs = {k: to_field(v) for k, v in kwargs.items()}
+        field = Mapped(name, OPERATIONS[name], mapped_args, mapped_kwargs, tuple(like.shape), like.dtype)
+        result = TracedTensor(settled(field), like.dtype)
+        return (result, self.slots.add_constant(torch.empty(0))) if is_tuple else result
+
+    def _cast(self, func, args, kwargs):
+        source = args[0]
+        dtype = kwargs.get("dtype") or source.dtype
+        device = kwargs.get("device")
+        if device is not None and device.type != "cpu":
+            fail(f"a mod runs on the CPU; it cannot move values to {device}")
+        return TracedTensor(_as_dtype(source.field, source.dtype, dtype), dtype)
+
+    def _movement(self, func, args, kwargs):
+        sources: list[Field] = []
+        dtypes: list[torch.dtype] = []
+
+        def positions(tensor):
+            field = self.field(tensor)
+            first = sum(s.numel() for s in sources)
+            sources.append(field)
+            dtypes.append(tensor.dtype)
+            return positions_of(field, first)
+
+        def numbered(value):
+            if isinstance(value, torch.Tensor):
+                return positions(value)
+            return [numbered(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+        if func is torch.ops.aten.select.int and isinstance(args[0].field, Row) and args[1] in (0, -args[0].dim()):
+            return TracedTensor(index_traced(args[0].field, [args[2]]), args[0].dtype)
+        if any(isinstance(a, torch.dtype) for a in args):
+            refuse(func, self._called(func))  # bits seen as another type
+        result = func(*numbered(args), **kwargs)
+        dtype = dtypes[0]
+        for other in dtypes[1:]:
+            dtype = torch.promote_types(dtype, other)
+        sources = [_as_dtype(field, own, dtype) for field, own in zip(sources, dtypes)]
+        rebuilt = lambda t: TracedTensor(moved(sources, t), dtype)  # noqa: E731
+        return [rebuilt(t) for t in result] if isinstance(result, (list, tuple)) else rebuilt(result)
+
+    def _reduction(self, name, func, args, kwargs):
+        like = func(*replaced(args, ones), **kwargs)
+        if isinstance(like, tuple):
+            refuse(func, self._called(func))
+        source = args[0]
+        axes = args[1] if len(args) > 1 else kwargs.get("dim")
+        axes = [axes] if isinstance(axes, int) else axes
+        rank = source.dim()
+        axes = tuple(range(rank)) if not axes else tuple(sorted(a % rank for a in axes) if rank else ())
+        field = Reduced(name, self.field(source), axes, tuple(like.shape), like.dtype)
+        return TracedTensor(settled(field), like.dtype)
+
+    def _product(self, name, func, args):
+        like = func(*replaced(args, ones))
+        field = Product(name, self.field(args[0]), self.field(args[1]), tuple(like.shape), like.dtype)
+        return TracedTensor(settled(field), like.dtype)
+
+    def _lookup(self, name, func, args):
+        tensor, index = args[0], args[1]
+        if name == "index":
+            return self.index(tensor, tuple(slice(None) if e is None else e for e in index))
+        if isinstance(tensor, TracedTensor) or not isinstance(index, TracedTensor):
+            refuse(func, self._called(func))
+        if name == "take":
+            tensor = self.slots.run(torch.ops.aten.reshape.default, (tensor, [-1]), {})
+        return self.index(tensor, index)
+
+    def _search(self, name, func, args, kwargs):
+        """How many of the sorted boundaries lie below a value, or not above it; or whether one is equal to it."""
+        like = func(*replaced(args, ones), **kwargs)
+        value, sought = (args[1], args[0]) if name == "searchsorted" else (args[0], args[1])
+        is_plain = isinstance(sought, torch.Tensor) and sought.dim() == 1 and kwargs.get("sorter") is None
+        if not is_plain or not isinstance(value, torch.Tensor) or value.dim() != 0:
+            refuse(func, self._called(func))
+        right = kwargs.get("right", False) or kwargs.get("side") == "right"
+        rule = OPERATIONS["eq" if name == "isin" else "le" if right else "lt"]
+        matches = Mapped("", rule, (self.field(sought), self.field(value)), {}, tuple(sought.shape), torch.bool)
+        found = settled(Reduced("any" if name == "isin" else "sum", matches, (0,), (), like.dtype))
+        if kwargs.get("invert", False):
+            found = Single(~found.value)
+        return TracedTensor(found, like.dtype)
+
+    def index(self, tensor: torch.Tensor, index):
+        """tensor[index], where one of them is traced."""
+        entries = [self._index_entry(e) for e in expanded(index, tensor.dim())]
+        if isinstance(tensor, TracedTensor):
+            return TracedTensor(settled(index_traced(tensor.field, entries)), tensor.dtype)
+        return TracedTensor(index_plain(self.slots, tensor, entries), tensor.dtype)
+
+    def _index_entry(self, entry):
+        if isinstance(entry, torch.Tensor):
+            check_index_dtype(entry.dtype)
+            return self.field(entry)
+        if isinstance(entry, (slice, int)) and not isinstance(entry, bool) or entry is None:
+            if isinstance(entry, slice) and any(isinstance(e, torch.Tensor) for e in (entry.start, entry.stop, entry.step)):
+                fail("a slice with traced ends cannot be traced; its size would depend on the element")
+            return entry
+        fail(f"an index of type {type(entry).__name__} cannot be traced")
+
+    def value(self, result) -> Expr:
+        """What the mod returned, as one value of the language."""
+        if isinstance(result, torch.Tensor):
+            if result.dim() != 0:
+                raise TraceError(f"[trace] a mod must return one value; got a tensor of shape {tuple(result.shape)}")
+            return self.field(result).element(())
+        if isinstance(result, (bool, int, float)):
+            return const(result)
+        raise TraceError(f"[trace] a mod must return a tensor or a number; got {type(result).__name__}")
+
+
+def _result_on_ones(name: str, func, args, kwargs):
+    """What torch gives for operands of ones: its dtype and shape are those of the real result."""
+    try:
+        return func(*args, **kwargs)
+    except RuntimeError:
+        args = [torch.tensor(a) if isinstance(a, (bool, int, float)) else a for a in args]
+        dtypes = {a.dtype for a in args if isinstance(a, torch.Tensor)}
+        if name not in CONVERTED or len(dtypes) < 2:
+            raise
+        common = functools.reduce(torch.promote_types, dtypes)
+        return func(*(a.to(common) if isinstance(a, torch.Tensor) else a for a in args), **kwargs)
+
+
+def _kwargs_of_ones(kwargs: dict) -> dict:
+    return {k: replaced(v, ones) for k, v in kwargs.items()}
+
+
+def _as_dtype(field: Field, source: torch.dtype, dtype: torch.dtype) -> Field:
+    """A field converted explicitly; as it is where the language makes no difference, so that a row stays a row."""
+    if kind_of(source) == kind_of(dtype) and (source.is_floating_point or torch.promote_types(source, dtype) is dtype):
+        return field
+    return settled(Mapped("cast", lambda x: converted(x, dtype), (field,), {}, field.shape, dtype))

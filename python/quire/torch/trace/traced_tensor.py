@@ -1,0 +1,59 @@
+"""TracedTensor: a tensor without data that stands for a value of a mod, and walks over nested operands.
+
+Layer: trace.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .error import TraceError
+from .field import Field
+
+_CPU = torch.device("cpu")
+_ONES: dict[torch.dtype, torch.Tensor] = {}
+
+
+class TracedTensor(torch.Tensor):
+    """A tensor without data. `field` says what it holds."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, field: Field, dtype: torch.dtype):
+        self = torch.Tensor._make_wrapper_subclass(cls, field.shape, dtype=dtype, device=_CPU)
+        self.field = field
+        return self
+
+    def __repr__(self, *, tensor_contents=None):
+        return f"TracedTensor(shape={tuple(self.shape)}, dtype={self.dtype})"
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        raise TraceError(f"[trace] a value of a mod was used in {func} after the mod had ended")
+
+
+def ones(tensor: torch.Tensor) -> torch.Tensor:
+    """A plain tensor of the same shape and dtype. Captured tensors are replaced too: dtypes must not depend on values."""
+    if tensor.dim() > 0:
+        return torch.ones(tensor.shape, dtype=tensor.dtype)
+    if tensor.dtype not in _ONES:
+        _ONES[tensor.dtype] = torch.ones((), dtype=tensor.dtype)
+    return _ONES[tensor.dtype]
+
+
+def replaced(value, change):
+    """Nested lists and tuples with every tensor changed."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        return [replaced(v, change) for v in value]
+    return value
+
+
+def has_traced(value) -> bool:
+    if isinstance(value, TracedTensor):
+        return True
+    if isinstance(value, slice):
+        return has_traced((value.start, value.stop, value.step))
+    return isinstance(value, (list, tuple)) and any(has_traced(v) for v in value)

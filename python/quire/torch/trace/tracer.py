@@ -1,0 +1,181 @@
+"""Runs a mod once on traced tensors and gives the formula it computes.
+
+While the mod runs, a TorchFunctionMode sees indexing and whatever asks for a value, and a TorchDispatchMode sees every ATen
+operation, however it was spelled (trace_record.py). Layer: trace; caching is mod_cache.py's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from .buffer import Binding, Buffer
+from .error import fail
+from .expression import BOOL, FLOAT, INDEX, INT, Expr, cast
+from .field import Single
+from .text import write
+from .trace_record import Trace
+from .traced_tensor import TracedTensor, has_traced
+
+INDICES = ("b", "h", "q_idx", "kv_idx")
+
+
+def _methods(names: str) -> dict:
+    return {getattr(torch.Tensor, name): name for name in names.split()}
+
+
+# Methods that give Python something of a tensor's values.
+_READS = _methods(
+    "__bool__ __int__ __float__ __complex__ __index__ __contains__ item tolist numpy __array__ __dlpack__ is_nonzero"
+)
+# Methods that tell of a captured tensor what the cache's key does not hold.
+_TELLS = _methods("stride is_contiguous storage_offset data_ptr storage untyped_storage __repr__ __format__")
+_WORDS = {
+    "__bool__": "the truth of a traced value (if, while, and, or, not, min, max)",
+    "is_nonzero": "the truth of a traced value (is_nonzero)",
+    "__contains__": "the truth of a traced value (in)",
+}
+_GET_DATA = torch.Tensor.data.__get__
+
+
+def _entries(index) -> list:
+    return list(index) if isinstance(index, (tuple, list)) else [index]
+
+
+def _is_place(index) -> bool:
+    """Whether a plain tensor is indexed by numbers of which one at least is a tensor without dimensions."""
+    entries = _entries(index)
+    are_tensors = [isinstance(e, torch.Tensor) for e in entries]
+    numbers = (torch.int64, torch.int32)
+    return any(are_tensors) and all(
+        (is_tensor and e.dim() == 0 and e.dtype in numbers) or type(e) is int for e, is_tensor in zip(entries, are_tensors)
+    )
+
+
+class _Functions(TorchFunctionMode):
+    """Sees what the dispatcher does not: indexing and reads of values."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self.trace = trace
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.__getitem__:
+            if has_traced(args):
+                return self.trace.index(args[0], args[1])
+            if _is_place(args[1]):
+                # torch would read the values of the index to make a view.
+                return torch.ops.aten.index.Tensor(args[0], [torch.as_tensor(i) for i in _entries(args[1])])
+        elif func in _READS:
+            self._read(_READS[func], args)
+        elif func in _TELLS:
+            self.trace.reads_values |= not has_traced(args)
+        elif func is torch.Tensor.__setitem__:
+            fail("an assignment to elements of a tensor cannot be traced; use torch.where")
+        elif func == _GET_DATA and has_traced(args):
+            return args[0]
+        self.trace.function = getattr(func, "__name__", "")
+        return func(*args, **(kwargs or {}))
+
+    def _read(self, name: str, args) -> None:
+        if has_traced(args):
+            words = _WORDS.get(name, f"the value of a traced tensor ({name})")
+            fail(f"{words} is not known when tracing; it differs from element to element, use torch.where")
+        if not self.trace.slots.is_constant(args[0]):
+            self.trace.reads_values = True
+
+
+class _Operations(TorchDispatchMode):
+    """Sees every ATen operation."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Otherwise the first operation imports torch._dynamo, which takes a second. Under it nothing is traced here.
+        return False
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self.trace = trace
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        result = self.trace.operation(func, args, kwargs)
+        if result is NotImplemented:
+            with self:
+                return func.decompose(*args, **kwargs)
+        return result
+
+
+@contextlib.contextmanager
+def _plain_torch():
+    """Without the modes somebody else has switched on: they would act on the mod's operations."""
+    with contextlib.ExitStack() as stack:
+        if torch._C._len_torch_dispatch_stack() > 0:
+            stack.enter_context(_disable_current_modes())
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
+        if torch.is_autocast_enabled("cpu"):
+            stack.enter_context(torch.autocast("cpu", enabled=False))
+        if torch.is_grad_enabled():
+            stack.enter_context(torch.no_grad())
+        yield
+
+
+class Formula:
+    """What a mod computes. text; buffers: in the order of their names; binding: where their tensors come from;
+    captured: slot -> tensor of the call that was traced; reads_values: good for that call only."""
+
+    __slots__ = ("text", "buffers", "binding", "captured", "reads_values")
+
+    def __init__(self, text: str, buffers: list[Buffer], trace: Trace) -> None:
+        self.text = text
+        self.buffers = buffers
+        self.binding = Binding(trace.slots, buffers)
+        self.captured = {i: trace.slots.slots[i].tensor for i in self.binding.captured}
+        self.reads_values = trace.reads_values
+
+
+def _argument(name: str, kind: str, dtype: torch.dtype) -> TracedTensor:
+    return TracedTensor(Single(Expr("arg", (name,), kind, INDEX)), dtype)
+
+
+def trace_mod(mod, score_dtype: torch.dtype | None, captured: list[torch.Tensor], name_buffers) -> Formula:
+    """Runs the mod and writes its formula.
+
+    score_dtype: of a score mod; None for a mask mod, which has no score. captured: tensors that the mod is known to hold, as
+    far as they are known. name_buffers(tensors): names for captured tensors
+    and, as None, for constants, all different. Throws TraceError, and whatever the mod or torch throws.
+    """
+    trace = Trace(captured)
+    arguments = [_argument(name, INT, torch.int64) for name in INDICES]
+    if score_dtype is not None:
+        arguments.insert(0, _argument("score", FLOAT, score_dtype))
+    with _plain_torch():
+        with _Functions(trace), _Operations(trace):
+            result = mod(*arguments)
+        value = cast(trace.value(result), BOOL if score_dtype is None else FLOAT)
+        buffers = _buffers_of(value)
+        origins = [trace.slots.origin(b.slot) for b in buffers]
+        names = name_buffers([None if o is None else trace.slots.slots[o].tensor for o in origins])
+        text = write(value, {id(b): name for b, name in zip(buffers, names)})
+        for buffer, name in zip(buffers, names):
+            buffer.name = name
+        return Formula(text, buffers, trace)
+
+
+def _buffers_of(root: Expr) -> list[Buffer]:
+    """The buffers a value reads, in the order in which they stand in it."""
+    found: dict[int, Buffer] = {}
+    seen: set[int] = set()
+    stack = [root]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, Buffer):
+            found.setdefault(id(x), x)
+        elif isinstance(x, Expr) and id(x) not in seen:
+            seen.add(id(x))
+            stack.extend(reversed(x.args))
+    return list(found.values())

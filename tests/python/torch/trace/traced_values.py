@@ -1,0 +1,75 @@
+"""A mod's values over all elements: by torch itself, and from the traced text by Quire. Shared by the tests of tracing."""
+
+import numpy
+import torch
+from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+from torch.nn.attention.flex_attention import _vmap_for_bhqkv
+
+from quire import _core
+from quire.torch.trace import trace_mask_mod, trace_score_mod
+
+_NAMES = {
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.bfloat16: "bf16",
+    torch.float16: "f16",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.bool: "bool",
+}
+
+
+def scores_of(sizes, dtype=torch.float32):
+    """Scores from -6 to 6, the same for the same sizes."""
+    return ((torch.rand(sizes, generator=torch.Generator().manual_seed(1), dtype=torch.float64) - 0.5) * 12).to(dtype)
+
+
+def by_torch(kind, mod, sizes, scores=None):
+    """What torch's own flex_attention computes, without gradients: scores or bools [B, H, Q, KV]."""
+    indices = [torch.arange(n) for n in sizes]
+    scores = scores_of(sizes) if scores is None else scores
+    with torch.no_grad(), TransformGetItemToIndex():
+        if kind == "score":
+            result = _vmap_for_bhqkv(mod, prefix=(0,))(scores, *indices)
+        else:
+            result = _vmap_for_bhqkv(mod, prefix=())(*indices)
+    return result.broadcast_to(sizes)
+
+
+def view(tensor):
+    return _core.View(tensor.data_ptr(), _core.DTYPES[_NAMES[tensor.dtype]], tuple(tensor.shape), tensor.stride(), tensor)
+
+
+def by_quire(kind, mod, sizes, scores=None):
+    """The same from the traced text."""
+    scores = scores_of(sizes) if scores is None else scores
+    traced = trace_score_mod(mod, scores.dtype) if kind == "score" else trace_mask_mod(mod)
+    assert len(traced.names) == len(traced.tensors)
+    buffers = {name: view(tensor.detach()) for name, tensor in zip(traced.names, traced.tensors)}
+    if kind == "score":
+        return torch.from_numpy(numpy.asarray(_core.evaluate_score(_core.ScoreMod(traced.text, buffers), scores.numpy())))
+    return torch.from_numpy(numpy.asarray(_core.evaluate_mask(_core.MaskMod(traced.text, buffers), tuple(sizes))))
+
+
+def assert_same_values(kind, mod, sizes, scores=None, ulps=8):
+    """Bools are equal; floats differ by at most some units in the last place of the value or, where a sum cancels, of 1."""
+    expected, actual = by_torch(kind, mod, sizes, scores), by_quire(kind, mod, sizes, scores)
+    assert actual.shape == expected.shape
+    if kind == "mask":
+        assert torch.equal(actual, expected.bool())
+        return
+    error = ulps * torch.finfo(torch.float32).eps
+    torch.testing.assert_close(actual.double(), expected.double(), rtol=error, atol=error, equal_nan=True)
+
+
+def by_elements(mod, sizes, scores=None):
+    """A score mod run by torch for one element after the other, on plain tensors without dimensions: f64 [B, H, Q, KV]."""
+    scores = scores_of(sizes) if scores is None else scores
+    result = torch.empty(sizes, dtype=torch.float64)
+    for place in torch.cartesian_prod(*(torch.arange(n) for n in sizes)).tolist():
+        indices = [torch.tensor(i) for i in place]
+        result[tuple(place)] = mod(scores[tuple(place)], *indices)
+    return result
