@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernels/decode.h"
 #include "kernels/forward_functions.h"
 
 namespace quire::plan {
@@ -18,6 +19,10 @@ Kernel choose_kernel(std::int64_t group, std::int64_t q_len, std::int64_t kv_len
 int tiles_per_item(std::int64_t tiles, int most, std::int64_t threads) {
   const std::int64_t even = threads <= 1 ? most : tiles / (4 * threads);
   return static_cast<int>(std::clamp<std::int64_t>(even, 1, most));
+}
+
+std::int64_t decode_rows_at_once(std::int64_t rows) {
+  return rows <= kernels::kDecodeRows ? rows : 8;
 }
 
 std::int64_t split_items(std::int64_t pairs, std::int64_t splits, std::int64_t threads) {

@@ -26,6 +26,10 @@ Kernel choose_kernel(std::int64_t group, std::int64_t q_len, std::int64_t kv_len
 /// items. 512 tiles, 16 at most, 2 threads: 16. 16 tiles, 2 threads: 2.
 int tiles_per_item(std::int64_t tiles, int most, std::int64_t threads);
 
+/// Rows of the first task when `rows` rows of a key head decode: all if one pass over the keys can
+/// serve them, else eight, which is what registers hold. 12: 12. 13: 8, then 5. 20: 8, then 12.
+std::int64_t decode_rows_at_once(std::int64_t rows);
+
 /// Into how many items the splits of one sequence are cut when there are few (sequence, key head)
 /// pairs: enough for four items per thread, whole splits each. 8 pairs, 2 threads: 1. 1 pair, 64
 /// splits, 2 threads: 8. 1 pair, 3 splits: 3.

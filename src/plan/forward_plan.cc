@@ -159,19 +159,17 @@ void ForwardPlan::make_prefill_tasks(std::int64_t threads) {
 
 void ForwardPlan::make_decode_tasks(std::int64_t threads) {
   const std::int64_t rows = group() * request_.q_len;
-  // Up to 12 rows are read for once; more are best in eights, which is what registers hold.
-  const std::int64_t chunks = rows <= kernels::kDecodeRows ? ceil_div(rows, kernels::kDecodeRows)
-                                                           : ceil_div(rows, std::int64_t{8});
+  std::int64_t chunks = 0;
+  for (std::int64_t first = 0; first < rows; first += decode_rows_at_once(rows - first)) ++chunks;
   const std::int64_t pairs = request_.batch * request_.kv_heads * chunks;
   std::int64_t states = 0;
   for (std::int64_t b = 0; b < request_.batch; ++b) {
     const std::int64_t splits = ceil_div(request_.layout->length(b), kSplitKeys);
     const std::int64_t cuts = split_items(pairs, splits, threads);
     for (std::int64_t kv_head = 0; kv_head < request_.kv_heads; ++kv_head) {
-      for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-        // Rows as even as can be: 13 are 7 and 6.
-        const std::int64_t first = rows * chunk / chunks, end = rows * (chunk + 1) / chunks;
-        Task task{.b = b, .kv_head = kv_head, .first = first, .count = end - first};
+      for (std::int64_t first = 0, count = 0; first < rows; first += count) {
+        count = decode_rows_at_once(rows - first);
+        Task task{.b = b, .kv_head = kv_head, .first = first, .count = count};
         task.split_end = splits;
         if (cuts > 1) {
           task.states = states;
