@@ -45,6 +45,19 @@ class QUIRE_API SerialExecutor final : public Executor {
 // 1024.
 QUIRE_API std::shared_ptr<Executor> make_tbb_executor(int n);
 
+// Two functions of an OpenMP runtime that is in the process already: GOMP_parallel and
+// omp_get_thread_num, which libgomp, libomp and libiomp5 all have.
+struct OpenMpRuntime {
+  void (*parallel)(void (*body)(void*), void* shared, unsigned threads, unsigned flags) = nullptr;
+  int (*thread_number)() = nullptr;
+};
+
+// An executor on n threads of that runtime. For programs in which another library computes on these
+// threads in turn with Quire: after its part they spin for a while, which costs a second pool a
+// good deal of its time, and here serves as a quick start. A run() from inside a body is done
+// serially. Throws Error for a null function and unless 1 <= n <= 1024.
+QUIRE_API std::shared_ptr<Executor> make_openmp_executor(const OpenMpRuntime& runtime, int n);
+
 // The default of every entry point: a TBB executor with get_num_threads() threads, made at the
 // first use. Whoever holds the pointer can go on using it after set_num_threads. Thread safe.
 QUIRE_API std::shared_ptr<Executor> default_executor();

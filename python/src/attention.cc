@@ -11,6 +11,7 @@
 
 #include "gil.h"
 #include "mods.h"
+#include "openmp.h"
 #include "quire/error.h"
 #include "quire/evaluate.h"
 #include "quire/explain.h"
@@ -40,7 +41,7 @@ TensorView writable(const View& view, const char* name) {
 
 void forward(const View& q, const View& k, const View& v, const View& out, const View* lse,
              const View* max_scores, const ScoreMod* score_mod, const BlockMask* block_mask,
-             std::optional<double> scale, bool enable_gqa, nb::handle q_begin) {
+             std::optional<double> scale, bool enable_gqa, nb::handle q_begin, int openmp_threads) {
   FlexAttentionOptions options{
       .scale = scale, .enable_gqa = enable_gqa, .q_begin = q_begin_of(q_begin)};
   if (score_mod != nullptr) options.score_mod = *score_mod;
@@ -49,6 +50,8 @@ void forward(const View& q, const View& k, const View& v, const View& out, const
   if (lse != nullptr) outputs.lse = writable(*lse, "lse");
   if (max_scores != nullptr) outputs.max_scores = writable(*max_scores, "max_scores");
   const ReleasedGil released;
+  const std::shared_ptr<Executor> executor = openmp_executor(openmp_threads);
+  options.executor = executor.get();
   AttentionPlan plan(AttentionShape::of(q.tensor, k.tensor, v.tensor), options);
   plan.run(q.tensor, k.tensor, v.tensor, outputs);
 }
@@ -107,14 +110,16 @@ std::string explain_mod(nb::handle mod, nb::handle buffers, std::int64_t batch, 
 }  // namespace
 
 void register_attention(nb::module_& module) {
-  module.def("forward", &forward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"),
-             nb::arg("lse").none() = nb::none(), nb::arg("max_scores").none() = nb::none(),
-             nb::arg("score_mod").none() = nb::none(), nb::arg("block_mask").none() = nb::none(),
-             nb::arg("scale").none() = nb::none(), nb::arg("enable_gqa") = false,
-             nb::arg("q_begin").none() = nb::none(),
-             "softmax(mod(q k^T * scale)) v into `out`, without the GIL. q [B, Hq, L, E], k [Bkv, "
-             "Hkv, S, E], v [Bkv, Hkv, S, Ev], out [B, Hq, L, Ev] in q's dtype; lse and max_scores "
-             "[B, Hq, L], row-major, f32 (f64 if computed in f64).");
+  module.def(
+      "forward", &forward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"),
+      nb::arg("lse").none() = nb::none(), nb::arg("max_scores").none() = nb::none(),
+      nb::arg("score_mod").none() = nb::none(), nb::arg("block_mask").none() = nb::none(),
+      nb::arg("scale").none() = nb::none(), nb::arg("enable_gqa") = false,
+      nb::arg("q_begin").none() = nb::none(), nb::arg("openmp_threads") = 0,
+      "softmax(mod(q k^T * scale)) v into `out`, without the GIL. q [B, Hq, L, E], k [Bkv, "
+      "Hkv, S, E], v [Bkv, Hkv, S, Ev], out [B, Hq, L, Ev] in q's dtype; lse and max_scores "
+      "[B, Hq, L], row-major, f32 (f64 if computed in f64). Unless openmp_threads is 0 and if "
+      "there is one (use_openmp), on that many threads of the OpenMP runtime.");
   module.def("empty_output", &empty_output, nb::arg("q"), nb::arg("v"),
              "A View of new memory for forward's `out`.");
   module.def("evaluate_score", &evaluate_score, nb::arg("mod"), nb::arg("scores"),

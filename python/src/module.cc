@@ -16,5 +16,6 @@ NB_MODULE(_core, module) {
   register_block_mask(module);
   register_attention(module);
   register_draw(module);
+  register_openmp(module);
   register_runtime(module);
 }

@@ -16,6 +16,7 @@ void register_gallery(nb::module_& module);
 void register_block_mask(nb::module_& module);
 void register_attention(nb::module_& module);
 void register_draw(nb::module_& module);
+void register_openmp(nb::module_& module);
 void register_runtime(nb::module_& module);
 
 }  // namespace quire::python

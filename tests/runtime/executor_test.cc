@@ -1,14 +1,16 @@
 // What every Executor promises: each index once, ascending claims, unique workers, the lowest
 // exception, nesting, use from several threads. The same tests run for the serial executor and for
-// TBB with 1, 2 and 7 threads.
+// TBB and OpenMP with 1, 2 and 7 threads each.
 #include "quire/executor.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <oneapi/tbb/task_group.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -24,11 +26,34 @@ namespace {
 
 using std::chrono_literals::operator""us;
 
+// The compiler's own runtime; nothing here is compiled with -fopenmp. Null if there is none. Not
+// under ThreadSanitizer, which does not see how libgomp orders memory.
+OpenMpRuntime openmp_runtime() {
+#if !defined(__SANITIZE_THREAD__)
+  static void* const library = dlopen("libgomp.so.1", RTLD_NOW);
+  if (library != nullptr) {
+    return {reinterpret_cast<decltype(OpenMpRuntime::parallel)>(dlsym(library, "GOMP_parallel")),
+            reinterpret_cast<decltype(OpenMpRuntime::thread_number)>(
+                dlsym(library, "omp_get_thread_num"))};
+  }
+#endif
+  return {};
+}
+
+// 0 stands for SerialExecutor, -n for n threads of OpenMP.
+std::shared_ptr<Executor> executor_of(int kind) {
+  if (kind == 0) return std::make_shared<SerialExecutor>();
+  if (kind > 0) return make_tbb_executor(kind);
+  return openmp_runtime().parallel == nullptr ? nullptr
+                                              : make_openmp_executor(openmp_runtime(), -kind);
+}
+
 class ExecutorTest : public ::testing::TestWithParam<int> {
  protected:
-  // 0 stands for SerialExecutor.
-  std::shared_ptr<Executor> executor_ =
-      GetParam() == 0 ? std::make_shared<SerialExecutor>() : make_tbb_executor(GetParam());
+  void SetUp() override {
+    if (executor_ == nullptr) GTEST_SKIP() << "no OpenMP runtime here";
+  }
+  std::shared_ptr<Executor> executor_ = executor_of(GetParam());
 };
 
 TEST_P(ExecutorTest, RunsEveryIndexOnce) {
@@ -133,9 +158,12 @@ TEST_P(ExecutorTest, SeveralThreadsRunAtOnce) {
   EXPECT_EQ(count, 4 * 20 * 50);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, ExecutorTest, ::testing::Values(0, 1, 2, 7), [](const auto& info) {
-  return info.param == 0 ? std::string("serial") : "tbb" + std::to_string(info.param);
-});
+INSTANTIATE_TEST_SUITE_P(Kinds, ExecutorTest, ::testing::Values(0, 1, 2, 7, -1, -2, -7),
+                         [](const auto& info) {
+                           if (info.param == 0) return std::string("serial");
+                           return (info.param > 0 ? "tbb" : "openmp") +
+                                  std::to_string(std::abs(info.param));
+                         });
 
 TEST(SerialExecutor, KeepsOrderAndThread) {
   SerialExecutor executor;
@@ -170,6 +198,18 @@ TEST(TbbExecutor, RefusesBadCounts) {
                           "[make_tbb_executor] n must be in 1..1024; got " + std::to_string(n),
                           [n] { make_tbb_executor(n); });
   }
+}
+
+TEST(OpenMpExecutor, RefusesBadCountsAndNoRuntime) {
+  const OpenMpRuntime runtime{[](void (*)(void*), void*, unsigned, unsigned) {}, [] { return 0; }};
+  for (const int n : {0, -1, 1025}) {
+    testing::expect_error(ErrorKind::value,
+                          "[make_openmp_executor] n must be in 1..1024; got " + std::to_string(n),
+                          [&] { make_openmp_executor(runtime, n); });
+  }
+  testing::expect_error(ErrorKind::value,
+                        "[make_openmp_executor] both functions of the runtime are needed",
+                        [] { make_openmp_executor({}, 2); });
 }
 
 // A body may use TBB itself and cancel its own group, from a task of which it calls Quire: a run is

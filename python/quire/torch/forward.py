@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from quire import _core
+from quire.torch.threads import openmp_threads
 from quire.torch.views import CODES, view_of
 
 _View = _core.View
@@ -92,6 +93,8 @@ def forward(
         block_mask,
         scale,
         True,
+        None,
+        openmp_threads(),
     )
     if dtype is not _F64:
         if lse is not None and lse.dtype is _F64:

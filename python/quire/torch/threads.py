@@ -1,0 +1,39 @@
+"""Which threads a call runs on: those of torch's OpenMP runtime.
+
+After each of torch's operations its threads spin for a while, ready for the next. A second pool on the same cores would
+wait for them; on the same threads, a call begins at once. Layer: Python, below everything else of quire.torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+from quire import _core
+
+_torch_threads = torch.get_num_threads
+_quire_threads = _core.get_num_threads
+
+
+def _address(library: ctypes.CDLL, name: str) -> int:
+    return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+
+
+def _use_torchs_runtime() -> bool:
+    """Whether torch has brought one into the process (it makes its symbols visible to all); otherwise Quire's own pool."""
+    try:
+        process = ctypes.CDLL(None)
+        _core.use_openmp(_address(process, "GOMP_parallel"), _address(process, "omp_get_thread_num"))
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+_HAS_RUNTIME = _use_torchs_runtime()
+
+
+def openmp_threads() -> int:
+    """How many of torch's threads a call takes: all, or 0, that is none, where Quire was told to use fewer."""
+    threads = _torch_threads()
+    return threads if _HAS_RUNTIME and threads <= _quire_threads() else 0

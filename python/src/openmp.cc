@@ -1,0 +1,42 @@
+// The runtime by the addresses of its functions, and the last executor made on it. Python layer.
+#include "openmp.h"
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <mutex>
+
+#include "register.h"
+
+namespace quire::python {
+namespace {
+
+std::mutex g_mutex;
+OpenMpRuntime g_runtime;
+std::shared_ptr<Executor> g_executor;
+
+void use_openmp(std::uintptr_t parallel, std::uintptr_t thread_number) {
+  const std::lock_guard lock(g_mutex);
+  g_runtime = {reinterpret_cast<decltype(OpenMpRuntime::parallel)>(parallel),
+               reinterpret_cast<decltype(OpenMpRuntime::thread_number)>(thread_number)};
+  g_executor.reset();
+}
+
+}  // namespace
+
+std::shared_ptr<Executor> openmp_executor(int threads) {
+  if (threads <= 0) return nullptr;
+  const std::lock_guard lock(g_mutex);
+  if (g_runtime.parallel == nullptr) return nullptr;
+  if (g_executor == nullptr || g_executor->concurrency() != static_cast<std::size_t>(threads))
+    g_executor = make_openmp_executor(g_runtime, threads);
+  return g_executor;
+}
+
+void register_openmp(nb::module_& module) {
+  module.def("use_openmp", &use_openmp, nb::arg("parallel"), nb::arg("thread_number"),
+             "Names an OpenMP runtime by the addresses of GOMP_parallel and omp_get_thread_num. It "
+             "must stay in the process.");
+}
+
+}  // namespace quire::python

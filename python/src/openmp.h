@@ -1,0 +1,14 @@
+// An OpenMP runtime that another package has loaded, for calls that are to run on its threads.
+// Python layer.
+#pragma once
+#include <memory>
+
+#include "quire/executor.h"
+
+namespace quire::python {
+
+/// An executor on that many of its threads, the same one at every call; null for 0 or if no runtime
+/// was named.
+std::shared_ptr<Executor> openmp_executor(int threads);
+
+}  // namespace quire::python
