@@ -43,6 +43,13 @@ struct ForwardPrograms {
   const TileProgram* mask = nullptr;   // mask only
 };
 
+/// Weights dropped at random after the row sum was taken: each with probability p, by a number that
+/// (seed, b, h, q_idx, kv_idx) alone decides; what is left is divided by 1 - p. p = 0: none.
+struct Dropout {
+  double p = 0;
+  uint64_t seed = 0;
+};
+
 /// Constant over all items of a run.
 struct ForwardCall {
   const KernelTable* table = nullptr;
@@ -53,9 +60,10 @@ struct ForwardCall {
   ForwardTensor q_rows, k_rows, v_rows, out_rows;
   int dims = 0, value_dims = 0;
   double scale = 1;
-  bool f64 = false;         // compute type
-  bool natural = false;     // form of the softmax (attention_order.h): a score mod, or scale <= 0
-  bool pairs = false;       // bf16 products
+  bool f64 = false;      // compute type
+  bool natural = false;  // form of the softmax (attention_order.h): a score mod, or scale <= 0
+  bool pairs = false;    // bf16 products
+  Dropout dropout;
   ForwardPrograms prefill;  // queries across the lanes, keys as rows
   ForwardPrograms decode;   // keys across the lanes, rows by lists of h and q_idx
 };

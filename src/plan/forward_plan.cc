@@ -213,6 +213,7 @@ kernels::ForwardCall ForwardPlan::make_call(const ForwardTensors& tensors) const
   call.f64 = is_f64_;
   call.natural = natural_;
   call.pairs = pairs_;
+  call.dropout = request_.dropout;
   const auto pointer = [](const std::optional<kernels::TileProgram>& program) {
     return program.has_value() ? &*program : nullptr;
   };

@@ -28,6 +28,7 @@ struct ForwardRequest {
   std::int64_t batch = 0, q_heads = 0, kv_heads = 0, q_len = 0, head_dim = 0, v_head_dim = 0;
   DType q_dtype = DType::f32, k_dtype = DType::f32, v_dtype = DType::f32;
   double scale = 1;
+  kernels::Dropout dropout = {};
   std::optional<Formula> score_mod = {};  // simplified, and more than the score itself
   std::optional<BlockMask> block_mask = {};
   std::vector<std::int64_t> q_begin = {0};  // of every batch entry, or one for all

@@ -53,6 +53,8 @@ PUBLIC_LAYER = {
     "quire/block_mask.h": "mask",
     "quire/draw.h": "mask",
     "quire/flex_attention.h": "attention",
+    "quire/jagged.h": "attention",
+    "quire/scaled_dot_product_attention.h": "attention",
     "quire/reference.h": "reference",
     "quire/quire.h": "attention",
 }

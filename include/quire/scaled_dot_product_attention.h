@@ -1,0 +1,79 @@
+// scaled_dot_product_attention: attention with a mask given as a tensor or a rule, causal or not,
+// with dropout, over dense and jagged batches, and the choice of a backend that can say why it was
+// not chosen. Public; attention layer.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "quire/executor.h"
+#include "quire/export.h"
+#include "quire/jagged.h"
+#include "quire/mod.h"
+#include "quire/tensor.h"
+
+namespace quire {
+
+/// FLASH and EFFICIENT are two names for the same kernels and never differ in a bit; FLASH refuses
+/// f64 and an attn_mask, as torch's does. MATH is the f64 reference, one element at a time.
+enum class SDPBackend : std::int8_t {
+  kError = -1,
+  kMath = 0,
+  kFlashAttention = 1,
+  kEfficientAttention = 2,
+};
+
+/// Which corner of the scores the diagonal of is_causal starts in.
+enum class CausalAlignment : std::uint8_t {
+  kTopLeft,      // q_idx >= kv_idx, as torch
+  kBottomRight,  // the last query sees the last key: q_idx + kv_len - q_len >= kv_idx
+};
+
+/// Nothing; a tensor that broadcasts to [batch, q_heads, q_len, kv_len], bool (true: visible) or
+/// float (added to the scaled scores); or a rule.
+using AttentionMask = std::variant<std::monostate, ConstTensorView, MaskMod>;
+
+struct SdpaOptions {
+  AttentionMask attn_mask = {};
+  double dropout_p = 0;    // in 0..1
+  std::uint64_t seed = 0;  // of the dropout
+  bool is_causal = false;  // not together with attn_mask
+  CausalAlignment alignment = CausalAlignment::kTopLeft;
+  std::optional<double> scale = {};
+  bool enable_gqa = false;
+  /// Those that may be used; the choice among them is FLASH, EFFICIENT, MATH.
+  std::vector<SDPBackend> backends = {SDPBackend::kFlashAttention, SDPBackend::kEfficientAttention,
+                                      SDPBackend::kMath};
+  Executor* executor = nullptr;
+};
+
+/// q [B, Hq, L, E], k [B, Hkv, S, E], v [B, Hkv, S, Ev]: one dtype, any strides, any number of
+/// leading axes from 0 on ([L, E] to [..., H, L, E]). Batch and heads of size 1 are broadcast; with
+/// enable_gqa Hq may be a multiple of Hkv. Returns [..., Hq, L, Ev] in q's dtype. Dropout: weights
+/// are dropped with probability dropout_p and the rest divided by 1 - dropout_p after the row sum
+/// was taken; whether one is dropped depends on (seed, b, h, q_idx, kv_idx) alone. Throws Error
+/// naming what does not fit and, if no backend is left, the reasons of each.
+QUIRE_API Tensor scaled_dot_product_attention(const ConstTensorView& q, const ConstTensorView& k,
+                                              const ConstTensorView& v,
+                                              const SdpaOptions& options = {});
+
+/// The same over jagged batches. A mask tensor is not for these: give a rule.
+QUIRE_API Tensor scaled_dot_product_attention(const Jagged& q, const Jagged& k, const Jagged& v,
+                                              const SdpaOptions& options = {});
+
+/// The backend a call would use; kError if none is left.
+QUIRE_API SDPBackend choose_backend(const ConstTensorView& q, const ConstTensorView& k,
+                                    const ConstTensorView& v, const SdpaOptions& options = {});
+QUIRE_API SDPBackend choose_backend(const Jagged& q, const Jagged& k, const Jagged& v,
+                                    const SdpaOptions& options = {});
+
+/// Every reason why a backend cannot compute this call, as sentences; none if it can.
+QUIRE_API std::vector<std::string> why_not(SDPBackend backend, const ConstTensorView& q,
+                                           const ConstTensorView& k, const ConstTensorView& v,
+                                           const SdpaOptions& options = {});
+QUIRE_API std::vector<std::string> why_not(SDPBackend backend, const Jagged& q, const Jagged& k,
+                                           const Jagged& v, const SdpaOptions& options = {});
+
+}  // namespace quire
