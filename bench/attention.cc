@@ -10,14 +10,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
 
-#include "kernels/dispatch.h"
-#include "kernels/peaks.h"
+#include "measure.h"
 #include "problem.h"
 #include "quire/cpu_info.h"
 #include "quire/isa.h"
@@ -38,29 +36,6 @@ struct Row {
   double milliseconds = 0, share = 0, low = 0, high = 0, gigaflops = 0, gigabytes = 0;
   bool of_stream = false;
 };
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-// Operations a second on all threads at once.
-double peak(Executor& executor, bool bf16) {
-  const kernels::PeakFunctions& peaks = *kernels::current_table().peaks;
-  const auto loop = bf16 && peaks.pairs_bf16 != nullptr ? peaks.pairs_bf16 : peaks.fma_f32;
-  const std::size_t threads = executor.concurrency();
-  double operations = 0;
-  const double start = now();
-  executor.run(threads, [&](std::size_t i, std::size_t) {
-    const double done = loop(kernels::current_table().lanes == 1 ? 20000 : 400000);
-    if (i == 0) operations = done * static_cast<double>(threads);
-  });
-  return operations / (now() - start);
-}
 
 // Seconds to read keys and values once, on all threads.
 double stream_seconds(Executor& executor, const ProblemTensors& tensors) {

@@ -2,12 +2,14 @@
 #pragma once
 #include <fmt/format.h>
 
-#include <cmath>
+#include <algorithm>
 #include <cstdint>
-#include <random>
+#include <numeric>
 #include <string>
+#include <vector>
 
 #include "quire/flex_attention.h"
+#include "quire/jagged.h"
 #include "quire/mods.h"
 #include "quire/tensor.h"
 
@@ -101,6 +103,16 @@ struct Problem {
   }
 };
 
+/// Random numbers in -1..1.
+inline void fill(Tensor& values, std::uint64_t seed) {
+  std::uint64_t state = seed * 0x9e3779b97f4a7c15u;
+  for (std::int64_t i = 0; i < values.numel(); ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    values.data_as<float>()[i] =
+        static_cast<float>(static_cast<std::int32_t>(state >> 32)) * 0x1p-31f;
+  }
+}
+
 /// Random tensors of a problem; the mask is built once.
 struct ProblemTensors {
   ConstTensorView q_view, k_view, v_view;  // set while the tensors are made
@@ -136,18 +148,85 @@ struct ProblemTensors {
                          : p.dim_outside ? Shape{d, b, h, s}
                                          : shape;
     Tensor values = Tensor::empty(stored, DType::f32);
-    std::uint64_t state = seed * 0x9e3779b97f4a7c15u;
-    for (std::int64_t i = 0; i < values.numel(); ++i) {
-      state = state * 6364136223846793005u + 1442695040888963407u;
-      values.data_as<float>()[i] =
-          static_cast<float>(static_cast<std::int32_t>(state >> 32)) * 0x1p-31f;
-    }
+    fill(values, seed);
     if (dtype != DType::f32) values = values.to(dtype);
     view = std::as_const(values).view();
     if (p.heads_inside) view = view.permute({0, 2, 1, 3});
     if (p.dim_outside) view = view.permute({1, 2, 3, 0});
     return values;
   }
+};
+
+/// A jagged batch: self-attention of sequences of different lengths.
+struct JaggedProblem {
+  std::vector<std::int64_t> lengths;
+  std::int64_t q_heads = 8, kv_heads = 8, head_dim = 64;
+  DType dtype = DType::f32;
+  JaggedOrder order = JaggedOrder::kTokens;
+  bool causal = false;
+
+  /// `count` lengths from `least` to `most`, the same every time.
+  static JaggedProblem random(std::int64_t count, std::int64_t least, std::int64_t most) {
+    JaggedProblem p;
+    std::uint64_t state = 1;
+    for (std::int64_t i = 0; i < count; ++i) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      p.lengths.push_back(
+          least +
+          static_cast<std::int64_t>((state >> 33) % static_cast<std::uint64_t>(most - least + 1)));
+    }
+    return p;
+  }
+
+  std::int64_t total() const { return std::accumulate(lengths.begin(), lengths.end(), INT64_C(0)); }
+  std::string name() const {
+    const auto [least, most] = std::minmax_element(lengths.begin(), lengths.end());
+    return fmt::format("{} sequences of {}..{} H{} D{} {} {}{}", lengths.size(), *least, *most,
+                       q_heads, head_dim, dtype_name(dtype),
+                       order == JaggedOrder::kTokens ? "[T,H,D]" : "[H,T,D]",
+                       causal ? " causal" : "");
+  }
+  double flops() const {
+    double pairs = 0;
+    for (const std::int64_t length : lengths) {
+      const auto n = static_cast<double>(length);
+      pairs += causal ? n * (n + 1) / 2 : n * n;
+    }
+    return 4 * static_cast<double>(q_heads * head_dim) * pairs;
+  }
+};
+
+/// Random values of a jagged problem.
+struct JaggedProblemTensors {
+  Tensor q, k, v, out, offsets;
+  JaggedAttentionOptions options;
+
+  explicit JaggedProblemTensors(const JaggedProblem& p)
+      : q(random(p, p.q_heads, 1)),
+        k(random(p, p.kv_heads, 2)),
+        v(random(p, p.kv_heads, 3)),
+        out(q.clone()),
+        offsets({static_cast<std::int64_t>(p.lengths.size()) + 1}, DType::i64),
+        order_(p.order) {
+    for (std::size_t i = 0; i < p.lengths.size(); ++i)
+      offsets.data_as<std::int64_t>()[i + 1] = offsets.data_as<std::int64_t>()[i] + p.lengths[i];
+    options.enable_gqa = true;
+    if (p.causal) options.mask_mod = mods::causal();
+  }
+
+  Jagged jagged(const Tensor& values) const {
+    return {.values = values, .offsets = offsets, .order = order_};
+  }
+
+ private:
+  static Tensor random(const JaggedProblem& p, std::int64_t heads, std::uint64_t seed) {
+    const bool by_token = p.order == JaggedOrder::kTokens;
+    Tensor values = Tensor::empty(
+        {by_token ? p.total() : heads, by_token ? heads : p.total(), p.head_dim}, DType::f32);
+    fill(values, seed);
+    return p.dtype == DType::f32 ? values : values.to(p.dtype);
+  }
+  JaggedOrder order_;
 };
 
 }  // namespace quire::bench

@@ -48,8 +48,10 @@ class QUIRE_API JaggedBlockMask {
   const BlockMask& operator[](std::int64_t sequence) const;
   const MaskMod& mask_mod() const { return mask_mod_; }
 
-  /// For the library's own files.
+  /// For the library's own files: sequence i has masks[which[i]].
   JaggedBlockMask(MaskMod mask_mod, std::vector<BlockMask> masks, std::vector<std::int64_t> which);
+  const std::vector<BlockMask>& masks() const { return masks_; }
+  const std::vector<std::int64_t>& which() const { return which_; }
 
  private:
   MaskMod mask_mod_;

@@ -53,8 +53,10 @@ struct SdpaOptions {
 /// leading axes from 0 on ([L, E] to [..., H, L, E]). Batch and heads of size 1 are broadcast; with
 /// enable_gqa Hq may be a multiple of Hkv. Returns [..., Hq, L, Ev] in q's dtype. Dropout: weights
 /// are dropped with probability dropout_p and the rest divided by 1 - dropout_p after the row sum
-/// was taken; whether one is dropped depends on (seed, b, h, q_idx, kv_idx) alone. Throws Error
-/// naming what does not fit and, if no backend is left, the reasons of each.
+/// was taken; whether one is dropped depends on (seed, b, h, q_idx, kv_idx) alone, b counting all
+/// leading axes, the last one fastest. A row that sees nothing gives 0. Inputs whose leading axes
+/// strides cannot merge are copied. Throws Error naming what does not fit (kind runtime for dtypes
+/// that differ) and, if no backend is left, kind runtime with the reasons of each.
 QUIRE_API Tensor scaled_dot_product_attention(const ConstTensorView& q, const ConstTensorView& k,
                                               const ConstTensorView& v,
                                               const SdpaOptions& options = {});
@@ -63,13 +65,14 @@ QUIRE_API Tensor scaled_dot_product_attention(const ConstTensorView& q, const Co
 QUIRE_API Tensor scaled_dot_product_attention(const Jagged& q, const Jagged& k, const Jagged& v,
                                               const SdpaOptions& options = {});
 
-/// The backend a call would use; kError if none is left.
+/// The backend a call would use; kError if none is left, and for a call that is wrong.
 QUIRE_API SDPBackend choose_backend(const ConstTensorView& q, const ConstTensorView& k,
                                     const ConstTensorView& v, const SdpaOptions& options = {});
 QUIRE_API SDPBackend choose_backend(const Jagged& q, const Jagged& k, const Jagged& v,
                                     const SdpaOptions& options = {});
 
-/// Every reason why a backend cannot compute this call, as sentences; none if it can.
+/// Every reason why a backend cannot compute this call, as sentences; none if it can. That it is
+/// not among options.backends is one. For a call that is wrong, the text of its error.
 QUIRE_API std::vector<std::string> why_not(SDPBackend backend, const ConstTensorView& q,
                                            const ConstTensorView& k, const ConstTensorView& v,
                                            const SdpaOptions& options = {});

@@ -14,7 +14,6 @@ namespace quire {
 namespace attention {
 namespace {
 
-constexpr std::int64_t kMostDims = 1024;
 using mask::kMostPosition;
 constexpr std::int64_t kMostCount = std::int64_t{1} << 30;  // batches, heads
 

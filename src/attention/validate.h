@@ -1,9 +1,14 @@
 // What an attention call must satisfy, checked before anything is planned. Texts of errors begin
 // with [flex_attention]. Attention layer.
 #pragma once
+#include <cstdint>
+
 #include "quire/flex_attention.h"
 
 namespace quire::attention {
+
+/// Head dims the kernels take.
+inline constexpr std::int64_t kMostDims = 1024;
 
 /// Throws Error naming what does not fit: dtypes, heads, batches, dims, lengths, scale, q_begin,
 /// the block mask.

@@ -13,6 +13,7 @@
 //  - The sum of a tile: 16 partial sums from +0, by key mod 16, then a tree +8 +4 +2 +1; l = fma(l,
 //    factor, sum).
 //  - O[d]: one fma chain over the keys of a tile, ascending, from the rescaled O.
+//  - Dropout (dropout.h) changes the weights of a tile between the two: after its sum, before O.
 //  - Splits of kSplitTiles tiles from key 0 have a state (m, l, O) of their own, folded left in
 //    order: m' = max, a and b the factors of both sides, l' = fma(l, a, l2 * b), O' = fma(O, a, O2
 //    * b). A split with m = -inf is skipped, the first live one is taken as it is.

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "kernels/attention_order.h"
+#include "kernels/dropout.h"
 
 namespace quire::kernels {
 
@@ -78,6 +79,16 @@ struct RowSoftmaxArgs {
   uint16_t* bf16_weights = nullptr;  // [256]: rounded ones too; null: not wanted
 };
 
+/// Weights of one row, in place: dropped, or multiplied by the rule's scale.
+template <class T>
+struct DropRowArgs {
+  T* weights = nullptr;              // the tile's first key
+  int unit_begin = 0, unit_end = 0;  // the rest is not touched
+  const DropoutRule* rule = nullptr;
+  DropoutPlace place;
+  uint16_t* bf16_weights = nullptr;  // as of the softmax, which need not write them then
+};
+
 /// O[row] += chain over keys ascending of weight[key] * value[key].
 template <class T>
 struct UnitValuesArgs {
@@ -97,6 +108,7 @@ template <class T>
 struct DecodeFunctions {
   void (*scores)(const UnitScoresArgs<T>&) noexcept;
   T (*softmax)(const RowSoftmaxArgs<T>&) noexcept;
+  void (*drop)(const DropRowArgs<T>&) noexcept;
   void (*values)(const UnitValuesArgs<T>&) noexcept;
   /// x[i] *= factor
   void (*rescale)(T* x, int count, T factor) noexcept;

@@ -106,18 +106,19 @@ HWY_INLINE T row_softmax_in(const RowSoftmaxArgs<T>& args) {
   return hn::GetLane(factor);
 }
 
+// The weights of the units in bf16, too; nothing if not wanted.
+HWY_INLINE void narrow_weights(const float* weights, int unit_begin, int unit_end, uint16_t* to) {
+  if (to == nullptr) return;
+  for (int i = unit_begin * kUnitKeys; i < unit_end * kUnitKeys; i += static_cast<int>(kLanes))
+    store_narrowed(kF32, hn::LoadU(kF32, weights + i), reinterpret_cast<Bf16Bits*>(to + i));
+}
+
 template <class T>
 T row_softmax(const RowSoftmaxArgs<T>& args) noexcept {
   const T factor = args.natural ? row_softmax_in<T, NaturalForm<T>>(args)
                                 : row_softmax_in<T, ScaledForm<T>>(args);
-  if constexpr (sizeof(T) == 4) {
-    if (args.bf16_weights != nullptr) {
-      for (int i = args.unit_begin * kUnitKeys; i < args.unit_end * kUnitKeys;
-           i += static_cast<int>(kLanes))
-        store_narrowed(kF32, hn::LoadU(kF32, args.scores + i),
-                       reinterpret_cast<Bf16Bits*>(args.bf16_weights + i));
-    }
-  }
+  if constexpr (sizeof(T) == 4)
+    narrow_weights(args.scores, args.unit_begin, args.unit_end, args.bf16_weights);
   return factor;
 }
 

@@ -72,7 +72,9 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
       values_(call, keys, true, layout),
       visible_(call, rows, row_count, layout),
       scale_(static_cast<T>(call.scale)),
+      drops_(call.dropout.p > 0),
       query_step_(whole_blocks(call.dims)) {
+  if (drops_) dropout_ = dropout_rule(call.dropout);
   const size_t padded = padded_rows(row_count);
   query_memory_ = layout.take<T>(padded * static_cast<size_t>(query_step_));
   query_row_ = layout.take<T>(static_cast<size_t>(query_step_));
@@ -285,8 +287,21 @@ void DecodeWalk<T>::soften(const Tile& tile, const DecodeState<T>& state) noexce
     args.l = state.l + row;
     args.raw_max = state.raw_max + row;
     const T factor = functions_->softmax(args);
+    if (drops_) drop(tile, args, row);
     if (factor != 1) functions_->rescale(state.o + row * state.columns, state.columns, factor);
   }
+}
+
+// The weights that the softmax has just made.
+template <class T>
+void DecodeWalk<T>::drop(const Tile& tile, const RowSoftmaxArgs<T>& made, int row) noexcept {
+  const QueryRow& at = rows_[row];
+  functions_->drop({.weights = made.scores,
+                    .unit_begin = made.unit_begin,
+                    .unit_end = made.unit_end,
+                    .rule = &dropout_,
+                    .place = dropout_place(at.b, at.h, at.q_idx, tile.index * kTileKeys),
+                    .bf16_weights = made.bf16_weights});
 }
 
 // Rows of values to read: those with a weight, or those that somebody sees.

@@ -72,6 +72,7 @@ class DecodeWalk {
   void apply_score_mod(const Tile& tile) noexcept;
   void look_for_nan(const Tile& tile) noexcept;
   void soften(const Tile& tile, const DecodeState<T>& state) noexcept;
+  void drop(const Tile& tile, const RowSoftmaxArgs<T>& made, int row) noexcept;
   uint32_t wanted_values(int unit) const noexcept;
   void add_values(const Tile& tile, const DecodeState<T>& state) noexcept;
 
@@ -84,8 +85,10 @@ class DecodeWalk {
   UnitRows<T> keys_, values_;
   RowVisibility visible_;
   T scale_;
-  void* query_memory_;  // as UnitScoresArgs wants them: T, or 32-bit pairs
-  T* query_row_;        // [query_step_]
+  bool drops_;
+  DropoutRule dropout_;  // if drops_
+  void* query_memory_;   // as UnitScoresArgs wants them: T, or 32-bit pairs
+  T* query_row_;         // [query_step_]
   ptrdiff_t query_step_;
   T *scores_, *score_max_;  // [rows][kDecodeScoreStep], [rows][64]
   uint16_t* bf16_weights_;  // as scores_

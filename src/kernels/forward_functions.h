@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/attention_order.h"
+#include "kernels/dropout.h"
 #include "quire/dtype.h"
 
 namespace quire::kernels {
@@ -85,6 +86,16 @@ struct SoftmaxArgs {
   T* factor = nullptr;
 };
 
+/// Weights of one panel, in place: dropped, or multiplied by the rule's scale.
+template <class T>
+struct DropPanelArgs {
+  T* weights = nullptr;  // the panel, key 0 of the tile
+  uint32_t groups = 0;   // as of the softmax
+  int rows = 0;
+  const DropoutRule* rule = nullptr;
+  DropoutPlace place;  // q_idx: of lane 0
+};
+
 /// O[query][column] += chain over keys ascending of weight[key][query] * value[key][column].
 /// Element: T, or uint32_t for bf16 pairs of keys (2i, 2i + 1); `keys` then counts pairs.
 template <class T, class Element = T>
@@ -127,6 +138,7 @@ struct ForwardFunctions {
   void (*scores)(const ScoresArgs<T>&) noexcept;
   void (*mask_scores)(const MaskScoresArgs<T>&) noexcept;
   void (*softmax)(const SoftmaxArgs<T>&) noexcept;
+  void (*drop)(const DropPanelArgs<T>&) noexcept;
   void (*accumulate)(const AccumulateArgs<T>&) noexcept;
   void (*fold)(const FoldArgs<T>&) noexcept;
   uint64_t (*finish)(const FinishArgs<T>&) noexcept;

@@ -57,6 +57,7 @@ struct ForwardCall {
   void* out = nullptr;
   void* lse = nullptr;         // in compute type, or null
   void* max_scores = nullptr;  // in compute type, natural units, or null
+  int64_t stat_step = 1;       // of lse and max_scores, from row to row
   ForwardTensor q_rows, k_rows, v_rows, out_rows;
   int dims = 0, value_dims = 0;
   double scale = 1;

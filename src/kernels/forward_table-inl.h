@@ -1,6 +1,7 @@
 // The primitives of the prefill kernel of one ISA, collected. Kernels layer.
 #pragma once
 #include "kernels/accumulate-inl.h"
+#include "kernels/dropout-inl.h"
 #include "kernels/finish-inl.h"
 #include "kernels/fold-inl.h"
 #include "kernels/load_queries-inl.h"
@@ -17,6 +18,7 @@ constexpr ForwardFunctions<T> kForward{.load_queries = &load_queries<T>,
                                        .scores = &scores<FmaProduct<T>>,
                                        .mask_scores = &mask_scores<T>,
                                        .softmax = &softmax<T>,
+                                       .drop = &drop_panel<T>,
                                        .accumulate = &accumulate<FmaProduct<T>>,
                                        .fold = &fold<T>,
                                        .finish = &finish<T>};

@@ -9,6 +9,7 @@
 #include "kernels/math/log-inl.h"
 #include "kernels/math/log1p-inl.h"
 #include "kernels/math/minmax-inl.h"
+#include "kernels/math/philox-inl.h"
 #include "kernels/math/pow-inl.h"
 #include "kernels/math/rounding-inl.h"
 #include "kernels/math/sigmoid-inl.h"
@@ -88,6 +89,25 @@ void apply_binary(const float* a, const float* b, float* out, size_t n) noexcept
   for (size_t j = i; j < n; ++j) out[j] = x[j - i];
 }
 
+inline void apply_philox(const uint32_t* counters, const uint32_t* key, uint32_t* words,
+                         size_t n) noexcept {
+  const uint32_t both[2] = {key[0], key[1]};
+  for (size_t i = 0; i < n; i += kLanes) {
+    const size_t count = HWY_MIN(kLanes, n - i);
+    HWY_ALIGN uint32_t lanes[4][kLanes] = {};
+    VU x[4];
+    for (size_t w = 0; w < 4; ++w) {
+      for (size_t j = 0; j < count; ++j) lanes[w][j] = counters[(i + j) * 4 + w];
+      x[w] = hn::Load(kU32, lanes[w]);
+    }
+    philox(x, both);
+    for (size_t w = 0; w < 4; ++w) {
+      hn::Store(x[w], kU32, lanes[w]);
+      for (size_t j = 0; j < count; ++j) words[(i + j) * 4 + w] = lanes[w][j];
+    }
+  }
+}
+
 }  // namespace quire::kernels::QUIRE_ISA_NS
 HWY_AFTER_NAMESPACE();
 
@@ -133,6 +153,7 @@ constexpr MathTable::BinaryEntry kBinaryMath[] = {
 };
 
 constexpr MathTable kMathTable{
+    .philox = &apply_philox,
     .unary = kUnaryMath,
     .unary_count = sizeof(kUnaryMath) / sizeof(kUnaryMath[0]),
     .binary = kBinaryMath,

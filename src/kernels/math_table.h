@@ -2,6 +2,7 @@
 // tests see of them. No SIMD. Kernels layer.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 
 namespace quire::kernels {
 
@@ -19,6 +20,9 @@ struct MathTable {
     void (*apply)(const float* a, const float* b, float* out, size_t n) noexcept;
     double max_ulps;
   };
+
+  // Philox4x32-10: counters and their words [n][4].
+  void (*philox)(const uint32_t* counters, const uint32_t* key, uint32_t* words, size_t n) noexcept;
 
   const Entry* unary;
   size_t unary_count;

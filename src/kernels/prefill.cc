@@ -40,7 +40,7 @@ void Prefill<T>::run_tile(int64_t key, int rows) noexcept {
     if (live_[i] == 0 && seen_[i]) reset(memory_.split[i], i);
     if (!loaded_[i]) load_queries(i);
     compute_scores(i, key, rows, keys);
-    soften(i, rows, keys);
+    soften(i, key, rows, keys);
   }
 }
 
@@ -118,7 +118,7 @@ void Prefill<T>::load_queries(int i) noexcept {
 
 // Weights, the rescaling they ask for, and what they add to O, panel by panel.
 template <class T>
-void Prefill<T>::soften(int i, int rows, const KeyTile& keys) noexcept {
+void Prefill<T>::soften(int i, int64_t key, int rows, const KeyTile& keys) noexcept {
   PrefillState<T>& state = current(i);
   for (int lane = 0; lane < item_.tiles[i].queries; ++lane) {
     T& most = memory_.raw_max[i][lane];
@@ -141,6 +141,14 @@ void Prefill<T>::soften(int i, int rows, const KeyTile& keys) noexcept {
                         .m = state.m + panel * kPanel,
                         .l = state.l + panel * kPanel,
                         .factor = memory_.factor + panel * kPanel});
+    if (drops_) {
+      const QueryTile& tile = item_.tiles[i];
+      functions_.drop({.weights = memory_.scores + panel * kScorePanelStep,
+                       .groups = groups,
+                       .rows = rows,
+                       .rule = &dropout_,
+                       .place = dropout_place(tile.b, tile.h, tile.q_idx + panel * kPanel, key)});
+    }
     accumulate(i, panel, rows, keys);
     live_[i] |= uint32_t{1} << panel;
   }
@@ -247,7 +255,7 @@ void Prefill<T>::finish(int i, TileFault& fault) noexcept {
                  .q_idx = tile.q_idx + lane,
                  .q_offset = tile.q_offset + lane * call_.q_rows.row_step,
                  .out_offset = tile.out_offset + lane * out.row_step,
-                 .stat_offset = tile.stat_offset + lane,
+                 .stat_offset = tile.stat_offset + lane * call_.stat_step,
                  .visible = {nullptr, -1}};
     for (int j = 0; j < tile.visible_count; ++j)
       if (tile.visible[j].lane_begin <= lane && lane < tile.visible[j].lane_end)

@@ -20,7 +20,7 @@ struct LaneRuns {
 struct QueryTile {
   int64_t b = 0, h = 0, q_idx = 0;       // of the first
   int64_t q_offset = 0, out_offset = 0;  // of the first, elements; the rest at the row steps
-  int64_t stat_offset = 0;               // of the first; the rest consecutive
+  int64_t stat_offset = 0;               // of the first; the rest at stat_step
   int queries = 0;
   const LaneRuns* visible = nullptr;  // covering all queries; null: everything
   int visible_count = 0;

@@ -25,8 +25,10 @@ class Prefill {
         memory_(memory),
         functions_(forward_functions<T>(*call.table)),
         scale_(static_cast<T>(call.scale)),
+        drops_(call.dropout.p > 0),
         columns_(static_cast<int>(whole_panels(call.value_dims))) {
     const TileFunctions& functions = call.f64 ? *call.table->tile_f64 : *call.table->tile_f32;
+    if (drops_) dropout_ = dropout_rule(call.dropout);
     if (call.prefill.score != nullptr)
       score_runner_.emplace(*call.prefill.score, functions, memory.score_scratch);
     if (call.prefill.mask != nullptr)
@@ -64,7 +66,7 @@ class Prefill {
   void modified_scores(int i, const GroupActivity& block, const KeyTile& keys) noexcept;
   void mask_scores(int i, const GroupActivity& block) noexcept;
   void hide_rows(const GroupActivity& group, int row_begin, int row_end) noexcept;
-  void soften(int i, int rows, const KeyTile& keys) noexcept;
+  void soften(int i, int64_t key, int rows, const KeyTile& keys) noexcept;
   void accumulate(int i, int panel, int rows, const KeyTile& keys) noexcept;
   void end_split(int i) noexcept;
   void finish(int i, TileFault& fault) noexcept;
@@ -75,6 +77,8 @@ class Prefill {
   const ForwardFunctions<T>& functions_;
   std::optional<TileRunner> score_runner_, mask_runner_;
   T scale_;
+  bool drops_;
+  DropoutRule dropout_;  // if drops_
   int columns_;
   bool loaded_[kMaxQueryTiles] = {};    // queries are transposed
   bool seen_[kMaxQueryTiles] = {};      // `total` holds a split

@@ -22,12 +22,13 @@ void write_stats(const ForwardCall& call, const RowState<T>& state, int rows,
     const T m = state.m[row], raw = state.raw_max[row] + T(0);
     if (lse != nullptr) {
       const T log_l = log(state.l[row]);
-      lse[row] = state.l[row] == 0 ? -kInf
-                 : call.natural    ? m + log_l
-                                   : std::fma(m, static_cast<T>(kLn2), log_l);
+      lse[row * call.stat_step] = state.l[row] == 0 ? -kInf
+                                  : call.natural    ? m + log_l
+                                                    : std::fma(m, static_cast<T>(kLn2), log_l);
     }
     if (most != nullptr)
-      most[row] = call.natural || raw == -kInf ? raw : raw * static_cast<T>(call.scale);
+      most[row * call.stat_step] =
+          call.natural || raw == -kInf ? raw : raw * static_cast<T>(call.scale);
   }
 }
 

@@ -80,6 +80,7 @@ struct BlockProver::Region {
   std::int64_t b, h, first_row;
   std::span<RunList> rows;
   Worker& worker;
+  const BlockGrid& grid;
 
   RunList& row(std::int64_t row) const { return rows[static_cast<std::size_t>(row - first_row)]; }
 };
@@ -130,16 +131,21 @@ BlockProver::BlockProver(const MaskMod& mod, std::int64_t batch, std::int64_t he
 
 void BlockProver::prove(std::int64_t b, std::int64_t h, const BlockRect& rect,
                         std::span<RunList> rows, Worker& worker) const {
+  prove(b, h, grid_, rect, rows, worker);
+}
+
+void BlockProver::prove(std::int64_t b, std::int64_t h, const BlockGrid& grid,
+                        const BlockRect& rect, std::span<RunList> rows, Worker& worker) const {
   if (rect.rows() <= 0 || rect.cols() <= 0) return;
-  split({b, h, rect.row_begin, rows, worker}, rect);
+  split({b, h, rect.row_begin, rows, worker, grid}, rect);
 }
 
 void BlockProver::split(const Region& region, const BlockRect& rect) const {
   if (bounder_ != nullptr) {
     const formula::Rectangle rectangle{{region.b, region.b},
                                        {region.h, region.h},
-                                       grid_.q_range(rect.row_begin, rect.row_end),
-                                       grid_.kv_range(rect.col_begin, rect.col_end)};
+                                       region.grid.q_range(rect.row_begin, rect.row_end),
+                                       region.grid.kv_range(rect.col_begin, rect.col_end)};
     ++region.worker.rectangles;
     std::span<formula::Interval> bounds = region.worker.bounds_;
     const Tri tri = bounder_->classify(rectangle, bounds);
@@ -153,8 +159,8 @@ void BlockProver::split(const Region& region, const BlockRect& rect) const {
   }
   const bool can_split_rows = rect.rows() > leaf_rows_, can_split_cols = rect.cols() > leaf_cols_;
   if (!can_split_rows && !can_split_cols) return evaluate(region, rect);
-  const bool by_rows = can_split_rows && (!can_split_cols || rect.rows() * grid_.size.q >=
-                                                                 rect.cols() * grid_.size.kv);
+  const bool by_rows = can_split_rows && (!can_split_cols || rect.rows() * region.grid.size.q >=
+                                                                 rect.cols() * region.grid.size.kv);
   BlockRect first = rect, second = rect;
   // The middle, on a multiple of the leaf so that leaves are whole.
   const auto middle = [](std::int64_t begin, std::int64_t end, std::int64_t leaf) {
@@ -174,16 +180,16 @@ void BlockProver::append_full(const Region& region, const BlockRect& rect) const
   for (std::int64_t row = rect.row_begin; row < rect.row_end; ++row) {
     RunList& runs = region.row(row);
     const std::int64_t last = rect.col_end - 1;
-    region.worker.append(runs, rect.col_begin, last, grid_.full_kind(row, rect.col_begin));
-    region.worker.append(runs, last, rect.col_end, grid_.full_kind(row, last));
+    region.worker.append(runs, rect.col_begin, last, region.grid.full_kind(row, rect.col_begin));
+    region.worker.append(runs, last, rect.col_end, region.grid.full_kind(row, last));
   }
 }
 
 // Single elements are rectangles too, and most rules are decided there. Where an edge of a mask
 // passes through a block, one of its corners is visible and another is not.
 bool BlockProver::corners_differ(const Region& region, const BlockRect& rect) const {
-  const formula::IndexRange q = grid_.q_range(rect.row_begin, rect.row_end);
-  const formula::IndexRange kv = grid_.kv_range(rect.col_begin, rect.col_end);
+  const formula::IndexRange q = region.grid.q_range(rect.row_begin, rect.row_end);
+  const formula::IndexRange kv = region.grid.kv_range(rect.col_begin, rect.col_end);
   bool visible = false, hidden = false;
   for (const std::int64_t row : {q.first, q.last}) {
     for (const std::int64_t col : {kv.first, kv.last}) {
@@ -208,8 +214,8 @@ void BlockProver::evaluate(const Region& region, const BlockRect& rect) const {
                          BlockKind::kPartial);
     return;
   }
-  const formula::IndexRange q = grid_.q_range(rect.row_begin, rect.row_end);
-  const formula::IndexRange kv = grid_.kv_range(rect.col_begin, rect.col_end);
+  const formula::IndexRange q = region.grid.q_range(rect.row_begin, rect.row_end);
+  const formula::IndexRange kv = region.grid.kv_range(rect.col_begin, rect.col_end);
   std::array<Seen, kTileRows> seen{};  // by row of the leaf
   TileCoords at;
   at.start[0] = region.b;
@@ -229,7 +235,7 @@ void BlockProver::evaluate(const Region& region, const BlockRect& rect) const {
       region.worker.runner_.mask(words);
       region.worker.evaluated += static_cast<std::int64_t>(at.rows) * at.lanes;
       for (int i = 0; i < at.rows; ++i) {
-        const std::int64_t block = (row - q.first + i) / grid_.size.q;
+        const std::int64_t block = (row - q.first + i) / region.grid.size.q;
         seen[static_cast<std::size_t>(block)].add(words + i * groups, lanes);
       }
       decided = may_stop && seen[0].any_of(kAllLanes) && !seen[0].all_of(kAllLanes);
@@ -238,13 +244,15 @@ void BlockProver::evaluate(const Region& region, const BlockRect& rect) const {
   for (std::int64_t row = rect.row_begin; row < rect.row_end; ++row) {
     const Seen& of_row = seen[static_cast<std::size_t>(row - rect.row_begin)];
     for (std::int64_t col = rect.col_begin; col < rect.col_end; ++col) {
-      const std::int64_t first = (col - rect.col_begin) * grid_.size.kv;
+      const std::int64_t first = (col - rect.col_begin) * region.grid.size.kv;
       const Words lanes =
-          one_block ? kAllLanes
-                    : lanes_between(first, std::min(first + grid_.size.kv, kv.last + 1 - kv.first));
+          one_block
+              ? kAllLanes
+              : lanes_between(first, std::min(first + region.grid.size.kv, kv.last + 1 - kv.first));
       if (!of_row.any_of(lanes)) continue;
-      region.worker.append(region.row(row), col, col + 1,
-                           of_row.all_of(lanes) ? grid_.full_kind(row, col) : BlockKind::kPartial);
+      region.worker.append(
+          region.row(row), col, col + 1,
+          of_row.all_of(lanes) ? region.grid.full_kind(row, col) : BlockKind::kPartial);
     }
   }
 }

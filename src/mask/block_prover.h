@@ -61,6 +61,10 @@ class BlockProver {
   /// Appends the kinds of the blocks in `rect`: those of row r to rows[r - rect.row_begin].
   void prove(std::int64_t b, std::int64_t h, const BlockRect& rect, std::span<RunList> rows,
              Worker& worker) const;
+  /// The same for a mask that is smaller than the one the prover was made for: its `grid` has the
+  /// same q_begin and block size, and no more queries and keys.
+  void prove(std::int64_t b, std::int64_t h, const BlockGrid& grid, const BlockRect& rect,
+             std::span<RunList> rows, Worker& worker) const;
 
   /// Blocks that are evaluated together: bands of rows should be multiples of it.
   std::int64_t leaf_rows() const { return leaf_rows_; }

@@ -31,10 +31,6 @@ std::int64_t split_items(std::int64_t pairs, std::int64_t splits, std::int64_t t
   return std::clamp<std::int64_t>(std::min(wanted, splits), 1, std::max<std::int64_t>(splits, 1));
 }
 
-std::int64_t tasks_at_once(std::int64_t tasks, std::int64_t work, std::int64_t threads) {
-  constexpr std::int64_t kShortWork = 2048;
-  return std::max<std::int64_t>(
-      1, std::min(kShortWork / std::max<std::int64_t>(work, 1), tasks / (16 * threads)));
-}
+bool is_for_one_thread(double multiply_adds) { return multiply_adds <= 0x1p20; }
 
 }  // namespace quire::plan

@@ -23,8 +23,10 @@ AttentionOutput attention(const AttentionInputs& inputs, const AttentionOptions&
       for (std::int64_t q = 0; q < s.q_len; ++q) {
         const Row row{b, h, q};
         const RowSoftmax softmax = row_softmax(scores.row(row));
+        const std::vector<double> factors = scores.dropout(row);
         for (std::int64_t kv = 0; kv < s.kv_len; ++kv) {
-          const double p = softmax.p[static_cast<std::size_t>(kv)];
+          const auto i = static_cast<std::size_t>(kv);
+          const double p = softmax.p[i] * factors[i];  // a NaN stays one
           if (p == 0) continue;  // not there: its value may be anything, NaN included
           const double* v = scores.v(row, kv);
           for (std::int64_t e = 0; e < s.v_head_dim; ++e) out[e] += p * v[e];

@@ -10,6 +10,7 @@
 #include "quire/buffer.h"
 #include "quire/mod.h"
 #include "quire/tensor.h"
+#include "reference/dropout.h"
 
 namespace quire::reference {
 
@@ -24,8 +25,10 @@ struct AttentionOptions {
   std::optional<ScoreMod> score_mod = std::nullopt;
   std::optional<MaskMod> mask_mod = std::nullopt;
   std::optional<double> scale = std::nullopt;  // 1 / sqrt(E) if not given
+  std::int64_t b_begin = 0;                    // b of the first batch
   // q_idx = q_begin + row: none for 0, one for all batches, or one per batch.
   std::vector<std::int64_t> q_begin = {};
+  Dropout dropout = {};  // of the weights; lse and max_scores know nothing of it
 };
 
 /// All f64. A row with nothing to attend to: 0, -inf, -inf.

@@ -1,7 +1,7 @@
-// Backward, with S = mod(scale * q k^T), P = softmax(S), out = P v, lse = log sum exp(S), and d X
-// for the derivative of the loss by X:
-//   d v = P^T d out        d P = d out v^T        delta = sum of P * d P over keys = out . d out
-//   d S = P * (d P - delta + d lse)
+// Backward, with S = mod(scale * q k^T), P = softmax(S), out = (P * F) v, F the factors of dropout,
+// lse = log sum exp(S), and d X for the derivative of the loss by X:
+//   d v = (P * F)^T d out        d P = F * (d out v^T)        delta = sum of P * d P over keys =
+//   out . d out d S = P * (d P - delta + d lse)
 // and from there through the mod to its buffers and to scale * q k^T. Reference layer.
 #include <numeric>
 #include <string>
@@ -83,20 +83,24 @@ class Backward {
     const std::int64_t index = (row.b * s.q_heads + row.h) * s.q_len + row.q;
     const double* d_out = d_out_.data_as<double>() + index * s.v_head_dim;
     const double d_lse = d_lse_.data_as<double>()[index];
-    const std::vector<double> p = row_softmax(scores_.row(row)).p;
+    const std::vector<double> p = row_softmax(scores_.row(row)).p, factors = scores_.dropout(row);
+    // Of a value that was dropped nothing is read.
+    const auto d_p = [&](std::int64_t kv) {
+      const double factor = factors[static_cast<std::size_t>(kv)];
+      return factor == 0 ? 0 : factor * dot(d_out, scores_.v(row, kv), s.v_head_dim);
+    };
 
     double delta = 0;
     for (std::int64_t kv = 0; kv < s.kv_len; ++kv) {
       const double p_kv = p[static_cast<std::size_t>(kv)];
-      if (p_kv == 0) continue;
-      delta += p_kv * dot(d_out, scores_.v(row, kv), s.v_head_dim);
+      if (p_kv != 0) delta += p_kv * d_p(kv);
     }
     for (std::int64_t kv = 0; kv < s.kv_len; ++kv) {
       const double p_kv = p[static_cast<std::size_t>(kv)];
       if (p_kv == 0) continue;  // hidden: neither k nor v is read
-      add_scaled(scores_.same_place(d_v_, row, kv), p_kv, d_out, s.v_head_dim);
-      const double d_p = dot(d_out, scores_.v(row, kv), s.v_head_dim);
-      add_element(row, kv, p_kv * (d_p - delta + d_lse));
+      add_scaled(scores_.same_place(d_v_, row, kv), p_kv * factors[static_cast<std::size_t>(kv)],
+                 d_out, s.v_head_dim);
+      add_element(row, kv, p_kv * (d_p(kv) - delta + d_lse));
     }
   }
 

@@ -84,6 +84,8 @@ void require_shape(const char* name, const Shape& shape, const Shape& wanted) {
 Scores::Scores(const AttentionInputs& inputs, const AttentionOptions& options)
     : sizes_(checked_sizes(inputs)),
       scale_(options.scale.value_or(1 / std::sqrt(static_cast<double>(sizes_.head_dim)))),
+      dropout_(options.dropout),
+      b_begin_(options.b_begin),
       q_begin_(per_batch(options.q_begin, sizes_.batches)),
       q_(to(inputs.q, DType::f64)),
       k_(to(inputs.k, DType::f64)),
@@ -116,11 +118,16 @@ double Scores::dot(const Row& row, std::int64_t kv) const {
 }
 
 Point Scores::point(const Row& row, std::int64_t kv) const {
-  return {.b = row.b,
+  return {.b = b_begin_ + row.b,
           .h = row.h,
           .q_idx = q_begin_[static_cast<std::size_t>(row.b)] + row.q,
           .kv_idx = kv,
           .score = 0};
+}
+
+std::vector<double> Scores::dropout(const Row& row) const {
+  const std::int64_t q_idx = q_begin_[static_cast<std::size_t>(row.b)] + row.q;
+  return dropout_factors(dropout_, {b_begin_ + row.b, row.h, q_idx}, sizes_.kv_len);
 }
 
 Evaluator* Scores::run_score_mod(const Row& row, std::int64_t kv) {

@@ -40,6 +40,9 @@ class Scores {
   /// visible element.
   std::vector<double> row(const Row& row);
 
+  /// By what dropout multiplies the weights of a row, one per key.
+  std::vector<double> dropout(const Row& row) const;
+
   /// The score mod's evaluator, run at an element; null if there is no score mod.
   Evaluator* run_score_mod(const Row& row, std::int64_t kv);
 
@@ -49,6 +52,8 @@ class Scores {
 
   Sizes sizes_;
   double scale_;
+  Dropout dropout_;
+  std::int64_t b_begin_;
   std::vector<std::int64_t> q_begin_;  // one per batch
   Tensor q_, k_, v_;                   // f64, row-major
   std::optional<Evaluator> score_mod_, mask_mod_;

@@ -9,6 +9,7 @@
 #include "quire/flex_attention.h"
 #include "quire/mods.h"
 #include "tests/support/attention_case.h"
+#include "tests/support/jagged_case.h"
 
 namespace {
 std::atomic<long> allocations{0};
@@ -64,6 +65,27 @@ TEST(Allocation, ARunOfAPlanAllocatesNothing) {
       plan.run(t.q, t.k, t.v, {.out = out.view()});
       EXPECT_EQ(allocations, before) << c.to_string();
     }
+  }
+}
+
+TEST(Allocation, ARunOfAJaggedPlanAllocatesNothing) {
+  if (!QUIRE_COUNTS_ALLOCATIONS) GTEST_SKIP();
+  SerialExecutor serial;
+  for (const bool with_mods : {false, true}) {
+    JaggedCase c{.q_lengths = {100, 1, 0, 7}, .kv_lengths = {100, 2100, 3, 0}};
+    if (with_mods) {
+      c.mask_mod = MaskMod::parse("(kv_idx - q_idx) % 7 != b");
+      c.score_mod = mods::softcap(3);
+    }
+    const JaggedTensors t(c, 1);
+    JaggedAttentionOptions options = c.options();
+    options.executor = &serial;
+    JaggedAttentionPlan plan(t.q.jagged, t.k.jagged, t.v.jagged, options);
+    Tensor out = Tensor::empty({108, 2, 16}, DType::f32), lse = Tensor::empty({108, 2}, DType::f32);
+    const long before = allocations;
+    plan.run(t.q.jagged.values, t.k.jagged.values, t.v.jagged.values,
+             {.out = out.view(), .lse = lse.view()});
+    EXPECT_EQ(allocations, before) << c.to_string();
   }
 }
 

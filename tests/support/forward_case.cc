@@ -13,6 +13,7 @@
 #include "kernels/decode.h"
 #include "kernels/dispatch.h"
 #include "quire/evaluate.h"
+#include "reference/dropout.h"
 
 namespace quire::testing {
 namespace {
@@ -109,6 +110,7 @@ ForwardCase::ForwardCase(const ForwardOptions& options, Isa isa)
   call_.scale = options.scale;
   call_.natural = options.score.has_value() || !(static_cast<float>(options.scale) > 0);
   call_.pairs = options.pairs;
+  call_.dropout = options.dropout;
   make_rows();
   compile_mods();
 }
@@ -259,6 +261,15 @@ RowOutput<T> ForwardCase::expected(std::size_t row) const {
           evaluate(*options_.score, all, {.q_begin = options_.q_begin + at / options_.heads});
       const T* from = done.view().template data_as<T>() + at % options_.heads * options_.keys;
       std::copy_n(from, options_.keys, scores.begin());
+    };
+  }
+  std::vector<double> factors;
+  if (options_.dropout.p > 0) {
+    factors =
+        reference::dropout_factors({options_.dropout.p, options_.dropout.seed},
+                                   {rows_[row].b, rows_[row].h, rows_[row].q_idx}, options_.keys);
+    input.kept = [&](std::int64_t key) {
+      return static_cast<T>(factors[static_cast<std::size_t>(key)]);
     };
   }
   input.scale = options_.scale;

@@ -33,6 +33,7 @@ struct ForwardOptions {
   /// Per row, head by head within a query; empty: everything is visible.
   std::vector<std::vector<kernels::KeyRun>> runs = {};
   std::int64_t q_begin = 0;
+  kernels::Dropout dropout = {};
   unsigned seed = 1;
 };
 

@@ -155,6 +155,9 @@ class Row {
     split.m = m;
     if (moved != 1)
       for (T& x : split.o) x *= moved;
+    if (in_.kept)
+      for (std::int64_t i = begin; i < end; ++i)
+        p[static_cast<std::size_t>(i - begin)] *= in_.kept(i);
     add_values(begin, p, split);
   }
 

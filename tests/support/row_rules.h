@@ -18,6 +18,8 @@ struct RowInput {
   std::function<bool(std::int64_t)> visible;         // empty: everything
   /// The score mod over all keys of the row, in place; scores come in scaled, hidden ones as 0.
   std::function<void(std::vector<T>&)> mod;
+  /// By what dropout multiplies a key's weight after the sum; empty: no dropout.
+  std::function<T(std::int64_t)> kept;
   double scale = 1;
   bool pairs = false;  // products of bf16 pairs
 };

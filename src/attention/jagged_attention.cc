@@ -1,0 +1,83 @@
+// flex_attention over jagged batches, and its plan. Attention layer.
+#include <memory>
+#include <utility>
+
+#include "attention/jagged_request.h"
+#include "attention/validate.h"
+#include "plan/forward_plan.h"
+#include "quire/error.h"
+#include "quire/jagged.h"
+
+namespace quire {
+
+struct JaggedAttentionPlan::State {
+  // Of values, which every run must have.
+  struct Values {
+    Shape shape;
+    DType dtype;
+  };
+
+  State(const Jagged& q, const Jagged& k, const Jagged& v, const JaggedAttentionOptions& options)
+      : plan(attention::jagged_request(q, k, v, options)),
+        orders{q.order, k.order, v.order},
+        q(of(q)),
+        k(of(k)),
+        v(of(v)) {}
+
+  static Values of(const Jagged& jagged) { return {jagged.values.shape(), jagged.values.dtype()}; }
+
+  plan::ForwardPlan plan;
+  attention::JaggedOrders orders;
+  Values q, k, v;
+};
+
+JaggedAttentionPlan::JaggedAttentionPlan(const Jagged& q, const Jagged& k, const Jagged& v,
+                                         const JaggedAttentionOptions& options)
+    : state_(std::make_unique<State>(q, k, v, options)) {}
+JaggedAttentionPlan::JaggedAttentionPlan(JaggedAttentionPlan&&) noexcept = default;
+JaggedAttentionPlan& JaggedAttentionPlan::operator=(JaggedAttentionPlan&&) noexcept = default;
+JaggedAttentionPlan::~JaggedAttentionPlan() = default;
+
+DType JaggedAttentionPlan::compute_type() const { return state_->plan.compute_type(); }
+std::size_t JaggedAttentionPlan::scratch_bytes() const { return state_->plan.scratch_bytes(); }
+
+void JaggedAttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k,
+                              const ConstTensorView& v, const Outputs& outputs) {
+  const auto is = [](const ConstTensorView& view, const State::Values& planned) {
+    return view.shape() == planned.shape && view.dtype() == planned.dtype;
+  };
+  if (!is(q, state_->q) || !is(k, state_->k) || !is(v, state_->v)) {
+    throw Error(ErrorKind::value,
+                "[flex_attention] the tensors are not of the sizes and dtypes the plan was made "
+                "for");
+  }
+  Shape wanted = q.shape();
+  const Shape rows{wanted[0], wanted[1]};
+  wanted[2] = v.dim(2);
+  attention::validate_output("out", outputs.out, wanted, q.dtype());
+  plan::ForwardTensors tensors = attention::jagged_tensors(q, k, v, outputs.out, state_->orders);
+  const auto stat = [&](const char* name, const std::optional<TensorView>& view) -> void* {
+    if (!view.has_value()) return nullptr;
+    attention::validate_output(name, *view, rows, compute_type());
+    attention::validate_row_major(name, *view);
+    return view->data();
+  };
+  tensors.lse = stat("lse", outputs.lse);
+  tensors.max_scores = stat("max_scores", outputs.max_scores);
+  state_->plan.run(tensors);
+}
+
+Tensor flex_attention(const Jagged& q, const Jagged& k, const Jagged& v,
+                      const JaggedAttentionOptions& options) {
+  if ((options.return_aux.lse || options.return_aux.max_scores) && options.aux == nullptr) {
+    throw Error(ErrorKind::value,
+                "[flex_attention] return_aux asks for outputs, and aux, where to put them, is "
+                "null");
+  }
+  plan::ForwardPlan plan(attention::jagged_request(q, k, v, options));
+  attention::JaggedOutputs made = attention::run_jagged(plan, q, k, v, options.return_aux);
+  if (options.aux != nullptr) *options.aux = std::move(made.aux);
+  return std::move(made.out);
+}
+
+}  // namespace quire

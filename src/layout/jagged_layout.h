@@ -1,0 +1,55 @@
+// Sequences of different lengths one behind the other in the rows of one batch entry, with or
+// without holes between them. The order of the axes in memory is a matter of strides, not of these.
+// Layout layer.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "layout/key_layout.h"
+#include "layout/query_layout.h"
+
+namespace quire::layout {
+
+/// Rows begin[i] .. begin[i] + length[i] - 1 are those of sequence i.
+struct JaggedRows {
+  std::vector<std::int64_t> begin, length;
+};
+
+/// [1, heads, total, dim] tensors of queries.
+class JaggedQueries final : public QueryLayout {
+ public:
+  explicit JaggedQueries(JaggedRows rows);
+
+  std::int64_t length(std::int64_t sequence) const override {
+    return rows_.length[static_cast<std::size_t>(sequence)];
+  }
+  std::int64_t longest() const override { return longest_; }
+  QueryPlace place(std::int64_t sequence) const override {
+    return {0, rows_.begin[static_cast<std::size_t>(sequence)]};
+  }
+
+ private:
+  JaggedRows rows_;
+  std::int64_t longest_;
+};
+
+/// [1, heads, total, dim] tensors of keys and of values, which may have holes in other places: one
+/// span per sequence.
+class JaggedLayout final : public KeyLayout {
+ public:
+  /// value_begin: where the values of each sequence begin; lengths are the keys'.
+  JaggedLayout(JaggedRows keys, std::vector<std::int64_t> value_begin);
+
+  std::int64_t length(std::int64_t sequence) const override {
+    return keys_.length[static_cast<std::size_t>(sequence)];
+  }
+  std::int64_t max_spans() const override { return 1; }
+  std::int64_t write_spans(std::int64_t sequence, std::int64_t kv_head, const KeyStrides& strides,
+                           std::span<kernels::KeySpan> out) const override;
+
+ private:
+  JaggedRows keys_;
+  std::vector<std::int64_t> value_begin_;
+};
+
+}  // namespace quire::layout

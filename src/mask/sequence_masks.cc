@@ -1,0 +1,126 @@
+// One task per different mask. Mask layer.
+#include "mask/sequence_masks.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "formula/build.h"
+#include "formula/substitute.h"
+#include "mask/block_prover.h"
+#include "mask/size_limits.h"
+#include "runtime/float_env.h"
+#include "runtime/memory.h"
+
+namespace quire::mask {
+namespace {
+
+constexpr const char* kWhere = "create_jagged_block_mask";
+constexpr std::int64_t kRowBytes = sizeof(RunList) + 16;  // of a row of blocks without its runs
+
+std::int64_t longest(std::span<const std::int64_t> lengths) {
+  return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+}
+
+// The first sequence of each different mask, and which mask each sequence has.
+struct Different {
+  std::vector<std::int64_t> first, which;
+};
+
+Different find_different(std::span<const std::int64_t> q_lengths,
+                         std::span<const std::int64_t> kv_lengths, bool all) {
+  Different found;
+  found.which.reserve(q_lengths.size());
+  std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> seen;
+  for (std::size_t i = 0; i < q_lengths.size(); ++i) {
+    const auto next = static_cast<std::int64_t>(found.first.size());
+    const std::int64_t mask =
+        all ? next : seen.try_emplace({q_lengths[i], kv_lengths[i]}, next).first->second;
+    if (mask == next) found.first.push_back(static_cast<std::int64_t>(i));
+    found.which.push_back(mask);
+  }
+  return found;
+}
+
+MaskMod with_b(const MaskMod& rule, std::int64_t b) {
+  formula::Graph graph;
+  const formula::NodeId root = formula::make_int(graph, b);
+  return MaskMod(formula::substitute(rule.formula(), Op::kBatch, Formula(graph, root)));
+}
+
+void check_arguments(std::int64_t heads, const BlockGrid& grid) {
+  check_size(kWhere, "heads", heads, 0, kMostBlocks);
+  check_size(kWhere, "q_len", grid.q_len, 0, kMostPosition);
+  check_size(kWhere, "kv_len", grid.kv_len, 0, kMostPosition);
+  check_size(kWhere, "block_size.q", grid.size.q, 1, kMostPosition);
+  check_size(kWhere, "block_size.kv", grid.size.kv, 1, kMostPosition);
+  check_size(kWhere, "the number of query blocks", grid.q_blocks(), 0, kMostBlocks);
+  check_size(kWhere, "the number of key blocks", grid.kv_blocks(), 0, kMostBlocks);
+}
+
+BlockRows prove_sequence(const BlockProver& prover, std::int64_t b, std::int64_t planes,
+                         const BlockGrid& grid, BlockProver::Worker& worker) {
+  const std::int64_t rows = grid.q_blocks();
+  BlockRowsBuilder builder(1, planes, rows);
+  std::vector<RunList> runs(static_cast<std::size_t>(rows));
+  for (std::int64_t h = 0; h < planes; ++h) {
+    prover.prove(b, h, grid, {0, rows, 0, grid.kv_blocks()}, runs, worker);
+    for (RunList& row : runs) {
+      builder.add_row(row);
+      row.clear();
+    }
+  }
+  return builder.finish();
+}
+
+}  // namespace
+
+SequenceMasks create_sequence_masks(const MaskMod& rule, std::int64_t heads,
+                                    std::span<const std::int64_t> q_lengths,
+                                    std::span<const std::int64_t> kv_lengths,
+                                    const BlockMaskOptions& options) {
+  const BlockGrid all{0, longest(q_lengths), longest(kv_lengths), options.block_size};
+  check_arguments(heads, all);
+  const BlockProver prover(rule, static_cast<std::int64_t>(q_lengths.size()), heads, all);
+  const std::int64_t planes = prover.depends_on_h() ? heads : std::min<std::int64_t>(heads, 1);
+  const std::shared_ptr<Executor> fallback =
+      options.executor == nullptr ? default_executor() : nullptr;
+  Executor& executor = options.executor != nullptr ? *options.executor : *fallback;
+  RunBudget budget(kWhere, 0);
+  std::vector<BlockProver::Worker> workers;
+  workers.reserve(executor.concurrency());
+  for (std::size_t i = 0; i < executor.concurrency(); ++i) workers.emplace_back(prover, &budget);
+
+  Different different = find_different(q_lengths, kv_lengths, prover.depends_on_b());
+  std::vector<std::shared_ptr<BlockMaskData>> data(different.first.size());
+  executor.run(data.size(), [&](std::size_t i, std::size_t worker) {
+    const FloatEnv float_env;
+    const std::int64_t b = different.first[i];
+    const std::int64_t q_len = q_lengths[static_cast<std::size_t>(b)];
+    const std::int64_t kv_len = kv_lengths[static_cast<std::size_t>(b)];
+    const BlockGrid grid{0, q_len, kv_len, options.block_size};
+    auto made = std::make_shared<BlockMaskData>();
+    made->shape = {1, heads, q_len, kv_len};
+    made->heads = heads;
+    made->q_len = q_len;
+    made->kv_len = kv_len;
+    made->block_size = options.block_size;
+    made->q_blocks = grid.q_blocks();
+    made->kv_blocks = grid.kv_blocks();
+    made->separate_full_blocks = options.separate_full_blocks;
+    made->mask_mod = prover.depends_on_b() ? with_b(rule, b) : rule;
+    budget.spend(saturating_product(saturating_product(grid.q_blocks(), planes), kRowBytes));
+    made->rows =
+        std::make_shared<const BlockRows>(prove_sequence(prover, b, planes, grid, workers[worker]));
+    data[i] = std::move(made);
+  });
+  prover.throw_first_fault(workers);
+
+  SequenceMasks result{.masks = {}, .which = std::move(different.which)};
+  result.masks.reserve(data.size());
+  for (std::shared_ptr<BlockMaskData>& one : data) result.masks.emplace_back(std::move(one));
+  return result;
+}
+
+}  // namespace quire::mask

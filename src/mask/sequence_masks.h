@@ -1,0 +1,27 @@
+// The block masks of sequences of different lengths under one rule, in which b is the number of the
+// sequence: proved with one prover, each for itself; equal ones once. Mask layer.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "quire/block_mask.h"
+
+namespace quire::mask {
+
+/// Sequence i has masks[which[i]].
+struct SequenceMasks {
+  std::vector<BlockMask> masks;
+  std::vector<std::int64_t> which;
+};
+
+/// As many lengths of queries as of keys. Each mask is [1, heads, q_len, kv_len]; its mask mod is
+/// the rule, or, where that asks for b, the rule with the sequence's number in its place. Errors
+/// begin with "[create_jagged_block_mask]"; faults name the sequence as b. Of the options q_begin,
+/// max_bytes and report are not used.
+SequenceMasks create_sequence_masks(const MaskMod& rule, std::int64_t heads,
+                                    std::span<const std::int64_t> q_lengths,
+                                    std::span<const std::int64_t> kv_lengths,
+                                    const BlockMaskOptions& options);
+
+}  // namespace quire::mask

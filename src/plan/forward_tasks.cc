@@ -1,0 +1,174 @@
+// Sequences to items, items to claims. Plan layer.
+#include "plan/forward_tasks.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "kernels/decode.h"
+#include "kernels/prefill.h"
+
+namespace quire::plan {
+
+using kernels::kQueryTile;
+using kernels::kSplitKeys;
+
+namespace {
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+std::int64_t chunks_of(std::int64_t rows) {
+  std::int64_t chunks = 0;
+  for (std::int64_t first = 0; first < rows; first += decode_rows_at_once(rows - first)) ++chunks;
+  return chunks;
+}
+
+class TaskMaker {
+ public:
+  TaskMaker(const ForwardRequest& request, const VisibleKeys* visible, std::int64_t threads)
+      : request_(request), visible_(visible), threads_(threads), group_(request.group()) {}
+
+  ForwardTasks make() {
+    std::int64_t tasks = 0;
+    for (std::int64_t b = 0; b < request_.batch; ++b) {
+      tasks += units(b) * request_.kv_heads;
+      all_work_ += static_cast<double>(units(b) * request_.kv_heads) * static_cast<double>(keys(b));
+    }
+    made_.tasks.reserve(static_cast<std::size_t>(tasks));
+    for (std::int64_t b = 0; b < request_.batch; ++b)
+      kernel(b) == Kernel::kPrefill ? add_prefill(b) : add_decode(b);
+    order();
+    made_.claims = is_for_one_thread(multiply_adds())
+                       ? std::vector<std::int64_t>{0, static_cast<std::int64_t>(made_.tasks.size())}
+                       : claim_tasks(made_.tasks, threads_);
+    return std::move(made_);
+  }
+
+ private:
+  std::int64_t keys(std::int64_t b) const { return request_.layout->length(b); }
+  std::int64_t queries(std::int64_t b) const { return request_.queries->length(b); }
+  Kernel kernel(std::int64_t b) const { return choose_kernel(group_, queries(b), keys(b)); }
+  // Passes over the keys that the queries of one key head take, at most.
+  std::int64_t units(std::int64_t b) const {
+    return kernel(b) == Kernel::kPrefill ? group_ * ceil_div(queries(b), kQueryTile)
+                                         : chunks_of(group_ * queries(b));
+  }
+  double multiply_adds() const {
+    double pairs = 0;
+    for (std::int64_t b = 0; b < request_.batch; ++b)
+      pairs += static_cast<double>(queries(b)) * static_cast<double>(keys(b));
+    return pairs * static_cast<double>(request_.q_heads) *
+           static_cast<double>(request_.head_dim + request_.v_head_dim);
+  }
+  // How many units of this sequence's length the whole batch amounts to.
+  std::int64_t units_of_batch(std::int64_t b) const {
+    constexpr double kMany = 1e15;
+    const auto length = static_cast<double>(std::max<std::int64_t>(keys(b), 1));
+    return static_cast<std::int64_t>(std::min(all_work_ / length, kMany));
+  }
+
+  void add_prefill(std::int64_t b);
+  void add_decode(std::int64_t b);
+  void order();
+
+  const ForwardRequest& request_;
+  const VisibleKeys* visible_;
+  std::int64_t threads_, group_;
+  double all_work_ = 0;  // keys, once per unit
+  ForwardTasks made_;
+};
+
+void TaskMaker::add_prefill(std::int64_t b) {
+  const std::int64_t q_tiles = ceil_div(queries(b), kQueryTile), tiles = group_ * q_tiles;
+  const int most = kernels::query_tiles_per_item(static_cast<int>(request_.head_dim),
+                                                 static_cast<int>(request_.v_head_dim));
+  const int per_item = tiles_per_item(units_of_batch(b), most, threads_);
+  for (std::int64_t kv_head = 0; kv_head < request_.kv_heads; ++kv_head) {
+    for (std::int64_t first = 0; first < tiles; first += per_item) {
+      const std::int64_t count = std::min<std::int64_t>(per_item, tiles - first);
+      ForwardTask task{.kernel = Kernel::kPrefill,
+                       .b = static_cast<std::int32_t>(b),
+                       .kv_head = static_cast<std::int32_t>(kv_head),
+                       .count = static_cast<std::int32_t>(count),
+                       .first = first};
+      if (visible_ == nullptr) task.work = count * keys(b);
+      for (std::int64_t i = first; visible_ != nullptr && i < first + count; ++i)
+        task.work += visible_->keys(b, kv_head * group_ + i / q_tiles, i % q_tiles);
+      made_.tasks.push_back(task);
+      made_.most_tiles = std::max(made_.most_tiles, static_cast<int>(count));
+      made_.has_prefill = true;
+    }
+  }
+}
+
+void TaskMaker::add_decode(std::int64_t b) {
+  const std::int64_t rows = group_ * queries(b), splits = ceil_div(keys(b), kSplitKeys);
+  const std::int64_t cuts = split_items(units_of_batch(b), splits, threads_);
+  const std::int64_t state = kernels::decode_state_size(static_cast<int>(request_.v_head_dim));
+  for (std::int64_t kv_head = 0; kv_head < request_.kv_heads; ++kv_head) {
+    for (std::int64_t first = 0; first < rows;) {
+      ForwardTask task{.kernel = Kernel::kDecode,
+                       .b = static_cast<std::int32_t>(b),
+                       .kv_head = static_cast<std::int32_t>(kv_head),
+                       .count = static_cast<std::int32_t>(decode_rows_at_once(rows - first)),
+                       .first = first,
+                       .split_end = splits};
+      if (cuts > 1) {
+        task.states = made_.state_elements;
+        made_.merges.push_back(task);
+        made_.state_elements += splits * task.count * state;
+      }
+      for (std::int64_t cut = 0; cut < cuts; ++cut) {
+        task.split_begin = splits * cut / cuts;
+        task.split_end = splits * (cut + 1) / cuts;
+        task.work = std::min(task.split_end * kSplitKeys, keys(b)) - task.split_begin * kSplitKeys;
+        made_.tasks.push_back(task);
+        if (cuts > 1) task.states += (task.split_end - task.split_begin) * task.count * state;
+      }
+      made_.has_decode = true;
+      first += task.count;
+    }
+  }
+}
+
+// A task of more keys is sorted by its work.
+constexpr std::int64_t kShortWork = 256;
+
+// Long ones first; among equals, in order. Short ones, which are taken several at once, stay as
+// they lie in memory.
+void TaskMaker::order() {
+  const auto is_long = [](const ForwardTask& task) { return task.work > kShortWork; };
+  if (std::none_of(made_.tasks.begin(), made_.tasks.end(), is_long)) return;
+  std::sort(made_.tasks.begin(), made_.tasks.end(),
+            [is_long](const ForwardTask& x, const ForwardTask& y) {
+              const std::int64_t x_work = is_long(x) ? x.work : 0, y_work = is_long(y) ? y.work : 0;
+              return std::tie(y_work, x.b, x.kv_head, x.first, x.split_begin) <
+                     std::tie(x_work, y.b, y.kv_head, y.first, y.split_begin);
+            });
+}
+
+}  // namespace
+
+std::vector<std::int64_t> claim_tasks(std::span<const ForwardTask> tasks, std::int64_t threads) {
+  constexpr std::int64_t kClaimWork = 2048;
+  const auto count = static_cast<std::int64_t>(tasks.size());
+  const std::int64_t most = std::max<std::int64_t>(1, count / (16 * threads));
+  std::vector<std::int64_t> claims;
+  std::int64_t work = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t more = tasks[static_cast<std::size_t>(i)].work;
+    if (claims.empty() || i - claims.back() == most || work + more > kClaimWork) {
+      claims.push_back(i);
+      work = 0;
+    }
+    work += more;
+  }
+  claims.push_back(count);
+  return claims;
+}
+
+ForwardTasks make_tasks(const ForwardRequest& request, const VisibleKeys* visible,
+                        std::int64_t threads) {
+  return TaskMaker(request, visible, threads).make();
+}
+
+}  // namespace quire::plan

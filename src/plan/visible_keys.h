@@ -1,0 +1,46 @@
+// VisibleKeys: what every query row and every tile of queries of a batch may see, in the form the
+// kernels walk, for masks of the whole batch and of single sequences alike. Each different mask is
+// translated once. Plan layer.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/prefill.h"
+#include "plan/mask_runs.h"
+#include "plan/mask_source.h"
+
+namespace quire::plan {
+
+class VisibleKeys {
+ public:
+  /// `source` has masks. Lengths: of the longest sequence; a mask of one sequence knows its own.
+  VisibleKeys(const MaskSource& source, std::int64_t longest_q, std::int64_t longest_kv);
+
+  /// Of query `row` of a sequence.
+  kernels::KeyRuns row(std::int64_t sequence, std::int64_t h, std::int64_t row) const;
+  /// Of the queries of a tile (kQueryTile rows), lanes and what they see.
+  std::span<const kernels::LaneRuns> tile(std::int64_t sequence, std::int64_t h,
+                                          std::int64_t tile) const;
+  /// Keys that the first queries of a tile see.
+  std::int64_t keys(std::int64_t sequence, std::int64_t h, std::int64_t tile) const;
+
+ private:
+  struct OfMask {
+    MaskRuns runs;
+    std::int64_t block = 1;       // queries
+    std::int64_t q_tiles = 0;     // of a plane
+    std::int64_t first_tile = 0;  // of plane 0, in first_lane_runs_
+  };
+  const OfMask& of(std::int64_t sequence) const {
+    return masks_[static_cast<std::size_t>(source_.mask_of(sequence))];
+  }
+  void list_lane_runs(const OfMask& of, std::int64_t planes, std::int64_t q_len);
+
+  MaskSource source_;
+  std::vector<OfMask> masks_;
+  std::vector<kernels::LaneRuns> lane_runs_;
+  std::vector<std::int64_t> first_lane_runs_{0};  // of every tile of every plane of every mask
+};
+
+}  // namespace quire::plan

@@ -1,0 +1,31 @@
+// Which weights dropout leaves, as a number per key, by the definition: Philox4x32-10 of Salmon et
+// al. written down once more. Reference layer; shares nothing with kernels/.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace quire::reference {
+
+/// Weights are dropped with probability p, after the row sum was taken.
+struct Dropout {
+  double p = 0;  // in 0..1
+  std::uint64_t seed = 0;
+};
+
+/// The four words of a counter.
+std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::uint64_t key);
+
+/// Where a weight is in the attention matrix.
+struct WeightRow {
+  std::int64_t b = 0, h = 0, q_idx = 0;
+};
+
+/// By what the weights of a row are multiplied: 0, or 1 / (1 - p). A weight is kept if its word,
+/// number kv_idx / 16 % 4 of the counter (kv_idx / 64 * 16 + kv_idx % 16, q_idx, h, b), is at least
+/// p
+/// * 2^32. The low 32 bits of each.
+std::vector<double> dropout_factors(const Dropout& dropout, const WeightRow& row,
+                                    std::int64_t kv_len);
+
+}  // namespace quire::reference

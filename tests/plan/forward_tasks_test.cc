@@ -1,0 +1,122 @@
+// How a batch is cut: kernels per sequence, long sequences in pieces, short ones together, the same
+// every time.
+#include "plan/forward_tasks.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <numeric>
+
+#include "layout/jagged_layout.h"
+
+namespace quire::plan {
+namespace {
+
+layout::JaggedRows rows_of(const std::vector<std::int64_t>& lengths) {
+  layout::JaggedRows rows{.begin = {}, .length = lengths};
+  std::int64_t at = 0;
+  for (const std::int64_t length : lengths) {
+    rows.begin.push_back(at);
+    at += length;
+  }
+  return rows;
+}
+
+ForwardTasks cut(const std::vector<std::int64_t>& q_lengths,
+                 const std::vector<std::int64_t>& kv_lengths, std::int64_t threads) {
+  ForwardRequest request{.batch = static_cast<std::int64_t>(q_lengths.size()),
+                         .q_heads = 4,
+                         .kv_heads = 2,
+                         .head_dim = 64,
+                         .v_head_dim = 64};
+  const layout::JaggedRows keys = rows_of(kv_lengths);
+  request.queries = std::make_shared<layout::JaggedQueries>(rows_of(q_lengths));
+  request.layout = std::make_shared<layout::JaggedLayout>(keys, keys.begin);
+  request.q_len = request.queries->longest();
+  return make_tasks(request, nullptr, threads);
+}
+
+ForwardTasks cut(const std::vector<std::int64_t>& lengths, std::int64_t threads) {
+  return cut(lengths, lengths, threads);
+}
+
+TEST(ForwardTasks, EverySequenceHasTheKernelOfItsLengths) {
+  const ForwardTasks made = cut({1, 100, 0, 2, 300}, {500, 100, 10, 0, 300}, 2);
+  std::map<std::int64_t, Kernel> kernels;
+  for (const ForwardTask& task : made.tasks) kernels[task.b] = task.kernel;
+  const std::map<std::int64_t, Kernel> want{
+      {0, Kernel::kDecode}, {1, Kernel::kPrefill}, {3, Kernel::kDecode}, {4, Kernel::kPrefill}};
+  EXPECT_EQ(kernels, want);
+  EXPECT_TRUE(made.has_prefill);
+  EXPECT_TRUE(made.has_decode);
+}
+
+TEST(ForwardTasks, CoverEveryTileAndRowOnce) {
+  for (const std::int64_t threads : {1, 2, 32}) {
+    const ForwardTasks made = cut({3, 4096, 64, 65, 0, 20}, {9000, 4096, 64, 65, 7, 20}, threads);
+    std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> units;  // of (sequence, key head)
+    for (const ForwardTask& task : made.tasks)
+      if (task.split_begin == 0) units[{task.b, task.kv_head}] += task.count;
+    for (std::int64_t kv_head = 0; kv_head < 2; ++kv_head) {
+      EXPECT_EQ((units[{0, kv_head}]), 6);    // rows
+      EXPECT_EQ((units[{1, kv_head}]), 128);  // tiles
+      EXPECT_EQ((units[{2, kv_head}]), 2);
+      EXPECT_EQ((units[{3, kv_head}]), 4);
+      EXPECT_EQ((units[{4, kv_head}]), 0);
+      EXPECT_EQ((units[{5, kv_head}]), 2);
+    }
+    EXPECT_EQ(made.claims.front(), 0);
+    EXPECT_EQ(made.claims.back(), static_cast<std::int64_t>(made.tasks.size()));
+    EXPECT_TRUE(std::is_sorted(made.claims.begin(), made.claims.end()));
+  }
+}
+
+// No claim is more than a share of the whole that leaves threads with nothing to do at the end.
+TEST(ForwardTasks, BalanceWork) {
+  std::vector<std::int64_t> lengths(200, 30);
+  lengths[77] = 4096;
+  for (const std::int64_t threads : {2, 8}) {
+    const ForwardTasks made = cut(lengths, threads);
+    std::int64_t all = 0, largest = 0;
+    for (std::size_t i = 0; i + 1 < made.claims.size(); ++i) {
+      std::int64_t work = 0;
+      for (std::int64_t j = made.claims[i]; j < made.claims[i + 1]; ++j)
+        work += made.tasks[static_cast<std::size_t>(j)].work;
+      all += work;
+      largest = std::max(largest, work);
+    }
+    EXPECT_LE(largest * 4 * threads, all + 4 * threads * 4096) << threads;
+    EXPECT_EQ(made.tasks[0].b, 77);  // long ones first
+    // Short ones in the order of memory.
+    std::int64_t before = -1;
+    for (const ForwardTask& task : made.tasks) {
+      if (task.b == 77) continue;
+      EXPECT_LE(before, task.b);
+      before = task.b;
+    }
+  }
+}
+
+TEST(ForwardTasks, ALongDecodeAmongShortOnesIsCut) {
+  std::vector<std::int64_t> kv_lengths(20, 10);
+  kv_lengths[3] = 100000;
+  const ForwardTasks made = cut(std::vector<std::int64_t>(20, 1), kv_lengths, 2);
+  EXPECT_EQ(made.merges.size(), 2u);  // key heads
+  EXPECT_EQ(made.merges[0].b, 3);
+  EXPECT_GE(made.tasks.size(), 38u + 8u);
+  EXPECT_GT(made.state_elements, 0);
+}
+
+TEST(ForwardTasks, ShortTasksAreClaimedTogether) {
+  const auto claims = [](std::size_t count, std::int64_t work, std::int64_t threads) {
+    return claim_tasks(std::vector<ForwardTask>(count, ForwardTask{.work = work}), threads);
+  };
+  EXPECT_EQ(claims(4096, 16, 2)[1], 128);
+  EXPECT_EQ(claims(4096, 8192, 2)[1], 1);
+  EXPECT_EQ(claims(100, 16, 2)[1], 3);
+  EXPECT_EQ(claims(7, 0, 2)[1], 1);
+  EXPECT_EQ(claims(0, 0, 2), std::vector<std::int64_t>{0});
+}
+
+}  // namespace
+}  // namespace quire::plan
