@@ -37,4 +37,6 @@ std::int64_t tasks_at_once(std::int64_t tasks, std::int64_t work, std::int64_t t
       1, std::min(kShortWork / std::max<std::int64_t>(work, 1), tasks / (16 * threads)));
 }
 
+bool is_for_one_thread(double multiply_adds) { return multiply_adds <= 0x1p20; }
+
 }  // namespace quire::plan

@@ -40,4 +40,8 @@ std::int64_t split_items(std::int64_t pairs, std::int64_t splits, std::int64_t t
 /// 8,192 keys: 1. 100 of 16: 3.
 std::int64_t tasks_at_once(std::int64_t tasks, std::int64_t work, std::int64_t threads);
 
+/// Whether a call is over before other threads have woken up: up to 2^20 multiply-adds, some 20 us
+/// on one core. The calling thread then does it alone.
+bool is_for_one_thread(double multiply_adds);
+
 }  // namespace quire::plan

@@ -55,6 +55,12 @@ ForwardPlan::ForwardPlan(ForwardRequest request)
   } else {
     make_decode_tasks(threads);
   }
+  double multiply_adds = 1;
+  for (const std::int64_t size : {request_.batch, request_.q_heads, request_.q_len,
+                                  request_.longest_kv, request_.head_dim + request_.v_head_dim})
+    multiply_adds *= static_cast<double>(size);
+  if (is_for_one_thread(multiply_adds))
+    tasks_at_once_ = std::max<std::int64_t>(1, static_cast<std::int64_t>(tasks_.size()));
   allocate_scratch();
 }
 

@@ -46,6 +46,8 @@ TEST(SplitItems, CutsLongSequencesWhenThereAreFew) {
   EXPECT_EQ(tasks_at_once(4096, 8192, 2), 1);
   EXPECT_EQ(tasks_at_once(100, 16, 2), 3);
   EXPECT_EQ(tasks_at_once(7, 0, 2), 1);
+  EXPECT_TRUE(is_for_one_thread(4 * 16 * 128));
+  EXPECT_FALSE(is_for_one_thread(1e9));
 }
 
 TEST(QueryTilesPerItem, FollowsTheCaches) {
