@@ -1,5 +1,5 @@
 """The tour of scripts/demo: runs from anywhere, shows every part, colours only where they are wanted, and fails if a part
-does. tests/python/test_demo.py is about the report."""
+does. tests/python/test_report.py is about the report."""
 
 import os
 import pty

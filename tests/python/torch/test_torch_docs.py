@@ -1,4 +1,4 @@
-"""The programs of docs/torch.md print what it shows, and the tests that docs/differences.md names exist."""
+"""The Python programs of README.md and docs/torch.md print what is shown, and the tests that docs/differences.md names exist."""
 
 import pathlib
 import re
@@ -8,9 +8,8 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-PROGRAMS = re.findall(
-    r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", (ROOT / "docs/torch.md").read_text(), re.MULTILINE | re.DOTALL
-)
+PAGES = "".join((ROOT / name).read_text() for name in ("README.md", "docs/torch.md"))
+PROGRAMS = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", PAGES, re.MULTILINE | re.DOTALL)
 
 
 def lines(text):
@@ -32,7 +31,7 @@ def test_programs_print_what_is_shown(number, tmp_path):
 
 
 def test_there_are_programs():
-    assert len(PROGRAMS) == (ROOT / "docs/torch.md").read_text().count("```python")
+    assert len(PROGRAMS) == PAGES.count("```python")
 
 
 def test_named_tests_exist():
