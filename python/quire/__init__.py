@@ -16,6 +16,7 @@ from ._core import (
     Buffer,
     BufferSlice,
     Expr,
+    JaggedBlockMask,
     MaskMod,
     ScoreMod,
     View,
@@ -77,9 +78,13 @@ from ._core import (
     where,
 )
 from .attention import AuxOutput, AuxRequest, FlexKernelOptions, evaluate, flex_attention
+from .jagged import Jagged, create_jagged_block_mask
 from .masks import noop_mask
+from .sdpa import SDPBackend, choose_backend, scaled_dot_product_attention, sdpa_kernel, why_not
 from . import fork as _fork
 from . import pickling as _pickling
+
+create_nested_block_mask = create_jagged_block_mask  # the name that PyTorch once had for it
 
 _fork.install()
 _pickling.install()
@@ -92,13 +97,19 @@ __all__ = [
     "BufferSlice",
     "Expr",
     "FlexKernelOptions",
+    "Jagged",
+    "JaggedBlockMask",
     "MaskMod",
+    "SDPBackend",
     "ScoreMod",
     "View",
     "__version__",
     "and_masks",
+    "choose_backend",
     "create_block_mask",
+    "create_jagged_block_mask",
     "create_mask",
+    "create_nested_block_mask",
     "draw",
     "draw_png",
     "draw_svg",
@@ -111,7 +122,10 @@ __all__ = [
     "mods",
     "noop_mask",
     "or_masks",
+    "scaled_dot_product_attention",
+    "sdpa_kernel",
     "set_num_threads",
+    "why_not",
     # The functions of mods. abs, pow, round and sum are Python's too: `from quire import *` leaves those alone.
     "ceil",
     "clamp",

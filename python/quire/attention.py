@@ -1,4 +1,4 @@
-"""flex_attention over NumPy and DLPack arrays, and evaluate, which writes a mod's values out."""
+"""flex_attention over NumPy and DLPack arrays and jagged batches, and evaluate, which writes a mod's values out."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from . import _core
-from ._core import BlockMask, MaskMod, ScoreMod
+from ._core import BlockMask, JaggedBlockMask, MaskMod, ScoreMod
 from .arrays import like
+from .jagged import are_jagged
 
 _F32, _F64 = _core.DTYPES["f32"], _core.DTYPES["f64"]
 
@@ -24,7 +25,8 @@ class AuxRequest(NamedTuple):
 
 
 class AuxOutput(NamedTuple):
-    """[B, Hq, L] each, f32 (f64 if computed in f64); None where it was not asked for."""
+    """[B, Hq, L] each, f32 (f64 if computed in f64); None where it was not asked for. Of a jagged query: Jagged, with values
+    [total, Hq], or [Hq, total], as the query's order."""
 
     lse: Any = None
     max_scores: Any = None
@@ -41,7 +43,7 @@ def flex_attention(
     key: Any,
     value: Any,
     score_mod: ScoreMod | Callable | str | None = None,
-    block_mask: BlockMask | None = None,
+    block_mask: BlockMask | JaggedBlockMask | None = None,
     scale: float | None = None,
     enable_gqa: bool = False,
     return_lse: bool = False,
@@ -49,25 +51,29 @@ def flex_attention(
     *,
     return_aux: AuxRequest | None = None,
     q_begin: int | Sequence[int] | None = None,
+    mask_mod: MaskMod | Callable | str | None = None,
 ) -> Any:
     """softmax(score_mod(query key^T * scale)) value over the keys that the block mask leaves visible.
 
     Args:
         query: [B, Hq, L, E]; key: [Bkv, Hkv, S, E]; value: [Bkv, Hkv, S, Ev]. f32, f64, bf16 or f16 each, any strides,
-            NumPy or DLPack; read in place. Bkv is B, or 1 with a block mask.
+            NumPy or DLPack; read in place. Bkv is B, or 1 with a block mask. Or all three Jagged: then b of the mods is the
+            number of the sequence, and q_idx and kv_idx count inside it.
         score_mod: a ScoreMod, a text, or a function of (score, b, h, q_idx, kv_idx), which is traced at each call: make
             a ScoreMod of it once where that counts.
-        block_mask: which keys are visible; all if not given.
+        block_mask: which keys are visible; all if not given. Of jagged inputs a JaggedBlockMask.
         scale: 1 / sqrt(E) if not given.
         enable_gqa: Hq may be a multiple of Hkv.
         return_lse: also give the natural log of the sum of exp(score).
         kernel_options: accepted for PyTorch's sake; see FlexKernelOptions.
         return_aux: what to give beside the output.
         q_begin: q_idx of the first query, one number or one per batch entry; the block mask's if not given.
+        mask_mod: of jagged inputs, in the place of a block mask: the rule, proved for each sequence.
 
     Returns:
         [B, Hq, L, Ev] of the query's kind and dtype; with return_lse (out, lse); with return_aux (out, AuxOutput). The
-        memory is new and belongs to what is returned. A row with nothing to see gives 0 and an lse of -inf.
+        memory is new and belongs to what is returned. Of Jagged inputs all of these are Jagged. A row with nothing to see
+        gives 0 and an lse of -inf.
     """
     if return_lse and return_aux is not None:
         raise ValueError("[flex_attention] return_lse and return_aux cannot be given both; AuxRequest(lse=True) is the same")
@@ -76,6 +82,21 @@ def flex_attention(
     wants_lse, wants_max = (return_lse, False) if return_aux is None else return_aux
     if score_mod is not None and type(score_mod) is not ScoreMod:
         score_mod = ScoreMod(score_mod)
+    if are_jagged("flex_attention", query, key, value):
+        if q_begin is not None:
+            raise ValueError("[flex_attention] q_begin is not for jagged inputs")
+        mask = _jagged_mask(mask_mod, block_mask)
+        results = _core.jagged_attention(
+            query.views(), key.views(), value.views(), score_mod, *mask, scale, enable_gqa, wants_lse, wants_max
+        )
+        result, lse, max_scores = (None if one is None else query.with_values(one) for one in results)
+        if return_aux is not None:
+            return result, AuxOutput(lse, max_scores)
+        return (result, lse) if return_lse else result
+    if mask_mod is not None:
+        raise ValueError("[flex_attention] mask_mod is for jagged inputs; give create_block_mask(mask_mod, ...) otherwise")
+    if isinstance(block_mask, JaggedBlockMask):
+        raise TypeError("[flex_attention] a JaggedBlockMask is for jagged inputs")
     q, k, v = _core.view(query), _core.view(key), _core.view(value)
     out = _core.empty_output(q, v)
     lse = max_scores = None
@@ -88,6 +109,18 @@ def flex_attention(
     if return_aux is not None:
         return result, AuxOutput(*(None if one is None else like(one, query) for one in (lse, max_scores)))
     return (result, like(lse, query)) if return_lse else result
+
+
+def _jagged_mask(mask_mod: Any, block_mask: Any) -> tuple[MaskMod | None, JaggedBlockMask | None]:
+    """What _core takes as the mask of jagged inputs."""
+    if block_mask is not None and not isinstance(block_mask, JaggedBlockMask):
+        raise TypeError(
+            "[flex_attention] the block mask of jagged inputs must be a JaggedBlockMask, from create_jagged_block_mask; "
+            f"got {type(block_mask).__name__}"
+        )
+    if mask_mod is not None and not isinstance(mask_mod, MaskMod):
+        mask_mod = MaskMod(mask_mod)
+    return mask_mod, block_mask
 
 
 def _check_kernel_options(options: Mapping[str, Any]) -> None:

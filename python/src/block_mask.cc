@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "block_size.h"
 #include "gil.h"
 #include "mods.h"
 #include "quire/draw.h"
@@ -27,14 +28,6 @@ namespace quire::python {
 namespace {
 
 using Pair = std::pair<std::int64_t, std::int64_t>;
-
-// One number for both, or a pair of numbers.
-BlockSize block_size_of(nb::handle size) {
-  if (PyLong_Check(size.ptr())) return BlockSize(nb::cast<std::int64_t>(size));
-  const Shape pair = shape_of(size);
-  if (pair.rank() != 2) throw nb::value_error("[BLOCK_SIZE] must be a number or a pair of numbers");
-  return BlockSize(pair[0], pair[1]);
-}
 
 std::optional<Array> optional_array(std::optional<Tensor> tensor) {
   if (!tensor.has_value()) return std::nullopt;

@@ -15,6 +15,8 @@ NB_MODULE(_core, module) {
   register_gallery(module);
   register_block_mask(module);
   register_attention(module);
+  register_jagged(module);
+  register_sdpa(module);
   register_draw(module);
   register_openmp(module);
   register_runtime(module);

@@ -15,6 +15,8 @@ void register_library(nb::module_& module);
 void register_gallery(nb::module_& module);
 void register_block_mask(nb::module_& module);
 void register_attention(nb::module_& module);
+void register_jagged(nb::module_& module);
+void register_sdpa(nb::module_& module);
 void register_draw(nb::module_& module);
 void register_openmp(nb::module_& module);
 void register_runtime(nb::module_& module);

@@ -28,3 +28,23 @@ def differentiable_forward(
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
     """forward(), recorded. `captured`: the tensors that the score mod reads, in the order of its buffers."""
     raise NotImplementedError(NO_GRADIENTS)
+
+
+NO_SDPA_GRADIENTS = (
+    "[scaled_dot_product_attention] gradients are not implemented yet: call it under torch.no_grad(), or with tensors that "
+    "do not require grad"
+)
+
+
+def differentiable_sdpa(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: Any,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> torch.Tensor:
+    """scaled_dot_product_attention of dense or nested tensors, recorded."""
+    raise NotImplementedError(NO_SDPA_GRADIENTS)

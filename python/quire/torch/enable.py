@@ -1,4 +1,4 @@
-"""enable() and disable(): Quire behind torch's own flex_attention and create_block_mask.
+"""enable() and disable(): Quire behind torch's own flex_attention, create_block_mask and nested SDPA.
 
 The code of torch's functions is exchanged, not their names, so modules that imported the names before see it too, and
 so do compiled callers: dynamo notices that a function has other code and traces again. Tensors that are not on the CPU take
@@ -11,18 +11,20 @@ import threading
 from typing import Any
 
 import torch
+import torch.nested._internal.sdpa as torch_nested_sdpa
 import torch.nn.attention.flex_attention as torch_flex
 
 from quire.torch import originals
 from quire.torch.create_block_mask import create_block_mask
 from quire.torch.flex_attention import flex_attention
+from quire.torch.sdpa import scaled_dot_product_attention
 
 # ---- what torch's functions do while enabled
 
 
 def behind_flex_attention(query: Any, key: Any, value: Any, *arguments: Any, return_aux: Any) -> Any:
-    """Quire for dense tensors on the CPU, torch for others."""
-    is_ours = isinstance(query, torch.Tensor) and query.device.type == "cpu" and not query.is_nested
+    """Quire for tensors on the CPU, torch for others."""
+    is_ours = isinstance(query, torch.Tensor) and query.device.type == "cpu"
     call = flex_attention if is_ours else originals.flex_attention
     return call(query, key, value, *arguments, return_aux=return_aux)
 
@@ -34,6 +36,19 @@ def behind_create_block_mask(*arguments: Any) -> Any:
         device = torch.accelerator.current_accelerator() or "cpu"
     call = create_block_mask if torch.device(device).type == "cpu" else originals.create_block_mask
     return call(*arguments[:5], device, *arguments[6:])
+
+
+def behind_nested_sdpa(query: Any, key: Any, value: Any, *arguments: Any) -> Any:
+    """Quire for tensors on the CPU. Torch for others, inside torch.compile, and where autograd records."""
+    tensors = (query, key, value)
+    is_ours = (
+        query.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and torch._C._len_torch_dispatch_stack() == 0
+        and not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
+    )
+    call = scaled_dot_product_attention if is_ours else originals.jagged_scaled_dot_product_attention
+    return call(*tensors, *arguments)
 
 
 # Their code becomes that of torch's functions: it runs with torch's globals, hence the imports inside.
@@ -89,9 +104,22 @@ def _create_block_mask(
     )
 
 
+def _jagged_scaled_dot_product_attention(
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
+):
+    from quire.torch.enable import behind_nested_sdpa
+
+    return behind_nested_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
 _EXCHANGED = (
     (torch_flex.flex_attention, originals.flex_attention.__code__, _flex_attention.__code__),
     (torch_flex.create_block_mask, originals.create_block_mask.__code__, _create_block_mask.__code__),
+    (
+        torch_nested_sdpa.jagged_scaled_dot_product_attention,
+        originals.jagged_scaled_dot_product_attention.__code__,
+        _jagged_scaled_dot_product_attention.__code__,
+    ),
 )
 
 # ---- on and off
@@ -132,7 +160,7 @@ class Enabled:
 
 
 def enable() -> Enabled:
-    """Puts Quire behind torch's own flex_attention and create_block_mask for the CPU, in all threads.
+    """Puts Quire behind torch's own flex_attention, create_block_mask and nested SDPA for the CPU, in all threads.
 
     Until disable(), or, as `with quire.torch.enable():`, until the end of the block. Blocks may nest and overlap.
     """

@@ -30,6 +30,8 @@ from quire.torch.block_mask import blocks_of
 from quire.torch.compile import flex_attention_as_operator, flex_attention_in_graph
 from quire.torch.forward import forward
 from quire.torch.mods import bind_score_mod
+from quire.torch.nested import are_nested
+from quire.torch.nested_flex import nested_flex_attention
 
 _is_compiling = torch.compiler.is_dynamo_compiling
 _is_autocast = torch.is_autocast_enabled
@@ -61,6 +63,9 @@ def flex_attention(
     CPU. `score_mod`: f(score, b, h, q_idx, kv_idx) over tensors, a quire.ScoreMod or a text. `scale`: 1 / sqrt(E) if not
     given. `enable_gqa`: Hq may be a multiple of Hkv. Returns [B, Hq, L, Ev] in query's dtype; with return_aux, that and an
     AuxOutput; with return_lse (deprecated), that and lse. lse is natural log. Exceptions are of torch's types.
+
+    Nested tensors [B, H, j, D] of the layout torch.jagged give nested results; b is the sequence, q_idx and kv_idx count
+    inside it, and the block mask is one of create_nested_block_mask.
     """
     if _is_compiling():
         return flex_attention_in_graph(
@@ -76,6 +81,11 @@ def flex_attention(
     if kernel_options is not None:
         validate.validate_options(kernel_options)
     if _modes() or type(query) not in _PLAIN or type(key) not in _PLAIN or type(value) not in _PLAIN:
+        if are_nested(query, key, value):
+            outputs = nested_flex_attention(
+                query, key, value, score_mod, block_mask, scale, enable_gqa, want_lse, want_max
+            )
+            return _results(outputs, return_lse, return_aux)
         if _is_watched(query, key, value):
             validate.validate_sizes(query, key, value, block_mask, enable_gqa)
             outputs = flex_attention_as_operator(query, key, value, score_mod, block_mask, scale, want_lse, want_max)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import types
 
+import torch.nested._internal.sdpa as torch_nested_sdpa
 import torch.nn.attention.flex_attention as torch_flex
 
 
@@ -22,3 +23,4 @@ def _copy(function: types.FunctionType) -> types.FunctionType:
 flex_attention = _copy(torch_flex.flex_attention)
 create_block_mask = _copy(torch_flex.create_block_mask)
 create_mask = torch_flex.create_mask
+jagged_scaled_dot_product_attention = _copy(torch_nested_sdpa.jagged_scaled_dot_product_attention)

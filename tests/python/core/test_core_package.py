@@ -13,17 +13,22 @@ import pytest
 import quire
 from quire import mods
 
-FLEX_NAMES = """flex_attention create_mask create_block_mask and_masks or_masks noop_mask BlockMask AuxRequest AuxOutput
-FlexKernelOptions set_num_threads get_num_threads info""".split()
+NAMES = """flex_attention create_mask create_block_mask and_masks or_masks noop_mask BlockMask AuxRequest AuxOutput
+FlexKernelOptions Jagged JaggedBlockMask create_jagged_block_mask create_nested_block_mask scaled_dot_product_attention
+SDPBackend sdpa_kernel choose_backend why_not set_num_threads get_num_threads info""".split()
 
 
 def test_every_name_of_the_interface_is_there():
-    for name in FLEX_NAMES:
+    for name in NAMES:
         assert name in quire.__all__ and getattr(quire, name).__doc__, name
     for name in quire.__all__:
         assert hasattr(quire, name), name
     assert list(inspect.signature(quire.flex_attention).parameters) == (
-        "query key value score_mod block_mask scale enable_gqa return_lse kernel_options return_aux q_begin".split()
+        "query key value score_mod block_mask scale enable_gqa return_lse kernel_options return_aux q_begin "
+        "mask_mod".split()
+    )
+    assert list(inspect.signature(quire.scaled_dot_product_attention).parameters) == (
+        "query key value attn_mask dropout_p is_causal scale enable_gqa seed alignment".split()
     )
 
 

@@ -136,7 +136,7 @@ def test_what_is_no_tensor_or_mask():
     with pytest.raises(NotImplementedError, match="nested"):
         nested = torch.nested.nested_tensor([Q[0], Q[1]])
         quire_torch.flex_attention(nested, nested, nested)
-    with pytest.raises(NotImplementedError, match="nested"):
+    with pytest.raises(ValueError, match="ragged on axis 2; query has 4 axes and is ragged on axis 1"):
         nested = torch.nested.nested_tensor([Q[0], Q[1]], layout=torch.jagged)
         quire_torch.flex_attention(nested, nested, nested)
 

@@ -1,0 +1,148 @@
+"""scaled_dot_product_attention over arrays and jagged batches, and which backends may compute it.
+
+Layer: Python, above jagged.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import secrets
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from . import _core
+from ._core import MaskMod
+from .arrays import like
+from .jagged import are_jagged
+
+Alignment = Literal["top_left", "bottom_right"]
+
+
+class SDPBackend(enum.IntEnum):
+    """FLASH_ATTENTION and EFFICIENT_ATTENTION are two names for the same kernels; the first refuses f64 and an attn_mask,
+    as PyTorch's. MATH is the f64 reference. ERROR: none is left."""
+
+    ERROR = -1
+    MATH = 0
+    FLASH_ATTENTION = 1
+    EFFICIENT_ATTENTION = 2
+
+
+_ALL = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
+_allowed = threading.local()
+
+
+def allowed_backends() -> tuple[SDPBackend, ...]:
+    """Those that this thread may use, in the order of choice."""
+    return getattr(_allowed, "backends", _ALL)
+
+
+@contextlib.contextmanager
+def sdpa_kernel(backends: SDPBackend | Sequence[SDPBackend]) -> Iterator[None]:
+    """Only these backends inside the `with` block, in this thread. The order of choice stays FLASH, EFFICIENT, MATH."""
+    given = {SDPBackend(one) for one in ([backends] if isinstance(backends, int) else backends)}
+    before = allowed_backends()
+    _allowed.backends = tuple(one for one in _ALL if one in given)
+    try:
+        yield
+    finally:
+        _allowed.backends = before
+
+
+def scaled_dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    seed: int | None = None,
+    alignment: Alignment = "top_left",
+) -> Any:
+    """softmax(query key^T * scale + mask) value.
+
+    Args:
+        query: [..., Hq, L, E]; key: [..., Hkv, S, E]; value: [..., Hkv, S, Ev], of one dtype; batch and heads of size 1 are
+            broadcast. Or all three Jagged.
+        attn_mask: an array that broadcasts to [..., Hq, L, S], bool (True: visible) or float (added to the scores); or a
+            rule: a MaskMod, a text or a function of (b, h, q_idx, kv_idx). Jagged batches take a rule.
+        dropout_p: the share of the weights that are dropped; the rest are divided by 1 - dropout_p.
+        is_causal: a query sees the keys up to its own position; not together with attn_mask.
+        scale: 1 / sqrt(E) if not given.
+        enable_gqa: Hq may be a multiple of Hkv.
+        seed: of the dropout, 64 bits: same seed, same weights dropped, on any number of threads. A new one if not given.
+        alignment: which corner the diagonal of is_causal starts in. "bottom_right": the last query sees the last key.
+
+    Returns:
+        [..., Hq, L, Ev] of the query's kind and dtype; Jagged for Jagged.
+    """
+    is_jagged = are_jagged("scaled_dot_product_attention", query, key, value)
+    if seed is None:
+        seed = secrets.randbits(64) if dropout_p else 0
+    elif not 0 <= seed < 1 << 64:
+        raise ValueError(f"[scaled_dot_product_attention] the seed must have 64 bits and no sign; got {seed}")
+    out = _core.sdpa(
+        *_views(is_jagged, query, key, value),
+        _mask(attn_mask),
+        dropout_p,
+        seed,
+        is_causal,
+        alignment,
+        scale,
+        enable_gqa,
+        allowed_backends(),
+    )
+    return query.with_values(out) if is_jagged else like(out, query)
+
+
+def choose_backend(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    alignment: Alignment = "top_left",
+) -> SDPBackend:
+    """The backend that such a call of scaled_dot_product_attention would use here and now; ERROR if none is left."""
+    views = _views(are_jagged("choose_backend", query, key, value), query, key, value)
+    options = (_mask(attn_mask), dropout_p, is_causal, alignment, scale, enable_gqa, allowed_backends())
+    return SDPBackend(_core.choose_backend(*views, *options))
+
+
+def why_not(
+    backend: SDPBackend,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    alignment: Alignment = "top_left",
+) -> list[str]:
+    """Every reason why a backend cannot compute such a call, in sentences; none if it can."""
+    views = _views(are_jagged("why_not", query, key, value), query, key, value)
+    options = (_mask(attn_mask), dropout_p, is_causal, alignment, scale, enable_gqa, allowed_backends())
+    return _core.why_not(SDPBackend(backend), *views, *options)
+
+
+def _views(is_jagged: bool, *inputs: Any) -> list[Any]:
+    return [one.views() if is_jagged else _core.view(one) for one in inputs]
+
+
+def _mask(attn_mask: Any) -> Any:
+    """A rule as a MaskMod; arrays and None as they are."""
+    if isinstance(attn_mask, str) or (callable(attn_mask) and not isinstance(attn_mask, MaskMod)):
+        return MaskMod(attn_mask)
+    return attn_mask

@@ -1,0 +1,29 @@
+"""Which backends of scaled_dot_product_attention a call may use: those that torch.nn.attention.sdpa_kernel, or the flags of
+torch.backends.cuda behind it, leave on, and that quire.sdpa_kernel leaves to this thread. Layer: Python.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend
+
+from quire import sdpa
+
+_SWITCHES = {
+    sdpa.SDPBackend.FLASH_ATTENTION: torch.backends.cuda.flash_sdp_enabled,
+    sdpa.SDPBackend.EFFICIENT_ATTENTION: torch.backends.cuda.mem_efficient_sdp_enabled,
+    sdpa.SDPBackend.MATH: torch.backends.cuda.math_sdp_enabled,
+}
+_OF_OTHER_DEVICES = (SDPBackend.CUDNN_ATTENTION, SDPBackend.OVERRIDEABLE)
+
+
+def allowed_backends() -> list[sdpa.SDPBackend]:
+    """In the order of choice."""
+    return [backend for backend in sdpa.allowed_backends() if _SWITCHES[backend]()]
+
+
+def number_of(backend: Any) -> int | None:
+    """Of torch's SDPBackend or quire's; None for one that no CPU has."""
+    return None if backend in _OF_OTHER_DEVICES else int(sdpa.SDPBackend(int(backend)))

@@ -1,0 +1,135 @@
+"""flex_attention over nested tensors, and create_nested_block_mask. Layer: Python, above nested.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import _DEFAULT_SPARSE_BLOCK_SIZE, _mask_mod_signature
+
+from quire import _core
+from quire.torch import autograd
+from quire.torch.autocast import autocast
+from quire.torch.blocks import Seen
+from quire.torch.mods import bind_mask_mod, bind_score_mod
+from quire.torch.nested import NestedTensor, jagged_of, lengths_of, nested_like, tensor_of
+from quire.torch.threads import openmp_threads
+
+_F32, _F64 = torch.float32, torch.float64
+
+
+class NestedBlockMask:
+    """The block masks of the sequences of a nested tensor, made from one rule.
+
+    They are proved again when a tensor that the rule reads has changed, or `mask_mod` was assigned.
+    """
+
+    def __init__(self, mask_mod: Any, heads: int | None, q: NestedTensor, kv: NestedTensor, block_size: Any):
+        self.mask_mod = mask_mod
+        self._sizes = (heads, lengths_of(q), lengths_of(kv), block_size)
+        self._proved: tuple = (None, None, ())  # the masks, the rule, what it reads; changed in one assignment
+        self.current()
+
+    def current(self) -> _core.JaggedBlockMask:
+        """The masks of the rule and of what it reads as they are now."""
+        rule = bind_mask_mod(self.mask_mod)
+        masks, key, reads = self._proved
+        if key is not rule.key or not all(seen.is_unchanged(t) for seen, t in zip(reads, rule.tensors, strict=True)):
+            masks = _core.create_jagged_block_mask(rule.mod, *self._sizes)
+            self._proved = (masks, rule.key, tuple(Seen(tensor, is_small=True) for tensor in rule.tensors))
+        return masks
+
+    def __len__(self) -> int:
+        """The number of sequences."""
+        return len(self.current())
+
+    def __getitem__(self, sequence: int) -> _core.BlockMask:
+        """The quire.BlockMask of one sequence."""
+        return self.current()[sequence]
+
+    def __repr__(self) -> str:
+        return f"quire.torch.NestedBlockMask({len(self)} sequences, mask_mod={self.mask_mod})"
+
+
+def create_nested_block_mask(
+    mask_mod: _mask_mod_signature,
+    B: int | None,
+    H: int | None,
+    q_nt: Tensor,
+    kv_nt: Tensor | None = None,
+    BLOCK_SIZE: int | tuple[int, int] = _DEFAULT_SPARSE_BLOCK_SIZE,
+    _compile: bool = False,
+) -> NestedBlockMask:
+    """The block masks of a rule f(b, h, q_idx, kv_idx) for the sequences of nested tensors: b is the number of the
+    sequence, q_idx and kv_idx count inside it. H of None: the same for all heads. `kv_nt`: q_nt if not given."""
+    kv_nt = q_nt if kv_nt is None else kv_nt
+    for name, tensor in (("q_nt", q_nt), ("kv_nt", kv_nt)):
+        if not isinstance(tensor, NestedTensor):
+            raise ValueError(f"[create_nested_block_mask] {name} must be a nested tensor of the layout torch.jagged")
+    if B not in (None, 1, q_nt.size(0)):
+        raise ValueError(f"[create_nested_block_mask] B must be None, 1 or {q_nt.size(0)}, the sequences; got {B}")
+    size = BLOCK_SIZE if isinstance(BLOCK_SIZE, int) else tuple(BLOCK_SIZE)
+    return NestedBlockMask(mask_mod, H, q_nt, kv_nt, size)
+
+
+def nested_flex_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    score_mod: Any,
+    block_mask: Any,
+    scale: float | None,
+    enable_gqa: bool,
+    want_lse: bool,
+    want_max: bool,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """(out, lse, max_scores), nested: [B, Hq, j, Ev], [B, Hq, j]."""
+    _check(query, key, value)
+    if torch.is_autocast_enabled("cpu"):
+        query, key, value = autocast(query), autocast(key), autocast(value)
+    masks = _masks(block_mask)
+    mod, captured = None, []
+    needs_grad = query.requires_grad or key.requires_grad or value.requires_grad
+    if score_mod is not None:
+        bound = bind_score_mod(score_mod, _F64 if query.dtype is _F64 else _F32)
+        mod, captured, needs_grad = bound.mod, bound.tensors, needs_grad or bound.needs_grad
+    if needs_grad and torch.is_grad_enabled():
+        return autograd.differentiable_forward(
+            query, key, value, mod, masks, scale, want_lse, want_max, captured
+        )
+    views = [jagged_of(tensor) for tensor in (query, key, value)]
+    results = _core.jagged_attention(
+        *views, mod, None, masks, scale, enable_gqa, want_lse, want_max, openmp_threads()
+    )
+    out, *aux = (None if view is None else tensor_of(view) for view in results)
+    if query.dtype is not _F64:
+        aux = [None if one is None else one.float() for one in aux]
+    return tuple(None if one is None else nested_like(one, query) for one in (out, *aux))
+
+
+def _check(*tensors: Any) -> None:
+    for name, tensor in zip(("query", "key", "value"), tensors, strict=True):
+        if not isinstance(tensor, NestedTensor):
+            raise ValueError(
+                "[flex_attention] query, key and value must all be nested tensors of the layout torch.jagged, or none of "
+                f"them; {name} is a {type(tensor).__name__} of the layout {tensor.layout}"
+            )
+        if tensor.dim() != 4 or tensor._ragged_idx != 2:
+            raise ValueError(
+                f"[flex_attention] nested tensors must be [B, H, j, D], ragged on axis 2; {name} has {tensor.dim()} axes "
+                f"and is ragged on axis {tensor._ragged_idx}"
+            )
+        if tensor.device.type != "cpu":
+            raise ValueError(f"[flex_attention] Quire computes on the CPU; got tensors on {tensor.device}")
+
+
+def _masks(block_mask: Any) -> _core.JaggedBlockMask | None:
+    if block_mask is None or isinstance(block_mask, _core.JaggedBlockMask):
+        return block_mask
+    if not isinstance(block_mask, NestedBlockMask):
+        raise TypeError(
+            "[flex_attention] the block mask of nested tensors is made by create_nested_block_mask; "
+            f"got {type(block_mask).__name__}"
+        )
+    return block_mask.current()

@@ -1,0 +1,272 @@
+"""scaled_dot_product_attention: torch's signature, results and exception types, for dense and for nested tensors.
+
+What torch finds wrong with nested tensors is a ValueError, all else a RuntimeError, as torch has it. Under torch.compile
+the call is one operator of the graph (sdpa_operator.py). Layer: Python, top.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quire import _core
+from quire.torch import autograd
+from quire.torch.autocast import autocast
+from quire.torch.backends import allowed_backends, number_of
+from quire.torch.forward import output_strides
+from quire.torch.mods import bind_mask_mod
+from quire.torch.nested import NestedTensor, are_nested, jagged_of, nested_like, rewrap, tensor_of
+from quire.torch.threads import openmp_threads
+from quire.torch.views import view_of
+
+_is_compiling = torch.compiler.is_dynamo_compiling
+_is_autocast = torch.is_autocast_enabled
+_is_grad_enabled = torch.is_grad_enabled
+_modes = torch._C._len_torch_dispatch_stack
+_transforms = torch._C._functorch.peek_interpreter_stack
+_PLAIN = frozenset({Tensor, torch.nn.Parameter})
+_NAME = "scaled_dot_product_attention"
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """softmax(query key^T * scale + attn_mask) value, as torch.nn.functional's.
+
+    query [..., Hq, L, E], key [..., Hkv, S, E], value [..., Hkv, S, Ev] on the CPU, of one dtype; or nested tensors of the
+    layout torch.jagged: [B, H, j, D], that is [B, j, H, D] transposed. `attn_mask`: a bool or float tensor that broadcasts
+    to [..., Hq, L, S], torch's causal_upper_left and causal_lower_right, or a mask_mod f(b, h, q_idx, kv_idx), which nested
+    tensors take too. Each call with dropout_p > 0 draws one number from torch's default generator.
+    """
+    if _is_compiling():
+        return _in_graph(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if _transforms() is not None:
+        raise NotImplementedError(f"[{_NAME}] torch.vmap, torch.func.grad and their like are not supported")
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"[{_NAME}] {name} must be a tensor; got {type(tensor).__name__}")
+    call = _nested if are_nested(query, key, value) else _dense
+    return call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def why_not(
+    backend: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> list[str]:
+    """Every reason why a backend (torch's SDPBackend or quire's) cannot compute such a call; none if it can."""
+    number = number_of(backend)
+    if number is None:
+        return [f"{backend.name} is not a backend of a CPU."]
+    if are_nested(query, key, value):
+        _check_nested(query, key, value, attn_mask)
+        views = [jagged_of(tensor) for tensor in (query, key, value)]
+    else:
+        views = [view_of(tensor) for tensor in (query, key, value)]
+    mask, is_causal, alignment = _mask(attn_mask, is_causal, query, key)
+    return _core.why_not(
+        number, *views, mask, dropout_p, is_causal, alignment, scale, enable_gqa, allowed_backends()
+    )
+
+
+# ---- dense tensors
+
+
+def _dense(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Any,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Tensor:
+    if _is_autocast("cpu"):
+        query, key, value, attn_mask = _cast(query), _cast(key), _cast(value), _cast(attn_mask)
+    if _modes() or not {type(query), type(key), type(value)} <= _PLAIN:
+        if attn_mask is None or type(attn_mask) in _PLAIN:
+            return _as_operator(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if not query.device == key.device == value.device:
+        raise RuntimeError(
+            f"[{_NAME}] query, key and value must be on the same device; "
+            f"got {query.device}, {key.device} and {value.device}"
+        )
+    if not query.is_cpu:
+        raise ValueError(f"[{_NAME}] Quire computes on the CPU; got tensors on {query.device}")
+    if _needs_grad(query, key, value, attn_mask):
+        return autograd.differentiable_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    mask, is_causal, alignment = _mask(attn_mask, is_causal, query, key)
+    out = tensor_of(
+        _run([view_of(t) for t in (query, key, value)], mask, dropout_p, is_causal, alignment, scale, enable_gqa)
+    )
+    return _as_torch_lays_it_out(out, query)
+
+
+def _as_torch_lays_it_out(out: Tensor, query: Tensor) -> Tensor:
+    """Torch's flash kernel keeps the order of the query's axes in memory, so that out.transpose(1, 2) can be viewed as
+    [B, L, H * E] where the query could."""
+    if query.is_contiguous() or query.dim() != 4 or out.shape != query.shape:
+        return out
+    strides = output_strides(tuple(out.shape), query.stride())
+    if strides == list(out.stride()):
+        return out
+    return torch.empty_strided(out.shape, strides, dtype=out.dtype, device="cpu").copy_(out)
+
+
+# ---- nested tensors
+
+
+def _nested(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Tensor:
+    if _is_autocast("cpu"):
+        query, key, value = _cast(query), _cast(key), _cast(value)
+    _check_nested(query, key, value, attn_mask)
+    if query._ragged_idx == 1 and query.dim() > 3:
+        # As torch has it: a ragged second batch axis before sequences that all have one length.
+        dense = (query._values, key._values, value._values)
+        return rewrap(_dense(*dense, attn_mask, dropout_p, is_causal, scale, enable_gqa), query)
+    if _needs_grad(query, key, value):
+        return autograd.differentiable_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if query.dim() - query._ragged_idx != 2 or query.dim() > 4:
+        raise RuntimeError(
+            f"[{_NAME}] nested tensors must be [B, H, j, D], ragged on axis 2, or [B, j, D]; "
+            f"got {query.dim()} axes, ragged on axis {query._ragged_idx}"
+        )
+    mask = None if attn_mask is None else _rule(attn_mask)
+    views = [jagged_of(tensor) for tensor in (query, key, value)]
+    out = _run(views, mask, dropout_p, is_causal, "top_left", scale, enable_gqa)
+    return nested_like(tensor_of(out), query)
+
+
+def _check_nested(query: Any, key: Any, value: Any, attn_mask: Any) -> None:
+    """In torch's order."""
+    tensors = (query, key, value)
+    if not all(isinstance(tensor, NestedTensor) for tensor in tensors):
+        kinds = ", ".join("nested" if t.is_nested and t.layout is torch.jagged else str(t.layout) for t in tensors)
+        raise ValueError(f"[{_NAME}] query, key and value must all be nested, of the layout torch.jagged; got {kinds}")
+    for what in ("dtype", "device", "_ragged_idx"):
+        if what == "_ragged_idx" and min(tensor.dim() for tensor in tensors) < 3:
+            dims = ", ".join(str(tensor.dim()) for tensor in tensors)
+            raise ValueError(f"[{_NAME}] nested query, key and value must have at least 3 axes; got {dims}")
+        found = [getattr(tensor, what) for tensor in tensors]
+        if not found[0] == found[1] == found[2]:
+            said = {"_ragged_idx": "be ragged on the same axis"}.get(what, f"have the same {what}")
+            raise ValueError(f"[{_NAME}] query, key and value must {said}; got {found[0]}, {found[1]} and {found[2]}")
+    if query.device.type != "cpu":
+        raise ValueError(f"[{_NAME}] Quire computes on the CPU; got tensors on {query.device}")
+    if isinstance(attn_mask, Tensor):
+        raise ValueError(f"[{_NAME}] a mask of nested tensors is a mask_mod f(b, h, q_idx, kv_idx), not a tensor")
+
+
+# ---- both
+
+
+def _run(
+    views: list[Any],
+    mask: Any,
+    dropout_p: float,
+    is_causal: bool,
+    alignment: str,
+    scale: float | None,
+    enable_gqa: bool,
+) -> _core.View:
+    seed = _draw() if dropout_p > 0 else 0
+    backends = allowed_backends()
+    try:
+        return _core.sdpa(
+            *views, mask, dropout_p, seed, is_causal, alignment, scale, enable_gqa, backends, openmp_threads()
+        )
+    except (ValueError, TypeError) as error:
+        raise RuntimeError(str(error)) from None
+
+
+def _draw() -> int:
+    """One number from torch's default generator."""
+    return int(torch.empty((), dtype=torch.int64, device="cpu").random_().item())
+
+
+def _cast(value: Any) -> Any:
+    return autocast(value) if isinstance(value, Tensor) and not _is_causal_bias(value) else value
+
+
+def _is_causal_bias(attn_mask: Any) -> bool:
+    """Whether it is from torch.nn.attention.bias, which imports the compiler: not to be imported for asking this."""
+    bias = sys.modules.get("torch.nn.attention.bias")
+    return bias is not None and isinstance(attn_mask, bias.CausalBias)
+
+
+def _rule(mask_mod: Any) -> Any:
+    if not callable(mask_mod) and not isinstance(mask_mod, str):
+        raise TypeError(f"[{_NAME}] attn_mask must be a tensor or a mask_mod; got {type(mask_mod).__name__}")
+    return bind_mask_mod(mask_mod).mod
+
+
+def _mask(attn_mask: Any, is_causal: bool, query: Tensor, key: Tensor) -> tuple[Any, bool, str]:
+    """What _core takes: a view or a mod, whether causal, and from which corner."""
+    if attn_mask is None:
+        return None, is_causal, "top_left"
+    if _is_causal_bias(attn_mask):
+        if is_causal:
+            raise ValueError(f"[{_NAME}] a causal bias and is_causal say the same; give one of them")
+        lengths = attn_mask.seq_len_q, attn_mask.seq_len_kv
+        if lengths != (query.size(-2), key.size(-2)):
+            raise RuntimeError(
+                f"[{_NAME}] the causal bias was made for {lengths[0]} queries and {lengths[1]} keys; "
+                f"got {query.size(-2)} and {key.size(-2)}"
+            )
+        is_upper = attn_mask.variant.name == "UPPER_LEFT"
+        return None, True, "top_left" if is_upper else "bottom_right"
+    if not isinstance(attn_mask, Tensor):
+        return _rule(attn_mask), is_causal, "top_left"
+    if attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
+        raise RuntimeError(
+            f"[{_NAME}] attn_mask must be bool, float32 or of the query's dtype, {query.dtype}; got {attn_mask.dtype}"
+        )
+    return view_of(attn_mask), is_causal, "top_left"
+
+
+def _needs_grad(*inputs: Any) -> bool:
+    return _is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in inputs)
+
+
+def _in_graph(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any, *options: Any) -> Tensor:
+    """What dynamo traces."""
+    if query.is_nested or key.is_nested or value.is_nested:
+        raise NotImplementedError(f"[{_NAME}] nested tensors inside torch.compile are not supported")
+    if attn_mask is not None and not isinstance(attn_mask, Tensor):
+        raise TypeError(f"[{_NAME}] under torch.compile attn_mask is a tensor")
+    if torch.is_autocast_enabled("cpu"):
+        query, key, value = autocast(query), autocast(key), autocast(value)
+        attn_mask = None if attn_mask is None else autocast(attn_mask)
+    return _as_operator(query, key, value, attn_mask, *options)
+
+
+def _as_operator(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, *options: Any) -> Tensor:
+    if _needs_grad(query, key, value, attn_mask):
+        raise NotImplementedError(autograd.NO_SDPA_GRADIENTS)
+    return torch.ops.quire.scaled_dot_product_attention(query, key, value, attn_mask, *options)

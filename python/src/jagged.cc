@@ -1,0 +1,126 @@
+// Jagged batches: their views, the masks of their sequences, and attention over them. Python layer.
+#include "jagged.h"
+
+#include <fmt/format.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "block_size.h"
+#include "gil.h"
+#include "mods.h"
+#include "openmp.h"
+#include "quire/error.h"
+#include "register.h"
+
+namespace quire::python {
+namespace {
+
+JaggedOrder order_of(const std::string& name) {
+  if (name == "tokens") return JaggedOrder::kTokens;
+  if (name == "heads") return JaggedOrder::kHeads;
+  throw Error(ErrorKind::value,
+              "[Jagged] the order must be 'tokens', [total, heads, dim], or 'heads', [heads, "
+              "total, dim]; got '" +
+                  name + "'");
+}
+
+void init_jagged(JaggedViews* self, nb::handle values, nb::handle offsets, nb::handle lengths,
+                 const std::string& order) {
+  JaggedViews views{.values = view_of(values), .offsets = view_of(offsets)};
+  if (!lengths.is_none()) views.lengths = view_of(lengths);
+  views.order = order_of(order);
+  new (self) JaggedViews(std::move(views));
+}
+
+// The rule and the number of sequences; their masks are pictures of their own.
+std::string repr(const JaggedBlockMask& mask) {
+  return fmt::format("quire.JaggedBlockMask({} sequences, mask_mod={})", mask.sequences(),
+                     mask.mask_mod().to_string());
+}
+
+const BlockMask& sequence_of(const JaggedBlockMask& mask, std::int64_t sequence) {
+  const std::int64_t n = mask.sequences();
+  if (sequence < -n || sequence >= n) {
+    throw nb::index_error(
+        fmt::format("[JaggedBlockMask] there are {} sequences; got {}", n, sequence).c_str());
+  }
+  return mask[sequence < 0 ? sequence + n : sequence];
+}
+
+// None counts as 1: the mask is the same for all heads.
+JaggedBlockMask create(nb::handle mask_mod, std::optional<std::int64_t> heads, const JaggedViews& q,
+                       const JaggedViews* kv, nb::handle block_size, bool separate_full_blocks) {
+  const MaskMod mod = mask_mod_of(mask_mod);
+  const BlockMaskOptions options{.block_size = block_size_of(block_size),
+                                 .separate_full_blocks = separate_full_blocks};
+  const Jagged queries = q.jagged(), keys = kv == nullptr ? queries : kv->jagged();
+  const ReleasedGil released;
+  return create_jagged_block_mask(mod, heads.value_or(1), queries, keys, options);
+}
+
+nb::object optional_view(std::optional<Tensor> tensor) {
+  return tensor.has_value() ? nb::cast(view_of(std::move(*tensor))) : nb::none();
+}
+
+// (out, lse, max_scores)
+nb::tuple attention(const JaggedViews& q, const JaggedViews& k, const JaggedViews& v,
+                    const ScoreMod* score_mod, const MaskMod* mask_mod,
+                    const JaggedBlockMask* block_mask, std::optional<double> scale, bool enable_gqa,
+                    bool wants_lse, bool wants_max, int openmp_threads) {
+  AuxOutput aux;
+  JaggedAttentionOptions options{.scale = scale,
+                                 .enable_gqa = enable_gqa,
+                                 .return_aux = {.lse = wants_lse, .max_scores = wants_max},
+                                 .aux = &aux};
+  if (score_mod != nullptr) options.score_mod = *score_mod;
+  if (mask_mod != nullptr) options.mask_mod = *mask_mod;
+  if (block_mask != nullptr) options.block_mask = *block_mask;
+  Tensor out;
+  {
+    const ReleasedGil released;
+    const std::shared_ptr<Executor> executor = openmp_executor(openmp_threads);
+    options.executor = executor.get();
+    out = flex_attention(q.jagged(), k.jagged(), v.jagged(), options);
+  }
+  return nb::make_tuple(view_of(std::move(out)), optional_view(std::move(aux.lse)),
+                        optional_view(std::move(aux.max_scores)));
+}
+
+}  // namespace
+
+void register_jagged(nb::module_& module) {
+  nb::class_<JaggedViews>(module, "JaggedViews",
+                          "A jagged batch: values [total, heads, dim], or [heads, total, dim] with "
+                          "the order 'heads', offsets [n + 1] and, with holes, lengths [n].")
+      .def("__init__", &init_jagged, nb::arg("values"), nb::arg("offsets"),
+           nb::arg("lengths").none() = nb::none(), nb::arg("order") = "tokens");
+  nb::class_<JaggedBlockMask>(module, "JaggedBlockMask",
+                              "The block mask of every sequence of a jagged batch, from one rule.")
+      .def("__len__", &JaggedBlockMask::sequences)
+      .def(
+          "__getitem__",
+          [](const JaggedBlockMask& m, std::int64_t i) { return BlockMask(sequence_of(m, i)); },
+          nb::arg("sequence"), "The BlockMask of one sequence: (1, heads, its q_len, its kv_len).")
+      .def_prop_ro("mask_mod", [](const JaggedBlockMask& m) { return m.mask_mod(); })
+      .def("__repr__", &repr);
+  module.def("create_jagged_block_mask", &create, nb::arg("mask_mod"), nb::arg("H").none(),
+             nb::arg("q"), nb::arg("kv").none() = nb::none(), nb::arg("BLOCK_SIZE") = 128,
+             nb::arg("separate_full_blocks") = true,
+             "The block masks of a rule for the sequences of q and kv (q's if None), by proof.");
+  module.def("jagged_attention", &attention, nb::arg("q"), nb::arg("k"), nb::arg("v"),
+             nb::arg("score_mod").none() = nb::none(), nb::arg("mask_mod").none() = nb::none(),
+             nb::arg("block_mask").none() = nb::none(), nb::arg("scale").none() = nb::none(),
+             nb::arg("enable_gqa") = false, nb::arg("wants_lse") = false,
+             nb::arg("wants_max") = false, nb::arg("openmp_threads") = 0,
+             "flex_attention over JaggedViews, without the GIL: (out, lse, max_scores) as Views or "
+             "None, in q's order, holes 0.");
+}
+
+}  // namespace quire::python

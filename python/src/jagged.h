@@ -1,0 +1,23 @@
+// A jagged batch as Python hands it over: views, which keep their owners alive. Python layer.
+#pragma once
+#include <optional>
+
+#include "quire/jagged.h"
+#include "view.h"
+
+namespace quire::python {
+
+struct JaggedViews {
+  View values, offsets;
+  std::optional<View> lengths = {};
+  JaggedOrder order = JaggedOrder::kTokens;
+
+  /// Good while this lives.
+  Jagged jagged() const {
+    Jagged all{.values = values.tensor, .offsets = offsets.tensor, .order = order};
+    if (lengths.has_value()) all.lengths = lengths->tensor;
+    return all;
+  }
+};
+
+}  // namespace quire::python

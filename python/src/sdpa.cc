@@ -1,0 +1,135 @@
+// scaled_dot_product_attention over dense views and jagged ones, the choice of its backend and the
+// reasons for it. Python layer.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gil.h"
+#include "jagged.h"
+#include "mods.h"
+#include "openmp.h"
+#include "quire/error.h"
+#include "quire/scaled_dot_product_attention.h"
+#include "register.h"
+#include "view.h"
+
+namespace quire::python {
+namespace {
+
+CausalAlignment alignment_of(const std::string& name) {
+  if (name == "top_left") return CausalAlignment::kTopLeft;
+  if (name == "bottom_right") return CausalAlignment::kBottomRight;
+  throw Error(ErrorKind::value,
+              "[scaled_dot_product_attention] the alignment must be 'top_left' or 'bottom_right'; "
+              "got '" +
+                  name + "'");
+}
+
+SDPBackend backend_of(int number) {
+  if (number < static_cast<int>(SDPBackend::kError) ||
+      number > static_cast<int>(SDPBackend::kEfficientAttention)) {
+    throw Error(ErrorKind::value, "[SDPBackend] there is no backend " + std::to_string(number));
+  }
+  return static_cast<SDPBackend>(number);
+}
+
+// What a call was given beside its tensors. Keeps the mask's memory alive.
+struct Arguments {
+  SdpaOptions options;
+  std::optional<View> mask = {};
+};
+
+Arguments arguments_of(nb::handle attn_mask, double dropout_p, std::uint64_t seed, bool is_causal,
+                       const std::string& alignment, std::optional<double> scale, bool enable_gqa,
+                       const std::vector<int>& backends) {
+  Arguments all{.options = {.dropout_p = dropout_p,
+                            .seed = seed,
+                            .is_causal = is_causal,
+                            .alignment = alignment_of(alignment),
+                            .scale = scale,
+                            .enable_gqa = enable_gqa}};
+  all.options.backends.clear();
+  for (const int number : backends) all.options.backends.push_back(backend_of(number));
+  if (nb::isinstance<MaskMod>(attn_mask)) {
+    all.options.attn_mask = nb::cast<const MaskMod&>(attn_mask);
+  } else if (!attn_mask.is_none()) {
+    all.mask = view_of(attn_mask);
+    all.options.attn_mask = ConstTensorView(all.mask->tensor);
+  }
+  return all;
+}
+
+ConstTensorView tensors_of(const View& view) { return view.tensor; }
+Jagged tensors_of(const JaggedViews& views) { return views.jagged(); }
+
+template <class Views>
+View attend(const Views& q, const Views& k, const Views& v, nb::handle attn_mask, double dropout_p,
+            std::uint64_t seed, bool is_causal, const std::string& alignment,
+            std::optional<double> scale, bool enable_gqa, const std::vector<int>& backends,
+            int openmp_threads) {
+  Arguments all =
+      arguments_of(attn_mask, dropout_p, seed, is_causal, alignment, scale, enable_gqa, backends);
+  Tensor out;
+  {
+    const ReleasedGil released;
+    const std::shared_ptr<Executor> executor = openmp_executor(openmp_threads);
+    all.options.executor = executor.get();
+    out = scaled_dot_product_attention(tensors_of(q), tensors_of(k), tensors_of(v), all.options);
+  }
+  return view_of(std::move(out));
+}
+
+template <class Views>
+int choose(const Views& q, const Views& k, const Views& v, nb::handle attn_mask, double dropout_p,
+           bool is_causal, const std::string& alignment, std::optional<double> scale,
+           bool enable_gqa, const std::vector<int>& backends) {
+  const Arguments all =
+      arguments_of(attn_mask, dropout_p, 0, is_causal, alignment, scale, enable_gqa, backends);
+  return static_cast<int>(choose_backend(tensors_of(q), tensors_of(k), tensors_of(v), all.options));
+}
+
+template <class Views>
+std::vector<std::string> reasons(int backend, const Views& q, const Views& k, const Views& v,
+                                 nb::handle attn_mask, double dropout_p, bool is_causal,
+                                 const std::string& alignment, std::optional<double> scale,
+                                 bool enable_gqa, const std::vector<int>& backends) {
+  const Arguments all =
+      arguments_of(attn_mask, dropout_p, 0, is_causal, alignment, scale, enable_gqa, backends);
+  return why_not(backend_of(backend), tensors_of(q), tensors_of(k), tensors_of(v), all.options);
+}
+
+template <class Views>
+void define(nb::module_& module) {
+  module.def("sdpa", &attend<Views>, nb::arg("q"), nb::arg("k"), nb::arg("v"),
+             nb::arg("attn_mask").none(), nb::arg("dropout_p"), nb::arg("seed"),
+             nb::arg("is_causal"), nb::arg("alignment"), nb::arg("scale").none(),
+             nb::arg("enable_gqa"), nb::arg("backends"), nb::arg("openmp_threads") = 0,
+             "scaled_dot_product_attention, without the GIL: a View of new memory, row-major, of "
+             "jagged views in q's order. attn_mask: None, a MaskMod or an array.");
+  module.def("choose_backend", &choose<Views>, nb::arg("q"), nb::arg("k"), nb::arg("v"),
+             nb::arg("attn_mask").none(), nb::arg("dropout_p"), nb::arg("is_causal"),
+             nb::arg("alignment"), nb::arg("scale").none(), nb::arg("enable_gqa"),
+             nb::arg("backends"), "The number of the backend such a call would use.");
+  module.def("why_not", &reasons<Views>, nb::arg("backend"), nb::arg("q"), nb::arg("k"),
+             nb::arg("v"), nb::arg("attn_mask").none(), nb::arg("dropout_p"), nb::arg("is_causal"),
+             nb::arg("alignment"), nb::arg("scale").none(), nb::arg("enable_gqa"),
+             nb::arg("backends"),
+             "Every reason why a backend cannot compute such a call, in sentences.");
+}
+
+}  // namespace
+
+void register_sdpa(nb::module_& module) {
+  define<View>(module);
+  define<JaggedViews>(module);
+}
+
+}  // namespace quire::python
