@@ -5,8 +5,8 @@
 
 namespace quire::formula {
 
-/// Every use of `argument` (Op::kScore, kBatch, kHead, kQIdx or kKvIdx) becomes `value`, which has the
-/// argument's type and may use the argument itself.
+/// Every use of `argument` (Op::kScore, kBatch, kHead, kQIdx or kKvIdx) becomes `value`, which has
+/// the argument's type and may use the argument itself.
 Formula substitute(const Formula& formula, Op argument, const Formula& value);
 
 }  // namespace quire::formula
