@@ -25,18 +25,6 @@ SdpaRules rules_of(const SdpaCall& call, const SdpaOptions& options) {
       options, {call.batch, call.shape.q_heads, call.shape.q_len, call.shape.kv_len});
 }
 
-// How large a block mask may become, 0: what memory is available. To ask the system for that takes
-// some 40 us, ten times as long as a small call: not for up to 2^20 blocks, of at most a run (8
-// bytes) each. 1 x 8 heads of 2,048 x 2,048: 2,312 blocks.
-std::int64_t mask_budget(const AttentionShape& s) {
-  constexpr double kFewBlocks = 0x1p20;
-  constexpr std::int64_t kEnough = std::int64_t{1} << 26;
-  const auto blocks = [](std::int64_t length) { return static_cast<double>(length / 128 + 1); };
-  const double all = static_cast<double>(s.batch) * static_cast<double>(s.q_heads) *
-                     blocks(s.q_len) * blocks(s.kv_len);
-  return all <= kFewBlocks ? kEnough : 0;
-}
-
 void run_fused(const SdpaCall& call, const SdpaRules& rules, const SdpaOptions& options,
                const TensorView& out) {
   const AttentionShape& s = call.shape;
@@ -46,7 +34,7 @@ void run_fused(const SdpaCall& call, const SdpaRules& rules, const SdpaOptions& 
                            .executor = options.executor};
   if (rules.mask_mod)
     how.block_mask = create_block_mask(*rules.mask_mod, s.batch, s.q_heads, s.q_len, s.kv_len,
-                                       {.max_bytes = mask_budget(s), .executor = options.executor});
+                                       {.executor = options.executor});
   plan::ForwardRequest request = attention::forward_request(s, how);
   request.dropout = {.p = options.dropout_p, .seed = options.seed};
   plan::ForwardPlan(std::move(request)).run({.q = call.q, .k = call.k, .v = call.v, .out = out});

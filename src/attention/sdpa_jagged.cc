@@ -1,6 +1,5 @@
 // scaled_dot_product_attention over jagged batches: flex_attention's request with dropout, or the
 // reference, sequence by sequence. Attention layer.
-#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -41,16 +40,6 @@ Jagged with_heads(Jagged jagged, std::int64_t heads) {
   return jagged;
 }
 
-// Numbers of sequences and their lengths, whatever the head dims: those are the backends' affair.
-void check_sequences(const JaggedCall& call) {
-  const auto narrowed = [](Jagged jagged) {
-    jagged.values = jagged.values.slice(2, 0, std::min<std::int64_t>(jagged.values.dim(2), 1));
-    return jagged;
-  };
-  attention::jagged_request(narrowed(call.q), narrowed(call.k), narrowed(call.v),
-                            {.enable_gqa = true}, kWhere);
-}
-
 JaggedCall checked_call(const Jagged& q, const Jagged& k, const Jagged& v,
                         const SdpaOptions& options) {
   JaggedCall call{.q = q,
@@ -59,6 +48,7 @@ JaggedCall checked_call(const Jagged& q, const Jagged& k, const Jagged& v,
                   .q_rows = attention::read_sequences(kWhere, "query", q),
                   .k_rows = attention::read_sequences(kWhere, "key", k),
                   .v_rows = attention::read_sequences(kWhere, "value", v)};
+  attention::check_lengths(kWhere, call.q_rows, call.k_rows, call.v_rows);
   attention::validate_dtypes(q.values.dtype(), k.values.dtype(), v.values.dtype());
   if (call.q_rows.dim != call.k_rows.dim) {
     throw Error(ErrorKind::value,
@@ -77,7 +67,6 @@ JaggedCall checked_call(const Jagged& q, const Jagged& k, const Jagged& v,
   call.q = with_heads(q, heads.q);
   call.k = with_heads(k, heads.kv);
   call.v = with_heads(v, heads.kv);
-  check_sequences(call);
   return call;
 }
 

@@ -3,20 +3,26 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 
 namespace quire::mask {
 
 class RunBudget {
  public:
-  /// max_bytes 0: what memory is available now. `where` begins the text of the error.
+  /// max_bytes 0: 64 MiB, and more if that much memory is available when it is needed: to ask the
+  /// system takes some 40 us, longer than most masks. `where` begins the text of the error.
   RunBudget(const char* where, std::int64_t max_bytes);
 
   /// Throws Error if that is more than is left. Any threads.
   void spend(std::int64_t bytes);
 
  private:
+  bool fits(std::int64_t bytes, std::int64_t most);
+
   const char* where_;
-  std::int64_t most_;
+  const bool is_given_;
+  std::once_flag asked_;  // what the system has
+  std::atomic<std::int64_t> most_;
   std::atomic<std::int64_t> spent_{0};
 };
 
