@@ -14,6 +14,7 @@
 #include "quire/formula.h"
 #include "quire/isa.h"
 #include "quire/jagged.h"
+#include "quire/kv_cache.h"
 #include "quire/mod.h"
 #include "quire/mods.h"
 #include "quire/operations.h"

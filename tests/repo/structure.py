@@ -52,6 +52,7 @@ PUBLIC_LAYER = {
     "quire/mods.h": "mods",
     "quire/block_mask.h": "mask",
     "quire/draw.h": "mask",
+    "quire/kv_cache.h": "cache",
     "quire/flex_attention.h": "attention",
     "quire/jagged.h": "attention",
     "quire/scaled_dot_product_attention.h": "attention",
