@@ -35,7 +35,8 @@ namespace quire {
 inline constexpr std::int32_t kNoPage = -1;
 
 /// The hash of a page: of the hash of the page before (the salt's for a first page) and its ids.
-using PageHash = std::uint64_t (*)(std::uint64_t before, std::span<const std::int64_t> ids);
+using PageHash = std::uint64_t (*)(std::uint64_t before,
+                                   std::span<const std::int64_t> ids) noexcept;
 
 struct KVCacheOptions {
   std::int64_t layers = 1;
@@ -72,7 +73,7 @@ struct CreatedSequence {
 /// layer. Valid until a call that changes the sequence.
 struct SequenceView {
   std::span<const std::int32_t> pages;  // ceil(length / page_size); kNoPage before begin
-  std::int64_t begin = 0;               // first position whose keys are there; on a page border
+  std::int64_t begin = 0;               // first position whose keys are there
   std::int64_t length = 0;
 };
 
@@ -161,6 +162,8 @@ class QUIRE_API KVCache {
 
   SequenceView view(SequenceId sequence) const;
   bool contains(SequenceId sequence) const noexcept;  // false when stale
+  /// Another number after every call that changed a page table or a length (write does not).
+  std::uint64_t version() const noexcept;
   std::int64_t length(SequenceId sequence) const { return view(sequence).length; }
   /// [n_pages, kv_heads, page_size, head_dim], row-major; v with v_head_dim. Slots that hold no
   /// token hold anything.
