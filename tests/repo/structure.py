@@ -16,7 +16,7 @@ ARROWS = {
     "mods": ["formula"],
     "mask": ["mods"],
     "layout": ["mods"],
-    "cache": ["mods"],
+    "cache": ["mask"],
     "plan": ["mask", "layout", "cache"],
     "attention": ["plan", "reference"],
     # fp64 loops that share nothing with the kernels; beside this it sees REFERENCE_MAY_SEE.
@@ -53,6 +53,7 @@ PUBLIC_LAYER = {
     "quire/block_mask.h": "mask",
     "quire/draw.h": "mask",
     "quire/kv_cache.h": "cache",
+    "quire/paged_attention.h": "cache",
     "quire/flex_attention.h": "attention",
     "quire/jagged.h": "attention",
     "quire/scaled_dot_product_attention.h": "attention",
