@@ -18,6 +18,7 @@
 #include "quire/mod.h"
 #include "quire/mods.h"
 #include "quire/operations.h"
+#include "quire/paged.h"
 #include "quire/paged_attention.h"
 #include "quire/scaled_dot_product_attention.h"
 #include "quire/tensor.h"

@@ -56,6 +56,7 @@ PUBLIC_LAYER = {
     "quire/paged_attention.h": "cache",
     "quire/flex_attention.h": "attention",
     "quire/jagged.h": "attention",
+    "quire/paged.h": "attention",
     "quire/scaled_dot_product_attention.h": "attention",
     "quire/reference.h": "reference",
     "quire/quire.h": "attention",
