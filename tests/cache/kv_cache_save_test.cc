@@ -150,7 +150,7 @@ TEST_F(KVCacheLoad, SaysWhatIsWrong) {
 TEST_F(KVCacheLoad, RefusesAPositionWhosePageTableWouldNotFit) {
   const std::int64_t far = std::int64_t{1} << 60;
   std::vector<std::byte> bytes = bytes_;
-  bytes.resize(bytes.size() - 6 * 8);  // without ids
+  bytes.erase(bytes.end() - 6 * 8, bytes.end());  // as many as the ids took
   bytes = forged(forged(forged(bytes, 48, far), 56, far + 6), 64, 0);
   EXPECT_THROW(cache_.load(bytes), Error);
   EXPECT_EQ(cache_.stats().sequences, 1);

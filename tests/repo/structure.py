@@ -56,6 +56,8 @@ PUBLIC_LAYER = {
     "quire/paged_attention.h": "cache",
     "quire/flex_attention.h": "attention",
     "quire/jagged.h": "attention",
+    "quire/attend.h": "attention",
+    "quire/merge_states.h": "attention",
     "quire/paged.h": "attention",
     "quire/scaled_dot_product_attention.h": "attention",
     "quire/reference.h": "reference",
@@ -170,13 +172,13 @@ def check_public_headers(files):
 
 
 def check_examples(files):
-    """Examples see what users see."""
+    """Examples see what users see, and the other files of their folder."""
     return [
         f"{path}: {name} is not a public header"
         for path, text in files.items()
         if path.startswith("examples/") and is_cpp(path)
         for is_quoted, name in includes(text)
-        if is_quoted and not name.startswith("quire/")
+        if is_quoted and not name.startswith("quire/") and f"{path.rpartition('/')[0]}/{name}" not in files
     ]
 
 
