@@ -1,5 +1,5 @@
 # What is built from the library and is not a test: the program `quire` (cli/), one executable per bench/*.cc and per
-# examples/*.cc. A folder without sources adds nothing and needs none of its libraries.
+# examples/*.cc, one per examples/<folder> with a main.cc. A folder without sources adds nothing and needs none of its libraries.
 file(GLOB cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cli/*.cc)
 if(cli_sources)
   find_package(CLI11 REQUIRED)
@@ -32,6 +32,19 @@ file(GLOB example_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/*.cc)
 foreach(source IN LISTS example_sources)
   cmake_path(GET source STEM name)
   add_executable(example_${name} ${source})
+  set_target_properties(example_${name} PROPERTIES OUTPUT_NAME ${name}
+                        RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
+  quire_compile_options(example_${name})
+  target_link_libraries(example_${name} PRIVATE quire)
+endforeach()
+
+# An example of several files: examples/<folder>, with a main.cc among them.
+file(GLOB example_folders CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/*/main.cc)
+foreach(main IN LISTS example_folders)
+  cmake_path(GET main PARENT_PATH folder)
+  cmake_path(GET folder FILENAME name)
+  file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cc)
+  add_executable(example_${name} ${sources})
   set_target_properties(example_${name} PROPERTIES OUTPUT_NAME ${name}
                         RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
   quire_compile_options(example_${name})

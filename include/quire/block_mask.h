@@ -101,6 +101,9 @@ struct FromKvBlocksOptions {
   /// may be narrower than the number of key blocks (a list of the best k, say).
   std::optional<std::pair<std::int64_t, std::int64_t>> seq_lengths = {};
   bool compute_q_blocks = true;
+  /// The lists name pages of a pool: -1 stands for a page that is not there and is passed over, and
+  /// the index tensors are given back as wide as the pool, zeros behind.
+  bool are_pages = false;
 };
 
 /// A value: copies are cheap and share what does not change. const functions may run on many

@@ -70,6 +70,10 @@ struct AttentionShape {
 /// What depends on sizes, mods and mask alone, worked out once: use it for every layer and every
 /// step of the same sizes. The contents of captured buffers may change between runs; the block mask
 /// is as it was when the plan was made. One run of a plan at a time; make one per thread that runs.
+///
+/// A mask or score mod that finds the keys of sequences in a pool of pages (PagedAttention's, or a
+/// formula that counts like them) is recognised: the plan walks the pages that the mask shows and
+/// runs the mods on the sequences' own indices.
 class QUIRE_API AttentionPlan {
  public:
   /// `aux` of the options is not used, and return_aux not needed.
@@ -83,8 +87,9 @@ class QUIRE_API AttentionPlan {
     std::optional<TensorView> lse = {}, max_scores = {};  // [B, Hq, L], row-major, compute_type()
   };
 
-  /// Allocates nothing. Strides may differ from run to run. Throws Error for tensors of another
-  /// shape or dtype; outputs must not overlap inputs.
+  /// Allocates nothing, unless the table of a paged mask says something else than when the plan was
+  /// made: then it is made again. Strides may differ from run to run. Throws Error for tensors of
+  /// another shape or dtype; outputs must not overlap inputs.
   void run(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
            const Outputs& outputs);
 
@@ -92,9 +97,15 @@ class QUIRE_API AttentionPlan {
   DType compute_type() const;
   /// Bytes of scratch it holds, for all threads.
   std::size_t scratch_bytes() const;
+  /// Whether it walks the pages of sequences, see above.
+  bool is_paged() const { return paged_ != nullptr; }
 
  private:
+  struct Paged;
+  void make(const FlexAttentionOptions& options);
+
   AttentionShape shape_;
+  std::unique_ptr<Paged> paged_;  // null if the call is what it looks like
   std::unique_ptr<plan::ForwardPlan> plan_;
 };
 

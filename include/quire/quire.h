@@ -1,5 +1,6 @@
 // Everything a user of Quire includes. Public.
 #pragma once
+#include "quire/attend.h"
 #include "quire/block_mask.h"
 #include "quire/buffer.h"
 #include "quire/cpu_info.h"
@@ -14,8 +15,12 @@
 #include "quire/formula.h"
 #include "quire/isa.h"
 #include "quire/jagged.h"
+#include "quire/kv_cache.h"
+#include "quire/merge_states.h"
 #include "quire/mod.h"
 #include "quire/mods.h"
 #include "quire/operations.h"
+#include "quire/paged.h"
+#include "quire/paged_attention.h"
 #include "quire/scaled_dot_product_attention.h"
 #include "quire/tensor.h"

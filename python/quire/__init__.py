@@ -17,8 +17,11 @@ from ._core import (
     BufferSlice,
     Expr,
     JaggedBlockMask,
+    KVCache,
+    KVCacheStats,
     MaskMod,
     ScoreMod,
+    SequenceId,
     View,
     __version__,
     and_masks,
@@ -80,6 +83,7 @@ from ._core import (
 from .attention import AuxOutput, AuxRequest, FlexKernelOptions, evaluate, flex_attention
 from .jagged import Jagged, create_jagged_block_mask
 from .masks import noop_mask
+from .paged_attention import PagedAttention
 from .sdpa import SDPBackend, choose_backend, scaled_dot_product_attention, sdpa_kernel, why_not
 from . import fork as _fork
 from . import pickling as _pickling
@@ -99,9 +103,13 @@ __all__ = [
     "FlexKernelOptions",
     "Jagged",
     "JaggedBlockMask",
+    "KVCache",
+    "KVCacheStats",
     "MaskMod",
+    "PagedAttention",
     "SDPBackend",
     "ScoreMod",
+    "SequenceId",
     "View",
     "__version__",
     "and_masks",

@@ -74,7 +74,7 @@ BlockLists lists_of(const View& num_blocks, const View& indices) {
 
 BlockMask from_kv_blocks(nb::handle num_blocks, nb::handle indices, nb::handle full_num_blocks,
                          nb::handle full_indices, nb::handle block_size, nb::handle mask_mod,
-                         std::optional<Pair> seq_lengths, bool compute_q_blocks) {
+                         std::optional<Pair> seq_lengths, bool compute_q_blocks, bool are_pages) {
   if (full_num_blocks.is_none() != full_indices.is_none()) {
     throw nb::value_error(
         "[from_kv_blocks] full_kv_num_blocks and full_kv_indices are given together or not at all");
@@ -83,7 +83,8 @@ BlockMask from_kv_blocks(nb::handle num_blocks, nb::handle indices, nb::handle f
   std::optional<View> full_num, full_index;
   FromKvBlocksOptions options{.block_size = block_size_of(block_size),
                               .seq_lengths = seq_lengths,
-                              .compute_q_blocks = compute_q_blocks};
+                              .compute_q_blocks = compute_q_blocks,
+                              .are_pages = are_pages};
   if (!full_num_blocks.is_none()) {
     full_num = view_of(full_num_blocks);
     full_index = view_of(full_indices);
@@ -319,8 +320,9 @@ void register_block_mask(nb::module_& module) {
                   nb::arg("kv_indices"), nb::arg("full_kv_num_blocks") = nb::none(),
                   nb::arg("full_kv_indices") = nb::none(), nb::arg("BLOCK_SIZE") = 128,
                   nb::arg("mask_mod") = nb::none(), nb::arg("seq_lengths") = nb::none(),
-                  nb::arg("compute_q_blocks") = true,
-                  "Blocks chosen by data: int32 or int64 arrays [..., rows] and [..., rows, n].");
+                  nb::arg("compute_q_blocks") = true, nb::arg("are_pages") = false,
+                  "Blocks chosen by data: int32 or int64 arrays [..., rows] and [..., rows, n]. "
+                  "are_pages: -1 stands for a page that is not there and is passed over.");
   module.def("create_block_mask", &create, nb::arg("mask_mod"), nb::arg("B").none(),
              nb::arg("H").none(), nb::arg("Q_LEN"), nb::arg("KV_LEN"), nb::arg("BLOCK_SIZE") = 128,
              nb::arg("separate_full_blocks") = true, nb::arg("q_begin") = 0,

@@ -17,6 +17,8 @@ NB_MODULE(_core, module) {
   register_attention(module);
   register_jagged(module);
   register_sdpa(module);
+  register_paged_attention(module);
+  register_kv_cache(module);
   register_draw(module);
   register_openmp(module);
   register_runtime(module);

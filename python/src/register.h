@@ -17,6 +17,8 @@ void register_block_mask(nb::module_& module);
 void register_attention(nb::module_& module);
 void register_jagged(nb::module_& module);
 void register_sdpa(nb::module_& module);
+void register_paged_attention(nb::module_& module);
+void register_kv_cache(nb::module_& module);
 void register_draw(nb::module_& module);
 void register_openmp(nb::module_& module);
 void register_runtime(nb::module_& module);

@@ -1,26 +1,50 @@
-// flex_attention: validate, plan, run. Attention layer.
+// flex_attention: validate, plan, run; a call over a pool of pages becomes one over its sequences.
+// Attention layer.
 #include "quire/flex_attention.h"
 
 #include <utility>
 
 #include "attention/forward_request.h"
+#include "attention/paged_recognition.h"
 #include "attention/validate.h"
+#include "layout/paged_layout.h"
 #include "plan/forward_plan.h"
 #include "quire/error.h"
+#include "quire/paged.h"
 
 namespace quire {
-namespace {
 
-plan::ForwardRequest checked_request(const AttentionShape& shape,
-                                     const FlexAttentionOptions& options) {
-  attention::validate(shape, options);
-  return attention::forward_request(shape, options);
-}
+// A plan on the sequences' own indices, and what to make it again from when their pages have moved.
+struct AttentionPlan::Paged {
+  attention::PagedCall call;
+  FlexAttentionOptions given;
 
-}  // namespace
+  std::unique_ptr<plan::ForwardPlan> plan(AttentionShape shape) const {
+    shape.kv_len = call.longest;
+    plan::ForwardRequest request = attention::forward_request(shape, call.options);
+    request.layout =
+        std::make_shared<layout::PagedLayout>(call.page_size, call.pages, call.lengths);
+    return std::make_unique<plan::ForwardPlan>(std::move(request));
+  }
+};
 
 AttentionPlan::AttentionPlan(const AttentionShape& shape, const FlexAttentionOptions& options)
-    : shape_(shape), plan_(std::make_unique<plan::ForwardPlan>(checked_request(shape, options))) {}
+    : shape_(shape) {
+  attention::validate(shape, options);
+  make(options);
+}
+
+void AttentionPlan::make(const FlexAttentionOptions& options) {
+  std::unique_ptr<Paged> paged;
+  if (std::optional<attention::PagedCall> call = attention::recognise_paged(shape_, options)) {
+    paged = std::make_unique<Paged>(Paged{std::move(*call), options});
+    plan_ = paged->plan(shape_);
+  } else {
+    plan_ = std::make_unique<plan::ForwardPlan>(attention::forward_request(shape_, options));
+  }
+  paged_ = std::move(paged);
+}
+
 AttentionPlan::AttentionPlan(AttentionPlan&&) noexcept = default;
 AttentionPlan& AttentionPlan::operator=(AttentionPlan&&) noexcept = default;
 AttentionPlan::~AttentionPlan() = default;
@@ -32,7 +56,15 @@ void AttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k,
                         const ConstTensorView& v, const Outputs& outputs) {
   attention::validate_run(shape_, AttentionShape::of(q, k, v));
   attention::validate_output("out", outputs.out, attention::output_shape(shape_), shape_.q_dtype);
+  if (paged_ != nullptr && !paged_->call.is_unchanged()) {
+    const FlexAttentionOptions given = paged_->given;
+    make(given);
+  }
   plan::ForwardTensors tensors{.q = q, .k = k, .v = v, .out = outputs.out};
+  if (paged_ != nullptr) {
+    tensors.k = pages_of(k, paged_->call.page_size);
+    tensors.v = pages_of(v, paged_->call.page_size);
+  }
   const Shape rows{shape_.batch, shape_.q_heads, shape_.q_len};
   const auto stat = [&](const char* name, const std::optional<TensorView>& view) -> void* {
     if (!view.has_value()) return nullptr;

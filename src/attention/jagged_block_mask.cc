@@ -35,8 +35,8 @@ JaggedBlockMask create_jagged_block_mask(const MaskMod& mask_mod, std::int64_t h
                             "{}",
                             kWhere, q_rows.count(), kv_rows.count()));
   }
-  mask::SequenceMasks made = mask::create_sequence_masks(mask_mod, heads, q_rows.rows.length,
-                                                         kv_rows.rows.length, options);
+  mask::SequenceMasks made = mask::create_sequence_masks(
+      mask_mod, heads, {.q = q_rows.rows.length, .kv = kv_rows.rows.length}, options);
   return JaggedBlockMask(mask_mod, std::move(made.masks), std::move(made.which));
 }
 

@@ -65,9 +65,9 @@ plan::MaskSource mask_source(const char* where, const JaggedAttentionOptions& op
             options.block_mask->which()};
   }
   if (!options.mask_mod.has_value()) return {};
-  mask::SequenceMasks made =
-      mask::create_sequence_masks(*options.mask_mod, all.q.heads, all.q.rows.length,
-                                  all.k.rows.length, {.executor = options.executor});
+  mask::SequenceMasks made = mask::create_sequence_masks(
+      *options.mask_mod, all.q.heads, {.q = all.q.rows.length, .kv = all.k.rows.length},
+      {.executor = options.executor});
   return {*options.mask_mod, std::move(made.masks), std::move(made.which)};
 }
 

@@ -141,6 +141,13 @@ typename DecodeWalk<T>::Tile DecodeWalk<T>::tile_at(int64_t index) const noexcep
   return {index, keys, (keys + kUnitKeys - 1) / kUnitKeys};
 }
 
+// Of the tiles that have spans for all their keys; an item that was cut has those of its splits.
+template <class T>
+int64_t DecodeWalk<T>::end_tile() const noexcept {
+  const int64_t end = sequence_.spans[sequence_.span_count - 1].end;
+  return (end == sequence_.length ? end + kTileKeys - 1 : end) / kTileKeys;
+}
+
 template <class T>
 bool DecodeWalk<T>::run_split(int64_t split, const DecodeState<T>& state) noexcept {
   clear_state(state, row_count_);
@@ -168,7 +175,7 @@ void DecodeWalk<T>::plan_prefetch(const Tile& tile) noexcept {
   UnitAhead* to = ahead_;
   for (int i = 0; i < live_count_; ++i) *to++ = keys_.ahead(placed_keys_, live_[i]);
   for (int i = 0; i < live_count_; ++i) *to++ = values_.ahead(placed_values_, live_[i]);
-  if (next_ < (sequence_.length + kTileKeys - 1) / kTileKeys) {
+  if (next_ < end_tile()) {
     const Tile next = tile_at(next_);
     const int units = std::min(next.units, kUnitsAhead + 1);
     PlacedUnits placed;

@@ -62,6 +62,7 @@ class DecodeWalk {
 
   void load_queries() noexcept;
   Tile tile_at(int64_t index) const noexcept;
+  int64_t end_tile() const noexcept;
   void plan_prefetch(const Tile& tile) noexcept;
   void run_tile(const Tile& tile, const DecodeState<T>& state) noexcept;
   template <class Args, class Wanted>

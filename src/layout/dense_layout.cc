@@ -3,7 +3,7 @@
 
 namespace quire::layout {
 
-std::int64_t DenseLayout::write_spans(std::int64_t sequence, std::int64_t kv_head,
+std::int64_t DenseLayout::write_spans(std::int64_t sequence, std::int64_t kv_head, KeyRange,
                                       const KeyStrides& strides,
                                       std::span<kernels::KeySpan> out) const {
   const std::int64_t batch = kv_batch_ == 1 ? 0 : sequence;

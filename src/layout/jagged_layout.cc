@@ -17,7 +17,7 @@ JaggedLayout::JaggedLayout(JaggedRows keys, std::vector<std::int64_t> value_begi
   assert(keys_.begin.size() == keys_.length.size() && keys_.begin.size() == value_begin_.size());
 }
 
-std::int64_t JaggedLayout::write_spans(std::int64_t sequence, std::int64_t kv_head,
+std::int64_t JaggedLayout::write_spans(std::int64_t sequence, std::int64_t kv_head, KeyRange,
                                        const KeyStrides& strides,
                                        std::span<kernels::KeySpan> out) const {
   const auto i = static_cast<std::size_t>(sequence);

@@ -44,7 +44,8 @@ class JaggedLayout final : public KeyLayout {
     return keys_.length[static_cast<std::size_t>(sequence)];
   }
   std::int64_t max_spans() const override { return 1; }
-  std::int64_t write_spans(std::int64_t sequence, std::int64_t kv_head, const KeyStrides& strides,
+  std::int64_t write_spans(std::int64_t sequence, std::int64_t kv_head, KeyRange range,
+                           const KeyStrides& strides,
                            std::span<kernels::KeySpan> out) const override;
 
  private:

@@ -15,6 +15,11 @@ struct KeyStrides {
   std::int64_t v_batch = 0, v_head = 0, v_row = 0;
 };
 
+/// Keys [begin, end) of a sequence.
+struct KeyRange {
+  std::int64_t begin = 0, end = 0;
+};
+
 class KeyLayout {
  public:
   virtual ~KeyLayout() = default;
@@ -23,11 +28,14 @@ class KeyLayout {
   virtual std::int64_t length(std::int64_t sequence) const = 0;
   /// At most this many spans, for any sequence.
   virtual std::int64_t max_spans() const = 0;
-  /// Writes the spans of a sequence for one key head, ascending, covering [0, length); returns how
-  /// many. Allocates nothing.
-  virtual std::int64_t write_spans(std::int64_t sequence, std::int64_t kv_head,
+  /// Writes the spans of a sequence for one key head, ascending, without gaps, covering at least
+  /// the keys of `range` that exist; returns how many. Costs what the range does, not the sequence.
+  /// Allocates nothing.
+  virtual std::int64_t write_spans(std::int64_t sequence, std::int64_t kv_head, KeyRange range,
                                    const KeyStrides& strides,
                                    std::span<kernels::KeySpan> out) const = 0;
+  /// How many keys from the first on two sequences have in the same memory. 0 is always true.
+  virtual std::int64_t shared_keys(std::int64_t, std::int64_t) const { return 0; }
 };
 
 /// [batch, heads, kv_len, dim] tensors: one span. A batch of 1 serves every sequence.
@@ -37,7 +45,8 @@ class DenseLayout final : public KeyLayout {
 
   std::int64_t length(std::int64_t) const override { return kv_len_; }
   std::int64_t max_spans() const override { return 1; }
-  std::int64_t write_spans(std::int64_t sequence, std::int64_t kv_head, const KeyStrides& strides,
+  std::int64_t write_spans(std::int64_t sequence, std::int64_t kv_head, KeyRange range,
+                           const KeyStrides& strides,
                            std::span<kernels::KeySpan> out) const override;
 
  private:

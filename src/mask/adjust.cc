@@ -52,8 +52,11 @@ Tensor first_rows(const Tensor& from, std::int64_t axis, std::int64_t rows) {
 
 // Only where no columns are cut.
 GivenLists first_rows(const GivenLists& given, std::int64_t rows) {
-  GivenLists result{
-      first_rows(given.kv_num_blocks, -1, rows), first_rows(given.kv_indices, -2, rows), {}, {}};
+  GivenLists result{first_rows(given.kv_num_blocks, -1, rows),
+                    first_rows(given.kv_indices, -2, rows),
+                    {},
+                    {},
+                    given.are_padded};
   if (given.full_kv_num_blocks.has_value()) {
     result.full_kv_num_blocks = first_rows(*given.full_kv_num_blocks, -1, rows);
     result.full_kv_indices = first_rows(*given.full_kv_indices, -2, rows);

@@ -62,7 +62,7 @@ class BlockProver {
   void prove(std::int64_t b, std::int64_t h, const BlockRect& rect, std::span<RunList> rows,
              Worker& worker) const;
   /// The same for a mask that is smaller than the one the prover was made for: its `grid` has the
-  /// same q_begin and block size, and no more queries and keys.
+  /// same block size, and its queries and keys are among those.
   void prove(std::int64_t b, std::int64_t h, const BlockGrid& grid, const BlockRect& rect,
              std::span<RunList> rows, Worker& worker) const;
 

@@ -35,6 +35,7 @@ Shape without_last(const Shape& shape) {
 // One pair of tensors, copied, with the name its errors use.
 struct Lists {
   const char* prefix;  // "" or "full_"
+  bool are_pages;
   Tensor num_blocks, indices;
 
   std::int64_t width() const { return indices.dim(-1); }
@@ -105,6 +106,7 @@ void read_row(const Lists& lists, std::int64_t at, std::int64_t kv_blocks, const
   }
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t block = load(lists.indices, at * width + i);
+    if (block == -1 && lists.are_pages) continue;
     if (block < 0 || block >= kv_blocks) {
       fail(ErrorKind::index, "{}kv_indices of {} must be in 0..{}; got {}", lists.prefix,
            place.text(), kv_blocks - 1, block);
@@ -185,12 +187,14 @@ BlockMask BlockMask::from_kv_blocks(const BlockLists& kv, const FromKvBlocksOpti
   data->chosen_by_data = true;
   data->mask_mod = options.mask_mod.has_value() ? *options.mask_mod : noop_mask();
 
-  const Lists partial{"", copy_of(kv.num_blocks), copy_of(kv.indices)};
+  const bool are_pages = options.are_pages;
+  const Lists partial{"", are_pages, copy_of(kv.num_blocks), copy_of(kv.indices)};
   std::optional<Lists> full;
   if (options.full.has_value())
-    full = Lists{"full_", copy_of(options.full->num_blocks), copy_of(options.full->indices)};
+    full = Lists{"full_", are_pages, copy_of(options.full->num_blocks),
+                 copy_of(options.full->indices)};
   data->rows = std::make_shared<const BlockRows>(make_rows(*data, partial, full));
-  data->given = GivenLists{partial.num_blocks, partial.indices, {}, {}};
+  data->given = GivenLists{partial.num_blocks, partial.indices, {}, {}, are_pages};
   if (full.has_value()) {
     data->given->full_kv_num_blocks = full->num_blocks;
     data->given->full_kv_indices = full->indices;

@@ -139,7 +139,8 @@ GivenLists take_given(const BlockMaskData& data, const TakenAxes& taken) {
   GivenLists result{take_tensor(given.kv_num_blocks, data, taken, false),
                     take_tensor(given.kv_indices, data, taken, true),
                     {},
-                    {}};
+                    {},
+                    given.are_padded};
   if (given.full_kv_num_blocks.has_value()) {
     result.full_kv_num_blocks = take_tensor(*given.full_kv_num_blocks, data, taken, false);
     result.full_kv_indices = take_tensor(*given.full_kv_indices, data, taken, true);

@@ -2,6 +2,7 @@
 // ascending order and, behind them, all other blocks in ascending order (what a stable descending
 // argsort of zeros and ones gives). Made from the runs when asked for. Mask layer.
 #include <algorithm>
+#include <cstddef>
 #include <numeric>
 
 #include "mask/block_mask_data.h"
@@ -101,6 +102,24 @@ Tensor copy_of(const Tensor& given, const char* name) {
   return given.clone();
 }
 
+// The lists of pages are held as narrow as they were made.
+Tensor copy_of_indices(const BlockMaskData& data, const Tensor& given, const char* name) {
+  const std::int64_t width = given.dim(-1), wanted = data.kv_blocks;
+  if (!data.given->are_padded || width >= wanted) return copy_of(given, name);
+  Shape shape = given.shape();
+  shape[shape.rank() - 1] = wanted;
+  std::int64_t bytes = static_cast<std::int64_t>(dtype_size(given.dtype()));
+  for (const std::int64_t size : shape) bytes = saturating_product(bytes, size);
+  require_memory("BlockMask", name, bytes);
+  Tensor result(shape, given.dtype());
+  const auto size = static_cast<std::int64_t>(dtype_size(given.dtype()));
+  const auto* from = static_cast<const std::byte*>(given.data());
+  auto* to = static_cast<std::byte*>(result.data());
+  for (std::int64_t row = 0; row < result.numel() / std::max<std::int64_t>(wanted, 1); ++row)
+    std::copy_n(from + row * width * size, width * size, to + row * wanted * size);
+  return result;
+}
+
 }  // namespace
 
 Tensor BlockMask::kv_num_blocks() const {
@@ -109,7 +128,8 @@ Tensor BlockMask::kv_num_blocks() const {
 }
 
 Tensor BlockMask::kv_indices() const {
-  if (data_->given.has_value()) return copy_of(data_->given->kv_indices, "kv_indices");
+  if (data_->given.has_value())
+    return copy_of_indices(*data_, data_->given->kv_indices, "kv_indices");
   return indices(*data_, *data_->rows, data_->kv_blocks, partial_list(*data_), "kv_indices");
 }
 
@@ -122,7 +142,8 @@ std::optional<Tensor> BlockMask::full_kv_num_blocks() const {
 
 std::optional<Tensor> BlockMask::full_kv_indices() const {
   if (!data_->separate_full_blocks) return std::nullopt;
-  if (data_->given.has_value()) return copy_of(*data_->given->full_kv_indices, "full_kv_indices");
+  if (data_->given.has_value())
+    return copy_of_indices(*data_, *data_->given->full_kv_indices, "full_kv_indices");
   return indices(*data_, *data_->rows, data_->kv_blocks, Listed::kFull, "full_kv_indices");
 }
 

@@ -2,6 +2,7 @@
 #include "mask/sequence_masks.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <memory>
 #include <utility>
@@ -28,15 +29,28 @@ struct Different {
   std::vector<std::int64_t> first, which;
 };
 
-Different find_different(std::span<const std::int64_t> q_lengths,
-                         std::span<const std::int64_t> kv_lengths, bool all) {
+std::int64_t begin_of(const SequenceLengths& lengths, std::size_t i) {
+  return lengths.q_begin.empty() ? 0 : lengths.q_begin[i];
+}
+
+// All positions of all sequences.
+BlockGrid around(const SequenceLengths& lengths, BlockSize size) {
+  BlockGrid grid{0, longest(lengths.q), longest(lengths.kv), size};
+  if (lengths.q_begin.empty()) return grid;
+  const auto [least, most] = std::minmax_element(lengths.q_begin.begin(), lengths.q_begin.end());
+  grid.q_begin = *least;
+  grid.q_len += *most - *least;
+  return grid;
+}
+
+Different find_different(const SequenceLengths& lengths, bool all) {
   Different found;
-  found.which.reserve(q_lengths.size());
-  std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> seen;
-  for (std::size_t i = 0; i < q_lengths.size(); ++i) {
+  found.which.reserve(lengths.q.size());
+  std::map<std::array<std::int64_t, 3>, std::int64_t> seen;
+  for (std::size_t i = 0; i < lengths.q.size(); ++i) {
     const auto next = static_cast<std::int64_t>(found.first.size());
-    const std::int64_t mask =
-        all ? next : seen.try_emplace({q_lengths[i], kv_lengths[i]}, next).first->second;
+    const std::array<std::int64_t, 3> sizes{lengths.q[i], lengths.kv[i], begin_of(lengths, i)};
+    const std::int64_t mask = all ? next : seen.try_emplace(sizes, next).first->second;
     if (mask == next) found.first.push_back(static_cast<std::int64_t>(i));
     found.which.push_back(mask);
   }
@@ -77,12 +91,11 @@ BlockRows prove_sequence(const BlockProver& prover, std::int64_t b, std::int64_t
 }  // namespace
 
 SequenceMasks create_sequence_masks(const MaskMod& rule, std::int64_t heads,
-                                    std::span<const std::int64_t> q_lengths,
-                                    std::span<const std::int64_t> kv_lengths,
+                                    const SequenceLengths& lengths,
                                     const BlockMaskOptions& options) {
-  const BlockGrid all{0, longest(q_lengths), longest(kv_lengths), options.block_size};
+  const BlockGrid all = around(lengths, options.block_size);
   check_arguments(heads, all);
-  const BlockProver prover(rule, static_cast<std::int64_t>(q_lengths.size()), heads, all);
+  const BlockProver prover(rule, static_cast<std::int64_t>(lengths.q.size()), heads, all);
   const std::int64_t planes = prover.depends_on_h() ? heads : std::min<std::int64_t>(heads, 1);
   const std::shared_ptr<Executor> fallback =
       options.executor == nullptr ? default_executor() : nullptr;
@@ -92,17 +105,19 @@ SequenceMasks create_sequence_masks(const MaskMod& rule, std::int64_t heads,
   workers.reserve(executor.concurrency());
   for (std::size_t i = 0; i < executor.concurrency(); ++i) workers.emplace_back(prover, &budget);
 
-  Different different = find_different(q_lengths, kv_lengths, prover.depends_on_b());
+  Different different = find_different(lengths, prover.depends_on_b());
   std::vector<std::shared_ptr<BlockMaskData>> data(different.first.size());
   executor.run(data.size(), [&](std::size_t i, std::size_t worker) {
     const FloatEnv float_env;
     const std::int64_t b = different.first[i];
-    const std::int64_t q_len = q_lengths[static_cast<std::size_t>(b)];
-    const std::int64_t kv_len = kv_lengths[static_cast<std::size_t>(b)];
-    const BlockGrid grid{0, q_len, kv_len, options.block_size};
+    const std::int64_t q_len = lengths.q[static_cast<std::size_t>(b)];
+    const std::int64_t kv_len = lengths.kv[static_cast<std::size_t>(b)];
+    const BlockGrid grid{begin_of(lengths, static_cast<std::size_t>(b)), q_len, kv_len,
+                         options.block_size};
     auto made = std::make_shared<BlockMaskData>();
     made->shape = {1, heads, q_len, kv_len};
     made->heads = heads;
+    made->q_begin = grid.q_begin;
     made->q_len = q_len;
     made->kv_len = kv_len;
     made->block_size = options.block_size;

@@ -15,13 +15,17 @@ struct SequenceMasks {
   std::vector<std::int64_t> which;
 };
 
-/// As many lengths of queries as of keys. Each mask is [1, heads, q_len, kv_len]; its mask mod is
+/// The sequences of a batch: as many of each. q_begin: q_idx of their first queries; empty: 0.
+struct SequenceLengths {
+  std::span<const std::int64_t> q, kv, q_begin = {};
+};
+
+/// Each mask is [1, heads, q_len, kv_len]; its mask mod is
 /// the rule, or, where that asks for b, the rule with the sequence's number in its place. Errors
 /// begin with "[create_jagged_block_mask]"; faults name the sequence as b. Of the options q_begin,
 /// max_bytes and report are not used.
 SequenceMasks create_sequence_masks(const MaskMod& rule, std::int64_t heads,
-                                    std::span<const std::int64_t> q_lengths,
-                                    std::span<const std::int64_t> kv_lengths,
+                                    const SequenceLengths& lengths,
                                     const BlockMaskOptions& options);
 
 }  // namespace quire::mask

@@ -26,6 +26,29 @@ kernels::ForwardTensor steps_of(const ConstTensorView& view) {
   return {.dtype = view.dtype(), .row_step = view.strides()[2], .column_step = view.strides()[3]};
 }
 
+// The tiles of keys that somebody sees.
+class SeenTiles {
+ public:
+  explicit SeenTiles(std::int64_t length) : length_(length), range_{length, 0} {}
+
+  void add(const kernels::KeyRuns& runs) {
+    if (runs.count == 0) return;
+    const bool all = runs.count < 0;
+    range_.begin = std::min(range_.begin, all ? 0 : runs.runs[0].begin);
+    range_.end = std::max(range_.end, all ? length_ : runs.runs[runs.count - 1].end);
+  }
+  layout::KeyRange range() const {
+    if (range_.begin >= range_.end) return {};
+    constexpr std::int64_t kTile = kernels::kTileKeys;
+    return {range_.begin / kTile * kTile,
+            std::min((range_.end + kTile - 1) / kTile * kTile, length_)};
+  }
+
+ private:
+  std::int64_t length_;
+  layout::KeyRange range_;
+};
+
 layout::KeyStrides key_strides(const ForwardTensors& tensors) {
   const auto& k = tensors.k.strides();
   const auto& v = tensors.v.strides();
@@ -45,15 +68,32 @@ ForwardPlan::ForwardPlan(ForwardRequest request)
   natural_ = request_.score_mod.has_value() || !(request_.scale > 0);
   if (request_.queries == nullptr)
     request_.queries = std::make_shared<layout::DenseQueries>(request_.q_len);
-  if (request_.block_mask.has_value()) {
-    visible_.emplace(request_.block_mask, request_.q_len, request_.longest_kv);
-    mask_formula_ = formula::simplify(request_.block_mask.mask_mod().formula(), Precision::kF32);
-    if (is_true(*mask_formula_)) mask_formula_.reset();
-  }
-  work_ = make_tasks(request_, visible_.has_value() ? &*visible_ : nullptr,
+  find_visible();
+  work_ = make_tasks(request_, visible_.get(),
                      static_cast<std::int64_t>(request_.executor->concurrency()));
   compile_programs();
   allocate_scratch();
+}
+
+void ForwardPlan::find_visible() {
+  const MaskMod* rule = nullptr;
+  if (request_.block_mask.has_value()) {
+    visible_ =
+        std::make_unique<BlockMaskKeys>(request_.block_mask, request_.q_len, request_.longest_kv);
+    rule = &request_.block_mask.mask_mod();
+  } else if (request_.positions.has_value()) {
+    const Batch batch{.sequences = request_.batch,
+                      .group = request_.group(),
+                      .queries = *request_.queries,
+                      .keys = *request_.layout,
+                      .q_begin = request_.q_begin};
+    auto made = std::make_unique<PositionKeys>(*request_.positions, batch);
+    if (made->asks()) rule = &request_.positions->rule;
+    visible_ = std::move(made);
+  }
+  if (rule == nullptr) return;
+  mask_formula_ = formula::simplify(rule->formula(), Precision::kF32);
+  if (is_true(*mask_formula_)) mask_formula_.reset();
 }
 
 std::size_t ForwardPlan::scratch_bytes() const {
@@ -165,12 +205,12 @@ void* ForwardPlan::scratch(std::size_t worker) {
   return static_cast<std::uint8_t*>(scratch_.data()) + worker * scratch_step_;
 }
 
-kernels::KeySequence ForwardPlan::write_keys(const ForwardTask& task, const ForwardTensors& tensors,
-                                             std::size_t worker) {
+kernels::KeySequence ForwardPlan::write_keys(const ForwardTask& task, layout::KeyRange range,
+                                             const ForwardTensors& tensors, std::size_t worker) {
   const std::size_t most = spans_.size() / faults_.size();
   kernels::KeySpan* const spans = spans_.data() + worker * most;
-  const std::int64_t count =
-      request_.layout->write_spans(task.b, task.kv_head, key_strides(tensors), {spans, most});
+  const std::int64_t count = request_.layout->write_spans(task.b, task.kv_head, range,
+                                                          key_strides(tensors), {spans, most});
   return {spans, count, request_.layout->length(task.b)};
 }
 
@@ -179,6 +219,7 @@ void ForwardPlan::run_prefill(const kernels::ForwardCall& call, const ForwardTen
   kernels::QueryTile tiles[kernels::kMaxQueryTiles];
   const std::int64_t q_len = request_.queries->length(task.b);
   const std::int64_t q_tiles = (q_len + kQueryTile - 1) / kQueryTile;
+  SeenTiles seen(request_.layout->length(task.b));
   for (std::int64_t i = 0; i < task.count; ++i) {
     const std::int64_t h = task.kv_head * request_.group() + (task.first + i) / q_tiles;
     const std::int64_t tile = (task.first + i) % q_tiles, row = tile * kQueryTile;
@@ -191,14 +232,17 @@ void ForwardPlan::run_prefill(const kernels::ForwardCall& call, const ForwardTen
           .out_offset = rows.out + row * call.out_rows.row_step,
           .stat_offset = rows.stat + row * call.stat_step,
           .queries = static_cast<int>(std::min<std::int64_t>(kQueryTile, q_len - row))};
-    if (visible_.has_value()) {
-      const std::span<const kernels::LaneRuns> runs = visible_->tile(task.b, h, tile);
-      to.visible = runs.data();
-      to.visible_count = static_cast<int>(runs.size());
+    if (visible_ == nullptr) {
+      seen.add({nullptr, -1});
+      continue;
     }
+    const std::span<const kernels::LaneRuns> runs = visible_->tile(task.b, h, tile);
+    to.visible = runs.data();
+    to.visible_count = static_cast<int>(runs.size());
+    for (const kernels::LaneRuns& lanes : runs) seen.add(lanes.visible);
   }
   kernels::prefill(call,
-                   {.keys = write_keys(task, tensors, worker),
+                   {.keys = write_keys(task, seen.range(), tensors, worker),
                     .tiles = tiles,
                     .tile_count = static_cast<int>(task.count)},
                    scratch(worker), faults_[worker]);
@@ -218,18 +262,30 @@ void ForwardPlan::fill_rows(const kernels::ForwardCall& call, const ForwardTenso
              .out_offset = rows.out + row * call.out_rows.row_step,
              .stat_offset = rows.stat + row * call.stat_step,
              .visible = {nullptr, -1}};
-    if (visible_.has_value()) to[i].visible = visible_->row(task.b, h, row);
+    if (visible_ != nullptr) to[i].visible = visible_->row(task.b, h, row);
   }
+}
+
+layout::KeyRange ForwardPlan::seen_by(const kernels::QueryRow* rows,
+                                      const ForwardTask& task) const {
+  SeenTiles seen(request_.layout->length(task.b));
+  for (std::int64_t i = 0; i < task.count; ++i) seen.add(rows[i].visible);
+  return seen.range();
 }
 
 void ForwardPlan::run_decode(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                              const ForwardTask& task, std::size_t worker) {
   kernels::QueryRow rows[kernels::kDecodeRows];
   fill_rows(call, tensors, task, rows);
+  layout::KeyRange range = seen_by(rows, task);
+  if (task.states >= 0) {
+    range.begin = std::max(range.begin, task.split_begin * kernels::kSplitKeys);
+    range.end = std::min(range.end, task.split_end * kernels::kSplitKeys);
+  }
   auto* const states = static_cast<char*>(states_.data());
   const auto size = static_cast<std::int64_t>(dtype_size(compute_type()));
   kernels::decode(call,
-                  {.keys = write_keys(task, tensors, worker),
+                  {.keys = write_keys(task, range, tensors, worker),
                    .rows = rows,
                    .row_count = static_cast<int>(task.count),
                    .split_begin = task.split_begin,
@@ -244,7 +300,7 @@ void ForwardPlan::run_merge(const kernels::ForwardCall& call, const ForwardTenso
   fill_rows(call, tensors, task, rows);
   const auto size = static_cast<std::int64_t>(dtype_size(compute_type()));
   kernels::merge_splits(call,
-                        {.keys = write_keys(task, tensors, worker),
+                        {.keys = write_keys(task, seen_by(rows, task), tensors, worker),
                          .rows = rows,
                          .row_count = static_cast<int>(task.count),
                          .split_begin = task.split_begin,
@@ -273,8 +329,10 @@ void ForwardPlan::prefetch(const ForwardTensors& tensors, std::size_t i) const {
   const Rows rows = rows_of(tensors, task.b, task.kv_head * request_.group());
   ask(tensors.q, rows.q, request_.queries->length(task.b), std::false_type());
   ask(tensors.out, rows.out, request_.queries->length(task.b), std::true_type());
+  const std::int64_t length = request_.layout->length(task.b);
   kernels::KeySpan span;
-  if (request_.layout->write_spans(task.b, task.kv_head, key_strides(tensors), {&span, 1}) == 0)
+  if (request_.layout->write_spans(task.b, task.kv_head, {0, length}, key_strides(tensors),
+                                   {&span, 1}) == 0)
     return;
   ask(tensors.k, span.key_offset, span.end, std::false_type());
   ask(tensors.v, span.value_offset, span.end, std::false_type());

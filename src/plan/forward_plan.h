@@ -7,6 +7,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -58,8 +59,9 @@ class ForwardPlan {
   void allocate_scratch();
 
   kernels::ForwardCall make_call(const ForwardTensors& tensors) const;
-  kernels::KeySequence write_keys(const ForwardTask& task, const ForwardTensors& tensors,
-                                  std::size_t worker);
+  void find_visible();
+  kernels::KeySequence write_keys(const ForwardTask& task, layout::KeyRange range,
+                                  const ForwardTensors& tensors, std::size_t worker);
   void run_prefill(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                    const ForwardTask& task, std::size_t worker);
   void run_decode(const kernels::ForwardCall& call, const ForwardTensors& tensors,
@@ -71,13 +73,14 @@ class ForwardPlan {
   void prefetch(const ForwardTensors& tensors, std::size_t task) const;
   void fill_rows(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                  const ForwardTask& task, kernels::QueryRow* to) const;
+  layout::KeyRange seen_by(const kernels::QueryRow* rows, const ForwardTask& task) const;
   void* scratch(std::size_t worker);
 
   ForwardRequest request_;
   const kernels::KernelTable* table_;
   bool is_f64_ = false, pairs_ = false, natural_ = false;
-  std::optional<VisibleKeys> visible_;
-  std::optional<Formula> mask_formula_;  // simplified
+  std::unique_ptr<const VisibleKeys> visible_;  // null: everything
+  std::optional<Formula> mask_formula_;         // simplified
   std::optional<kernels::TileProgram> prefill_score_, prefill_mask_, decode_score_, decode_mask_;
   ForwardTasks work_;
   std::vector<kernels::KeySpan> spans_;  // [workers][max_spans]

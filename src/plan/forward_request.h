@@ -10,6 +10,7 @@
 #include "layout/key_layout.h"
 #include "layout/query_layout.h"
 #include "plan/mask_source.h"
+#include "plan/position_keys.h"
 #include "quire/dtype.h"
 #include "quire/executor.h"
 #include "quire/formula.h"
@@ -26,6 +27,7 @@ struct ForwardRequest {
   kernels::Dropout dropout = {};
   std::optional<Formula> score_mod = {};  // simplified, and more than the score itself
   MaskSource block_mask = {};
+  std::optional<PositionRule> positions = {};  // instead of block masks
   std::vector<std::int64_t> q_begin = {0};  // q_idx of the first query: of every sequence, or one
   std::shared_ptr<const layout::QueryLayout> queries = {};  // null: dense, q_len each
   std::shared_ptr<const layout::KeyLayout> layout = {};

@@ -9,7 +9,8 @@ namespace quire::plan {
 
 using kernels::kQueryTile;
 
-VisibleKeys::VisibleKeys(const MaskSource& source, std::int64_t longest_q, std::int64_t longest_kv)
+BlockMaskKeys::BlockMaskKeys(const MaskSource& source, std::int64_t longest_q,
+                             std::int64_t longest_kv)
     : source_(source) {
   masks_.reserve(source_.masks().size());
   for (const BlockMask& mask : source_.masks()) {
@@ -24,7 +25,7 @@ VisibleKeys::VisibleKeys(const MaskSource& source, std::int64_t longest_q, std::
 }
 
 // For each stored plane and query tile: the rows of blocks it touches and the lanes each has.
-void VisibleKeys::list_lane_runs(const OfMask& of, std::int64_t planes, std::int64_t q_len) {
+void BlockMaskKeys::list_lane_runs(const OfMask& of, std::int64_t planes, std::int64_t q_len) {
   const std::int64_t size = of.block;
   for (std::int64_t plane = 0; plane < planes; ++plane) {
     for (std::int64_t begin = 0; begin < q_len; begin += kQueryTile) {
@@ -40,13 +41,13 @@ void VisibleKeys::list_lane_runs(const OfMask& of, std::int64_t planes, std::int
   }
 }
 
-kernels::KeyRuns VisibleKeys::row(std::int64_t sequence, std::int64_t h, std::int64_t row) const {
+kernels::KeyRuns BlockMaskKeys::row(std::int64_t sequence, std::int64_t h, std::int64_t row) const {
   const OfMask& mask = of(sequence);
   return mask.runs.row(source_.plane(sequence, h), row / mask.block);
 }
 
-std::span<const kernels::LaneRuns> VisibleKeys::tile(std::int64_t sequence, std::int64_t h,
-                                                     std::int64_t tile) const {
+std::span<const kernels::LaneRuns> BlockMaskKeys::tile(std::int64_t sequence, std::int64_t h,
+                                                       std::int64_t tile) const {
   const OfMask& mask = of(sequence);
   const auto at =
       static_cast<std::size_t>(mask.first_tile + source_.plane(sequence, h) * mask.q_tiles + tile);
@@ -54,7 +55,7 @@ std::span<const kernels::LaneRuns> VisibleKeys::tile(std::int64_t sequence, std:
           static_cast<std::size_t>(first_lane_runs_[at + 1] - first_lane_runs_[at])};
 }
 
-std::int64_t VisibleKeys::keys(std::int64_t sequence, std::int64_t h, std::int64_t tile) const {
+std::int64_t BlockMaskKeys::keys(std::int64_t sequence, std::int64_t h, std::int64_t tile) const {
   const OfMask& mask = of(sequence);
   return mask.runs.visible_keys(source_.plane(sequence, h), tile * kQueryTile / mask.block);
 }

@@ -1,6 +1,6 @@
 // VisibleKeys: what every query row and every tile of queries of a batch may see, in the form the
-// kernels walk, for masks of the whole batch and of single sequences alike. Each different mask is
-// translated once. Plan layer.
+// kernels walk. BlockMaskKeys reads it from block masks, of the whole batch and of single sequences
+// alike; each different mask is translated once. Plan layer.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -14,16 +14,26 @@ namespace quire::plan {
 
 class VisibleKeys {
  public:
-  /// `source` has masks. Lengths: of the longest sequence; a mask of one sequence knows its own.
-  VisibleKeys(const MaskSource& source, std::int64_t longest_q, std::int64_t longest_kv);
+  virtual ~VisibleKeys() = default;
 
-  /// Of query `row` of a sequence.
-  kernels::KeyRuns row(std::int64_t sequence, std::int64_t h, std::int64_t row) const;
-  /// Of the queries of a tile (kQueryTile rows), lanes and what they see.
-  std::span<const kernels::LaneRuns> tile(std::int64_t sequence, std::int64_t h,
-                                          std::int64_t tile) const;
+  /// Of query `row` of a sequence that decodes.
+  virtual kernels::KeyRuns row(std::int64_t sequence, std::int64_t h, std::int64_t row) const = 0;
+  /// Of the queries of a tile (kQueryTile rows) of one that prefills, lanes and what they see.
+  virtual std::span<const kernels::LaneRuns> tile(std::int64_t sequence, std::int64_t h,
+                                                  std::int64_t tile) const = 0;
   /// Keys that the first queries of a tile see.
-  std::int64_t keys(std::int64_t sequence, std::int64_t h, std::int64_t tile) const;
+  virtual std::int64_t keys(std::int64_t sequence, std::int64_t h, std::int64_t tile) const = 0;
+};
+
+class BlockMaskKeys final : public VisibleKeys {
+ public:
+  /// `source` has masks. Lengths: of the longest sequence; a mask of one sequence knows its own.
+  BlockMaskKeys(const MaskSource& source, std::int64_t longest_q, std::int64_t longest_kv);
+
+  kernels::KeyRuns row(std::int64_t sequence, std::int64_t h, std::int64_t row) const override;
+  std::span<const kernels::LaneRuns> tile(std::int64_t sequence, std::int64_t h,
+                                          std::int64_t tile) const override;
+  std::int64_t keys(std::int64_t sequence, std::int64_t h, std::int64_t tile) const override;
 
  private:
   struct OfMask {

@@ -13,8 +13,8 @@ TEST(JaggedLayout, OneSpanPerSequence) {
   const KeyStrides strides{
       .k_batch = 1000, .k_head = 16, .k_row = 32, .v_batch = 1000, .v_head = 700, .v_row = 8};
   kernels::KeySpan span;
-  EXPECT_EQ(layout.write_spans(1, 0, strides, {&span, 1}), 0);
-  EXPECT_EQ(layout.write_spans(2, 1, strides, {&span, 1}), 1);
+  EXPECT_EQ(layout.write_spans(1, 0, {0, 100}, strides, {&span, 1}), 0);
+  EXPECT_EQ(layout.write_spans(2, 1, {0, 100}, strides, {&span, 1}), 1);
   EXPECT_EQ(span.begin, 0);
   EXPECT_EQ(span.end, 3);
   EXPECT_EQ(span.key_offset, 16 + 5 * 32);

@@ -41,7 +41,7 @@ class ScatteredLayout final : public layout::KeyLayout {
 
   std::int64_t length(std::int64_t) const override { return keys_; }
   std::int64_t max_spans() const override { return static_cast<std::int64_t>(places_.size()); }
-  std::int64_t write_spans(std::int64_t sequence, std::int64_t kv_head,
+  std::int64_t write_spans(std::int64_t sequence, std::int64_t kv_head, layout::KeyRange,
                            const layout::KeyStrides& strides,
                            std::span<kernels::KeySpan> out) const override {
     std::int64_t count = 0;

@@ -16,7 +16,7 @@ ARROWS = {
     "mods": ["formula"],
     "mask": ["mods"],
     "layout": ["mods"],
-    "cache": ["mods"],
+    "cache": ["mask"],
     "plan": ["mask", "layout", "cache"],
     "attention": ["plan", "reference"],
     # fp64 loops that share nothing with the kernels; beside this it sees REFERENCE_MAY_SEE.
@@ -52,8 +52,13 @@ PUBLIC_LAYER = {
     "quire/mods.h": "mods",
     "quire/block_mask.h": "mask",
     "quire/draw.h": "mask",
+    "quire/kv_cache.h": "cache",
+    "quire/paged_attention.h": "cache",
     "quire/flex_attention.h": "attention",
     "quire/jagged.h": "attention",
+    "quire/attend.h": "attention",
+    "quire/merge_states.h": "attention",
+    "quire/paged.h": "attention",
     "quire/scaled_dot_product_attention.h": "attention",
     "quire/reference.h": "reference",
     "quire/quire.h": "attention",
@@ -167,13 +172,13 @@ def check_public_headers(files):
 
 
 def check_examples(files):
-    """Examples see what users see."""
+    """Examples see what users see, and the other files of their folder."""
     return [
         f"{path}: {name} is not a public header"
         for path, text in files.items()
         if path.startswith("examples/") and is_cpp(path)
         for is_quoted, name in includes(text)
-        if is_quoted and not name.startswith("quire/")
+        if is_quoted and not name.startswith("quire/") and f"{path.rpartition('/')[0]}/{name}" not in files
     ]
 
 

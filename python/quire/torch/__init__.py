@@ -23,6 +23,7 @@ from quire.torch.create_block_mask import create_block_mask, create_mask
 from quire.torch.enable import disable, enable
 from quire.torch.flex_attention import flex_attention
 from quire.torch.nested_flex import NestedBlockMask, create_nested_block_mask
+from quire.torch.paged_attention import PagedAttention
 from quire.torch.sdpa import scaled_dot_product_attention, why_not
 from quire.torch import sdpa_operator as _sdpa_operator  # noqa: F401
 from quire.torch.trace import TraceError
@@ -33,6 +34,7 @@ __all__ = [
     "BlockMask",
     "FlexKernelOptions",
     "NestedBlockMask",
+    "PagedAttention",
     "SDPBackend",
     "TraceError",
     "and_masks",

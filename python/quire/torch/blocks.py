@@ -112,7 +112,10 @@ def convert(lists: dict[str, Any], seq_lengths: Any, block_size: Any) -> Blocks:
     if device.type != "cpu":
         raise RuntimeError(f"[flex_attention] the block mask must be on the CPU; it is on {device}")
     views = {name: None if lists[name] is None else view_of(lists[name]) for name in KV_LISTS}
-    core = _core.BlockMask.from_kv_blocks(**views, BLOCK_SIZE=tuple(block_size), seq_lengths=tuple(seq_lengths))
+    # PagedAttention of torch lists -1 where a page was not reserved.
+    core = _core.BlockMask.from_kv_blocks(
+        **views, BLOCK_SIZE=tuple(block_size), seq_lengths=tuple(seq_lengths), are_pages=True
+    )
     blocks = Blocks(core, seq_lengths, block_size)
     for name in KV_LISTS:
         blocks.remember(name, lists[name])

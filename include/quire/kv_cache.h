@@ -1,0 +1,195 @@
+// KVCache: keys and values of many sequences in pages of one pool, for people who build engines.
+// It keeps the books (which page belongs to whom) and the rows; attention over it is attend()
+// (quire/attend.h), which reads page tables from here. Public; cache layer.
+//
+//   KVCache cache({.layers = 32, .kv_heads = 8, .head_dim = 128, .n_pages = 4096});
+//   auto [a, found] = cache.create_with_prefix(prompt_ids, tenant);  // found tokens are there
+//   const NewTokens step[] = {{a, n - found, ids_of_the_rest}, {b, 1, next_id_of_b}, ...};
+//   cache.append(step);                       // once per step: pages, or an error and no change
+//   for (layer ...) {
+//     cache.write(layer, step, k, v);         // rows of the new tokens, [tokens, kv_heads, dim]
+//     attend(cache, layer, sequences, q ...);
+//   }
+//   cache.release(a);
+//
+// Every call is all or nothing: one that throws (Error, std::bad_alloc) leaves the cache as it was.
+// No call looks at sequences or pages it is not about: its time does not follow the pool.
+//
+// Threads: any number may call const members (attend does) at the same time; a call that is not
+// const needs the cache for itself. Different caches share nothing.
+#pragma once
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "quire/dtype.h"
+#include "quire/export.h"
+#include "quire/tensor_view.h"
+
+namespace quire {
+
+/// Where there is no page: in a page table, for positions that release_before gave back.
+inline constexpr std::int32_t kNoPage = -1;
+
+/// The hash of a page: of the hash of the page before (the salt's for a first page) and its ids.
+using PageHash = std::uint64_t (*)(std::uint64_t before,
+                                   std::span<const std::int64_t> ids) noexcept;
+
+struct KVCacheOptions {
+  std::int64_t layers = 1;
+  std::int64_t kv_heads = 1;
+  std::int64_t head_dim = 64;
+  std::int64_t v_head_dim = 0;   // 0: as head_dim
+  DType dtype = DType::f32;      // f32, f64, bf16 or f16
+  std::int64_t page_size = 16;   // tokens
+  std::int64_t n_pages = 0;      // may be 0: then nothing fits
+  PageHash page_hash = nullptr;  // the library's own if not given; a poor one costs time only
+};
+
+/// A handle of a sequence of one cache. Stale ones (of a released sequence) are refused.
+struct SequenceId {
+  std::uint32_t slot = 0xffffffff;
+  std::uint32_t generation = 0;
+  friend auto operator<=>(const SequenceId&, const SequenceId&) = default;
+};
+
+/// What a sequence gets in a step.
+struct NewTokens {
+  SequenceId sequence;
+  std::int64_t count = 1;
+  std::span<const std::int64_t> ids = {};  // none, or `count`: then full pages can be found again
+};
+
+struct CreatedSequence {
+  SequenceId sequence;
+  std::int64_t found = 0;  // tokens that are there already: whole pages
+};
+
+/// The page table of a sequence. The row of position p, begin <= p < length, is row
+/// p % page_size of page pages[p / page_size]. Equal page numbers are the same memory, in every
+/// layer. Valid until a call that changes the sequence.
+struct SequenceView {
+  std::span<const std::int32_t> pages;  // ceil(length / page_size); kNoPage before begin
+  std::int64_t begin = 0;               // first position whose keys are there
+  std::int64_t length = 0;
+};
+
+struct KVCacheStats {
+  std::int64_t sequences = 0;
+  std::int64_t live_tokens = 0;    // of all sequences, what they share counted for each
+  std::int64_t stored_tokens = 0;  // filled slots of used pages, each counted once
+  std::int64_t pages = 0;          // = used + cached + free
+  std::int64_t used_pages = 0;     // held by a sequence, reserved ones as well
+  std::int64_t shared_pages = 0;   // of these, held by more than one
+  std::int64_t cached_pages = 0;   // held by none, found by prefix, taken when no page is free
+  std::int64_t free_pages = 0;
+  std::int64_t evictions = 0;     // cached pages taken so far
+  std::int64_t copied_pages = 0;  // by copy on write, so far
+  double waste = 0;               // share of slots of used pages that hold no token; 0 without any
+};
+
+class QUIRE_API KVCache {
+ public:
+  /// Allocates everything that follows n_pages. Memory of the pages is not touched before they are
+  /// used. Throws Error for sizes below 1 (n_pages: 0), a dtype that is not floating, and a pool
+  /// that does not fit into memory.
+  explicit KVCache(const KVCacheOptions& options);
+  KVCache(KVCache&&) noexcept;
+  KVCache& operator=(KVCache&&) noexcept;
+  ~KVCache();
+
+  /// With v_head_dim and page_hash filled in.
+  const KVCacheOptions& options() const noexcept;
+
+  // --- Sequences -------------------------------------------------------------------------------
+
+  /// An empty one. Sequences of different salts never share a page by prefix.
+  SequenceId create(std::uint64_t salt = 0);
+  /// One that begins with the longest chain of full pages found in the cache with exactly these ids
+  /// and this salt. To have a query for the last token, leave it out of `ids`. O(pages of ids).
+  CreatedSequence create_with_prefix(std::span<const std::int64_t> ids, std::uint64_t salt = 0);
+  /// How many tokens create_with_prefix would find.
+  std::int64_t cached_prefix(std::span<const std::int64_t> ids, std::uint64_t salt = 0) const;
+  /// A second sequence with the first `position` tokens of one, all pages shared. The page that
+  /// `position` lies inside of is copied by the first of its sharers that appends to it (needs a
+  /// page then; a reservation of `sequence` no longer covers it).
+  /// Throws Error for a position beyond the length or before what release_before left.
+  SequenceId fork(SequenceId sequence, std::int64_t position);
+  SequenceId fork(SequenceId sequence);  // at its end
+  /// Gives all pages back. Full pages with known ids stay findable until their place is needed,
+  /// least recently used first, the end of a sequence before its beginning.
+  void release(SequenceId sequence);
+  /// Drops tokens from `length` on, and pages reserved beyond. Throws as fork.
+  void truncate(SequenceId sequence, std::int64_t length);
+  /// Gives back the pages that lie before `position` as a whole: no query will ask for their keys
+  /// (a sliding window). `begin` of the view becomes the next page border below. Positions stay
+  /// what they are. Throws Error for a position beyond the length.
+  void release_before(SequenceId sequence, std::int64_t position);
+
+  // --- Tokens ----------------------------------------------------------------------------------
+
+  /// Whether append(step) would find pages. Throws Error for what append refuses otherwise.
+  bool can_reserve(std::span<const NewTokens> step) const;
+  bool can_reserve(SequenceId sequence, std::int64_t count) const;
+  /// Takes the pages for `count` more tokens of each (ids are not used), evicting and copying as
+  /// needed, so that appending so many cannot fail. Throws Error if there are not enough.
+  void reserve(std::span<const NewTokens> step);
+  void reserve(SequenceId sequence, std::int64_t count);
+  /// Lengthens each sequence by its count. Throws Error, before anything changes: out of pages, a
+  /// stale handle, a sequence named twice, a negative count, another number of ids than count.
+  /// Allocates only when a sequence outgrows all earlier ones of its slot.
+  void append(std::span<const NewTokens> step);
+  void append(SequenceId sequence, std::int64_t count, std::span<const std::int64_t> ids = {});
+  /// Stores the rows of the last `count` tokens of each sequence, one behind the other in the order
+  /// of `step`. k: [sum of counts, kv_heads, head_dim], v: [.., v_head_dim], any strides, any
+  /// floating dtype (rounded to the cache's, nearest, ties to even). They must not overlap the
+  /// pages. A full page whose ids are known becomes findable when its rows are written in the last
+  /// layer, so write that one last. Allocates nothing where dtypes are equal.
+  /// Throws Error for shapes that do not fit, and for tokens in pages that others share (written
+  /// before a fork or found by prefix: there is nothing new to say).
+  void write(std::int64_t layer, std::span<const NewTokens> step, const ConstTensorView& k,
+             const ConstTensorView& v);
+  /// append and write for all layers: k [layers, sum of counts, kv_heads, head_dim], v alike.
+  void append(std::span<const NewTokens> step, const ConstTensorView& k, const ConstTensorView& v);
+  /// For engines that fill k_pages and v_pages by themselves: the last `count` tokens of each are
+  /// written in all layers. write() does it after the last one.
+  void mark_written(std::span<const NewTokens> step);
+
+  // --- For attention ---------------------------------------------------------------------------
+
+  SequenceView view(SequenceId sequence) const;
+  bool contains(SequenceId sequence) const noexcept;  // false when stale
+  /// Another number after every call that changed a page table or a length (write does not).
+  std::uint64_t version() const noexcept;
+  std::int64_t length(SequenceId sequence) const { return view(sequence).length; }
+  /// [n_pages, kv_heads, page_size, head_dim], row-major; v with v_head_dim. Slots that hold no
+  /// token hold anything.
+  ConstTensorView k_pages(std::int64_t layer) const;
+  ConstTensorView v_pages(std::int64_t layer) const;
+  TensorView k_pages(std::int64_t layer);
+  TensorView v_pages(std::int64_t layer);
+
+  KVCacheStats stats() const noexcept;  // O(1)
+
+  // --- Persistence -----------------------------------------------------------------------------
+
+  /// A sequence's tokens, ids and rows from `begin` on, with version, sizes and a checksum. Does
+  /// not depend on the page size. Rows are stored as they are, little endian.
+  std::vector<std::byte> save(SequenceId sequence) const;
+  /// A new sequence. Throws Error for anything that save did not write for the same layers, heads,
+  /// dims and dtype, and when there are not enough pages. The checksum finds accidents, not
+  /// forgery: pages with ids become findable under `salt`, so load only what you trust with it.
+  SequenceId load(std::span<const std::byte> bytes, std::uint64_t salt = 0);
+
+  /// For the library's own files.
+  struct State;
+  const State& state() const noexcept { return *state_; }
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace quire

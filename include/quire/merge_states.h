@@ -1,0 +1,30 @@
+// merge_states: attention over several sets of keys, put together from attention over each. A state
+// is an output and its lse; how keys were divided does not matter. Public; attention layer.
+#pragma once
+#include <span>
+
+#include "quire/export.h"
+#include "quire/tensor.h"
+
+namespace quire {
+
+/// What flex_attention and attend return for some keys.
+struct AttentionState {
+  ConstTensorView out;  // [..., dim], f32, f64, bf16 or f16, any strides
+  ConstTensorView lse;  // [...], f32 or f64, natural log, any strides
+};
+
+struct MergedState {
+  Tensor out, lse;
+};
+
+/// The state of all keys of all states: lse = log(sum of exp(lse)), out = the outs weighted by
+/// exp(lse - that). Shapes and dtypes must be equal; the result has them, row-major. Computed in
+/// f64, rounded once. The order of states changes the result by rounding only. A row with lse =
+/// -inf saw nothing: its out is not read, and merging it changes no bit of the other. A row without
+/// any live state gives 0 and -inf; a NaN lse gives NaN. Throws Error for no states, and for shapes
+/// and dtypes that do not fit. Safe from many threads.
+QUIRE_API MergedState merge_states(std::span<const AttentionState> states);
+QUIRE_API MergedState merge_states(const AttentionState& a, const AttentionState& b);
+
+}  // namespace quire

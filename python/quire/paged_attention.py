@@ -1,0 +1,94 @@
+"""PagedAttention over NumPy arrays: which page of a pool holds which page of a sequence, with torch's names.
+
+The tables are plain arrays and a list that users may read and write; what they say is worked out in _core at each call.
+quire.torch has the same class over tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from . import _core
+from ._core import BlockMask, MaskMod, ScoreMod
+
+
+def number(value: Any) -> int:
+    """An int, or the one element of an array or tensor of ints."""
+    item = getattr(value, "item", None)
+    return index(value if item is None else item())
+
+
+def reserve_pages(tables: _core.PageTables, empty_pages: list[int], batch_idx: int, seq_len: int) -> bool:
+    """Takes pages from the end of `empty_pages`, which is changed; whether any were needed. AssertionError if there are too
+    few."""
+    wanted = tables.pages_wanted(batch_idx, seq_len)
+    if wanted == 0:
+        return False
+    if wanted > len(empty_pages):
+        raise AssertionError(f"[reserve] {wanted} pages are wanted and {len(empty_pages)} are empty")
+    tables.add_pages(batch_idx, empty_pages[-wanted:])
+    del empty_pages[-wanted:]
+    return True
+
+
+class PagedAttention:
+    """Page tables for a [1, H, n_pages * page_size, D] cache of keys and one of values, which belong to the caller.
+
+    page_table: int64 [max_batch_size, n_pages], the page of each page of a sequence, -1 where there is none.
+    physical_to_logical: int64 [max_batch_size, n_pages], the other way round.
+    capacity: int64 [max_batch_size], tokens that the pages of a sequence have room for.
+    empty_pages: the list of pages that are free, taken from its end.
+
+    What is written into them counts. A call of flex_attention with a converted mask is recognised and reads the pages of its
+    sequences only.
+    """
+
+    def __init__(self, n_pages: int, page_size: int, max_batch_size: int, device: Any = "cpu"):
+        if str(device) != "cpu":
+            raise ValueError(f"[PagedAttention] there is no device but 'cpu'; got {device!r}")
+        if n_pages < 0 or max_batch_size < 0 or page_size < 1:
+            raise ValueError(
+                "[PagedAttention] n_pages and max_batch_size must be at least 0 and page_size at least 1; "
+                f"got {n_pages}, {max_batch_size} and {page_size}"
+            )
+        self.n_pages = n_pages
+        self.page_size = page_size
+        self.page_table = np.full((max_batch_size, n_pages), -1, np.int64)
+        self.capacity = np.zeros(max_batch_size, np.int64)
+        self.empty_pages = list(range(n_pages - 1, -1, -1))
+        self.physical_to_logical = np.full((max_batch_size, n_pages), -1, np.int64)
+
+    def _tables(self) -> _core.PageTables:
+        return _core.PageTables(self.page_table, self.capacity, self.physical_to_logical, self.page_size)
+
+    def reserve(self, batch_idx: Any, seq_len: Any) -> None:
+        """Makes room for seq_len tokens of a sequence, in whole pages. AssertionError if there are too few."""
+        reserve_pages(self._tables(), self.empty_pages, number(batch_idx), number(seq_len))
+
+    def erase(self, batch_idx: Any) -> None:
+        """Gives the pages of a sequence back."""
+        self.empty_pages += self._tables().remove_pages(number(batch_idx))
+
+    def assign(self, batch_idx: Any, input_pos: Any, k_val: Any, v_val: Any, k_cache: Any, v_cache: Any) -> None:
+        """Writes k_val [B, H, S, D] and v_val [B, H, S, Dv] into the caches, at positions input_pos [B, S] of the sequences
+        batch_idx [B]. An error, before anything is written, for a position that no page was reserved for."""
+        self._tables().assign(batch_idx, input_pos, k_val, v_val, k_cache, v_cache)
+
+    def convert_logical_block_mask(self, block_mask: BlockMask, batch_idx: Any = None, kv_len: Any = None) -> BlockMask:
+        """The mask over the pool: key blocks, which must be pages, where their pages are. batch_idx [B]: the sequence of each
+        batch entry, 0, 1, 2, ... if not given. kv_len [B]: keys from it on are hidden."""
+        rows = None if batch_idx is None else [index(one) for one in np.asarray(batch_idx).reshape(-1).tolist()]
+        rule = self.get_mask_mod(block_mask.mask_mod, kv_len)
+        return self._tables().convert(block_mask, rows, rule)
+
+    def get_mask_mod(self, mask_mod: MaskMod | Callable | str | None, kv_len: Any = None) -> MaskMod:
+        """A rule on a sequence's keys as one on those of the pool: hidden where a page is not of sequence b."""
+        return _core.physical_mask_mod(mask_mod, self.physical_to_logical, self.page_size, kv_len)
+
+    def get_score_mod(self, score_mod: ScoreMod | Callable | str | None, kv_len: Any = None) -> ScoreMod:
+        """The same for a score mod: -inf where a page is not of sequence b."""
+        return _core.physical_score_mod(score_mod, self.physical_to_logical, self.page_size, kv_len)

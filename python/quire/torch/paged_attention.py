@@ -1,0 +1,113 @@
+"""PagedAttention: torch's class with Quire's work behind it.
+
+The tables are torch's tensors, and the mods it converts are torch's own closures: flex_attention knows their formulas again,
+whoever made them. Inside torch.compile, and for tensors that are not plain ones on the CPU, torch's methods run. Layer:
+Python, above block_mask.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+from torch.nn.attention.experimental._paged_attention import PagedAttention as TorchPagedAttention
+from torch.nn.attention.flex_attention import BlockMask as TorchBlockMask
+from torch.nn.attention.flex_attention import noop_mask
+
+from quire import _core
+from quire.paged_attention import number, reserve_pages
+from quire.torch.block_mask import BlockMask, blocks_of
+from quire.torch.blocks import Blocks
+from quire.torch.threads import openmp_threads
+from quire.torch.views import view_of
+
+_is_compiling = torch.compiler.is_dynamo_compiling
+_modes = torch._C._len_torch_dispatch_stack
+_PLAIN = frozenset({Tensor, torch.nn.Parameter})
+
+
+def _are_ours(*tensors: Any) -> bool:
+    """Whether all have their memory here and nobody looks on."""
+    return not _modes() and all(type(tensor) in _PLAIN and tensor.is_cpu for tensor in tensors)
+
+
+class PagedAttention(TorchPagedAttention):
+    """Page tables for a [1, H, n_pages * page_size, D] cache of keys and one of values: page_table, capacity and
+    physical_to_logical, int64 tensors, and empty_pages, a list taken from its end. All may be written to."""
+
+    def __init__(self, n_pages: int, page_size: int, max_batch_size: int, device: Any = "cpu") -> None:
+        super().__init__(n_pages, page_size, max_batch_size, device)
+
+    def _tables(self) -> _core.PageTables:
+        return _core.PageTables(
+            view_of(self.page_table), view_of(self.capacity), view_of(self.physical_to_logical), self.page_size
+        )
+
+    def _is_ours(self) -> bool:
+        return _are_ours(self.page_table, self.capacity, self.physical_to_logical)
+
+    def _count_edit(self) -> None:
+        increment_version((self.page_table, self.capacity, self.physical_to_logical))
+
+    def reserve(self, batch_idx: Tensor, seq_len: Tensor) -> None:
+        """Makes room for seq_len tokens of a sequence, in whole pages. AssertionError if there are too few."""
+        if _is_compiling() or not self._is_ours():
+            return super().reserve(batch_idx, seq_len)
+        try:
+            if reserve_pages(self._tables(), self.empty_pages, number(batch_idx), number(seq_len)):
+                self._count_edit()
+        except ValueError as error:
+            raise RuntimeError(str(error)) from None
+
+    def erase(self, batch_idx: Tensor) -> None:
+        """Gives the pages of a sequence back."""
+        if _is_compiling() or not self._is_ours():
+            return super().erase(batch_idx)
+        self.empty_pages += self._tables().remove_pages(number(batch_idx))
+        self._count_edit()
+
+    def assign(
+        self,
+        batch_idx: Tensor,
+        input_pos: Tensor,
+        k_val: Tensor,
+        v_val: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+    ) -> None:
+        """Writes k_val [B, H, S, D] and v_val [B, H, S, Dv] into the caches, at positions input_pos [B, S] of the sequences
+        batch_idx [B]. An error, before anything is written, for a position that no page was reserved for."""
+        tensors = (batch_idx, input_pos, k_val, v_val, k_cache, v_cache)
+        if _is_compiling() or not (self._is_ours() and _are_ours(*tensors)):
+            return super().assign(*tensors)
+        if k_val.requires_grad or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
+            raise RuntimeError("[assign] values and caches must not require a gradient")
+        try:
+            self._tables().assign(*map(view_of, tensors), openmp_threads())
+        except (ValueError, TypeError) as error:
+            raise RuntimeError(str(error)) from None
+        increment_version((k_cache, v_cache))
+
+    def convert_logical_block_mask(
+        self, block_mask: TorchBlockMask, batch_idx: Tensor | None = None, kv_len: Tensor | None = None
+    ) -> TorchBlockMask:
+        """The mask over the pool: key blocks, which must be pages, where their pages are. batch_idx [B]: the sequence of each
+        batch entry, 0, 1, 2, ... if not given. kv_len [B]: keys from it on are hidden."""
+        if _is_compiling() or not self._is_ours():
+            return super().convert_logical_block_mask(block_mask, batch_idx, kv_len)
+        if block_mask.BLOCK_SIZE[1] != self.page_size:
+            raise RuntimeError(
+                "[convert_logical_block_mask] the mask's blocks of keys must be pages; "
+                f"got blocks of {block_mask.BLOCK_SIZE[1]} and pages of {self.page_size}"
+            )
+        rows = None if batch_idx is None else batch_idx.tolist()
+        try:
+            core = self._tables().convert(blocks_of(block_mask).core, rows)
+        except ValueError as error:
+            raise RuntimeError(str(error)) from None
+        lengths = (block_mask.seq_lengths[0], self.n_pages * self.page_size)
+        blocks = Blocks(core, lengths, block_mask.BLOCK_SIZE)
+        blocks.made_with(noop_mask, [])
+        return BlockMask._from_blocks(blocks, self.get_mask_mod(block_mask.mask_mod, kv_len))

@@ -1,0 +1,302 @@
+// The class KVCache and the handles of its sequences. Steps are lists beside one another: of
+// sequences, counts and ids. The GIL is kept, so that calls from Python take turns. Python layer.
+#include "quire/kv_cache.h"
+
+#include <fmt/format.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/operators.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/error.h"
+#include "register.h"
+#include "view.h"
+
+namespace quire::python {
+namespace {
+
+using Ids = std::vector<std::int64_t>;
+
+Ids ids_of(const char* where, nb::handle ids) {
+  const View view = view_of(ids);
+  // An empty list is an array of floats for NumPy.
+  if (view.tensor.rank() == 1 && view.tensor.dim(0) == 0) return {};
+  if (view.tensor.rank() != 1 || !is_integer(view.tensor.dtype())) {
+    throw Error(ErrorKind::type,
+                fmt::format("[{}] ids must be integers in one row; got {} of {}", where,
+                            dtype_name(view.tensor.dtype()), to_string(view.tensor.shape())));
+  }
+  Ids numbers(static_cast<std::size_t>(view.tensor.dim(0)));
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    numbers[i] = view.tensor.load_int({static_cast<std::int64_t>(i)});
+  return numbers;
+}
+
+// What append, write and the others take: a sequence, or a list of them with as many counts and
+// arrays of ids.
+struct Step {
+  std::vector<Ids> ids;
+  std::vector<NewTokens> tokens;
+
+  Step(const char* where, nb::handle sequences, nb::handle counts, nb::handle all_ids) {
+    if (nb::isinstance<SequenceId>(sequences)) {
+      if (!all_ids.is_none()) ids.push_back(ids_of(where, all_ids));
+      tokens.push_back({nb::cast<SequenceId>(sequences), count_of(counts, 0)});
+    } else {
+      read_list(where, sequences, counts, all_ids);
+    }
+    for (std::size_t i = 0; i < ids.size(); ++i) tokens[i].ids = ids[i];
+  }
+
+ private:
+  // None: as many as there are ids, or 1.
+  std::int64_t count_of(nb::handle counts, std::size_t i) const {
+    if (!counts.is_none()) return nb::cast<std::int64_t>(counts);
+    return i < ids.size() && !ids[i].empty() ? std::ssize(ids[i]) : 1;
+  }
+
+  void read_list(const char* where, nb::handle sequences, nb::handle counts, nb::handle all_ids) {
+    const auto list = nb::list(nb::borrow(sequences));
+    const auto check = [&](const char* name, std::size_t n) {
+      if (n == list.size()) return;
+      throw Error(ErrorKind::value, fmt::format("[{}] {} must be as many as sequences; got {} and "
+                                                "{}",
+                                                where, name, n, list.size()));
+    };
+    if (!all_ids.is_none()) {
+      for (const nb::handle one : nb::list(nb::borrow(all_ids)))
+        ids.push_back(one.is_none() ? Ids{} : ids_of(where, one));
+      check("ids", ids.size());
+    }
+    std::optional<nb::list> many;
+    if (!counts.is_none() && !PyLong_Check(counts.ptr())) {
+      many = nb::list(nb::borrow(counts));
+      check("counts", many->size());
+    }
+    for (std::size_t i = 0; i < list.size(); ++i)
+      tokens.push_back({nb::cast<SequenceId>(list[i]),
+                        many ? nb::cast<std::int64_t>((*many)[i]) : count_of(counts, i)});
+  }
+};
+
+std::string repr(const SequenceId& id) {
+  return fmt::format("quire.SequenceId(slot={}, generation={})", id.slot, id.generation);
+}
+
+std::string repr(const KVCache& cache) {
+  const KVCacheOptions& o = cache.options();
+  const KVCacheStats stats = cache.stats();
+  return fmt::format(
+      "quire.KVCache({} layers, {} heads of {}, {}, {} sequences, {} of {} pages of {} tokens "
+      "used)",
+      o.layers, o.kv_heads, o.head_dim, dtype_name(o.dtype), stats.sequences, stats.used_pages,
+      o.n_pages, o.page_size);
+}
+
+DType dtype_of_name(nb::handle dtype) {
+  if (nb::isinstance<nb::str>(dtype)) return parse_dtype(nb::cast<std::string>(dtype));
+  // NumPy's dtypes and types; ml_dtypes.bfloat16 is a type.
+  const nb::object numpy = nb::module_::import_("numpy");
+  return parse_dtype(nb::cast<std::string>(numpy.attr("dtype")(dtype).attr("name")));
+}
+
+void init(KVCache* self, std::int64_t layers, std::int64_t kv_heads, std::int64_t head_dim,
+          std::optional<std::int64_t> v_head_dim, nb::handle dtype, std::int64_t page_size,
+          std::optional<std::int64_t> n_pages) {
+  if (!n_pages.has_value()) throw Error(ErrorKind::value, "[KVCache] n_pages must be given");
+  KVCacheOptions options{.layers = layers,
+                         .kv_heads = kv_heads,
+                         .head_dim = head_dim,
+                         .v_head_dim = v_head_dim.value_or(head_dim),
+                         .dtype = dtype_of_name(dtype),
+                         .page_size = page_size,
+                         .n_pages = *n_pages};
+  if (options.v_head_dim == 0) options.v_head_dim = -1;  // 0 is "as head_dim" in C++ only
+  new (self) KVCache(options);
+}
+
+SequenceId fork(KVCache& cache, SequenceId sequence, std::optional<std::int64_t> position) {
+  return position.has_value() ? cache.fork(sequence, *position) : cache.fork(sequence);
+}
+
+void append(KVCache& cache, nb::handle sequences, nb::handle counts, nb::handle ids, nb::handle k,
+            nb::handle v) {
+  const Step step("KVCache::append", sequences, counts, ids);
+  if (k.is_none() != v.is_none())
+    throw Error(ErrorKind::value, "[KVCache::append] k and v are given together or not at all");
+  if (k.is_none()) {
+    cache.append(step.tokens);
+  } else {
+    cache.append(step.tokens, view_of(k).tensor, view_of(v).tensor);
+  }
+}
+
+void write(KVCache& cache, std::int64_t layer, nb::handle sequences, nb::handle counts,
+           nb::handle k, nb::handle v) {
+  const Step step("KVCache::write", sequences, counts, nb::none());
+  cache.write(layer, step.tokens, view_of(k).tensor, view_of(v).tensor);
+}
+
+// The page numbers of a sequence, a copy.
+Array pages(const KVCache& cache, SequenceId sequence) {
+  const SequenceView view = cache.view(sequence);
+  return to_numpy(Tensor::from(view.pages, {std::ssize(view.pages)}));
+}
+
+// A view of the pages that keeps the cache alive.
+template <TensorView (KVCache::*kPages)(std::int64_t)>
+Array pages_of_layer(nb::object self, std::int64_t layer) {
+  const TensorView view = (nb::cast<KVCache&>(self).*kPages)(layer);
+  return to_numpy(View{view, std::move(self)});
+}
+
+nb::bytes save(const KVCache& cache, SequenceId sequence) {
+  const std::vector<std::byte> bytes = cache.save(sequence);
+  return nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+SequenceId load(KVCache& cache, const nb::bytes& bytes, std::uint64_t salt) {
+  return cache.load({static_cast<const std::byte*>(bytes.data()), bytes.size()}, salt);
+}
+
+void register_stats(nb::module_& module) {
+  nb::class_<KVCacheStats>(module, "KVCacheStats", "What a KVCache holds now.")
+      .def_ro("sequences", &KVCacheStats::sequences)
+      .def_ro("live_tokens", &KVCacheStats::live_tokens, "of all sequences, shared ones for each")
+      .def_ro("stored_tokens", &KVCacheStats::stored_tokens, "filled slots of used pages")
+      .def_ro("pages", &KVCacheStats::pages)
+      .def_ro("used_pages", &KVCacheStats::used_pages)
+      .def_ro("shared_pages", &KVCacheStats::shared_pages)
+      .def_ro("cached_pages", &KVCacheStats::cached_pages, "held by none, found by prefix")
+      .def_ro("free_pages", &KVCacheStats::free_pages)
+      .def_ro("evictions", &KVCacheStats::evictions)
+      .def_ro("copied_pages", &KVCacheStats::copied_pages, "by copy on write")
+      .def_ro("waste", &KVCacheStats::waste, "share of slots of used pages without a token");
+}
+
+void define_sequences(nb::class_<KVCache>& type) {
+  type.def("create", &KVCache::create, nb::arg("salt") = 0,
+           "An empty sequence. Sequences of different salts never share a page by prefix.")
+      .def(
+          "create_with_prefix",
+          [](KVCache& cache, nb::handle ids, std::uint64_t salt) {
+            const CreatedSequence made =
+                cache.create_with_prefix(ids_of("KVCache::create_with_prefix", ids), salt);
+            return std::pair(made.sequence, made.found);
+          },
+          nb::arg("ids"), nb::arg("salt") = 0,
+          "A sequence that begins with the longest chain of full pages found with these ids and "
+          "this salt, and the number of tokens found.")
+      .def(
+          "cached_prefix",
+          [](const KVCache& cache, nb::handle ids, std::uint64_t salt) {
+            return cache.cached_prefix(ids_of("KVCache::cached_prefix", ids), salt);
+          },
+          nb::arg("ids"), nb::arg("salt") = 0, "How many tokens create_with_prefix would find.")
+      .def(
+          "fork", &fork, nb::arg("sequence"), nb::arg("position") = nb::none(),
+          "A second sequence with the first `position` tokens (all of them if None), pages shared; "
+          "copy on write.")
+      .def("release", &KVCache::release, nb::arg("sequence"),
+           "Gives its pages back; full ones with known ids stay findable until they are needed.")
+      .def("truncate", &KVCache::truncate, nb::arg("sequence"), nb::arg("length"),
+           "Drops tokens from `length` on, and reserved pages.")
+      .def("release_before", &KVCache::release_before, nb::arg("sequence"), nb::arg("position"),
+           "Gives back pages that lie before `position` as a whole (a sliding window).")
+      .def("__contains__", &KVCache::contains, nb::arg("sequence"))
+      .def("length", &KVCache::length, nb::arg("sequence"))
+      .def(
+          "begin",
+          [](const KVCache& cache, SequenceId sequence) { return cache.view(sequence).begin; },
+          nb::arg("sequence"), "The first position whose keys are there.")
+      .def("pages", &pages, nb::arg("sequence"),
+           "Its page numbers, int32; -1 where release_before gave pages back. A copy.")
+      .def("save", &save, nb::arg("sequence"), "Tokens, ids and rows, with a checksum.")
+      .def("load", &load, nb::arg("bytes"), nb::arg("salt") = 0,
+           "A new sequence from what save() wrote for the same layers, heads, dims and dtype.");
+}
+
+void define_tokens(nb::class_<KVCache>& type) {
+  type.def(
+          "can_reserve",
+          [](const KVCache& cache, nb::handle sequences, nb::handle counts) {
+            return cache.can_reserve(
+                Step("KVCache::can_reserve", sequences, counts, nb::none()).tokens);
+          },
+          nb::arg("sequences"), nb::arg("counts") = 1, "Whether append would find pages.")
+      .def(
+          "reserve",
+          [](KVCache& cache, nb::handle sequences, nb::handle counts) {
+            cache.reserve(Step("KVCache::reserve", sequences, counts, nb::none()).tokens);
+          },
+          nb::arg("sequences"), nb::arg("counts") = 1,
+          "Takes the pages for so many more tokens; RuntimeError if there are not enough.")
+      .def("append", &append, nb::arg("sequences"), nb::arg("counts") = nb::none(),
+           nb::arg("ids") = nb::none(), nb::arg("k") = nb::none(), nb::arg("v") = nb::none(),
+           "Lengthens a sequence, or each of a list, by its count (a number or a list; None: as "
+           "many as ids, else 1). ids: integers (a list of arrays for a list). With k [layers, "
+           "tokens, kv_heads, head_dim] and v the rows are written as well. All or nothing; "
+           "RuntimeError when out of pages.")
+      .def("write", &write, nb::arg("layer"), nb::arg("sequences"), nb::arg("counts"), nb::arg("k"),
+           nb::arg("v"),
+           "Stores the rows of the last tokens of each sequence: k [tokens, kv_heads, head_dim], v "
+           "alike, sequences one behind the other. The last layer last.")
+      .def(
+          "mark_written",
+          [](KVCache& cache, nb::handle sequences, nb::handle counts) {
+            cache.mark_written(Step("KVCache::mark_written", sequences, counts, nb::none()).tokens);
+          },
+          nb::arg("sequences"), nb::arg("counts") = 1,
+          "The last tokens were written through k_pages and v_pages, in all layers.")
+      .def("k_pages", &pages_of_layer<&KVCache::k_pages>, nb::arg("layer"),
+           "[n_pages, kv_heads, page_size, head_dim], the cache's own memory.")
+      .def("v_pages", &pages_of_layer<&KVCache::v_pages>, nb::arg("layer"),
+           "[n_pages, kv_heads, page_size, v_head_dim], the cache's own memory.")
+      .def("stats", &KVCache::stats)
+      .def_prop_ro("version", &KVCache::version,
+                   "Another number after every call that changed a page table or a length.")
+      .def("__repr__", [](const KVCache& cache) { return repr(cache); });
+}
+
+template <std::int64_t KVCacheOptions::*kSize>
+std::int64_t size_of(const KVCache& cache) {
+  return cache.options().*kSize;
+}
+
+}  // namespace
+
+void register_kv_cache(nb::module_& module) {
+  nb::class_<SequenceId>(module, "SequenceId", "A handle of a sequence of a KVCache.")
+      .def(nb::self == nb::self)  // NOLINT(misc-redundant-expression)
+      .def("__hash__",
+           [](const SequenceId& id) {
+             return (static_cast<std::uint64_t>(id.generation) << 32 | id.slot) >> 1;
+           })
+      .def("__repr__", [](const SequenceId& id) { return repr(id); });
+  register_stats(module);
+  nb::class_<KVCache> type(
+      module, "KVCache",
+      "Keys and values of many sequences in pages of one pool. Every call is all or nothing.");
+  type.def("__init__", &init, nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"),
+           nb::arg("v_head_dim") = nb::none(), nb::arg("dtype") = "float32",
+           nb::arg("page_size") = 16, nb::arg("n_pages") = nb::none());
+  type.def_prop_ro("layers", &size_of<&KVCacheOptions::layers>)
+      .def_prop_ro("kv_heads", &size_of<&KVCacheOptions::kv_heads>)
+      .def_prop_ro("head_dim", &size_of<&KVCacheOptions::head_dim>)
+      .def_prop_ro("v_head_dim", &size_of<&KVCacheOptions::v_head_dim>)
+      .def_prop_ro("page_size", &size_of<&KVCacheOptions::page_size>)
+      .def_prop_ro("n_pages", &size_of<&KVCacheOptions::n_pages>)
+      .def_prop_ro("dtype", [](const KVCache& cache) { return dtype_name(cache.options().dtype); });
+  define_sequences(type);
+  define_tokens(type);
+}
+
+}  // namespace quire::python

@@ -1,0 +1,109 @@
+// attend, and its plan. Attention layer.
+#include "quire/attend.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "attention/attend_request.h"
+#include "plan/forward_plan.h"
+#include "quire/error.h"
+
+namespace quire {
+namespace {
+
+[[noreturn]] void fail(ErrorKind kind, const std::string& text) {
+  throw Error(kind, "[attend] " + text);
+}
+
+void check_view(const char* name, const ConstTensorView& view, const Shape& shape, DType dtype) {
+  if (view.shape() != shape) {
+    fail(ErrorKind::value, fmt::format("{} must have shape {}; got {}", name, to_string(shape),
+                                       to_string(view.shape())));
+  }
+  if (view.dtype() != dtype) {
+    fail(ErrorKind::type,
+         fmt::format("{} must be {}; got {}", name, dtype_name(dtype), dtype_name(view.dtype())));
+  }
+}
+
+}  // namespace
+
+struct AttendPlan::State {
+  State(const KVCache& cache, std::span<const NewTokens> step, const AttendQueries& queries,
+        const AttendOptions& options)
+      : plan(attention::attend_request(cache, step, queries, options)),
+        cache(&cache.state()),
+        version(cache.version()),
+        queries(queries) {
+    for (const NewTokens& of : step) tokens += of.count;
+  }
+
+  plan::ForwardPlan plan;
+  const KVCache::State* cache;
+  std::uint64_t version;
+  AttendQueries queries;
+  std::int64_t tokens = 0;
+};
+
+AttendPlan::AttendPlan(const KVCache& cache, std::span<const NewTokens> step,
+                       const AttendQueries& queries, const AttendOptions& options)
+    : state_(std::make_unique<State>(cache, step, queries, options)) {}
+AttendPlan::AttendPlan(AttendPlan&&) noexcept = default;
+AttendPlan& AttendPlan::operator=(AttendPlan&&) noexcept = default;
+AttendPlan::~AttendPlan() = default;
+
+std::int64_t AttendPlan::tokens() const { return state_->tokens; }
+DType AttendPlan::compute_type() const { return state_->plan.compute_type(); }
+std::size_t AttendPlan::scratch_bytes() const { return state_->plan.scratch_bytes(); }
+
+void AttendPlan::run(const KVCache& cache, std::int64_t layer, const ConstTensorView& q,
+                     const Outputs& outputs) {
+  const KVCacheOptions& sizes = cache.options();
+  if (&cache.state() != state_->cache || cache.version() != state_->version)
+    fail(ErrorKind::value, "the cache is another, or has changed since the plan was made");
+  const auto& [heads, dtype] = state_->queries;
+  check_view("q", q, {tokens(), heads, sizes.head_dim}, dtype);
+  check_view("out", outputs.out, {tokens(), heads, sizes.v_head_dim}, dtype);
+  const auto four_axes = [](const auto& view) { return view.transpose(0, 1).unsqueeze(0); };
+  plan::ForwardTensors tensors{.q = four_axes(q),
+                               .k = cache.k_pages(layer),
+                               .v = cache.v_pages(layer),
+                               .out = four_axes(outputs.out),
+                               .stats_by_row = true};
+  const auto stat = [&](const char* name, const std::optional<TensorView>& view) -> void* {
+    if (!view.has_value()) return nullptr;
+    check_view(name, *view, {tokens(), state_->queries.q_heads}, compute_type());
+    if (!view->is_contiguous()) fail(ErrorKind::value, fmt::format("{} must be row-major", name));
+    return view->data();
+  };
+  tensors.lse = stat("lse", outputs.lse);
+  tensors.max_scores = stat("max_scores", outputs.max_scores);
+  state_->plan.run(tensors);
+}
+
+Tensor attend(const KVCache& cache, std::int64_t layer, std::span<const NewTokens> step,
+              const ConstTensorView& q, const AttendOptions& options) {
+  if ((options.return_aux.lse || options.return_aux.max_scores) && options.aux == nullptr)
+    fail(ErrorKind::value, "return_aux asks for outputs, and aux, where to put them, is null");
+  if (q.rank() != 3) {
+    fail(ErrorKind::value,
+         fmt::format("q must be [tokens, q_heads, head_dim]; got {}", to_string(q.shape())));
+  }
+  AttendPlan plan(cache, step, {.q_heads = q.dim(1), .dtype = q.dtype()}, options);
+  const Shape rows{q.dim(0), q.dim(1)};
+  Tensor out = Tensor::empty({q.dim(0), q.dim(1), cache.options().v_head_dim}, q.dtype());
+  AuxOutput aux;
+  AttendPlan::Outputs outputs{.out = out.view()};
+  if (options.return_aux.lse)
+    outputs.lse = aux.lse.emplace(Tensor::empty(rows, plan.compute_type())).view();
+  if (options.return_aux.max_scores)
+    outputs.max_scores = aux.max_scores.emplace(Tensor::empty(rows, plan.compute_type())).view();
+  plan.run(cache, layer, q, outputs);
+  if (options.aux != nullptr) *options.aux = std::move(aux);
+  return out;
+}
+
+}  // namespace quire

@@ -1,0 +1,90 @@
+// flex_attention over paged keys, and its plan. Attention layer.
+#include <fmt/format.h>
+
+#include <memory>
+#include <utility>
+
+#include "attention/paged_request.h"
+#include "attention/validate.h"
+#include "plan/forward_plan.h"
+#include "quire/error.h"
+#include "quire/paged.h"
+
+namespace quire {
+
+ConstTensorView pages_of(const ConstTensorView& cache, std::int64_t page_size) {
+  const bool fits =
+      cache.rank() == 4 && cache.dim(0) == 1 && page_size >= 1 && cache.dim(2) % page_size == 0;
+  if (!fits) {
+    throw Error(ErrorKind::value,
+                fmt::format("[pages_of] a cache must be [1, heads, pages * page_size, dim]; got {} "
+                            "and a page size of {}",
+                            to_string(cache.shape()), page_size));
+  }
+  const Shape& strides = cache.strides();
+  return {cache.data(),
+          cache.dtype(),
+          {cache.dim(2) / page_size, cache.dim(1), page_size, cache.dim(3)},
+          {strides[2] * page_size, strides[1], strides[2], strides[3]}};
+}
+
+struct PagedKeysPlan::State {
+  State(const ConstTensorView& q, const PagedKeys& keys, const PagedKeysOptions& options)
+      : plan(attention::paged_request(q, keys, options)),
+        // Pages as a batch: all sizes and dtypes of the tensors.
+        shape(AttentionShape::of(q, keys.k, keys.v)) {}
+
+  plan::ForwardPlan plan;
+  AttentionShape shape;
+};
+
+PagedKeysPlan::PagedKeysPlan(const ConstTensorView& q, const PagedKeys& keys,
+                             const PagedKeysOptions& options)
+    : state_(std::make_unique<State>(q, keys, options)) {}
+PagedKeysPlan::PagedKeysPlan(PagedKeysPlan&&) noexcept = default;
+PagedKeysPlan& PagedKeysPlan::operator=(PagedKeysPlan&&) noexcept = default;
+PagedKeysPlan::~PagedKeysPlan() = default;
+
+DType PagedKeysPlan::compute_type() const { return state_->plan.compute_type(); }
+std::size_t PagedKeysPlan::scratch_bytes() const { return state_->plan.scratch_bytes(); }
+
+void PagedKeysPlan::run(const ConstTensorView& q, const ConstTensorView& k,
+                        const ConstTensorView& v, const AttentionPlan::Outputs& outputs) {
+  const AttentionShape& shape = state_->shape;
+  attention::validate_run(shape, AttentionShape::of(q, k, v));
+  attention::validate_output("out", outputs.out, attention::output_shape(shape), shape.q_dtype);
+  plan::ForwardTensors tensors{.q = q, .k = k, .v = v, .out = outputs.out};
+  const Shape rows{shape.batch, shape.q_heads, shape.q_len};
+  const auto stat = [&](const char* name, const std::optional<TensorView>& view) -> void* {
+    if (!view.has_value()) return nullptr;
+    attention::validate_output(name, *view, rows, compute_type());
+    attention::validate_row_major(name, *view);
+    return view->data();
+  };
+  tensors.lse = stat("lse", outputs.lse);
+  tensors.max_scores = stat("max_scores", outputs.max_scores);
+  state_->plan.run(tensors);
+}
+
+Tensor flex_attention(const ConstTensorView& q, const PagedKeys& keys,
+                      const PagedKeysOptions& options) {
+  if ((options.return_aux.lse || options.return_aux.max_scores) && options.aux == nullptr) {
+    throw Error(ErrorKind::value,
+                "[flex_attention] return_aux asks for outputs, and aux, where to put them, is "
+                "null");
+  }
+  PagedKeysPlan plan(q, keys, options);
+  Tensor out = Tensor::empty({q.dim(0), q.dim(1), q.dim(2), keys.v.dim(3)}, q.dtype());
+  AuxOutput aux;
+  AttentionPlan::Outputs outputs{.out = out.view()};
+  const Shape rows{q.dim(0), q.dim(1), q.dim(2)};
+  if (options.return_aux.lse)
+    outputs.lse = aux.lse.emplace(Tensor::empty(rows, plan.compute_type())).view();
+  if (options.return_aux.max_scores)
+    outputs.max_scores = aux.max_scores.emplace(Tensor::empty(rows, plan.compute_type())).view();
+  plan.run(q, keys.k, keys.v, outputs);
+  if (options.aux != nullptr) *options.aux = std::move(aux);
+  return out;
+}
+
+}  // namespace quire

@@ -1,0 +1,181 @@
+// KVCache: room for new tokens. Everything that can fail (handles, counts, pages, memory of page
+// tables) is settled before the first change; what follows is noexcept. Cache layer.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "cache/kv_cache_state.h"
+#include "quire/error.h"
+
+namespace quire {
+
+using cache::Sequence;
+
+namespace {
+
+void check_tokens(const char* where, const NewTokens& tokens) {
+  if (tokens.count < 0) {
+    throw Error(ErrorKind::value,
+                fmt::format("[{}] count must not be negative; got {}", where, tokens.count));
+  }
+  if (!tokens.ids.empty() && static_cast<std::int64_t>(tokens.ids.size()) != tokens.count) {
+    throw Error(ErrorKind::value, fmt::format("[{}] ids must be as many as count, or none; got {} "
+                                              "and {}",
+                                              where, tokens.ids.size(), tokens.count));
+  }
+}
+
+[[noreturn]] void throw_twice(const char* where) {
+  throw Error(ErrorKind::value,
+              fmt::format("[{}] a sequence must not appear twice in a step", where));
+}
+
+}  // namespace
+
+void KVCache::State::check_step(const char* where, std::span<const NewTokens> step) {
+  ++last_mark;
+  for (const NewTokens& tokens : step) {
+    Sequence& sequence = get(where, tokens.sequence);
+    check_tokens(where, tokens);
+    if (sequence.mark == last_mark) throw_twice(where);
+    sequence.mark = last_mark;
+  }
+}
+
+// Where k sequences of a step share the page that their tokens begin in, and r hold it, min(k, r -
+// 1) of them need a copy: the last one left has it for itself.
+std::int64_t KVCache::State::pages_needed(const char* where,
+                                          std::span<const NewTokens> step) const {
+  const std::int64_t slots = options.n_pages * options.page_size;
+  std::int64_t needed = 0;
+  std::vector<std::int32_t> shared;
+  for (const NewTokens& tokens : step) {
+    const Sequence& sequence = get(where, tokens.sequence);
+    if (tokens.count == 0) continue;
+    // Counts beyond the whole pool would overflow below; they do not fit either.
+    const std::int64_t count = std::min(tokens.count, slots + options.page_size);
+    const std::int64_t wanted = pages_for(sequence.length + count);
+    needed += std::max<std::int64_t>(wanted - std::ssize(sequence.pages), 0);
+    if (sequence.length % options.page_size == 0) continue;
+    const std::int32_t page =
+        sequence.pages[static_cast<std::size_t>(sequence.length / options.page_size)];
+    if (pool[page].refs > 1) shared.push_back(page);
+  }
+  std::ranges::sort(shared);
+  for (std::size_t i = 0; i < shared.size();) {
+    std::size_t end = i;
+    while (end < shared.size() && shared[end] == shared[i]) ++end;
+    needed += std::min<std::int64_t>(static_cast<std::int64_t>(end - i), pool[shared[i]].refs - 1);
+    i = end;
+  }
+  return needed;
+}
+
+void KVCache::State::prepare_pages(const char* where, std::span<const NewTokens> step) {
+  const std::int64_t needed = pages_needed(where, step);
+  if (needed > pool.available()) {
+    throw Error(ErrorKind::runtime,
+                fmt::format("[{}] out of pages: {} needed, {} free and {} cached", where, needed,
+                            pool.free(), pool.cached()));
+  }
+  for (const NewTokens& tokens : step) {
+    std::vector<std::int32_t>& pages = sequences[tokens.sequence.slot].pages;
+    const auto wanted =
+        static_cast<std::size_t>(pages_for(sequences[tokens.sequence.slot].length + tokens.count));
+    if (wanted > pages.capacity()) pages.reserve(std::max(wanted, 2 * pages.capacity()));
+  }
+}
+
+void KVCache::State::own_page(Sequence& sequence, std::int64_t position) noexcept {
+  const std::int64_t rows = position % options.page_size;
+  std::int32_t& page = sequence.pages[static_cast<std::size_t>(position / options.page_size)];
+  if (pool[page].refs > 1) {
+    const std::int32_t copy = pool.take();
+    copy_page(page, copy, rows);
+    pool.drop(page);
+    pool.set_fill(copy, rows);
+    page = copy;
+  } else if (pool[page].serial != 0) {
+    pool.forget(page);
+    pool.set_fill(page, rows);
+  }
+}
+
+void KVCache::State::take_pages(Sequence& sequence, std::int64_t count) noexcept {
+  if (count == 0) return;
+  if (sequence.length % options.page_size != 0) own_page(sequence, sequence.length);
+  const std::int64_t wanted = pages_for(sequence.length + count);
+  while (std::ssize(sequence.pages) < wanted) sequence.pages.push_back(pool.take());
+}
+
+// A token's id is kept in its page. Ids after tokens without are of no use: no prefix can be told.
+void KVCache::State::lengthen(Sequence& sequence, const NewTokens& tokens) noexcept {
+  const bool known = !tokens.ids.empty() && sequence.known == sequence.length;
+  const std::int64_t page_size = options.page_size, end = sequence.length + tokens.count;
+  for (std::int64_t at = sequence.length; at < end;) {
+    const std::int32_t page = sequence.pages[static_cast<std::size_t>(at / page_size)];
+    const std::int64_t slot = at % page_size, n = std::min(page_size - slot, end - at);
+    if (known) {
+      const auto ids = tokens.ids.subspan(static_cast<std::size_t>(at - sequence.length),
+                                          static_cast<std::size_t>(n));
+      std::ranges::copy(ids, pool.ids(page).begin() + slot);
+    }
+    pool.set_fill(page, slot + n);
+    at += n;
+  }
+  live_tokens += tokens.count;
+  if (known) sequence.known = end;
+  sequence.length = end;
+}
+
+bool KVCache::can_reserve(std::span<const NewTokens> step) const {
+  constexpr const char* kWhere = "KVCache::can_reserve";
+  // Readers may not leave marks in sequences, so here slots are sorted.
+  std::vector<std::uint32_t> slots;
+  slots.reserve(step.size());
+  for (const NewTokens& tokens : step) {
+    state_->get(kWhere, tokens.sequence);
+    check_tokens(kWhere, tokens);
+    slots.push_back(tokens.sequence.slot);
+  }
+  std::ranges::sort(slots);
+  if (std::ranges::adjacent_find(slots) != slots.end()) throw_twice(kWhere);
+  return state_->pages_needed(kWhere, step) <= state_->pool.available();
+}
+
+bool KVCache::can_reserve(SequenceId sequence, std::int64_t count) const {
+  const NewTokens one{sequence, count};
+  return can_reserve(std::span(&one, 1));
+}
+
+void KVCache::reserve(std::span<const NewTokens> step) {
+  state_->check_step("KVCache::reserve", step);
+  state_->prepare_pages("KVCache::reserve", step);
+  for (const NewTokens& tokens : step)
+    state_->take_pages(state_->sequences[tokens.sequence.slot], tokens.count);
+  ++state_->version;
+}
+
+void KVCache::reserve(SequenceId sequence, std::int64_t count) {
+  const NewTokens one{sequence, count};
+  reserve(std::span(&one, 1));
+}
+
+void KVCache::append(std::span<const NewTokens> step) {
+  state_->check_step("KVCache::append", step);
+  state_->prepare_pages("KVCache::append", step);
+  for (const NewTokens& tokens : step) {
+    Sequence& sequence = state_->sequences[tokens.sequence.slot];
+    state_->take_pages(sequence, tokens.count);
+    state_->lengthen(sequence, tokens);
+  }
+  ++state_->version;
+}
+
+void KVCache::append(SequenceId sequence, std::int64_t count, std::span<const std::int64_t> ids) {
+  const NewTokens one{sequence, count, ids};
+  append(std::span(&one, 1));
+}
+
+}  // namespace quire

@@ -1,0 +1,105 @@
+// PagePool: a stack of free pages and a list of cached ones, linked through the pages. Cache layer.
+#include "cache/page_pool.h"
+
+#include <cassert>
+
+namespace quire::cache {
+
+PagePool::PagePool(std::int64_t n_pages, std::int64_t page_size, PageHash hash)
+    : pages_(static_cast<std::size_t>(n_pages)), index_(n_pages, page_size, hash), free_(n_pages) {}
+
+std::int32_t PagePool::take() noexcept {
+  assert(available() > 0);
+  std::int32_t page = first_free_;
+  if (page != kNoPage) {
+    first_free_ = at(page).next;
+    --free_;
+  } else if (free_ > 0) {
+    page = fresh_++;
+    --free_;
+  } else {
+    page = oldest_;
+    unlink(page);
+    index_.erase(pages_, page);
+    ++evictions_;
+  }
+  Page& one = at(page);
+  one.refs = 1;
+  one.fill = 0;
+  one.next = kNoPage;
+  return page;
+}
+
+void PagePool::unlink(std::int32_t page) noexcept {
+  Page& one = at(page);
+  (one.previous == kNoPage ? oldest_ : at(one.previous).next) = one.next;
+  (one.next == kNoPage ? newest_ : at(one.next).previous) = one.previous;
+  one.previous = one.next = kNoPage;
+  --cached_;
+}
+
+void PagePool::hold(std::int32_t page) noexcept {
+  Page& one = at(page);
+  if (one.refs == 0) {
+    unlink(page);
+    filled_ += one.fill;
+  } else if (one.refs == 1) {
+    ++shared_;
+  }
+  ++one.refs;
+}
+
+void PagePool::drop(std::int32_t page) noexcept {
+  Page& one = at(page);
+  assert(one.refs > 0);
+  --one.refs;
+  if (one.refs == 1) --shared_;
+  if (one.refs > 0) return;
+  filled_ -= one.fill;
+  if (one.serial == 0) {
+    one.fill = 0;
+    one.next = first_free_;
+    first_free_ = page;
+    ++free_;
+    return;
+  }
+  one.previous = newest_;
+  one.next = kNoPage;
+  (newest_ == kNoPage ? oldest_ : at(newest_).next) = page;
+  newest_ = page;
+  ++cached_;
+}
+
+void PagePool::set_fill(std::int32_t page, std::int64_t fill) noexcept {
+  Page& one = at(page);
+  filled_ += fill - one.fill;
+  one.fill = static_cast<std::int32_t>(fill);
+}
+
+std::int32_t PagePool::find_next(PrefixChain& chain, std::uint64_t salt,
+                                 std::span<const std::int64_t> page_ids) const noexcept {
+  const std::uint64_t hash = index_.hash(chain, page_ids);
+  const std::int32_t page = index_.find(pages_, chain, salt, hash, page_ids);
+  if (page != kNoPage) chain = {hash, (*this)[page].serial};
+  return page;
+}
+
+void PagePool::chain(std::int32_t page, PrefixChain& chain, std::uint64_t salt) noexcept {
+  const std::span<const std::int64_t> page_ids = index_.ids(page);
+  const std::uint64_t hash = index_.hash(chain, page_ids);
+  const std::int32_t found = index_.find(pages_, chain, salt, hash, page_ids);
+  Page& one = at(page);
+  if (found == kNoPage && one.serial == 0) {
+    index_.insert(pages_, page, chain, salt, hash);
+  } else if (found != kNoPage && one.serial == 0) {
+    one.chain_hash = hash;
+    one.chain_serial = (*this)[found].serial;
+  }
+  chain = {hash, one.chain_serial};
+}
+
+void PagePool::forget(std::int32_t page) noexcept {
+  if (at(page).serial != 0) index_.erase(pages_, page);
+}
+
+}  // namespace quire::cache

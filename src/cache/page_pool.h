@@ -1,0 +1,63 @@
+// PagePool: which pages are free, held (by how many) or cached for their prefix, and which cached
+// one goes first. Every operation is O(1) and none allocates. Knows nothing of sequences or rows.
+// Cache layer.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cache/page.h"
+#include "cache/prefix_index.h"
+
+namespace quire::cache {
+
+class PagePool {
+ public:
+  PagePool(std::int64_t n_pages, std::int64_t page_size, PageHash hash);
+
+  const Page& operator[](std::int32_t page) const noexcept {
+    return pages_[static_cast<std::size_t>(page)];
+  }
+  std::span<const Page> pages() const noexcept { return pages_; }
+  const PrefixIndex& index() const noexcept { return index_; }
+  std::span<std::int64_t> ids(std::int32_t page) noexcept { return index_.ids(page); }
+
+  std::int64_t free() const noexcept { return free_; }
+  std::int64_t cached() const noexcept { return cached_; }
+  std::int64_t available() const noexcept { return free_ + cached_; }
+  std::int64_t shared() const noexcept { return shared_; }
+  std::int64_t filled() const noexcept { return filled_; }  // slots of held pages
+  std::int64_t evictions() const noexcept { return evictions_; }
+  std::int32_t oldest_cached() const noexcept { return oldest_; }
+
+  // A page for one holder: a free one, else the least recently used cached one. available() > 0.
+  std::int32_t take() noexcept;
+  // One holder more, of a held or a cached page.
+  void hold(std::int32_t page) noexcept;
+  // One less; without any, a findable page is cached as the most recently used, others are free.
+  void drop(std::int32_t page) noexcept;
+  // Of a held page: so many slots hold tokens.
+  void set_fill(std::int32_t page, std::int64_t fill) noexcept;
+
+  // The next page of a prefix, or kNoPage; `chain` moves on to it.
+  std::int32_t find_next(PrefixChain& chain, std::uint64_t salt,
+                         std::span<const std::int64_t> page_ids) const noexcept;
+  // A held full page with its ids set comes next in a prefix: it can be found from now on, unless
+  // another with the same ids can already. `chain` moves on.
+  void chain(std::int32_t page, PrefixChain& chain, std::uint64_t salt) noexcept;
+  // Of a held page: it cannot be found any more, because its contents will change.
+  void forget(std::int32_t page) noexcept;
+
+ private:
+  Page& at(std::int32_t page) noexcept { return pages_[static_cast<std::size_t>(page)]; }
+  void unlink(std::int32_t page) noexcept;
+
+  std::vector<Page> pages_;
+  PrefixIndex index_;
+  std::int32_t first_free_ = kNoPage;  // freed ones, last freed first: likely in caches
+  std::int32_t fresh_ = 0;             // pages from here on were never taken
+  std::int32_t oldest_ = kNoPage, newest_ = kNoPage;  // cached ones
+  std::int64_t free_, cached_ = 0, shared_ = 0, filled_ = 0, evictions_ = 0;
+};
+
+}  // namespace quire::cache

@@ -1,0 +1,111 @@
+// The tables and what reserve and erase change in them. Cache layer.
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "quire/error.h"
+#include "quire/paged_attention.h"
+
+namespace quire {
+namespace {
+
+template <class... Args>
+[[noreturn]] void fail(ErrorKind kind, fmt::format_string<Args...> text, Args&&... args) {
+  throw Error(kind, "[PagedAttention] " + fmt::format(text, std::forward<Args>(args)...));
+}
+
+void check_table(const char* name, const TensorView& table, const Shape& shape) {
+  if (table.dtype() != DType::i64)
+    fail(ErrorKind::type, "{} must be i64; got {}", name, dtype_name(table.dtype()));
+  if (table.shape() != shape) {
+    fail(ErrorKind::value, "{} must have shape {}; got {}", name, to_string(shape),
+         to_string(table.shape()));
+  }
+}
+
+}  // namespace
+
+PageTables::PageTables(const TensorView& page_table, const TensorView& capacity,
+                       const TensorView& physical_to_logical, std::int64_t page_size)
+    : page_table_(page_table),
+      capacity_(capacity),
+      physical_to_logical_(physical_to_logical),
+      page_size_(page_size) {
+  if (page_table.rank() != 2) {
+    fail(ErrorKind::value, "page_table must be [max_batch_size, n_pages]; got {}",
+         to_string(page_table.shape()));
+  }
+  check_table("page_table", page_table, page_table.shape());
+  check_table("capacity", capacity, {page_table.dim(0)});
+  check_table("physical_to_logical", physical_to_logical, page_table.shape());
+  if (page_size < 1) fail(ErrorKind::value, "page_size must be at least 1; got {}", page_size);
+}
+
+std::int64_t PageTables::checked_batch(const char* where, std::int64_t batch_idx) const {
+  const std::int64_t size = max_batch_size();
+  if (batch_idx < -size || batch_idx >= size) {
+    throw Error(ErrorKind::index, fmt::format("[{}] batch_idx must be in {}..{}; got {}", where,
+                                              -size, size - 1, batch_idx));
+  }
+  return batch_idx < 0 ? batch_idx + size : batch_idx;
+}
+
+std::int64_t* PageTables::row(const TensorView& table, std::int64_t batch_idx) const {
+  return static_cast<std::int64_t*>(table.data()) + batch_idx * table.strides()[0];
+}
+
+std::int64_t PageTables::pages_wanted(std::int64_t batch_idx, std::int64_t seq_len) const {
+  const std::int64_t b = checked_batch("reserve", batch_idx), has = *row(capacity_, b);
+  if (seq_len <= has) return 0;
+  if (has < 0)
+    throw Error(ErrorKind::value, fmt::format("[reserve] the capacity of {} is {}", b, has));
+  const std::int64_t more = seq_len - has;
+  return more / page_size_ + (more % page_size_ != 0);
+}
+
+void PageTables::add_pages(std::int64_t batch_idx, std::span<const std::int64_t> pages) {
+  const std::int64_t b = checked_batch("reserve", batch_idx), step = page_table_.strides()[1];
+  std::int64_t& capacity = *row(capacity_, b);
+  const std::int64_t first = capacity / page_size_, count = std::ssize(pages);
+  if (capacity < 0 || count > n_pages() - first) {
+    throw Error(ErrorKind::value,
+                fmt::format("[reserve] {} pages behind the first {} do not fit a table of {}",
+                            count, first, n_pages()));
+  }
+  for (const std::int64_t page : pages) {
+    if (page < 0 || page >= n_pages()) {
+      throw Error(ErrorKind::index, fmt::format("[reserve] empty_pages must be in 0..{}; got {}",
+                                                n_pages() - 1, page));
+    }
+  }
+  std::int64_t* const table = row(page_table_, b);
+  std::int64_t* const logical = row(physical_to_logical_, b);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t page = pages[static_cast<std::size_t>(i)];
+    table[(first + i) * step] = page;
+    logical[page * physical_to_logical_.strides()[1]] = first + i;
+  }
+  capacity += count * page_size_;
+}
+
+std::vector<std::int64_t> PageTables::remove_pages(std::int64_t batch_idx) {
+  const std::int64_t b = checked_batch("erase", batch_idx), step = page_table_.strides()[1];
+  std::int64_t* const table = row(page_table_, b);
+  std::vector<std::int64_t> pages;
+  for (std::int64_t i = 0; i < n_pages(); ++i) {
+    const std::int64_t page = table[i * step];
+    if (page == -1) continue;
+    if (page < 0 || page >= n_pages()) {
+      throw Error(ErrorKind::index,
+                  fmt::format("[erase] page_table must be in -1..{}; got {}", n_pages() - 1, page));
+    }
+    pages.push_back(page);
+  }
+  std::int64_t* const logical = row(physical_to_logical_, b);
+  for (const std::int64_t page : pages) logical[page * physical_to_logical_.strides()[1]] = -1;
+  for (std::int64_t i = 0; i < n_pages(); ++i) table[i * step] = -1;
+  *row(capacity_, b) = 0;
+  return pages;
+}
+
+}  // namespace quire

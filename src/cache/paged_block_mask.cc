@@ -1,0 +1,93 @@
+// PageTables::convert: the lists of a logical block mask, each block replaced by its page. Cache
+// layer.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "mask/block_mask_data.h"
+#include "quire/error.h"
+#include "quire/paged_attention.h"
+
+namespace quire {
+namespace {
+
+template <class... Args>
+[[noreturn]] void fail(ErrorKind kind, fmt::format_string<Args...> text, Args&&... args) {
+  throw Error(kind,
+              "[convert_logical_block_mask] " + fmt::format(text, std::forward<Args>(args)...));
+}
+
+struct TableRows {
+  std::vector<const std::int64_t*> of;  // a batch entry
+  std::int64_t step, n_pages;
+};
+
+// Blocks of keys [batch, ...] in any integers to pages, i32.
+Tensor pages_of_blocks(const Tensor& blocks, const TableRows& rows) {
+  Tensor pages = to(blocks, DType::i32);
+  auto* const values = pages.data_as<std::int32_t>();
+  const std::int64_t batch = std::ssize(rows.of),
+                     per_batch = pages.numel() / std::max<std::int64_t>(batch, 1);
+  for (std::int64_t i = 0; i < pages.numel(); ++i) {
+    const std::int64_t block = values[i];
+    if (block < 0 || block >= rows.n_pages) {
+      fail(ErrorKind::index, "the mask lists block {} where there are {} pages", block,
+           rows.n_pages);
+    }
+    values[i] = static_cast<std::int32_t>(
+        rows.of[static_cast<std::size_t>(i / per_batch)][block * rows.step]);
+  }
+  return pages;
+}
+
+}  // namespace
+
+BlockMask PageTables::convert(const BlockMask& logical, std::span<const std::int64_t> batch_idx,
+                              const MaskMod& physical_rule) const {
+  const BlockSize size = logical.block_size();
+  if (size.kv != page_size_) {
+    fail(ErrorKind::value,
+         "the mask's blocks of keys must be pages; got blocks of {} and pages of {}", size.kv,
+         page_size_);
+  }
+  if (logical.shape().rank() != 4) {
+    fail(ErrorKind::value, "the mask must be [batch, heads, q_len, kv_len]; got {}",
+         to_string(logical.shape()));
+  }
+  const std::int64_t batch = logical.batch();
+  if (!batch_idx.empty() && std::ssize(batch_idx) < batch) {
+    fail(ErrorKind::value, "batch_idx must have an entry for each of {} batch entries; got {}",
+         batch, batch_idx.size());
+  }
+  TableRows rows{{}, page_table_.strides()[1], n_pages()};
+  for (std::int64_t b = 0; b < batch; ++b) {
+    const std::int64_t at = batch_idx.empty() ? b : batch_idx[static_cast<std::size_t>(b)];
+    rows.of.push_back(row(page_table_, checked_batch("convert_logical_block_mask", at)));
+  }
+  const Tensor blocks = logical.kv_indices();
+  if (blocks.dim(-1) > n_pages()) {
+    fail(ErrorKind::value, "the mask has {} blocks of keys where there are {} pages",
+         blocks.dim(-1), n_pages());
+  }
+  const Tensor num = logical.kv_num_blocks(), pages = pages_of_blocks(blocks, rows);
+  FromKvBlocksOptions options{
+      .block_size = size,
+      .mask_mod = physical_rule,
+      .seq_lengths = std::pair{logical.seq_lengths().first, n_pages() * page_size_},
+      .are_pages = true};
+  std::optional<Tensor> full_num, full_pages;
+  if (logical.separate_full_blocks()) {
+    full_num = logical.full_kv_num_blocks();
+    full_pages = pages_of_blocks(*logical.full_kv_indices(), rows);
+    options.full = BlockLists{*full_num, *full_pages};
+  }
+  auto data = std::make_shared<mask::BlockMaskData>(
+      BlockMask::from_kv_blocks({num, pages}, options).data());
+  data->q_begin = logical.q_begin();
+  return BlockMask(std::move(data));
+}
+
+}  // namespace quire

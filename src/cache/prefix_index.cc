@@ -1,0 +1,67 @@
+// PrefixIndex: buckets of doubly linked pages. Cache layer.
+#include "cache/prefix_index.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace quire::cache {
+
+std::uint64_t default_page_hash(std::uint64_t before, std::span<const std::int64_t> ids) noexcept {
+  std::uint64_t hash = before + 0x9e3779b97f4a7c15u;
+  for (const std::int64_t id : ids) {
+    hash = (hash ^ static_cast<std::uint64_t>(id)) * 0xbf58476d1ce4e5b9u;
+    hash ^= hash >> 31;
+  }
+  hash *= 0x94d049bb133111ebu;
+  return hash ^ (hash >> 29);
+}
+
+PrefixIndex::PrefixIndex(std::int64_t n_pages, std::int64_t page_size, PageHash hash)
+    : page_size_(page_size),
+      hash_(hash),
+      buckets_(std::bit_ceil(static_cast<std::size_t>(std::max<std::int64_t>(n_pages, 1))),
+               kNoPage),
+      ids_(std::make_unique_for_overwrite<std::int64_t[]>(
+          static_cast<std::size_t>(n_pages * page_size))) {}
+
+std::int32_t PrefixIndex::find(std::span<const Page> pages, const PrefixChain& before,
+                               std::uint64_t salt, std::uint64_t hash,
+                               std::span<const std::int64_t> page_ids) const noexcept {
+  for (std::int32_t page = buckets_[bucket(hash)]; page != kNoPage;
+       page = pages[static_cast<std::size_t>(page)].bucket_next) {
+    const Page& one = pages[static_cast<std::size_t>(page)];
+    if (one.chain_hash == hash && one.parent == before.serial && one.salt == salt &&
+        std::ranges::equal(ids(page), page_ids)) {
+      return page;
+    }
+  }
+  return kNoPage;
+}
+
+void PrefixIndex::insert(std::span<Page> pages, std::int32_t page, const PrefixChain& before,
+                         std::uint64_t salt, std::uint64_t hash) noexcept {
+  std::int32_t& first = buckets_[bucket(hash)];
+  Page& one = pages[static_cast<std::size_t>(page)];
+  one.serial = one.chain_serial = next_serial_++;
+  one.parent = before.serial;
+  one.salt = salt;
+  one.chain_hash = hash;
+  one.bucket_previous = kNoPage;
+  one.bucket_next = first;
+  if (first != kNoPage) pages[static_cast<std::size_t>(first)].bucket_previous = page;
+  first = page;
+}
+
+void PrefixIndex::erase(std::span<Page> pages, std::int32_t page) noexcept {
+  Page& one = pages[static_cast<std::size_t>(page)];
+  if (one.bucket_next != kNoPage)
+    pages[static_cast<std::size_t>(one.bucket_next)].bucket_previous = one.bucket_previous;
+  if (one.bucket_previous != kNoPage)
+    pages[static_cast<std::size_t>(one.bucket_previous)].bucket_next = one.bucket_next;
+  else
+    buckets_[bucket(one.chain_hash)] = one.bucket_next;
+  one.bucket_previous = one.bucket_next = kNoPage;
+  one.serial = one.parent = one.salt = 0;
+}
+
+}  // namespace quire::cache

@@ -1,0 +1,12 @@
+// The 64-bit xxHash of bytes: the checksum of saved sequences. Finds accidents, no forgery. Cache
+// layer.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace quire::cache {
+
+std::uint64_t xxh64(std::span<const std::byte> bytes, std::uint64_t seed) noexcept;
+
+}  // namespace quire::cache

@@ -1,0 +1,104 @@
+// Pages to spans. Layout layer.
+#include "layout/paged_layout.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+#include <utility>
+
+namespace quire::layout {
+namespace {
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+template <class Id>
+std::int64_t equal_pages(const PageRow& a, const PageRow& b, std::int64_t pages) {
+  const Id* const x = static_cast<const Id*>(a.pages);
+  const Id* const y = static_cast<const Id*>(b.pages);
+  std::int64_t i = 0;
+  if (a.step == 1 && b.step == 1) {  // 16 at a time: sequences that share do so for long
+    constexpr std::int64_t kAtOnce = 16;
+    while (i + kAtOnce <= pages && std::memcmp(x + i, y + i, kAtOnce * sizeof(Id)) == 0)
+      i += kAtOnce;
+  }
+  while (i < pages && x[i * a.step] == y[i * b.step]) ++i;
+  return i;
+}
+
+}  // namespace
+
+PagedLayout::PagedLayout(std::int64_t page_size, bool wide, std::vector<PageRow> rows)
+    : page_size_(page_size), wide_(wide), rows_(std::move(rows)) {
+  count_pages();
+}
+
+PagedLayout::PagedLayout(std::int64_t page_size, std::vector<std::int64_t> pages,
+                         const std::vector<std::int64_t>& lengths)
+    : page_size_(page_size), wide_(true), owned_(std::move(pages)) {
+  rows_.reserve(lengths.size());
+  std::int64_t first = 0;
+  for (const std::int64_t length : lengths) {
+    rows_.push_back({.pages = owned_.data() + first, .length = length});
+    first += ceil_div(length, page_size_);
+  }
+  assert(first <= static_cast<std::int64_t>(owned_.size()));
+  count_pages();
+}
+
+void PagedLayout::count_pages() {
+  for (const PageRow& row : rows_)
+    most_pages_ = std::max(most_pages_, ceil_div(row.length, page_size_));
+}
+
+template <class Id>
+std::int64_t PagedLayout::write(const PageRow& row, KeyRange range, const KeyStrides& strides,
+                                kernels::KeySpan* out) const {
+  const Id* const ids = static_cast<const Id*>(row.pages);
+  const std::int64_t k_size = page_size_ * strides.k_row, v_size = page_size_ * strides.v_row;
+  kernels::KeySpan* span = out;
+  std::int64_t k_next = 0, v_next = 0;  // where a page would follow the last one
+  bool follows = false;
+  for (std::int64_t page = range.begin / page_size_; page * page_size_ < range.end; ++page) {
+    // A page that is not there gets an address too, which nobody reads.
+    const auto number = static_cast<std::int64_t>(ids[page * row.step]);
+    const std::int64_t id = std::max<std::int64_t>(number, 0);
+    const std::int64_t k = id * strides.k_batch, v = id * strides.v_batch;
+    const std::int64_t end = std::min((page + 1) * page_size_, row.length);
+    if (follows && number >= 0 && k == k_next && v == v_next) {
+      span[-1].end = end;
+    } else {
+      *span++ = {.begin = page * page_size_, .end = end, .key_offset = k, .value_offset = v};
+    }
+    follows = number >= 0;
+    k_next = k + k_size;
+    v_next = v + v_size;
+  }
+  return span - out;
+}
+
+std::int64_t PagedLayout::write_spans(std::int64_t sequence, std::int64_t kv_head, KeyRange range,
+                                      const KeyStrides& strides,
+                                      std::span<kernels::KeySpan> out) const {
+  const PageRow& from = row(sequence);
+  range.begin = std::max<std::int64_t>(range.begin, 0);
+  range.end = std::min(range.end, from.length);
+  if (range.begin >= range.end) return 0;
+  const std::int64_t count = wide_ ? write<std::int64_t>(from, range, strides, out.data())
+                                   : write<std::int32_t>(from, range, strides, out.data());
+  const std::int64_t k_head = kv_head * strides.k_head, v_head = kv_head * strides.v_head;
+  for (kernels::KeySpan& span : out.first(static_cast<std::size_t>(count))) {
+    span.key_offset += k_head;
+    span.value_offset += v_head;
+  }
+  return count;
+}
+
+std::int64_t PagedLayout::shared_keys(std::int64_t a, std::int64_t b) const {
+  const PageRow &x = row(a), &y = row(b);
+  const std::int64_t keys = std::min(x.length, y.length), pages = ceil_div(keys, page_size_);
+  const std::int64_t equal =
+      wide_ ? equal_pages<std::int64_t>(x, y, pages) : equal_pages<std::int32_t>(x, y, pages);
+  return std::min(equal * page_size_, keys);
+}
+
+}  // namespace quire::layout

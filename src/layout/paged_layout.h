@@ -1,0 +1,51 @@
+// Keys in pages of a pool: [pages, heads, page_size, dim] tensors and, per sequence, the numbers of
+// its pages in order. Pages that follow each other in memory become one span. A page below 0 is not
+// there; masks hide its keys. That others lie inside the pool is the caller's to know. Layout
+// layer.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "layout/key_layout.h"
+
+namespace quire::layout {
+
+/// Where the page numbers of a sequence are: i32, or i64 (`wide`), `step` elements apart.
+struct PageRow {
+  const void* pages = nullptr;
+  std::int64_t step = 1;
+  std::int64_t length = 0;  // keys
+};
+
+class PagedLayout final : public KeyLayout {
+ public:
+  /// Page numbers are read where they lie, whenever spans are written.
+  PagedLayout(std::int64_t page_size, bool wide, std::vector<PageRow> rows);
+  /// Of a whole table: `pages` holds the rows one behind the other.
+  PagedLayout(std::int64_t page_size, std::vector<std::int64_t> pages,
+              const std::vector<std::int64_t>& lengths);
+
+  std::int64_t length(std::int64_t sequence) const override { return row(sequence).length; }
+  std::int64_t max_spans() const override { return most_pages_; }
+  std::int64_t write_spans(std::int64_t sequence, std::int64_t kv_head, KeyRange range,
+                           const KeyStrides& strides,
+                           std::span<kernels::KeySpan> out) const override;
+  std::int64_t shared_keys(std::int64_t a, std::int64_t b) const override;
+
+ private:
+  const PageRow& row(std::int64_t sequence) const {
+    return rows_[static_cast<std::size_t>(sequence)];
+  }
+  template <class Id>
+  std::int64_t write(const PageRow& row, KeyRange range, const KeyStrides& strides,
+                     kernels::KeySpan* out) const;
+  void count_pages();
+
+  std::int64_t page_size_;
+  bool wide_;
+  std::vector<std::int64_t> owned_;
+  std::vector<PageRow> rows_;
+  std::int64_t most_pages_ = 0;
+};
+
+}  // namespace quire::layout
