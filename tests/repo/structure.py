@@ -54,6 +54,7 @@ PUBLIC_LAYER = {
     "quire/draw.h": "mask",
     "quire/flex_attention.h": "attention",
     "quire/jagged.h": "attention",
+    "quire/flex_attention_backward.h": "attention",
     "quire/scaled_dot_product_attention.h": "attention",
     "quire/reference.h": "reference",
     "quire/quire.h": "attention",
