@@ -13,11 +13,9 @@
 namespace quire::kernels {
 namespace {
 
-// Keys of a tile. P and dS of 96 keys are what L1 holds; dropout counts in 64 keys. Bits do not
-// depend on it.
-constexpr int kTile = 96;
-
-int tile_keys(const ForwardCall& call) { return call.dropout.p > 0 ? kDropoutKeys : kTile; }
+int tile_keys(const ForwardCall& call) {
+  return call.dropout.p > 0 ? kDropoutKeys : kBackwardTileKeys;
+}
 
 uint64_t existing_lanes(int queries) { return ~uint64_t{0} >> (64 - queries); }
 
@@ -52,19 +50,22 @@ std::size_t backward_scratch_bytes(const BackwardCall& call) {
 }
 
 template <class T>
-BackwardChunk<T>::BackwardChunk(const BackwardCall& call, const KeySpan& keys, int64_t begin,
-                                int count, void* scratch)
+BackwardChunk<T>::BackwardChunk(const BackwardCall& call, const KeySpan& keys,
+                                const ChunkPlace& place, GradientRunner* gradient, void* scratch)
     : call_(call),
       forward_(call.forward),
       functions_(forward_functions<T>(*call.forward.table)),
       backward_(backward_functions<T>(*call.forward.table)),
+      gradient_(gradient),
       memory_([&] {
         ScratchLayout layout(scratch);
         return BackwardMemory<T>(call, layout);
       }()),
-      begin_(begin),
-      count_(count),
-      scale_(static_cast<T>(call.forward.scale)) {
+      begin_(place.begin),
+      count_(place.count),
+      scale_(static_cast<T>(call.forward.scale)),
+      wants_modified_(call.gradient != nullptr &&
+                      (call.gradient->slope != SlopeKind::kOne || !call.gradient->sites.empty())) {
   if (forward_.dropout.p > 0) dropout_ = dropout_rule(forward_.dropout);
   load_keys(keys);
 }
@@ -111,7 +112,9 @@ void BackwardChunk<T>::run_tile(int first, int rows) noexcept {
   if (!activity.any) return;
   if (!loaded_) load_queries();
   list_blocks(activity);
-  const bool differentiates = call_.wants_q || call_.d_k.data != nullptr;
+  if (gradient_ != nullptr) begin_mod(first, rows);
+  const bool differentiates = call_.wants_q || call_.d_k.data != nullptr ||
+                              (call_.gradient != nullptr && !call_.gradient->sites.empty());
   for (int i = 0; i < block_count_; ++i) weigh(blocks_[i], first);
   for (int i = 0; i < block_count_ && differentiates; ++i) differentiate(blocks_[i], first);
   if (call_.d_v.data != nullptr && call_.d_out != nullptr)
@@ -131,6 +134,7 @@ TileActivity BackwardChunk<T>::look(int first, int rows) noexcept {
   if (!activity.any) return activity;
   spoiled_tile_ = has_spoiled_keys(first, rows);
   const bool all_live = (tile_->live & existing) == existing;
+  is_full_ = activity.full && all_live && !spoiled_tile_;
   if (all_live && !spoiled_tile_) return activity;
   if (activity.full) std::fill_n(memory_.words, rows, existing);
   for (int row = 0; row < rows; ++row) memory_.words[row] &= tile_->live & existing;
@@ -170,7 +174,28 @@ ptrdiff_t block_offset(const GroupActivity& of) {
   return of.panel_begin * kScorePanelStep + ptrdiff_t{of.row_begin} * kPanel;
 }
 
+template <class T>
+ScoreTile tile_at(T* data) {
+  return {.data = data,
+          .row_step = kPanel * static_cast<ptrdiff_t>(sizeof(T)),
+          .group_step = 0,
+          .panel_step = kScorePanelStep * static_cast<ptrdiff_t>(sizeof(T))};
+}
+
 }  // namespace
+
+template <class T>
+void BackwardChunk<T>::begin_mod(int first, int rows) noexcept {
+  const QueryTile& at = tile_->at;
+  TileCoords coords;
+  coords.start[0] = at.b;
+  coords.start[1] = at.h;
+  coords.start[2] = at.q_idx;
+  coords.start[3] = begin_ + first;
+  coords.rows = rows;
+  coords.lanes = at.queries;
+  gradient_->begin(coords);
+}
 
 template <class T>
 void BackwardChunk<T>::weigh(const Block& block, int first) noexcept {
@@ -201,6 +226,9 @@ void BackwardChunk<T>::weigh(const Block& block, int first) noexcept {
                        .scaled = forward_.natural,
                        .scale = scale_});
   }
+  if (gradient_ != nullptr)
+    gradient_->apply(tile_at(memory_.weights), tile_at(memory_.slopes), block.of.row_begin,
+                     block.of.row_end, is_full_ ? nullptr : memory_.words);
   backward_.weights({.block = block.shape,
                      .scores = scores,
                      .natural = forward_.natural,
@@ -229,8 +257,24 @@ void BackwardChunk<T>::differentiate(const Block& block, int first) noexcept {
   backward_.score_gradients({.block = block.shape,
                              .gradients = gradients,
                              .weights = weights,
-                             .scale = scale_,
-                             .delta = memory_.delta + lane});
+                             .scale = wants_modified_ ? T(1) : scale_,
+                             .delta = memory_.delta + lane,
+                             .only_weighted = wants_modified_});
+  if (wants_modified_) differentiate_mod(block);
+}
+
+// From modified scores to buffers, and to the scores before the mod.
+template <class T>
+void BackwardChunk<T>::differentiate_mod(const Block& block) noexcept {
+  gradient_->collect(tile_at(memory_.gradients), block.of.row_begin, block.of.row_end,
+                     block.of.panel_begin, block.of.panel_end);
+  const SlopeKind kind = call_.gradient->slope;
+  const T uniform = kind == SlopeKind::kUniform ? static_cast<T>(gradient_->uniform_slope()) : T(1);
+  backward_.apply_slopes(
+      {.block = block.shape,
+       .gradients = memory_.gradients + block_offset(block.of),
+       .slopes = kind == SlopeKind::kElement ? memory_.slopes + block_offset(block.of) : nullptr,
+       .scale = scale_ * uniform});
 }
 
 // Whole groups of 16 keys; a block is made of such.
@@ -334,7 +378,8 @@ void BackwardChunk<T>::load_queries() noexcept {
     spoiled_d_out_ = load_rows(d_out, memory_.d_outs, memory_.value_step);
   }
   const T* const delta = static_cast<const T*>(tile_->delta);
-  for (int lane = 0; lane < kQueryTile; ++lane) memory_.delta[lane] = delta[lane] * scale_;
+  const T factor = wants_modified_ ? T(1) : scale_;
+  for (int lane = 0; lane < kQueryTile; ++lane) memory_.delta[lane] = delta[lane] * factor;
   loaded_ = true;
 }
 

@@ -18,6 +18,7 @@
 #include "kernels/backward_functions.h"
 #include "kernels/backward_memory.h"
 #include "kernels/backward_problem.h"
+#include "kernels/gradient_runner.h"
 #include "kernels/tile_activity.h"
 #include "kernels/typed_functions.h"
 
@@ -28,15 +29,26 @@ namespace quire::kernels {
 /// together, 192 up to 512, else 64.
 int backward_chunk_keys(int dims, int value_dims);
 
+/// Keys of a tile, at most: P and dS of these are what L1 holds. Bits do not depend on it.
+inline constexpr int kBackwardTileKeys = 96;
+
 /// Scratch a thread needs, aligned to 64 bytes.
 std::size_t backward_scratch_bytes(const BackwardCall& call);
+
+/// Keys of a sequence.
+struct ChunkPlace {
+  int64_t begin = 0;
+  int count = 0;
+};
 
 template <class T>
 class BackwardChunk {
  public:
-  /// `keys`: where those of the sequence lie. The chunk is [begin, begin + count) of them.
-  BackwardChunk(const BackwardCall& call, const KeySpan& keys, int64_t begin, int count,
-                void* scratch);
+  /// `keys`: where those of the sequence lie. The chunk is [place.begin, + place.count) of them.
+  /// `gradient`: a runner of call.gradient, between begin_head and end_head whenever tiles are
+  /// added; null without one.
+  BackwardChunk(const BackwardCall& call, const KeySpan& keys, const ChunkPlace& place,
+                GradientRunner* gradient, void* scratch);
 
   /// A query tile that may see something of the chunk.
   void add(const BackwardTile& tile) noexcept;
@@ -57,8 +69,10 @@ class BackwardChunk {
   void run_tile(int first, int rows) noexcept;
   TileActivity look(int first, int rows) noexcept;
   void list_blocks(const TileActivity& activity) noexcept;
+  void begin_mod(int first, int rows) noexcept;
   void weigh(const Block& block, int first) noexcept;
   void differentiate(const Block& block, int first) noexcept;
+  void differentiate_mod(const Block& block) noexcept;
   void drop(const Block& block, int first, T* values) noexcept;
   void add_values(const Block& block, int first) noexcept;
   void add_keys(const Block& block, int first) noexcept;
@@ -71,15 +85,18 @@ class BackwardChunk {
   const ForwardCall& forward_;
   const ForwardFunctions<T>& functions_;
   const BackwardFunctions<T>& backward_;
+  GradientRunner* gradient_;
   BackwardMemory<T> memory_;
   int64_t begin_;
   int count_;
   T scale_;
+  bool wants_modified_;  // gradients of modified scores are needed as such
   DropoutRule dropout_;  // if call.forward.dropout.p > 0
   // Of the tile under way:
   const BackwardTile* tile_ = nullptr;
   bool loaded_ = false, has_turn_ = false;
   uint64_t spoiled_q_ = 0, spoiled_d_out_ = 0;  // lanes whose rows are not finite
+  bool is_full_ = false;                        // everything is visible: there are no words
   bool spoiled_tile_ = false;                   // holds a key or value that is not finite
   Block blocks_[kKeyGroups];
   int block_count_ = 0;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/forward_problem.h"
+#include "kernels/gradient_program.h"
 #include "kernels/prefill.h"
 #include "kernels/turn.h"
 
@@ -23,6 +24,7 @@ struct BackwardCall {
   ForwardTensor d_out_rows;
   bool wants_q = false;  // tiles say where
   GradientTensor d_k, d_v;
+  const GradientProgram* gradient = nullptr;  // of the score mod; null: there is none
 };
 
 /// A query tile and its rows' numbers, as prepare_rows leaves them.

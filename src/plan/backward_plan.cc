@@ -44,11 +44,20 @@ BackwardPlan::BackwardPlan(BackwardRequest request)
   }
   list_items();
   compile_mask();
+  gradient_.emplace(GradientRequest{.score_mod = f.score_mod ? &*f.score_mod : nullptr,
+                                    .compile = compile_options(),
+                                    .sizes = {f.queries->longest(), chunk_keys_},
+                                    .buffers = request_.buffers});
   allocate_scratch();
 }
 
 std::int64_t BackwardPlan::q_tiles(std::int64_t b) const {
   return ceil_div(forward_.queries->length(b), kQueryTile);
+}
+
+std::int64_t BackwardPlan::q_begin(std::int64_t b) const {
+  return forward_.q_begin.size() == 1 ? forward_.q_begin[0]
+                                      : forward_.q_begin[static_cast<std::size_t>(b)];
 }
 
 std::int64_t BackwardPlan::tile_number(const TilePlace& place) const {
@@ -90,31 +99,37 @@ void BackwardPlan::list_items() {
                           static_cast<std::int32_t>(chunk)});
 }
 
+formula::CompileOptions BackwardPlan::compile_options() const {
+  const auto [least, most] = std::minmax_element(forward_.q_begin.begin(), forward_.q_begin.end());
+  const auto last = [](std::int64_t size) { return std::max<std::int64_t>(size, 1) - 1; };
+  return {.precision = is_f64_ ? Precision::kF64 : Precision::kF32,
+          .extents = {{0, last(forward_.batch)},
+                      {0, last(forward_.q_heads)},
+                      {*least, *most + last(forward_.q_len)},
+                      {0, last(forward_.longest_kv)}},
+          .max_rows = kernels::kBackwardTileKeys};
+}
+
 void BackwardPlan::compile_mask() {
   if (!forward_.block_mask.has_value()) return;
   const Formula mask = formula::simplify(forward_.block_mask.mask_mod().formula(), Precision::kF32);
   const formula::Node& root = mask.graph()[mask.root()];
   if (root.op == Op::kBoolConst && root.bits != 0) return;
-  const auto [least, most] = std::minmax_element(forward_.q_begin.begin(), forward_.q_begin.end());
-  const auto last = [](std::int64_t size) { return std::max<std::int64_t>(size, 1) - 1; };
-  const formula::CompileOptions options{.precision = is_f64_ ? Precision::kF64 : Precision::kF32,
-                                        .extents = {{0, last(forward_.batch)},
-                                                    {0, last(forward_.q_heads)},
-                                                    {*least, *most + last(forward_.q_len)},
-                                                    {0, last(forward_.longest_kv)}},
-                                        .max_rows = kernels::kTileKeys};
-  mask_ = formula::compile({.mask_mod = &mask, .mask_only = true}, options);
+  mask_ = formula::compile({.mask_mod = &mask, .mask_only = true}, compile_options());
 }
 
 void BackwardPlan::allocate_scratch() {
   const std::size_t workers = forward_.executor->concurrency();
   const std::size_t size = dtype_size(compute_type());
-  const std::size_t bytes =
+  gradient_offset_ =
       std::max(kernels::backward_scratch_bytes(make_call({})),
                kernels::prepare_rows_scratch(static_cast<int>(forward_.v_head_dim)) * size);
+  gradient_offset_ = (gradient_offset_ + 63) / 64 * 64;
+  const std::size_t bytes = gradient_offset_ + gradient_->thread_bytes();
   scratch_step_ = (bytes + 4095) / 4096 * 4096 + 64 * 5;  // workers' memory in other sets of caches
   scratch_ = Tensor::empty({static_cast<std::int64_t>(scratch_step_ * workers)}, DType::u8);
   faults_.resize(workers);
+  runners_.resize(workers);
   const auto tiles = static_cast<std::size_t>(first_tile_.back());
   live_.resize(tiles);
   turns_ = std::make_unique<kernels::Turn[]>(tiles);
@@ -135,8 +150,9 @@ std::size_t BackwardPlan::scratch_bytes() const {
   const auto bytes = [](const Tensor& tensor) {
     return static_cast<std::size_t>(tensor.numel()) * dtype_size(tensor.dtype());
   };
-  return bytes(scratch_) + bytes(numbers_) + bytes(sums_) + live_.size() * sizeof(live_[0]) +
-         live_.size() * sizeof(kernels::Turn) + (chunk_tiles_ ? chunk_tiles_->bytes() : 0);
+  return bytes(scratch_) + bytes(numbers_) + bytes(sums_) + gradient_->shared_bytes() +
+         live_.size() * sizeof(live_[0]) + live_.size() * sizeof(kernels::Turn) +
+         (chunk_tiles_ ? chunk_tiles_->bytes() : 0);
 }
 
 void* BackwardPlan::scratch(std::size_t worker) {
@@ -157,6 +173,7 @@ kernels::BackwardCall BackwardPlan::make_call(const BackwardTensors& tensors) co
   f.dropout = forward_.dropout;
   f.prefill.mask = mask_.has_value() ? &*mask_ : nullptr;
   call.wants_q = request_.wanted.q;
+  call.gradient = gradient_->program();
   if (tensors.q.rank() != 4) return call;  // only to size scratch
   f.q = tensors.q.data();
   f.k = tensors.k.data();

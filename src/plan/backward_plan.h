@@ -15,11 +15,13 @@
 #include <vector>
 
 #include "kernels/backward_problem.h"
+#include "kernels/gradient_runner.h"
 #include "kernels/tile_program.h"
 #include "kernels/tile_runner.h"
 #include "kernels/turn.h"
 #include "plan/backward_request.h"
 #include "plan/chunk_tiles.h"
+#include "plan/gradient_plan.h"
 #include "plan/visible_keys.h"
 #include "quire/formula.h"
 #include "quire/tensor.h"
@@ -63,9 +65,11 @@ class BackwardPlan {
   std::int64_t q_tiles(std::int64_t b) const;
   std::int64_t tile_number(const TilePlace& place) const;
   TilePlace tile_place(std::int64_t number) const;
+  std::int64_t q_begin(std::int64_t b) const;
   int queries_of(const TilePlace& place) const;
 
   void list_items();
+  formula::CompileOptions compile_options() const;
   void compile_mask();
   void allocate_scratch();
   void allocate_sums();
@@ -87,6 +91,8 @@ class BackwardPlan {
   void write_queries(const kernels::BackwardCall& call, const BackwardTensors& tensors,
                      const TilePlace& place);
   void* scratch(std::size_t worker);
+  // Of this run; null without a score mod.
+  kernels::GradientRunner* runner(std::size_t worker);
 
   BackwardRequest request_;
   const ForwardRequest& forward_;  // of request_
@@ -96,13 +102,16 @@ class BackwardPlan {
   std::optional<VisibleKeys> visible_;
   std::optional<ChunkTiles> chunk_tiles_;
   std::optional<kernels::TileProgram> mask_;
+  std::optional<GradientPlan> gradient_;
+  std::vector<std::optional<kernels::GradientRunner>>
+      runners_;  // of every worker, made when needed
   std::vector<Item> items_;
   std::vector<std::int64_t> first_tile_;  // of every sequence, all its heads; and the end
   std::vector<kernels::TileFault> faults_;
   std::vector<std::uint64_t> live_;         // of every tile
   std::unique_ptr<kernels::Turn[]> turns_;  // of every tile
   std::atomic<std::size_t> next_item_ = 0;
-  std::size_t scratch_step_ = 0;
+  std::size_t scratch_step_ = 0, gradient_offset_ = 0;
   Tensor scratch_, numbers_, sums_;  // numbers_: [tiles][2][64]; sums_: [tiles][64][columns]
 };
 

@@ -45,7 +45,12 @@ bool BackwardPlan::sums_in_place(const BackwardTensors& tensors) const {
 
 void BackwardPlan::run(const BackwardTensors& tensors) {
   if (request_.wanted.q && !sums_in_place(tensors)) allocate_sums();
+  gradient_->begin_run(tensors.d_buffers);
   is_f64_ ? run_typed<double>(tensors) : run_typed<float>(tensors);
+  gradient_->end_run(tensors.d_buffers);
+  for (std::size_t i = 0; i < runners_.size(); ++i)
+    if (runners_[i].has_value() && runners_[i]->fault().before(faults_[i]))
+      faults_[i] = runners_[i]->fault();
   formula::throw_first_fault(faults_);
 }
 
@@ -54,6 +59,7 @@ void BackwardPlan::run_typed(const BackwardTensors& tensors) {
   const kernels::BackwardCall call = make_call(tensors);
   const std::int64_t tiles = first_tile_.back();
   std::fill(faults_.begin(), faults_.end(), kernels::TileFault());
+  for (std::optional<kernels::GradientRunner>& runner : runners_) runner.reset();
   next_item_.store(0, std::memory_order_relaxed);
   const auto for_tiles = [&](auto work) {
     const std::int64_t at_once = is_small_ ? std::max<std::int64_t>(tiles, 1) : kTilesAtOnce;
@@ -118,13 +124,10 @@ kernels::BackwardTile BackwardPlan::tile_of(const kernels::BackwardCall& call,
   const auto number = static_cast<std::size_t>(tile_number(place));
   const auto [batch, first] = forward_.queries->place(place.b);
   const std::int64_t in_sequence = place.tile * kQueryTile, row = first + in_sequence;
-  const std::int64_t q_begin = forward_.q_begin.size() == 1
-                                   ? forward_.q_begin[0]
-                                   : forward_.q_begin[static_cast<std::size_t>(place.b)];
   kernels::BackwardTile tile{
       .at = {.b = place.b,
              .h = place.h,
-             .q_idx = q_begin + in_sequence,
+             .q_idx = q_begin(place.b) + in_sequence,
              .q_offset = offset_of(tensors.q.strides(), batch, place.h, row),
              .queries = queries_of(place)},
       .lse = static_cast<const T*>(numbers_.data()) + number * 2 * kQueryTile,
@@ -166,12 +169,21 @@ void BackwardPlan::run_item(const kernels::BackwardCall& call, const BackwardTen
                                  {&span, 1});
     return span;
   };
-  kernels::BackwardChunk<T> chunk(call, span_of(tensors.k, tensors.v), begin, count,
+  kernels::GradientRunner* const mod = runner(worker);
+  kernels::BackwardChunk<T> chunk(call, span_of(tensors.k, tensors.v), {begin, count}, mod,
                                   scratch(worker));
   const std::int64_t group = forward_.group();
   const std::int64_t end = request_.shares_keys ? forward_.batch : item.b + 1;
+  // Heads of all items, counted in the order of the items.
+  auto ordinal = static_cast<int>(static_cast<std::int64_t>(number) * (end - item.b) * group);
   for (std::int64_t b = item.b; b < end; ++b) {
     for (std::int64_t h = item.kv_head * group; h < (item.kv_head + 1) * group; ++h) {
+      if (mod != nullptr)
+        mod->begin_head({.ordinal = ordinal++,
+                         .q_begin = q_begin(b),
+                         .q_len = forward_.queries->length(b),
+                         .kv_begin = begin,
+                         .kv_len = count});
       const auto add = [&](std::int64_t at, std::int32_t turn) {
         kernels::BackwardTile tile = tile_of<T>(call, tensors, {b, h, at});
         tile.number = turn;
@@ -182,6 +194,7 @@ void BackwardPlan::run_item(const kernels::BackwardCall& call, const BackwardTen
       } else {
         for (std::int64_t at = q_tiles(b) - 1; at >= 0; --at) add(at, item.chunk);
       }
+      if (mod != nullptr) mod->end_head();
     }
   }
   const ConstTensorView d_k = tensors.d_k ? *tensors.d_k : tensors.k;
@@ -190,6 +203,15 @@ void BackwardPlan::run_item(const kernels::BackwardCall& call, const BackwardTen
   chunk.finish(to.key_offset + begin * d_k.strides()[2],
                to.value_offset + begin * d_v.strides()[2]);
   chunk.report(faults_[worker]);
+}
+
+kernels::GradientRunner* BackwardPlan::runner(std::size_t worker) {
+  if (gradient_->program() == nullptr) return nullptr;
+  std::optional<kernels::GradientRunner>& made = runners_[worker];
+  if (!made.has_value())
+    made.emplace(*gradient_->program(), *table_, gradient_->targets(), gradient_->sizes(),
+                 static_cast<char*>(scratch(worker)) + gradient_offset_);
+  return &*made;
 }
 
 // Sums in scratch to their tensor.

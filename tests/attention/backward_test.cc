@@ -188,6 +188,33 @@ TEST(Backward, WhatIsHiddenSpoilsNothing) {
   }
 }
 
+TEST(Backward, ScoreMods) {
+  const Buffer bias(Tensor::from(std::vector<float>{0.5f, -1}, {2}),
+                    {.name = "bias", .wants_gradient = true});
+  const ScoreMod rules[] = {
+      mods::alibi(2), mods::softcap(2),
+      ScoreMod::parse("where((q_idx + kv_idx * 3 + h) % 5 == 0, -inf, score * 1.5)"),
+      ScoreMod::parse("score * bias[h] + bias[0]", {{"bias", bias}})};
+  for (const ScoreMod& rule : rules) {
+    for (const bool masked : {false, true}) {
+      AttentionCase c{.batch = 2, .q_heads = 2, .kv_heads = 1, .q_len = 130, .kv_len = 450};
+      c.score_mod = rule;
+      if (masked) c.mask_mod = mods::causal();
+      SCOPED_TRACE(c.to_string());
+      const BackwardTensors t(c, 5);
+      const AttentionGradients made = flex_attention_backward(t.inputs(), {.forward = c.options()});
+      const GradientValues got = in_f64(made), want = exact(c, t);
+      EXPECT_LE(largest_error(got.q, want.q), 1e-6 * (1 + largest(want.q)));
+      EXPECT_LE(largest_error(got.k, want.k), 1e-6 * (1 + largest(want.k)));
+      EXPECT_LE(largest_error(got.v, want.v), 1e-6 * (1 + largest(want.v)));
+      if (rule.formula().buffers().empty() || !rule.formula().buffers()[0].wants_gradient())
+        continue;
+      const Tensor d_bias = exact_buffer(c, t, "bias");
+      EXPECT_LE(largest_error(made.of("bias").to(DType::f64), d_bias), 1e-5 * largest(d_bias));
+    }
+  }
+}
+
 TEST(Backward, NothingToCompute) {
   for (const auto& [q_len, kv_len] : {std::pair<int, int>{0, 5}, {5, 0}, {0, 0}}) {
     const AttentionCase c{.q_len = q_len, .kv_len = kv_len};

@@ -142,13 +142,26 @@ GradientValues ours(const AttentionCase& c, const BackwardTensors& t) {
   return in_f64(flex_attention_backward(t.inputs(), {.forward = c.options()}));
 }
 
-GradientValues exact(const AttentionCase& c, const BackwardTensors& t) {
+namespace {
+
+reference::AttentionGradients reference_gradients(const AttentionCase& c,
+                                                  const BackwardTensors& t) {
   const Tensor none(t.out.shape(), DType::f64);
-  const reference::AttentionGradients r = reference::attention_backward(
+  return reference::attention_backward(
       {t.forward.q, t.forward.k, t.forward.v},
       {.score_mod = c.score_mod, .mask_mod = c.mask_mod, .scale = c.scale, .q_begin = {c.q_begin}},
       {.out = t.d_out ? *t.d_out : ConstTensorView(none), .lse = t.d_lse});
+}
+
+}  // namespace
+
+GradientValues exact(const AttentionCase& c, const BackwardTensors& t) {
+  const reference::AttentionGradients r = reference_gradients(c, t);
   return {r.q, r.k, r.v};
+}
+
+Tensor exact_buffer(const AttentionCase& c, const BackwardTensors& t, const std::string& buffer) {
+  return reference_gradients(c, t).of(buffer);
 }
 
 GradientValues naive(const AttentionCase& c, const BackwardTensors& t) {

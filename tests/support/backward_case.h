@@ -31,6 +31,9 @@ GradientValues ours(const AttentionCase& shape, const BackwardTensors& tensors);
 GradientValues in_f64(const AttentionGradients& gradients);
 /// reference::attention_backward.
 GradientValues exact(const AttentionCase& shape, const BackwardTensors& tensors);
+/// Of a captured buffer.
+Tensor exact_buffer(const AttentionCase& shape, const BackwardTensors& tensors,
+                    const std::string& buffer);
 /// In float, sums in order, std::exp; delta from the forward's out. Without score mods.
 GradientValues naive(const AttentionCase& shape, const BackwardTensors& tensors);
 
