@@ -3,6 +3,7 @@
 // blocks; it ends if all smaller numbers are held by threads that run. Kernels layer.
 #pragma once
 #include <atomic>
+#include <thread>
 
 namespace quire::kernels {
 
@@ -11,10 +12,10 @@ class Turn {
   void reset() noexcept { next_.store(0, std::memory_order_relaxed); }
 
   void wait_for(int number) const noexcept {
-    constexpr int kSpins = 2000;  // some 20 us: a predecessor under way is usually done by then
-    for (int i = 0; i < kSpins; ++i) {
+    constexpr int kSpins = 1000, kYields = 50;  // some us, then some 10 us: mostly it is over then
+    for (int i = 0; i < kSpins + kYields; ++i) {
       if (next_.load(std::memory_order_acquire) == number) return;
-      relax();
+      if (i >= kSpins) std::this_thread::yield();
     }
     for (int next = next_.load(std::memory_order_acquire); next != number;
          next = next_.load(std::memory_order_acquire))
@@ -28,12 +29,6 @@ class Turn {
   }
 
  private:
-  static void relax() noexcept {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#endif
-  }
-
   std::atomic<int> next_ = 0;
 };
 
