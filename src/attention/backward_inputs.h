@@ -16,8 +16,9 @@ struct LossInputs {
   std::optional<ConstTensorView> d_out = {}, d_lse = {};
 };
 
-/// rows: the shape of lse; wanted_out: of out. Throws Error naming what does not fit.
-void validate_loss(const LossInputs& inputs, const Shape& rows, const Shape& wanted_out);
+/// rows: the shape of lse; wanted_out: of out. Throws Error "[where] ..." naming what does not fit.
+void validate_loss(const LossInputs& inputs, const Shape& rows, const Shape& wanted_out,
+                   const char* where = "flex_attention_backward");
 
 /// A gradient against what it is the gradient of. Throws Error for one that is missing or too much.
 void validate_gradient(const char* name, bool is_wanted, const std::optional<TensorView>& given,

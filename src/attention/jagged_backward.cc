@@ -13,11 +13,11 @@
 namespace quire {
 namespace attention {
 
-AttentionGradients run_jagged_backward(plan::BackwardPlan& plan,
-                                       const JaggedBackwardInputs& inputs) {
+AttentionGradients run_jagged_backward(plan::BackwardPlan& plan, const JaggedBackwardInputs& inputs,
+                                       const char* where) {
   const Shape& values = inputs.q.values.shape();
   validate_loss({inputs.out, inputs.lse, inputs.d_out, inputs.d_lse}, {values[0], values[1]},
-                {values[0], values[1], inputs.v.values.dim(2)});
+                {values[0], values[1], inputs.v.values.dim(2)}, where);
   const JaggedOrder order = inputs.q.order;
   // Of [total, heads] or [heads, total].
   const auto numbers = [&](const ConstTensorView& view) {
