@@ -12,6 +12,7 @@
 #include "quire/explain.h"
 #include "quire/expr.h"
 #include "quire/flex_attention.h"
+#include "quire/flex_attention_backward.h"
 #include "quire/formula.h"
 #include "quire/isa.h"
 #include "quire/jagged.h"

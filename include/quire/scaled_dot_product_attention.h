@@ -10,6 +10,7 @@
 
 #include "quire/executor.h"
 #include "quire/export.h"
+#include "quire/flex_attention_backward.h"
 #include "quire/jagged.h"
 #include "quire/mod.h"
 #include "quire/tensor.h"
@@ -47,6 +48,9 @@ struct SdpaOptions {
   std::vector<SDPBackend> backends = {SDPBackend::kFlashAttention, SDPBackend::kEfficientAttention,
                                       SDPBackend::kMath};
   Executor* executor = nullptr;
+  /// Where to put the natural log of the row sums, which the backward pass needs; null: nowhere.
+  /// [..., Hq, L], f32 (f64 of f64 calls); jagged: [total, heads] or [heads, total], as q's order.
+  Tensor* lse = nullptr;
 };
 
 /// q [B, Hq, L, E], k [B, Hkv, S, E], v [B, Hkv, S, Ev]: one dtype, any strides, any number of
@@ -64,6 +68,38 @@ QUIRE_API Tensor scaled_dot_product_attention(const ConstTensorView& q, const Co
 /// The same over jagged batches. A mask tensor is not for these: give a rule.
 QUIRE_API Tensor scaled_dot_product_attention(const Jagged& q, const Jagged& k, const Jagged& v,
                                               const SdpaOptions& options = {});
+
+/// What the forward pass read and gave, and the gradient of its result. Shapes as above.
+struct SdpaBackwardInputs {
+  ConstTensorView q, k, v;
+  ConstTensorView out, lse;  // of the forward; SdpaOptions::lse
+  ConstTensorView d_out;     // as out, any float dtype
+};
+struct JaggedSdpaBackwardInputs {
+  Jagged q, k, v;
+  ConstTensorView out, lse;  // in q's order
+  ConstTensorView d_out;
+};
+
+struct SdpaGradientsWanted {
+  WantedGradients inputs = {};  // its `buffers`: those of a rule in attn_mask, which are 0
+  bool attn_mask = false;       // of a mask tensor of floats
+};
+
+/// Of the shapes and dtypes of what they are gradients of: axes that were broadcast are summed.
+struct SdpaGradients {
+  std::optional<Tensor> q = {}, k = {}, v = {}, attn_mask = {};  // those that were wanted
+};
+
+/// `options` as of the forward; the dropout is replayed from its seed. Always the fused kernels,
+/// whatever options.backends say. Throws Error as the forward, and if the gradient of attn_mask is
+/// wanted where it is no tensor of floats.
+QUIRE_API SdpaGradients scaled_dot_product_attention_backward(
+    const SdpaBackwardInputs& inputs, const SdpaOptions& options = {},
+    const SdpaGradientsWanted& wanted = {});
+QUIRE_API SdpaGradients scaled_dot_product_attention_backward(
+    const JaggedSdpaBackwardInputs& inputs, const SdpaOptions& options = {},
+    const SdpaGradientsWanted& wanted = {});
 
 /// The backend a call would use; kError if none is left, and for a call that is wrong.
 QUIRE_API SDPBackend choose_backend(const ConstTensorView& q, const ConstTensorView& k,

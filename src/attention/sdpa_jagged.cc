@@ -1,5 +1,7 @@
 // scaled_dot_product_attention over jagged batches: flex_attention's request with dropout, or the
 // reference, sequence by sequence. Attention layer.
+#include "attention/sdpa_jagged.h"
+
 #include <cstring>
 #include <string>
 #include <utility>
@@ -16,48 +18,39 @@
 #include "quire/scaled_dot_product_attention.h"
 
 namespace quire {
+namespace attention {
 namespace {
 
-using attention::JaggedSequences;
-
 constexpr const char* kWhere = "scaled_dot_product_attention";
-
-// A call, checked, with heads of size 1 broadcast.
-struct JaggedCall {
-  Jagged q, k, v;
-  JaggedSequences q_rows, k_rows, v_rows;
-
-  attention::BackendProblem problem() const {
-    return {q.values.dtype(), q.values.dim(2), v.values.dim(2)};
-  }
-};
 
 Jagged with_heads(Jagged jagged, std::int64_t heads) {
   const bool by_token = jagged.order == JaggedOrder::kTokens;
   const std::int64_t total = jagged.values.dim(by_token ? 0 : 1);
-  jagged.values = jagged.values.expand(
-      attention::jagged_shape(jagged.order, total, heads, jagged.values.dim(2)));
+  jagged.values =
+      jagged.values.expand(jagged_shape(jagged.order, total, heads, jagged.values.dim(2)));
   return jagged;
 }
 
-JaggedCall checked_call(const Jagged& q, const Jagged& k, const Jagged& v,
-                        const SdpaOptions& options) {
+}  // namespace
+
+JaggedCall jagged_call(const Jagged& q, const Jagged& k, const Jagged& v,
+                       const SdpaOptions& options) {
   JaggedCall call{.q = q,
                   .k = k,
                   .v = v,
-                  .q_rows = attention::read_sequences(kWhere, "query", q),
-                  .k_rows = attention::read_sequences(kWhere, "key", k),
-                  .v_rows = attention::read_sequences(kWhere, "value", v)};
-  attention::check_lengths(kWhere, call.q_rows, call.k_rows, call.v_rows);
-  attention::validate_dtypes(q.values.dtype(), k.values.dtype(), v.values.dtype());
+                  .q_rows = read_sequences(kWhere, "query", q),
+                  .k_rows = read_sequences(kWhere, "key", k),
+                  .v_rows = read_sequences(kWhere, "value", v)};
+  check_lengths(kWhere, call.q_rows, call.k_rows, call.v_rows);
+  validate_dtypes(q.values.dtype(), k.values.dtype(), v.values.dtype());
   if (call.q_rows.dim != call.k_rows.dim) {
     throw Error(ErrorKind::value,
                 "[scaled_dot_product_attention] query and key must have the same head dim; got " +
                     std::to_string(call.q_rows.dim) + " and " + std::to_string(call.k_rows.dim));
   }
-  const attention::SdpaHeads heads = attention::common_heads(call.q_rows.heads, call.k_rows.heads,
-                                                             call.v_rows.heads, options.enable_gqa);
-  attention::validate_options(options);
+  const SdpaHeads heads =
+      common_heads(call.q_rows.heads, call.k_rows.heads, call.v_rows.heads, options.enable_gqa);
+  validate_options(options);
   if (std::holds_alternative<ConstTensorView>(options.attn_mask)) {
     throw Error(
         ErrorKind::value,
@@ -70,6 +63,8 @@ JaggedCall checked_call(const Jagged& q, const Jagged& k, const Jagged& v,
   return call;
 }
 
+namespace {
+
 // Of every sequence: the last query sees the last key.
 MaskMod bottom_right(const JaggedCall& call) {
   std::vector<std::int64_t> shift(call.q_rows.rows.length.size());
@@ -79,12 +74,32 @@ MaskMod bottom_right(const JaggedCall& call) {
   return [&](auto b, auto, auto q_idx, auto kv_idx) { return q_idx + table[b] >= kv_idx; };
 }
 
-attention::SdpaRules rules_of(const JaggedCall& call, const SdpaOptions& options) {
+}  // namespace
+
+SdpaRules jagged_rules(const JaggedCall& call, const SdpaOptions& options) {
   if (const auto* rule = std::get_if<MaskMod>(&options.attn_mask)) return {.mask_mod = *rule};
   if (!options.is_causal || call.q_rows.count() == 0) return {};
   if (options.alignment == CausalAlignment::kTopLeft) return {.mask_mod = mods::causal()};
   return {.mask_mod = bottom_right(call)};
 }
+
+plan::ForwardRequest jagged_sdpa_request(const JaggedCall& call, const SdpaOptions& options) {
+  plan::ForwardRequest request = jagged_request(call.q, call.k, call.v,
+                                                {.mask_mod = jagged_rules(call, options).mask_mod,
+                                                 .scale = options.scale,
+                                                 .enable_gqa = true,
+                                                 .executor = options.executor},
+                                                kWhere);
+  request.dropout = {.p = options.dropout_p, .seed = options.seed};
+  return request;
+}
+
+}  // namespace attention
+
+namespace {
+
+using attention::JaggedCall;
+using attention::JaggedSequences;
 
 // [1, heads, rows, dim] into a view of that shape whose rows are contiguous.
 void copy_rows(const Tensor& from, const TensorView& to) {
@@ -95,52 +110,59 @@ void copy_rows(const Tensor& from, const TensorView& to) {
       std::memcpy(to.select(0, 0).select(0, h).select(0, row).data(), at, bytes);
 }
 
-Tensor run_math(const JaggedCall& call, const SdpaOptions& options) {
-  const attention::SdpaRules rules = rules_of(call, options);
+attention::JaggedOutputs run_math(const JaggedCall& call, const SdpaOptions& options) {
+  const attention::SdpaRules rules = attention::jagged_rules(call, options);
   const auto part = [](const auto& values, JaggedOrder order, const JaggedSequences& sequences,
                        std::size_t i) {
     const std::int64_t begin = sequences.rows.begin[i];
     return attention::four_axes(values, order).slice(2, begin, begin + sequences.rows.length[i]);
   };
-  Tensor out(attention::jagged_shape(call.q.order, call.q_rows.total,
-                                     call.q.values.dim(call.q.order == JaggedOrder::kTokens),
-                                     call.v_rows.dim),
-             call.q.values.dtype());
-  if (out.numel() == 0) return out;
+  const std::int64_t heads = call.q.values.dim(call.q.order == JaggedOrder::kTokens);
+  const auto shape = [&](std::int64_t dim) {
+    return attention::jagged_shape(call.q.order, call.q_rows.total, heads, dim);
+  };
+  const DType dtype = call.q.values.dtype();
+  const DType numbers = dtype == DType::f64 ? DType::f64 : DType::f32;
+  attention::JaggedOutputs made{.out = Tensor(shape(call.v_rows.dim), dtype),
+                                .aux = {.lse = Tensor(shape(1), numbers)}};
+  if (made.out.numel() == 0) return made;
   for (std::size_t i = 0; i < call.q_rows.rows.length.size(); ++i) {
-    if (call.q_rows.rows.length[i] == 0 || call.k_rows.rows.length[i] == 0) continue;
-    copy_rows(attention::sdpa_math(part(call.q.values, call.q.order, call.q_rows, i),
-                                   part(call.k.values, call.k.order, call.k_rows, i),
-                                   part(call.v.values, call.v.order, call.v_rows, i), rules,
-                                   options, static_cast<std::int64_t>(i)),
-              part(out.view(), call.q.order, call.q_rows, i));
+    if (call.q_rows.rows.length[i] == 0) continue;
+    const attention::MathOutput one =
+        attention::sdpa_math(part(call.q.values, call.q.order, call.q_rows, i),
+                             part(call.k.values, call.k.order, call.k_rows, i),
+                             part(call.v.values, call.v.order, call.v_rows, i), rules, options,
+                             static_cast<std::int64_t>(i));
+    copy_rows(one.out, part(made.out.view(), call.q.order, call.q_rows, i));
+    const Shape rows{1, heads, call.q_rows.rows.length[i], 1};
+    copy_rows(one.lse.reshape(rows), part(made.aux.lse->view(), call.q.order, call.q_rows, i));
   }
-  return out;
+  return made;
 }
 
 }  // namespace
 
 Tensor scaled_dot_product_attention(const Jagged& q, const Jagged& k, const Jagged& v,
                                     const SdpaOptions& options) {
-  const JaggedCall call = checked_call(q, k, v, options);
-  if (attention::required_backend(call.problem(), options) == SDPBackend::kMath)
-    return run_math(call, options);
-  plan::ForwardRequest request =
-      attention::jagged_request(call.q, call.k, call.v,
-                                {.mask_mod = rules_of(call, options).mask_mod,
-                                 .scale = options.scale,
-                                 .enable_gqa = true,
-                                 .executor = options.executor},
-                                kWhere);
-  request.dropout = {.p = options.dropout_p, .seed = options.seed};
-  plan::ForwardPlan plan(std::move(request));
-  return attention::run_jagged(plan, call.q, call.k, call.v).out;
+  const JaggedCall call = attention::jagged_call(q, k, v, options);
+  attention::JaggedOutputs made;
+  if (attention::required_backend(call.problem(), options) == SDPBackend::kMath) {
+    made = run_math(call, options);
+    const Shape& values = made.out.shape();
+    made.aux.lse = made.aux.lse->reshape({values[0], values[1]});
+  } else {
+    plan::ForwardPlan plan(attention::jagged_sdpa_request(call, options));
+    made = attention::run_jagged(plan, call.q, call.k, call.v, {.lse = options.lse != nullptr});
+  }
+  if (options.lse != nullptr) *options.lse = *made.aux.lse;
+  return made.out;
 }
 
 std::vector<std::string> why_not(SDPBackend backend, const Jagged& q, const Jagged& k,
                                  const Jagged& v, const SdpaOptions& options) {
   try {
-    return attention::backend_reasons(backend, checked_call(q, k, v, options).problem(), options);
+    return attention::backend_reasons(backend, attention::jagged_call(q, k, v, options).problem(),
+                                      options);
   } catch (const Error& error) {  // no backend computes a call that is wrong
     return {error.what()};
   }
@@ -149,7 +171,7 @@ std::vector<std::string> why_not(SDPBackend backend, const Jagged& q, const Jagg
 SDPBackend choose_backend(const Jagged& q, const Jagged& k, const Jagged& v,
                           const SdpaOptions& options) {
   try {
-    return attention::first_backend(checked_call(q, k, v, options).problem(), options);
+    return attention::first_backend(attention::jagged_call(q, k, v, options).problem(), options);
   } catch (const Error&) {
     return SDPBackend::kError;
   }

@@ -57,7 +57,8 @@ VaryingAxes varying_axes(ConstTensorView mask, const Shape& scores) {
     }
   }
   if (axes.empty()) mask = mask.unsqueeze(0);
-  return {Buffer::borrow(mask, {.name = "attn_mask"}), std::move(axes)};
+  const bool is_added = is_floating(mask.dtype());
+  return {Buffer::borrow(mask, {.name = "attn_mask", .wants_gradient = is_added}), std::move(axes)};
 }
 
 struct Indices {

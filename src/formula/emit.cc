@@ -30,13 +30,15 @@ class Emitter {
  public:
   Emitter(const LowGraph& low, const CompileOptions& options) : low_(low), options_(options) {}
 
-  TileProgram emit(LowId score, LowId mask, bool mask_only);
+  TileProgram emit(const LowRoots& roots);
 
  private:
   // Temporaries of the element phase, by size: 4 or 8 bytes an element, or bits.
   enum Pool { kPool4, kPool8, kPoolBits, kPoolCount };
 
-  void mark_used(LowId score, LowId mask);
+  void mark_used(const LowRoots& roots);
+  void emit_outputs(const std::vector<LowId>& outputs);
+  void keep_score();
   void emit_node(LowId id);
   void emit_final(LowId score, bool fused);
   TileInstruction instruction(LowId id, TileClass phase);
@@ -55,10 +57,12 @@ class Emitter {
   const CompileOptions& options_;
   TileProgram program_;
   std::vector<int> uses_;                 // left to come; checks and results count
+  std::vector<char> kept_;                // outputs: their element values stay for the tile
   std::vector<TileOperand> places_;       // of nodes emitted so far
   std::vector<std::int32_t> expansions_;  // offset of a mask spread to words, -1 if not yet
   std::array<std::vector<int>, kPoolCount> free_;
   std::array<int, kPoolCount> slots_ = {};
+  TileOperand kept_score_;  // if it is an output
   std::size_t bytes_ = 0;
 };
 
@@ -82,13 +86,18 @@ std::int32_t Emitter::allocate(std::size_t bytes) {
   return static_cast<std::int32_t>(at);
 }
 
-void Emitter::mark_used(LowId score, LowId mask) {
+void Emitter::mark_used(const LowRoots& roots) {
   uses_.assign(static_cast<std::size_t>(low_.size()), 0);
+  kept_.assign(static_cast<std::size_t>(low_.size()), 0);
   const auto use = [&](LowId id) {
     if (id != kNoLow) ++uses_[static_cast<std::size_t>(id)];
   };
-  use(score);
-  use(mask);
+  use(roots.score);
+  use(roots.mask);
+  for (const LowId output : roots.outputs) {
+    use(output);
+    kept_[static_cast<std::size_t>(output)] = 1;
+  }
   for (const LowCheck& check : low_.checks()) {
     use(check.node);
     use(check.value);
@@ -126,6 +135,12 @@ TileOperand Emitter::result_place(LowId id) {
           group * (groups_of(options_.max_rows + options_.groups * kernels::kGroupLanes) + 1));
       break;
     case TileClass::kElement: {
+      if (kept_[static_cast<std::size_t>(id)]) {
+        place.group_step = static_cast<std::int32_t>(group);
+        place.row_step = place.group_step * options_.groups;
+        place.offset = allocate(static_cast<std::size_t>(options_.max_rows * place.row_step));
+        break;
+      }
       const Pool pool = pool_of(node.type);
       place.space = TileOperand::Space::kChunk;
       if (free_[pool].empty()) free_[pool].push_back(slots_[pool]++);
@@ -255,6 +270,23 @@ void Emitter::emit_final(LowId score, bool fused) {
   program_.phases[static_cast<int>(TileClass::kElement)].push_back(in);
 }
 
+// The score before the mod: its last instruction writes over it, so an output is a copy.
+void Emitter::keep_score() {
+  for (LowId id = 0; id < low_.size(); ++id) {
+    if (!low_[id].is_score || !kept_[static_cast<std::size_t>(id)]) continue;
+    TileInstruction in{.op = TileOp::kCopyF};
+    in.a = operand(id, TileClass::kElement);
+    in.out = result_place(id);
+    program_.phases[static_cast<int>(TileClass::kElement)].push_back(in);
+    kept_score_ = in.out;
+  }
+}
+
+void Emitter::emit_outputs(const std::vector<LowId>& outputs) {
+  for (const LowId id : outputs)
+    program_.outputs.push_back(low_[id].is_score ? kept_score_ : operand(id, TileClass::kElement));
+}
+
 // Slot numbers to offsets: first the 8-byte slots, then 4-byte, then bits.
 void Emitter::place_chunk_temporaries() {
   const std::size_t row8 = 8 * kernels::kGroupLanes, row4 = 4 * kernels::kGroupLanes;
@@ -278,13 +310,14 @@ void Emitter::place_chunk_temporaries() {
   place(program_.mask);
 }
 
-TileProgram Emitter::emit(LowId score, LowId mask, bool mask_only) {
+TileProgram Emitter::emit(const LowRoots& roots) {
+  const LowId score = roots.score, mask = roots.mask;
   program_.f64 = options_.precision == Precision::kF64;
   program_.max_rows = options_.max_rows;
   program_.groups = options_.groups;
   std::copy(std::begin(options_.vary), std::end(options_.vary), std::begin(program_.vary));
   program_.max_per_row = options_.max_per_row;
-  program_.has_score = !mask_only;
+  program_.has_score = score != kNoLow;
   program_.has_mask = mask != kNoLow;
   program_.buffers = low_.buffers;
   program_.keep_alive = low_.keep_alive;
@@ -292,7 +325,7 @@ TileProgram Emitter::emit(LowId score, LowId mask, bool mask_only) {
     throw Error(ErrorKind::value,
                 "[formula] a mod may have at most 32,767 reads that need a check");
 
-  mark_used(score, mask);
+  mark_used(roots);
   // Decided before anything is emitted: uses_ counts down, and a mask may use the score's value
   // too.
   const bool fused = program_.has_score && can_finish(score);
@@ -311,7 +344,9 @@ TileProgram Emitter::emit(LowId score, LowId mask, bool mask_only) {
                                .axis = check.axis,
                                .size = check.size});
   }
+  keep_score();
   if (program_.has_score) emit_final(score, fused);
+  emit_outputs(roots.outputs);
   place_chunk_temporaries();
   program_.suspect_offset = static_cast<std::size_t>(allocate(low_.checks().size() + 1));
   program_.scratch_bytes = bytes_;
@@ -321,7 +356,7 @@ TileProgram Emitter::emit(LowId score, LowId mask, bool mask_only) {
 }  // namespace
 
 TileProgram emit(const LowGraph& low, const LowRoots& roots, const CompileOptions& options) {
-  return Emitter(low, options).emit(roots.score, roots.mask, roots.score == kNoLow);
+  return Emitter(low, options).emit(roots);
 }
 
 }  // namespace quire::formula

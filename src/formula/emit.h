@@ -1,6 +1,8 @@
 // Emission: low nodes to the instructions of a tile program, with their places in scratch memory.
 // Formula layer.
 #pragma once
+#include <vector>
+
 #include "formula/compile.h"
 #include "formula/low_graph.h"
 #include "kernels/tile_program.h"
@@ -11,6 +13,7 @@ namespace quire::formula {
 struct LowRoots {
   LowId score = kNoLow;
   LowId mask = kNoLow;
+  std::vector<LowId> outputs = {};  // numbers kept for the whole tile: TileProgram::outputs
 };
 
 /// Throws Error for a program too large to run.

@@ -12,6 +12,14 @@
 
 namespace quire::formula {
 
+/// Where a read of a buffer lies, for its gradient.
+struct LowRead {
+  LowId index = kNoLow;         // row-major over the axes that are indexed; the others are one row
+  LowAffine affine = {};        // the index as such, if it is
+  LowId other_offset = kNoLow;  // kDot: of the other side, in elements of that buffer
+  std::int16_t other_buffer = -1;
+};
+
 class Lowering {
  public:
   Lowering(LowGraph& low, const CompileOptions& options) : low_(low), options_(options) {}
@@ -19,6 +27,10 @@ class Lowering {
   /// The low node of the formula's value. Several formulas may be lowered into one LowGraph; equal
   /// values meet there.
   LowId lower(const Formula& formula);
+
+  /// Of a formula that is a kLoad, kSum or kDot of a buffer with elements; `side` as of
+  /// Derivatives::Site.
+  LowRead lower_read(const Formula& read, int side);
 
  private:
   LowId lower_node(NodeId id);
@@ -38,8 +50,10 @@ class Lowering {
   LowId lower_load(NodeId id);
   LowId lower_chain(NodeId id);  // kSum, kDot
   LowId lower_index(NodeId index, const Buffer& buffer, int axis);
-  LowId gather_offset(std::span<const NodeId> indices, const Buffer& buffer);
-  LowAffine affine_offset(std::span<const NodeId> indices, const Buffer& buffer);
+  LowId gather_offset(std::span<const NodeId> indices, const Buffer& buffer, const Shape& strides);
+  LowAffine affine_offset(std::span<const NodeId> indices, const Buffer& buffer,
+                          const Shape& strides);
+  LowId chain_offset(std::span<const NodeId> indices, const Buffer& buffer);
   std::int16_t add_buffer(const Buffer& buffer, std::size_t leading);
   kernels::TileType load_type(const Buffer& buffer) const;
 

@@ -38,11 +38,10 @@ std::vector<std::int64_t> trailing_offsets(const Layout& layout, std::size_t lea
 }
 
 // Range of offsets that indices within the shape can give; whether 32 bits hold it.
-bool offsets_fit_int32(const Layout& layout, std::size_t axes) {
+bool offsets_fit_int32(const Shape& shape, const Shape& strides, std::size_t axes) {
   std::int64_t lo = 0, hi = 0;
   for (std::size_t axis = 0; axis < axes; ++axis) {
-    const std::int64_t last =
-        std::max<std::int64_t>(layout.shape[axis] - 1, 0) * layout.strides[axis];
+    const std::int64_t last = std::max<std::int64_t>(shape[axis] - 1, 0) * strides[axis];
     (last < 0 ? lo : hi) += last;
   }
   return fits_int32(Interval::ints(lo, hi));
@@ -111,18 +110,19 @@ LowId Lowering::lower_index(NodeId index, const Buffer& buffer, int axis) {
 }
 
 // The offset of an element (or of the first of its trailing ones) in elements.
-LowId Lowering::gather_offset(std::span<const NodeId> indices, const Buffer& buffer) {
-  const Layout layout(buffer);
-  const bool narrow = !options_.node_by_node && offsets_fit_int32(layout, indices.size());
+LowId Lowering::gather_offset(std::span<const NodeId> indices, const Buffer& buffer,
+                              const Shape& strides) {
+  const bool narrow =
+      !options_.node_by_node && offsets_fit_int32(buffer.shape(), strides, indices.size());
   const TileType type = narrow ? TileType::kInt32 : TileType::kInt64;
-  if (const LowAffine offset = affine_offset(indices, buffer); offset.known) {
+  if (const LowAffine offset = affine_offset(indices, buffer, strides); offset.known) {
     const bool varies = offset.lane_step != 0 || offset.row_step != 0;
     return varies ? iota(offset, type) : low_.as_type(offset.uniform, type);
   }
   LowId sum = kNoLow;
   for (std::size_t axis = 0; axis < indices.size(); ++axis) {
     LowId term = lower_index(indices[axis], buffer, static_cast<int>(axis));
-    const std::int64_t stride = layout.strides[axis];
+    const std::int64_t stride = strides[axis];
     term = low_.as_type(term, type);
     if (stride != 1)
       term = low_.add_op(narrow ? TileOp::kMulI : TileOp::kMulL, type, term,
@@ -135,20 +135,20 @@ LowId Lowering::gather_offset(std::span<const NodeId> indices, const Buffer& buf
 
 // The offset as an affine form, if every index is one and proved to need no check and no wrapping
 // per element.
-LowAffine Lowering::affine_offset(std::span<const NodeId> indices, const Buffer& buffer) {
+LowAffine Lowering::affine_offset(std::span<const NodeId> indices, const Buffer& buffer,
+                                  const Shape& strides) {
   if (options_.node_by_node) return {};
-  const Layout layout(buffer);
   LowAffine offset;
   for (std::size_t axis = 0; axis < indices.size(); ++axis) {
     const Interval& range = bound(indices[axis]);
-    const std::int64_t size = layout.shape[axis];
+    const std::int64_t size = buffer.shape()[axis];
     const bool wraps = range.int_hi < 0;
     LowAffine term = affine(indices[axis]);
     if (!term.known || !index_in_bounds(range, size) || (range.int_lo < 0 && !wraps)) return {};
     if (wraps)
       term.uniform = low_.add_op(TileOp::kAddL, TileType::kInt64, term.uniform,
                                  low_.int_const(size, TileType::kInt64));
-    term = affine_product(term, layout.strides[axis]);
+    term = affine_product(term, strides[axis]);
     offset = offset.known ? affine_sum(offset, term, false) : term;
   }
   return offset.known ? offset : LowAffine{true, 0, 0, low_.int_const(0, TileType::kInt64)};
@@ -165,7 +165,8 @@ LowId Lowering::lower_load(NodeId id) {
       lower_index(indices[axis], buffer, static_cast<int>(axis));
     return type == TileType::kFloat ? float_const(0) : low_.int_const(0, type);
   }
-  if (const LowAffine offset = affine_offset(indices, buffer); offset.known) {
+  const Shape strides = Layout(buffer).strides;
+  if (const LowAffine offset = affine_offset(indices, buffer, strides); offset.known) {
     const TileOp op = type == TileType::kFloat   ? TileOp::kStridedF
                       : type == TileType::kInt32 ? TileOp::kStridedI
                                                  : TileOp::kStridedL;
@@ -177,7 +178,7 @@ LowId Lowering::lower_load(NodeId id) {
                      .row_step = offset.row_step,
                      .buffer = entry});
   }
-  const LowId offset = gather_offset(indices, buffer);
+  const LowId offset = gather_offset(indices, buffer, strides);
   const bool narrow = is_narrow(offset);
   const TileOp op = type == TileType::kFloat ? (narrow ? TileOp::kGatherIntF : TileOp::kGatherLongF)
                     : type == TileType::kInt32
@@ -190,6 +191,36 @@ LowId Lowering::lower_load(NodeId id) {
                    .buffer = entry});
 }
 
+// Of the first of the elements that kSum and kDot read.
+LowId Lowering::chain_offset(std::span<const NodeId> indices, const Buffer& buffer) {
+  return low_.as_type(gather_offset(indices, buffer, Layout(buffer).strides), TileType::kInt64);
+}
+
+LowRead Lowering::lower_read(const Formula& read, int side) {
+  lower(read);
+  const NodeId id = read.root();
+  const Node& node = (*graph_)[id];
+  const auto args = graph_->args(id);
+  const std::size_t split = node.op == Op::kDot ? node.split : args.size();
+  const auto indices = [&](int of) { return of == 0 ? args.first(split) : args.subspan(split); };
+  const auto buffer = [&](int of) -> const Buffer& {
+    return graph_->buffer(node.buffers[static_cast<std::size_t>(of)]);
+  };
+  // Rows of the gradient: what one index addresses lies together.
+  std::vector<std::int64_t> leading;
+  for (std::size_t axis = 0; axis < indices(side).size(); ++axis)
+    leading.push_back(buffer(side).shape()[axis]);
+  const Shape strides = contiguous_strides(Shape(leading));
+  LowRead result;
+  result.index = gather_offset(indices(side), buffer(side), strides);
+  result.affine = affine_offset(indices(side), buffer(side), strides);
+  if (node.op == Op::kDot) {
+    result.other_offset = chain_offset(indices(1 - side), buffer(1 - side));
+    result.other_buffer = add_buffer(buffer(1 - side), indices(1 - side).size());
+  }
+  return result;
+}
+
 LowId Lowering::lower_chain(NodeId id) {
   const Node& node = (*graph_)[id];
   const bool dot = node.op == Op::kDot;
@@ -200,9 +231,8 @@ LowId Lowering::lower_chain(NodeId id) {
   const std::int16_t entry = add_buffer(first, split);
   const std::int16_t other = dot ? add_buffer(second, args.size() - split) : std::int16_t{-1};
   const bool is_float = node.type == ValueType::kFloat;
-  const LowId a = low_.as_type(gather_offset(args.first(split), first), TileType::kInt64);
-  const LowId b =
-      dot ? low_.as_type(gather_offset(args.subspan(split), second), TileType::kInt64) : kNoLow;
+  const LowId a = chain_offset(args.first(split), first);
+  const LowId b = dot ? chain_offset(args.subspan(split), second) : kNoLow;
   if (element_count(first.shape()) == 0 || element_count(second.shape()) == 0)
     return is_float ? float_const(0)
                     : low_.as_type(low_.int_const(0, TileType::kInt64), int_type(id));

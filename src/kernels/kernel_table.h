@@ -9,6 +9,8 @@
 namespace quire::kernels {
 
 template <class T>
+struct BackwardFunctions;
+template <class T>
 struct DecodeFunctions;
 template <class T>
 struct ForwardFunctions;
@@ -28,6 +30,8 @@ struct KernelTable {
   const PairFunctions* pairs;                // null where the ISA has no bf16 products
   const DecodeFunctions<float>* decode_f32;  // keys across the lanes
   const DecodeFunctions<double>* decode_f64;
+  const BackwardFunctions<float>* backward_f32;  // beside those of forward
+  const BackwardFunctions<double>* backward_f64;
   const PeakFunctions* peaks;  // for benchmarks
   const MathTable* math;       // for tests
 };

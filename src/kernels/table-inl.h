@@ -1,6 +1,7 @@
 // The only thing isa/*.cc include: all kernels for one ISA and the one symbol they export,
 // quire::kernels::<isa>::table(). Kernels layer.
 #pragma once
+#include "kernels/backward_table-inl.h"
 #include "kernels/decode_table-inl.h"
 #include "kernels/forward_table-inl.h"
 #include "kernels/kernel_table.h"
@@ -26,6 +27,8 @@ const KernelTable& table() noexcept {
                                       .pairs = kPairs,
                                       .decode_f32 = &kDecodeF32,
                                       .decode_f64 = &kDecodeF64,
+                                      .backward_f32 = &kBackward<float>,
+                                      .backward_f64 = &kBackward<double>,
                                       .peaks = &kPeaks,
                                       .math = &kMathTable};
   return kTable;

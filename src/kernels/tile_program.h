@@ -268,6 +268,9 @@ struct TileProgram {
   bool has_score = false;                // the last element instruction writes the score tile
   bool has_mask = false;
   TileOperand mask;  // bits of the visible elements, if has_mask
+  /// Numbers that stay readable until the next tile, those per element for the rows that were
+  /// applied: how each is read at a row of the first group (TileRunner::row_of).
+  std::vector<TileOperand> outputs;
 
   std::vector<TileBuffer> buffers;
   std::vector<std::shared_ptr<const void>>

@@ -58,6 +58,12 @@ class TileRunner {
   /// The visible elements as words [rows][groups]. For programs without a score.
   void mask(uint64_t* words) noexcept;
 
+  /// One of the program's outputs at a row: the number of lane 0 (or of all, if it is broadcast),
+  /// the others behind it.
+  const char* row_of(const TileOperand& output, int row) const noexcept {
+    return address(output, {row, 0, 1, true}, {});
+  }
+
   /// Over all tiles since construction.
   const TileFault& fault() const { return fault_; }
 

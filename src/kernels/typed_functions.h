@@ -3,6 +3,7 @@
 #pragma once
 #include <type_traits>
 
+#include "kernels/backward_functions.h"
 #include "kernels/decode_functions.h"
 #include "kernels/forward_functions.h"
 #include "kernels/kernel_table.h"
@@ -23,6 +24,14 @@ const DecodeFunctions<T>& decode_functions(const KernelTable& table) noexcept {
     return *table.decode_f64;
   else
     return *table.decode_f32;
+}
+
+template <class T>
+const BackwardFunctions<T>& backward_functions(const KernelTable& table) noexcept {
+  if constexpr (std::is_same_v<T, double>)
+    return *table.backward_f64;
+  else
+    return *table.backward_f32;
 }
 
 }  // namespace quire::kernels

@@ -48,9 +48,14 @@ kernels::KeyRuns BlockMaskKeys::row(std::int64_t sequence, std::int64_t h, std::
 
 std::span<const kernels::LaneRuns> BlockMaskKeys::tile(std::int64_t sequence, std::int64_t h,
                                                        std::int64_t tile) const {
-  const OfMask& mask = of(sequence);
-  const auto at =
-      static_cast<std::size_t>(mask.first_tile + source_.plane(sequence, h) * mask.q_tiles + tile);
+  return tile_of_plane(source_.mask_of(sequence), source_.plane(sequence, h), tile);
+}
+
+std::span<const kernels::LaneRuns> BlockMaskKeys::tile_of_plane(std::int64_t mask_number,
+                                                                std::int64_t plane,
+                                                                std::int64_t tile) const {
+  const OfMask& mask = masks_[static_cast<std::size_t>(mask_number)];
+  const auto at = static_cast<std::size_t>(mask.first_tile + plane * mask.q_tiles + tile);
   return {lane_runs_.data() + first_lane_runs_[at],
           static_cast<std::size_t>(first_lane_runs_[at + 1] - first_lane_runs_[at])};
 }

@@ -33,6 +33,12 @@ class BlockMaskKeys final : public VisibleKeys {
   kernels::KeyRuns row(std::int64_t sequence, std::int64_t h, std::int64_t row) const override;
   std::span<const kernels::LaneRuns> tile(std::int64_t sequence, std::int64_t h,
                                           std::int64_t tile) const override;
+  /// The same, of a plane of a mask; and how many tiles such a plane has.
+  std::span<const kernels::LaneRuns> tile_of_plane(std::int64_t mask, std::int64_t plane,
+                                                   std::int64_t tile) const;
+  std::int64_t q_tiles(std::int64_t mask) const {
+    return masks_[static_cast<std::size_t>(mask)].q_tiles;
+  }
   std::int64_t keys(std::int64_t sequence, std::int64_t h, std::int64_t tile) const override;
 
  private:

@@ -7,8 +7,10 @@
 #include <new>
 
 #include "quire/flex_attention.h"
+#include "quire/flex_attention_backward.h"
 #include "quire/mods.h"
 #include "tests/support/attention_case.h"
+#include "tests/support/backward_case.h"
 #include "tests/support/jagged_case.h"
 
 namespace {
@@ -65,6 +67,35 @@ TEST(Allocation, ARunOfAPlanAllocatesNothing) {
       plan.run(t.q, t.k, t.v, {.out = out.view()});
       EXPECT_EQ(allocations, before) << c.to_string();
     }
+  }
+}
+
+TEST(Allocation, ARunOfABackwardPlanAllocatesNothing) {
+  if (!QUIRE_COUNTS_ALLOCATIONS) GTEST_SKIP();
+  SerialExecutor serial;
+  for (const bool with_mods : {false, true}) {
+    AttentionCase c{.batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = 100, .kv_len = 700};
+    if (with_mods) {
+      c.mask_mod = MaskMod::parse("(kv_idx - q_idx) % 7 != 3");
+      const Buffer bias(std::vector<float>(4), {.name = "bias", .wants_gradient = true});
+      c.score_mod = ScoreMod::parse("tanh(score) + bias[h]", {{"bias", bias}});
+      c.head_dim = 13;
+    }
+    const BackwardTensors t(c, 1);
+    FlexAttentionOptions options = c.options();
+    options.executor = &serial;
+    AttentionBackwardPlan plan(AttentionShape::of(t.forward.q, t.forward.k, t.forward.v),
+                               {.forward = options});
+    Tensor q(t.forward.q.shape(), DType::f32), k(t.forward.k.shape(), DType::f32),
+        v(t.forward.v.shape(), DType::f32), bias({4}, DType::f32);
+    const TensorView buffers[] = {bias.view()};
+    const BackwardInputs inputs = t.inputs();
+    const long before = allocations;
+    plan.run(inputs, {.q = q.view(),
+                      .k = k.view(),
+                      .v = v.view(),
+                      .buffers = std::span(buffers, with_mods ? 1 : 0)});
+    EXPECT_EQ(allocations, before) << c.to_string();
   }
 }
 

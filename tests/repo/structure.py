@@ -59,6 +59,7 @@ PUBLIC_LAYER = {
     "quire/attend.h": "attention",
     "quire/merge_states.h": "attention",
     "quire/paged.h": "attention",
+    "quire/flex_attention_backward.h": "attention",
     "quire/scaled_dot_product_attention.h": "attention",
     "quire/reference.h": "reference",
     "quire/quire.h": "attention",

@@ -1,0 +1,19 @@
+// The backward primitives of one ISA. Kernels layer.
+#pragma once
+#include "kernels/backward_elements-inl.h"
+#include "kernels/backward_functions.h"
+#include "kernels/backward_products-inl.h"
+
+// Outside HWY_BEFORE_NAMESPACE: addresses only.
+namespace quire::kernels::QUIRE_ISA_NS {
+
+template <class T>
+constexpr BackwardFunctions<T> kBackward{.weights = &weights<T>,
+                                         .score_gradients = &score_gradients<T>,
+                                         .apply_slopes = &apply_slopes<T>,
+                                         .add_to_keys = &add_to_keys<T>,
+                                         .add_to_queries = &add_to_queries<T>,
+                                         .row_dots = &row_dots<T>,
+                                         .is_finite = &is_finite<T>};
+
+}  // namespace quire::kernels::QUIRE_ISA_NS

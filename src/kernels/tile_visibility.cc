@@ -1,0 +1,44 @@
+// Words of visible queries from runs and the mask program. Kernels layer.
+#include "kernels/tile_visibility.h"
+
+#include "kernels/visible_words.h"
+
+namespace quire::kernels {
+
+TileVisibility::TileVisibility(const TileProgram* mask, const TileFunctions& functions,
+                               ScratchLayout& layout)
+    : asked_(layout.take<uint64_t>(kTileKeys)), answers_(layout.take<uint64_t>(kTileKeys)) {
+  if (mask == nullptr) return;
+  runner_.emplace(*mask, functions, layout.take<char>(mask->scratch_bytes));
+}
+
+TileActivity TileVisibility::look(const QueryTile& tile, int64_t key, int rows,
+                                  uint64_t* words) noexcept {
+  VisibleWords found{words, asked_};
+  switch (find_visible_words(tile, key, rows, found)) {
+    case Visibility::kNone:
+      return {};
+    case Visibility::kAll:
+      return full_activity(rows, tile.queries);
+    case Visibility::kSome:
+      break;
+  }
+  const int begin = found.asked_begin, end = found.asked_end;
+  if (begin < end && runner_.has_value()) {
+    TileCoords at;
+    at.start[0] = tile.b;
+    at.start[1] = tile.h;
+    at.start[2] = tile.q_idx;
+    at.start[3] = key + begin;
+    at.rows = end - begin;
+    at.lanes = tile.queries;
+    runner_->begin(at);
+    runner_->mask(answers_);
+    for (int row = begin; row < end; ++row) words[row] |= asked_[row] & answers_[row - begin];
+  } else {  // without a mask program, partial means visible
+    for (int row = begin; row < end; ++row) words[row] |= asked_[row];
+  }
+  return find_activity(words, rows, tile.queries);
+}
+
+}  // namespace quire::kernels

@@ -1,0 +1,193 @@
+// From sizes to items, and from tensors to kernels. Plan layer.
+#include "plan/backward_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "formula/compile.h"
+#include "formula/simplify.h"
+#include "kernels/backward.h"
+#include "kernels/backward_rows.h"
+#include "kernels/dispatch.h"
+#include "kernels/key_tile.h"
+#include "plan/choose_kernel.h"
+
+namespace quire::plan {
+
+using kernels::kQueryTile;
+
+namespace {
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+kernels::ForwardTensor steps_of(const ConstTensorView& view) {
+  return {.dtype = view.dtype(), .row_step = view.strides()[2], .column_step = view.strides()[3]};
+}
+
+kernels::GradientTensor gradient_of(const std::optional<TensorView>& view) {
+  if (!view.has_value()) return {};
+  return {view->data(), steps_of(*view)};
+}
+
+}  // namespace
+
+BackwardPlan::BackwardPlan(BackwardRequest request)
+    : request_(std::move(request)), forward_(request_.forward), table_(&kernels::current_table()) {
+  ForwardRequest& f = request_.forward;
+  is_f64_ = f.q_dtype == DType::f64 || f.k_dtype == DType::f64 || f.v_dtype == DType::f64;
+  if (f.queries == nullptr) f.queries = std::make_shared<layout::DenseQueries>(f.q_len);
+  chunk_keys_ =
+      kernels::backward_chunk_keys(static_cast<int>(f.head_dim), static_cast<int>(f.v_head_dim));
+  if (f.block_mask.has_value()) {
+    visible_.emplace(f.block_mask, f.q_len, f.longest_kv);
+    chunk_tiles_.emplace(f.block_mask, *visible_, f.longest_kv, chunk_keys_);
+  }
+  list_items();
+  compile_mask();
+  gradient_.emplace(GradientRequest{.score_mod = f.score_mod ? &*f.score_mod : nullptr,
+                                    .compile = compile_options(),
+                                    .sizes = {f.queries->longest(), chunk_keys_},
+                                    .buffers = request_.buffers});
+  allocate_scratch();
+}
+
+std::int64_t BackwardPlan::q_tiles(std::int64_t b) const {
+  return ceil_div(forward_.queries->length(b), kQueryTile);
+}
+
+std::int64_t BackwardPlan::q_begin(std::int64_t b) const {
+  return forward_.q_begin.size() == 1 ? forward_.q_begin[0]
+                                      : forward_.q_begin[static_cast<std::size_t>(b)];
+}
+
+std::int64_t BackwardPlan::tile_number(const TilePlace& place) const {
+  return first_tile_[static_cast<std::size_t>(place.b)] + place.h * q_tiles(place.b) + place.tile;
+}
+
+BackwardPlan::TilePlace BackwardPlan::tile_place(std::int64_t number) const {
+  const auto behind = std::upper_bound(first_tile_.begin(), first_tile_.end(), number);
+  const std::int64_t b = behind - first_tile_.begin() - 1, tiles = q_tiles(b);
+  const std::int64_t in_sequence = number - first_tile_[static_cast<std::size_t>(b)];
+  return {b, in_sequence / tiles, in_sequence % tiles};
+}
+
+int BackwardPlan::queries_of(const TilePlace& place) const {
+  return static_cast<int>(std::min<std::int64_t>(
+      kQueryTile, forward_.queries->length(place.b) - place.tile * kQueryTile));
+}
+
+// Chunk after chunk: the chunk whose turn it is in a query tile has always been claimed before.
+void BackwardPlan::list_items() {
+  first_tile_.push_back(0);
+  std::int64_t most_chunks = 0;
+  double pairs = 0;
+  for (std::int64_t b = 0; b < forward_.batch; ++b) {
+    first_tile_.push_back(first_tile_.back() + q_tiles(b) * forward_.q_heads);
+    most_chunks = std::max(most_chunks, ceil_div(forward_.layout->length(b), chunk_keys_));
+    pairs += static_cast<double>(forward_.queries->length(b)) *
+             static_cast<double>(forward_.layout->length(b));
+  }
+  is_small_ = is_for_one_thread(pairs * static_cast<double>(forward_.q_heads) * 2.5 *
+                                static_cast<double>(forward_.head_dim + forward_.v_head_dim));
+  const std::int64_t sequences =
+      request_.shares_keys ? std::min<std::int64_t>(forward_.batch, 1) : forward_.batch;
+  for (std::int64_t chunk = 0; chunk < most_chunks; ++chunk)
+    for (std::int64_t b = 0; b < sequences; ++b)
+      for (std::int64_t h = 0;
+           h < forward_.kv_heads && chunk * chunk_keys_ < forward_.layout->length(b); ++h)
+        items_.push_back({static_cast<std::int32_t>(b), static_cast<std::int32_t>(h),
+                          static_cast<std::int32_t>(chunk)});
+}
+
+formula::CompileOptions BackwardPlan::compile_options() const {
+  const auto [least, most] = std::minmax_element(forward_.q_begin.begin(), forward_.q_begin.end());
+  const auto last = [](std::int64_t size) { return std::max<std::int64_t>(size, 1) - 1; };
+  return {.precision = is_f64_ ? Precision::kF64 : Precision::kF32,
+          .extents = {{0, last(forward_.batch)},
+                      {0, last(forward_.q_heads)},
+                      {*least, *most + last(forward_.q_len)},
+                      {0, last(forward_.longest_kv)}},
+          .max_rows = kernels::kBackwardTileKeys};
+}
+
+void BackwardPlan::compile_mask() {
+  if (!forward_.block_mask.has_value()) return;
+  const Formula mask = formula::simplify(forward_.block_mask.mask_mod().formula(), Precision::kF32);
+  const formula::Node& root = mask.graph()[mask.root()];
+  if (root.op == Op::kBoolConst && root.bits != 0) return;
+  mask_ = formula::compile({.mask_mod = &mask, .mask_only = true}, compile_options());
+}
+
+void BackwardPlan::allocate_scratch() {
+  const std::size_t workers = forward_.executor->concurrency();
+  const std::size_t size = dtype_size(compute_type());
+  gradient_offset_ =
+      std::max(kernels::backward_scratch_bytes(make_call({})),
+               kernels::prepare_rows_scratch(static_cast<int>(forward_.v_head_dim)) * size);
+  gradient_offset_ = (gradient_offset_ + 63) / 64 * 64;
+  const std::size_t bytes = gradient_offset_ + gradient_->thread_bytes();
+  scratch_step_ = (bytes + 4095) / 4096 * 4096 + 64 * 5;  // workers' memory in other sets of caches
+  scratch_ = Tensor::empty({static_cast<std::int64_t>(scratch_step_ * workers)}, DType::u8);
+  faults_.resize(workers);
+  runners_.resize(workers);
+  const auto tiles = static_cast<std::size_t>(first_tile_.back());
+  live_.resize(tiles);
+  turns_ = std::make_unique<kernels::Turn[]>(tiles);
+  numbers_ = Tensor::empty({first_tile_.back(), 2, kQueryTile}, compute_type());
+  // Strides are known in run(): here counts what they cannot change.
+  const bool may_be_in_place =
+      forward_.q_dtype == compute_type() && forward_.head_dim % kernels::kPanel == 0;
+  if (request_.wanted.q && !may_be_in_place) allocate_sums();
+}
+
+void BackwardPlan::allocate_sums() {
+  const Shape shape{first_tile_.back(), kQueryTile,
+                    kernels::whole_panels(static_cast<int>(forward_.head_dim))};
+  if (sums_.shape() != shape) sums_ = Tensor::empty(shape, compute_type());
+}
+
+std::size_t BackwardPlan::scratch_bytes() const {
+  const auto bytes = [](const Tensor& tensor) {
+    return static_cast<std::size_t>(tensor.numel()) * dtype_size(tensor.dtype());
+  };
+  return bytes(scratch_) + bytes(numbers_) + bytes(sums_) + gradient_->shared_bytes() +
+         live_.size() * sizeof(live_[0]) + live_.size() * sizeof(kernels::Turn) +
+         (chunk_tiles_ ? chunk_tiles_->bytes() : 0);
+}
+
+void* BackwardPlan::scratch(std::size_t worker) {
+  return static_cast<std::uint8_t*>(scratch_.data()) + worker * scratch_step_;
+}
+
+kernels::BackwardCall BackwardPlan::make_call(const BackwardTensors& tensors) const {
+  kernels::BackwardCall call;
+  kernels::ForwardCall& f = call.forward;
+  f.table = table_;
+  f.dims = static_cast<int>(forward_.head_dim);
+  f.value_dims = static_cast<int>(forward_.v_head_dim);
+  f.scale = forward_.scale;
+  f.f64 = is_f64_;
+  f.natural = forward_.score_mod.has_value() || !(forward_.scale > 0);
+  f.pairs = forward_.q_dtype == DType::bf16 && forward_.k_dtype == DType::bf16 &&
+            forward_.v_dtype == DType::bf16 && table_->pairs != nullptr;
+  f.dropout = forward_.dropout;
+  f.prefill.mask = mask_.has_value() ? &*mask_ : nullptr;
+  call.wants_q = request_.wanted.q;
+  call.gradient = gradient_->program();
+  if (tensors.q.rank() != 4) return call;  // only to size scratch
+  f.q = tensors.q.data();
+  f.k = tensors.k.data();
+  f.v = tensors.v.data();
+  f.q_rows = steps_of(tensors.q);
+  f.k_rows = steps_of(tensors.k);
+  f.v_rows = steps_of(tensors.v);
+  if (tensors.d_out.has_value()) {
+    call.d_out = tensors.d_out->data();
+    call.d_out_rows = steps_of(*tensors.d_out);
+  }
+  call.d_k = gradient_of(tensors.d_k);
+  call.d_v = gradient_of(tensors.d_v);
+  return call;
+}
+
+}  // namespace quire::plan

@@ -1,0 +1,118 @@
+// BackwardPlan: everything about a backward call that does not depend on where its tensors lie: the
+// mask program, which query tiles see which chunks of keys, items, scratch. run() allocates
+// nothing. Sizes have been validated by who makes it. Plan layer.
+//
+// Flow of run(): executor -> rows (lse, delta, dQ = 0) -> executor -> items claimed in ascending
+// order: (keys of a sequence, key head, chunk) -> kernels::BackwardChunk, a query tile at a time ->
+// where dQ was summed up in scratch, executor -> rows to their tensor -> faults.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kernels/backward_problem.h"
+#include "kernels/gradient_runner.h"
+#include "kernels/tile_program.h"
+#include "kernels/tile_runner.h"
+#include "kernels/turn.h"
+#include "plan/backward_request.h"
+#include "plan/chunk_tiles.h"
+#include "plan/gradient_plan.h"
+#include "plan/visible_keys.h"
+#include "quire/formula.h"
+#include "quire/tensor.h"
+
+namespace quire::plan {
+
+/// [batch, heads, len, dim], any strides; a jagged batch is one entry. Row numbers: [batch, heads,
+/// len].
+struct BackwardTensors {
+  ConstTensorView q = {}, k = {}, v = {}, out = {}, lse = {};
+  std::optional<ConstTensorView> d_out = {}, d_lse = {};
+  std::optional<TensorView> d_q = {}, d_k = {}, d_v = {};  // those that are wanted
+  std::span<const TensorView> d_buffers = {};              // one for each of the request's
+};
+
+class BackwardPlan {
+ public:
+  explicit BackwardPlan(BackwardRequest request);
+  BackwardPlan(const BackwardPlan&) = delete;
+  BackwardPlan& operator=(const BackwardPlan&) = delete;
+
+  /// One run of a plan at a time. Throws the Error of the first visible element that did something
+  /// wrong; the outputs' contents are unspecified then.
+  void run(const BackwardTensors& tensors);
+
+  const Wanted& wanted() const { return request_.wanted; }
+  const std::vector<Buffer>& buffers() const { return request_.buffers; }
+  DType compute_type() const { return is_f64_ ? DType::f64 : DType::f32; }
+  std::size_t scratch_bytes() const;
+
+ private:
+  // Keys of a sequence (of all, if they share them), a key head, a chunk.
+  struct Item {
+    std::int32_t b = 0, kv_head = 0, chunk = 0;
+  };
+  // The rows of a query tile.
+  struct TilePlace {
+    std::int64_t b = 0, h = 0, tile = 0;
+  };
+
+  std::int64_t q_tiles(std::int64_t b) const;
+  std::int64_t tile_number(const TilePlace& place) const;
+  TilePlace tile_place(std::int64_t number) const;
+  std::int64_t q_begin(std::int64_t b) const;
+  int queries_of(const TilePlace& place) const;
+
+  void list_items();
+  formula::CompileOptions compile_options() const;
+  void compile_mask();
+  void allocate_scratch();
+  void allocate_sums();
+  bool sums_in_place(const BackwardTensors& tensors) const;
+
+  kernels::BackwardCall make_call(const BackwardTensors& tensors) const;
+  template <class T>
+  void run_typed(const BackwardTensors& tensors);
+  template <class T>
+  void prepare(const kernels::BackwardCall& call, const BackwardTensors& tensors,
+               const TilePlace& place, std::size_t worker);
+  template <class T>
+  void run_item(const kernels::BackwardCall& call, const BackwardTensors& tensors, std::size_t item,
+                std::size_t worker);
+  template <class T>
+  kernels::BackwardTile tile_of(const kernels::BackwardCall& call, const BackwardTensors& tensors,
+                                const TilePlace& place);
+  template <class T>
+  void write_queries(const kernels::BackwardCall& call, const BackwardTensors& tensors,
+                     const TilePlace& place);
+  void* scratch(std::size_t worker);
+  // Of this run; null without a score mod.
+  kernels::GradientRunner* runner(std::size_t worker);
+
+  BackwardRequest request_;
+  const ForwardRequest& forward_;  // of request_
+  const kernels::KernelTable* table_;
+  bool is_f64_ = false, is_small_ = false;
+  std::int64_t chunk_keys_ = 0;
+  std::optional<BlockMaskKeys> visible_;
+  std::optional<ChunkTiles> chunk_tiles_;
+  std::optional<kernels::TileProgram> mask_;
+  std::optional<GradientPlan> gradient_;
+  std::vector<std::optional<kernels::GradientRunner>>
+      runners_;  // of every worker, made when needed
+  std::vector<Item> items_;
+  std::vector<std::int64_t> first_tile_;  // of every sequence, all its heads; and the end
+  std::vector<kernels::TileFault> faults_;
+  std::vector<std::uint64_t> live_;         // of every tile
+  std::unique_ptr<kernels::Turn[]> turns_;  // of every tile
+  std::atomic<std::size_t> next_item_ = 0;
+  std::size_t scratch_step_ = 0, gradient_offset_ = 0;
+  Tensor scratch_, numbers_, sums_;  // numbers_: [tiles][2][64]; sums_: [tiles][64][columns]
+};
+
+}  // namespace quire::plan

@@ -1,0 +1,233 @@
+// One run of a backward plan: rows, items, rows. Plan layer.
+#include <algorithm>
+#include <cstring>
+
+#include "formula/first_fault.h"
+#include "kernels/backward.h"
+#include "kernels/backward_rows.h"
+#include "kernels/key_tile.h"
+#include "kernels/typed_functions.h"
+#include "plan/backward_plan.h"
+#include "runtime/float_env.h"
+
+namespace quire::plan {
+
+using kernels::kQueryTile;
+
+namespace {
+
+std::int64_t offset_of(const Shape& strides, std::int64_t batch, std::int64_t h, std::int64_t row) {
+  return batch * strides[0] + h * strides[1] + row * strides[2];
+}
+
+// Rows of a tensor of row numbers ([batch, heads, len]) or of rows ([batch, heads, len, dim]).
+kernels::RowsView rows_view(const ConstTensorView& view, std::int64_t offset, int rows) {
+  const bool is_number = view.rank() == 3;
+  return {.data = static_cast<const char*>(view.data()) +
+                  offset * static_cast<std::int64_t>(dtype_size(view.dtype())),
+          .dtype = view.dtype(),
+          .row_step = view.strides()[2],
+          .column_step = is_number ? 1 : view.strides()[3],
+          .rows = rows,
+          .columns = is_number ? 1 : static_cast<int>(view.dim(3))};
+}
+
+// Where tiles are claimed several at once: rows are quickly done.
+constexpr std::int64_t kTilesAtOnce = 8;
+
+}  // namespace
+
+// Whether the gradients of q can be summed up where they go.
+bool BackwardPlan::sums_in_place(const BackwardTensors& tensors) const {
+  return tensors.d_q->dtype() == compute_type() && tensors.d_q->strides()[3] == 1 &&
+         forward_.head_dim % kernels::kPanel == 0;
+}
+
+void BackwardPlan::run(const BackwardTensors& tensors) {
+  if (request_.wanted.q && !sums_in_place(tensors)) allocate_sums();
+  gradient_->begin_run(tensors.d_buffers);
+  is_f64_ ? run_typed<double>(tensors) : run_typed<float>(tensors);
+  gradient_->end_run(tensors.d_buffers);
+  for (std::size_t i = 0; i < runners_.size(); ++i)
+    if (runners_[i].has_value() && runners_[i]->fault().before(faults_[i]))
+      faults_[i] = runners_[i]->fault();
+  formula::throw_first_fault(faults_);
+}
+
+template <class T>
+void BackwardPlan::run_typed(const BackwardTensors& tensors) {
+  const kernels::BackwardCall call = make_call(tensors);
+  const std::int64_t tiles = first_tile_.back();
+  std::fill(faults_.begin(), faults_.end(), kernels::TileFault());
+  for (std::optional<kernels::GradientRunner>& runner : runners_) runner.reset();
+  next_item_.store(0, std::memory_order_relaxed);
+  const auto for_tiles = [&](auto work) {
+    const std::int64_t at_once = is_small_ ? std::max<std::int64_t>(tiles, 1) : kTilesAtOnce;
+    forward_.executor->run(static_cast<std::size_t>((tiles + at_once - 1) / at_once),
+                           [&](std::size_t claim, std::size_t worker) {
+                             const FloatEnv float_env;
+                             const std::int64_t begin = static_cast<std::int64_t>(claim) * at_once;
+                             const std::int64_t end = std::min(begin + at_once, tiles);
+                             for (std::int64_t i = begin; i < end; ++i) work(tile_place(i), worker);
+                           });
+  };
+  for_tiles([&](const TilePlace& place, std::size_t worker) {
+    prepare<T>(call, tensors, place, worker);
+  });
+  // Whatever order the executor has: items are claimed in their own.
+  const std::size_t claims = is_small_ ? std::min<std::size_t>(items_.size(), 1) : items_.size();
+  forward_.executor->run(claims, [&](std::size_t, std::size_t worker) {
+    const FloatEnv float_env;
+    do {
+      const std::size_t item = next_item_.fetch_add(1, std::memory_order_relaxed);
+      if (item >= items_.size()) return;
+      run_item<T>(call, tensors, item, worker);
+    } while (is_small_);
+  });
+  if (request_.wanted.q && !sums_in_place(tensors))
+    for_tiles([&](const TilePlace& place, std::size_t) { write_queries<T>(call, tensors, place); });
+}
+
+// The numbers of a tile's rows, its turn, and sums of 0.
+template <class T>
+void BackwardPlan::prepare(const kernels::BackwardCall& call, const BackwardTensors& tensors,
+                           const TilePlace& place, std::size_t worker) {
+  const auto number = static_cast<std::size_t>(tile_number(place));
+  const auto [batch, first] = forward_.queries->place(place.b);
+  const std::int64_t row = first + place.tile * kQueryTile;
+  const int queries = queries_of(place);
+  const auto view = [&](const ConstTensorView& of) {
+    return rows_view(of, offset_of(of.strides(), batch, place.h, row), queries);
+  };
+  kernels::RowInputs inputs{.lse = view(tensors.lse)};
+  if (tensors.d_lse.has_value()) inputs.d_lse = view(*tensors.d_lse);
+  if (tensors.d_out.has_value()) {
+    inputs.out = view(tensors.out);
+    inputs.d_out = view(*tensors.d_out);
+  }
+  T* const lse = static_cast<T*>(numbers_.data()) + number * 2 * kQueryTile;
+  live_[number] = kernels::prepare_rows<T>(call, inputs, lse, lse + kQueryTile,
+                                           static_cast<T*>(scratch(worker)));
+  turns_[number].reset();
+  if (!request_.wanted.q) return;
+  const kernels::BackwardTile tile = tile_of<T>(call, tensors, place);
+  const auto columns =
+      static_cast<std::size_t>(kernels::whole_panels(static_cast<int>(forward_.head_dim)));
+  for (int i = 0; i < queries; ++i)
+    std::memset(static_cast<T*>(tile.d_q) + i * tile.d_q_step, 0, columns * sizeof(T));
+}
+
+template <class T>
+kernels::BackwardTile BackwardPlan::tile_of(const kernels::BackwardCall& call,
+                                            const BackwardTensors& tensors,
+                                            const TilePlace& place) {
+  const auto number = static_cast<std::size_t>(tile_number(place));
+  const auto [batch, first] = forward_.queries->place(place.b);
+  const std::int64_t in_sequence = place.tile * kQueryTile, row = first + in_sequence;
+  kernels::BackwardTile tile{
+      .at = {.b = place.b,
+             .h = place.h,
+             .q_idx = q_begin(place.b) + in_sequence,
+             .q_offset = offset_of(tensors.q.strides(), batch, place.h, row),
+             .queries = queries_of(place)},
+      .lse = static_cast<const T*>(numbers_.data()) + number * 2 * kQueryTile,
+      .delta = static_cast<const T*>(numbers_.data()) + (number * 2 + 1) * kQueryTile,
+      .live = live_[number],
+      .turn = &turns_[number]};
+  if (call.d_out != nullptr)
+    tile.at.out_offset = offset_of(tensors.d_out->strides(), batch, place.h, row);
+  if (visible_.has_value()) {
+    const std::span<const kernels::LaneRuns> runs = visible_->tile(place.b, place.h, place.tile);
+    tile.at.visible = runs.data();
+    tile.at.visible_count = static_cast<int>(runs.size());
+  }
+  if (!request_.wanted.q) return tile;
+  if (sums_in_place(tensors)) {
+    tile.d_q_step = tensors.d_q->strides()[2];
+    tile.d_q = static_cast<T*>(tensors.d_q->data()) +
+               offset_of(tensors.d_q->strides(), batch, place.h, row);
+  } else {
+    tile.d_q_step = kernels::whole_panels(static_cast<int>(forward_.head_dim));
+    tile.d_q = static_cast<T*>(sums_.data()) +
+               static_cast<std::int64_t>(number) * kQueryTile * tile.d_q_step;
+  }
+  return tile;
+}
+
+template <class T>
+void BackwardPlan::run_item(const kernels::BackwardCall& call, const BackwardTensors& tensors,
+                            std::size_t number, std::size_t worker) {
+  const Item& item = items_[number];
+  const std::int64_t begin = item.chunk * chunk_keys_;
+  const auto count =
+      static_cast<int>(std::min(chunk_keys_, forward_.layout->length(item.b) - begin));
+  const auto span_of = [&](const ConstTensorView& k, const ConstTensorView& v) {
+    kernels::KeySpan span;
+    const auto& ks = k.strides();
+    const auto& vs = v.strides();
+    forward_.layout->write_spans(item.b, item.kv_head, {ks[0], ks[1], ks[2], vs[0], vs[1], vs[2]},
+                                 {&span, 1});
+    return span;
+  };
+  kernels::GradientRunner* const mod = runner(worker);
+  kernels::BackwardChunk<T> chunk(call, span_of(tensors.k, tensors.v), {begin, count}, mod,
+                                  scratch(worker));
+  const std::int64_t group = forward_.group();
+  const std::int64_t end = request_.shares_keys ? forward_.batch : item.b + 1;
+  // Heads of all items, counted in the order of the items.
+  auto ordinal = static_cast<int>(static_cast<std::int64_t>(number) * (end - item.b) * group);
+  for (std::int64_t b = item.b; b < end; ++b) {
+    for (std::int64_t h = item.kv_head * group; h < (item.kv_head + 1) * group; ++h) {
+      if (mod != nullptr)
+        mod->begin_head({.ordinal = ordinal++,
+                         .q_begin = q_begin(b),
+                         .q_len = forward_.queries->length(b),
+                         .kv_begin = begin,
+                         .kv_len = count});
+      const auto add = [&](std::int64_t at, std::int32_t turn) {
+        kernels::BackwardTile tile = tile_of<T>(call, tensors, {b, h, at});
+        tile.number = turn;
+        chunk.add(tile);
+      };
+      if (chunk_tiles_.has_value()) {
+        for (const ChunkTile& at : chunk_tiles_->of(b, h, item.chunk)) add(at.tile, at.turn);
+      } else {
+        for (std::int64_t at = q_tiles(b) - 1; at >= 0; --at) add(at, item.chunk);
+      }
+      if (mod != nullptr) mod->end_head();
+    }
+  }
+  const ConstTensorView d_k = tensors.d_k ? *tensors.d_k : tensors.k;
+  const ConstTensorView d_v = tensors.d_v ? *tensors.d_v : tensors.v;
+  const kernels::KeySpan to = span_of(d_k, d_v);
+  chunk.finish(to.key_offset + begin * d_k.strides()[2],
+               to.value_offset + begin * d_v.strides()[2]);
+  chunk.report(faults_[worker]);
+}
+
+kernels::GradientRunner* BackwardPlan::runner(std::size_t worker) {
+  if (gradient_->program() == nullptr) return nullptr;
+  std::optional<kernels::GradientRunner>& made = runners_[worker];
+  if (!made.has_value())
+    made.emplace(*gradient_->program(), *table_, gradient_->targets(), gradient_->sizes(),
+                 static_cast<char*>(scratch(worker)) + gradient_offset_);
+  return &*made;
+}
+
+// Sums in scratch to their tensor.
+template <class T>
+void BackwardPlan::write_queries(const kernels::BackwardCall& call, const BackwardTensors& tensors,
+                                 const TilePlace& place) {
+  const kernels::BackwardTile tile = tile_of<T>(call, tensors, place);
+  const auto [batch, first] = forward_.queries->place(place.b);
+  kernels::write_rows<T>(
+      kernels::forward_functions<T>(*table_),
+      {static_cast<const T*>(tile.d_q), tile.d_q_step, tile.at.queries, call.forward.dims},
+      {tensors.d_q->data(),
+       {.dtype = tensors.d_q->dtype(),
+        .row_step = tensors.d_q->strides()[2],
+        .column_step = tensors.d_q->strides()[3]}},
+      offset_of(tensors.d_q->strides(), batch, place.h, first + place.tile * kQueryTile));
+}
+
+}  // namespace quire::plan
