@@ -1,5 +1,5 @@
 # What is built from the library and is not a test: the program `quire` (cli/), one executable per bench/*.cc and per
-# examples/*.cc. A folder without sources adds nothing and needs none of its libraries.
+# examples/*.cc or *.c. A folder without sources adds nothing and needs none of its libraries.
 file(GLOB cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cli/*.cc)
 if(cli_sources)
   find_package(CLI11 REQUIRED)
@@ -28,7 +28,8 @@ foreach(source IN LISTS bench_sources)
 endforeach()
 
 # Examples see what users see: public headers only.
-file(GLOB example_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/*.cc)
+enable_language(C)
+file(GLOB example_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/*.cc ${PROJECT_SOURCE_DIR}/examples/*.c)
 foreach(source IN LISTS example_sources)
   cmake_path(GET source STEM name)
   add_executable(example_${name} ${source})
