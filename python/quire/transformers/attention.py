@@ -41,6 +41,13 @@ def quire_attention(
     [B or 1, Hq or 1, L, S]: bools, or floats that are added to the scores. `softcap`: scores become softcap * tanh(score /
     softcap). `s_aux`: a sink per head, [Hq], a score that takes its share of the weights and has no value.
     `position_bias`: added to the scores. Returns [B, L, Hq, Ev], contiguous, and None: weights never exist.
+
+    >>> import torch
+    >>> from quire.transformers import quire_attention, quire_mask
+    >>> query, key = torch.randn(2, 8, 5, 64), torch.randn(2, 2, 300, 64)
+    >>> mask = quire_mask(batch_size=2, q_length=5, kv_length=300, q_offset=295)
+    >>> quire_attention(torch.nn.Module(), query, key, key, mask, softcap=30.0, s_aux=torch.zeros(8))[0].shape
+    torch.Size([2, 5, 8, 64])
     """
     if kwargs.get("output_attentions"):
         warnings.warn('attn_implementation="quire" has no weights to return; use "eager" for output_attentions', stacklevel=2)
