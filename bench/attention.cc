@@ -15,8 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "measure.h"
-#include "problem.h"
+#include "bench/peak_share.h"
 #include "quire/cpu_info.h"
 #include "quire/isa.h"
 
@@ -37,60 +36,18 @@ struct Row {
   bool of_stream = false;
 };
 
-// Seconds to read keys and values once, on all threads.
-double stream_seconds(Executor& executor, const ProblemTensors& tensors) {
-  const kernels::PeakFunctions& peaks = *kernels::current_table().peaks;
-  const std::size_t parts = executor.concurrency();
-  const double start = now();
-  for (const Tensor* tensor : {&tensors.k, &tensors.v}) {
-    const std::size_t bytes = static_cast<std::size_t>(tensor->numel()) *
-                              dtype_size(tensor->dtype()) / 1024 / parts * 1024;
-    executor.run(parts, [&](std::size_t i, std::size_t) {
-      volatile float sink = peaks.read(static_cast<const char*>(tensor->data()) + i * bytes, bytes);
-      (void)sink;
-    });
-  }
-  return now() - start;
-}
-
 Row measure(const Problem& problem, const std::string& group, bool of_stream,
             const Settings& settings) {
   const auto executor = make_tbb_executor(settings.threads);
-  ProblemTensors tensors(problem);
-  tensors.options.executor = executor.get();
-  AttentionPlan plan(AttentionShape::of(tensors.q_view, tensors.k_view, tensors.v_view),
-                     tensors.options);
-  const auto run = [&] {
-    plan.run(tensors.q_view, tensors.k_view, tensors.v_view, {.out = tensors.out.view()});
-  };
-  run();
-  // Short ones are repeated inside of one measurement.
-  double once = now();
-  run();
-  once = now() - once;
-  const int inner = static_cast<int>(std::clamp(0.01 / once, 1.0, 1000.0));
-  std::vector<double> times, shares;
-  for (int i = 0; i < settings.repetitions; ++i) {
-    const double before =
-        of_stream ? stream_seconds(*executor, tensors) : peak(*executor, problem.is_bf16());
-    const double start = now();
-    for (int j = 0; j < inner; ++j) run();
-    const double seconds = (now() - start) / inner;
-    const double after =
-        of_stream ? stream_seconds(*executor, tensors) : peak(*executor, problem.is_bf16());
-    const double best = (before + after) / 2;
-    times.push_back(seconds);
-    shares.push_back(of_stream ? best / seconds : problem.flops() / seconds / best);
-  }
-  const double seconds = median(times);
+  const PeakShare found = measure_share(problem, of_stream, *executor, settings.repetitions);
   return {.group = group,
           .name = problem.name(),
-          .milliseconds = seconds * 1e3,
-          .share = median(shares),
-          .low = *std::min_element(shares.begin(), shares.end()),
-          .high = *std::max_element(shares.begin(), shares.end()),
-          .gigaflops = problem.flops() / seconds * 1e-9,
-          .gigabytes = problem.bytes() / seconds * 1e-9,
+          .milliseconds = found.seconds * 1e3,
+          .share = found.share,
+          .low = found.low,
+          .high = found.high,
+          .gigaflops = problem.flops() / found.seconds * 1e-9,
+          .gigabytes = problem.bytes() / found.seconds * 1e-9,
           .of_stream = of_stream};
 }
 

@@ -8,5 +8,8 @@ namespace quire::cli {
 void add_info(CLI::App& app);
 void add_explain(CLI::App& app);
 void add_draw(CLI::App& app);
+void add_bench(CLI::App& app);
+void add_attend(CLI::App& app);
+void add_demo(CLI::App& app);
 
 }  // namespace quire::cli

@@ -2,9 +2,7 @@
 #include "quire/draw.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <span>
@@ -13,6 +11,7 @@
 #include "commands.h"
 #include "formula_arguments.h"
 #include "quire/error.h"
+#include "terminal.h"
 
 namespace quire::cli {
 namespace {
@@ -27,13 +26,6 @@ struct Arguments {
   std::string svg, png;
   bool ascii = false, list = false;
 };
-
-bool wants_colour() {
-  const char* refused = std::getenv("NO_COLOR");
-  const char* terminal = std::getenv("TERM");
-  return isatty(STDOUT_FILENO) != 0 && (refused == nullptr || *refused == '\0') &&
-         (terminal == nullptr || std::string_view(terminal) != "dumb");
-}
 
 void write_file(const std::string& path, std::span<const char> bytes) {
   std::ofstream file(path, std::ios::binary);

@@ -55,7 +55,12 @@ void add_explain(CLI::App& app) {
   command->add_option("--block", arguments->block, "With --mask: queries and keys of a block")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))
       ->capture_default_str();
-  command->footer("Buffers that are indexed and not given with --buffer are declared as f32.");
+  command->footer(
+      "Buffers that are indexed and not given with --buffer are declared as f32.\n"
+      "  quire explain \"score + slopes[h] * (kv_idx - q_idx)\"\n"
+      "  quire explain \"q_idx >= kv_idx\" --mask --q 65536 --kv 65536\n"
+      "  quire explain \"doc[q_idx] == doc[kv_idx]\" --buffer doc=doc.npy --mask\n"
+      "  quire explain @t5_bias --decode");
   command->callback([arguments] { print_explanation(*arguments); });
 }
 

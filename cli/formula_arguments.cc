@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "quire/buffer.h"
+#include "tensor/npy.h"
 
 namespace quire::cli {
 namespace {
@@ -65,12 +66,14 @@ Shape sizes_of(const std::string& whole, const std::vector<std::string>& texts) 
   return shape;
 }
 
-// "doc=i64[2048]", "doc=i64[kv_len]: kv_idx // 512" or "doc=1, 1, 2"; a formula may read `earlier`.
+// "doc=doc.npy", "doc=i64[2048]", "doc=i64[kv_len]: kv_idx // 512" or "doc=1, 1, 2".
 std::pair<std::string, Buffer> read_buffer(const std::string& text,
                                            const mods::GallerySizes& sizes) {
   const std::size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0) bad_buffer(text);
   const std::string name = trimmed(std::string_view(text).substr(0, equals));
+  if (text.ends_with(".npy"))
+    return {name, Buffer(read_npy(trimmed(std::string_view(text).substr(equals + 1))))};
   const std::size_t open = text.find('[', equals), close = text.find(']', equals);
   if (open == std::string::npos) return {name, listed_buffer(text, text.substr(equals + 1))};
   if (close == std::string::npos || close < open) bad_buffer(text);
@@ -95,7 +98,8 @@ CLI::Option* add_formula_arguments(CLI::App& command, FormulaArguments& argument
       "e.g. \"score + slopes[h] * (kv_idx - q_idx)\"; or @name of the gallery (quire draw --list)");
   command
       .add_option("--buffer", arguments.buffers,
-                  "A captured buffer: doc=1,1,2,2 with these numbers; \"doc=i32[4096]: kv_idx // "
+                  "A captured buffer: doc=doc.npy; doc=1,1,2,2 with these numbers; "
+                  "\"doc=i32[4096]: kv_idx // "
                   "512\" filled by a formula, in which the last axis is kv_idx, the one before it "
                   "q_idx, then h, then b, and which may use q_len, kv_len, heads and batch; or "
                   "doc=i32[4096] without data, which is enough to explain")

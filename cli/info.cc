@@ -1,45 +1,24 @@
-// `quire info`: the CPU, the ISA chosen and why, threads, caches.
+// `quire info`: the CPU, the ISA chosen and why, threads, caches, measured peaks.
 #include <fmt/format.h>
 
-#include <string>
-
 #include "commands.h"
-#include "quire/cpu_info.h"
-#include "quire/executor.h"
-#include "quire/isa.h"
+#include "machine.h"
 
 namespace quire::cli {
-namespace {
-
-std::string size_text(std::int64_t bytes) {
-  if (bytes <= 0) return "unknown";
-  return bytes % (1 << 20) == 0 ? fmt::format("{} MiB", bytes >> 20)
-                                : fmt::format("{} KiB", bytes >> 10);
-}
-
-void print_info() {
-  const CpuInfo cpu = cpu_info();
-  const IsaChoice choice = isa_choice();
-  const int threads = get_num_threads();  // throws before anything is printed
-  std::string isas, features;
-  for (const Isa isa : available_isas())
-    isas += fmt::format("{}{}", isas.empty() ? "" : " ", isa_name(isa));
-  for (const std::string& feature : cpu.features)
-    features += (features.empty() ? "" : " ") + feature;
-  fmt::print("quire      {}\n", QUIRE_VERSION);
-  fmt::print("cpu        {}\n", cpu.model);
-  fmt::print("features   {}\n", features.empty() ? "unknown" : features);
-  fmt::print("isa        {} ({})\n", isa_name(choice.isa), choice.why);
-  fmt::print("available  {} (force one with QUIRE_ISA)\n", isas);
-  fmt::print("threads    {} of {} CPUs (QUIRE_NUM_THREADS)\n", threads, cpu.logical_cpus);
-  fmt::print("caches     L1d {}, L2 {}, L3 {}\n", size_text(cpu.l1d_bytes), size_text(cpu.l2_bytes),
-             size_text(cpu.l3_bytes));
-}
-
-}  // namespace
 
 void add_info(CLI::App& app) {
-  app.add_subcommand("info", "CPU, ISA chosen and why, threads, caches")->callback(print_info);
+  auto* command =
+      app.add_subcommand("info", "CPU, ISA chosen and why, threads, caches, measured peaks");
+  command->footer(
+      "The peaks are what this machine can do at best on as many threads: multiply-adds on\n"
+      "registers, and reading memory. Measured anew each time, in a fifth of a second.\n"
+      "  quire info\n"
+      "  QUIRE_ISA=avx2 QUIRE_NUM_THREADS=1 quire info");
+  command->callback([] {
+    const std::string text =
+        machine_text(*default_executor());  // throws before anything is printed
+    fmt::print("quire      {}\n{}", QUIRE_VERSION, text);
+  });
 }
 
 }  // namespace quire::cli

@@ -1,5 +1,6 @@
 # What is built from the library and is not a test: the program `quire` (cli/), one executable per bench/*.cc and per
-# examples/*.cc, one per examples/<folder> with a main.cc. A folder without sources adds nothing and needs none of its libraries.
+# examples/*.cc or *.c, one per examples/<folder> with a main.cc. A folder without sources adds nothing and needs none of its
+# libraries.
 file(GLOB cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cli/*.cc)
 if(cli_sources)
   find_package(CLI11 REQUIRED)
@@ -7,8 +8,8 @@ if(cli_sources)
   add_executable(quire_cli ${cli_sources})
   set_target_properties(quire_cli PROPERTIES OUTPUT_NAME quire)
   quire_compile_options(quire_cli)
-  # Like the tests, `explain` and `info` show the inside of the library.
-  target_include_directories(quire_cli PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/cli)
+  # Like the tests, it shows the inside of the library; `bench` measures as bench/ does.
+  target_include_directories(quire_cli PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/cli ${PROJECT_SOURCE_DIR})
   target_compile_definitions(quire_cli PRIVATE QUIRE_VERSION="${PROJECT_VERSION}")
   target_link_libraries(quire_cli PRIVATE quire CLI11::CLI11 fmt::fmt)
 endif()
@@ -23,12 +24,14 @@ foreach(source IN LISTS bench_sources)
   set_target_properties(bench_${name} PROPERTIES OUTPUT_NAME ${name}
                         RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
   quire_compile_options(bench_${name})
-  target_include_directories(bench_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/bench)
+  target_include_directories(bench_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/bench
+                                                   ${PROJECT_SOURCE_DIR})
   target_link_libraries(bench_${name} PRIVATE quire benchmark::benchmark benchmark::benchmark_main fmt::fmt)
 endforeach()
 
 # Examples see what users see: public headers only.
-file(GLOB example_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/*.cc)
+enable_language(C)
+file(GLOB example_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/*.cc ${PROJECT_SOURCE_DIR}/examples/*.c)
 foreach(source IN LISTS example_sources)
   cmake_path(GET source STEM name)
   add_executable(example_${name} ${source})

@@ -7,7 +7,7 @@
 
 namespace quire::plan {
 
-ChunkTiles::ChunkTiles(const MaskSource& source, const VisibleKeys& visible,
+ChunkTiles::ChunkTiles(const MaskSource& source, const BlockMaskKeys& visible,
                        std::int64_t longest_kv, std::int64_t chunk_keys)
     : source_(source) {
   for (std::size_t i = 0; i < source_.masks().size(); ++i) {
@@ -20,7 +20,7 @@ ChunkTiles::ChunkTiles(const MaskSource& source, const VisibleKeys& visible,
   }
 }
 
-void ChunkTiles::add_plane(const VisibleKeys& visible, std::int64_t mask, std::int64_t plane,
+void ChunkTiles::add_plane(const BlockMaskKeys& visible, std::int64_t mask, std::int64_t plane,
                            std::int64_t chunks, std::int64_t chunk_keys) {
   const std::int64_t q_tiles = visible.q_tiles(mask);
   std::vector<char> sees(static_cast<std::size_t>(chunks));

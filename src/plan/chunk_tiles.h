@@ -19,7 +19,7 @@ struct ChunkTile {
 class ChunkTiles {
  public:
   /// visible: of `source`. longest_kv: keys of the longest sequence.
-  ChunkTiles(const MaskSource& source, const VisibleKeys& visible, std::int64_t longest_kv,
+  ChunkTiles(const MaskSource& source, const BlockMaskKeys& visible, std::int64_t longest_kv,
              std::int64_t chunk_keys);
 
   /// Descending by tile.
@@ -28,7 +28,7 @@ class ChunkTiles {
   std::size_t bytes() const;
 
  private:
-  void add_plane(const VisibleKeys& visible, std::int64_t mask, std::int64_t plane,
+  void add_plane(const BlockMaskKeys& visible, std::int64_t mask, std::int64_t plane,
                  std::int64_t chunks, std::int64_t chunk_keys);
 
   MaskSource source_;

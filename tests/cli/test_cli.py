@@ -61,11 +61,12 @@ def test_info_has_all_fields(quire):
     done = quire("info")
     assert (done.returncode, done.stderr) == (0, "")
     info = fields(done.stdout)
-    assert list(info) == ["quire", "cpu", "features", "isa", "available", "threads", "caches"]
+    assert list(info) == ["quire", "cpu", "features", "isa", "available", "threads", "caches", "peaks"]
     assert all(value for value in info.values())
     assert re.fullmatch(r"\d+\.\d+\.\d+", info["quire"])
     assert re.fullmatch(r"\d+ of \d+ CPUs \(QUIRE_NUM_THREADS\)", info["threads"])
     assert re.fullmatch(r"L1d .*, L2 .*, L3 .*", info["caches"])
+    assert re.fullmatch(r"f32 [\d.]+ GFLOP/s, (bf16 \d+ GFLOP/s, )?memory [\d.]+ GB/s \(measured now\)", info["peaks"])
 
 
 def test_info_chooses_the_fastest(quire):

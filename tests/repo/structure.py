@@ -63,7 +63,12 @@ PUBLIC_LAYER = {
     "quire/scaled_dot_product_attention.h": "attention",
     "quire/reference.h": "reference",
     "quire/quire.h": "attention",
+    "quire/quire_c.h": "c_api",
 }
+
+# Public headers in C: include guards in the place of #pragma once, which a C compiler refuses in a main file, and C's names
+# of the standard headers.
+C_HEADERS = {"include/quire/quire_c.h"}
 
 # Public headers of formula/ that reference/ may include: what a formula is.
 REFERENCE_MAY_SEE_PUBLIC = {"quire/op.h", "quire/buffer.h", "quire/expr.h", "quire/operations.h", "quire/formula.h", "quire/mod.h"}
@@ -163,8 +168,8 @@ def check_public_headers(files):
             continue
         below = reachable(PUBLIC_LAYER[own])
         for is_quoted, name in includes(text):
-            if not is_quoted and not re.fullmatch(r"[a-z0-9_]+", name):
-                complaints.append(f"{path}: <{name}> is not of the C++ standard library")
+            if not is_quoted and not re.fullmatch(r"std(def|int)\.h" if path in C_HEADERS else r"[a-z0-9_]+", name):
+                complaints.append(f"{path}: <{name}> is not of the standard library")
             elif is_quoted and not name.startswith("quire/"):
                 complaints.append(f"{path}: {name} is not a public header")
             elif is_quoted and name in PUBLIC_LAYER and PUBLIC_LAYER[name] not in below:
@@ -257,7 +262,7 @@ def check_first_lines(files):
             complaints.append(f"{path}: does not begin with a comment")
         if path.endswith(".h"):
             code = [line for line in without_comments(text).splitlines() if line.strip()]
-            if not code or code[0].strip() != "#pragma once":
+            if path not in C_HEADERS and (not code or code[0].strip() != "#pragma once"):
                 complaints.append(f"{path}: has no #pragma once at its top")
     return complaints
 

@@ -1,0 +1,25 @@
+// This machine in numbers: what `info`, `bench` and `demo` say about it.
+#pragma once
+#include <string>
+
+#include "quire/executor.h"
+
+namespace quire::cli {
+
+/// Measured on all threads of an executor, with the current ISA.
+struct Peaks {
+  double f32 = 0;   // multiply and add operations a second, on registers
+  double bf16 = 0;  // the same with pairs of bf16; 0 if the ISA has none
+  double read = 0;  // bytes a second from memory
+};
+
+/// Takes a fifth of a second, and up to 256 MiB for so long.
+Peaks measure_peaks(Executor& executor);
+
+/// "f32 210 GFLOP/s, bf16 420 GFLOP/s, memory 21 GB/s".
+std::string to_string(const Peaks& peaks);
+
+/// The lines that `quire info` prints.
+std::string machine_text(Executor& executor);
+
+}  // namespace quire::cli

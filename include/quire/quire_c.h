@@ -1,0 +1,209 @@
+/* The C interface of Quire: attention with mods written as text, over memory of the caller. It is
+ * meant to stay as it is: functions keep their meaning, structs only grow at their end (each begins
+ * with its own size), numbers of enumerators never change. Public; c_api layer, over the C++ one.
+ *
+ * Every function that can fail returns a quire_status; quire_last_error() has the text. Nothing is
+ * thrown, printed or kept of the caller's structs. Handles are made by *_create and given back by
+ * *_free, which accepts NULL; a handle may be used by many threads at once as long as none frees
+ * it, and may be freed before the handles that were made from it.
+ */
+#ifndef QUIRE_QUIRE_C_H_
+#define QUIRE_QUIRE_C_H_
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(QUIRE_SHARED)
+#define QUIRE_C_API __attribute__((visibility("default")))
+#else
+#define QUIRE_C_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- errors ---- */
+
+typedef int32_t quire_status;
+enum {
+  QUIRE_OK = 0,
+  QUIRE_ERROR_VALUE = 1,           /* an argument has a wrong value or shape */
+  QUIRE_ERROR_TYPE = 2,            /* a wrong dtype, or a mod whose types do not fit */
+  QUIRE_ERROR_INDEX = 3,           /* an index outside its axis or buffer */
+  QUIRE_ERROR_NOT_IMPLEMENTED = 4, /* correct use of something that is not there */
+  QUIRE_ERROR_RUNTIME = 5,         /* the surroundings failed: an environment variable, an ISA */
+  QUIRE_ERROR_OUT_OF_MEMORY = 6,
+  QUIRE_ERROR_INTERNAL = 7
+};
+
+/* The text of the last call of this thread that failed: "[flex_attention] what is wrong; got ...".
+ * "" if none did. Valid until the next call that fails in this thread. Never NULL. */
+QUIRE_C_API const char* quire_last_error(void);
+
+/* ---- the library ---- */
+
+/* "0.1.0" */
+QUIRE_C_API const char* quire_version(void);
+/* The ISA in use, "avx2" say; NULL if QUIRE_ISA names one that is not there (see the last error).
+ */
+QUIRE_C_API const char* quire_isa(void);
+/* Threads of every call; 1..1024. */
+QUIRE_C_API quire_status quire_set_num_threads(int32_t threads);
+QUIRE_C_API quire_status quire_get_num_threads(int32_t* threads);
+
+/* ---- tensors ---- */
+
+typedef int32_t quire_dtype;
+enum {
+  QUIRE_F32 = 0,
+  QUIRE_F64 = 1,
+  QUIRE_BF16 = 2,
+  QUIRE_F16 = 3,
+  QUIRE_I8 = 4,
+  QUIRE_U8 = 5,
+  QUIRE_I16 = 6,
+  QUIRE_I32 = 7,
+  QUIRE_I64 = 8,
+  QUIRE_BOOL = 9 /* one byte, 0 or 1 */
+};
+
+enum { QUIRE_MAX_RANK = 8 };
+
+/* Memory of the caller seen as a tensor. Inputs are never written, whatever `data` points to. */
+typedef struct quire_tensor {
+  size_t size; /* sizeof(quire_tensor) */
+  void* data;  /* the element at index 0 of every axis, aligned for its type */
+  quire_dtype dtype;
+  int32_t rank;
+  int64_t shape[QUIRE_MAX_RANK];
+  int64_t strides[QUIRE_MAX_RANK]; /* in elements, of either sign; 0 repeats */
+} quire_tensor;
+
+/* Fills in a row-major tensor. */
+QUIRE_C_API quire_status quire_tensor_init(quire_tensor* tensor, void* data, quire_dtype dtype,
+                                           int32_t rank, const int64_t* shape);
+
+/* ---- mods: rules as text (docs/formula.md) ---- */
+
+/* Tensors that texts may read by name. Their memory is read in place whenever a mod runs, so it
+ * must live as long as any mod that reads it; contents may change between calls. */
+typedef struct quire_buffers quire_buffers;
+QUIRE_C_API quire_status quire_buffers_create(quire_buffers** buffers);
+/* wants_gradient: 0 or 1; 1 for floats only. */
+QUIRE_C_API quire_status quire_buffers_add(quire_buffers* buffers, const char* name,
+                                           const quire_tensor* tensor, int32_t wants_gradient);
+QUIRE_C_API void quire_buffers_free(quire_buffers* buffers);
+
+/* How a score is changed: "score + slopes[h] * (kv_idx - q_idx)". `buffers` may be NULL. A mistake
+ * in the text is an error whose text shows the place. */
+typedef struct quire_score_mod quire_score_mod;
+QUIRE_C_API quire_status quire_score_mod_create(const char* text, const quire_buffers* buffers,
+                                                quire_score_mod** mod);
+QUIRE_C_API void quire_score_mod_free(quire_score_mod* mod);
+
+/* Which keys a query may see: "q_idx >= kv_idx". */
+typedef struct quire_mask_mod quire_mask_mod;
+QUIRE_C_API quire_status quire_mask_mod_create(const char* text, const quire_buffers* buffers,
+                                               quire_mask_mod** mod);
+QUIRE_C_API void quire_mask_mod_free(quire_mask_mod* mod);
+
+/* ---- block masks ---- */
+
+typedef struct quire_block_mask quire_block_mask;
+
+typedef struct quire_block_mask_options {
+  size_t size;               /* sizeof(quire_block_mask_options) */
+  int64_t batch, heads;      /* 0 is 1: the same for all */
+  int64_t q_len, kv_len;     /* of the rule; from_kv_blocks: 0 for both is whole blocks */
+  int64_t q_block, kv_block; /* elements of a block; 0 is 128 */
+  int64_t q_begin;           /* q_idx of the first query; not for from_kv_blocks */
+} quire_block_mask_options;
+
+/* Proved from the rule. */
+QUIRE_C_API quire_status quire_block_mask_create(const quire_mask_mod* mod,
+                                                 const quire_block_mask_options* options,
+                                                 quire_block_mask** mask);
+
+/* Blocks chosen by data: num_blocks i32 or i64 [..., rows], indices [..., rows, n]. */
+typedef struct quire_kv_blocks {
+  size_t size; /* sizeof(quire_kv_blocks) */
+  const quire_tensor *num_blocks, *indices;
+  const quire_tensor *full_num_blocks, *full_indices; /* both or neither */
+  const quire_mask_mod* mod; /* inside of blocks that are not full; NULL: all is visible */
+} quire_kv_blocks;
+
+/* Of the options q_len, kv_len, q_block and kv_block are used; options may be NULL. */
+QUIRE_C_API quire_status quire_block_mask_from_kv_blocks(const quire_kv_blocks* blocks,
+                                                         const quire_block_mask_options* options,
+                                                         quire_block_mask** mask);
+
+/* [batch, heads, q_len, kv_len] */
+QUIRE_C_API quire_status quire_block_mask_shape(const quire_block_mask* mask, int64_t shape[4]);
+/* Share of the elements in blocks that are not computed, in percent. */
+QUIRE_C_API quire_status quire_block_mask_sparsity(const quire_block_mask* mask, double* percent);
+/* A picture. Writes at most `capacity` bytes, the last one 0; `length` becomes what it would take
+ * without that 0 (as snprintf). text may be NULL if capacity is 0; length may be NULL. */
+QUIRE_C_API quire_status quire_block_mask_to_string(const quire_block_mask* mask, char* text,
+                                                    size_t capacity, size_t* length);
+QUIRE_C_API void quire_block_mask_free(quire_block_mask* mask);
+
+/* ---- attention over dense tensors ---- */
+
+typedef struct quire_flex_attention_options {
+  size_t size;                        /* sizeof(quire_flex_attention_options); 0 in the rest: */
+  const quire_score_mod* score_mod;   /* none */
+  const quire_block_mask* block_mask; /* everything is visible */
+  double scale;
+  int32_t has_scale;      /* 1 / sqrt(head_dim) */
+  int32_t enable_gqa;     /* as many query heads as key heads */
+  const int64_t* q_begin; /* q_idx of the first query: [1] or [batch] */
+  size_t q_begin_count;
+  const quire_tensor *lse, *max_scores; /* where to put them, row-major [batch, q_heads, q_len] */
+} quire_flex_attention_options;
+
+/* q [B, Hq, L, E], k [B, Hkv, S, E], v [B, Hkv, S, Ev], of any float dtypes and strides, into out
+ * [B, Hq, L, Ev] of q's dtype, any strides. lse (natural log) and max_scores are f32, or f64 if one
+ * of q, k, v is. options may be NULL. Nothing is written if it fails before it computes; outputs
+ * must not overlap inputs. */
+QUIRE_C_API quire_status quire_flex_attention(const quire_tensor* q, const quire_tensor* k,
+                                              const quire_tensor* v,
+                                              const quire_flex_attention_options* options,
+                                              const quire_tensor* out);
+
+/* ---- attention over jagged batches: sequences one behind the other ---- */
+
+enum {
+  QUIRE_JAGGED_TOKENS = 0, /* values [total, heads, dim] */
+  QUIRE_JAGGED_HEADS = 1   /* values [heads, total, dim] */
+};
+
+/* Sequence i is the tokens offsets[i] .. offsets[i + 1] - 1, or the first lengths[i] of them. */
+typedef struct quire_jagged {
+  size_t size; /* sizeof(quire_jagged) */
+  const quire_tensor* values;
+  const quire_tensor* offsets; /* i32 or i64 [n + 1] */
+  const quire_tensor* lengths; /* i32 or i64 [n], or NULL */
+  int32_t order;               /* QUIRE_JAGGED_TOKENS or QUIRE_JAGGED_HEADS */
+} quire_jagged;
+
+typedef struct quire_jagged_attention_options {
+  size_t size; /* sizeof(quire_jagged_attention_options); 0 in the rest: as above */
+  const quire_score_mod* score_mod;
+  const quire_mask_mod* mask_mod; /* b is the sequence; q_idx and kv_idx count inside it */
+  double scale;
+  int32_t has_scale;
+  int32_t enable_gqa;
+  const quire_tensor *lse, *max_scores; /* [total, q_heads] or [q_heads, total], as q */
+} quire_jagged_attention_options;
+
+/* out has q's order and dtype and as many tokens; holes are not written. */
+QUIRE_C_API quire_status quire_flex_attention_jagged(const quire_jagged* q, const quire_jagged* k,
+                                                     const quire_jagged* v,
+                                                     const quire_jagged_attention_options* options,
+                                                     const quire_tensor* out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* QUIRE_QUIRE_C_H_ */

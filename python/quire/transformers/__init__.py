@@ -1,0 +1,29 @@
+"""quire.transformers: Quire as an attention implementation of Hugging Face transformers.
+
+    import quire.transformers
+    quire.transformers.register()
+    model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="quire")
+
+Importing it registers nothing. Layer: Python, above quire.torch.
+"""
+
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from quire.transformers.attention import quire_attention
+from quire.transformers.masks import quire_mask
+
+__all__ = ["quire_attention", "quire_mask", "register"]
+
+
+def register(name: str = "quire") -> None:
+    """Makes `attn_implementation=name` known to transformers, for models made before and after. Calling it again is fine.
+
+    >>> import quire.transformers
+    >>> quire.transformers.register()
+    >>> from transformers import AutoModel, LlamaConfig
+    >>> config = LlamaConfig(vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4)
+    >>> AutoModel.from_config(config, attn_implementation="quire").config._attn_implementation
+    'quire'
+    """
+    AttentionInterface.register(name, quire_attention)
+    AttentionMaskInterface.register(name, quire_mask)

@@ -1,0 +1,131 @@
+"""The attention of a transformers layer by quire.torch: masks, soft-caps, biases, sinks and dropout as the layer asks.
+
+Everything goes through flex_attention and scaled_dot_product_attention of quire.torch, so autograd, autocast and
+torch.compile are theirs. Layer: Python, top of this package.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
+
+from quire.torch import AuxRequest, flex_attention, scaled_dot_product_attention
+from quire.transformers.masks import block_mask_of, causal_block_mask
+
+_LSE = AuxRequest(lse=True)
+
+
+def quire_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: BlockMask | Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """What transformers calls in every layer, with transformers' arguments.
+
+    query [B, Hq, L, E], key [B, Hkv, S, E], value [B, Hkv, S, Ev]. `attention_mask`: what quire_mask gave, or a user's own
+    [B or 1, Hq or 1, L, S]: bools, or floats that are added to the scores. `softcap`: scores become softcap * tanh(score /
+    softcap). `s_aux`: a sink per head, [Hq], a score that takes its share of the weights and has no value.
+    `position_bias`: added to the scores. Returns [B, L, Hq, Ev], contiguous, and None: weights never exist.
+
+    >>> import torch
+    >>> from quire.transformers import quire_attention, quire_mask
+    >>> query, key = torch.randn(2, 8, 5, 64), torch.randn(2, 2, 300, 64)
+    >>> mask = quire_mask(batch_size=2, q_length=5, kv_length=300, q_offset=295)
+    >>> quire_attention(torch.nn.Module(), query, key, key, mask, softcap=30.0, s_aux=torch.zeros(8))[0].shape
+    torch.Size([2, 5, 8, 64])
+    """
+    if kwargs.get("output_attentions"):
+        warnings.warn('attn_implementation="quire" has no weights to return; use "eager" for output_attentions', stacklevel=2)
+    if kwargs.get("cache") is not None:
+        raise NotImplementedError("[quire.transformers] paged caches (continuous batching) are not supported")
+    mask, biases = _mask_and_biases(module, query, key, attention_mask, is_causal)
+    if position_bias is not None:
+        biases = (*biases, position_bias[..., : key.shape[2]])
+    mod = _score_mod(softcap, tuple(bias.expand(*query.shape[:3], -1) for bias in biases))
+    call = {"block_mask": mask, "score_mod": mod, "scale": scaling, "enable_gqa": True}
+    probability = dropout if module.training else 0.0
+    if probability > 0.0:
+        out, lse = _with_dropout(query, key, value, call, probability, want_lse=s_aux is not None)
+    elif s_aux is not None:
+        out, aux = flex_attention(query, key, value, return_aux=_LSE, **call)
+        lse = aux.lse
+    else:
+        out = flex_attention(query, key, value, **call)
+    if s_aux is not None:
+        # exp(lse) is the sum of a row's weights; with the sink it is exp(lse) + exp(sink). A row that sees nothing has
+        # lse = -inf and stays 0.
+        out = (out * torch.sigmoid(lse - s_aux.reshape(1, -1, 1)).unsqueeze(-1)).to(out.dtype)
+    return out.transpose(1, 2).contiguous(), None
+
+
+def _mask_and_biases(
+    module: torch.nn.Module, query: Tensor, key: Tensor, attention_mask: Any, is_causal: bool | None
+) -> tuple[BlockMask | None, tuple[Tensor, ...]]:
+    """What hides keys, and what is added to the scores."""
+    q_length, kv_length = query.shape[2], key.shape[2]
+    if attention_mask is None:
+        is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        return (causal_block_mask(q_length, kv_length) if is_causal and q_length > 1 else None), ()
+    if isinstance(attention_mask, BlockMask):
+        return attention_mask, ()
+    if attention_mask.dtype is torch.bool:
+        return block_mask_of(attention_mask, *query.shape[:2], kv_length), ()
+    return None, (attention_mask[..., :kv_length],)
+
+
+def _score_mod(softcap: float | None, biases: tuple[Tensor, ...]) -> Callable | None:
+    """The soft-cap first, as eager does it. `biases`: [B, Hq, L, S] each."""
+    if softcap is None and not biases:
+        return None
+
+    def score_mod(score, b, h, q_idx, kv_idx):
+        if softcap is not None:
+            score = softcap * torch.tanh(score / softcap)
+        for bias in biases:
+            score = score + bias[b, h, q_idx, kv_idx]
+        return score
+
+    return score_mod
+
+
+def _with_dropout(
+    query: Tensor, key: Tensor, value: Tensor, call: dict[str, Any], probability: float, want_lse: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Attention whose weights are dropped at random, and lse of all of them."""
+    lse = None
+    if call["score_mod"] is None:
+        mask = call["block_mask"]
+        if want_lse:
+            lse = flex_attention(query, key, value, return_aux=_LSE, **call)[1].lse
+        rule = None if mask is None else mask.mask_mod
+        out = scaled_dot_product_attention(
+            query, key, value, attn_mask=rule, dropout_p=probability, scale=call["scale"], enable_gqa=True
+        )
+        return out, lse
+    # No operator drops weights under a score mod. Hiding the dropped keys gives the others' mean; the share that they
+    # have of all weights, exp(lse of the kept - lse of all), makes it their sum.
+    lse = flex_attention(query, key, value, return_aux=_LSE, **call)[1].lse
+    keep = torch.rand(*query.shape[:3], key.shape[2]) >= probability
+    with_all = call["score_mod"]
+
+    def kept_only(score, b, h, q_idx, kv_idx):
+        return torch.where(keep[b, h, q_idx, kv_idx], with_all(score, b, h, q_idx, kv_idx), -math.inf)
+
+    out, aux = flex_attention(query, key, value, return_aux=_LSE, **{**call, "score_mod": kept_only})
+    share = torch.exp(aux.lse - lse).nan_to_num(0.0)  # -inf - -inf: a row that sees nothing
+    return (out * (share / (1.0 - probability)).unsqueeze(-1)).to(out.dtype), lse

@@ -1,0 +1,133 @@
+"""From the mask function of a transformers model to a BlockMask, once per forward pass and for all layers that share it.
+
+A mask function is a mask_mod as it stands. What changes from step to step (offsets, padding) is captured as tensors, so
+that a step of decoding binds new values to a known formula. Layer: Python, below attention.py of this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+from transformers.masking_utils import (
+    and_masks,
+    causal_mask_function,
+    padding_mask_function,
+    prepare_padding_mask,
+    sdpa_mask,
+)
+
+from quire.torch import BlockMask, TraceError, create_block_mask
+from quire.torch.block_mask import blocks_of
+from quire.torch.mods import bind_mask_mod
+
+_is_compiling = torch.compiler.is_dynamo_compiling
+
+
+class ModelMask(BlockMask):
+    """A BlockMask that may stand where transformers expects a tensor [batch, 1, q_length, kv_length]."""
+
+    def contiguous(self) -> ModelMask:
+        """Itself. generate() asks for it when the cache is static."""
+        return self
+
+
+def quire_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | Tensor = 0,
+    kv_offset: int | Tensor = 0,
+    mask_function: Callable = causal_mask_function,
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    allow_is_causal_skip: bool = True,
+    allow_is_bidirectional_skip: bool = False,
+    use_vmap: bool = False,
+    **kwargs: Any,
+) -> BlockMask | Tensor | None:
+    """The mask that transformers asks an attention implementation for, with transformers' arguments.
+
+    `attention_mask`: the padding, bools [batch, keys so far], True for tokens. Returns a BlockMask [batch, 1, q_length,
+    kv_length]; None where every query sees every key, if the caller allows that; and bools of that shape if the mask
+    function cannot be written as a formula.
+
+    >>> from quire.transformers import quire_mask
+    >>> quire_mask(batch_size=2, q_length=5, kv_length=300, q_offset=295).shape
+    (2, 1, 5, 300)
+    """
+    padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
+    if padding is not None and not _is_compiling():
+        padding = None if bool(padding.all()) else _widened(padding)
+    if padding is None and (local_size is None or kv_length < local_size):
+        is_last = q_length == 1 and isinstance(q_offset, int) and kv_length + kv_offset == q_offset + 1
+        if allow_is_bidirectional_skip or (allow_is_causal_skip and is_last):
+            return None
+    rule = mask_function if padding is None else and_masks(mask_function, padding_mask_function(padding))
+    rule = _shifted(rule, _captured(q_offset), _captured(kv_offset))
+    if _is_compiling():
+        return create_block_mask(rule, batch_size, None, q_length, kv_length)
+    try:
+        mod = bind_mask_mod(rule).mod  # layers are given the formula, not the function: they need not look at it again
+    except TraceError:
+        return sdpa_mask(
+            batch_size,
+            q_length,
+            kv_length,
+            q_offset,
+            kv_offset,
+            mask_function,
+            attention_mask,
+            allow_is_causal_skip=False,
+            use_vmap=use_vmap,
+        )
+    mask = create_block_mask(mod, batch_size, None, q_length, kv_length)
+    return ModelMask._from_blocks(blocks_of(mask), mod)
+
+
+def causal_block_mask(q_length: int, kv_length: int) -> BlockMask:
+    """For a causal module that is given no mask; query 0 sees key 0."""
+    return create_block_mask("q_idx >= kv_idx", None, None, q_length, kv_length)
+
+
+# By the tensor: layers of a forward pass are given the same one.
+_of_bools: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+
+def block_mask_of(bools: Tensor, batch: int, heads: int, kv_length: int) -> BlockMask:
+    """Of a mask [batch or 1, heads or 1, q_length, kv_length or more] that a user has made, once per tensor and version."""
+    version = None if _is_compiling() or bools.is_inference() else (bools._version, batch, heads, kv_length)
+    known = None if version is None else _of_bools.get(bools)
+    if known is not None and known[0] == version:
+        return known[1]
+    # Another object than the key: the cache must not keep that alive. The rule is asked about every sequence and head.
+    visible = bools.detach()[..., :kv_length].expand(batch, heads, -1, -1)
+
+    def rule(b, h, q_idx, kv_idx):
+        return visible[b, h, q_idx, kv_idx]
+
+    mask = create_block_mask(rule, *bools.shape[:3], kv_length)
+    if version is not None:
+        _of_bools[bools] = version, mask
+    return mask
+
+
+def _widened(padding: Tensor) -> Tensor:
+    """With columns that nobody asks about. The shape of a captured tensor belongs to the formula, so this one changes only
+    every 256 steps of decoding."""
+    return torch.nn.functional.pad(padding, (0, -padding.shape[1] % 256))
+
+
+def _captured(offset: int | Tensor) -> Tensor:
+    """A copy: static caches count up theirs in place while layers still use the mask."""
+    return offset.clone() if isinstance(offset, Tensor) else torch.tensor(offset, dtype=torch.int64, device="cpu")
+
+
+def _shifted(rule: Callable, q_offset: Tensor, kv_offset: Tensor) -> Callable:
+    def shifted(b, h, q_idx, kv_idx):
+        return rule(b, h, q_idx + q_offset, kv_idx + kv_offset)
+
+    return shifted

@@ -1,0 +1,111 @@
+// Checks and converts the structs of the C interface.
+#include "c_api/arguments.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "c_api/status.h"
+#include "quire/error.h"
+
+namespace quire::c_api {
+
+// The numbers of the C interface are those of the library.
+constexpr bool is(quire_dtype number, DType dtype) { return number == static_cast<int>(dtype); }
+static_assert(is(QUIRE_F32, DType::f32) && is(QUIRE_F64, DType::f64) &&
+              is(QUIRE_BF16, DType::bf16));
+static_assert(is(QUIRE_F16, DType::f16) && is(QUIRE_I8, DType::i8) && is(QUIRE_U8, DType::u8));
+static_assert(is(QUIRE_I16, DType::i16) && is(QUIRE_I32, DType::i32) && is(QUIRE_I64, DType::i64));
+static_assert(is(QUIRE_BOOL, DType::boolean) && std::size_t{QUIRE_MAX_RANK} == kMaxRank);
+
+void copy_struct(void* to, std::size_t size, const void* from, const StructCopy& copy) {
+  require(from, copy.function, copy.name);
+  std::size_t given = 0;
+  std::memcpy(&given, from, sizeof(given));  // every struct begins with its size
+  constexpr std::size_t kMost = 65536;       // a size that was never set is seldom smaller
+  if (given < copy.least || given > kMost) {
+    throw Error(ErrorKind::value,
+                fmt::format("[{}] {}.size must be the size of its struct, at least {}; got {}",
+                            copy.function, copy.name, copy.least, given));
+  }
+  std::memcpy(to, from, std::min(given, size));
+  if (given <= size) return;
+  const auto* rest = static_cast<const unsigned char*>(from);
+  if (std::any_of(rest + size, rest + given, [](unsigned char c) { return c != 0; })) {
+    throw Error(ErrorKind::not_implemented,
+                fmt::format("[{}] {} sets fields that this version of the library does not know",
+                            copy.function, copy.name));
+  }
+}
+
+DType dtype(quire_dtype given, const char* function, const char* name) {
+  if (given < 0 || given >= kDTypeCount)
+    throw Error(ErrorKind::type, fmt::format("[{}] {}.dtype must be in 0..{}; got {}", function,
+                                             name, kDTypeCount - 1, given));
+  return static_cast<DType>(given);
+}
+
+TensorView tensor(const quire_tensor* given, const char* function, const char* name) {
+  const quire_tensor copy = versioned(given, function, name);
+  if (copy.rank < 0 || copy.rank > QUIRE_MAX_RANK)
+    throw Error(ErrorKind::value, fmt::format("[{}] {}.rank must be in 0..{}; got {}", function,
+                                              name, int{QUIRE_MAX_RANK}, copy.rank));
+  const auto rank = static_cast<std::size_t>(copy.rank);
+  return {copy.data, dtype(copy.dtype, function, name),
+          Shape(std::span<const std::int64_t>(copy.shape, rank)),
+          Shape(std::span<const std::int64_t>(copy.strides, rank))};
+}
+
+std::optional<TensorView> optional_tensor(const quire_tensor* given, const char* function,
+                                          const char* name) {
+  if (given == nullptr) return std::nullopt;
+  return tensor(given, function, name);
+}
+
+Jagged jagged(const quire_jagged* given, const char* function, const char* name) {
+  const quire_jagged copy = versioned(given, function, name);
+  if (copy.order != QUIRE_JAGGED_TOKENS && copy.order != QUIRE_JAGGED_HEADS)
+    throw Error(ErrorKind::value,
+                fmt::format("[{}] {}.order must be 0 or 1; got {}", function, name, copy.order));
+  Jagged result{.values = tensor(copy.values, function, fmt::format("{}.values", name).c_str()),
+                .offsets = tensor(copy.offsets, function, fmt::format("{}.offsets", name).c_str())};
+  if (copy.lengths != nullptr)
+    result.lengths = tensor(copy.lengths, function, fmt::format("{}.lengths", name).c_str());
+  if (copy.order == QUIRE_JAGGED_HEADS) result.order = JaggedOrder::kHeads;
+  return result;
+}
+
+bool flag(std::int32_t given, const char* function, const char* name) {
+  if (given != 0 && given != 1)
+    throw Error(ErrorKind::value,
+                fmt::format("[{}] {} must be 0 or 1; got {}", function, name, given));
+  return given == 1;
+}
+
+}  // namespace quire::c_api
+
+quire_status quire_tensor_init(quire_tensor* tensor, void* data, quire_dtype dtype, int32_t rank,
+                               const int64_t* shape) {
+  using namespace quire;
+  return c_api::guarded([&] {
+    constexpr const char* kName = "quire_tensor_init";
+    c_api::require(tensor, kName, "tensor");
+    if (rank < 0 || rank > QUIRE_MAX_RANK)
+      throw Error(ErrorKind::value, fmt::format("[{}] rank must be in 0..{}; got {}", kName,
+                                                int{QUIRE_MAX_RANK}, rank));
+    if (rank > 0) c_api::require(shape, kName, "shape");
+    const auto axes = static_cast<std::size_t>(rank);
+    const TensorView view(data, c_api::dtype(dtype, kName, "tensor"),
+                          Shape(std::span<const std::int64_t>(shape, axes)));
+    quire_tensor result{};
+    result.size = sizeof(quire_tensor);
+    result.data = data;
+    result.dtype = dtype;
+    result.rank = rank;
+    std::copy(view.shape().begin(), view.shape().end(), result.shape);
+    std::copy(view.strides().begin(), view.strides().end(), result.strides);
+    *tensor = result;
+  });
+}

@@ -1,0 +1,50 @@
+// Structs of the C interface as C++ values, checked: sizes that version them, tensors, options that
+// several functions share. C API layer.
+#pragma once
+#include <cstddef>
+#include <cstring>
+#include <optional>
+
+#include "quire/jagged.h"
+#include "quire/quire_c.h"
+#include "quire/tensor_view.h"
+
+namespace quire::c_api {
+
+/// Copies `given` bytes of a struct and leaves the rest 0. What the caller's version has beyond
+/// ours must be 0: nothing that was asked for is ignored. Throws Error(value) for a size that is
+/// smaller than `least` and for what is not known here.
+struct StructCopy {
+  const char* function;
+  const char* name;   // of the argument
+  std::size_t least;  // size of the first version that was published
+};
+void copy_struct(void* to, std::size_t size, const void* from, const StructCopy& copy);
+
+/// The argument with all fields of this version. `first` is sizeof of the first published version.
+template <class Struct>
+Struct versioned(const Struct* given, const char* function, const char* name,
+                 std::size_t first = sizeof(Struct)) {
+  Struct result{};
+  copy_struct(&result, sizeof(Struct), given, {function, name, first});
+  return result;
+}
+
+/// The same, or all 0 if it is null.
+template <class Struct>
+Struct versioned_or_default(const Struct* given, const char* function, const char* name,
+                            std::size_t first = sizeof(Struct)) {
+  return given == nullptr ? Struct{} : versioned(given, function, name, first);
+}
+
+/// Throw Error for null, for a dtype or rank that does not exist, and as TensorView does.
+TensorView tensor(const quire_tensor* given, const char* function, const char* name);
+std::optional<TensorView> optional_tensor(const quire_tensor* given, const char* function,
+                                          const char* name);
+DType dtype(quire_dtype given, const char* function, const char* name);
+Jagged jagged(const quire_jagged* given, const char* function, const char* name);
+
+/// Of 0 or 1. Throws Error for other numbers: they may get a meaning.
+bool flag(std::int32_t given, const char* function, const char* name);
+
+}  // namespace quire::c_api

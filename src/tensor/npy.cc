@@ -1,0 +1,136 @@
+// Reads and writes the elements of .npy files; npy_header.cc does what stands before them.
+#include "tensor/npy.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "quire/error.h"
+#include "tensor/npy_header.h"
+
+namespace quire {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "elements are copied as they are");
+
+[[noreturn]] void refuse(std::string_view name, const std::string& what) {
+  throw Error(ErrorKind::value, fmt::format("[read_npy] '{}' {}", name, what));
+}
+
+// Elements in the file are as many as the shape says, and no byte more.
+void check_length(const NpyHeader& header, std::size_t bytes, std::string_view name) {
+  const auto size = static_cast<std::int64_t>(npy_element_size(header));
+  std::int64_t count = 0;
+  try {
+    count = element_count(header.shape);
+  } catch (const Error&) {
+    refuse(name, fmt::format("has shape {}, which is too large", to_string(header.shape)));
+  }
+  const bool fits = count <= std::numeric_limits<std::int64_t>::max() / size;
+  if (!fits || static_cast<std::uint64_t>(count * size) != bytes) {
+    refuse(name, fmt::format("has shape {}, {} bytes an element, and {} bytes of elements",
+                             to_string(header.shape), size, bytes));
+  }
+}
+
+template <class From, class To>
+void widen(const char* from, Tensor& to, std::string_view name) {
+  for (std::int64_t i = 0; i < to.numel(); ++i) {
+    From value;
+    std::memcpy(&value, from + static_cast<std::size_t>(i) * sizeof(From), sizeof(From));
+    if (std::cmp_greater(value, std::numeric_limits<To>::max()))
+      refuse(name, fmt::format("holds {}, which does not fit into i64", value));
+    to.data_as<To>()[i] = static_cast<To>(value);
+  }
+}
+
+void convert(const NpyHeader& header, const char* from, Tensor& to, std::string_view name) {
+  const std::size_t bytes = static_cast<std::size_t>(to.numel()) * dtype_size(to.dtype());
+  switch (header.encoding) {
+    case NpyEncoding::kU16:
+      return widen<std::uint16_t, std::int32_t>(from, to, name);
+    case NpyEncoding::kU32:
+      return widen<std::uint32_t, std::int64_t>(from, to, name);
+    case NpyEncoding::kU64:
+      return widen<std::uint64_t, std::int64_t>(from, to, name);
+    case NpyEncoding::kSame:
+      break;
+  }
+  if (bytes == 0) return;
+  std::memcpy(to.data(), from, bytes);
+  // A bool must be 0 or 1; a file may hold other bytes.
+  if (to.dtype() != DType::boolean) return;
+  auto* values = static_cast<unsigned char*>(to.data());
+  std::transform(values, values + bytes, values,
+                 [](unsigned char c) -> unsigned char { return c != 0; });
+}
+
+std::vector<char> swapped(std::span<const char> bytes, std::size_t size) {
+  std::vector<char> result(bytes.begin(), bytes.end());
+  for (std::size_t i = 0; i < result.size(); i += size)
+    std::reverse(result.data() + i, result.data() + i + size);
+  return result;
+}
+
+}  // namespace
+
+Tensor parse_npy(std::span<const char> bytes, std::string_view name) {
+  const NpyHeader header = parse_npy_header(bytes, name);
+  std::span<const char> elements = bytes.subspan(header.data_begin);
+  check_length(header, elements.size(), name);
+  std::vector<char> other_order;
+  if (header.is_big_endian) {
+    other_order = swapped(elements, npy_element_size(header));
+    elements = other_order;
+  }
+  Shape stored = header.shape;  // the last axis lies closest in memory
+  if (header.is_fortran_order) std::reverse(stored.begin(), stored.end());
+  Tensor values = Tensor::empty(stored, header.dtype);
+  convert(header, elements.data(), values, name);
+  if (!header.is_fortran_order || stored.rank() < 2) return values;
+  std::vector<std::int64_t> axes;
+  for (std::size_t i = stored.rank(); i-- > 0;) axes.push_back(static_cast<std::int64_t>(i));
+  return contiguous(std::as_const(values).view().permute(axes));
+}
+
+Tensor read_npy(const std::string& path) {
+  std::vector<char> bytes;
+  std::ifstream file(path, std::ios::binary);
+  std::error_code error;
+  if (std::filesystem::is_regular_file(path, error)) {
+    bytes.resize(static_cast<std::size_t>(std::filesystem::file_size(path)));
+    file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  } else if (!std::filesystem::is_directory(path, error)) {  // a pipe has no size
+    bytes.assign(std::istreambuf_iterator<char>(file), {});
+  } else {
+    file.close();
+  }
+  if (!file.is_open() || !file)
+    throw Error(ErrorKind::runtime, fmt::format("[read_npy] cannot read '{}'", path));
+  return parse_npy(bytes, path);
+}
+
+void write_npy(const std::string& path, const ConstTensorView& view) {
+  const Tensor copy = view.is_contiguous() ? Tensor() : contiguous(view);
+  const std::string header = npy_header(view.dtype(), view.shape());
+  std::ofstream file(path, std::ios::binary);
+  file << header;
+  if (view.numel() > 0) {
+    file.write(static_cast<const char*>(view.is_contiguous() ? view.data() : copy.data()),
+               static_cast<std::streamsize>(view.numel()) *
+                   static_cast<std::streamsize>(dtype_size(view.dtype())));
+  }
+  file.close();
+  if (!file) throw Error(ErrorKind::runtime, fmt::format("[write_npy] cannot write '{}'", path));
+}
+
+}  // namespace quire

@@ -1,0 +1,24 @@
+// Tensors from and to NumPy's .npy files. Tensor layer.
+#pragma once
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "quire/tensor.h"
+
+namespace quire {
+
+/// The tensor in the bytes of a .npy file, row-major whatever its order there. f32, f64, f16, bf16
+/// (as ml_dtypes writes it, V2), bool, signed integers and u8 keep their type; u16 becomes i32, u32
+/// and u64 become i64. Bytes of either order. Allocates no more than the bytes are worth. Throws
+/// Error, with `name` in its text, for anything that is not exactly one array.
+Tensor parse_npy(std::span<const char> bytes, std::string_view name);
+
+/// The same of a file. Throws Error(runtime) if it cannot be read.
+Tensor read_npy(const std::string& path);
+
+/// Writes any view as a row-major file of version 1, replacing what is there. Throws Error(runtime)
+/// if it cannot be written.
+void write_npy(const std::string& path, const ConstTensorView& view);
+
+}  // namespace quire
