@@ -19,15 +19,15 @@ struct PageEntry {
 struct PagedCall {
   FlexAttentionOptions options;  // score mod and block mask are logical
   std::int64_t page_size = 1;
-  std::vector<std::int64_t> pages;    // of each sequence in order, -1 where none is visible
-  std::vector<std::int64_t> lengths;  // keys of each sequence, whole pages
+  std::vector<std::int64_t> pages = {};    // of each sequence in order, -1 where none is visible
+  std::vector<std::int64_t> lengths = {};  // keys of each sequence, whole pages
   std::int64_t longest = 0;
   // What it rests on: if the table says something else now, so does the call.
   Buffer table;
-  std::vector<PageEntry> entries;
-  std::vector<std::int64_t> rows;  // of the table, for each sequence
-  std::optional<Buffer> row_list, bounds;
-  std::vector<std::int64_t> bound;  // of each sequence, if there are bounds
+  std::vector<PageEntry> entries = {};
+  std::vector<std::int64_t> rows = {};  // of the table, for each sequence
+  std::optional<Buffer> row_list = {}, bounds = {};
+  std::vector<std::int64_t> bound = {};  // of each sequence, if there are bounds
 
   bool is_unchanged() const;
 };

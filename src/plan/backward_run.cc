@@ -165,8 +165,8 @@ void BackwardPlan::run_item(const kernels::BackwardCall& call, const BackwardTen
     kernels::KeySpan span;
     const auto& ks = k.strides();
     const auto& vs = v.strides();
-    forward_.layout->write_spans(item.b, item.kv_head, {ks[0], ks[1], ks[2], vs[0], vs[1], vs[2]},
-                                 {&span, 1});
+    forward_.layout->write_spans(item.b, item.kv_head, {begin, begin + count},
+                                 {ks[0], ks[1], ks[2], vs[0], vs[1], vs[2]}, {&span, 1});
     return span;
   };
   kernels::GradientRunner* const mod = runner(worker);
