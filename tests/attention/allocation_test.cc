@@ -2,54 +2,26 @@
 // sanitizer, which has allocators of its own.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
 #include "quire/flex_attention.h"
 #include "quire/flex_attention_backward.h"
 #include "quire/mods.h"
 #include "tests/support/attention_case.h"
 #include "tests/support/backward_case.h"
+#include "tests/support/counted_allocations.h"
 #include "tests/support/jagged_case.h"
-
-namespace {
-std::atomic<long> allocations{0};
-}
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define QUIRE_COUNTS_ALLOCATIONS false
-#else
-#define QUIRE_COUNTS_ALLOCATIONS true
-void* operator new(std::size_t size) {
-  ++allocations;
-  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
-  throw std::bad_alloc();
-}
-void* operator new(std::size_t size, std::align_val_t align) {
-  ++allocations;
-  const auto unit = static_cast<std::size_t>(align);
-  if (void* memory = std::aligned_alloc(unit, (size + unit - 1) / unit * unit)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
-#endif
 
 namespace quire::testing {
 namespace {
 
 TEST(Allocation, CountsWhatThisProgramAllocates) {
-  if (!QUIRE_COUNTS_ALLOCATIONS) GTEST_SKIP();
-  const long before = allocations;
+  if (!counts_allocations()) GTEST_SKIP();
+  const long before = allocations();
   const Tensor tensor({4}, DType::f32);
-  EXPECT_GT(allocations, before);
+  EXPECT_GT(allocations(), before);
 }
 
 TEST(Allocation, ARunOfAPlanAllocatesNothing) {
-  if (!QUIRE_COUNTS_ALLOCATIONS) GTEST_SKIP();
+  if (!counts_allocations()) GTEST_SKIP();
   SerialExecutor serial;
   for (const std::int64_t q_len : {1, 100}) {
     for (const bool with_mods : {false, true}) {
@@ -63,15 +35,15 @@ TEST(Allocation, ARunOfAPlanAllocatesNothing) {
       options.executor = &serial;
       AttentionPlan plan(AttentionShape::of(t.q, t.k, t.v), options);
       Tensor out = Tensor::empty({2, 4, q_len, 16}, DType::f32);
-      const long before = allocations;
+      const long before = allocations();
       plan.run(t.q, t.k, t.v, {.out = out.view()});
-      EXPECT_EQ(allocations, before) << c.to_string();
+      EXPECT_EQ(allocations(), before) << c.to_string();
     }
   }
 }
 
 TEST(Allocation, ARunOfABackwardPlanAllocatesNothing) {
-  if (!QUIRE_COUNTS_ALLOCATIONS) GTEST_SKIP();
+  if (!counts_allocations()) GTEST_SKIP();
   SerialExecutor serial;
   for (const bool with_mods : {false, true}) {
     AttentionCase c{.batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = 100, .kv_len = 700};
@@ -90,17 +62,17 @@ TEST(Allocation, ARunOfABackwardPlanAllocatesNothing) {
         v(t.forward.v.shape(), DType::f32), bias({4}, DType::f32);
     const TensorView buffers[] = {bias.view()};
     const BackwardInputs inputs = t.inputs();
-    const long before = allocations;
+    const long before = allocations();
     plan.run(inputs, {.q = q.view(),
                       .k = k.view(),
                       .v = v.view(),
                       .buffers = std::span(buffers, with_mods ? 1 : 0)});
-    EXPECT_EQ(allocations, before) << c.to_string();
+    EXPECT_EQ(allocations(), before) << c.to_string();
   }
 }
 
 TEST(Allocation, ARunOfAJaggedPlanAllocatesNothing) {
-  if (!QUIRE_COUNTS_ALLOCATIONS) GTEST_SKIP();
+  if (!counts_allocations()) GTEST_SKIP();
   SerialExecutor serial;
   for (const bool with_mods : {false, true}) {
     JaggedCase c{.q_lengths = {100, 1, 0, 7}, .kv_lengths = {100, 2100, 3, 0}};
@@ -113,10 +85,10 @@ TEST(Allocation, ARunOfAJaggedPlanAllocatesNothing) {
     options.executor = &serial;
     JaggedAttentionPlan plan(t.q.jagged, t.k.jagged, t.v.jagged, options);
     Tensor out = Tensor::empty({108, 2, 16}, DType::f32), lse = Tensor::empty({108, 2}, DType::f32);
-    const long before = allocations;
+    const long before = allocations();
     plan.run(t.q.jagged.values, t.k.jagged.values, t.v.jagged.values,
              {.out = out.view(), .lse = lse.view()});
-    EXPECT_EQ(allocations, before) << c.to_string();
+    EXPECT_EQ(allocations(), before) << c.to_string();
   }
 }
 

@@ -118,8 +118,9 @@ TEST(SdpaBackward, Broadcast) {
                            const std::optional<Tensor>& gradient) {
       ASSERT_EQ(gradient->shape(), input.shape()) << name;
       Tensor wide[3] = {q.to(DType::f64), k.to(DType::f64), v.to(DType::f64)};
+      const SdpaOptions plain;
       const auto loss = [&] {
-        const Tensor out = scaled_dot_product_attention(wide[0], wide[1], wide[2]);
+        const Tensor out = scaled_dot_product_attention(wide[0], wide[1], wide[2], plain);
         double sum = 0;
         for (std::int64_t i = 0; i < out.numel(); ++i)
           sum += out.data_as<double>()[i] * static_cast<double>(d_out.data_as<float>()[i]);

@@ -3,7 +3,6 @@
 // Not under a sanitizer, which has allocators of its own.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <functional>
 #include <new>
 
@@ -11,40 +10,7 @@
 #include "quire/kv_cache.h"
 #include "tests/cache/kv_cache_invariants.h"
 #include "tests/cache/kv_cache_rows.h"
-
-namespace {
-// Of this thread: how many allocations succeed before one fails (never, if negative), and how many
-// there were.
-thread_local long until_failure = -1;
-thread_local long allocations = 0;
-
-[[maybe_unused]] void count_allocation() {
-  ++allocations;
-  if (until_failure == 0) throw std::bad_alloc();
-  if (until_failure > 0) --until_failure;
-}
-}  // namespace
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define QUIRE_COUNTS_ALLOCATIONS false
-#else
-#define QUIRE_COUNTS_ALLOCATIONS true
-void* operator new(std::size_t size) {
-  count_allocation();
-  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
-  throw std::bad_alloc();
-}
-void* operator new(std::size_t size, std::align_val_t align) {
-  count_allocation();
-  const auto unit = static_cast<std::size_t>(align);
-  if (void* memory = std::aligned_alloc(unit, (size + unit - 1) / unit * unit)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
-#endif
+#include "tests/support/counted_allocations.h"
 
 namespace quire::testing {
 namespace {
@@ -78,15 +44,14 @@ long fail_everywhere(const std::function<void(Prepared&)>& call) {
     Prepared prepared;
     const CacheSnapshot before(prepared.cache);
     bool failed = false;
-    until_failure = n;
     try {
+      const FailingAllocations failing(n);
       call(prepared);
     } catch (const std::bad_alloc&) {
       failed = true;
     } catch (const Error& error) {  // bad_alloc must not become something else
       ADD_FAILURE() << error.what();
     }
-    until_failure = -1;
     EXPECT_EQ(broken_invariant(prepared.cache), "") << "allocation " << n;
     if (!failed) return n;
     EXPECT_TRUE(before == CacheSnapshot(prepared.cache)) << "allocation " << n;
@@ -98,7 +63,7 @@ long fail_everywhere(const std::function<void(Prepared&)>& call) {
 }
 
 TEST(KVCacheFailure, AtEveryAllocationNothingChanges) {
-  if (!QUIRE_COUNTS_ALLOCATIONS) GTEST_SKIP();
+  if (!counts_allocations()) GTEST_SKIP();
   const std::vector<std::int64_t> found = counting(12, 500), ids = counting(100);
   const Tensor k = rows_of(kOptions, counting(61), 3);
   EXPECT_GE(fail_everywhere([](Prepared& p) { p.cache.create(); }), 1);
@@ -131,23 +96,22 @@ TEST(KVCacheFailure, AtEveryAllocationNothingChanges) {
 }
 
 TEST(KVCacheFailure, ACacheThatCannotBeMadeLeaksNothing) {
-  if (!QUIRE_COUNTS_ALLOCATIONS) GTEST_SKIP();
+  if (!counts_allocations()) GTEST_SKIP();
   long n = 0;
   for (bool made = false; !made && n < 1000; ++n) {
-    until_failure = n;
     try {
+      const FailingAllocations failing(n);
       const KVCache cache(kOptions);
       made = true;
     } catch (const std::bad_alloc&) {
     }
-    until_failure = -1;
   }
   EXPECT_GT(n, 5);
   EXPECT_LT(n, 1000);
 }
 
 TEST(KVCacheFailure, DecodingAllocatesNothing) {
-  if (!QUIRE_COUNTS_ALLOCATIONS) GTEST_SKIP();
+  if (!counts_allocations()) GTEST_SKIP();
   KVCacheOptions options = kOptions;
   options.n_pages = 512;
   KVCache cache(options);
@@ -159,12 +123,12 @@ TEST(KVCacheFailure, DecodingAllocatesNothing) {
     cache.truncate(step.back().sequence, 0);  // the page tables stay as large
   }
   const Tensor k({64, 2, 3}, DType::f32);
-  const long before = allocations;
+  const long before = allocations();
   for (int i = 0; i < 30; ++i) {
     cache.append(step);
     for (std::int64_t layer = 0; layer < 2; ++layer) cache.write(layer, step, k, k);
   }
-  EXPECT_EQ(allocations, before);
+  EXPECT_EQ(allocations(), before);
   EXPECT_EQ(cache.stats().live_tokens, 64 * 30);
 }
 
