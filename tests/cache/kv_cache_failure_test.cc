@@ -29,21 +29,26 @@ thread_local long allocations = 0;
 #define QUIRE_COUNTS_ALLOCATIONS false
 #else
 #define QUIRE_COUNTS_ALLOCATIONS true
-void* operator new(std::size_t size) {
+// Not inlined: the compiler would see malloc and free behind new and delete, and warn.
+[[gnu::noinline]] void* operator new(std::size_t size) {
   count_allocation();
   if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
   throw std::bad_alloc();
 }
-void* operator new(std::size_t size, std::align_val_t align) {
+[[gnu::noinline]] void* operator new(std::size_t size, std::align_val_t align) {
   count_allocation();
   const auto unit = static_cast<std::size_t>(align);
   if (void* memory = std::aligned_alloc(unit, (size + unit - 1) / unit * unit)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
 #endif
 
 namespace quire::testing {
