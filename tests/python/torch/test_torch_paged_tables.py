@@ -190,3 +190,22 @@ def test_a_position_without_a_page_is_an_error_and_nothing_is_written():
     with pytest.raises(RuntimeError, match="position 8 of batch entry 0 has no page"):
         paged.assign(torch.tensor([0]), torch.tensor([[7, 8]]), values, values, cache, cache)
     assert (cache == 0).all()
+
+
+def test_gradients_are_refused():
+    paged = qt.PagedAttention(4, 8, 2)
+    paged.reserve(0, 8)
+    cache, values, index, positions = torch.zeros(1, 1, 32, 2), torch.ones(1, 1, 1, 2), torch.tensor([0]), torch.tensor([[0]])
+    learned = values.clone().requires_grad_()
+    for k, v in ((learned, values), (values, learned)):
+        refuses(RuntimeError, paged.assign, index, positions, k, v, cache, cache)
+    with torch.no_grad():
+        paged.assign(index, positions, values, learned, cache.clone(), cache)
+    assert cache.sum() == 2
+
+
+def test_the_list_of_empty_pages_stays_the_same_object():
+    paged = qt.PagedAttention(4, 8, 2)
+    empty = paged.empty_pages
+    paged.reserve(0, 8)
+    assert empty is paged.empty_pages and empty == [3, 2, 1]
