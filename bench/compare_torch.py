@@ -19,6 +19,7 @@ import time
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch  # noqa: E402
+import torch.nn.attention.experimental._paged_attention as torch_paged  # noqa: E402
 import torch.nn.attention.flex_attention as torch_flex  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
@@ -218,6 +219,76 @@ def tiny():
         )
 
 
+class PagedPool:
+    """Sequences in the pages of a pool, with tables of torch's class and of Quire's that say the same."""
+
+    def __init__(self, page_size, lengths, dtype, n_pages=None, heads=8, dim=128):
+        pages = sum(-(-length // page_size) for length in lengths)
+        n_pages = n_pages or pages + 16
+        self.lengths = torch.tensor(lengths)
+        self.theirs = torch_paged.PagedAttention(n_pages, page_size, len(lengths), device="cpu")
+        self.ours = quire_torch.PagedAttention(n_pages, page_size, len(lengths))
+        order = torch.randperm(n_pages).tolist()
+        for paged in (self.theirs, self.ours):
+            paged.empty_pages = list(order)
+            for b, length in enumerate(lengths):
+                paged.reserve(torch.tensor([b]), torch.tensor([length]))
+        self.k, self.v = (torch.randn(1, heads, n_pages * page_size, dim).to(dtype) for _ in "kv")
+
+    def masks(self, rule, q_len):
+        """The converted mask, torch's and ours."""
+        longest, size = int(self.lengths.max()), (128, self.ours.page_size)
+        sizes = (len(self.lengths), 1, q_len, longest)
+        theirs = torch_flex.create_block_mask(rule, *sizes, device="cpu", BLOCK_SIZE=size)
+        ours = quire_torch.create_block_mask(rule, *sizes, BLOCK_SIZE=size)
+        return (
+            self.theirs.convert_logical_block_mask(theirs, kv_len=self.lengths),
+            self.ours.convert_logical_block_mask(ours, kv_len=self.lengths),
+        )
+
+
+def paged_calls():
+    """Attention over pages: name -> (pool, queries, rule, score mod)."""
+    lengths = [4096, 3000, 2500, 2048, 1500, 1000, 700, 300]
+    for dtype in DTYPES:
+        for page_size in (128, 16):
+            pool = PagedPool(page_size, lengths, DTYPES[dtype])
+            last = pool.lengths - 1
+            q = torch.randn(len(lengths), 32, 1, 128).to(DTYPES[dtype])
+            rule = lambda b, h, q_idx, kv_idx, last=last: kv_idx <= q_idx + last[b]  # noqa: E731
+            yield f"decode 8 x 32/8 heads page {page_size} {dtype}", pool, q, rule
+        pool = PagedPool(128, [2048], DTYPES[dtype])
+        yield f"prefill S=2048 32/8 heads page 128 {dtype}", pool, torch.randn(1, 32, 2048, 128).to(DTYPES[dtype]), causal
+
+
+def paged():
+    """Against torch's PagedAttention under torch.compile(flex_attention), and its assign. Compiling is not timed."""
+    for name, pool, q, rule in paged_calls():
+        theirs, ours = pool.masks(rule, q.shape[2])
+        torch._dynamo.reset()
+        call = torch.compile(torch_flex.flex_attention)
+        yield Row(
+            "paged",
+            name,
+            lambda c=call, q=q, p=pool, m=theirs: c(q, p.k, p.v, block_mask=m, enable_gqa=True),
+            lambda q=q, p=pool, m=ours: quire_torch.flex_attention(q, p.k, p.v, block_mask=m, enable_gqa=True),
+            peer="compiled flex",
+        )
+    for batch, tokens in ((1, 1), (32, 1), (8, 64), (1, 2048)):
+        for dtype in DTYPES:
+            pool = PagedPool(16, [tokens] * batch, DTYPES[dtype])
+            values = [torch.randn(batch, 8, tokens, 128).to(DTYPES[dtype]) for _ in "kv"]
+            places = (torch.arange(batch), torch.arange(tokens).expand(batch, tokens), *values, pool.k, pool.v)
+            yield Row(
+                "paged",
+                f"assign {batch} x {tokens} tokens, 8 heads {dtype}",
+                lambda p=pool, a=places: p.theirs.assign(*a),
+                lambda p=pool, a=places: p.ours.assign(*a),
+                peer="assign",
+                calls=20,
+            )
+
+
 def first():
     """A call with a mod never seen before. Torch: compiling flex_attention; Quire: tracing."""
     q, k, v = qkv(2, 256, 64, torch.float32)
@@ -244,7 +315,7 @@ def first():
     )
 
 
-GROUPS = {f.__name__: f for f in (prefill, flex, decode, jagged, masks, tiny, first)}
+GROUPS = {f.__name__: f for f in (prefill, flex, decode, paged, jagged, masks, tiny, first)}
 
 
 # ---- output

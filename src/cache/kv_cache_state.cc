@@ -93,15 +93,16 @@ void KVCache::State::shorten(Sequence& sequence, std::int64_t length) const noex
 
 void KVCache::State::chain_pages(Sequence& sequence) noexcept {
   const std::int64_t whole = std::min(sequence.known, sequence.written) / options.page_size;
-  while (sequence.chained < whole) {
-    const std::int32_t page = sequence.pages[static_cast<std::size_t>(sequence.chained)];
-    if (page == kNoPage) {  // given back before it was written
-      sequence.known = 0;
-      return;
-    }
-    pool.chain(page, sequence.chain, sequence.salt);
-    ++sequence.chained;
+  if (sequence.chained >= whole) return;
+  if (sequence.pages[static_cast<std::size_t>(sequence.chained)] == kNoPage) {
+    sequence.known = 0;  // given back before it was written: what comes after it has no prefix
+    return;
   }
+  pool.chain(std::span(sequence.pages)
+                 .subspan(static_cast<std::size_t>(sequence.chained),
+                          static_cast<std::size_t>(whole - sequence.chained)),
+             sequence.chain, sequence.salt);
+  sequence.chained = whole;
 }
 
 void KVCache::State::copy_page(std::int32_t from, std::int32_t to, std::int64_t rows) noexcept {

@@ -1,6 +1,8 @@
 // PagePool: a stack of free pages and a list of cached ones, linked through the pages. Cache layer.
 #include "cache/page_pool.h"
 
+#include <algorithm>
+#include <array>
 #include <cassert>
 
 namespace quire::cache {
@@ -22,6 +24,7 @@ std::int32_t PagePool::take() noexcept {
     unlink(page);
     index_.erase(pages_, page);
     ++evictions_;
+    if (oldest_ != kNoPage) index_.expect_erase(pages_, oldest_);  // likely the next
   }
   Page& one = at(page);
   one.refs = 1;
@@ -78,16 +81,30 @@ void PagePool::set_fill(std::int32_t page, std::int64_t fill) noexcept {
 
 std::int32_t PagePool::find_next(PrefixChain& chain, std::uint64_t salt,
                                  std::span<const std::int64_t> page_ids) const noexcept {
-  const std::uint64_t hash = index_.hash(chain, page_ids);
+  const std::uint64_t hash = index_.hash(chain.hash, page_ids);
   const std::int32_t page = index_.find(pages_, chain, salt, hash, page_ids);
   if (page != kNoPage) chain = {hash, (*this)[page].serial};
   return page;
 }
 
-void PagePool::chain(std::int32_t page, PrefixChain& chain, std::uint64_t salt) noexcept {
-  const std::span<const std::int64_t> page_ids = index_.ids(page);
-  const std::uint64_t hash = index_.hash(chain, page_ids);
-  const std::int32_t found = index_.find(pages_, chain, salt, hash, page_ids);
+void PagePool::chain(std::span<const std::int32_t> pages, PrefixChain& chain,
+                     std::uint64_t salt) noexcept {
+  std::array<std::uint64_t, 16> hashes;
+  for (std::size_t begin = 0; begin < pages.size(); begin += hashes.size()) {
+    const auto some = pages.subspan(begin, std::min(hashes.size(), pages.size() - begin));
+    std::uint64_t hash = chain.hash;
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      hashes[i] = hash = index_.hash(hash, index_.ids(some[i]));
+      index_.expect_bucket(hash);
+    }
+    for (std::size_t i = 0; i < some.size(); ++i) index_.expect_first(pages_, hashes[i]);
+    for (std::size_t i = 0; i < some.size(); ++i) chain_one(some[i], hashes[i], chain, salt);
+  }
+}
+
+void PagePool::chain_one(std::int32_t page, std::uint64_t hash, PrefixChain& chain,
+                         std::uint64_t salt) noexcept {
+  const std::int32_t found = index_.find(pages_, chain, salt, hash, index_.ids(page));
   Page& one = at(page);
   if (found == kNoPage && one.serial == 0) {
     index_.insert(pages_, page, chain, salt, hash);

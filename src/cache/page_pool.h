@@ -42,15 +42,17 @@ class PagePool {
   // The next page of a prefix, or kNoPage; `chain` moves on to it.
   std::int32_t find_next(PrefixChain& chain, std::uint64_t salt,
                          std::span<const std::int64_t> page_ids) const noexcept;
-  // A held full page with its ids set comes next in a prefix: it can be found from now on, unless
-  // another with the same ids can already. `chain` moves on.
-  void chain(std::int32_t page, PrefixChain& chain, std::uint64_t salt) noexcept;
+  // Held full pages with their ids set come next in a prefix, one after the other: they can be
+  // found from now on, unless others with the same ids can already. `chain` moves on.
+  void chain(std::span<const std::int32_t> pages, PrefixChain& chain, std::uint64_t salt) noexcept;
   // Of a held page: it cannot be found any more, because its contents will change.
   void forget(std::int32_t page) noexcept;
 
  private:
   Page& at(std::int32_t page) noexcept { return pages_[static_cast<std::size_t>(page)]; }
   void unlink(std::int32_t page) noexcept;
+  void chain_one(std::int32_t page, std::uint64_t hash, PrefixChain& chain,
+                 std::uint64_t salt) noexcept;
 
   std::vector<Page> pages_;
   PrefixIndex index_;

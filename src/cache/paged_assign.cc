@@ -14,7 +14,8 @@
 namespace quire {
 namespace {
 
-constexpr std::int64_t kSerialBytes = 1 << 17;  // copied sooner than threads wake
+constexpr std::int64_t kSerialBytes =
+    1 << 20;  // copied by one thread in the time others take to wake
 
 template <class... Args>
 [[noreturn]] void fail(ErrorKind kind, fmt::format_string<Args...> text, Args&&... args) {
@@ -64,28 +65,37 @@ void check_shapes(const PagedAssignment& all) {
   check_pair("v", all.v_val, all.v_cache);
 }
 
-// The rows of one head, [B, S] of them, to rows places[i] of the cache's.
+void copy_row(std::byte* to, std::int64_t to_step, const std::byte* from, std::int64_t from_step,
+              std::int64_t dims, std::size_t size) {
+  for (std::int64_t d = 0; d < dims; ++d) {
+    std::memcpy(to, from, size);
+    from += from_step;
+    to += to_step;
+  }
+}
+
+// The rows of one head, [B, S] of them, to rows places[i] of the cache's; rows that follow each
+// other on both sides at once.
 void copy_head(const ConstTensorView& val, const TensorView& cache, std::int64_t head,
                const std::vector<std::int64_t>& places) {
   const auto size = static_cast<std::int64_t>(dtype_size(val.dtype()));
   const Shape &from = val.strides(), &to = cache.strides();
-  const std::int64_t dims = val.dim(3), tokens = val.dim(2);
+  const std::int64_t dims = val.dim(3), tokens = val.dim(2), rows = std::ssize(places);
   const bool is_run = (from[3] == 1 && to[3] == 1) || dims == 1;
+  const bool rows_follow = is_run && from[2] == dims && to[2] == dims;
   for (std::int64_t batch = 0; batch < cache.dim(0); ++batch) {
     auto* const out = static_cast<std::byte*>(cache.data()) + (batch * to[0] + head * to[1]) * size;
-    for (std::int64_t i = 0; i < std::ssize(places); ++i) {
-      const std::byte* in = static_cast<const std::byte*>(val.data()) +
-                            (i / tokens * from[0] + head * from[1] + i % tokens * from[2]) * size;
-      std::byte* row = out + places[static_cast<std::size_t>(i)] * to[2] * size;
-      if (is_run) {
-        std::memcpy(row, in, static_cast<std::size_t>(dims * size));
-        continue;
-      }
-      for (std::int64_t d = 0; d < dims; ++d) {
-        std::memcpy(row, in, static_cast<std::size_t>(size));
-        in += from[3] * size;
-        row += to[3] * size;
-      }
+    for (std::int64_t i = 0, count = 1; i < rows; i += count) {
+      const std::int64_t* const place = &places[static_cast<std::size_t>(i)];
+      const std::int64_t left = rows_follow ? tokens - i % tokens : 1;
+      for (count = 1; count < left && place[count] == place[0] + count;) ++count;
+      const auto* const in = static_cast<const std::byte*>(val.data()) +
+                             (i / tokens * from[0] + head * from[1] + i % tokens * from[2]) * size;
+      std::byte* const row = out + place[0] * to[2] * size;
+      if (is_run)
+        std::memcpy(row, in, static_cast<std::size_t>(count * dims * size));
+      else
+        copy_row(row, to[3] * size, in, from[3] * size, dims, static_cast<std::size_t>(size));
     }
   }
 }

@@ -64,4 +64,24 @@ void PrefixIndex::erase(std::span<Page> pages, std::int32_t page) noexcept {
   one.serial = one.parent = one.salt = 0;
 }
 
+void PrefixIndex::expect_bucket(std::uint64_t hash) const noexcept {
+  __builtin_prefetch(&buckets_[bucket(hash)], 1);
+}
+
+void PrefixIndex::expect_first(std::span<const Page> pages, std::uint64_t hash) const noexcept {
+  const std::int32_t first = buckets_[bucket(hash)];
+  if (first != kNoPage) __builtin_prefetch(&pages[static_cast<std::size_t>(first)], 1);
+}
+
+void PrefixIndex::expect_erase(std::span<const Page> pages, std::int32_t page) const noexcept {
+  const Page& one = pages[static_cast<std::size_t>(page)];
+  expect_bucket(one.chain_hash);
+  for (const std::int32_t other : {one.bucket_previous, one.bucket_next, one.next})
+    if (other != kNoPage) __builtin_prefetch(&pages[static_cast<std::size_t>(other)], 1);
+  // Whoever takes the page writes ids of its own.
+  constexpr std::int64_t kLine = 8;
+  for (std::int64_t i = 0; i < std::min<std::int64_t>(page_size_, 8 * kLine); i += kLine)
+    __builtin_prefetch(ids_.get() + page * page_size_ + i, 1);
+}
+
 }  // namespace quire::cache

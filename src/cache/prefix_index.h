@@ -34,8 +34,8 @@ class PrefixIndex {
     return {ids_.get() + page * page_size_, static_cast<std::size_t>(page_size_)};
   }
 
-  std::uint64_t hash(const PrefixChain& before, std::span<const std::int64_t> page_ids) const {
-    return hash_(before.hash, page_ids);
+  std::uint64_t hash(std::uint64_t before, std::span<const std::int64_t> page_ids) const noexcept {
+    return hash_(before, page_ids);
   }
   // The page with these ids (page_size of them) after `before`, or kNoPage. `hash` is theirs.
   std::int32_t find(std::span<const Page> pages, const PrefixChain& before, std::uint64_t salt,
@@ -45,6 +45,13 @@ class PrefixIndex {
               std::uint64_t salt, std::uint64_t hash) noexcept;
   // It is findable; then no more. Pages after it in a prefix cannot be reached any more either.
   void erase(std::span<Page> pages, std::int32_t page) noexcept;
+
+  // Hints to the memory, a while before: to find or insert, first the one, then the other; to
+  // erase. With 100,000 pages the books do not fit into a core's caches, and their order is
+  // anybody's.
+  void expect_bucket(std::uint64_t hash) const noexcept;
+  void expect_first(std::span<const Page> pages, std::uint64_t hash) const noexcept;
+  void expect_erase(std::span<const Page> pages, std::int32_t page) const noexcept;
 
   std::span<const std::int32_t> buckets() const noexcept { return buckets_; }
 

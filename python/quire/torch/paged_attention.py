@@ -21,16 +21,29 @@ from quire.paged_attention import number, reserve_pages
 from quire.torch.block_mask import BlockMask, blocks_of
 from quire.torch.blocks import Blocks
 from quire.torch.threads import openmp_threads
-from quire.torch.views import view_of
+from quire.torch.views import CODES, view_of
 
 _is_compiling = torch.compiler.is_dynamo_compiling
 _modes = torch._C._len_torch_dispatch_stack
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 
 
+def _view(tensor: Tensor) -> _core.View:
+    """For the time of a call."""
+    code = CODES.get(tensor.dtype)
+    if code is None or tensor.is_neg():
+        return view_of(tensor)
+    return _core.View(tensor.data_ptr(), code, tensor.shape, tensor.stride())
+
+
 def _are_ours(*tensors: Any) -> bool:
     """Whether all have their memory here and nobody looks on."""
-    return not _modes() and all(type(tensor) in _PLAIN and tensor.is_cpu for tensor in tensors)
+    if _modes():
+        return False
+    for tensor in tensors:
+        if type(tensor) not in _PLAIN or not tensor.is_cpu:
+            return False
+    return True
 
 
 class PagedAttention(TorchPagedAttention):
@@ -41,9 +54,16 @@ class PagedAttention(TorchPagedAttention):
         super().__init__(n_pages, page_size, max_batch_size, device)
 
     def _tables(self) -> _core.PageTables:
-        return _core.PageTables(
-            view_of(self.page_table), view_of(self.capacity), view_of(self.physical_to_logical), self.page_size
-        )
+        table, capacity, logical = self.page_table, self.capacity, self.physical_to_logical
+        places = (table.data_ptr(), capacity.data_ptr(), logical.data_ptr(), self.page_size)
+        known = self.__dict__.get("_known")  # made again when one of them is another tensor, or lies elsewhere
+        if known is None or known[0] is not table or known[1] is not capacity or known[2] is not logical or known[3] != places:
+            held = _core.PageTables(view_of(table), view_of(capacity), view_of(logical), self.page_size)
+            known = self._known = (table, capacity, logical, places, held)
+        return known[4]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_known"}
 
     def _is_ours(self) -> bool:
         return _are_ours(self.page_table, self.capacity, self.physical_to_logical)
@@ -85,7 +105,7 @@ class PagedAttention(TorchPagedAttention):
         if k_val.requires_grad or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
             raise RuntimeError("[assign] values and caches must not require a gradient")
         try:
-            self._tables().assign(*map(view_of, tensors), openmp_threads())
+            self._tables().assign(*map(_view, tensors), openmp_threads())
         except (ValueError, TypeError) as error:
             raise RuntimeError(str(error)) from None
         increment_version((k_cache, v_cache))

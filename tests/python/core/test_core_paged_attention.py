@@ -1,0 +1,65 @@
+"""quire.PagedAttention: tables that are arrays, and calls that have the bits of dense ones."""
+
+import numpy as np
+import pytest
+
+import quire
+
+
+def test_tables_are_arrays_and_a_list():
+    paged = quire.PagedAttention(5, 4, 2)
+    paged.reserve(np.array([1]), 9)
+    assert paged.page_table.tolist() == [[-1] * 5, [2, 1, 0, -1, -1]]
+    assert paged.physical_to_logical.tolist() == [[-1] * 5, [2, 1, 0, -1, -1]]
+    assert paged.capacity.tolist() == [0, 12] and paged.empty_pages == [4, 3]
+    paged.empty_pages = [3, 4]
+    paged.reserve(0, 1)
+    assert paged.page_table[0, 0] == 4
+    paged.erase(1)
+    assert paged.empty_pages == [3, 2, 1, 0] and paged.physical_to_logical[1].tolist() == [-1] * 5
+    with pytest.raises(AssertionError, match="5 pages are wanted and 4 are empty"):
+        paged.reserve(1, 20)
+    with pytest.raises(IndexError):
+        paged.reserve(2, 1)
+    with pytest.raises(ValueError):
+        quire.PagedAttention(5, 0, 2)
+    with pytest.raises(ValueError, match="no device but 'cpu'"):
+        quire.PagedAttention(5, 1, 2, "cuda")
+
+
+def test_a_table_that_is_written_to_counts():
+    paged = quire.PagedAttention(5, 4, 2)
+    paged.page_table[0, 0], paged.physical_to_logical[0, 3], paged.capacity[0] = 3, 0, 4
+    k, cache = np.ones((1, 1, 1, 2), np.float32), np.zeros((1, 1, 20, 2), np.float32)
+    paged.assign([0], [[2]], k, k, cache, np.zeros_like(cache))
+    assert cache[0, 0, 14].tolist() == [1, 1] and cache.sum() == 2
+    with pytest.raises(ValueError, match="position 4 of batch entry 0 has no page: reserve it first"):
+        paged.assign([0], [[4]], k, k, cache, cache)
+    cache.flags.writeable = False
+    with pytest.raises(ValueError, match="k_cache is read-only"):
+        paged.assign([0], [[2]], k, k, cache, cache)
+
+
+@pytest.mark.parametrize("page_size", (1, 3, 16))
+def test_bits_are_those_of_the_dense_call(page_size):
+    rng = np.random.default_rng(page_size)
+    lengths = np.array([270, 31])
+    q, k, v = (rng.standard_normal((2, 2, n, 8), dtype=np.float32) for n in (3, 270, 270))
+    n_pages = 320 // page_size + 3
+    paged = quire.PagedAttention(n_pages, page_size, 2)
+    rng.shuffle(paged.empty_pages)
+    caches = [np.full((1, 2, n_pages * page_size, 8), np.nan, np.float32) for _ in range(2)]
+    for b, length in enumerate(lengths):
+        paged.reserve(b, length)
+        paged.assign([b], np.arange(length)[None], k[b : b + 1, :, :length], v[b : b + 1, :, :length], *caches)
+    rule, bias = "q_idx + 260 >= kv_idx", "score + 0.1 * (kv_idx - q_idx)"
+    logical = quire.create_block_mask(rule, 2, 1, 3, 270, (8, page_size))
+    physical = paged.convert_logical_block_mask(logical, kv_len=lengths)
+    out = quire.flex_attention(q, *caches, score_mod=paged.get_score_mod(bias), block_mask=physical)
+    inside = quire.MaskMod("kv_idx < lengths[b]", {"lengths": lengths})
+    dense = quire.create_block_mask(quire.and_masks(rule, inside), 2, 1, 3, 270)
+    assert np.array_equal(out, quire.flex_attention(q, k, v, score_mod=bias, block_mask=dense))
+    wrapped = lambda b, h, q_idx, kv_idx: paged.get_mask_mod(rule, lengths)(b, h, q_idx, kv_idx) & (h >= 0)  # noqa: E731
+    physical.mask_mod = quire.MaskMod(wrapped)
+    again = quire.flex_attention(q, *caches, score_mod=paged.get_score_mod(bias), block_mask=physical)
+    assert np.array_equal(again, out)

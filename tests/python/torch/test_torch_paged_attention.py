@@ -1,0 +1,234 @@
+"""Attention over pages: bits of the dense call, for masks of quire.torch's class and of torch's own, wrapped or not."""
+
+import random
+
+import pytest
+import torch
+from torch.nn.attention.experimental._paged_attention import PagedAttention as TorchPagedAttention
+from torch.nn.attention.flex_attention import flex_attention as torch_flex_attention
+
+import quire.torch as qt
+from quire import _core
+
+CLASSES = (qt.PagedAttention, TorchPagedAttention)
+
+
+class Pool:
+    """Sequences in pages in random order, in caches that are NaN everywhere else."""
+
+    def __init__(self, cls, page_size, lengths, n_pages=None, dtype=torch.float32, poison=float("nan")):
+        n_pages = n_pages or sum(-(-length // page_size) for length in lengths) + 7
+        self.paged = cls(n_pages, page_size, len(lengths) + 1, device="cpu")
+        random.Random(page_size).shuffle(self.paged.empty_pages)
+        self.lengths, batch, longest = torch.tensor(lengths), len(lengths), max(lengths)
+        seed = torch.Generator().manual_seed(page_size)
+        self.k = torch.randn(batch, 2, longest, 16, generator=seed).to(dtype)
+        self.v = torch.randn(batch, 2, longest, 8, generator=seed).to(dtype)
+        self.k_cache = torch.full((1, 2, n_pages * page_size, 16), poison, dtype=dtype)
+        self.v_cache = torch.full((1, 2, n_pages * page_size, 8), poison, dtype=dtype)
+        for b, length in enumerate(lengths):
+            index = torch.tensor([b])
+            self.paged.reserve(index, torch.tensor([length]))
+            positions = torch.arange(length)[None]
+            k, v = self.k[b : b + 1, :, :length], self.v[b : b + 1, :, :length]
+            self.paged.assign(index, positions, k, v, self.k_cache, self.v_cache)
+        self.longest = longest
+
+    def query(self, q_len):
+        seed = torch.Generator().manual_seed(7)
+        return torch.randn(len(self.lengths), 4, q_len, 16, generator=seed).to(self.k.dtype)
+
+    def dense(self, query, rule, score_mod=None):
+        lengths = self.lengths
+
+        def inside(b, h, q_idx, kv_idx):
+            return kv_idx < lengths[b]
+
+        mask = qt.create_block_mask(
+            qt.and_masks(rule, inside), len(lengths), 4, query.shape[2], self.longest, BLOCK_SIZE=32
+        )
+        return qt.flex_attention(query, self.k, self.v, score_mod, mask, enable_gqa=True)
+
+    def logical(self, rule, q_len, **options):
+        size = (32, self.paged.page_size)
+        return qt.create_block_mask(rule, len(self.lengths), 4, q_len, self.longest, BLOCK_SIZE=size, **options)
+
+
+def windowed(b, h, q_idx, kv_idx):
+    return (kv_idx + 3 * q_idx + h) % 7 != 2
+
+
+def biased(score, b, h, q_idx, kv_idx):
+    return score + 0.01 * (h + 1) * (q_idx - kv_idx)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+@pytest.mark.parametrize("page_size", (1, 5, 16, 128))
+@pytest.mark.parametrize("q_len", (1, 4, 70))
+def test_bits_are_those_of_the_dense_call(cls, page_size, q_len):
+    pool = Pool(cls, page_size, (300, 1, 129))
+    query = pool.query(q_len)
+    expected = pool.dense(query, windowed, biased)
+    physical = pool.paged.convert_logical_block_mask(pool.logical(windowed, q_len), kv_len=pool.lengths)
+    score_mod = pool.paged.get_score_mod(biased)
+    with qt.enable():
+        out = torch_flex_attention(query, pool.k_cache, pool.v_cache, score_mod, physical, enable_gqa=True)
+    assert torch.equal(out, expected)
+    assert torch.equal(
+        qt.flex_attention(query, pool.k_cache, pool.v_cache, score_mod, physical, enable_gqa=True), expected
+    )
+
+
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16, torch.float64))
+def test_bits_of_other_dtypes(dtype):
+    pool = Pool(qt.PagedAttention, 16, (90, 300), dtype=dtype)
+    query = pool.query(2)
+    physical = pool.paged.convert_logical_block_mask(pool.logical(windowed, 2), kv_len=pool.lengths)
+    score_mod = pool.paged.get_score_mod(biased)
+    out = qt.flex_attention(query, pool.k_cache, pool.v_cache, score_mod, physical, enable_gqa=True)
+    assert torch.equal(out, pool.dense(query, windowed, biased))
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_mods_are_recognised_inside_wrappers(cls):
+    pool = Pool(cls, 16, (300, 77))
+    paged, lengths = pool.paged, pool.lengths
+    query = pool.query(3)
+    converted = paged.get_mask_mod(windowed, lengths)
+
+    def wrapper(b, h, q_idx, kv_idx):
+        return torch.where(h < 3, converted(b, h, q_idx, kv_idx), converted(b, h, q_idx + 1, kv_idx))
+
+    def logical_wrapper(b, h, q_idx, kv_idx):
+        return torch.where(h < 3, windowed(b, h, q_idx, kv_idx), windowed(b, h, q_idx + 1, kv_idx))
+
+    def late(b, h, q_idx, kv_idx):
+        return kv_idx > 30
+
+    expected = pool.dense(query, qt.and_masks(logical_wrapper, late), biased)
+    physical = paged.convert_logical_block_mask(pool.logical(windowed, 3, separate_full_blocks=False))
+    physical.mask_mod = qt.and_masks(wrapper, qt.or_masks(paged.get_mask_mod(late), paged.get_mask_mod(late, lengths)))
+    score_mod = paged.get_score_mod(biased)
+    wrapped_score = lambda s, b, h, q, kv: score_mod(s, b, h, q, kv) + 0.0  # noqa: E731
+    out = qt.flex_attention(query, pool.k_cache, pool.v_cache, wrapped_score, physical, enable_gqa=True)
+    assert torch.equal(out, expected)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_rows_of_other_sequences(cls):
+    """A batch of some of the sequences: the mods take another b than the tables."""
+    pool = Pool(cls, 16, (60, 300, 131))
+    chosen = torch.tensor([2, 0])
+    logical = pool.logical(windowed, 2, separate_full_blocks=False)
+    part = qt.create_block_mask(windowed, 2, 4, 2, pool.longest, BLOCK_SIZE=(32, 16), separate_full_blocks=False)
+    physical = pool.paged.convert_logical_block_mask(part, chosen)
+    converted = pool.paged.get_mask_mod(windowed, pool.lengths)
+    physical.mask_mod = lambda b, h, q, kv: converted(chosen[b], h, q, kv)
+    query = pool.query(2)
+    out = qt.flex_attention(query[chosen], pool.k_cache, pool.v_cache, None, physical, enable_gqa=True)
+    assert torch.equal(out, pool.dense(query, windowed)[chosen])
+    assert logical.shape[0] == 3
+
+
+def test_the_lists_say_which_pages_are_visible():
+    pool = Pool(qt.PagedAttention, 16, (160,))
+    query = pool.query(1)
+    physical = pool.paged.convert_logical_block_mask(pool.logical(lambda b, h, q, kv: kv >= 0, 1), kv_len=pool.lengths)
+    hidden = pool.paged.page_table[0, 4]
+    listed = physical.kv_indices
+    keep = listed[..., :10] != hidden
+    listed[..., :9] = listed[..., :10][keep].view(1, 4, 1, 9)
+    physical.kv_num_blocks.sub_(1)
+    out = qt.flex_attention(query, pool.k_cache, pool.v_cache, None, physical, enable_gqa=True)
+    assert torch.equal(out, pool.dense(query, lambda b, h, q, kv: kv // 16 != 4))
+
+
+def test_pages_shared_by_two_sequences():
+    pool = Pool(qt.PagedAttention, 16, (160, 3))
+    paged = pool.paged
+    shared = paged.page_table[0, :4].clone()
+    paged.erase(torch.tensor([1]))
+    paged.page_table[1, :4] = shared
+    paged.physical_to_logical[1, shared] = torch.arange(4)
+    query = pool.query(1)
+    lengths = torch.tensor([160, 64])
+    physical = paged.convert_logical_block_mask(pool.logical(windowed, 1), kv_len=lengths)
+    out = qt.flex_attention(query, pool.k_cache, pool.v_cache, None, physical, enable_gqa=True)
+    pool.k[1], pool.v[1] = pool.k[0], pool.v[0]
+    pool.lengths = lengths
+    assert torch.equal(out, pool.dense(query, windowed))
+
+
+def test_other_arithmetic_is_computed_as_it_is_written():
+    pool = Pool(qt.PagedAttention, 16, (100, 37), poison=0.0)
+    query = pool.query(2)
+    converted = pool.paged.get_mask_mod(windowed, pool.lengths)
+    physical = pool.paged.convert_logical_block_mask(pool.logical(windowed, 2, separate_full_blocks=False))
+    physical.mask_mod = lambda b, h, q, kv: converted(b, h, q, kv) & (kv % 32 < 30)
+    out = qt.flex_attention(query, pool.k_cache, pool.v_cache, None, physical, enable_gqa=True)
+    slots = pool.k_cache.shape[2]
+    grid = torch.meshgrid(*(torch.arange(n) for n in (2, 4, 2, slots)), indexing="ij")
+    k, v = (t.expand(2, -1, -1, -1).repeat_interleave(2, 1).double() for t in (pool.k_cache, pool.v_cache))
+    scores = (query.double() @ k.mT / 4).masked_fill(~physical.mask_mod(*grid), -torch.inf)
+    torch.testing.assert_close(out.double(), scores.softmax(-1) @ v, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_results_are_torchs(cls):
+    pool = Pool(cls, 16, (100, 37), poison=0.0)
+    query = pool.query(3)
+    physical = pool.paged.convert_logical_block_mask(pool.logical(windowed, 3), kv_len=pool.lengths)
+    score_mod = pool.paged.get_score_mod(biased, pool.lengths)
+    arguments = (query, pool.k_cache, pool.v_cache, score_mod, physical)
+    ours = qt.flex_attention(*arguments, enable_gqa=True)
+    torch.testing.assert_close(ours, torch_flex_attention(*arguments, enable_gqa=True), rtol=1e-5, atol=1e-5)
+
+
+def test_a_score_mod_alone():
+    pool = Pool(qt.PagedAttention, 16, (100,))
+    query = pool.query(2)
+    score_mod = pool.paged.get_score_mod(biased, pool.lengths)
+    out = qt.flex_attention(query, pool.k_cache, pool.v_cache, score_mod, enable_gqa=True)
+    assert torch.equal(out, pool.dense(query, lambda b, h, q, kv: kv >= 0, biased))
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_a_compiled_decode_step(cls):
+    pool = Pool(cls, 16, (300, 77))
+    score_mod = pool.paged.get_score_mod(biased)
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def step(query, k_cache, v_cache, mask):
+        return qt.flex_attention(query * 1.0, k_cache, v_cache, score_mod, mask, enable_gqa=True) + 0.0
+
+    for length in (40, 70):
+        lengths = torch.tensor([300, length])
+        physical = pool.paged.convert_logical_block_mask(pool.logical(windowed, 1), kv_len=lengths)
+        query = pool.query(1)
+        pool.lengths = lengths
+        assert torch.equal(step(query, pool.k_cache, pool.v_cache, physical), pool.dense(query, windowed, biased))
+
+
+def test_a_step_hits_the_cache_of_traced_mods():
+    pool = Pool(qt.PagedAttention, 16, (300, 77))
+    query = pool.query(1)
+    from quire.torch import mods
+
+    keys = set()
+    for length in (40, 70):
+        kv_len = torch.tensor([300, length])
+        pool.paged.reserve(torch.tensor([2]), torch.tensor([length]))
+        mask = pool.paged.convert_logical_block_mask(pool.logical(windowed, 1), kv_len=kv_len)
+        qt.flex_attention(query, pool.k_cache, pool.v_cache, None, mask, enable_gqa=True)
+        keys.add(id(mods.bind_mask_mod(mask.mask_mod).key))
+    assert len(keys) == 1
+
+
+def test_the_core_agrees_that_lists_of_pages_may_have_holes():
+    num, pages = torch.tensor([[2]], dtype=torch.int32), torch.tensor([[[-1, 1, 0]]], dtype=torch.int32)
+    mask = qt.BlockMask.from_kv_blocks(num[None], pages[None], BLOCK_SIZE=(1, 4), seq_lengths=(1, 12))
+    k = torch.randn(1, 1, 12, 4)
+    out = qt.flex_attention(k[:, :, :1], k, k, block_mask=mask)
+    assert torch.equal(out, qt.flex_attention(k[:, :, :1], k[:, :, 4:8], k[:, :, 4:8]))
+    with pytest.raises(IndexError):
+        _core.BlockMask.from_kv_blocks(num.numpy(), pages.numpy(), BLOCK_SIZE=(1, 4), seq_lengths=(1, 12))
