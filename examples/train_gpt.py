@@ -233,7 +233,8 @@ def curve_svg(losses, width=640, height=320):
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">'
         f'<rect width="100%" height="100%" fill="white"/><polyline points="{points}" fill="none" stroke="#2563eb"/>{marks}'
-        f'<text x="{width / 2:.0f}" y="{height - 10}" text-anchor="middle">{len(losses)} steps; nats a character</text></svg>\n'
+        f'<text x="{width / 2:.0f}" y="{height - 10}" text-anchor="middle">{len(losses)} steps; nats a character</text>'
+        "</svg>\n"
     )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from quire.torch.backward import backward
 from quire.torch.forward import as_torch_gives, forward_as_computed
-from quire.torch.transforms import ReverseOnce, no_second_gradient
+from quire.torch.transforms import FlexOnce, no_second_gradient
 
 
 class _Mods(NamedTuple):
@@ -33,7 +33,7 @@ class _Call:
         self.captured = captured  # how many of the tensors behind the call the score mod reads
 
 
-class FlexAttention(ReverseOnce):
+class FlexAttention(FlexOnce):
     @staticmethod
     def forward(query: Tensor, key: Tensor, value: Tensor, call: _Call, *tensors: Tensor) -> Any:
         out, lse, max_scores = forward_as_computed(query, key, value, *call.mods, True, call.want_max)
@@ -60,7 +60,7 @@ class FlexAttention(ReverseOnce):
         return (*d[:3], None, *d[3:], *nothing)
 
 
-class FlexAttentionBackward(ReverseOnce):
+class FlexAttentionBackward(FlexOnce):
     @staticmethod
     def forward(mods: _Mods, wanted: list[bool], d_out: Tensor | None, d_lse: Tensor | None, *saved: Tensor) -> Any:
         query, key, value, out, lse, *captured = saved
@@ -85,9 +85,9 @@ def differentiable_forward(
     captured: list[Tensor],
     mask_reads: list[Tensor],
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """forward() with lse, recorded. mods: score mod, block mask, scale. captured: the tensors that the score mod reads, in the
-    order of its buffers; mask_reads: those that the mask's rule reads, kept so that torch notices if they are edited before the
-    backward pass."""
+    """forward() with lse, recorded. mods: score mod, block mask, scale. captured: the tensors that the score mod reads, in
+    the order of its buffers; mask_reads: those that the mask's rule reads, kept so that torch notices if they are edited
+    before the backward pass."""
     call = _Call(_Mods(*mods), want_max, len(captured))
     kept = [tensor for tensor in mask_reads if not tensor.is_inference()]
     outputs = FlexAttention.apply(query, key, value, call, *captured, *kept)

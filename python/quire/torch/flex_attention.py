@@ -28,7 +28,7 @@ from quire.torch.autocast import autocast
 from quire.torch.autograd import differentiable_forward
 from quire.torch.block_mask import blocks_of
 from quire.torch.compile import flex_attention_as_operator, flex_attention_in_graph
-from quire.torch.forward import forward
+from quire.torch.forward import forward, forward_as_computed
 from quire.torch.mods import bind_score_mod
 from quire.torch.nested import are_nested
 from quire.torch.nested_flex import nested_flex_attention
@@ -74,7 +74,7 @@ def flex_attention(
         )
     is_transformed = _transforms() is not None
     if is_transformed:
-        refuse_transforms("flex_attention")
+        refuse_transforms("flex_attention", query, key, value)
     want_lse, want_max = return_lse, False
     if return_aux is not None:
         want_lse, want_max = _requested(return_lse, return_aux)
@@ -110,8 +110,10 @@ def flex_attention(
             query, key, value, (mod, mask, scale), want_max, captured, reads
         )
         outputs = (out, lse if want_lse else None, max_scores)
-    else:
+    elif want_lse or want_max:
         outputs = forward(query, key, value, mod, mask, scale, want_lse, want_max)
+    else:
+        outputs = forward_as_computed(query, key, value, mod, mask, scale, False, False)
     return outputs[0] if return_aux is None and not return_lse else _results(outputs, return_lse, return_aux)
 
 

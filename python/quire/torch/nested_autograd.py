@@ -16,7 +16,7 @@ from quire.torch.backward import bind_for_gradients
 from quire.torch.forward import as_torch_gives
 from quire.torch.nested import NestedTensor, Sequences, nested_from_values, sequences_of, tensor_of, values_of
 from quire.torch.threads import openmp_threads
-from quire.torch.transforms import ReverseOnce, no_second_gradient
+from quire.torch.transforms import FlexOnce, no_second_gradient
 from quire.torch.views import view_of
 
 
@@ -35,7 +35,7 @@ def _views(call: _Call, values: Any) -> list[_core.JaggedViews]:
     return [sequences.views(one) for sequences, one in zip(call.sequences, values, strict=True)]
 
 
-class NestedFlexAttention(ReverseOnce):
+class NestedFlexAttention(FlexOnce):
     @staticmethod
     def forward(query: Tensor, key: Tensor, value: Tensor, call: _Call, *captured: Tensor) -> Any:
         options = (call.score_mod, None, call.block_mask, call.scale, call.enable_gqa, True, call.want_max)
@@ -60,7 +60,7 @@ class NestedFlexAttention(ReverseOnce):
         return (*d[:3], None, *d[3:])
 
 
-class NestedFlexAttentionBackward(ReverseOnce):
+class NestedFlexAttentionBackward(FlexOnce):
     @staticmethod
     def forward(call: _Call, wanted: list[bool], d_out: Tensor | None, d_lse: Tensor | None, *saved: Tensor) -> Any:
         query, key, value, out, lse, *captured = saved

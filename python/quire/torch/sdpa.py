@@ -61,7 +61,7 @@ def scaled_dot_product_attention(
     if _is_compiling():
         return _in_graph(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if _transforms() is not None:
-        refuse_transforms(_NAME)
+        refuse_transforms(_NAME, query, key, value)
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"[{_NAME}] {name} must be a tensor; got {type(tensor).__name__}")

@@ -14,7 +14,7 @@ from quire import _core
 from quire.torch.forward import output_strides
 from quire.torch.nested import Sequences, tensor_of
 from quire.torch.threads import openmp_threads
-from quire.torch.transforms import ReverseOnce, no_second_gradient
+from quire.torch.transforms import SdpaOnce, no_second_gradient
 from quire.torch.views import view_of
 
 
@@ -77,7 +77,7 @@ def _as_torch_lays_it_out(out: Tensor, query: Tensor) -> Tensor:
     return torch.empty_strided(out.shape, strides, dtype=out.dtype, device="cpu").copy_(out)
 
 
-class Sdpa(ReverseOnce):
+class Sdpa(SdpaOnce):
     @staticmethod
     def forward(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, call: SdpaCall) -> Any:
         return run_sdpa(call, query, key, value, attn_mask, True)
@@ -99,7 +99,7 @@ class Sdpa(ReverseOnce):
         return (*(next(found) if is_wanted else None for is_wanted in wanted), None)
 
 
-class SdpaBackward(ReverseOnce):
+class SdpaBackward(SdpaOnce):
     @staticmethod
     def forward(call: SdpaCall, wanted: list[bool], d_out: Tensor, *saved: Any) -> Any:
         *tensors, out, lse = saved

@@ -14,16 +14,18 @@ _stack = torch._C._functorch.get_interpreter_stack
 _GRAD = torch._C._functorch.TransformType.Grad
 
 
-def refuse_transforms(function: str) -> None:
-    """NotImplementedError for vmap, forward mode and functionalize."""
+def refuse_transforms(function: str, *tensors: Any) -> None:
+    """NotImplementedError for vmap, forward mode and functionalize, and for nested tensors. For calls under a transform."""
     for interpreter in _stack() or ():
         if interpreter.key() != _GRAD:
             raise not_transformed(function, str(interpreter.key()).rpartition(".")[2])
+    if any(isinstance(tensor, torch.Tensor) and tensor.is_nested for tensor in tensors):
+        raise NotImplementedError(f"[{function}] nested tensors are not supported under torch.func; use autograd for them")
 
 
 def not_transformed(function: str, what: str) -> NotImplementedError:
     return NotImplementedError(
-        f"[{function}] torch.vmap and forward mode are not supported, of torch.func grad, vjp and grad_and_value are; got {what}"
+        f"[{function}] torch.vmap and forward mode are not supported, torch.func.grad and vjp are; got {what}"
     )
 
 
@@ -37,8 +39,8 @@ def without_wrappers(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-class ReverseOnce(torch.autograd.Function):
-    """A function with a gradient, which itself has none, nor a rule for vmap or forward mode."""
+class FlexOnce(torch.autograd.Function):
+    """A function of flex_attention's with a gradient, or one that is a gradient; no rule for vmap or forward mode."""
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
@@ -47,6 +49,18 @@ class ReverseOnce(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         raise not_transformed("flex_attention", "Jvp")
+
+
+class SdpaOnce(torch.autograd.Function):
+    """The same for scaled_dot_product_attention."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
+        raise not_transformed("scaled_dot_product_attention", "Vmap")
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise not_transformed("scaled_dot_product_attention", "Jvp")
 
 
 def no_second_gradient(function: str) -> RuntimeError:

@@ -126,3 +126,28 @@ def test_operators_called_by_hand_need_lse():
     out = torch.ops.quire.scaled_dot_product_attention(query, query, query, None, 0.0, False, None, False, False)
     with pytest.raises(RuntimeError, match="without lse=True"):
         out[0].sum().backward()
+
+
+def test_torchs_own_check_of_operators():
+    query = torch.randn(1, 2, 9, 8, requires_grad=True)
+    weight = torch.randn(2, requires_grad=True)
+    flex = (query, query, query, "score * w[h]", ["w"], [weight], "", [], [], [], [0, 0], [1, 1], None, True, False)
+    sdpa = (query, query, query, None, 0.0, True, None, False, True)
+    for operator, arguments in (("flex_attention", flex), ("scaled_dot_product_attention", sdpa)):
+        results = torch.library.opcheck(getattr(torch.ops.quire, operator).default, arguments)
+        assert set(results.values()) == {"SUCCESS"}
+
+
+def test_torchs_names_train_compiled():
+    import torch.nn.attention.flex_attention as torch_flex
+
+    query = torch.randn(1, 2, 40, 16, requires_grad=True)
+    bias = torch.randn(2, requires_grad=True)
+
+    def step(query):
+        return torch_flex.flex_attention(query, query, query, lambda s, b, h, i, j: s * bias[h]).square().sum()
+
+    with quire_torch.enable():
+        want = torch.autograd.grad(step(query), (query, bias))
+        found = torch.autograd.grad(torch.compile(step, fullgraph=True, backend="aot_eager")(query), (query, bias))
+    assert all(torch.equal(one, other) for one, other in zip(found, want, strict=True))

@@ -148,3 +148,10 @@ def test_a_nested_leaf():
     x = leaf.transpose(1, 2)
     flex_attention(x, x, x).transpose(1, 2).values().sum().backward()
     assert leaf.grad.shape == leaf.shape
+
+
+@pytest.mark.parametrize("attention", [flex_attention, SDPA])
+def test_torch_func_is_refused(attention):
+    x = torch.nested.nested_tensor_from_jagged(torch.randn(8, 2, 8), torch.tensor([0, 3, 8])).transpose(1, 2)
+    with pytest.raises(NotImplementedError, match="nested tensors are not supported under torch.func"):
+        torch.func.grad(lambda factor: factor * attention(x, x, x).values().sum())(torch.ones(()))
