@@ -1,5 +1,5 @@
-"""Quire against PyTorch on the same tensors: scaled_dot_product_attention, compiled flex_attention, create_block_mask,
-nested tensors.
+"""Quire against PyTorch on the same tensors: scaled_dot_product_attention and its backward pass, compiled flex_attention,
+create_block_mask, nested tensors.
 
 Both sides run in this process, one after the other, again and again; medians are compared and the ratio is the result
 (above 1: Quire is faster). Rows where torch wins stay in the table. Needs torch 2.13 and the package quire:
@@ -103,6 +103,39 @@ def prefill():
             f"{'causal' if is_causal else 'full'} D={dim} {dtype}",
             lambda q=q, k=k, v=v, c=is_causal: F.scaled_dot_product_attention(q, k, v, is_causal=c),
             lambda q=q, k=k, v=v, m=mask: quire_torch.flex_attention(q, k, v, block_mask=m),
+            peer="SDPA",
+        )
+
+
+def leaves(heads, length, dim):
+    """q, k and v that want gradients, and a gradient of the output."""
+    with torch.inference_mode(False):
+        return [t.requires_grad_() for t in qkv(heads, length, dim, torch.float32)], torch.randn(1, heads, length, dim)
+
+
+def gradients(call, inputs, d_out):
+    """One forward and one backward pass."""
+    with torch.inference_mode(False), torch.enable_grad():
+        torch.autograd.grad(call(*inputs), inputs, d_out)
+
+
+def backward():
+    """Forward and backward against scaled_dot_product_attention's: 8 heads, 2,048 queries and keys, f32."""
+    for dim, is_causal in itertools.product((64, 128), (False, True)):
+        inputs, d_out = leaves(8, 2048, dim)
+        mask = quire_torch.create_block_mask(causal, None, None, 2048, 2048) if is_causal else None
+
+        def theirs(q, k, v, c=is_causal):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=c)
+
+        def ours(q, k, v, m=mask):
+            return quire_torch.flex_attention(q, k, v, block_mask=m)
+
+        yield Row(
+            "backward",
+            f"{'causal' if is_causal else 'full'} D={dim} f32, forward + backward",
+            lambda c=theirs, i=inputs, d=d_out: gradients(c, i, d),
+            lambda c=ours, i=inputs, d=d_out: gradients(c, i, d),
             peer="SDPA",
         )
 
@@ -315,7 +348,7 @@ def first():
     )
 
 
-GROUPS = {f.__name__: f for f in (prefill, flex, decode, paged, jagged, masks, tiny, first)}
+GROUPS = {f.__name__: f for f in (prefill, backward, flex, decode, paged, jagged, masks, tiny, first)}
 
 
 # ---- output
@@ -343,7 +376,7 @@ def chart(results, path):
     import matplotlib.pyplot as plt
 
     rows = list(reversed([r for r in results if r["group"] != "tiny"]))
-    colors = dict(zip(GROUPS, ("#4269d0", "#efb118", "#3ca951", "#9c6b4e", "#ff725c", "#a463f2", "#97bbf5")))
+    colors = dict(zip(GROUPS, ("#4269d0", "#efb118", "#3ca951", "#9c6b4e", "#ff725c", "#a463f2", "#97bbf5", "#6cc5b0")))
     figure, axes = plt.subplots(figsize=(9, 0.9 + 0.27 * len(rows)))
     bars = axes.barh(
         range(len(rows)), [r["ratio"] for r in rows], left=0, color=[colors[r["group"]] for r in rows], log=True

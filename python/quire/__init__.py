@@ -85,6 +85,7 @@ from .jagged import Jagged, create_jagged_block_mask
 from .masks import noop_mask
 from .paged_attention import PagedAttention
 from .sdpa import SDPBackend, choose_backend, scaled_dot_product_attention, sdpa_kernel, why_not
+from .vjp import Gradients, flex_attention_vjp
 from . import fork as _fork
 from . import pickling as _pickling
 
@@ -101,6 +102,7 @@ __all__ = [
     "BufferSlice",
     "Expr",
     "FlexKernelOptions",
+    "Gradients",
     "Jagged",
     "JaggedBlockMask",
     "KVCache",
@@ -124,6 +126,7 @@ __all__ = [
     "evaluate",
     "explain",
     "flex_attention",
+    "flex_attention_vjp",
     "force_isa",
     "get_num_threads",
     "info",

@@ -85,7 +85,7 @@ def flex_attention(
     if are_jagged("flex_attention", query, key, value):
         if q_begin is not None:
             raise ValueError("[flex_attention] q_begin is not for jagged inputs")
-        mask = _jagged_mask(mask_mod, block_mask)
+        mask = jagged_mask(mask_mod, block_mask)
         results = _core.jagged_attention(
             query.views(), key.views(), value.views(), score_mod, *mask, scale, enable_gqa, wants_lse, wants_max
         )
@@ -111,7 +111,7 @@ def flex_attention(
     return (result, like(lse, query)) if return_lse else result
 
 
-def _jagged_mask(mask_mod: Any, block_mask: Any) -> tuple[MaskMod | None, JaggedBlockMask | None]:
+def jagged_mask(mask_mod: Any, block_mask: Any) -> tuple[MaskMod | None, JaggedBlockMask | None]:
     """What _core takes as the mask of jagged inputs."""
     if block_mask is not None and not isinstance(block_mask, JaggedBlockMask):
         raise TypeError(

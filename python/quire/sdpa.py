@@ -86,7 +86,7 @@ def scaled_dot_product_attention(
         seed = secrets.randbits(64) if dropout_p else 0
     elif not 0 <= seed < 1 << 64:
         raise ValueError(f"[scaled_dot_product_attention] the seed must have 64 bits and no sign; got {seed}")
-    out = _core.sdpa(
+    out, _ = _core.sdpa(
         *_views(is_jagged, query, key, value),
         _mask(attn_mask),
         dropout_p,

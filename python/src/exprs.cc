@@ -179,7 +179,7 @@ void register_exprs(nb::module_& module) {
       .def(
           "__init__",
           [](Buffer* self, nb::handle array, std::string name) {
-            new (self) Buffer(buffer_of(view_of(array), std::move(name)));
+            new (self) Buffer(buffer_of(view_of(array), {.name = std::move(name)}));
           },
           nb::arg("array"), nb::arg("name") = "")
       .def("__getitem__", [](const Buffer& self,

@@ -18,6 +18,7 @@
 #include "openmp.h"
 #include "quire/error.h"
 #include "register.h"
+#include "wanted.h"
 
 namespace quire::python {
 namespace {
@@ -63,10 +64,6 @@ JaggedBlockMask create(nb::handle mask_mod, std::optional<std::int64_t> heads, c
   const Jagged queries = q.jagged(), keys = kv == nullptr ? queries : kv->jagged();
   const ReleasedGil released;
   return create_jagged_block_mask(mod, heads.value_or(1), queries, keys, options);
-}
-
-nb::object optional_view(std::optional<Tensor> tensor) {
-  return tensor.has_value() ? nb::cast(view_of(std::move(*tensor))) : nb::none();
 }
 
 // (out, lse, max_scores)

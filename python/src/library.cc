@@ -19,7 +19,7 @@ namespace {
 // An array, a list of numbers, or a Buffer with a name of its own.
 mods::Table table_of(nb::handle table) {
   if (nb::isinstance<Buffer>(table)) return nb::cast<const Buffer&>(table);
-  return buffer_of(view_of(table), "");
+  return buffer_of(view_of(table), {});
 }
 
 // The number of an int, or of anything else with __index__ and no axes (NumPy's integers).

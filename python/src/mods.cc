@@ -78,17 +78,20 @@ Mod mod_of(nb::handle mod, nb::handle buffers, const char* what, Formula (*trace
 
 // The same formula over other memory; names stay.
 template <class Mod>
-Mod bind(const Mod& mod, const nb::list& views) {
+Mod bind(const Mod& mod, const nb::list& views, nb::handle wants_gradient) {
   const Formula& formula = mod.formula();
   std::vector<Buffer> old = formula.buffers();
-  if (views.size() != old.size()) {
+  std::vector<bool> wants(old.size());
+  if (!wants_gradient.is_none()) wants = nb::cast<std::vector<bool>>(wants_gradient);
+  if (views.size() != old.size() || wants.size() != old.size()) {
     throw Error(ErrorKind::value, "[bind] the mod reads " + std::to_string(old.size()) +
                                       " buffers; got " + std::to_string(views.size()));
   }
   for (std::size_t i = 0; i < old.size(); ++i) {
     const nb::handle view = views[i];
-    old[i] = nb::isinstance<View>(view) ? buffer_of(nb::cast<const View&>(view), old[i].name())
-                                        : buffer_of(view_of(view), old[i].name());
+    BufferOptions options{.name = old[i].name(), .wants_gradient = wants[i]};
+    old[i] = nb::isinstance<View>(view) ? buffer_of(nb::cast<const View&>(view), std::move(options))
+                                        : buffer_of(view_of(view), std::move(options));
   }
   return Mod(formula.with_buffers(std::move(old)));
 }
@@ -174,8 +177,10 @@ void define_mod(Class& class_, const char* name) {
           "buffers", [](const Mod& mod) { return to_dict(mod.formula().named_buffers()); },
           "The buffers it reads by name, as read-only NumPy arrays over their memory.")
       .def_static("bind", &bind<Mod>, nb::arg("mod"), nb::arg("views"),
+                  nb::arg("wants_gradient").none() = nb::none(),
                   "The same formula over other arrays, in the order of buffer_names, of the same "
-                  "dtypes and ranks. Parses nothing.")
+                  "dtypes and ranks. Parses nothing. `wants_gradient`: of which the backward pass "
+                  "gives the gradient; of none if None.")
       .def("__str__", &Mod::to_string)
       .def("_repr_svg_", &picture_of<Mod>, "What a notebook shows.")
       .def("__repr__",
@@ -208,7 +213,7 @@ NamedBuffers named_buffers_of(nb::handle buffers) {
   for (const auto& [key, value] : nb::cast<nb::dict>(buffers)) {
     std::string name = nb::cast<std::string>(key);
     Buffer buffer = nb::isinstance<Buffer>(value) ? nb::cast<const Buffer&>(value).renamed(name)
-                                                  : buffer_of(view_of(value), name);
+                                                  : buffer_of(view_of(value), {.name = name});
     named.emplace_back(std::move(name), std::move(buffer));
   }
   return named;

@@ -20,6 +20,7 @@
 #include "quire/scaled_dot_product_attention.h"
 #include "register.h"
 #include "view.h"
+#include "wanted.h"
 
 namespace quire::python {
 namespace {
@@ -70,21 +71,58 @@ Arguments arguments_of(nb::handle attn_mask, double dropout_p, std::uint64_t see
 ConstTensorView tensors_of(const View& view) { return view.tensor; }
 Jagged tensors_of(const JaggedViews& views) { return views.jagged(); }
 
+// (out, lse)
 template <class Views>
-View attend(const Views& q, const Views& k, const Views& v, nb::handle attn_mask, double dropout_p,
-            std::uint64_t seed, bool is_causal, const std::string& alignment,
-            std::optional<double> scale, bool enable_gqa, const std::vector<int>& backends,
-            int openmp_threads) {
+nb::tuple attend(const Views& q, const Views& k, const Views& v, nb::handle attn_mask,
+                 double dropout_p, std::uint64_t seed, bool is_causal, const std::string& alignment,
+                 std::optional<double> scale, bool enable_gqa, const std::vector<int>& backends,
+                 int openmp_threads, bool wants_lse) {
   Arguments all =
       arguments_of(attn_mask, dropout_p, seed, is_causal, alignment, scale, enable_gqa, backends);
-  Tensor out;
+  Tensor out, lse;
+  if (wants_lse) all.options.lse = &lse;
   {
     const ReleasedGil released;
     const std::shared_ptr<Executor> executor = openmp_executor(openmp_threads);
     all.options.executor = executor.get();
     out = scaled_dot_product_attention(tensors_of(q), tensors_of(k), tensors_of(v), all.options);
   }
-  return view_of(std::move(out));
+  return nb::make_tuple(view_of(std::move(out)),
+                        wants_lse ? nb::cast(view_of(std::move(lse))) : nb::none());
+}
+
+SdpaBackwardInputs inputs_of(const View& q, const View& k, const View& v) {
+  return {.q = q.tensor, .k = k.tensor, .v = v.tensor, .out = {}, .lse = {}, .d_out = {}};
+}
+JaggedSdpaBackwardInputs inputs_of(const JaggedViews& q, const JaggedViews& k,
+                                   const JaggedViews& v) {
+  return {.q = q.jagged(), .k = k.jagged(), .v = v.jagged(), .out = {}, .lse = {}, .d_out = {}};
+}
+
+// (d_q, d_k, d_v, d_attn_mask)
+template <class Views>
+nb::tuple backward(const Views& q, const Views& k, const Views& v, const View& out, const View& lse,
+                   const View& d_out, const std::vector<std::string>& wanted, nb::handle attn_mask,
+                   double dropout_p, std::uint64_t seed, bool is_causal,
+                   const std::string& alignment, std::optional<double> scale, bool enable_gqa,
+                   const std::vector<int>& backends, int openmp_threads) {
+  Arguments all =
+      arguments_of(attn_mask, dropout_p, seed, is_causal, alignment, scale, enable_gqa, backends);
+  auto inputs = inputs_of(q, k, v);
+  inputs.out = out.tensor;
+  inputs.lse = lse.tensor;
+  inputs.d_out = d_out.tensor;
+  const SdpaGradientsWanted gradients_wanted = wanted_of(wanted);
+  SdpaGradients gradients;
+  {
+    const ReleasedGil released;
+    const std::shared_ptr<Executor> executor = openmp_executor(openmp_threads);
+    all.options.executor = executor.get();
+    gradients = scaled_dot_product_attention_backward(inputs, all.options, gradients_wanted);
+  }
+  return nb::make_tuple(
+      optional_view(std::move(gradients.q)), optional_view(std::move(gradients.k)),
+      optional_view(std::move(gradients.v)), optional_view(std::move(gradients.attn_mask)));
 }
 
 template <class Views>
@@ -112,8 +150,17 @@ void define(nb::module_& module) {
              nb::arg("attn_mask").none(), nb::arg("dropout_p"), nb::arg("seed"),
              nb::arg("is_causal"), nb::arg("alignment"), nb::arg("scale").none(),
              nb::arg("enable_gqa"), nb::arg("backends"), nb::arg("openmp_threads") = 0,
-             "scaled_dot_product_attention, without the GIL: a View of new memory, row-major, of "
-             "jagged views in q's order. attn_mask: None, a MaskMod or an array.");
+             nb::arg("wants_lse") = false,
+             "scaled_dot_product_attention, without the GIL: (out, lse or None), Views of new "
+             "memory, row-major, of jagged views in q's order. attn_mask: None, a MaskMod or an "
+             "array.");
+  module.def("sdpa_backward", &backward<Views>, nb::arg("q"), nb::arg("k"), nb::arg("v"),
+             nb::arg("out"), nb::arg("lse"), nb::arg("d_out"), nb::arg("wanted"),
+             nb::arg("attn_mask").none(), nb::arg("dropout_p"), nb::arg("seed"),
+             nb::arg("is_causal"), nb::arg("alignment"), nb::arg("scale").none(),
+             nb::arg("enable_gqa"), nb::arg("backends"), nb::arg("openmp_threads") = 0,
+             "The gradients of sdpa(), without the GIL: (d_q, d_k, d_v, d_attn_mask) as Views; "
+             "None for those not among `wanted`.");
   module.def("choose_backend", &choose<Views>, nb::arg("q"), nb::arg("k"), nb::arg("v"),
              nb::arg("attn_mask").none(), nb::arg("dropout_p"), nb::arg("is_causal"),
              nb::arg("alignment"), nb::arg("scale").none(), nb::arg("enable_gqa"),

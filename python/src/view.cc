@@ -155,8 +155,8 @@ View view_of(const Buffer& buffer) {
           std::move(owner), true};
 }
 
-Buffer buffer_of(const View& view, std::string name) {
-  return Buffer::share(view.tensor, hold(view.owner), {.name = std::move(name)});
+Buffer buffer_of(const View& view, BufferOptions options) {
+  return Buffer::share(view.tensor, hold(view.owner), std::move(options));
 }
 
 Array to_numpy(View view) {

@@ -40,7 +40,7 @@ Array to_numpy(View view);
 inline Array to_numpy(Tensor tensor) { return to_numpy(view_of(std::move(tensor))); }
 
 /// A captured buffer that keeps the view's owner alive.
-Buffer buffer_of(const View& view, std::string name);
+Buffer buffer_of(const View& view, BufferOptions options);
 
 /// The other way: the buffer's memory, kept alive by the view.
 View view_of(const Buffer& buffer);

@@ -25,6 +25,7 @@ from quire.torch.flex_attention import flex_attention
 from quire.torch.nested_flex import NestedBlockMask, create_nested_block_mask
 from quire.torch.paged_attention import PagedAttention
 from quire.torch.sdpa import scaled_dot_product_attention, why_not
+from quire.torch import graph_backward as _graph_backward  # noqa: F401
 from quire.torch import sdpa_operator as _sdpa_operator  # noqa: F401
 from quire.torch.trace import TraceError
 

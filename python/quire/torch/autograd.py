@@ -1,50 +1,94 @@
-"""The seam to autograd: one function that is called instead of forward() when a gradient is asked for.
+"""flex_attention as autograd records it: called instead of forward() when a gradient is asked for.
 
-Layer: Python, beside forward.py.
+The backward pass is a function of autograd's as well, so that torch.func.grad can unwrap what it gets, and differentiating
+it again says clearly that it cannot be. Layer: Python, above forward.py and backward.py.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-NO_GRADIENTS = (
-    "[flex_attention] gradients are not implemented yet: call it under torch.no_grad(), or with tensors (query, key, value "
-    "and those that the score_mod captures) that do not require grad"
-)
+from quire.torch.backward import backward
+from quire.torch.forward import as_torch_gives, forward_as_computed
+from quire.torch.transforms import FlexOnce, no_second_gradient
+
+
+class _Mods(NamedTuple):
+    score_mod: Any
+    block_mask: Any
+    scale: float | None
+
+
+class _Call:
+    """What a call is beside its tensors; opaque to torch's pytrees."""
+
+    __slots__ = ("mods", "want_max", "captured")
+
+    def __init__(self, mods: _Mods, want_max: bool, captured: int):
+        self.mods = mods
+        self.want_max = want_max
+        self.captured = captured  # how many of the tensors behind the call the score mod reads
+
+
+class FlexAttention(FlexOnce):
+    @staticmethod
+    def forward(query: Tensor, key: Tensor, value: Tensor, call: _Call, *tensors: Tensor) -> Any:
+        out, lse, max_scores = forward_as_computed(query, key, value, *call.mods, True, call.want_max)
+        return (out, lse, max_scores) if call.want_max else (out, lse)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        query, key, value, ctx.call, *tensors = inputs
+        ctx.save_for_backward(query, key, value, *output[:2], *tensors)
+        ctx.mark_non_differentiable(*output[2:])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *_: Any) -> tuple:
+        captured = ctx.call.captured
+        needed = ctx.needs_input_grad
+        wanted = [*needed[:3], *needed[4 : 4 + captured]]
+        nothing = [None] * (len(needed) - 4 - captured)
+        if (d_out is None and d_lse is None) or not any(wanted):
+            return (None,) * len(needed)
+        saved = ctx.saved_tensors[: 5 + captured]
+        found = iter(FlexAttentionBackward.apply(ctx.call.mods, wanted, d_out, d_lse, *saved))
+        d = [next(found) if is_wanted else None for is_wanted in wanted]
+        return (*d[:3], None, *d[3:], *nothing)
+
+
+class FlexAttentionBackward(FlexOnce):
+    @staticmethod
+    def forward(mods: _Mods, wanted: list[bool], d_out: Tensor | None, d_lse: Tensor | None, *saved: Tensor) -> Any:
+        query, key, value, out, lse, *captured = saved
+        d = backward((query, key, value), (out, lse), (d_out, d_lse), mods, captured, wanted)
+        return tuple(one for one in d if one is not None)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise no_second_gradient("flex_attention")
 
 
 def differentiable_forward(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    score_mod: Any,
-    block_mask: Any,
-    scale: float | None,
-    want_lse: bool,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mods: tuple[Any, Any, float | None],
     want_max: bool,
-    captured: list[torch.Tensor],
-) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """forward(), recorded. `captured`: the tensors that the score mod reads, in the order of its buffers."""
-    raise NotImplementedError(NO_GRADIENTS)
-
-
-NO_SDPA_GRADIENTS = (
-    "[scaled_dot_product_attention] gradients are not implemented yet: call it under torch.no_grad(), or with tensors that "
-    "do not require grad"
-)
-
-
-def differentiable_sdpa(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: Any,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-    enable_gqa: bool,
-) -> torch.Tensor:
-    """scaled_dot_product_attention of dense or nested tensors, recorded."""
-    raise NotImplementedError(NO_SDPA_GRADIENTS)
+    captured: list[Tensor],
+    mask_reads: list[Tensor],
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """forward() with lse, recorded. mods: score mod, block mask, scale. captured: the tensors that the score mod reads, in
+    the order of its buffers; mask_reads: those that the mask's rule reads, kept so that torch notices if they are edited
+    before the backward pass."""
+    call = _Call(_Mods(*mods), want_max, len(captured))
+    kept = [tensor for tensor in mask_reads if not tensor.is_inference()]
+    outputs = FlexAttention.apply(query, key, value, call, *captured, *kept)
+    return as_torch_gives(query.dtype, *outputs, *([] if want_max else [None]))

@@ -98,6 +98,10 @@ class Blocks:
         self._bind(bound, rule, tensors, is_asked=True)
         return bound
 
+    def rule_reads(self) -> list[torch.Tensor]:
+        """The tensors that the rule of the last with_rule reads."""
+        return [seen.tensor for seen in self._bound[2]]
+
     def made_with(self, rule: Any, tensors: list) -> None:
         """The core has this rule, and was proved with it."""
         self._bind(self.core, rule, tensors, is_asked=False)

@@ -19,7 +19,6 @@ from torch.nn.attention.flex_attention import _identity, _sliced_mask_mod_error,
 from quire import _core
 from quire.torch import graph_operator, validate
 from quire.torch.autocast import autocast
-from quire.torch.autograd import NO_GRADIENTS
 from quire.torch.block_mask import BlockMask
 from quire.torch.trace import trace_mask_mod, trace_score_mod, TraceError
 
@@ -102,8 +101,7 @@ class _QuireFlexAttention(HigherOrderOperator):
     ) -> tuple[Tensor, Tensor, Tensor]:
         *blocks, q_len, kv_len, q_size, kv_size, mask_mod = block_mask
         inputs = (query, key, value, *score_tensors)
-        if torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in inputs):
-            raise NotImplementedError(NO_GRADIENTS)
+        is_recorded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in inputs)
         if torch.is_autocast_enabled("cpu"):
             query, key, value = autocast(query), autocast(key), autocast(value)
         score = options["score_mod"], [], []
@@ -122,7 +120,7 @@ class _QuireFlexAttention(HigherOrderOperator):
             [q_len, kv_len],
             [q_size, kv_size],
             scale,
-            options["lse"],
+            options["lse"] or is_recorded,  # gradients need it
             options["max_scores"],
         )
 
@@ -192,8 +190,6 @@ def _validate_in_graph(query: Tensor, key: Tensor, value: Tensor, block_mask: An
     validate.validate_sizes(query, key, value, block_mask, enable_gqa)
     if block_mask is not None and block_mask.mask_mod is _sliced_mask_mod_error:
         raise RuntimeError("[flex_attention] the block mask is a part taken by [], and its mask_mod is gone")
-    if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
-        raise NotImplementedError(NO_GRADIENTS)
 
 
 def _mask_in_graph(block_mask: Any) -> tuple:
@@ -221,12 +217,13 @@ def flex_attention_as_operator(
         query, key, value = autocast(query), autocast(key), autocast(value)
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
     score = ("", [], []) if score_mod is None else _text(score_mod, lambda mod: trace_score_mod(mod, dtype))
-    if torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value, *score[2])):
-        raise NotImplementedError(NO_GRADIENTS)
+    is_recorded = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value, *score[2]))
     *blocks, q_len, kv_len, q_size, kv_size, mask_mod = _mask_in_graph(block_mask)
     mask = ("", [], []) if mask_mod is noop_mask else _text(mask_mod, trace_mask_mod)
     sizes = [q_len, kv_len], [q_size, kv_size]
-    outputs = graph_operator.flex_attention(query, key, value, *score, *mask, blocks, *sizes, scale, lse, max_scores)
+    outputs = graph_operator.flex_attention(
+        query, key, value, *score, *mask, blocks, *sizes, scale, lse or is_recorded, max_scores
+    )
     return outputs[0], outputs[1] if lse else None, outputs[2] if max_scores else None
 
 

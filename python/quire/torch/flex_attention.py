@@ -28,10 +28,11 @@ from quire.torch.autocast import autocast
 from quire.torch.autograd import differentiable_forward
 from quire.torch.block_mask import blocks_of
 from quire.torch.compile import flex_attention_as_operator, flex_attention_in_graph
-from quire.torch.forward import forward
+from quire.torch.forward import forward, forward_as_computed
 from quire.torch.mods import bind_score_mod
 from quire.torch.nested import are_nested
 from quire.torch.nested_flex import nested_flex_attention
+from quire.torch.transforms import refuse_transforms
 
 _is_compiling = torch.compiler.is_dynamo_compiling
 _is_autocast = torch.is_autocast_enabled
@@ -71,8 +72,9 @@ def flex_attention(
         return flex_attention_in_graph(
             query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, return_aux
         )
-    if _transforms() is not None:
-        raise NotImplementedError("[flex_attention] torch.vmap, torch.func.grad and their like are not supported")
+    is_transformed = _transforms() is not None
+    if is_transformed:
+        refuse_transforms("flex_attention", query, key, value)
     want_lse, want_max = return_lse, False
     if return_aux is not None:
         want_lse, want_max = _requested(return_lse, return_aux)
@@ -94,16 +96,24 @@ def flex_attention(
         query, key, value = autocast(query), autocast(key), autocast(value)
 
     value, q_len, kv_len = _checked(query, key, value, block_mask, enable_gqa)
-    mask = None if block_mask is None else _mask_at_call(block_mask, q_len, kv_len)
+    mask = blocks = None
+    if block_mask is not None:
+        mask, blocks = _mask_at_call(block_mask, q_len, kv_len)
     needs_grad = _is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     mod, captured = None, []
     if score_mod is not None:
         mod, captured, captured_needs_grad, _ = bind_score_mod(score_mod, _F64 if query.dtype is _F64 else _F32)
         needs_grad = needs_grad or (captured_needs_grad and _is_grad_enabled())
-    if needs_grad:
-        outputs = differentiable_forward(query, key, value, mod, mask, scale, want_lse, want_max, captured)
-    else:
+    if needs_grad or is_transformed:
+        reads = [] if blocks is None else blocks.rule_reads()
+        out, lse, max_scores = differentiable_forward(
+            query, key, value, (mod, mask, scale), want_max, captured, reads
+        )
+        outputs = (out, lse if want_lse else None, max_scores)
+    elif want_lse or want_max:
         outputs = forward(query, key, value, mod, mask, scale, want_lse, want_max)
+    else:
+        outputs = forward_as_computed(query, key, value, mod, mask, scale, False, False)
     return outputs[0] if return_aux is None and not return_lse else _results(outputs, return_lse, return_aux)
 
 
@@ -133,18 +143,18 @@ def _checked(query: Any, key: Any, value: Any, block_mask: Any, enable_gqa: bool
     return value, query.size(2), key.size(2)
 
 
-def _mask_at_call(block_mask: Any, q_len: int, kv_len: int) -> Any:
-    """The _core.BlockMask of this call; None for torch's stand-in for "no mask"."""
+def _mask_at_call(block_mask: Any, q_len: int, kv_len: int) -> tuple[Any, Any]:
+    """The _core.BlockMask of this call and its Blocks; None for torch's stand-in for "no mask"."""
     try:
         is_usual = block_mask.seq_lengths == (q_len, kv_len) and block_mask.mask_mod is not _sliced_mask_mod_error
     except AttributeError:
         is_usual = False
     if not is_usual:
         if getattr(block_mask, "BLOCK_SIZE", None) == _NO_BLOCKS and block_mask.mask_mod is noop_mask:
-            return None
+            return None, None
         validate.validate_mask(block_mask, q_len, kv_len)
     blocks = blocks_of(block_mask)
-    return blocks.with_rule(block_mask.mask_mod)
+    return blocks.with_rule(block_mask.mask_mod), blocks
 
 
 def _requested(return_lse: bool, return_aux: AuxRequest) -> tuple[bool, bool]:

@@ -65,6 +65,33 @@ def forward(
     Returns the output [B, Hq, L, Ev] in query's dtype and, if wanted, lse and the largest scores, [B, Hq, L] in f32
     (f64 for f64 queries).
     """
+    outputs = forward_as_computed(query, key, value, score_mod, block_mask, scale, want_lse, want_max)
+    return as_torch_gives(query.dtype, *outputs) if want_lse or want_max else outputs
+
+
+def as_torch_gives(
+    dtype: torch.dtype, out: torch.Tensor, lse: torch.Tensor | None, max_scores: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """lse and max_scores of a query of this dtype: f32, unless that is f64."""
+    if dtype is not _F64:
+        if lse is not None and lse.dtype is _F64:
+            lse = lse.float()
+        if max_scores is not None and max_scores.dtype is _F64:
+            max_scores = max_scores.float()
+    return out, lse, max_scores
+
+
+def forward_as_computed(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    score_mod: Any,
+    block_mask: Any,
+    scale: float | None,
+    want_lse: bool,
+    want_max: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """The same; lse and max_scores are in f64 if one of the three inputs is."""
     batch, heads, q_len, _ = shape = query.shape
     dtype = query.dtype
     out_shape = (batch, heads, q_len, value.shape[3])
@@ -96,9 +123,4 @@ def forward(
         None,
         openmp_threads(),
     )
-    if dtype is not _F64:
-        if lse is not None and lse.dtype is _F64:
-            lse = lse.float()
-        if max_scores is not None and max_scores.dtype is _F64:
-            max_scores = max_scores.float()
     return out, lse, max_scores

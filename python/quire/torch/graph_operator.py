@@ -1,7 +1,7 @@
 """The operators torch.ops.quire.*: what a call of flex_attention is inside a graph of torch.compile.
 
 An operator takes formulas as texts, the tensors they read, and the blocks of the mask, as index tensors or as the
-number of a mask (block_mask.py). Layer: Python, above forward.py, below compile.py.
+number of a mask (block_mask.py). Gradients are graph_backward.py's. Layer: Python, above forward.py, below compile.py.
 """
 
 from __future__ import annotations
@@ -49,15 +49,19 @@ def name_function(function: Callable) -> str:
     return name
 
 
-def _bind(kind: type, text: str, names: list[str], tensors: list[Tensor], dtype: torch.dtype) -> tuple[Any, Any]:
+def bind_function(kind: type, text: str, names: list[str], tensors: list[Tensor], dtype: torch.dtype) -> Any:
+    """A mod that has a name for a text (name_function), traced with these tensors."""
+    function = _functions[text]
+    values = [tensor if name == "tensor" else tensor.item() for name, tensor in zip(names, tensors, strict=True)]
+    if kind is _core.MaskMod:
+        return bind_mask_mod(lambda b, h, q_idx, kv_idx: function(b, h, q_idx, kv_idx, *values))
+    return bind_score_mod(lambda s, b, h, q_idx, kv_idx: function(s, b, h, q_idx, kv_idx, *values), dtype)
+
+
+def bind(kind: type, text: str, names: list[str], tensors: list[Tensor], dtype: torch.dtype) -> tuple[Any, Any]:
     """The mod with its tensors, and an object that stands for its formula."""
     if text.startswith("@"):
-        function = _functions[text]
-        values = [tensor if name == "tensor" else tensor.item() for name, tensor in zip(names, tensors, strict=True)]
-        if kind is _core.MaskMod:
-            bound = bind_mask_mod(lambda b, h, q_idx, kv_idx: function(b, h, q_idx, kv_idx, *values))
-        else:
-            bound = bind_score_mod(lambda s, b, h, q_idx, kv_idx: function(s, b, h, q_idx, kv_idx, *values), dtype)
+        bound = bind_function(kind, text, names, tensors, dtype)
         return bound.mod, bound
     key = (kind, text, *names, *((tensor.dtype, tensor.dim()) for tensor in tensors))
     mod = _parsed.get(key)
@@ -96,6 +100,23 @@ def _blocks_of(tensors: list[Tensor], seq_lengths: tuple[int, int], block_size: 
     return blocks
 
 
+def bound_mask(
+    mask_mod: str,
+    names: list[str],
+    tensors: list[Tensor],
+    blocks: list[Tensor],
+    seq_lengths: list[int],
+    block_size: list[int],
+) -> Any:
+    """The _core.BlockMask of an operator's arguments; None if there are no blocks."""
+    if not blocks:
+        return None
+    found = _blocks_of(blocks, tuple(seq_lengths), tuple(block_size))
+    if not mask_mod:
+        return found.with_rule(noop_mask)
+    return found.bound_to(*bind(_core.MaskMod, mask_mod, names, tensors, torch.float32), tensors)
+
+
 # ---- the operators
 
 
@@ -117,14 +138,8 @@ def _flex_attention(
     max_scores: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
-    mod = _bind(_core.ScoreMod, score_mod, score_names, score_tensors, dtype)[0] if score_mod else None
-    mask = None
-    if blocks:
-        found = _blocks_of(blocks, tuple(seq_lengths), tuple(block_size))
-        if mask_mod:
-            mask = found.bound_to(*_bind(_core.MaskMod, mask_mod, mask_names, mask_tensors, dtype), mask_tensors)
-        else:
-            mask = found.with_rule(noop_mask)
+    mod = bind(_core.ScoreMod, score_mod, score_names, score_tensors, dtype)[0] if score_mod else None
+    mask = bound_mask(mask_mod, mask_names, mask_tensors, blocks, seq_lengths, block_size)
     if value.size(0) != key.size(0):
         value = value.expand(key.size(0), -1, -1, -1)
     out, lse_out, max_out = forward(query, key, value, mod, mask, scale, lse, max_scores)

@@ -6,16 +6,14 @@ the same memory as [H, total, D]. Both become views [total, H, D]. Layer: Python
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nested._internal.nested_tensor import NestedTensor
+from torch.nested._internal.nested_tensor import _nt_view_dummy, NestedTensor
 
 from quire import _core
 from quire.torch.views import view_of
-
-__all__ = ["NestedTensor", "are_nested", "jagged_of", "nested_like", "tensor_of"]
 
 
 def are_nested(*tensors: Any) -> bool:
@@ -23,21 +21,45 @@ def are_nested(*tensors: Any) -> bool:
     return any(isinstance(tensor, Tensor) and tensor.is_nested for tensor in tensors)
 
 
+class Sequences(NamedTuple):
+    """Where the sequences of a nested tensor begin, and how long they are if they have holes behind them."""
+
+    offsets: Tensor
+    lengths: Tensor | None
+
+    def views(self, values: Tensor) -> _core.JaggedViews:
+        """With values [total, H, D]."""
+        lengths = self.lengths
+        return _core.JaggedViews(view_of(values), view_of(self.offsets), None if lengths is None else view_of(lengths))
+
+
+def sequences_of(tensor: NestedTensor) -> Sequences:
+    return Sequences(tensor._offsets, tensor._lengths)
+
+
 def jagged_of(tensor: NestedTensor) -> _core.JaggedViews:
     """[B, H, j, D], ragged on axis 2, or [B, j, D], one head, ragged on axis 1. Nothing is copied."""
-    values = tensor._values
-    return _jagged(values.transpose(0, 1) if values.dim() == 3 else values.unsqueeze(1), tensor)
+    return sequences_of(tensor).views(plain_values_of(tensor))
+
+
+def plain_values_of(tensor: NestedTensor) -> Tensor:
+    """The values as [total, H, D], the same memory."""
+    return _tokens_first(tensor._values)
+
+
+def values_of(tensor: NestedTensor) -> Tensor:
+    """The same, recorded by autograd."""
+    return _tokens_first(tensor.values())
+
+
+def _tokens_first(values: Tensor) -> Tensor:
+    return values.transpose(0, 1) if values.dim() == 3 else values.unsqueeze(1)
 
 
 def lengths_of(tensor: NestedTensor) -> _core.JaggedViews:
     """Its offsets and lengths, kept alive without its values."""
     total = tensor._values.size(tensor._ragged_idx - 1)
-    return _jagged(torch.zeros((), device="cpu").expand(total, 1, 1), tensor)
-
-
-def _jagged(values: Tensor, tensor: NestedTensor) -> _core.JaggedViews:
-    lengths = tensor._lengths
-    return _core.JaggedViews(view_of(values), view_of(tensor._offsets), None if lengths is None else view_of(lengths))
+    return sequences_of(tensor).views(torch.zeros((), device="cpu").expand(total, 1, 1))
 
 
 def tensor_of(view: _core.View) -> Tensor:
@@ -48,8 +70,16 @@ def tensor_of(view: _core.View) -> Tensor:
 def nested_like(values: Tensor, query: NestedTensor) -> NestedTensor:
     """`values` [total, H, ...] with the sequences of `query`: [B, H, j, ...], which is [B, j, H, ...] in memory, as
     torch's own. Of a query [B, j, D]: [B, j, ...]."""
-    values = values.transpose(0, 1) if query._ragged_idx == 2 else values.squeeze(1)
-    return rewrap(values, query)
+    return rewrap(_tokens_as_in(query, values), query)
+
+
+def nested_from_values(values: Tensor, query: NestedTensor) -> Tensor:
+    """The same, recorded by autograd."""
+    return rewrap_recorded(_tokens_as_in(query, values), query)
+
+
+def _tokens_as_in(query: NestedTensor, values: Tensor) -> Tensor:
+    return values.transpose(0, 1) if query._ragged_idx == 2 else values.squeeze(1)
 
 
 def rewrap(values: Tensor, query: NestedTensor) -> NestedTensor:
@@ -60,4 +90,13 @@ def rewrap(values: Tensor, query: NestedTensor) -> NestedTensor:
         lengths=query._lengths,
         _ragged_idx=query._ragged_idx,
         _metadata_cache=dict(query._metadata_cache),
+    )
+
+
+def rewrap_recorded(values: Tensor, query: NestedTensor) -> Tensor:
+    """The same, recorded by autograd."""
+    cache = query._metadata_cache
+    lengths = (cache.get("min_seqlen"), cache.get("max_seqlen"))
+    return torch._nested_view_from_jagged(
+        values, query._offsets, _nt_view_dummy(), query._lengths, query._ragged_idx, *lengths
     )

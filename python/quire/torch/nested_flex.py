@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import _DEFAULT_SPARSE_BLOCK_SIZE, _mask_mod_signature
 
 from quire import _core
-from quire.torch import autograd
 from quire.torch.autocast import autocast
 from quire.torch.blocks import Seen
 from quire.torch.mods import bind_mask_mod, bind_score_mod
 from quire.torch.nested import NestedTensor, jagged_of, lengths_of, nested_like, tensor_of
+from quire.torch.nested_autograd import differentiable_nested_forward
 from quire.torch.threads import openmp_threads
 
 _F32, _F64 = torch.float32, torch.float64
@@ -95,9 +95,10 @@ def nested_flex_attention(
         bound = bind_score_mod(score_mod, _F64 if query.dtype is _F64 else _F32)
         mod, captured, needs_grad = bound.mod, bound.tensors, needs_grad or bound.needs_grad
     if needs_grad and torch.is_grad_enabled():
-        return autograd.differentiable_forward(
-            query, key, value, mod, masks, scale, want_lse, want_max, captured
+        out, lse, max_scores = differentiable_nested_forward(
+            (query, key, value), (mod, masks, scale), enable_gqa, want_max, captured
         )
+        return out, lse if want_lse else None, max_scores
     views = [jagged_of(tensor) for tensor in (query, key, value)]
     results = _core.jagged_attention(
         *views, mod, None, masks, scale, enable_gqa, want_lse, want_max, openmp_threads()

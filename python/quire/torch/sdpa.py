@@ -13,13 +13,23 @@ import torch
 from torch import Tensor
 
 from quire import _core
-from quire.torch import autograd
 from quire.torch.autocast import autocast
 from quire.torch.backends import allowed_backends, number_of
-from quire.torch.forward import output_strides
 from quire.torch.mods import bind_mask_mod
-from quire.torch.nested import NestedTensor, are_nested, jagged_of, nested_like, rewrap, tensor_of
-from quire.torch.threads import openmp_threads
+from quire.torch.nested import (
+    NestedTensor,
+    are_nested,
+    jagged_of,
+    nested_from_values,
+    nested_like,
+    plain_values_of,
+    rewrap,
+    rewrap_recorded,
+    sequences_of,
+    values_of,
+)
+from quire.torch.sdpa_autograd import SdpaCall, differentiable_sdpa, run_sdpa
+from quire.torch.transforms import refuse_transforms
 from quire.torch.views import view_of
 
 _is_compiling = torch.compiler.is_dynamo_compiling
@@ -51,7 +61,7 @@ def scaled_dot_product_attention(
     if _is_compiling():
         return _in_graph(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if _transforms() is not None:
-        raise NotImplementedError(f"[{_NAME}] torch.vmap, torch.func.grad and their like are not supported")
+        refuse_transforms(_NAME, query, key, value)
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"[{_NAME}] {name} must be a tensor; got {type(tensor).__name__}")
@@ -80,6 +90,7 @@ def why_not(
     else:
         views = [view_of(tensor) for tensor in (query, key, value)]
     mask, is_causal, alignment = _mask(attn_mask, is_causal, query, key)
+    mask = view_of(mask) if isinstance(mask, Tensor) else mask
     return _core.why_not(
         number, *views, mask, dropout_p, is_causal, alignment, scale, enable_gqa, allowed_backends()
     )
@@ -103,6 +114,23 @@ def _dense(
     if _modes() or not {type(query), type(key), type(value)} <= _PLAIN:
         if attn_mask is None or type(attn_mask) in _PLAIN:
             return _as_operator(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    call, mask = dense_call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if _needs_grad(query, key, value, mask) or _transforms() is not None:
+        return differentiable_sdpa(call, query, key, value, mask)
+    return run_sdpa(call, query, key, value, mask, False)[0]
+
+
+def dense_call(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Any,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> tuple[SdpaCall, Tensor | None]:
+    """A checked call, with a new seed if there is dropout, and the mask if it is a tensor."""
     if not query.device == key.device == value.device:
         raise RuntimeError(
             f"[{_NAME}] query, key and value must be on the same device; "
@@ -110,24 +138,9 @@ def _dense(
         )
     if not query.is_cpu:
         raise ValueError(f"[{_NAME}] Quire computes on the CPU; got tensors on {query.device}")
-    if _needs_grad(query, key, value, attn_mask):
-        return autograd.differentiable_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     mask, is_causal, alignment = _mask(attn_mask, is_causal, query, key)
-    out = tensor_of(
-        _run([view_of(t) for t in (query, key, value)], mask, dropout_p, is_causal, alignment, scale, enable_gqa)
-    )
-    return _as_torch_lays_it_out(out, query)
-
-
-def _as_torch_lays_it_out(out: Tensor, query: Tensor) -> Tensor:
-    """Torch's flash kernel keeps the order of the query's axes in memory, so that out.transpose(1, 2) can be viewed as
-    [B, L, H * E] where the query could."""
-    if query.is_contiguous() or query.dim() != 4 or out.shape != query.shape:
-        return out
-    strides = output_strides(tuple(out.shape), query.stride())
-    if strides == list(out.stride()):
-        return out
-    return torch.empty_strided(out.shape, strides, dtype=out.dtype, device="cpu").copy_(out)
+    rule, mask = (None, mask) if isinstance(mask, Tensor) else (mask, None)
+    return _call(rule, dropout_p, is_causal, alignment, scale, enable_gqa), mask
 
 
 # ---- nested tensors
@@ -148,19 +161,22 @@ def _nested(
     _check_nested(query, key, value, attn_mask)
     if query._ragged_idx == 1 and query.dim() > 3:
         # As torch has it: a ragged second batch axis before sequences that all have one length.
-        dense = (query._values, key._values, value._values)
-        return rewrap(_dense(*dense, attn_mask, dropout_p, is_causal, scale, enable_gqa), query)
-    if _needs_grad(query, key, value):
-        return autograd.differentiable_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        is_recorded = _needs_grad(query, key, value)
+        dense = [tensor.values() if is_recorded else tensor._values for tensor in (query, key, value)]
+        out = _dense(*dense, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        return rewrap_recorded(out, query) if is_recorded else rewrap(out, query)
     if query.dim() - query._ragged_idx != 2 or query.dim() > 4:
         raise RuntimeError(
             f"[{_NAME}] nested tensors must be [B, H, j, D], ragged on axis 2, or [B, j, D]; "
             f"got {query.dim()} axes, ragged on axis {query._ragged_idx}"
         )
-    mask = None if attn_mask is None else _rule(attn_mask)
-    views = [jagged_of(tensor) for tensor in (query, key, value)]
-    out = _run(views, mask, dropout_p, is_causal, "top_left", scale, enable_gqa)
-    return nested_like(tensor_of(out), query)
+    tensors = (query, key, value)
+    rule = None if attn_mask is None else _rule(attn_mask)
+    sequences = tuple(map(sequences_of, tensors))
+    call = _call(rule, dropout_p, is_causal, "top_left", scale, enable_gqa)._replace(sequences=sequences)
+    if _needs_grad(*tensors):
+        return nested_from_values(differentiable_sdpa(call, *map(values_of, tensors), None), query)
+    return nested_like(run_sdpa(call, *map(plain_values_of, tensors), None, False)[0], query)
 
 
 def _check_nested(query: Any, key: Any, value: Any, attn_mask: Any) -> None:
@@ -186,23 +202,12 @@ def _check_nested(query: Any, key: Any, value: Any, attn_mask: Any) -> None:
 # ---- both
 
 
-def _run(
-    views: list[Any],
-    mask: Any,
-    dropout_p: float,
-    is_causal: bool,
-    alignment: str,
-    scale: float | None,
-    enable_gqa: bool,
-) -> _core.View:
+def _call(
+    rule: Any, dropout_p: float, is_causal: bool, alignment: str, scale: float | None, enable_gqa: bool
+) -> SdpaCall:
+    """With a new seed if there is dropout."""
     seed = _draw() if dropout_p > 0 else 0
-    backends = allowed_backends()
-    try:
-        return _core.sdpa(
-            *views, mask, dropout_p, seed, is_causal, alignment, scale, enable_gqa, backends, openmp_threads()
-        )
-    except (ValueError, TypeError) as error:
-        raise RuntimeError(str(error)) from None
+    return SdpaCall(rule, dropout_p, seed, is_causal, alignment, scale, enable_gqa, allowed_backends())
 
 
 def _draw() -> int:
@@ -227,7 +232,7 @@ def _rule(mask_mod: Any) -> Any:
 
 
 def _mask(attn_mask: Any, is_causal: bool, query: Tensor, key: Tensor) -> tuple[Any, bool, str]:
-    """What _core takes: a view or a mod, whether causal, and from which corner."""
+    """A tensor or a rule of _core's, whether causal, and from which corner."""
     if attn_mask is None:
         return None, is_causal, "top_left"
     if _is_causal_bias(attn_mask):
@@ -247,7 +252,7 @@ def _mask(attn_mask: Any, is_causal: bool, query: Tensor, key: Tensor) -> tuple[
         raise RuntimeError(
             f"[{_NAME}] attn_mask must be bool, float32 or of the query's dtype, {query.dtype}; got {attn_mask.dtype}"
         )
-    return view_of(attn_mask), is_causal, "top_left"
+    return attn_mask, is_causal, "top_left"
 
 
 def _needs_grad(*inputs: Any) -> bool:
@@ -267,6 +272,5 @@ def _in_graph(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any, *option
 
 
 def _as_operator(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, *options: Any) -> Tensor:
-    if _needs_grad(query, key, value, attn_mask):
-        raise NotImplementedError(autograd.NO_SDPA_GRADIENTS)
-    return torch.ops.quire.scaled_dot_product_attention(query, key, value, attn_mask, *options)
+    is_recorded = _needs_grad(query, key, value, attn_mask)
+    return torch.ops.quire.scaled_dot_product_attention(query, key, value, attn_mask, *options, is_recorded)[0]

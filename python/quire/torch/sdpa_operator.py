@@ -1,6 +1,7 @@
-"""torch.ops.quire.scaled_dot_product_attention: what the call is inside a graph of torch.compile.
+"""torch.ops.quire.scaled_dot_product_attention: what the call is inside a graph of torch.compile, with its gradients.
 
-Its dropout draws from torch's generator when the graph runs. Layer: Python, above sdpa.py.
+Its dropout draws from torch's generator when the graph runs; the number drawn is a result, for the backward pass to replay.
+Layer: Python, above sdpa.py.
 """
 
 from __future__ import annotations
@@ -12,29 +13,103 @@ from torch import Tensor
 
 from quire.torch import sdpa
 from quire.torch.forward import output_strides
+from quire.torch.sdpa_autograd import run_sdpa, run_sdpa_backward
+from quire.torch.transforms import no_second_gradient
 
+_NAME = "scaled_dot_product_attention"
 _library = torch.library.Library("quire", "FRAGMENT")
 _library.define(
-    "scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, float dropout_p, "
-    "bool is_causal, float? scale, bool enable_gqa) -> Tensor",
+    f"{_NAME}(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, float dropout_p, bool is_causal, float? scale, "
+    "bool enable_gqa, bool lse) -> (Tensor, Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.nondeterministic_seeded),
 )
+_library.define(
+    f"{_NAME}_backward(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, Tensor out, Tensor lse, Tensor seed, "
+    "Tensor d_out, bool[] wanted, float dropout_p, bool is_causal, float? scale, bool enable_gqa) -> Tensor[]",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+
+# ---- forward: (out, lse if wanted, the seed)
 
 
-def _run(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, *options: Any) -> Tensor:
-    with torch.no_grad(), torch.autocast("cpu", enabled=False):
-        return sdpa._dense(query, key, value, attn_mask, *options)
+def _run(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, *options: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    *options, want_lse = options
+    call, mask = sdpa.dense_call(query, key, value, attn_mask, *options)
+    out, lse = run_sdpa(call, query, key, value, mask, want_lse)
+    return out, query.new_empty(0) if lse is None else lse, torch.tensor(call.seed, device="cpu")
 
 
-def _fake(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, *options: Any) -> Tensor:
-    heads_given = options[-1]  # enable_gqa: the heads are the query's
+def _fake(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, *options: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    *_, heads_given, want_lse = options  # enable_gqa: the heads are the query's
     skipped = -3 if heads_given and query.dim() > 2 else -2
     lead = torch.broadcast_shapes(*(tensor.shape[:skipped] for tensor in (query, key, value)))
     shape = (*lead, *query.shape[skipped:-1], value.shape[-1])
     if query.is_contiguous() or query.dim() != 4 or tuple(shape) != tuple(query.shape):
-        return query.new_empty(shape)
-    return query.new_empty_strided(shape, output_strides(shape, query.stride()))
+        out = query.new_empty(shape)
+    else:
+        out = query.new_empty_strided(shape, output_strides(shape, query.stride()))
+    dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
+    lse = query.new_empty(shape[:-1], dtype=dtype) if want_lse else query.new_empty(0)
+    return out, lse, query.new_empty((), dtype=torch.int64)
 
 
-_library.impl("scaled_dot_product_attention", _run, "CPU")
-torch.library.register_fake("quire::scaled_dot_product_attention", _fake, lib=_library)
+# ---- backward: those of query, key, value and attn_mask that are wanted
+
+
+def _run_backward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    seed: Tensor,
+    d_out: Tensor,
+    wanted: list[bool],
+    *options: Any,
+) -> list[Tensor]:
+    call, mask = sdpa.dense_call(query, key, value, attn_mask, 0.0, *options[1:])
+    call = call._replace(dropout_p=options[0], seed=int(seed))
+    found = run_sdpa_backward(call, (query, key, value, mask), (out, lse), d_out, wanted)
+    return [one for one in found if one is not None]
+
+
+def _fake_backward(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, *arguments: Any
+) -> list[Tensor]:
+    tensors = (query, key, value, attn_mask)
+    return [tensor.new_empty(tensor.shape) for tensor, is_wanted in zip(tensors, arguments[4]) if is_wanted]
+
+
+def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+    query, key, value, attn_mask, *ctx.options, want_lse = inputs
+    out, lse, seed = output
+    ctx.mark_non_differentiable(lse, seed)
+    ctx.has_lse = want_lse
+    ctx.save_for_backward(query, key, value, attn_mask, out, lse, seed)
+
+
+def _backward(ctx: Any, d_out: Tensor, *_: Any) -> tuple:
+    if not ctx.has_lse:
+        raise RuntimeError(f"[{_NAME}] torch.ops.quire.{_NAME} was called without lse=True, which gradients need")
+    wanted = list(ctx.needs_input_grad[:4])
+    found = iter(
+        torch.ops.quire.scaled_dot_product_attention_backward(*ctx.saved_tensors, d_out, wanted, *ctx.options)
+    )
+    return (*(next(found) if is_wanted else None for is_wanted in wanted), *(None for _ in range(5)))
+
+
+def _second_backward(ctx: Any, *gradients: Any) -> Any:
+    raise no_second_gradient(_NAME)
+
+
+_library.impl(_NAME, _run, "CPU")
+_library.impl(f"{_NAME}_backward", _run_backward, "CPU")
+torch.library.register_fake(f"quire::{_NAME}", _fake, lib=_library)
+torch.library.register_fake(f"quire::{_NAME}_backward", _fake_backward, lib=_library)
+torch.library.register_autograd(f"quire::{_NAME}", _backward, setup_context=_setup_context, lib=_library)
+torch.library.register_autograd(f"quire::{_NAME}_backward", _second_backward, lib=_library)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from quire import _core
+from quire.torch.transforms import without_wrappers
 
 _NAMES = {
     torch.float32: "f32",
@@ -35,4 +36,10 @@ def view_of(tensor: torch.Tensor) -> _core.View:
         raise TypeError(f"Quire has no tensors of {tensor.dtype}; it has {', '.join(_NAMES.values())}")
     if tensor.is_neg():  # the imaginary part of a conjugate: its sign is not in memory
         tensor = tensor.resolve_neg()
-    return _View(tensor.data_ptr(), code, tensor.shape, tensor.stride(), tensor)
+    try:
+        return _View(tensor.data_ptr(), code, tensor.shape, tensor.stride(), tensor)
+    except RuntimeError:  # no memory of its own: wrapped by torch.func.grad
+        inside = without_wrappers(tensor)
+        if inside is tensor:
+            raise
+        return view_of(inside)

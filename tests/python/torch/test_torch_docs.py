@@ -1,4 +1,4 @@
-"""The Python programs of README.md and docs/torch.md print what is shown, and the tests that docs/differences.md names exist."""
+"""The Python programs of README.md, docs/torch.md and docs/training.md print what is shown, and the tests that docs/differences.md names exist."""
 
 import pathlib
 import re
@@ -8,7 +8,7 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-PAGES = "".join((ROOT / name).read_text() for name in ("README.md", "docs/torch.md"))
+PAGES = "".join((ROOT / name).read_text() for name in ("README.md", "docs/torch.md", "docs/training.md"))
 PROGRAMS = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", PAGES, re.MULTILINE | re.DOTALL)
 
 

@@ -98,8 +98,11 @@ def test_under_a_mode(query):
     with Mode():
         assert torch.equal(flex_attention(query, query, query, alibi, mask), expected)
     assert "quire.flex_attention.default" in seen
-    with Mode(), pytest.raises(NotImplementedError, match="gradients are not implemented yet"):
-        flex_attention(query.clone().requires_grad_(), query, query)
+    leaf = query.clone().requires_grad_()
+    with Mode():
+        flex_attention(leaf, query, query).sum().backward()
+    assert "quire.flex_attention_backward.default" in seen
+    assert torch.equal(leaf.grad, torch.autograd.grad(flex_attention(leaf, query, query).sum(), leaf)[0])
     with FlopCounterMode(display=False):
         assert torch.equal(
             flex_attention(query, query, query, "score + 0"), flex_attention(query, query, query, "score + 0")

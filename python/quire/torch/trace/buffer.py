@@ -8,6 +8,7 @@ no captured tensor (`torch.arange(8)`) is kept. Layer: trace.
 from __future__ import annotations
 
 import torch
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 
 from .error import fail
 
@@ -93,6 +94,7 @@ class Slots:
         self.slots: list[_Slot] = []
         self.steps: list[_Step] = []
         self._by_id: dict[int, int] = {}
+        self._inside: list[torch.Tensor] = []
         self._buffers: dict[int, Buffer] = {}
         for tensor in captured:
             self.slot_of(tensor)
@@ -118,6 +120,11 @@ class Slots:
         # The list keeps the tensor alive, so its id stays its own.
         self.slots.append(_Slot(tensor, captured, constant))
         self._by_id[id(tensor)] = len(self.slots) - 1
+        # Operations see what is inside the wrappers of torch.func.grad; at a call they are run on the wrapped tensor.
+        while is_functorch_wrapped_tensor(tensor):
+            tensor = get_unwrapped(tensor)
+            self._inside.append(tensor)
+            self._by_id[id(tensor)] = len(self.slots) - 1
         return len(self.slots) - 1
 
     def run(self, func, args, kwargs):

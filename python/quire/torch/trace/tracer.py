@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from .buffer import Binding, Buffer
+from .buffer import Binding, Buffer, tensors_in
 from .error import fail
 from .expression import BOOL, FLOAT, INDEX, INT, Expr, cast
 from .field import Single
@@ -77,6 +79,9 @@ class _Functions(TorchFunctionMode):
             fail("an assignment to elements of a tensor cannot be traced; use torch.where")
         elif func == _GET_DATA and has_traced(args):
             return args[0]
+        for tensor in tensors_in(args):
+            if is_functorch_wrapped_tensor(tensor):
+                self.trace.slots.slot_of(tensor)
         self.trace.function = getattr(func, "__name__", "")
         return func(*args, **(kwargs or {}))
 
@@ -113,6 +118,8 @@ class _Operations(TorchDispatchMode):
 def _plain_torch():
     """Without the modes somebody else has switched on: they would act on the mod's operations."""
     with contextlib.ExitStack() as stack:
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            stack.enter_context(temporarily_clear_interpreter_stack())
         if torch._C._len_torch_dispatch_stack() > 0:
             stack.enter_context(_disable_current_modes())
         if torch.is_inference_mode_enabled():

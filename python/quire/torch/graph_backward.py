@@ -1,0 +1,153 @@
+"""The gradients of torch.ops.quire.flex_attention, and torch.ops.quire.flex_attention_backward, which computes them.
+
+Layer: Python, above graph_operator.py and backward.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quire import _core
+from quire.torch.backward import backward
+from quire.torch.graph_operator import bind, bind_function, bound_mask
+from quire.torch.transforms import no_second_gradient
+
+_library = torch.library.Library("quire", "FRAGMENT")
+_library.define(
+    "flex_attention_backward(Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, Tensor? d_out, Tensor? d_lse, "
+    "bool[] wanted, str score_mod, str[] score_names, Tensor[] score_tensors, str mask_mod, str[] mask_names, "
+    "Tensor[] mask_tensors, Tensor[] blocks, SymInt[] seq_lengths, SymInt[] block_size, float? scale) -> Tensor[]",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+
+
+def _run(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    d_out: Tensor | None,
+    d_lse: Tensor | None,
+    wanted: list[bool],
+    score_mod: str,
+    score_names: list[str],
+    score_tensors: list[Tensor],
+    *arguments: Any,
+) -> list[Tensor]:
+    """Of query, key, value and the score tensors: those that are wanted."""
+    *mask_arguments, scale = arguments
+    mask = bound_mask(*mask_arguments)
+    is_f64 = torch.float64 in (query.dtype, key.dtype, value.dtype)
+    results = (out, lse.to(torch.float64 if is_f64 else torch.float32))
+    whole_value = value if value.size(0) == key.size(0) else value.expand(key.size(0), -1, -1, -1)
+
+    def gradients(mod: Any, captured: list[Tensor], wants: list[bool]) -> list[Tensor | None]:
+        inputs = (query, key, whole_value)
+        return backward(inputs, results, (d_out, d_lse), (mod, mask, scale), captured, [*wanted[:3], *wants])
+
+    dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
+    score = (score_mod, score_names, score_tensors, dtype)
+    if score_mod.startswith("@"):
+        d = _through_function(score, wanted[3:], gradients)
+    else:
+        d = _through_text(score, wanted[3:], gradients)
+    if d[2] is not None and whole_value is not value:
+        d[2] = d[2].sum(0, keepdim=True)
+    return [one for one in d if one is not None]
+
+
+def _through_text(score: tuple, wanted: list[bool], gradients: Any) -> list[Tensor | None]:
+    """The mod reads the tensors themselves."""
+    text, names, tensors, _ = score
+    mod = bind(_core.ScoreMod, *score)[0] if text else None
+    order = [] if mod is None or not names else [names.index(name) for name in mod.buffer_names]
+    d = gradients(mod, [tensors[i] for i in order], [wanted[i] for i in order])
+    found = dict(zip(order, d[3:]))
+    # Of a tensor that the formula turned out not to need: 0.
+    captured = [found.get(i, torch.zeros_like(tensors[i])) if wanted[i] else None for i in range(len(tensors))]
+    return [*d[:3], *captured]
+
+
+def _through_function(score: tuple, wanted: list[bool], gradients: Any) -> list[Tensor | None]:
+    """The mod reads what it computes from the tensors."""
+    text, names, tensors, dtype = score
+    autograd = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCPU).add(torch._C.DispatchKey.ADInplaceOrView)
+    excluded = torch._C._dispatch_tls_local_exclude_set() - autograd
+    with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded), torch.enable_grad():
+        leaves = [tensor.detach().requires_grad_(want) for tensor, want in zip(tensors, wanted, strict=True)]
+        bound = bind_function(_core.ScoreMod, text, names, leaves, dtype)
+        wants = [tensor.requires_grad for tensor in bound.tensors]
+        d = gradients(bound.mod, [tensor.detach() for tensor in bound.tensors], wants)
+        computed = [(tensor, one) for tensor, one in zip(bound.tensors, d[3:], strict=True) if one is not None]
+        sought = [leaf for leaf in leaves if leaf.requires_grad]
+        captured: Any = iter(())
+        if computed and sought:
+            outputs, d_outputs = zip(*computed)
+            captured = iter(torch.autograd.grad(outputs, sought, d_outputs, allow_unused=True, materialize_grads=True))
+    return [*d[:3], *(next(captured, torch.zeros_like(t)) if want else None for t, want in zip(tensors, wanted))]
+
+
+def _fake(query: Tensor, key: Tensor, value: Tensor, *arguments: Any) -> list[Tensor]:
+    wanted, score_tensors = arguments[4], arguments[7]
+    like = [torch.empty_like(tensor) for tensor in (query, key, value)]
+    like += [tensor.new_empty(tensor.shape) for tensor in score_tensors]
+    return [one for one, is_wanted in zip(like, wanted, strict=True) if is_wanted]
+
+
+def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+    query, key, value, score_mod, score_names, score_tensors, mask_mod, mask_names, mask_tensors, blocks, *rest = inputs
+    out, lse, max_scores = output
+    *sizes, ctx.has_lse, _ = rest
+    ctx.texts = (score_mod, score_names), (mask_mod, mask_names), sizes
+    ctx.counts = len(score_tensors), len(mask_tensors), len(blocks)
+    ctx.mark_non_differentiable(max_scores)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(query, key, value, out, lse, *score_tensors, *mask_tensors, *blocks)
+
+
+def _backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *_: Any) -> tuple:
+    if not ctx.has_lse:
+        raise RuntimeError(
+            "[flex_attention] torch.ops.quire.flex_attention was called without lse=True, which gradients need"
+        )
+    scores, masks, blocks = ctx.counts
+    needed = ctx.needs_input_grad
+    wanted = [*needed[:3], *needed[5]]
+    score, mask, sizes = ctx.texts
+    # Torch takes an empty list for one of tensors, also where it is one of names.
+    score_nothing, mask_nothing = ((None, None if names else []) for _, names in (score, mask))
+    nothing = (*mask_nothing, [None] * masks, [None] * blocks, None, None, None, None, None)
+    if d_out is None and d_lse is None:
+        return (None, None, None, *score_nothing, [None] * scores, *nothing)
+    saved = iter(ctx.saved_tensors)
+    results = [next(saved) for _ in range(5)]
+    found = iter(
+        torch.ops.quire.flex_attention_backward(
+            *results,
+            d_out,
+            d_lse,
+            wanted,
+            *score,
+            [next(saved) for _ in range(scores)],
+            *mask,
+            [next(saved) for _ in range(masks)],
+            [next(saved) for _ in range(blocks)],
+            *sizes,
+        )
+    )
+    d = [next(found) if is_wanted else None for is_wanted in wanted]
+    return (*d[:3], *score_nothing, d[3:], *nothing)
+
+
+def _second_backward(ctx: Any, *gradients: Any) -> Any:
+    raise no_second_gradient("flex_attention")
+
+
+_library.impl("flex_attention_backward", _run, "CPU")
+torch.library.register_fake("quire::flex_attention_backward", _fake, lib=_library)
+torch.library.register_autograd("quire::flex_attention", _backward, setup_context=_setup_context, lib=_library)
+torch.library.register_autograd("quire::flex_attention_backward", _second_backward, lib=_library)

@@ -1,0 +1,107 @@
+"""flex_attention over nested tensors as autograd records it, on their values.
+
+Torch differentiates the way from a nested tensor to its values and back; between them stand functions over values
+[total, heads, dim], which know the offsets. Layer: Python, above nested.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from quire import _core
+from quire.torch.backward import bind_for_gradients
+from quire.torch.forward import as_torch_gives
+from quire.torch.nested import NestedTensor, Sequences, nested_from_values, sequences_of, tensor_of, values_of
+from quire.torch.threads import openmp_threads
+from quire.torch.transforms import FlexOnce, no_second_gradient
+from quire.torch.views import view_of
+
+
+class _Call(NamedTuple):
+    """What a call is beside its tensors."""
+
+    sequences: tuple[Sequences, Sequences, Sequences]
+    score_mod: Any
+    block_mask: Any
+    scale: float | None
+    enable_gqa: bool
+    want_max: bool
+
+
+def _views(call: _Call, values: Any) -> list[_core.JaggedViews]:
+    return [sequences.views(one) for sequences, one in zip(call.sequences, values, strict=True)]
+
+
+class NestedFlexAttention(FlexOnce):
+    @staticmethod
+    def forward(query: Tensor, key: Tensor, value: Tensor, call: _Call, *captured: Tensor) -> Any:
+        options = (call.score_mod, None, call.block_mask, call.scale, call.enable_gqa, True, call.want_max)
+        results = _core.jagged_attention(*_views(call, (query, key, value)), *options, openmp_threads())
+        return tuple(tensor_of(one) for one in results if one is not None)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        query, key, value, ctx.call, *captured = inputs
+        ctx.save_for_backward(query, key, value, *output[:2], *captured)
+        ctx.mark_non_differentiable(*output[2:])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *_: Any) -> tuple:
+        needed = ctx.needs_input_grad
+        wanted = [*needed[:3], *needed[4:]]
+        if (d_out is None and d_lse is None) or not any(wanted):
+            return (None,) * len(needed)
+        found = iter(NestedFlexAttentionBackward.apply(ctx.call, wanted, d_out, d_lse, *ctx.saved_tensors))
+        d = [next(found) if is_wanted else None for is_wanted in wanted]
+        return (*d[:3], None, *d[3:])
+
+
+class NestedFlexAttentionBackward(FlexOnce):
+    @staticmethod
+    def forward(call: _Call, wanted: list[bool], d_out: Tensor | None, d_lse: Tensor | None, *saved: Tensor) -> Any:
+        query, key, value, out, lse, *captured = saved
+        names = [name for name, is_wanted in zip("qkv", wanted) if is_wanted]
+        names += ["buffers"] if any(wanted[3:]) else []
+        mod = bind_for_gradients(call.score_mod, captured, wanted[3:])
+        *inputs, buffers = _core.jagged_backward(
+            *_views(call, (query, key, value)),
+            view_of(out),
+            view_of(lse),
+            *(None if one is None else view_of(one) for one in (d_out, d_lse)),
+            names,
+            mod,
+            None,
+            call.block_mask,
+            call.scale,
+            call.enable_gqa,
+            openmp_threads(),
+        )
+        return tuple(tensor_of(one) for one in (*inputs, *buffers) if one is not None)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise no_second_gradient("flex_attention")
+
+
+def differentiable_nested_forward(
+    tensors: tuple[NestedTensor, NestedTensor, NestedTensor],
+    mods: tuple[Any, Any, float | None],
+    enable_gqa: bool,
+    want_max: bool,
+    captured: list[Tensor],
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(out, lse, max_scores), nested and recorded. mods: score mod, block mask, scale."""
+    query = tensors[0]
+    call = _Call(tuple(map(sequences_of, tensors)), *mods, enable_gqa, want_max)
+    values = (values_of(tensor) for tensor in tensors)
+    results = NestedFlexAttention.apply(*values, call, *captured)
+    results = as_torch_gives(query.dtype, *results, *([] if want_max else [None]))
+    return tuple(None if one is None else nested_from_values(one, query) for one in results)

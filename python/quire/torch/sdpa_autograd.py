@@ -1,0 +1,120 @@
+"""scaled_dot_product_attention as autograd records it, over dense tensors and over the values of nested ones.
+
+The dropout of the backward pass is that of the forward: the seed was drawn before and is kept. Layer: Python, above nested.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from quire import _core
+from quire.torch.forward import output_strides
+from quire.torch.nested import Sequences, tensor_of
+from quire.torch.threads import openmp_threads
+from quire.torch.transforms import SdpaOnce, no_second_gradient
+from quire.torch.views import view_of
+
+
+class SdpaCall(NamedTuple):
+    """A call beside its tensors. `rule`: a mask that is no tensor; `sequences`: of nested query, key and value."""
+
+    rule: Any
+    dropout_p: float
+    seed: int
+    is_causal: bool
+    alignment: str
+    scale: float | None
+    enable_gqa: bool
+    backends: list[int]
+    sequences: tuple[Sequences, Sequences, Sequences] | None = None
+
+    def views(self, tensors: Any) -> list[Any]:
+        """Of query, key and value, as _core takes them."""
+        if self.sequences is None:
+            return [view_of(tensor) for tensor in tensors]
+        return [sequences.views(one) for sequences, one in zip(self.sequences, tensors, strict=True)]
+
+    def options(self, attn_mask: Tensor | None) -> tuple:
+        """All that _core takes behind the tensors."""
+        return (self.rule if attn_mask is None else view_of(attn_mask), *self[1:8], openmp_threads())
+
+
+def run_sdpa(
+    call: SdpaCall, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, want_lse: bool
+) -> tuple[Tensor, Tensor | None]:
+    """(out, lse). Of nested tensors their values, [total, heads, dim]."""
+    try:
+        out, lse = _core.sdpa(*call.views((query, key, value)), *call.options(attn_mask), want_lse)
+    except (ValueError, TypeError) as error:
+        raise RuntimeError(str(error)) from None
+    out = tensor_of(out) if call.sequences is not None else _as_torch_lays_it_out(tensor_of(out), query)
+    return out, None if lse is None else tensor_of(lse)
+
+
+def run_sdpa_backward(
+    call: SdpaCall, tensors: tuple, results: tuple[Tensor, Tensor], d_out: Tensor, wanted: list[bool]
+) -> list[Tensor | None]:
+    """Of query, key, value and attn_mask, the `tensors`; None where not wanted."""
+    *inputs, attn_mask = tensors
+    names = [name for name, is_wanted in zip(("q", "k", "v", "attn_mask"), wanted, strict=True) if is_wanted]
+    found = _core.sdpa_backward(
+        *call.views(inputs), *map(view_of, results), view_of(d_out), names, *call.options(attn_mask)
+    )
+    return [None if one is None else tensor_of(one) for one in found]
+
+
+def _as_torch_lays_it_out(out: Tensor, query: Tensor) -> Tensor:
+    """Torch's flash kernel keeps the order of the query's axes in memory, so that out.transpose(1, 2) can be viewed as
+    [B, L, H * E] where the query could."""
+    if query.is_contiguous() or query.dim() != 4 or out.shape != query.shape:
+        return out
+    strides = output_strides(tuple(out.shape), query.stride())
+    if strides == list(out.stride()):
+        return out
+    return torch.empty_strided(out.shape, strides, dtype=out.dtype, device="cpu").copy_(out)
+
+
+class Sdpa(SdpaOnce):
+    @staticmethod
+    def forward(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, call: SdpaCall) -> Any:
+        return run_sdpa(call, query, key, value, attn_mask, True)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        *tensors, ctx.call = inputs
+        out, lse = output
+        ctx.mark_non_differentiable(lse)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors, out, lse)
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor | None, *_: Any) -> tuple:
+        wanted = list(ctx.needs_input_grad[:4])
+        if d_out is None:
+            return (None,) * 5
+        found = iter(SdpaBackward.apply(ctx.call, wanted, d_out, *ctx.saved_tensors))
+        return (*(next(found) if is_wanted else None for is_wanted in wanted), None)
+
+
+class SdpaBackward(SdpaOnce):
+    @staticmethod
+    def forward(call: SdpaCall, wanted: list[bool], d_out: Tensor, *saved: Any) -> Any:
+        *tensors, out, lse = saved
+        found = run_sdpa_backward(call, tuple(tensors), (out, lse), d_out, wanted)
+        return tuple(one for one in found if one is not None)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise no_second_gradient("scaled_dot_product_attention")
+
+
+def differentiable_sdpa(call: SdpaCall, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> Tensor:
+    """run_sdpa(), recorded."""
+    return Sdpa.apply(query, key, value, attn_mask, call)[0]

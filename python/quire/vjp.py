@@ -1,0 +1,143 @@
+"""flex_attention_vjp: flex_attention with a function that gives its gradients, over arrays and jagged batches.
+
+The arithmetic is _core's. Layer: Python, above attention.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from . import _core
+from ._core import BlockMask, JaggedBlockMask, MaskMod, ScoreMod
+from .arrays import like
+from .attention import AuxOutput, AuxRequest, flex_attention, jagged_mask
+from .jagged import Jagged, are_jagged
+
+_INPUTS = ("query", "key", "value")
+
+
+class Gradients(NamedTuple):
+    """Each of the shape, dtype and kind of what it is the gradient of; None where it was not wanted. `buffers`: by the
+    names of the score mod's buffers."""
+
+    query: Any = None
+    key: Any = None
+    value: Any = None
+    buffers: dict[str, Any] = {}
+
+
+def flex_attention_vjp(
+    query: Any,
+    key: Any,
+    value: Any,
+    score_mod: ScoreMod | Callable | str | None = None,
+    block_mask: BlockMask | JaggedBlockMask | None = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    return_aux: AuxRequest | None = None,
+    q_begin: int | Sequence[int] | None = None,
+    mask_mod: MaskMod | Callable | str | None = None,
+    wanted: Sequence[str] = _INPUTS,
+    buffers: Sequence[str] | None = None,
+) -> tuple[Any, Callable[..., Gradients]]:
+    """(result, vjp): what flex_attention gives, and vjp(d_out=None, d_lse=None), which gives the gradients of
+    sum(out * d_out) + sum(lse * d_lse).
+
+    Args:
+        wanted: which of "query", "key" and "value" get a gradient; what is not wanted costs nothing.
+        buffers: names of the score mod's buffers that get one; all that hold floats if not given.
+        The others: as of flex_attention. With return_aux the result is (out, AuxOutput).
+
+    d_out: [B, Hq, L, Ev]; d_lse: [B, Hq, L]; floats of any dtype and strides; of Jagged inputs Jagged, or values in the
+    query's order. One that is not given is 0. vjp may be called any number of times; until then the arrays that went in and
+    came out must keep their values, for it reads them again. Sums are taken over heads that share keys and over batch entries
+    that share them; rows with nothing to see add 0.
+    """
+    if score_mod is not None and type(score_mod) is not ScoreMod:
+        score_mod = ScoreMod(score_mod)
+    unknown = [name for name in wanted if name not in _INPUTS]
+    if unknown:
+        raise ValueError(f"[flex_attention_vjp] wanted may hold {', '.join(map(repr, _INPUTS))}; got {unknown[0]!r}")
+    names = _buffer_names(score_mod, buffers)
+    is_jagged = are_jagged("flex_attention_vjp", query, key, value)
+    if mask_mod is not None and not isinstance(mask_mod, MaskMod):
+        mask_mod = MaskMod(mask_mod)
+    request = AuxRequest(lse=True, max_scores=return_aux is not None and return_aux.max_scores)
+    options = dict(score_mod=score_mod, block_mask=block_mask, scale=scale, enable_gqa=enable_gqa)
+    out, aux = flex_attention(
+        query, key, value, **options, return_aux=request, q_begin=q_begin, mask_mod=mask_mod
+    )
+    call = _Call((query, key, value), (out, aux.lse), options, [name in wanted for name in _INPUTS], names)
+
+    def vjp(d_out: Any = None, d_lse: Any = None) -> Gradients:
+        """The gradients of sum(out * d_out) + sum(lse * d_lse)."""
+        if is_jagged:
+            return call.jagged_gradients(d_out, d_lse, mask_mod)
+        return call.gradients(d_out, d_lse, q_begin)
+
+    if return_aux is None:
+        return out, vjp
+    return (out, AuxOutput(aux.lse if return_aux.lse else None, aux.max_scores)), vjp
+
+
+def _buffer_names(score_mod: ScoreMod | None, given: Sequence[str] | None) -> list[str]:
+    """Those that get a gradient, in the mod's order."""
+    floats = [] if score_mod is None else _core.float_buffers(score_mod)
+    if given is None:
+        return floats
+    for name in given:
+        if name not in floats:
+            raise ValueError(f"[flex_attention_vjp] the score mod reads no floats called {name!r}; it reads {floats}")
+    return [name for name in floats if name in given]
+
+
+class _Call(NamedTuple):
+    inputs: tuple[Any, Any, Any]
+    results: tuple[Any, Any]  # out, lse
+    options: dict[str, Any]
+    wanted: list[bool]
+    names: list[str]  # of the buffers that get a gradient
+
+    def gradients(self, d_out: Any, d_lse: Any, q_begin: Any) -> Gradients:
+        views = [_core.view(one) for one in self.inputs]
+        new = [_core.empty(one.shape, one.dtype) if is_wanted else None for one, is_wanted in zip(views, self.wanted)]
+        options = dict(self.options)
+        mod, buffers = self._mod()
+        options["score_mod"] = mod
+        _core.backward(
+            *views,
+            *(_core.view(one) for one in self.results),
+            *(None if one is None else _core.view(one) for one in (d_out, d_lse)),
+            *new,
+            buffers,
+            **options,
+            q_begin=q_begin,
+        )
+        return self._named([None if one is None else like(one, array) for one, array in zip(new, self.inputs)], buffers)
+
+    def jagged_gradients(self, d_out: Any, d_lse: Any, mask_mod: Any) -> Gradients:
+        wanted = [name for name, is_wanted in zip("qkv", self.wanted) if is_wanted] + (["buffers"] if self.names else [])
+        mod, _ = self._mod()
+        *new, buffers = _core.jagged_backward(
+            *(one.views() for one in self.inputs),
+            *(_core.view(one.values) for one in self.results),
+            *(None if one is None else _core.view(one.values if isinstance(one, Jagged) else one) for one in (d_out, d_lse)),
+            wanted,
+            mod,
+            *jagged_mask(mask_mod, self.options["block_mask"]),
+            self.options["scale"],
+            self.options["enable_gqa"],
+        )
+        return self._named(
+            [None if one is None else array.with_values(one) for one, array in zip(new, self.inputs)], buffers
+        )
+
+    def _mod(self) -> tuple[Any, list]:
+        mod = self.options["score_mod"]
+        return (mod, []) if not self.names else _core.with_gradients(mod, self.names)
+
+    def _named(self, inputs: list, buffers: list) -> Gradients:
+        query = self.inputs[0].values if isinstance(self.inputs[0], Jagged) else self.inputs[0]
+        return Gradients(*inputs, {name: like(one, query) for name, one in zip(self.names, buffers, strict=True)})

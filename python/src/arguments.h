@@ -1,0 +1,18 @@
+// Arguments of attention as Python gives them, forward and backward. Python layer.
+#pragma once
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "view.h"
+
+namespace quire::python {
+
+/// None: nothing given; an int; or as many as there are batch entries.
+std::vector<std::int64_t> q_begin_of(nb::handle q_begin);
+
+/// A view as something to write to. Throws Error if it is read-only; `name` is for its text.
+TensorView writable(const View& view, const char* name);
+
+}  // namespace quire::python
