@@ -84,7 +84,7 @@ BlockMask convert(const HeldTables& held, const BlockMask& logical,
     throw nb::value_error("[convert_logical_block_mask] batch_idx is empty");
   const MaskMod mod = rule == nullptr ? noop_mask() : *rule;
   const ReleasedGil released;
-  return held.tables.convert(logical, rows, mod);
+  return physical_block_mask(logical, held.tables, rows, mod);
 }
 
 }  // namespace
