@@ -9,6 +9,7 @@
 #include "formula/first_fault.h"
 #include "formula/simplify.h"
 #include "kernels/dispatch.h"
+#include "plan/seen_tiles.h"
 #include "runtime/float_env.h"
 
 namespace quire::plan {
@@ -25,29 +26,6 @@ bool is_true(const Formula& formula) {
 kernels::ForwardTensor steps_of(const ConstTensorView& view) {
   return {.dtype = view.dtype(), .row_step = view.strides()[2], .column_step = view.strides()[3]};
 }
-
-// The tiles of keys that somebody sees.
-class SeenTiles {
- public:
-  explicit SeenTiles(std::int64_t length) : length_(length), range_{length, 0} {}
-
-  void add(const kernels::KeyRuns& runs) {
-    if (runs.count == 0) return;
-    const bool all = runs.count < 0;
-    range_.begin = std::min(range_.begin, all ? 0 : runs.runs[0].begin);
-    range_.end = std::max(range_.end, all ? length_ : runs.runs[runs.count - 1].end);
-  }
-  layout::KeyRange range() const {
-    if (range_.begin >= range_.end) return {};
-    constexpr std::int64_t kTile = kernels::kTileKeys;
-    return {range_.begin / kTile * kTile,
-            std::min((range_.end + kTile - 1) / kTile * kTile, length_)};
-  }
-
- private:
-  std::int64_t length_;
-  layout::KeyRange range_;
-};
 
 layout::KeyStrides key_strides(const ForwardTensors& tensors) {
   const auto& k = tensors.k.strides();
