@@ -2,7 +2,7 @@
 // torch.nn.attention.experimental has them: which page of the pool holds which page of a sequence,
 // and masks and mods that count in sequences converted to ones that count in the pool. A call of
 // flex_attention with a converted mask is recognised and walks the pages of its sequences only.
-// The cache itself belongs to the caller. Public; cache layer.
+// The cache itself belongs to the caller. Public; attention layer.
 //
 //   PagedAttention paged(n_pages, 16, max_batch_size);
 //   paged.reserve(0, 100);
@@ -17,9 +17,9 @@
 
 #include "quire/block_mask.h"
 #include "quire/buffer.h"
-#include "quire/executor.h"
 #include "quire/export.h"
 #include "quire/mod.h"
+#include "quire/page_tables.h"
 #include "quire/tensor.h"
 
 namespace quire {
@@ -36,56 +36,13 @@ QUIRE_API ScoreMod physical_score_mod(const ScoreMod& score_mod, const Buffer& p
                                       std::int64_t page_size,
                                       const std::optional<Buffer>& kv_len = {});
 
-/// What assign moves, and where to.
-struct PagedAssignment {
-  ConstTensorView batch_idx;     // integers [B]
-  ConstTensorView input_pos;     // integers [B, S]: positions in the sequence
-  ConstTensorView k_val, v_val;  // [B, H, S, D] and [B, H, S, Dv], any strides
-  TensorView k_cache, v_cache;   // [n, H, at least n_pages * page_size, D or Dv], any strides
-  Executor* executor = nullptr;  // default_executor() if null
-};
-
-/// The tables of a PagedAttention in somebody's memory: i64, any strides. A view: the memory must
-/// outlive it. Functions read the tables as they are now and throw Error before they change
-/// anything; a batch index may be negative and then counts from the end. Not thread safe for
-/// writing.
-class QUIRE_API PageTables {
- public:
-  /// page_table and physical_to_logical [max_batch_size, n_pages], -1 where there is nothing;
-  /// capacity [max_batch_size]. Throws Error for other shapes and dtypes.
-  PageTables(const TensorView& page_table, const TensorView& capacity,
-             const TensorView& physical_to_logical, std::int64_t page_size);
-
-  std::int64_t n_pages() const { return page_table_.dim(1); }
-  std::int64_t max_batch_size() const { return page_table_.dim(0); }
-  std::int64_t page_size() const { return page_size_; }
-
-  /// Pages that a capacity of seq_len takes beyond those that are there.
-  std::int64_t pages_wanted(std::int64_t batch_idx, std::int64_t seq_len) const;
-  /// Puts these pages behind those of the sequence. O(pages).
-  void add_pages(std::int64_t batch_idx, std::span<const std::int64_t> pages);
-  /// Takes all pages away and returns them in the order of the sequence.
-  std::vector<std::int64_t> remove_pages(std::int64_t batch_idx);
-
-  /// Copies keys and values to their places. Dtypes of values and caches must be equal. Throws
-  /// Error for sizes that do not fit together, positions without a page and places outside the
-  /// caches. Parallel; of two values for one place the later in [B, S] order stays.
-  void assign(const PagedAssignment& assignment) const;
-
-  /// The mask with key blocks where their pages are: [B, H, q_len, n_pages * page_size], with the
-  /// rule given. Blocks whose page is not reserved are left out (and -1 in the index tensors).
-  /// `batch_idx`: of each batch entry of the mask, at least as many; empty: 0, 1, 2, ... Throws
-  /// Error unless blocks are pages.
-  BlockMask convert(const BlockMask& logical, std::span<const std::int64_t> batch_idx,
-                    const MaskMod& physical_rule) const;
-
- private:
-  std::int64_t checked_batch(const char* where, std::int64_t batch_idx) const;
-  std::int64_t* row(const TensorView& table, std::int64_t batch_idx) const;
-
-  TensorView page_table_, capacity_, physical_to_logical_;
-  std::int64_t page_size_;
-};
+/// The mask with key blocks where their pages are: [B, H, q_len, n_pages * page_size], with the
+/// rule given. Blocks whose page is not reserved are left out (and -1 in the index tensors).
+/// `batch_idx`: of each batch entry of the mask, at least as many; empty: 0, 1, 2, ... Throws Error
+/// unless blocks are pages.
+QUIRE_API BlockMask physical_block_mask(const BlockMask& logical, const PageTables& tables,
+                                        std::span<const std::int64_t> batch_idx,
+                                        const MaskMod& physical_rule);
 
 /// Owns its tables. Not thread safe for writing.
 class QUIRE_API PagedAttention {
@@ -117,10 +74,10 @@ class QUIRE_API PagedAttention {
   void assign(const PagedAssignment& assignment);
 
   struct ConvertOptions {
-    std::vector<std::int64_t> batch_idx = {};  // see PageTables::convert
+    std::vector<std::int64_t> batch_idx = {};  // see physical_block_mask
     std::optional<Buffer> kv_len = {};         // of each batch entry; keys from it on are hidden
   };
-  /// See PageTables::convert. Note that the rule reads the tables at b of the call, as torch's
+  /// See physical_block_mask. Note that the rule reads the tables at b of the call, as torch's
   /// does: for a batch_idx of its own order give `mask_mod` one that maps b.
   BlockMask convert_logical_block_mask(const BlockMask& logical, const ConvertOptions& options);
   BlockMask convert_logical_block_mask(const BlockMask& logical) {

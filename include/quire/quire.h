@@ -22,6 +22,7 @@
 #include "quire/mods.h"
 #include "quire/operations.h"
 #include "quire/paged.h"
+#include "quire/page_tables.h"
 #include "quire/paged_attention.h"
 #include "quire/scaled_dot_product_attention.h"
 #include "quire/tensor.h"

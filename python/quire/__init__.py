@@ -81,6 +81,7 @@ from ._core import (
     where,
 )
 from .attention import AuxOutput, AuxRequest, FlexKernelOptions, evaluate, flex_attention
+from .cache_attention import attend, merge_states
 from .jagged import Jagged, create_jagged_block_mask
 from .masks import noop_mask
 from .paged_attention import PagedAttention
@@ -115,6 +116,7 @@ __all__ = [
     "View",
     "__version__",
     "and_masks",
+    "attend",
     "choose_backend",
     "create_block_mask",
     "create_jagged_block_mask",
@@ -130,6 +132,7 @@ __all__ = [
     "force_isa",
     "get_num_threads",
     "info",
+    "merge_states",
     "mods",
     "noop_mask",
     "or_masks",

@@ -58,11 +58,11 @@ void assign(const HeldTables& held, nb::handle batch_idx, nb::handle input_pos, 
 
 std::optional<Buffer> lengths_of(nb::handle kv_len) {
   if (kv_len.is_none()) return std::nullopt;
-  return buffer_of(view_of(kv_len), "kv_len");
+  return buffer_of(view_of(kv_len), {.name = "kv_len"});
 }
 
 Buffer table_of(nb::handle physical_to_logical) {
-  return buffer_of(view_of(physical_to_logical), "physical_to_logical");
+  return buffer_of(view_of(physical_to_logical), {.name = "physical_to_logical"});
 }
 
 MaskMod to_physical_mask(nb::handle mask_mod, nb::handle physical_to_logical,
@@ -84,7 +84,7 @@ BlockMask convert(const HeldTables& held, const BlockMask& logical,
     throw nb::value_error("[convert_logical_block_mask] batch_idx is empty");
   const MaskMod mod = rule == nullptr ? noop_mask() : *rule;
   const ReleasedGil released;
-  return held.tables.convert(logical, rows, mod);
+  return physical_block_mask(logical, held.tables, rows, mod);
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ void register_jagged_backward(nb::module_& module);
 void register_sdpa(nb::module_& module);
 void register_paged_attention(nb::module_& module);
 void register_kv_cache(nb::module_& module);
+void register_attend(nb::module_& module);
 void register_draw(nb::module_& module);
 void register_openmp(nb::module_& module);
 void register_runtime(nb::module_& module);

@@ -1,10 +1,11 @@
 // The tables and what reserve and erase change in them. Cache layer.
+#include "quire/page_tables.h"
+
 #include <fmt/format.h>
 
 #include <utility>
 
 #include "quire/error.h"
-#include "quire/paged_attention.h"
 
 namespace quire {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "quire/error.h"
-#include "quire/paged_attention.h"
+#include "quire/page_tables.h"
 
 namespace quire {
 namespace {

@@ -21,8 +21,8 @@ PrefixIndex::PrefixIndex(std::int64_t n_pages, std::int64_t page_size, PageHash 
       hash_(hash),
       buckets_(std::bit_ceil(static_cast<std::size_t>(std::max<std::int64_t>(n_pages, 1))),
                kNoPage),
-      ids_(std::make_unique_for_overwrite<std::int64_t[]>(
-          static_cast<std::size_t>(n_pages * page_size))) {}
+      id_memory_(Tensor::empty({n_pages, page_size}, DType::i64)),
+      ids_(id_memory_.data_as<std::int64_t>()) {}
 
 std::int32_t PrefixIndex::find(std::span<const Page> pages, const PrefixChain& before,
                                std::uint64_t salt, std::uint64_t hash,
@@ -81,7 +81,7 @@ void PrefixIndex::expect_erase(std::span<const Page> pages, std::int32_t page) c
   // Whoever takes the page writes ids of its own.
   constexpr std::int64_t kLine = 8;
   for (std::int64_t i = 0; i < std::min<std::int64_t>(page_size_, 8 * kLine); i += kLine)
-    __builtin_prefetch(ids_.get() + page * page_size_ + i, 1);
+    __builtin_prefetch(ids_ + page * page_size_ + i, 1);
 }
 
 }  // namespace quire::cache

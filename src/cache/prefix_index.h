@@ -3,12 +3,12 @@
 // Knows nothing of who holds pages. Cache layer.
 #pragma once
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
 #include "cache/page.h"
 #include "quire/kv_cache.h"
+#include "quire/tensor.h"
 
 namespace quire::cache {
 
@@ -28,10 +28,10 @@ class PrefixIndex {
   PrefixIndex(std::int64_t n_pages, std::int64_t page_size, PageHash hash);
 
   std::span<std::int64_t> ids(std::int32_t page) noexcept {
-    return {ids_.get() + page * page_size_, static_cast<std::size_t>(page_size_)};
+    return {ids_ + page * page_size_, static_cast<std::size_t>(page_size_)};
   }
   std::span<const std::int64_t> ids(std::int32_t page) const noexcept {
-    return {ids_.get() + page * page_size_, static_cast<std::size_t>(page_size_)};
+    return {ids_ + page * page_size_, static_cast<std::size_t>(page_size_)};
   }
 
   std::uint64_t hash(std::uint64_t before, std::span<const std::int64_t> page_ids) const noexcept {
@@ -63,8 +63,9 @@ class PrefixIndex {
   std::int64_t page_size_;
   PageHash hash_;
   std::uint64_t next_serial_ = 1;
-  std::vector<std::int32_t> buckets_;    // first page of each; a power of two of them
-  std::unique_ptr<std::int64_t[]> ids_;  // [n_pages, page_size]
+  std::vector<std::int32_t> buckets_;  // first page of each; a power of two of them
+  Tensor id_memory_;                   // [n_pages, page_size], in large pages where it is large
+  std::int64_t* ids_;                  // the same
 };
 
 }  // namespace quire::cache

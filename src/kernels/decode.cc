@@ -65,6 +65,56 @@ void store_state(const DecodeState<T>& state, int row_count, int value_dims, T* 
 }
 
 template <class T>
+const T* prefix_state(const DecodeItem& item, int64_t split) {
+  return static_cast<const T*>(item.prefix.states) + split * item.prefix.step;
+}
+
+// Row `i` of states that lie one behind the other, folded into `total`; whether it is a slow one.
+template <class T>
+uint32_t fold_stored(const ForwardCall& call, const DecodeState<T>& total, int i, const T* from) {
+  // Only read; a state has one type for both.
+  const DecodeState<T> stored = stored_state(const_cast<T*>(from), call.value_dims);
+  DecodeState<T> row = total;
+  row.m += i;
+  row.l += i;
+  row.raw_max += i;
+  row.o += i * row.columns;
+  fold_split(call, row, stored, 1);
+  return slow_rows(call, stored, 1) << i;
+}
+
+// The splits that are whole in the prefix.
+template <class T>
+uint32_t fold_prefix(const ForwardCall& call, const DecodeItem& item, const DecodeState<T>& total) {
+  uint32_t slow = 0;
+  for (int64_t split = 0; split < item.prefix.tiles / kSplitTiles; ++split) {
+    const T* from = prefix_state<T>(item, split);
+    for (int i = 0; i < item.row_count; ++i, from += decode_state_size(call.value_dims))
+      slow |= fold_stored(call, total, i, from);
+  }
+  return slow;
+}
+
+// A split from its first tile, or from where the prefix ends. Whether anything was visible.
+template <class T>
+bool run_split(const ForwardCall& call, const DecodeItem& item, int64_t split, DecodeWalk<T>& walk,
+               const DecodeState<T>& state) {
+  if (item.prefix.tiles % kSplitTiles == 0 || split != item.prefix.tiles / kSplitTiles)
+    return walk.run_split(split, state);
+  clear_state(state, item.row_count);
+  const T* from = prefix_state<T>(item, split);
+  for (int i = 0; i < item.row_count; ++i, from += decode_state_size(call.value_dims)) {
+    const DecodeState<T> stored = stored_state(const_cast<T*>(from), call.value_dims);
+    state.m[i] = *stored.m;
+    state.l[i] = *stored.l;
+    state.raw_max[i] = *stored.raw_max;
+    std::copy_n(stored.o, state.columns, state.o + i * state.columns);
+  }
+  walk.run_tiles(item.prefix.tiles, (split + 1) * kSplitTiles, state);
+  return true;
+}
+
+template <class T>
 void decode_in(const ForwardCall& call, const DecodeItem& item, void* scratch, TileFault& fault) {
   ScratchLayout layout(scratch);
   Memory<T> memory(call, item.row_count, layout);
@@ -72,16 +122,16 @@ void decode_in(const ForwardCall& call, const DecodeItem& item, void* scratch, T
   if (item.states != nullptr) {
     T* to = static_cast<T*>(item.states);
     for (int64_t i = item.split_begin; i < item.split_end; ++i) {
-      walk.run_split(i, memory.split);
+      run_split(call, item, i, walk, memory.split);
       store_state(memory.split, item.row_count, call.value_dims, to);
       to += item.row_count * decode_state_size(call.value_dims);
     }
     return walk.report(fault);
   }
   clear_state(memory.total, item.row_count);
-  uint32_t slow = 0;
+  uint32_t slow = fold_prefix(call, item, memory.total);
   for (int64_t i = item.split_begin; i < item.split_end; ++i) {
-    if (!walk.run_split(i, memory.split)) continue;
+    if (!run_split(call, item, i, walk, memory.split)) continue;
     slow |= slow_rows(call, memory.split, item.row_count);
     fold_split(call, memory.total, memory.split, item.row_count);
   }
@@ -95,21 +145,11 @@ void merge_in(const ForwardCall& call, const DecodeItem& item, const void* state
   ScratchLayout layout(scratch);
   Memory<T> memory(call, item.row_count, layout);
   clear_state(memory.total, item.row_count);
-  // Only read; a state has one type for both.
-  T* from = static_cast<T*>(const_cast<void*>(states));
-  uint32_t slow = 0;
-  for (int64_t split = 0; split < splits; ++split) {
-    for (int i = 0; i < item.row_count; ++i, from += decode_state_size(call.value_dims)) {
-      const DecodeState<T> stored = stored_state(from, call.value_dims);
-      DecodeState<T> row = memory.total;
-      row.m += i;
-      row.l += i;
-      row.raw_max += i;
-      row.o += i * row.columns;
-      slow |= slow_rows(call, stored, 1) << i;
-      fold_split(call, row, stored, 1);
-    }
-  }
+  const T* from = static_cast<const T*>(states);
+  uint32_t slow = fold_prefix(call, item, memory.total);
+  for (int64_t split = 0; split < splits; ++split)
+    for (int i = 0; i < item.row_count; ++i, from += decode_state_size(call.value_dims))
+      slow |= fold_stored(call, memory.total, i, from);
   finish_item(call, item, memory, unit_kind<T>(call, true), slow, fault);
 }
 

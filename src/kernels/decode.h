@@ -15,16 +15,27 @@ namespace quire::kernels {
 /// Up to here keys across the lanes, above queries across the lanes.
 inline constexpr int kDecodeRows = 12;
 
+/// What came before the item's own keys: tiles that its rows have walked together with others.
+struct DecodePrefix {
+  /// [split][row], as `states` of the item that walked them, of this item's first row; null: none.
+  const void* states = nullptr;
+  int64_t step = 0;   // elements from split to split
+  int64_t tiles = 0;  // a split that is not whole goes on from its state
+};
+
 struct DecodeItem {
   KeySequence keys;
-  const QueryRow* rows = nullptr;  // same b, and heads of one key head
+  /// Heads of one key head; of one sequence, or of several that share all these keys (programs take
+  /// b from a list then).
+  const QueryRow* rows = nullptr;
   int row_count = 0;
   /// Splits [split_begin, split_end) of kSplitKeys keys each. With states == nullptr all of the
-  /// sequence's: outputs are written.
+  /// sequence's, or all that are not whole in the prefix: outputs are written.
   int64_t split_begin = 0, split_end = 0;
   /// Else: one state per split, [split - split_begin][row], decode_state_size elements of compute
   /// type each, for merge_splits. Aligned as T.
   void* states = nullptr;
+  DecodePrefix prefix = {};
 };
 
 /// Elements of one state of one row.

@@ -82,6 +82,7 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
   bf16_weights_ = call.pairs ? layout.take<uint16_t>(padded * kDecodeScoreStep) : nullptr;
   const bool has_score = call.decode.score != nullptr;
   score_max_ = layout.take<T>(has_score ? padded * kGroupLanes : 0);
+  batches_ = layout.take<int64_t>(padded);
   heads_ = layout.take<int64_t>(padded);
   queries_ = layout.take<int64_t>(padded);
   void* scratch = layout.take<char>(program_bytes(call.decode.score));
@@ -91,6 +92,7 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
   std::fill_n(scores_, padded * kDecodeScoreStep, T{0});
   if (bf16_weights_ != nullptr) std::fill_n(bf16_weights_, padded * kDecodeScoreStep, 0);
   for (int i = 0; i < row_count; ++i) {
+    batches_[i] = rows[i].b;
     heads_[i] = rows[i].h;
     queries_[i] = rows[i].q_idx;
   }
@@ -151,10 +153,14 @@ int64_t DecodeWalk<T>::end_tile() const noexcept {
 template <class T>
 bool DecodeWalk<T>::run_split(int64_t split, const DecodeState<T>& state) noexcept {
   clear_state(state, row_count_);
-  const int64_t tiles = (sequence_.length + kTileKeys - 1) / kTileKeys;
-  const int64_t end = std::min<int64_t>((split + 1) * kSplitTiles, tiles);
+  return run_tiles(split * kSplitTiles, (split + 1) * kSplitTiles, state);
+}
+
+template <class T>
+bool DecodeWalk<T>::run_tiles(int64_t begin, int64_t end, const DecodeState<T>& state) noexcept {
+  end = std::min<int64_t>(end, (sequence_.length + kTileKeys - 1) / kTileKeys);
   bool any = false;
-  for (int64_t index = visible_.next_tile(split * kSplitTiles); index < end; index = next_) {
+  for (int64_t index = visible_.next_tile(begin); index < end; index = next_) {
     next_ = visible_.next_tile(index + 1);
     const Tile tile = tile_at(index);
     if (!visible_.look(index, tile.keys)) continue;
@@ -195,13 +201,31 @@ void DecodeWalk<T>::run_tile(const Tile& tile, const DecodeState<T>& state) noex
   add_values(tile, state);
 }
 
+// Units of several spans are asked for row by row when the unit that is read so much earlier is
+// gathered: values with the keys of the same unit, keys with the values of the tile before.
+template <class T>
+void DecodeWalk<T>::prefetch_scattered(bool values, const Tile& tile, int live) noexcept {
+  if (!values) {
+    if (placed_values_.at[live_[live]] != nullptr) return;
+    const int first = live_[live] * kUnitKeys;
+    return values_.prefetch(tile.index * kTileKeys + first, std::min(kUnitKeys, tile.keys - first));
+  }
+  if (next_ >= end_tile()) return;
+  const Tile next = tile_at(next_);
+  const int first = live_[live] * kUnitKeys;
+  if (first < next.keys)
+    keys_.prefetch(next.index * kTileKeys + first, std::min(kUnitKeys, next.keys - first));
+}
+
 // Live units in calls as long as possible: all of a call are found or all gathered, and of those
 // there is only so much memory.
 template <class T>
 template <class Args, class Wanted>
-void DecodeWalk<T>::run_units(UnitRows<T>& rows, const PlacedUnits& placed, const Tile& tile,
-                              const UnitAhead* ahead, Wanted wanted_of, Args& args,
+void DecodeWalk<T>::run_units(bool values, const Tile& tile, Wanted wanted_of, Args& args,
                               void (*function)(const Args&) noexcept) noexcept {
+  UnitRows<T>& rows = values ? values_ : keys_;
+  const PlacedUnits& placed = values ? placed_values_ : placed_keys_;
+  const UnitAhead* const ahead = values ? ahead_ + live_count_ : ahead_;
   DecodeUnit units[kTileUnits];
   args.units = units;
   args.unit_count = 0;
@@ -223,7 +247,10 @@ void DecodeWalk<T>::run_units(UnitRows<T>& rows, const PlacedUnits& placed, cons
     const bool lies = rows.find(placed, key, wanted, found);
     if (lies == gathered || (gathered && args.unit_count == UnitRows<T>::kSlots)) flush(i);
     gathered = !lies;
-    if (gathered) rows.gather(key, wanted, args.unit_count, found);
+    if (gathered) {
+      if (placed.at[unit] == nullptr) prefetch_scattered(values, tile, i);
+      rows.gather(key, wanted, args.unit_count, found);
+    }
     units[args.unit_count++] = found;
   }
   flush(live_count_);
@@ -241,14 +268,14 @@ void DecodeWalk<T>::compute_scores(const Tile& tile) noexcept {
   args.scale = scale_;
   args.scores = scores_;
   run_units(
-      keys_, placed_keys_, tile, ahead_, [this](int unit) { return visible_.unit(unit); }, args,
-      functions_->scores);
+      false, tile, [this](int unit) { return visible_.unit(unit); }, args, functions_->scores);
 }
 
 template <class T>
 void DecodeWalk<T>::apply_score_mod(const Tile& tile) noexcept {
   TileCoords coords;
   coords.start[static_cast<int>(Coord::kB)] = rows_[0].b;
+  coords.list[static_cast<int>(Coord::kB)] = batches_;
   coords.list[static_cast<int>(Coord::kH)] = heads_;
   coords.list[static_cast<int>(Coord::kQ)] = queries_;
   coords.start[static_cast<int>(Coord::kKv)] = tile.index * kTileKeys;
@@ -333,8 +360,7 @@ void DecodeWalk<T>::add_values(const Tile& tile, const DecodeState<T>& state) no
   args.out = state.o;
   args.out_step = state.columns;
   run_units(
-      values_, placed_values_, tile, ahead_ + live_count_,
-      [this](int unit) { return wanted_values(unit); }, args, functions_->values);
+      true, tile, [this](int unit) { return wanted_values(unit); }, args, functions_->values);
 }
 
 template <class T>

@@ -48,6 +48,10 @@ class DecodeWalk {
   /// cleared else.
   bool run_split(int64_t split, const DecodeState<T>& state) noexcept;
 
+  /// Tiles [begin, end), or up to the sequence's end, into a state that others began. Returns
+  /// whether anything was visible.
+  bool run_tiles(int64_t begin, int64_t end, const DecodeState<T>& state) noexcept;
+
   /// With ZeroWeights::kSkip: whether a visible score was NaN so far.
   bool saw_nan() const { return saw_nan_; }
 
@@ -64,10 +68,10 @@ class DecodeWalk {
   Tile tile_at(int64_t index) const noexcept;
   int64_t end_tile() const noexcept;
   void plan_prefetch(const Tile& tile) noexcept;
+  void prefetch_scattered(bool values, const Tile& tile, int live) noexcept;
   void run_tile(const Tile& tile, const DecodeState<T>& state) noexcept;
   template <class Args, class Wanted>
-  void run_units(UnitRows<T>& rows, const PlacedUnits& placed, const Tile& tile,
-                 const UnitAhead* ahead, Wanted wanted, Args& args,
+  void run_units(bool values, const Tile& tile, Wanted wanted, Args& args,
                  void (*function)(const Args&) noexcept) noexcept;
   void compute_scores(const Tile& tile) noexcept;
   void apply_score_mod(const Tile& tile) noexcept;
@@ -93,7 +97,7 @@ class DecodeWalk {
   ptrdiff_t query_step_;
   T *scores_, *score_max_;  // [rows][kDecodeScoreStep], [rows][64]
   uint16_t* bf16_weights_;  // as scores_
-  int64_t *heads_, *queries_;
+  int64_t *batches_, *heads_, *queries_;
   std::optional<TileRunner> score_runner_;
   bool saw_nan_ = false;
   // The units of this tile that anybody sees, their keys, then their values, then what comes next.

@@ -135,6 +135,20 @@ bool UnitRows<T>::find(const PlacedUnits& units, int64_t key, uint32_t wanted,
 }
 
 template <class T>
+void UnitRows<T>::prefetch(int64_t key, int keys) noexcept {
+  const int64_t found = span_;
+  for (int i = 0; i < keys; ++i) {
+    const char* const row = address(span_of(key + i), key + i);
+    if (rows_.column_step != 1) {
+      __builtin_prefetch(row, 0, 2);
+      continue;
+    }
+    for (int line = 0; line < lines_; ++line) __builtin_prefetch(row + 64 * line, 0, 2);
+  }
+  span_ = found;
+}
+
+template <class T>
 void UnitRows<T>::gather(int64_t key, uint32_t wanted, int slot, DecodeUnit& unit) noexcept {
   char* to = slots_ + slot * kUnitKeys * slot_step_;
   unit.at = to;

@@ -44,6 +44,8 @@ class UnitRows {
   /// A placed unit to be read where it lies, keys of which `wanted` has the bit; `key`: its first.
   /// False: it must be gathered.
   bool find(const PlacedUnits& units, int64_t key, uint32_t wanted, DecodeUnit& unit) noexcept;
+  /// Asks for the rows of a unit that must be gathered.
+  void prefetch(int64_t key, int keys) noexcept;
   /// The same, gathered into a slot.
   void gather(int64_t key, uint32_t wanted, int slot, DecodeUnit& unit) noexcept;
 

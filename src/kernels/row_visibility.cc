@@ -37,6 +37,7 @@ RowVisibility::RowVisibility(const ForwardCall& call, const QueryRow* rows, int 
   words_ = layout.take<uint64_t>(words);
   asked_ = layout.take<uint64_t>(words);
   answers_ = layout.take<uint64_t>(words);
+  batches_ = layout.take<int64_t>(count);
   heads_ = layout.take<int64_t>(count);
   queries_ = layout.take<int64_t>(count);
   const TileProgram* mask = call.decode.mask;
@@ -79,12 +80,14 @@ void RowVisibility::ask_mask(int64_t key, int keys) noexcept {
   for (int i = 0; i < row_count_; ++i) {
     const uint64_t* asked = asked_ + i * groups_;
     if (std::none_of(asked, asked + groups_, [](uint64_t word) { return word != 0; })) continue;
+    batches_[coords.rows] = rows_[i].b;
     heads_[coords.rows] = rows_[i].h;
     queries_[coords.rows] = rows_[i].q_idx;
     asking[coords.rows++] = i;
   }
   if (coords.rows == 0) return;
   coords.start[static_cast<int>(Coord::kB)] = rows_[0].b;
+  coords.list[static_cast<int>(Coord::kB)] = batches_;
   coords.list[static_cast<int>(Coord::kH)] = heads_;
   coords.list[static_cast<int>(Coord::kQ)] = queries_;
   coords.start[static_cast<int>(Coord::kKv)] = key;

@@ -44,8 +44,8 @@ class RowVisibility {
   bool everything_;  // no row has a list
   bool all_ = false;
   uint32_t sees_ = 0;
-  uint64_t *words_, *asked_, *answers_;  // [rows][groups]
-  int64_t *heads_, *queries_;            // of the rows that ask
+  uint64_t *words_, *asked_, *answers_;   // [rows][groups]
+  int64_t *batches_, *heads_, *queries_;  // of the rows that ask
   uint64_t any_[kTileKeys / 64] = {};
   std::optional<TileRunner> runner_;
 };

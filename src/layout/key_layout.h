@@ -34,8 +34,12 @@ class KeyLayout {
   virtual std::int64_t write_spans(std::int64_t sequence, std::int64_t kv_head, KeyRange range,
                                    const KeyStrides& strides,
                                    std::span<kernels::KeySpan> out) const = 0;
-  /// How many keys from the first on two sequences have in the same memory. 0 is always true.
+  /// Whether sequences can have keys in the same memory; what follows is asked only then.
+  virtual bool may_share() const { return false; }
+  /// How many keys from the first on two sequences have in the same memory.
   virtual std::int64_t shared_keys(std::int64_t, std::int64_t) const { return 0; }
+  /// A number that is the same for sequences which have this key in the same memory.
+  virtual std::int64_t place(std::int64_t sequence, std::int64_t) const { return sequence; }
 };
 
 /// [batch, heads, kv_len, dim] tensors: one span. A batch of 1 serves every sequence.

@@ -93,6 +93,13 @@ std::int64_t PagedLayout::write_spans(std::int64_t sequence, std::int64_t kv_hea
   return count;
 }
 
+std::int64_t PagedLayout::place(std::int64_t sequence, std::int64_t key) const {
+  const PageRow& of = row(sequence);
+  const std::int64_t at = key / page_size_ * of.step;
+  return wide_ ? static_cast<const std::int64_t*>(of.pages)[at]
+               : static_cast<const std::int32_t*>(of.pages)[at];
+}
+
 std::int64_t PagedLayout::shared_keys(std::int64_t a, std::int64_t b) const {
   const PageRow &x = row(a), &y = row(b);
   const std::int64_t keys = std::min(x.length, y.length), pages = ceil_div(keys, page_size_);

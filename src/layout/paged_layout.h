@@ -30,7 +30,9 @@ class PagedLayout final : public KeyLayout {
   std::int64_t write_spans(std::int64_t sequence, std::int64_t kv_head, KeyRange range,
                            const KeyStrides& strides,
                            std::span<kernels::KeySpan> out) const override;
+  bool may_share() const override { return rows_.size() > 1; }
   std::int64_t shared_keys(std::int64_t a, std::int64_t b) const override;
+  std::int64_t place(std::int64_t sequence, std::int64_t key) const override;
 
  private:
   const PageRow& row(std::int64_t sequence) const {

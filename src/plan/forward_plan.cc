@@ -9,6 +9,7 @@
 #include "formula/first_fault.h"
 #include "formula/simplify.h"
 #include "kernels/dispatch.h"
+#include "plan/seen_tiles.h"
 #include "runtime/float_env.h"
 
 namespace quire::plan {
@@ -25,29 +26,6 @@ bool is_true(const Formula& formula) {
 kernels::ForwardTensor steps_of(const ConstTensorView& view) {
   return {.dtype = view.dtype(), .row_step = view.strides()[2], .column_step = view.strides()[3]};
 }
-
-// The tiles of keys that somebody sees.
-class SeenTiles {
- public:
-  explicit SeenTiles(std::int64_t length) : length_(length), range_{length, 0} {}
-
-  void add(const kernels::KeyRuns& runs) {
-    if (runs.count == 0) return;
-    const bool all = runs.count < 0;
-    range_.begin = std::min(range_.begin, all ? 0 : runs.runs[0].begin);
-    range_.end = std::max(range_.end, all ? length_ : runs.runs[runs.count - 1].end);
-  }
-  layout::KeyRange range() const {
-    if (range_.begin >= range_.end) return {};
-    constexpr std::int64_t kTile = kernels::kTileKeys;
-    return {range_.begin / kTile * kTile,
-            std::min((range_.end + kTile - 1) / kTile * kTile, length_)};
-  }
-
- private:
-  std::int64_t length_;
-  layout::KeyRange range_;
-};
 
 layout::KeyStrides key_strides(const ForwardTensors& tensors) {
   const auto& k = tensors.k.strides();
@@ -142,6 +120,7 @@ void ForwardPlan::compile_programs() {
       prefill_mask_ = formula::compile({.mask_mod = mask, .mask_only = true}, options);
   }
   // The row kernel uses these too.
+  if (!work_.prefixes.empty()) options.vary[0] = Vary::kRowList;
   options.vary[1] = Vary::kRowList;
   options.vary[2] = Vary::kRowList;
   options.vary[3] = Vary::kLaneRange;
@@ -266,18 +245,55 @@ void ForwardPlan::fill_rows(const kernels::ForwardCall& call, const ForwardTenso
   }
 }
 
-layout::KeyRange ForwardPlan::seen_by(const kernels::QueryRow* rows,
-                                      const ForwardTask& task) const {
-  SeenTiles seen(request_.layout->length(task.b));
-  for (std::int64_t i = 0; i < task.count; ++i) seen.add(rows[i].visible);
+// By rows of one sequence, or what all of these have of it.
+layout::KeyRange ForwardPlan::seen_by(std::span<const kernels::QueryRow> rows) const {
+  SeenTiles seen(request_.layout->length(rows[0].b));
+  for (const kernels::QueryRow& row : rows) seen.add(row.visible);
   return seen.range();
+}
+
+kernels::DecodePrefix ForwardPlan::prefix_of(const ForwardTask& task) const {
+  if (task.prefix_states < 0) return {};
+  const auto size = static_cast<std::int64_t>(dtype_size(compute_type()));
+  return {.states = static_cast<const char*>(states_.data()) + task.prefix_states * size,
+          .step = task.prefix_step,
+          .tiles = task.prefix_tiles};
+}
+
+// The rows of all members over the keys they share, to states.
+void ForwardPlan::run_prefix(const kernels::ForwardCall& call, const ForwardTensors& tensors,
+                             const PrefixTask& task, std::size_t worker) {
+  const SharedPrefix& prefix = work_.shared.prefixes[static_cast<std::size_t>(task.prefix)];
+  kernels::QueryRow rows[kernels::kDecodeRows];
+  ForwardTask of{.kernel = Kernel::kDecode, .kv_head = task.kv_head};
+  std::int64_t count = 0;
+  for (std::int64_t m = prefix.first; m < prefix.first + prefix.count; ++m, count += of.count) {
+    of.b = work_.shared.members[static_cast<std::size_t>(m)];
+    of.count = static_cast<std::int32_t>(request_.group() * request_.queries->length(of.b));
+    fill_rows(call, tensors, of, rows + count);
+  }
+  of.b = work_.shared.members[static_cast<std::size_t>(prefix.first)];
+  const layout::KeyRange range{
+      task.split_begin * kernels::kSplitKeys,
+      std::min(prefix.tiles * kernels::kTileKeys, task.split_end * kernels::kSplitKeys)};
+  kernels::KeySequence keys = write_keys(of, range, tensors, worker);
+  keys.length = prefix.tiles * kernels::kTileKeys;
+  const auto size = static_cast<std::int64_t>(dtype_size(compute_type()));
+  kernels::decode(call,
+                  {.keys = keys,
+                   .rows = rows,
+                   .row_count = static_cast<int>(count),
+                   .split_begin = task.split_begin,
+                   .split_end = task.split_end,
+                   .states = static_cast<char*>(states_.data()) + task.states * size},
+                  scratch(worker), faults_[worker]);
 }
 
 void ForwardPlan::run_decode(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                              const ForwardTask& task, std::size_t worker) {
   kernels::QueryRow rows[kernels::kDecodeRows];
   fill_rows(call, tensors, task, rows);
-  layout::KeyRange range = seen_by(rows, task);
+  layout::KeyRange range = seen_by({rows, static_cast<std::size_t>(task.count)});
   if (task.states >= 0) {
     range.begin = std::max(range.begin, task.split_begin * kernels::kSplitKeys);
     range.end = std::min(range.end, task.split_end * kernels::kSplitKeys);
@@ -290,7 +306,8 @@ void ForwardPlan::run_decode(const kernels::ForwardCall& call, const ForwardTens
                    .row_count = static_cast<int>(task.count),
                    .split_begin = task.split_begin,
                    .split_end = task.split_end,
-                   .states = task.states < 0 ? nullptr : states + task.states * size},
+                   .states = task.states < 0 ? nullptr : states + task.states * size,
+                   .prefix = prefix_of(task)},
                   scratch(worker), faults_[worker]);
 }
 
@@ -299,12 +316,14 @@ void ForwardPlan::run_merge(const kernels::ForwardCall& call, const ForwardTenso
   kernels::QueryRow rows[kernels::kDecodeRows];
   fill_rows(call, tensors, task, rows);
   const auto size = static_cast<std::int64_t>(dtype_size(compute_type()));
+  const layout::KeyRange range = seen_by({rows, static_cast<std::size_t>(task.count)});
   kernels::merge_splits(call,
-                        {.keys = write_keys(task, seen_by(rows, task), tensors, worker),
+                        {.keys = write_keys(task, range, tensors, worker),
                          .rows = rows,
                          .row_count = static_cast<int>(task.count),
                          .split_begin = task.split_begin,
-                         .split_end = task.split_end},
+                         .split_end = task.split_end,
+                         .prefix = prefix_of(task)},
                         static_cast<const char*>(states_.data()) + task.states * size,
                         task.split_end - task.split_begin, scratch(worker), faults_[worker]);
 }
@@ -355,6 +374,12 @@ void ForwardPlan::run_claim(const kernels::ForwardCall& call, const ForwardTenso
 void ForwardPlan::run(const ForwardTensors& tensors) {
   const kernels::ForwardCall call = make_call(tensors);
   std::fill(faults_.begin(), faults_.end(), kernels::TileFault());
+  if (!work_.prefixes.empty()) {
+    request_.executor->run(work_.prefixes.size(), [&](std::size_t i, std::size_t worker) {
+      const FloatEnv float_env;
+      run_prefix(call, tensors, work_.prefixes[i], worker);
+    });
+  }
   request_.executor->run(work_.claims.size() - 1, [&](std::size_t claim, std::size_t worker) {
     const FloatEnv float_env;
     run_claim(call, tensors, claim, worker);

@@ -2,13 +2,15 @@
 // programs, visible keys, tasks, scratch. run() allocates nothing; it is used for every layer and
 // step of the same sizes. Sizes have been validated by who makes it. Plan layer.
 //
-// Flow of run(): executor -> task -> the layout writes the spans of its keys, offsets are filled in
+// Flow of run(): keys that sequences share, where there are any; then executor -> task -> the
+// layout writes the spans of its keys, offsets are filled in
 // -> kernels::prefill or kernels::decode (-> merge_splits where a sequence was cut) -> faults.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "kernels/decode.h"
@@ -66,6 +68,9 @@ class ForwardPlan {
                    const ForwardTask& task, std::size_t worker);
   void run_decode(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                   const ForwardTask& task, std::size_t worker);
+  void run_prefix(const kernels::ForwardCall& call, const ForwardTensors& tensors,
+                  const PrefixTask& task, std::size_t worker);
+  kernels::DecodePrefix prefix_of(const ForwardTask& task) const;
   void run_merge(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                  const ForwardTask& task, std::size_t worker);
   void run_claim(const kernels::ForwardCall& call, const ForwardTensors& tensors, std::size_t claim,
@@ -73,7 +78,7 @@ class ForwardPlan {
   void prefetch(const ForwardTensors& tensors, std::size_t task) const;
   void fill_rows(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                  const ForwardTask& task, kernels::QueryRow* to) const;
-  layout::KeyRange seen_by(const kernels::QueryRow* rows, const ForwardTask& task) const;
+  layout::KeyRange seen_by(std::span<const kernels::QueryRow> rows) const;
   void* scratch(std::size_t worker);
 
   ForwardRequest request_;

@@ -2,6 +2,7 @@
 #include "plan/forward_tasks.h"
 
 #include <algorithm>
+#include <numeric>
 #include <tuple>
 
 #include "kernels/decode.h"
@@ -22,6 +23,9 @@ std::int64_t chunks_of(std::int64_t rows) {
   return chunks;
 }
 
+// A task of more keys is sorted by its work.
+constexpr std::int64_t kShortWork = 256;
+
 class TaskMaker {
  public:
   TaskMaker(const ForwardRequest& request, const VisibleKeys* visible, std::int64_t threads)
@@ -34,7 +38,8 @@ class TaskMaker {
       all_work_ += static_cast<double>(units(b) * request_.kv_heads) * static_cast<double>(keys(b));
     }
     made_.tasks.reserve(static_cast<std::size_t>(tasks));
-    for (std::int64_t b = 0; b < request_.batch; ++b)
+    if (!is_for_one_thread(multiply_adds())) add_prefixes();
+    for (const std::int32_t b : by_length())
       kernel(b) == Kernel::kPrefill ? add_prefill(b) : add_decode(b);
     order();
     made_.claims = is_for_one_thread(multiply_adds())
@@ -66,14 +71,22 @@ class TaskMaker {
     return static_cast<std::int64_t>(std::min(all_work_ / length, kMany));
   }
 
+  void add_prefixes();
+  void use_prefix(std::int64_t b, std::int64_t kv_head, ForwardTask& task) const;
   void add_prefill(std::int64_t b);
   void add_decode(std::int64_t b);
+  std::vector<std::int32_t> by_length() const;
   void order();
 
   const ForwardRequest& request_;
   const VisibleKeys* visible_;
   std::int64_t threads_, group_;
   double all_work_ = 0;  // keys, once per unit
+  struct Membership {
+    std::int64_t prefix = -1, row = 0;
+  };
+  std::vector<Membership> member_of_;        // of each sequence; empty: of none
+  std::vector<std::int64_t> prefix_states_;  // of key head 0 of each prefix
   ForwardTasks made_;
 };
 
@@ -100,9 +113,55 @@ void TaskMaker::add_prefill(std::int64_t b) {
   }
 }
 
+// The prefixes, cut like long sequences when there are few.
+void TaskMaker::add_prefixes() {
+  made_.shared = find_shared_prefixes(request_);
+  const auto& [prefixes, members] = made_.shared;
+  if (prefixes.empty()) return;
+  member_of_.resize(static_cast<std::size_t>(request_.batch));
+  const std::int64_t state = kernels::decode_state_size(static_cast<int>(request_.v_head_dim));
+  for (std::size_t i = 0; i < prefixes.size(); ++i) {
+    const SharedPrefix& prefix = prefixes[i];
+    std::int64_t row = 0;
+    for (std::int64_t m = prefix.first; m < prefix.first + prefix.count; ++m) {
+      const std::int32_t b = members[static_cast<std::size_t>(m)];
+      member_of_[static_cast<std::size_t>(b)] = {static_cast<std::int64_t>(i), row};
+      row += group_ * queries(b);
+    }
+    const std::int64_t splits = ceil_div(prefix.tiles, kernels::kSplitTiles);
+    const std::int64_t pairs = static_cast<std::int64_t>(prefixes.size()) * request_.kv_heads;
+    const std::int64_t cuts = split_items(pairs, splits, threads_);
+    prefix_states_.push_back(made_.state_elements);
+    for (std::int64_t kv_head = 0; kv_head < request_.kv_heads; ++kv_head) {
+      for (std::int64_t cut = 0; cut < cuts; ++cut) {
+        const std::int64_t begin = splits * cut / cuts;
+        made_.prefixes.push_back({.prefix = static_cast<std::int32_t>(i),
+                                  .kv_head = static_cast<std::int32_t>(kv_head),
+                                  .split_begin = begin,
+                                  .split_end = splits * (cut + 1) / cuts,
+                                  .states = made_.state_elements + begin * prefix.rows * state});
+      }
+      made_.state_elements += splits * prefix.rows * state;
+    }
+  }
+}
+
+void TaskMaker::use_prefix(std::int64_t b, std::int64_t kv_head, ForwardTask& task) const {
+  if (member_of_.empty() || member_of_[static_cast<std::size_t>(b)].prefix < 0) return;
+  const Membership& member = member_of_[static_cast<std::size_t>(b)];
+  const auto at = static_cast<std::size_t>(member.prefix);
+  const SharedPrefix& prefix = made_.shared.prefixes[at];
+  const std::int64_t state = kernels::decode_state_size(static_cast<int>(request_.v_head_dim));
+  const std::int64_t splits = ceil_div(prefix.tiles, kernels::kSplitTiles);
+  task.prefix_tiles = prefix.tiles;
+  task.prefix_step = prefix.rows * state;
+  task.prefix_states =
+      prefix_states_[at] + kv_head * splits * task.prefix_step + (member.row + task.first) * state;
+  task.split_begin = prefix.tiles / kernels::kSplitTiles;
+}
+
 void TaskMaker::add_decode(std::int64_t b) {
   const std::int64_t rows = group_ * queries(b), splits = ceil_div(keys(b), kSplitKeys);
-  const std::int64_t cuts = split_items(units_of_batch(b), splits, threads_);
   const std::int64_t state = kernels::decode_state_size(static_cast<int>(request_.v_head_dim));
   for (std::int64_t kv_head = 0; kv_head < request_.kv_heads; ++kv_head) {
     for (std::int64_t first = 0; first < rows;) {
@@ -112,14 +171,17 @@ void TaskMaker::add_decode(std::int64_t b) {
                        .count = static_cast<std::int32_t>(decode_rows_at_once(rows - first)),
                        .first = first,
                        .split_end = splits};
+      use_prefix(b, kv_head, task);
+      const std::int64_t own_begin = task.split_begin, own = splits - own_begin;
+      const std::int64_t cuts = split_items(units_of_batch(b), own, threads_);
       if (cuts > 1) {
         task.states = made_.state_elements;
         made_.merges.push_back(task);
-        made_.state_elements += splits * task.count * state;
+        made_.state_elements += own * task.count * state;
       }
       for (std::int64_t cut = 0; cut < cuts; ++cut) {
-        task.split_begin = splits * cut / cuts;
-        task.split_end = splits * (cut + 1) / cuts;
+        task.split_begin = own_begin + own * cut / cuts;
+        task.split_end = own_begin + own * (cut + 1) / cuts;
         task.work = std::min(task.split_end * kSplitKeys, keys(b)) - task.split_begin * kSplitKeys;
         made_.tasks.push_back(task);
         if (cuts > 1) task.states += (task.split_end - task.split_begin) * task.count * state;
@@ -130,20 +192,28 @@ void TaskMaker::add_decode(std::int64_t b) {
   }
 }
 
-// A task of more keys is sorted by its work.
-constexpr std::int64_t kShortWork = 256;
+// Sequences as their tasks will be ordered if all of them decode: sorting those would take longer.
+std::vector<std::int32_t> TaskMaker::by_length() const {
+  std::vector<std::int32_t> order(static_cast<std::size_t>(request_.batch));
+  std::iota(order.begin(), order.end(), 0);
+  const auto length = [this](std::int32_t b) { return keys(b) > kShortWork ? keys(b) : 0; };
+  std::stable_sort(order.begin(), order.end(),
+                   [length](std::int32_t x, std::int32_t y) { return length(x) > length(y); });
+  return order;
+}
 
 // Long ones first; among equals, in order. Short ones, which are taken several at once, stay as
 // they lie in memory.
 void TaskMaker::order() {
   const auto is_long = [](const ForwardTask& task) { return task.work > kShortWork; };
   if (std::none_of(made_.tasks.begin(), made_.tasks.end(), is_long)) return;
-  std::sort(made_.tasks.begin(), made_.tasks.end(),
-            [is_long](const ForwardTask& x, const ForwardTask& y) {
-              const std::int64_t x_work = is_long(x) ? x.work : 0, y_work = is_long(y) ? y.work : 0;
-              return std::tie(y_work, x.b, x.kv_head, x.first, x.split_begin) <
-                     std::tie(x_work, y.b, y.kv_head, y.first, y.split_begin);
-            });
+  const auto before = [is_long](const ForwardTask& x, const ForwardTask& y) {
+    const std::int64_t x_work = is_long(x) ? x.work : 0, y_work = is_long(y) ? y.work : 0;
+    return std::tie(y_work, x.b, x.kv_head, x.first, x.split_begin) <
+           std::tie(x_work, y.b, y.kv_head, y.first, y.split_begin);
+  };
+  if (!std::is_sorted(made_.tasks.begin(), made_.tasks.end(), before))
+    std::sort(made_.tasks.begin(), made_.tasks.end(), before);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "plan/choose_kernel.h"
 #include "plan/forward_request.h"
+#include "plan/shared_prefixes.h"
 #include "plan/visible_keys.h"
 
 namespace quire::plan {
@@ -21,11 +22,24 @@ struct ForwardTask {
   std::int64_t split_begin = 0, split_end = 0;
   std::int64_t states = -1;  // decode, cut: where its states begin
   std::int64_t work = 0;     // keys, once for every tile of queries or group of rows
+  // Decode: keys that were walked together with others. Splits begin behind those that are whole.
+  std::int64_t prefix_tiles = 0;
+  std::int64_t prefix_states = -1;  // where its rows' states of split 0 begin
+  std::int64_t prefix_step = 0;     // from split to split
+};
+
+/// Splits [split_begin, split_end) of the tiles that the members of a shared prefix walk together.
+struct PrefixTask {
+  std::int32_t prefix = 0, kv_head = 0;
+  std::int64_t split_begin = 0, split_end = 0;
+  std::int64_t states = 0;  // [split][row]
 };
 
 struct ForwardTasks {
   std::vector<ForwardTask> tasks;    // long ones first, so that threads end together
   std::vector<ForwardTask> merges;   // after all tasks: sequences whose splits were cut
+  std::vector<PrefixTask> prefixes;  // before all tasks
+  SharedPrefixes shared;
   std::vector<std::int64_t> claims;  // first task of each, and the end: what a thread takes at once
   std::int64_t state_elements = 0;   // of all cut tasks
   int most_tiles = 0;                // of a prefill task

@@ -16,16 +16,9 @@
 #include "quire/kv_cache.h"
 #include "quire/tensor.h"
 #include "tests/cache/kv_cache_invariants.h"
+#include "tests/cache/kv_cache_model_rows.h"
 
 namespace quire::testing {
-
-// A token is its id and the number its rows are made from. Where all ids so far are known the
-// number follows from salt and ids, as keys and values of a language model do.
-struct ModelToken {
-  std::int64_t id = 0;
-  std::uint64_t number = 0;
-  bool has_id = false;  // and so do all before it
-};
 
 struct ModelSequence {
   SequenceId handle;
@@ -91,16 +84,6 @@ class ModelledCache {
   }
 
  private:
-  static std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
-    std::uint64_t x = (a ^ (b + 0x9e3779b97f4a7c15u)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 29)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 32);
-  }
-  // An element of a row; 16 bits, so that every dtype but bf16 and f16 has it exactly.
-  static float element(std::uint64_t number, std::int64_t place) {
-    return static_cast<float>(mix(number, static_cast<std::uint64_t>(place)) & 0xff);
-  }
-
   static ModelToken known_token(const ModelSequence& sequence, std::int64_t id) {
     const std::uint64_t before =
         sequence.tokens.empty() ? mix(sequence.salt, 77) : sequence.tokens.back().number;
@@ -296,8 +279,8 @@ class ModelledCache {
     EXPECT_EQ(cache.can_reserve(step), fits);
     std::vector<ModelToken> all;
     for (const auto& some : tokens) all.insert(all.end(), some.begin(), some.end());
-    const Tensor k = rows(all, cache.options().head_dim, 0);
-    const Tensor v = rows(all, cache.options().v_head_dim, 1000);
+    const Tensor k = rows_of(all, cache.options(), cache.options().head_dim, 0);
+    const Tensor v = rows_of(all, cache.options(), cache.options().v_head_dim, kValues);
     const bool at_once = below(2) == 0;
     attempt(fits, [&] {
       if (at_once) {
@@ -313,17 +296,6 @@ class ModelledCache {
       auto& have = live[which[i]].tokens;
       have.insert(have.end(), tokens[i].begin(), tokens[i].end());
     }
-  }
-
-  Tensor rows(const std::vector<ModelToken>& tokens, std::int64_t dim, std::int64_t first) const {
-    const KVCacheOptions& o = cache.options();
-    Tensor result({o.layers, std::ssize(tokens), o.kv_heads, dim}, DType::f32);
-    float* to = result.data_as<float>();
-    for (std::int64_t layer = 0; layer < o.layers; ++layer)
-      for (const ModelToken& token : tokens)
-        for (std::int64_t i = 0; i < o.kv_heads * dim; ++i)
-          *to++ = element(token.number, first + layer * 100 + i);
-    return result;
   }
 
   void save_and_load() {
@@ -399,32 +371,10 @@ class ModelledCache {
       ASSERT_EQ(view.length, std::ssize(one.tokens));
       ASSERT_EQ(view.begin, one.begin);
       tokens += view.length - view.begin;
-      compare_rows(one, view);
+      compare_rows(cache, view, one.tokens);
     }
     EXPECT_EQ(cache.stats().live_tokens, tokens);
     EXPECT_EQ(cache.stats().sequences, std::ssize(live));
-  }
-
-  void compare_rows(const ModelSequence& one, const SequenceView& view) {
-    const KVCacheOptions& o = cache.options();
-    const KVCache& reader = cache;
-    for (std::int64_t layer = 0; layer < o.layers; ++layer) {
-      const auto* k = reader.k_pages(layer).data_as<float>();
-      const auto* v = reader.v_pages(layer).data_as<float>();
-      for (std::int64_t at = view.begin; at < view.length; ++at) {
-        const std::int64_t page = view.pages[static_cast<std::size_t>(at / o.page_size)];
-        const std::uint64_t number = one.tokens[static_cast<std::size_t>(at)].number;
-        for (std::int64_t head = 0; head < o.kv_heads; ++head) {
-          const std::int64_t row = (page * o.kv_heads + head) * o.page_size + at % o.page_size;
-          const std::int64_t place = layer * 100 + head * o.head_dim;
-          for (std::int64_t d = 0; d < o.head_dim; ++d)
-            ASSERT_EQ(k[row * o.head_dim + d], element(number, place + d));
-          const std::int64_t v_place = 1000 + layer * 100 + head * o.v_head_dim;
-          for (std::int64_t d = 0; d < o.v_head_dim; ++d)
-            ASSERT_EQ(v[row * o.v_head_dim + d], element(number, v_place + d));
-        }
-      }
-    }
   }
 
   std::mt19937_64 random_;

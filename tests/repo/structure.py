@@ -16,7 +16,7 @@ ARROWS = {
     "mods": ["formula"],
     "mask": ["mods"],
     "layout": ["mods"],
-    "cache": ["mask"],
+    "cache": ["mods"],
     "plan": ["mask", "layout", "cache"],
     "attention": ["plan", "reference"],
     # fp64 loops that share nothing with the kernels; beside this it sees REFERENCE_MAY_SEE.
@@ -53,7 +53,8 @@ PUBLIC_LAYER = {
     "quire/block_mask.h": "mask",
     "quire/draw.h": "mask",
     "quire/kv_cache.h": "cache",
-    "quire/paged_attention.h": "cache",
+    "quire/page_tables.h": "cache",
+    "quire/paged_attention.h": "attention",
     "quire/flex_attention.h": "attention",
     "quire/jagged.h": "attention",
     "quire/attend.h": "attention",

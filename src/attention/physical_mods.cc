@@ -1,5 +1,5 @@
 // Rules on a sequence's keys as rules on the pool's. The shape of these formulas is what
-// src/attention/paged_recognition.cc knows again. Cache layer.
+// src/attention/paged_recognition.cc knows again. Attention layer.
 #include <fmt/format.h>
 
 #include <limits>

@@ -1,4 +1,4 @@
-// PagedAttention: tables of its own and the list of empty pages. Cache layer.
+// PagedAttention: tables of its own and the list of empty pages. Attention layer.
 #include "quire/paged_attention.h"
 
 #include <fmt/format.h>
@@ -65,8 +65,8 @@ void PagedAttention::assign(const PagedAssignment& assignment) { tables().assign
 
 BlockMask PagedAttention::convert_logical_block_mask(const BlockMask& logical,
                                                      const ConvertOptions& options) {
-  return tables().convert(logical, options.batch_idx,
-                          get_mask_mod(logical.mask_mod(), options.kv_len));
+  return physical_block_mask(logical, tables(), options.batch_idx,
+                             get_mask_mod(logical.mask_mod(), options.kv_len));
 }
 
 MaskMod PagedAttention::get_mask_mod(const std::optional<MaskMod>& mask_mod,

@@ -1,5 +1,5 @@
-// PageTables::convert: the lists of a logical block mask, each block replaced by its page. Cache
-// layer.
+// physical_block_mask: the lists of a logical block mask, each block replaced by its page.
+// Attention layer.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -45,13 +45,14 @@ Tensor pages_of_blocks(const Tensor& blocks, const TableRows& rows) {
 
 }  // namespace
 
-BlockMask PageTables::convert(const BlockMask& logical, std::span<const std::int64_t> batch_idx,
-                              const MaskMod& physical_rule) const {
+BlockMask physical_block_mask(const BlockMask& logical, const PageTables& tables,
+                              std::span<const std::int64_t> batch_idx,
+                              const MaskMod& physical_rule) {
   const BlockSize size = logical.block_size();
-  if (size.kv != page_size_) {
+  if (size.kv != tables.page_size()) {
     fail(ErrorKind::value,
          "the mask's blocks of keys must be pages; got blocks of {} and pages of {}", size.kv,
-         page_size_);
+         tables.page_size());
   }
   if (logical.shape().rank() != 4) {
     fail(ErrorKind::value, "the mask must be [batch, heads, q_len, kv_len]; got {}",
@@ -62,21 +63,26 @@ BlockMask PageTables::convert(const BlockMask& logical, std::span<const std::int
     fail(ErrorKind::value, "batch_idx must have an entry for each of {} batch entries; got {}",
          batch, batch_idx.size());
   }
-  TableRows rows{{}, page_table_.strides()[1], n_pages()};
+  const ConstTensorView table = tables.page_table();
+  TableRows rows{{}, table.strides()[1], tables.n_pages()};
   for (std::int64_t b = 0; b < batch; ++b) {
     const std::int64_t at = batch_idx.empty() ? b : batch_idx[static_cast<std::size_t>(b)];
-    rows.of.push_back(row(page_table_, checked_batch("convert_logical_block_mask", at)));
+    const std::int64_t count = tables.max_batch_size();
+    if (at < -count || at >= count)
+      fail(ErrorKind::index, "batch_idx must be in {}..{}; got {}", -count, count - 1, at);
+    rows.of.push_back(static_cast<const std::int64_t*>(table.data()) +
+                      (at < 0 ? at + count : at) * table.strides()[0]);
   }
   const Tensor blocks = logical.kv_indices();
-  if (blocks.dim(-1) > n_pages()) {
+  if (blocks.dim(-1) > tables.n_pages()) {
     fail(ErrorKind::value, "the mask has {} blocks of keys where there are {} pages",
-         blocks.dim(-1), n_pages());
+         blocks.dim(-1), tables.n_pages());
   }
   const Tensor num = logical.kv_num_blocks(), pages = pages_of_blocks(blocks, rows);
   FromKvBlocksOptions options{
       .block_size = size,
       .mask_mod = physical_rule,
-      .seq_lengths = std::pair{logical.seq_lengths().first, n_pages() * page_size_},
+      .seq_lengths = std::pair{logical.seq_lengths().first, tables.n_pages() * tables.page_size()},
       .are_pages = true};
   std::optional<Tensor> full_num, full_pages;
   if (logical.separate_full_blocks()) {

@@ -1,0 +1,60 @@
+// PageTables: which page of a pool holds which page of a sequence, in tables of somebody's: what
+// PagedAttention (paged_attention.h) is made of, for those who keep the tables themselves. Public;
+// cache layer.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "quire/executor.h"
+#include "quire/export.h"
+#include "quire/tensor_view.h"
+
+namespace quire {
+
+/// What assign moves, and where to.
+struct PagedAssignment {
+  ConstTensorView batch_idx;     // integers [B]
+  ConstTensorView input_pos;     // integers [B, S]: positions in the sequence
+  ConstTensorView k_val, v_val;  // [B, H, S, D] and [B, H, S, Dv], any strides
+  TensorView k_cache, v_cache;   // [n, H, at least n_pages * page_size, D or Dv], any strides
+  Executor* executor = nullptr;  // default_executor() if null
+};
+
+/// The tables of a PagedAttention in somebody's memory: i64, any strides. A view: the memory must
+/// outlive it. Functions read the tables as they are now and throw Error before they change
+/// anything; a batch index may be negative and then counts from the end. Not thread safe for
+/// writing.
+class QUIRE_API PageTables {
+ public:
+  /// page_table and physical_to_logical [max_batch_size, n_pages], -1 where there is nothing;
+  /// capacity [max_batch_size]. Throws Error for other shapes and dtypes.
+  PageTables(const TensorView& page_table, const TensorView& capacity,
+             const TensorView& physical_to_logical, std::int64_t page_size);
+
+  std::int64_t n_pages() const { return page_table_.dim(1); }
+  std::int64_t max_batch_size() const { return page_table_.dim(0); }
+  std::int64_t page_size() const { return page_size_; }
+  ConstTensorView page_table() const { return page_table_; }
+
+  /// Pages that a capacity of seq_len takes beyond those that are there.
+  std::int64_t pages_wanted(std::int64_t batch_idx, std::int64_t seq_len) const;
+  /// Puts these pages behind those of the sequence. O(pages).
+  void add_pages(std::int64_t batch_idx, std::span<const std::int64_t> pages);
+  /// Takes all pages away and returns them in the order of the sequence.
+  std::vector<std::int64_t> remove_pages(std::int64_t batch_idx);
+
+  /// Copies keys and values to their places. Dtypes of values and caches must be equal. Throws
+  /// Error for sizes that do not fit together, positions without a page and places outside the
+  /// caches. Parallel; of two values for one place the later in [B, S] order stays.
+  void assign(const PagedAssignment& assignment) const;
+
+ private:
+  std::int64_t checked_batch(const char* where, std::int64_t batch_idx) const;
+  std::int64_t* row(const TensorView& table, std::int64_t batch_idx) const;
+
+  TensorView page_table_, capacity_, physical_to_logical_;
+  std::int64_t page_size_;
+};
+
+}  // namespace quire

@@ -1,0 +1,77 @@
+"""attend: attention of the newest tokens of many sequences over a KVCache; merge_states: attention over all keys from
+attention over parts of them. Over NumPy and DLPack arrays; the arithmetic is _core's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from . import _core
+from ._core import KVCache, MaskMod, ScoreMod, SequenceId
+from .arrays import like
+from .attention import AuxOutput, AuxRequest
+
+
+def attend(
+    cache: KVCache,
+    layer: int,
+    sequences: SequenceId | Sequence[SequenceId],
+    q: Any,
+    score_mod: ScoreMod | Callable | str | None = None,
+    mask_mod: MaskMod | Callable | str | None = None,
+    *,
+    counts: int | Sequence[int] | None = None,
+    window: int = 0,
+    scale: float | None = None,
+    return_lse: bool = False,
+    return_aux: AuxRequest | None = None,
+) -> Any:
+    """Attention of the last tokens of each sequence over all that the sequence holds in a layer.
+
+    Args:
+        cache: nobody may change it while this runs; many may attend at a time.
+        sequences: one, or a list in the order of the queries.
+        q: [tokens, q_heads, head_dim], the last tokens of each sequence, one sequence behind the other; any strides.
+        score_mod, mask_mod: as of flex_attention. b is the number of the sequence in the list; q_idx and kv_idx are
+            positions in the sequence. Without a mask each token sees itself and those before it.
+        counts: how many tokens of each; None: all of q for one sequence, one each for a list.
+        window: without a mask, how many tokens a token sees, itself included; 0: all before it.
+        scale: 1 / sqrt(head_dim) if not given.
+        return_lse, return_aux: as of flex_attention; [tokens, q_heads].
+
+    Returns:
+        [tokens, q_heads, v_head_dim] of q's kind and dtype, with the bits of flex_attention over each sequence alone.
+    """
+    if return_lse and return_aux is not None:
+        raise ValueError("[attend] return_lse and return_aux cannot be given both; AuxRequest(lse=True) is the same")
+    wants_lse, wants_max = (return_lse, False) if return_aux is None else return_aux
+    view = _core.view(q)
+    if isinstance(sequences, SequenceId):
+        sequences, counts = [sequences], [(view.shape[:1] or (0,))[0] if counts is None else counts]
+    elif counts is None or isinstance(counts, int):
+        counts = [1 if counts is None else counts] * len(sequences)
+    if score_mod is not None and not isinstance(score_mod, ScoreMod):
+        score_mod = ScoreMod(score_mod)
+    if mask_mod is not None and not isinstance(mask_mod, MaskMod):
+        mask_mod = MaskMod(mask_mod)
+    results = _core.attend(
+        cache, layer, list(sequences), list(counts), view, score_mod, mask_mod, window, scale, wants_lse, wants_max
+    )
+    out, lse, max_scores = (None if one is None else like(one, q) for one in results)
+    if return_aux is not None:
+        return out, AuxOutput(lse, max_scores)
+    return (out, lse) if return_lse else out
+
+
+def merge_states(*states: Any) -> tuple[Any, Any]:
+    """The (out, lse) over all keys from the (out, lse) over parts of them: merge_states((out, lse), (out, lse), ...), or a
+    list of such pairs.
+
+    out: [..., dim]; lse: [...], natural log; shapes and dtypes must be equal. A row with an lse of -inf saw nothing: its out
+    is not read, and merging it changes no bit. Results are arrays of the first out's kind.
+    """
+    if len(states) == 1:
+        states = tuple(states[0])
+    out, lse = _core.merge_states([(_core.view(one), _core.view(its_lse)) for one, its_lse in states])
+    kind = states[0][0]
+    return like(out, kind), like(lse, kind)
