@@ -3,7 +3,7 @@
 // in turn; medians.
 //
 //   backward [group ...] [--only TEXT] [--threads N] [--repetitions N]
-//   groups: full causal dims strided dtypes masks heads memory scaling
+//   groups: full causal dims strided dtypes masks heads gradients memory scaling
 //
 // QUIRE_ISA=avx2 backward full: the share is that of the ISA's own peak.
 #include <fmt/format.h>
@@ -170,6 +170,37 @@ std::vector<Entry> entries() {
   return all;
 }
 
+// Backward with gradients of captured buffers, in times of the backward without a score mod, which
+// is timed in turn with it; and how much faster it is with all threads than with one.
+void compare_gradients(const Settings& settings) {
+  for (const std::int64_t dim : {64, 128}) {
+    const Problem plain = square(2048, dim);
+    for (const std::string& name : gradient_mod_names()) {
+      Problem with = plain;
+      with.score = "d " + name;
+      if (with.name().find(settings.only) == std::string::npos) continue;
+      Pass base(plain, settings.threads), all(with, settings.threads), one(with, 1);
+      std::vector<double> ratios, gains, times;
+      for (Pass* pass : {&base, &all, &one}) {
+        pass->forward();
+        pass->backward();
+      }
+      for (int i = 0; i < settings.repetitions; ++i) {
+        const double before = seconds_of([&] { base.backward(); }, 1);
+        times.push_back(seconds_of([&] { all.backward(); }, 1));
+        const double alone = seconds_of([&] { one.backward(); }, 1);
+        ratios.push_back(times.back() / before);
+        gains.push_back(alone / times.back());
+      }
+      fmt::print(
+          "gradients {:44} {:9.3f} ms  {:5.3f} backwards without  1 -> {}: {:.2f}  {:.1f} MB\n",
+          with.name(), median(times) * 1e3, median(ratios), settings.threads, median(gains),
+          static_cast<double>(all.scratch_bytes()) * 1e-6);
+      std::fflush(stdout);
+    }
+  }
+}
+
 // Scratch against q, k, v and out.
 void print_memory(const Settings& settings) {
   Problem p = square(16384, 64);
@@ -208,6 +239,7 @@ int run(int argc, char** argv) {
     if (settings.wants(entry.group) &&
         entry.problem.name().find(settings.only) != std::string::npos)
       measure(entry.problem, entry.group, settings);
+  if (settings.wants("gradients")) compare_gradients(settings);
   if (settings.wants("memory")) print_memory(settings);
   if (settings.wants("scaling")) {
     Settings one = settings;

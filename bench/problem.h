@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "gradient_mods.h"
 #include "quire/flex_attention.h"
 #include "quire/jagged.h"
 #include "quire/mods.h"
@@ -21,7 +22,7 @@ struct Problem {
   DType q_dtype = DType::f32, k_dtype = DType::f32, v_dtype = DType::f32;
   bool heads_inside = false;          // [B, S, H, D] in memory
   bool dim_outside = false;           // the last axis is not contiguous
-  std::string mask = {}, score = {};  // names below; empty: none
+  std::string mask = {}, score = {};  // names below; empty: none; "d ..": gradient_mods.h
   std::int64_t block = 128;
 
   bool is_bf16() const {
@@ -61,6 +62,7 @@ struct Problem {
   }
 
   ScoreMod score_mod() const {
+    if (score.starts_with("d ")) return gradient_mod(score.substr(2), q_heads, kv_len);
     if (score == "alibi") return mods::alibi(q_heads);
     if (score == "softcap") return mods::softcap(20);
     if (score == "relative bias")

@@ -97,12 +97,20 @@ void BackwardChunk<T>::load_keys(const KeySpan& span) noexcept {
 template <class T>
 void BackwardChunk<T>::add(const BackwardTile& tile) noexcept {
   tile_ = &tile;
-  loaded_ = has_turn_ = false;
+  loaded_ = false;
   const int step = tile_keys(forward_);
   for (int first = 0; first < count_; first += step)
     run_tile(first, std::min(step, count_ - first));
   if (!call_.wants_q) return;
-  if (!has_turn_) tile.turn->wait_for(tile.number);
+  tile.turn->wait_for(tile.number);
+  if (loaded_) {
+    backward_.add_rows({.from = memory_.d_queries,
+                        .from_step = memory_.step,
+                        .rows = tile.at.queries,
+                        .columns = static_cast<int>(whole_panels(forward_.dims)),
+                        .to = static_cast<T*>(tile.d_q),
+                        .to_step = tile.d_q_step});
+  }
   tile.turn->pass(tile.number);
 }
 
@@ -325,19 +333,16 @@ void BackwardChunk<T>::add_keys(const Block& block, int first) noexcept {
 // Panel by panel, one call per stretch of keys without a gap.
 template <class T>
 void BackwardChunk<T>::add_queries(int first) noexcept {
-  if (!has_turn_) tile_->turn->wait_for(tile_->number);
-  has_turn_ = true;
   const QueryTile& at = tile_->at;
   for (int panel = 0; panel * kPanel < at.queries; ++panel) {
     const auto has_panel = [&](const Block& block) {
       return block.of.panel_begin <= panel && panel < block.of.panel_end;
     };
-    AddToQueriesArgs<T> args{
-        .queries = std::min(kPanel, at.queries - panel * kPanel),
-        .columns = static_cast<int>(whole_panels(forward_.dims)),
-        .row_step = memory_.step,
-        .out = static_cast<T*>(tile_->d_q) + ptrdiff_t{panel} * kPanel * tile_->d_q_step,
-        .out_step = tile_->d_q_step};
+    AddToQueriesArgs<T> args{.queries = std::min(kPanel, at.queries - panel * kPanel),
+                             .columns = static_cast<int>(whole_panels(forward_.dims)),
+                             .row_step = memory_.step,
+                             .out = memory_.d_queries + panel * kPanel * memory_.step,
+                             .out_step = memory_.step};
     for (int i = 0; i < block_count_;) {
       const int begin = blocks_[i].of.row_begin;
       int end = blocks_[i].of.row_end;
@@ -380,6 +385,7 @@ void BackwardChunk<T>::load_queries() noexcept {
   const T* const delta = static_cast<const T*>(tile_->delta);
   const T factor = wants_modified_ ? T(1) : scale_;
   for (int lane = 0; lane < kQueryTile; ++lane) memory_.delta[lane] = delta[lane] * factor;
+  if (call_.wants_q) std::fill_n(memory_.d_queries, at.queries * memory_.step, T(0));
   loaded_ = true;
 }
 

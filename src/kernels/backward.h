@@ -7,9 +7,10 @@
 // = exp2(fms(s, c, lse * log2e)); natural: P = exp2((t - lse) * log2e). dP = one chain over d of v
 // * d_out. dS = P * fms(dP, scale, delta * scale), delta = out . d_out - d_lse (row_dots of
 // backward_functions.h); with a score mod D = P * (dP - delta), dS = D * scale * slope. dV and dK:
-// one chain per element over the queries ascending inside of a tile of 64, tiles descending, heads
-// of the group ascending, batch entries that share keys ascending. dQ: one chain over the keys,
-// chunks ascending. Hidden elements are skipped or multiplied by 0.
+// one chain per element over the queries of a tile of 64, ascending; the chains of tiles are added
+// up from 0, tiles descending, heads of the group ascending, batch entries that share keys
+// ascending. dQ: one chain over the keys of a chunk, ascending; the chains of chunks are added up
+// from 0, ascending. Hidden elements are skipped or multiplied by 0.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -94,7 +95,7 @@ class BackwardChunk {
   DropoutRule dropout_;  // if call.forward.dropout.p > 0
   // Of the tile under way:
   const BackwardTile* tile_ = nullptr;
-  bool loaded_ = false, has_turn_ = false;
+  bool loaded_ = false;
   uint64_t spoiled_q_ = 0, spoiled_d_out_ = 0;  // lanes whose rows are not finite
   bool is_full_ = false;                        // everything is visible: there are no words
   bool spoiled_tile_ = false;                   // holds a key or value that is not finite

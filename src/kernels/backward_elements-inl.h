@@ -97,6 +97,16 @@ void apply_slopes(const ApplySlopesArgs<T>& args) noexcept {
 }
 
 template <class T>
+void add_rows(const AddRowsArgs<T>& args) noexcept {
+  constexpr hn::ScalableTag<T> d;
+  const T* from = args.from;
+  T* to = args.to;
+  for (int r = 0; r < args.rows; ++r, from += args.from_step, to += args.to_step)
+    for (int c = 0; c < args.columns; c += static_cast<int>(kLanesOf<T>))
+      hn::StoreU(hn::Add(hn::LoadU(d, to + c), hn::LoadU(d, from + c)), d, to + c);
+}
+
+template <class T>
 void row_dots(const RowDotsArgs<T>& args) noexcept {
   constexpr hn::ScalableTag<T> d;
   constexpr size_t kVectors = kVectorsOf<T>;

@@ -53,7 +53,8 @@ struct ApplySlopesArgs {
   T scale = 1;
 };
 
-/// out[key][column] += one chain, queries ascending, of weight[key][query] * row[query][column].
+/// out[key][column] += one chain from 0, queries ascending, of weight[key][query] *
+/// row[query][column].
 template <class T>
 struct AddToKeysArgs {
   const T* weights = nullptr;             // first panel, first key
@@ -64,7 +65,8 @@ struct AddToKeysArgs {
   ptrdiff_t out_step = 0;
 };
 
-/// out[query][column] += one chain, keys ascending, of weight[key][query] * row[key][column].
+/// out[query][column]: its chain goes on, keys ascending, with weight[key][query] *
+/// row[key][column].
 template <class T>
 struct AddToQueriesArgs {
   const T* weights = nullptr;              // the panel, first key
@@ -73,6 +75,16 @@ struct AddToQueriesArgs {
   ptrdiff_t row_step = 0;
   T* out = nullptr;  // out_step apart
   ptrdiff_t out_step = 0;
+};
+
+/// to[row][column] += from[row][column].
+template <class T>
+struct AddRowsArgs {
+  const T* from = nullptr;
+  ptrdiff_t from_step = 0;
+  int rows = 0, columns = 0;  // columns: a multiple of 16
+  T* to = nullptr;
+  ptrdiff_t to_step = 0;
 };
 
 /// out[row] = a[row] . b[row]: 16 partial sums from 0 by column mod 16, then a tree +8 +4 +2 +1.
@@ -91,6 +103,7 @@ struct BackwardFunctions {
   void (*apply_slopes)(const ApplySlopesArgs<T>&) noexcept;
   void (*add_to_keys)(const AddToKeysArgs<T>&) noexcept;
   void (*add_to_queries)(const AddToQueriesArgs<T>&) noexcept;
+  void (*add_rows)(const AddRowsArgs<T>&) noexcept;
   void (*row_dots)(const RowDotsArgs<T>&) noexcept;
   /// Whether a row of `columns` (a multiple of 16) numbers is finite throughout.
   bool (*is_finite)(const T* row, int columns) noexcept;

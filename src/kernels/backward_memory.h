@@ -31,6 +31,7 @@ struct BackwardMemory {
   uint32_t* key_pairs = nullptr;     // [chunk][pairs]
   T *d_keys, *d_values;              // [chunk]
   bool* spoiled_keys;                // [chunk]: key or value is not finite
+  T* d_queries;                      // [64] rows
   T *queries, *d_outs;               // [64] rows
   T *query_columns, *d_out_columns;  // [dims][64]; pairs: 32-bit elements, half as many
   T *weights, *gradients;            // [4][kScorePanelStep]
@@ -53,6 +54,7 @@ struct BackwardMemory {
     d_keys = layout.take<T>(chunk * rows);
     d_values = layout.take<T>(chunk * value_rows);
     spoiled_keys = layout.take<bool>(chunk);
+    d_queries = layout.take<T>(kQueryTile * rows);
     queries = layout.take<T>(kQueryTile * rows);
     d_outs = layout.take<T>(kQueryTile * value_rows);
     query_columns = layout.take<T>(kQueryTile * static_cast<size_t>(f.dims));

@@ -1,6 +1,7 @@
-// The three sums of the backward pass: dK and dV (rows are keys) and dQ (rows are queries), added
-// to what is there. Weights are broadcast from [panel][key][16 queries], rows of Q, dO and K are
-// vectors; one chain per element whatever the lane count and the register block. Kernels layer.
+// The three sums of the backward pass: dK and dV (rows are keys; the chain of a query tile is added
+// to what is there) and dQ (rows are queries; the chain of a chunk goes on). Weights are broadcast
+// from [panel][key][16 queries], rows of Q, dO and K are vectors; one chain per element whatever
+// the lane count and the register block. Kernels layer.
 #pragma once
 #include "kernels/accumulate-inl.h"
 #include "kernels/backward_functions.h"
@@ -14,6 +15,20 @@ HWY_INLINE void load_block(const T* from, ptrdiff_t step, VecOf<T> (&acc)[R][C])
   QUIRE_UNROLL for (size_t r = 0; r < R; ++r) QUIRE_UNROLL for (size_t c = 0; c < C; ++c)
       acc[r][c] = hn::LoadU(d, from + static_cast<ptrdiff_t>(r) * step + c * kLanesOf<T>);
 }
+
+// Added to what is there.
+template <class T>
+struct AddOutputs {
+  T* out;
+  ptrdiff_t step;
+  template <size_t C>
+  HWY_INLINE void row(size_t r, const VecOf<T> (&vectors)[C]) const {
+    constexpr hn::ScalableTag<T> d;
+    T* to = out + static_cast<ptrdiff_t>(r) * step;
+    QUIRE_UNROLL for (size_t c = 0; c < C; ++c) hn::StoreU(
+        hn::Add(hn::LoadU(d, to + c * kLanesOf<T>), vectors[c]), d, to + c * kLanesOf<T>);
+  }
+};
 
 // The work of product_blocks (product-inl.h): rows are keys, steps are queries.
 template <class Element>
@@ -39,8 +54,10 @@ struct AddToKeys {
 
   template <size_t R, size_t C>
   static HWY_NOINLINE void block(const Args& args, size_t vector, const Place at) {
+    constexpr hn::ScalableTag<T> d;
     VecOf<T> acc[R][C];
-    load_block(at.out, args.out_step, acc);
+    QUIRE_UNROLL for (size_t r = 0; r < R; ++r) QUIRE_UNROLL for (size_t c = 0; c < C; ++c)
+        acc[r][c] = hn::Zero(d);
     const T* rows = args.rows + vector * kLanesOf<T>;
     const T* panel = at.weights;
     for (int left = args.panels; left > 1; --left, panel += kScorePanelStep) {
@@ -49,7 +66,7 @@ struct AddToKeys {
     }
     product_chain<Product>(acc, panel, kPanel, 1, rows, args.row_step, kPanel - 2);
     last_two_steps<Product>(acc, panel, kPanel, 1, rows, args.row_step,
-                            StoreOutputs<T>{at.out, args.out_step});
+                            AddOutputs<T>{at.out, args.out_step});
   }
 };
 

@@ -1,10 +1,13 @@
 // Plain loops; std::fma is exact on all ISAs. Kernels layer.
 #include "kernels/backward_spoiled.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace quire::kernels {
 namespace {
+
+constexpr int kMostColumns = 1024;  // attention::kMostDims, a multiple of 16
 
 template <class T>
 void add_row(T weight, const T* row, int columns, T* out) {
@@ -16,13 +19,15 @@ void add_row(T weight, const T* row, int columns, T* out) {
 
 template <class T>
 void add_to_keys_weighted(const AddToKeysArgs<T>& args) noexcept {
+  T chain[kMostColumns];
   for (int key = 0; key < args.keys; ++key) {
+    std::fill_n(chain, args.columns, T(0));
     for (int lane = 0; lane < args.panels * kPanel; ++lane) {
       const T weight =
           args.weights[lane / kPanel * kScorePanelStep + ptrdiff_t{key} * kPanel + lane % kPanel];
-      add_row(weight, args.rows + lane * args.row_step, args.columns,
-              args.out + key * args.out_step);
+      add_row(weight, args.rows + lane * args.row_step, args.columns, chain);
     }
+    for (int c = 0; c < args.columns; ++c) args.out[key * args.out_step + c] += chain[c];
   }
 }
 

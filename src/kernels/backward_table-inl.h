@@ -13,6 +13,7 @@ constexpr BackwardFunctions<T> kBackward{.weights = &weights<T>,
                                          .apply_slopes = &apply_slopes<T>,
                                          .add_to_keys = &add_to_keys<T>,
                                          .add_to_queries = &add_to_queries<T>,
+                                         .add_rows = &add_rows<T>,
                                          .row_dots = &row_dots<T>,
                                          .is_finite = &is_finite<T>};
 

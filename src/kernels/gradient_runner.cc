@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/gradient_merge.h"
 #include "kernels/gradient_products.h"
 #include "kernels/gradient_sums.h"
 #include "kernels/typed_functions.h"
@@ -25,93 +26,6 @@ const TileFunctions& tile_functions(const KernelTable& table, bool f64) {
 
 bool is_direct(GradientPattern pattern) {
   return pattern == GradientPattern::kOwned || pattern == GradientPattern::kShared;
-}
-
-// A sum in a fixed tree; n is a power of two. Destroys the numbers.
-template <class T>
-T tree_sum(T* numbers, int n) {
-  for (int half = n / 2; half > 0; half /= 2)
-    for (int j = 0; j < half; ++j) numbers[j] += numbers[j + half];
-  return numbers[0];
-}
-
-// The numbers behind one index get `value`, a dot's times the elements of the other side. A 0 adds
-// nothing: the other side may hold a NaN that nobody saw.
-template <class T>
-struct Adder {
-  const GradientSite& site;
-  const SiteSums& sums;
-  const TileBuffer* other;
-  T* gradient;
-
-  void add(int64_t entry, T value) const {
-    const int64_t index = sums.index[entry];
-    if (index < 0 || value == 0) return;
-    T* const to = gradient + index * site.width;
-    for (int64_t t = 0; t < site.width; ++t)
-      to[t] += other == nullptr
-                   ? value
-                   : value * buffer_element<T>(*other,
-                                               sums.other[entry] + trailing_offset_of(*other, t));
-  }
-  void add_row(int64_t entry) const {
-    const int64_t index = sums.index[entry];
-    if (index < 0) return;
-    const T* const from = static_cast<const T*>(sums.sums) + entry * sums.columns;
-    for (int64_t t = 0; t < site.width; ++t) gradient[index * site.width + t] += from[t];
-  }
-};
-
-// All sums of one site.
-template <class T>
-void add_site_sums(const Adder<T>& adder) {
-  const SiteSums& sums = adder.sums;
-  T* const numbers = static_cast<T*>(sums.sums);
-  switch (adder.site.pattern) {
-    case GradientPattern::kUniform:
-      return adder.add(0, tree_sum(numbers, kQueryTile));
-    case GradientPattern::kLane:
-      for (int64_t i = 0; i < sums.entries; ++i) adder.add(i, numbers[i]);
-      return;
-    case GradientPattern::kRow:
-      for (int64_t i = 0; i < sums.entries; ++i)
-        if (sums.index[i] >= 0) adder.add(i, tree_sum(numbers + i * kPanel, kPanel));
-      return;
-    case GradientPattern::kDiagonal:
-      for (int64_t i = 0; i < sums.entries; ++i) {
-        T parts[kPanel];
-        for (int s = 0; s < kPanel; ++s) parts[s] = numbers[s * sums.pitch + i + s];
-        adder.add(i, tree_sum(parts, kPanel));
-      }
-      return;
-    case GradientPattern::kDotLane:
-    case GradientPattern::kDotRow:
-      for (int64_t i = 0; i < sums.entries; ++i) adder.add_row(i);
-      return;
-    case GradientPattern::kOwned:
-    case GradientPattern::kShared:
-    case GradientPattern::kGather:
-      return;
-  }
-}
-
-// Adds a private copy and leaves it 0.
-template <class T>
-void add_copy(const TargetCopy& copy, int64_t elements, T* gradient) {
-  if (copy.copies == 0) return;
-  T* const from = static_cast<T*>(copy.copy);
-  for (int64_t line = 0; line < copy.lines; ++line) {
-    if (copy.copies == 1 && copy.touched[line] == 0) continue;
-    copy.touched[line] = 0;
-    const int64_t begin = line * kTouchedLine, end = std::min(begin + kTouchedLine, elements);
-    for (int64_t i = begin; i < end; ++i) {
-      T sum = from[i];
-      for (int c = 1; c < copy.copies; ++c) sum += from[c * copy.step + i];
-      gradient[i] += sum;
-    }
-    for (int c = 0; c < copy.copies; ++c)
-      std::fill_n(from + c * copy.step + begin, kTouchedLine, T{0});
-  }
 }
 
 }  // namespace
@@ -144,10 +58,7 @@ void GradientRunner::begin_head(const GradientHead& head) noexcept {
   if (shares_) std::fill_n(memory_.passed, targets_.query_turn_count, false);
   const size_t bytes = program_.tile.f64 ? 8 : 4;
   for (size_t i = 0; i < program_.sites.size(); ++i) {
-    const SiteSums& sums = memory_.sites[i];
-    std::memset(sums.sums, 0, static_cast<size_t>(sums.count) * bytes);
-    std::fill_n(sums.index, sums.entries, int64_t{-1});
-    std::fill_n(sums.other_rows, sums.other_count, OtherRow::kMissing);
+    clear_sums(program_.sites[i], memory_.sites[i], head, bytes);
   }
 }
 
@@ -322,12 +233,12 @@ void GradientRunner::add_heads_sums() noexcept {
     const TileBuffer* const other =
         site.other_buffer < 0 ? nullptr
                               : &program_.tile.buffers[static_cast<size_t>(site.other_buffer)];
-    add_site_sums<T>(
-        {site, memory_.sites[i], other, static_cast<T*>(targets_.gradients[site.target])});
+    merge_sums<T>({site, memory_.sites[i], other, static_cast<T*>(targets_.gradients[site.target])},
+                  head_);
   }
   for (size_t target = 0; target < program_.target_sizes.size(); ++target)
-    add_copy(memory_.targets[target], program_.target_sizes[target],
-             static_cast<T*>(targets_.gradients[target]));
+    merge_copy(memory_.targets[target], program_.target_sizes[target],
+               static_cast<T*>(targets_.gradients[target]));
 }
 
 void GradientRunner::end_head() noexcept {

@@ -18,18 +18,12 @@
 #include <cstdint>
 
 #include "kernels/gradient_memory.h"
+#include "kernels/gradient_merge.h"
 #include "kernels/gradient_program.h"
 #include "kernels/kernel_table.h"
 #include "kernels/tile_runner.h"
 
 namespace quire::kernels {
-
-/// What one head of an item covers: which numbers its private sums are for.
-struct GradientHead {
-  int ordinal = 0;
-  int64_t q_begin = 0, q_len = 0;    // q_idx of the tiles to come; they begin at q_begin + 64 i
-  int64_t kv_begin = 0, kv_len = 0;  // kv_idx likewise, at any place
-};
 
 /// Scratch a thread needs, aligned to 64 bytes.
 std::size_t gradient_scratch_bytes(const GradientProgram& program, const GradientSizes& sizes);

@@ -18,31 +18,46 @@ const T* block_row(const GradientBlock& block, int panel, int row) {
                                     row * block.d_modified.row_step);
 }
 
+// An output of the tile program by rows: kept values lie at equal steps.
+struct Rows {
+  const char* first;
+  ptrdiff_t step;
+  Rows(const TileRunner& runner, const TileOperand& output)
+      : first(runner.row_of(output, 0)), step(output.row_step) {}
+  const char* operator[](int row) const { return first + row * step; }
+};
+
 // d_modified * factor of 16 lanes. An element with d_modified = 0 gives 0: its factor may be NaN.
 template <class T>
 struct Products {
-  const GradientTile& tile;
   const GradientBlock& block;
-  const TileOperand& factor = tile.site.factor;
+  const bool has_factor, broadcast;
+  const Rows factors;
+
+  Products(const GradientTile& tile, const GradientBlock& of)
+      : block(of),
+        has_factor(tile.site.has_factor),
+        broadcast(tile.site.factor.broadcast),
+        factors(tile.runner, tile.site.factor) {}
 
   void load(int row, int panel, T (&to)[kPanel]) const {
-    const T* from = block_row<T>(block, panel, row);
-    if (!tile.site.has_factor) {
+    const T* const from = block_row<T>(block, panel, row);
+    if (!has_factor) {
       for (int j = 0; j < kPanel; ++j) to[j] = from[j];
       return;
     }
-    const T* factors = reinterpret_cast<const T*>(tile.runner.row_of(factor, row));
-    if (factor.broadcast) {
-      const T f = *factors;
+    const T* factor = reinterpret_cast<const T*>(factors[row]);
+    if (broadcast) {
+      const T f = *factor;
       for (int j = 0; j < kPanel; ++j) {
         const T product = from[j] * f;
         to[j] = from[j] == 0 ? T{0} : product;
       }
       return;
     }
-    factors += panel * kPanel;
+    factor += panel * kPanel;
     for (int j = 0; j < kPanel; ++j) {
-      const T product = from[j] * factors[j];
+      const T product = from[j] * factor[j];
       to[j] = from[j] == 0 ? T{0} : product;
     }
   }
@@ -91,7 +106,7 @@ void gather_wide(const GradientTile& tile, const TargetCopy& to, const TileBuffe
 
 template <class T>
 void add_lanes(const GradientTile& tile, const GradientBlock& block, T* sums) noexcept {
-  const Products<T> products{tile, block};
+  const Products<T> products(tile, block);
   for (int panel = block.panel_begin; panel < block.panel_end; ++panel) {
     T sum[kPanel], part[kPanel];
     std::copy_n(sums + panel * kPanel, kPanel, sum);
@@ -105,7 +120,7 @@ void add_lanes(const GradientTile& tile, const GradientBlock& block, T* sums) no
 
 template <class T>
 void add_rows(const GradientTile& tile, const GradientBlock& block, T* sums) noexcept {
-  const Products<T> products{tile, block};
+  const Products<T> products(tile, block);
   for (int row = block.row_begin; row < block.row_end; ++row) {
     T* const to = sums + (tile.key + row) * kPanel;
     T sum[kPanel], part[kPanel];
@@ -121,7 +136,7 @@ void add_rows(const GradientTile& tile, const GradientBlock& block, T* sums) noe
 template <class T>
 void add_diagonals(const GradientTile& tile, const GradientBlock& block,
                    const SiteSums& sums) noexcept {
-  const Products<T> products{tile, block};
+  const Products<T> products(tile, block);
   for (int row = block.row_begin; row < block.row_end; ++row) {
     const int64_t key = tile.key + row, part_of = key % kPanel;
     T* const to = static_cast<T*>(sums.sums) + part_of * sums.pitch + tile.query +
@@ -137,7 +152,7 @@ void add_diagonals(const GradientTile& tile, const GradientBlock& block,
 // In blocks of 16 rows, so that whichever axis lies together in memory is walked innermost.
 template <class T>
 void add_direct(const GradientTile& tile, const GradientBlock& block, T* gradient) noexcept {
-  const Products<T> products{tile, block};
+  const Products<T> products(tile, block);
   const GradientSite& site = tile.site;
   T* const origin = gradient + integer_at(site.index, tile.runner.row_of(site.index, 0), 0);
   for (int panel = block.panel_begin; panel < block.panel_end; ++panel) {
@@ -161,10 +176,11 @@ void add_direct(const GradientTile& tile, const GradientBlock& block, T* gradien
 template <class T>
 void add_gathered(const GradientTile& tile, const GradientBlock& block, const TargetCopy& to,
                   const TileBuffer* other) noexcept {
-  const Products<T> products{tile, block};
+  const Products<T> products(tile, block);
   const GradientSite& site = tile.site;
+  const Rows rows(tile.runner, site.index);
   for (int row = block.row_begin; row < block.row_end; ++row) {
-    const char* const indices = tile.runner.row_of(site.index, row);
+    const char* const indices = rows[row];
     for (int panel = block.panel_begin; panel < block.panel_end; ++panel) {
       T part[kPanel];
       products.load(row, panel, part);
@@ -183,7 +199,7 @@ void add_gathered(const GradientTile& tile, const GradientBlock& block, const Ta
 template <class T>
 void store_weights(const GradientTile& tile, const GradientBlock& block, T* weights,
                    int64_t panel_step) noexcept {
-  const Products<T> products{tile, block};
+  const Products<T> products(tile, block);
   for (int panel = 0; panel < kQueryPanels; ++panel) {
     const bool inside = panel >= block.panel_begin && panel < block.panel_end;
     for (int row = block.row_begin; row < block.row_end; ++row) {

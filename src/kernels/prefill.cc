@@ -14,7 +14,6 @@
 #include "kernels/scratch_layout.h"
 #include "kernels/tile_activity.h"
 #include "kernels/typed_functions.h"
-#include "kernels/visible_words.h"
 
 namespace quire::kernels {
 
@@ -30,7 +29,7 @@ template <class T>
 void Prefill<T>::run_tile(int64_t key, int rows) noexcept {
   bool any = false;
   for (int i = 0; i < item_.tile_count; ++i) {
-    find_visible(i, key, rows);
+    memory_.activity[i] = memory_.visibility.look(item_.tiles[i], key, rows, words(i));
     any |= memory_.activity[i].any;
   }
   if (!any) return;
@@ -42,40 +41,6 @@ void Prefill<T>::run_tile(int64_t key, int rows) noexcept {
     compute_scores(i, key, rows, keys);
     soften(i, key, rows, keys);
   }
-}
-
-template <class T>
-void Prefill<T>::find_visible(int i, int64_t key, int rows) noexcept {
-  const QueryTile& tile = item_.tiles[i];
-  uint64_t* const certain = words(i);
-  VisibleWords found{certain, memory_.more_words};
-  switch (find_visible_words(tile, key, rows, found)) {
-    case Visibility::kNone:
-      memory_.activity[i] = TileActivity();
-      return;
-    case Visibility::kAll:
-      memory_.activity[i] = full_activity(rows, tile.queries);
-      return;
-    case Visibility::kSome:
-      break;
-  }
-  const int begin = found.asked_begin, end = found.asked_end;
-  if (begin < end && mask_runner_.has_value()) {
-    uint64_t* const answers = memory_.more_words + kTileKeys;
-    TileCoords at;
-    at.start[0] = tile.b;
-    at.start[1] = tile.h;
-    at.start[2] = tile.q_idx;
-    at.start[3] = key + begin;
-    at.rows = end - begin;
-    at.lanes = tile.queries;
-    mask_runner_->begin(at);
-    mask_runner_->mask(answers);
-    for (int row = begin; row < end; ++row) certain[row] |= found.asked[row] & answers[row - begin];
-  } else {  // without a mask program, partial means visible
-    for (int row = begin; row < end; ++row) certain[row] |= found.asked[row];
-  }
-  memory_.activity[i] = find_activity(certain, rows, tile.queries);
 }
 
 // Null if keys can be read where they lie: nothing inside of what is computed

@@ -31,8 +31,6 @@ class Prefill {
     if (drops_) dropout_ = dropout_rule(call.dropout);
     if (call.prefill.score != nullptr)
       score_runner_.emplace(*call.prefill.score, functions, memory.score_scratch);
-    if (call.prefill.mask != nullptr)
-      mask_runner_.emplace(*call.prefill.mask, functions, memory.mask_scratch);
   }
 
   void run(TileFault& fault) noexcept {
@@ -45,8 +43,9 @@ class Prefill {
       for (int i = 0; i < item_.tile_count; ++i) end_split(i);
     }
     for (int i = 0; i < item_.tile_count; ++i) finish(i, fault);
-    for (const std::optional<TileRunner>* runner : {&score_runner_, &mask_runner_})
-      if (runner->has_value() && (*runner)->fault().before(fault)) fault = (*runner)->fault();
+    for (const TileFault* found :
+         {score_runner_ ? &score_runner_->fault() : nullptr, memory_.visibility.fault()})
+      if (found != nullptr && found->before(fault)) fault = *found;
   }
 
  private:
@@ -56,7 +55,6 @@ class Prefill {
 
   void reset(PrefillState<T>& state, int i) noexcept;
   void run_tile(int64_t key, int rows) noexcept;
-  void find_visible(int i, int64_t key, int rows) noexcept;
   const bool* wanted_rows(int64_t key, int rows) noexcept;
   void load_queries(int i) noexcept;
   void compute_scores(int i, int64_t key, int rows, const KeyTile& keys) noexcept;
@@ -75,7 +73,7 @@ class Prefill {
   const PrefillItem& item_;
   PrefillMemory<T>& memory_;
   const ForwardFunctions<T>& functions_;
-  std::optional<TileRunner> score_runner_, mask_runner_;
+  std::optional<TileRunner> score_runner_;
   T scale_;
   bool drops_;
   DropoutRule dropout_;  // if drops_

@@ -5,11 +5,13 @@
 #include <cstdint>
 
 #include "kernels/forward_functions.h"
+#include "kernels/kernel_table.h"
 #include "kernels/key_tile.h"
 #include "kernels/prefill.h"
 #include "kernels/row_kernel.h"
 #include "kernels/scratch_layout.h"
 #include "kernels/tile_activity.h"
+#include "kernels/tile_visibility.h"
 
 namespace quire::kernels {
 
@@ -22,6 +24,7 @@ struct PrefillState {
 template <class T>
 struct PrefillMemory {
   KeyTileLoader<T> loader;
+  TileVisibility visibility;
   T* scores;          // [4][kScorePanelStep]
   T* queries;         // [tiles][dims][64]; pairs: 32-bit elements, half as many
   size_t query_size;  // of one tile
@@ -29,13 +32,14 @@ struct PrefillMemory {
   T* raw_max[kMaxQueryTiles];  // [64]
   T *max, *factor;             // [64]
   uint64_t* words;             // [tiles][256]
-  uint64_t* more_words;        // [2][256]
   TileActivity* activity;      // [tiles]
   bool* wanted;                // [256]
-  void *score_scratch, *mask_scratch, *row_scratch;
+  void *score_scratch, *row_scratch;
 
   PrefillMemory(const ForwardCall& call, const KeySequence& keys, int tiles, ScratchLayout& layout)
-      : loader(call, keys, layout) {
+      : loader(call, keys, layout),
+        visibility(call.prefill.mask, call.f64 ? *call.table->tile_f64 : *call.table->tile_f32,
+                   layout) {
     const auto columns = static_cast<size_t>(whole_panels(call.value_dims));
     const int elements = call.pairs ? (call.dims + 1) / 2 : call.dims;
     query_size = static_cast<size_t>(elements) * kQueryTile;
@@ -52,14 +56,10 @@ struct PrefillMemory {
     max = layout.take<T>(kQueryTile);
     factor = layout.take<T>(kQueryTile);
     words = layout.take<uint64_t>(static_cast<size_t>(tiles) * kTileKeys);
-    more_words = layout.take<uint64_t>(2 * kTileKeys);
     activity = layout.take<TileActivity>(static_cast<size_t>(tiles));
     wanted = layout.take<bool>(kTileKeys);
-    const auto program_bytes = [](const TileProgram* program) {
-      return program == nullptr ? 0 : program->scratch_bytes;
-    };
-    score_scratch = layout.take<char>(program_bytes(call.prefill.score));
-    mask_scratch = layout.take<char>(program_bytes(call.prefill.mask));
+    const TileProgram* const score = call.prefill.score;
+    score_scratch = layout.take<char>(score == nullptr ? 0 : score->scratch_bytes);
     // The last piece: its size only counts when scratch is sized.
     row_scratch = layout.take<char>(layout.counts_only() ? row_scratch_bytes(call) : 0);
   }

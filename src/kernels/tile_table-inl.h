@@ -1,5 +1,6 @@
 // Which function stands behind which opcode, for one ISA and both precisions. Kernels layer.
 #pragma once
+#include "kernels/tile_dot-inl.h"
 #include "kernels/tile_float-inl.h"
 #include "kernels/tile_int-inl.h"
 #include "kernels/tile_load-inl.h"
@@ -237,10 +238,17 @@ constexpr void TableBuilder::buffers() {
   set_all(TileOp::kSumL, &trailing_chain<int64_t, PerLane, PerLane, false>);
   set(TileOp::kDotF, TileAccess::kVectorVector, TileFinish::kStore,
       &trailing_chain<T, PerLane, PerLane, true>);
-  set(TileOp::kDotF, TileAccess::kVectorBroadcast, TileFinish::kStore,
-      &trailing_chain<T, PerLane, PerRow, true>);
-  set(TileOp::kDotF, TileAccess::kBroadcastVector, TileFinish::kStore,
-      &trailing_chain<T, PerRow, PerLane, true>);
+  if constexpr (std::is_same_v<T, float>) {
+    set(TileOp::kDotF, TileAccess::kVectorBroadcast, TileFinish::kStore,
+        &float_dot<PerLane, PerRow>);
+    set(TileOp::kDotF, TileAccess::kBroadcastVector, TileFinish::kStore,
+        &float_dot<PerRow, PerLane>);
+  } else {
+    set(TileOp::kDotF, TileAccess::kVectorBroadcast, TileFinish::kStore,
+        &trailing_chain<T, PerLane, PerRow, true>);
+    set(TileOp::kDotF, TileAccess::kBroadcastVector, TileFinish::kStore,
+        &trailing_chain<T, PerRow, PerLane, true>);
+  }
   set(TileOp::kDotL, TileAccess::kVectorVector, TileFinish::kStore,
       &trailing_chain<int64_t, PerLane, PerLane, true>);
   set(TileOp::kDotL, TileAccess::kVectorBroadcast, TileFinish::kStore,

@@ -1,0 +1,126 @@
+// Random backward calls with score mods that read trainable buffers, in f64: gradients of q, k, v
+// and of every buffer are the reference's; f32 has the same bits on one thread and on many.
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "quire/flex_attention_backward.h"
+#include "quire/isa.h"
+#include "tests/mask/expect_blocks.h"
+#include "tests/support/backward_case.h"
+#include "tests/support/jagged_case.h"
+#include "tests/support/random_formula.h"
+
+namespace quire::testing {
+namespace {
+
+struct Case {
+  AttentionCase call;
+  RandomFormula mod;
+};
+
+// `smooth`: without floats that decide, where a rounding takes another branch than the reference.
+Case random_case(std::mt19937_64& random, DType dtype, bool smooth) {
+  AttentionCase c;
+  c.batch = 1 + below(random, 2);
+  c.kv_heads = 1 + below(random, 2);
+  c.q_heads = c.kv_heads * (chance(random, 10) ? 7 : 1 + below(random, 2));
+  c.q_len = 1 + below(random, chance(random, 85) ? 8 : 70);
+  c.kv_len = 1 + below(random, chance(random, 85) ? 20 : 110);
+  c.head_dim = 1 + below(random, 9);
+  c.v_head_dim = 1 + below(random, 9);
+  c.q_dtype = c.k_dtype = c.v_dtype = dtype;
+  c.q_begin = chance(random, 50) ? 0 : below(random, 60);
+  const Extents extents{c.batch, c.q_heads, c.q_begin + c.q_len, c.kv_len};
+  if (chance(random, 60)) c.mask_mod = random_mask_mod(random, extents);
+  c.block_size = 16;
+  const RandomFormula mod =
+      random_formula(random, ValueType::kFloat,
+                     {.nodes = 1 + static_cast<int>(below(random, 15)),
+                      .extents = extents,
+                      .discontinuous = !smooth,
+                      .kinks = !smooth,
+                      .reductions = !smooth,  // the reference would add up whole tables per element
+                      .wants_gradient = true,
+                      .strided = chance(random, 30)});
+  c.score_mod = ScoreMod(mod.formula);
+  return {c, mod};
+}
+
+bool is_finite(const Tensor& values) {
+  for (std::int64_t i = 0; i < values.numel(); ++i)
+    if (!std::isfinite(values.data_as<double>()[i])) return false;
+  return true;
+}
+
+// Weights are recomputed from lse, which is rounded: at 1e6 to 1e-10 in f64, and that is their
+// relative error.
+bool is_coarse(const Tensor& lse) {
+  for (std::int64_t i = 0; i < lse.numel(); ++i) {
+    const double x = lse.data_as<double>()[i];
+    if (std::isfinite(x) && std::fabs(x) > 1e6) return true;
+  }
+  return false;
+}
+
+TEST(GradientProperty, OfBuffersAndTensorsInF64) {
+  int cases = 0, compared = 0;
+  EXPECT_TRUE(rc::check("gradients in f64", [&] {
+    const auto seed = *rc::gen::noShrink(rc::gen::arbitrary<std::uint64_t>());
+    std::mt19937_64 random(seed);
+    const Case c = random_case(random, DType::f64, true);
+    RC_LOG() << c.call.to_string() << "\n" << c.mod.formula.to_string() << std::endl;
+    const BackwardTensors t(c.call, seed);
+    const AttentionGradients got =
+        flex_attention_backward(t.inputs(), {.forward = c.call.options()});
+    const GradientValues want = exact(c.call, t);
+    ++cases;
+    if (!is_finite(want.q) || !is_finite(want.k) || !is_finite(want.v) || is_coarse(t.lse)) return;
+    ++compared;
+    const auto is_near = [](const Tensor& x, const Tensor& y) {
+      return largest_error(x, y) <= 1e-7 * (1 + largest(y));
+    };
+    RC_ASSERT(is_near(*got.q, want.q));
+    RC_ASSERT(is_near(*got.k, want.k));
+    RC_ASSERT(is_near(*got.v, want.v));
+    for (const BufferGradient& buffer : got.buffers) {
+      RC_ASSERT(buffer.gradient.shape() == buffer.buffer.shape());
+      RC_ASSERT(buffer.gradient.dtype() == buffer.buffer.dtype());
+      const Tensor exact_gradient = exact_buffer(c.call, t, buffer.buffer.name());
+      if (!is_finite(exact_gradient)) continue;
+      const double rounding = buffer.buffer.dtype() == DType::f64   ? 1e-7
+                              : buffer.buffer.dtype() == DType::f32 ? 1e-6
+                              : buffer.buffer.dtype() == DType::f16 ? 0x1p-10
+                                                                    : 0x1p-7;
+      if (buffer.buffer.dtype() == DType::f16 && largest(exact_gradient) > 6e4) continue;
+      RC_ASSERT(largest_error(buffer.gradient.to(DType::f64), exact_gradient) <=
+                rounding * (1 + largest(exact_gradient)));
+    }
+  }));
+  EXPECT_GT(compared, cases / 2);
+}
+
+TEST(GradientProperty, ThreadsDoNotMatter) {
+  static const auto many = make_tbb_executor(7);
+  EXPECT_TRUE(rc::check("threads", [&] {
+    const auto seed = *rc::gen::noShrink(rc::gen::arbitrary<std::uint64_t>());
+    std::mt19937_64 random(seed);
+    const Case c = random_case(random, DType::f32, false);
+    RC_LOG() << c.call.to_string() << "\n" << c.mod.formula.to_string() << std::endl;
+    const BackwardTensors t(c.call, seed);
+    SerialExecutor serial;
+    FlexAttentionBackwardOptions options{.forward = c.call.options()};
+    options.forward.executor = &serial;
+    const AttentionGradients one = flex_attention_backward(t.inputs(), options);
+    options.forward.executor = many.get();
+    const AttentionGradients other = flex_attention_backward(t.inputs(), options);
+    RC_ASSERT(same_bits(*one.q, *other.q));
+    for (std::size_t i = 0; i < one.buffers.size(); ++i)
+      RC_ASSERT(same_bits(one.buffers[i].gradient, other.buffers[i].gradient));
+  }));
+}
+
+}  // namespace
+}  // namespace quire::testing
