@@ -1,7 +1,9 @@
 # Which ISAs this architecture can have, slow to fast, and how src/kernels/isa/<isa>.cc is compiled.
 # All objects share the baseline flags: the instructions come from Highway's target pragmas around our namespaces, so
 # inline std:: code in these objects stays baseline (the test `symbols` checks it). Hence no -m flag anywhere.
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+if(QUIRE_FUZZ)
+  set(QUIRE_ISAS scalar)  # what is fuzzed is what comes before the kernels
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(QUIRE_ISAS scalar avx2 avx512 avx512_bf16)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   set(QUIRE_ISAS scalar neon)

@@ -78,7 +78,7 @@ BUILTIN_EXCEPTIONS = {
     "src/runtime/float_env.h": "reads and writes MXCSR, which is no SIMD and must surround every task",
 }
 
-CPP_FOLDERS = ("include", "src", "tests", "cli", "bench", "examples", "python")
+CPP_FOLDERS = ("include", "src", "tests", "cli", "bench", "examples", "fuzz", "python")
 
 _TOKEN = re.compile(
     r"""(?P<comment>//[^\n]*|/\*.*?\*/)

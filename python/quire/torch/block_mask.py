@@ -58,6 +58,11 @@ class BlockMask(TorchBlockMask):
 
     Index tensors are int32 on the CPU, entry for entry those of torch: kv_num_blocks [B, H, rows], kv_indices
     [B, H, rows, columns], the same for full blocks, and seen from the keys q_num_blocks, q_indices.
+
+    >>> from quire.torch import create_block_mask
+    >>> mask = create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 512, 512)
+    >>> mask.kv_num_blocks.tolist(), mask.full_kv_num_blocks.tolist()
+    ([[[1, 1, 1, 1]]], [[[0, 1, 2, 3]]])
     """
 
     kv_num_blocks = _index_tensor("kv_num_blocks")

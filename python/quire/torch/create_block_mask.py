@@ -40,6 +40,11 @@ def create_mask(
     """The mask as bools [B, H, Q_LEN, KV_LEN]; of a score mod, where it does not turn a score of 0 into -inf.
 
     B or H of None counts as 1. Computed on the CPU, then brought to `device`, the CPU if not given.
+
+    >>> from quire.torch import create_mask
+    >>> create_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 2, 3).int()
+    tensor([[[[1, 0, 0],
+              [1, 1, 0]]]], dtype=torch.int32)
     """
     if torch.compiler.is_dynamo_compiling():
         return originals.create_mask(mod_fn, B, H, Q_LEN, KV_LEN, "cpu" if device is None else device)
@@ -65,6 +70,11 @@ def create_block_mask(
 
     B or H of None counts as 1. `device` (the CPU if not given) is where index tensors live; only masks on the CPU can
     be used by quire.torch.flex_attention. Nothing is ever compiled: `_compile` is accepted.
+
+    >>> from quire.torch import create_block_mask
+    >>> mask = create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 512, 512)
+    >>> mask.shape, mask.sparsity()
+    ((1, 1, 512, 512), 37.5)
     """
     if torch.compiler.is_dynamo_compiling():
         return originals.create_block_mask(

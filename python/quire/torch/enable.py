@@ -163,6 +163,14 @@ def enable() -> Enabled:
     """Puts Quire behind torch's own flex_attention, create_block_mask and nested SDPA for the CPU, in all threads.
 
     Until disable(), or, as `with quire.torch.enable():`, until the end of the block. Blocks may nest and overlap.
+
+    >>> import torch, quire.torch
+    >>> from torch.nn.attention.flex_attention import flex_attention
+    >>> x = torch.randn(1, 2, 100, 64)
+    >>> with quire.torch.enable():
+    ...     ours = flex_attention(x, x, x)
+    >>> torch.equal(ours, quire.torch.flex_attention(x, x, x))
+    True
     """
     global _is_on
     with _lock:
@@ -173,7 +181,15 @@ def enable() -> Enabled:
 
 
 def disable() -> None:
-    """Takes Quire out again: torch's functions are exactly what they were. A running `with` block keeps it in."""
+    """Takes Quire out again: torch's functions are exactly what they were. A running `with` block keeps it in.
+
+    >>> import quire.torch, torch.nn.attention.flex_attention as of_torch
+    >>> before = of_torch.create_block_mask.__code__
+    >>> _ = quire.torch.enable()
+    >>> quire.torch.disable()
+    >>> of_torch.create_block_mask.__code__ is before
+    True
+    """
     global _is_on
     with _lock:
         _is_on = False

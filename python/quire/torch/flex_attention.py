@@ -66,6 +66,13 @@ def flex_attention(
 
     Nested tensors [B, H, j, D] of the layout torch.jagged give nested results; b is the sequence, q_idx and kv_idx count
     inside it, and the block mask is one of create_nested_block_mask.
+
+    >>> import torch
+    >>> from quire.torch import flex_attention
+    >>> query, key, value = torch.randn(1, 8, 100, 64), torch.randn(1, 2, 100, 64), torch.randn(1, 2, 100, 64)
+    >>> distance = lambda score, b, h, q_idx, kv_idx: score - 0.5 * abs(q_idx - kv_idx)
+    >>> flex_attention(query, key, value, distance, enable_gqa=True).shape
+    torch.Size([1, 8, 100, 64])
     """
     if _is_compiling():
         return flex_attention_in_graph(

@@ -23,6 +23,12 @@ class NestedBlockMask:
     """The block masks of the sequences of a nested tensor, made from one rule.
 
     They are proved again when a tensor that the rule reads has changed, or `mask_mod` was assigned.
+
+    >>> import torch
+    >>> from quire.torch import NestedBlockMask, create_nested_block_mask
+    >>> x = torch.nested.nested_tensor([torch.randn(n, 4, 64) for n in (30, 7)], layout=torch.jagged).transpose(1, 2)
+    >>> isinstance(create_nested_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, x), NestedBlockMask)
+    True
     """
 
     def __init__(self, mask_mod: Any, heads: int | None, q: NestedTensor, kv: NestedTensor, block_size: Any):
@@ -62,7 +68,15 @@ def create_nested_block_mask(
     _compile: bool = False,
 ) -> NestedBlockMask:
     """The block masks of a rule f(b, h, q_idx, kv_idx) for the sequences of nested tensors: b is the number of the
-    sequence, q_idx and kv_idx count inside it. H of None: the same for all heads. `kv_nt`: q_nt if not given."""
+    sequence, q_idx and kv_idx count inside it. H of None: the same for all heads. `kv_nt`: q_nt if not given.
+
+    >>> import torch
+    >>> from quire.torch import create_nested_block_mask, flex_attention
+    >>> x = torch.nested.nested_tensor([torch.randn(n, 4, 64) for n in (30, 7)], layout=torch.jagged).transpose(1, 2)
+    >>> mask = create_nested_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, x)
+    >>> [tuple(one.shape) for one in flex_attention(x, x, x, block_mask=mask).unbind()]
+    [(4, 30, 64), (4, 7, 64)]
+    """
     kv_nt = q_nt if kv_nt is None else kv_nt
     for name, tensor in (("q_nt", q_nt), ("kv_nt", kv_nt)):
         if not isinstance(tensor, NestedTensor):

@@ -47,6 +47,12 @@ def scaled_dot_product_attention(
     layout torch.jagged: [B, H, j, D], that is [B, j, H, D] transposed. `attn_mask`: a bool or float tensor that broadcasts
     to [..., Hq, L, S], torch's causal_upper_left and causal_lower_right, or a mask_mod f(b, h, q_idx, kv_idx), which nested
     tensors take too. Each call with dropout_p > 0 draws one number from torch's default generator.
+
+    >>> import torch
+    >>> from quire.torch import scaled_dot_product_attention
+    >>> x = torch.nested.nested_tensor([torch.randn(n, 4, 64) for n in (30, 7)], layout=torch.jagged).transpose(1, 2)
+    >>> [tuple(one.shape) for one in scaled_dot_product_attention(x, x, x, is_causal=True).unbind()]
+    [(4, 30, 64), (4, 7, 64)]
     """
     if _is_compiling():
         return _in_graph(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
@@ -70,7 +76,16 @@ def why_not(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> list[str]:
-    """Every reason why a backend (torch's SDPBackend or quire's) cannot compute such a call; none if it can."""
+    """Every reason why a backend (torch's SDPBackend or quire's) cannot compute such a call; none if it can.
+
+    >>> import torch
+    >>> from quire.torch import SDPBackend, why_not
+    >>> q = torch.randn(1, 2, 10, 64)
+    >>> why_not(SDPBackend.FLASH_ATTENTION, q, q, q, torch.ones(10, 10))
+    ['FLASH_ATTENTION takes no attn_mask; got one.']
+    >>> why_not(SDPBackend.FLASH_ATTENTION, q, q, q)
+    []
+    """
     number = number_of(backend)
     if number is None:
         return [f"{backend.name} is not a backend of a CPU."]

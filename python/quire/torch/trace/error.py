@@ -15,7 +15,16 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 
 class TraceError(RuntimeError):
-    """A mod does something that a formula cannot say. The text names the operation and the user's line."""
+    """A mod does something that a formula cannot say. The text names the operation and the user's line.
+
+    >>> import torch
+    >>> from quire.torch import TraceError, create_block_mask
+    >>> try:
+    ...     create_block_mask(lambda b, h, q_idx, kv_idx: torch.special.bessel_j0(q_idx) > 0, None, None, 8, 8)
+    ... except TraceError as error:
+    ...     print("bessel_j0" in str(error))
+    True
+    """
 
 
 def user_line() -> str:
