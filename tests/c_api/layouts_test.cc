@@ -75,9 +75,9 @@ TEST_F(CApiLayouts, DenseGradientsHaveTheBitsOfCpp) {
   AuxOutput aux;
   const Tensor out =
       flex_attention(q, k, v, {.score_mod = alibi, .return_aux = {.lse = true}, .aux = &aux});
-  const AttentionGradients wanted =
-      flex_attention_backward({.q = q, .k = k, .v = v, .out = out, .lse = *aux.lse, .d_out = d_out},
-                              {.forward = {.score_mod = alibi}});
+  const AttentionGradients wanted = flex_attention_backward(
+      BackwardInputs{.q = q, .k = k, .v = v, .out = out, .lse = *aux.lse, .d_out = d_out},
+      {.forward = {.score_mod = alibi}});
   // One of them into memory with other strides.
   Tensor d_q({1, 2, 21, 16}, DType::f32), d_k({1, 33, 2, 16}, DType::f32),
       d_slopes({2}, DType::f32);
