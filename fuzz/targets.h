@@ -14,6 +14,7 @@ void formula_parser(Bytes bytes);
 void kv_blocks(Bytes bytes);
 void jagged_offsets(Bytes bytes);
 void npy_reader(Bytes bytes);
+void kv_cache_state(Bytes bytes);
 
 struct Target {
   const char* name;  // of its function, and of its folder in fuzz/corpus/
@@ -22,7 +23,8 @@ struct Target {
 inline constexpr Target kTargets[] = {{"formula_parser", formula_parser},
                                       {"kv_blocks", kv_blocks},
                                       {"jagged_offsets", jagged_offsets},
-                                      {"npy_reader", npy_reader}};
+                                      {"npy_reader", npy_reader},
+                                      {"kv_cache_state", kv_cache_state}};
 
 inline void check(bool kept, const char* promise) {
   if (!kept) throw std::logic_error(promise);

@@ -202,6 +202,68 @@ QUIRE_C_API quire_status quire_flex_attention_jagged(const quire_jagged* q, cons
                                                      const quire_jagged_attention_options* options,
                                                      const quire_tensor* out);
 
+/* ---- attention over keys and values in pages ---- */
+
+/* Key j of sequence i is slot j % page_size of page page_table[i, j / page_size]. */
+typedef struct quire_paged_keys {
+  size_t size;                    /* sizeof(quire_paged_keys) */
+  const quire_tensor *k, *v;      /* [pages, kv_heads, page_size, dim], any strides */
+  const quire_tensor* page_table; /* i32 or i64 [n, most pages of a sequence] */
+  const quire_tensor* lengths;    /* i32 or i64 [n]: keys of each sequence */
+} quire_paged_keys;
+
+typedef struct quire_paged_attention_options {
+  size_t size; /* sizeof(quire_paged_attention_options); 0 in the rest: as above */
+  const quire_score_mod* score_mod;
+  const quire_mask_mod* mask_mod;     /* kv_idx counts inside the sequence; not with block_mask */
+  const quire_block_mask* block_mask; /* [n or 1, q_heads or 1, q_len, at least the longest] */
+  double scale;
+  int32_t has_scale;
+  int32_t enable_gqa;
+  const int64_t* q_begin; /* [1] or [n] */
+  size_t q_begin_count;
+  const quire_tensor *lse, *max_scores; /* row-major [n, q_heads, q_len] */
+} quire_paged_attention_options;
+
+/* q [n, q_heads, q_len, dim] into out [n, q_heads, q_len, v_dim] of q's dtype. Has the bits of the
+ * same keys in a dense tensor. */
+QUIRE_C_API quire_status quire_flex_attention_paged(const quire_tensor* q,
+                                                    const quire_paged_keys* keys,
+                                                    const quire_paged_attention_options* options,
+                                                    const quire_tensor* out);
+
+/* ---- gradients ---- */
+
+/* What the forward pass gave, and what is known of the loss. */
+typedef struct quire_loss {
+  size_t size;                       /* sizeof(quire_loss) */
+  const quire_tensor *out, *lse;     /* of the forward */
+  const quire_tensor *d_out, *d_lse; /* as out and as lse, of any float dtype; NULL is 0 */
+} quire_loss;
+
+/* Where gradients go, of the shapes and dtypes of what they are gradients of, any strides. NULL:
+ * not wanted. Buffers by name: those added with wants_gradient. */
+typedef struct quire_gradients {
+  size_t size; /* sizeof(quire_gradients) */
+  const quire_tensor *q, *k, *v;
+  const char* const* buffer_names;
+  const quire_tensor* const* buffers;
+  size_t buffer_count;
+} quire_gradients;
+
+/* Of quire_flex_attention with the same options, whose lse and max_scores are not used. */
+QUIRE_C_API quire_status quire_flex_attention_backward(const quire_tensor* q, const quire_tensor* k,
+                                                       const quire_tensor* v,
+                                                       const quire_flex_attention_options* options,
+                                                       const quire_loss* loss,
+                                                       const quire_gradients* gradients);
+
+/* Of quire_flex_attention_jagged. Gradients of the values, each in its own order; holes are 0. */
+QUIRE_C_API quire_status quire_flex_attention_jagged_backward(
+    const quire_jagged* q, const quire_jagged* k, const quire_jagged* v,
+    const quire_jagged_attention_options* options, const quire_loss* loss,
+    const quire_gradients* gradients);
+
 #ifdef __cplusplus
 }
 #endif
