@@ -30,7 +30,7 @@ void expect_covers(const MaskMod& rule, std::int64_t q_len, std::int64_t kv_len,
                    std::int64_t chunk) {
   const BlockMask mask = create_block_mask(rule, 1, 2, q_len, kv_len);
   const MaskSource source(mask);
-  const VisibleKeys visible(source, q_len, kv_len);
+  const BlockMaskKeys visible(source, q_len, kv_len);
   const ChunkTiles tiles(source, visible, kv_len, chunk);
   const Tensor bits = create_mask(rule, 1, 2, q_len, kv_len);
   const std::int64_t q_tiles = (q_len + 63) / 64;
@@ -62,7 +62,7 @@ TEST(ChunkTiles, CoverWhatIsVisible) {
 TEST(ChunkTiles, WhatIsHiddenIsNotListed) {
   const BlockMask mask = create_block_mask(mods::causal(), 1, 1, 1024, 1024);
   const MaskSource source(mask);
-  const VisibleKeys visible(source, 1024, 1024);
+  const BlockMaskKeys visible(source, 1024, 1024);
   const ChunkTiles tiles(source, visible, 1024, 384);
   EXPECT_EQ(tiles.of(0, 0, 0).size(), 16u);
   EXPECT_EQ(tiles.of(0, 0, 1).size(), 10u);  // queries from 384 on
