@@ -1,7 +1,7 @@
 # What people type. Every target is a few lines over scripts/, which can also be run by themselves.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test check-all bench format format-check clean
+.PHONY: help deps build demo docs test check-all bench format format-check clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,6 +15,9 @@ build: deps ## Build everything into build/release
 
 demo: build ## Build, then show what Quire does
 	@scripts/demo
+
+docs: deps ## Build the documentation as a site into build/site, every link checked
+	@.venv/bin/mkdocs build --quiet
 
 test: ## What CI runs: format check, -Werror, all C++ tests on each ISA, sanitizers, Python tests
 	@scripts/test
