@@ -18,7 +18,14 @@ _BACKENDS = typing.get_args(Backend)
 
 
 class AuxRequest(NamedTuple):
-    """What is wanted beside the output."""
+    """What is wanted beside the output.
+
+    >>> import numpy, quire
+    >>> x = numpy.ones((1, 2, 3, 8), numpy.float32)
+    >>> out, aux = quire.flex_attention(x, x, x, return_aux=quire.AuxRequest(lse=True))
+    >>> aux.lse.shape, aux.max_scores
+    ((1, 2, 3), None)
+    """
 
     lse: bool = False
     max_scores: bool = False
@@ -26,14 +33,27 @@ class AuxRequest(NamedTuple):
 
 class AuxOutput(NamedTuple):
     """[B, Hq, L] each, f32 (f64 if computed in f64); None where it was not asked for. Of a jagged query: Jagged, with values
-    [total, Hq], or [Hq, total], as the query's order."""
+    [total, Hq], or [Hq, total], as the query's order.
+
+    >>> import numpy, quire
+    >>> x = numpy.ones((1, 1, 2, 4), numpy.float32)
+    >>> quire.flex_attention(x, x, x, return_aux=quire.AuxRequest(max_scores=True))[1]
+    AuxOutput(lse=None, max_scores=array([[[2., 2.]]], dtype=float32))
+    """
 
     lse: Any = None
     max_scores: Any = None
 
 
 class FlexKernelOptions(TypedDict, total=False):
-    """Names of PyTorch's options. They steer a GPU; here any of them is accepted, and BACKEND must be one of PyTorch's."""
+    """Names of PyTorch's options. They steer a GPU; here any of them is accepted, and BACKEND must be one of PyTorch's.
+
+    >>> import numpy, quire
+    >>> x = numpy.ones((1, 2, 3, 8), numpy.float32)
+    >>> options: quire.FlexKernelOptions = {"BACKEND": "AUTO"}
+    >>> quire.flex_attention(x, x, x, kernel_options=options).shape
+    (1, 2, 3, 8)
+    """
 
     BACKEND: Backend
 
@@ -74,6 +94,15 @@ def flex_attention(
         [B, Hq, L, Ev] of the query's kind and dtype; with return_lse (out, lse); with return_aux (out, AuxOutput). The
         memory is new and belongs to what is returned. Of Jagged inputs all of these are Jagged. A row with nothing to see
         gives 0 and an lse of -inf.
+
+    >>> import numpy, quire
+    >>> random = numpy.random.default_rng(0)
+    >>> q = random.standard_normal((1, 8, 300, 64), numpy.float32)
+    >>> k, v = random.standard_normal((2, 1, 2, 300, 64), numpy.float32)
+    >>> causal = quire.create_block_mask("q_idx >= kv_idx", None, None, 300, 300)
+    >>> out = quire.flex_attention(q, k, v, "20.0 * tanh(score / 20.0)", causal, enable_gqa=True)
+    >>> out.shape, bool(numpy.allclose(out[0, 5, 0], v[0, 1, 0]))  # the first query sees the first key only
+    ((1, 8, 300, 64), True)
     """
     if return_lse and return_aux is not None:
         raise ValueError("[flex_attention] return_lse and return_aux cannot be given both; AuxRequest(lse=True) is the same")
@@ -139,6 +168,13 @@ def evaluate(
 
     evaluate(score_mod, scores): f32 or f64 scores [B, H, q_len, kv_len] -> the same shape, dtype and kind of array.
     evaluate(mask_mod, (B, H, q_len, kv_len)): bools of that shape, NumPy.
+
+    >>> import numpy, quire
+    >>> quire.evaluate(quire.ScoreMod("score + kv_idx - q_idx"), numpy.zeros((1, 1, 2, 3)))[0, 0]
+    array([[ 0.,  1.,  2.],
+           [-1.,  0.,  1.]])
+    >>> quire.evaluate(quire.mods.causal(), (1, 1, 1, 3), q_begin=1)[0, 0]
+    array([[ True,  True, False]])
     """
     if isinstance(mod, MaskMod):
         return _core.evaluate_mask(mod, scores_or_shape, q_begin, kv_begin)

@@ -41,6 +41,20 @@ def attend(
 
     Returns:
         [tokens, q_heads, v_head_dim] of q's kind and dtype, with the bits of flex_attention over each sequence alone.
+
+    >>> import numpy, quire
+    >>> random = numpy.random.default_rng(0)
+    >>> cache = quire.KVCache(layers=1, kv_heads=2, head_dim=64, n_pages=64)
+    >>> sequences = [cache.create(), cache.create()]
+    >>> k, v = random.standard_normal((2, 1, 120, 2, 64), numpy.float32)  # layers, tokens of both, heads, dim
+    >>> cache.append(sequences, counts=[20, 100], k=k, v=v)
+    >>> q = random.standard_normal((2, 8, 64), numpy.float32)  # the last token of each
+    >>> out = quire.attend(cache, 0, sequences, q)
+    >>> alone = quire.flex_attention(
+    ...     q[1].reshape(1, 8, 1, 64), *(one[:, 20:].swapaxes(1, 2) for one in (k, v)), enable_gqa=True
+    ... )
+    >>> out.shape, bool(numpy.array_equal(out[1], alone[0, :, 0]))
+    ((2, 8, 64), True)
     """
     if return_lse and return_aux is not None:
         raise ValueError("[attend] return_lse and return_aux cannot be given both; AuxRequest(lse=True) is the same")
@@ -69,6 +83,13 @@ def merge_states(*states: Any) -> tuple[Any, Any]:
 
     out: [..., dim]; lse: [...], natural log; shapes and dtypes must be equal. A row with an lse of -inf saw nothing: its out
     is not read, and merging it changes no bit. Results are arrays of the first out's kind.
+
+    >>> import numpy, quire
+    >>> q, k, v = numpy.random.default_rng(0).standard_normal((3, 1, 2, 60, 32), numpy.float32)
+    >>> parts = [quire.flex_attention(q, k[:, :, s], v[:, :, s], return_lse=True) for s in (slice(0, 25), slice(25, 60))]
+    >>> out, lse = quire.merge_states(*parts)
+    >>> bool(numpy.allclose(out, quire.flex_attention(q, k, v), atol=1e-6))
+    True
     """
     if len(states) == 1:
         states = tuple(states[0])

@@ -28,6 +28,13 @@ class Jagged:
         order: what comes first in the values.
 
     Offsets and lengths are checked where they are used.
+
+    >>> import numpy, quire
+    >>> tokens = quire.Jagged.pack([numpy.ones((n, 2, 64), numpy.float32) for n in (5, 1, 30)])
+    >>> tokens
+    quire.Jagged(3 sequences, values (36, 2, 64), order='tokens')
+    >>> quire.flex_attention(tokens, tokens, tokens, mask_mod="q_idx >= kv_idx")[2].shape
+    (30, 2, 64)
     """
 
     __slots__ = ("values", "offsets", "lengths", "order")
@@ -99,6 +106,12 @@ def create_jagged_block_mask(
 
     In the rule b is the number of the sequence; q_idx and kv_idx count inside it. H of None: the same for all heads. kv
     of None: the keys have the queries' lengths. Of q and kv only offsets and lengths are read.
+
+    >>> import numpy, quire
+    >>> tokens = quire.Jagged.pack([numpy.ones((n, 2, 64), numpy.float32) for n in (500, 130)])
+    >>> mask = quire.create_jagged_block_mask("q_idx >= kv_idx", None, tokens)
+    >>> mask[0].shape, quire.flex_attention(tokens, tokens, tokens, block_mask=mask)
+    ((1, 1, 500, 500), quire.Jagged(2 sequences, values (630, 2, 64), order='tokens'))
     """
     return _core.create_jagged_block_mask(
         mask_mod, H, q.views(), None if kv is None else kv.views(), BLOCK_SIZE, separate_full_blocks

@@ -6,5 +6,10 @@ from ._core import Expr
 
 
 def noop_mask(b: Expr, h: Expr, q_idx: Expr, kv_idx: Expr) -> bool:
-    """Everything is visible."""
+    """Everything is visible.
+
+    >>> import quire
+    >>> quire.MaskMod(quire.noop_mask)
+    quire.MaskMod('True')
+    """
     return True

@@ -1,7 +1,10 @@
 """Ready mods: masks and score mods in common use, and the gallery of further ones, kept as text.
 
-    quire.mods.causal() & quire.mods.sliding_window(256)
-    quire.mods.gallery_entry("natten_2d").mod(q_len=4096, kv_len=4096)
+    >>> import quire
+    >>> quire.mods.causal() & ~quire.mods.attention_sink(1)
+    quire.MaskMod('(q_idx >= kv_idx) & ~(kv_idx < 1)')
+    >>> type(quire.mods.gallery_entry("natten_2d").mod(q_len=4096, kv_len=4096)).__name__
+    'MaskMod'
 
 docs/mods.md shows them all. Tables are arrays that are read in place unless it is said that they are copied.
 """

@@ -45,6 +45,20 @@ class PagedAttention:
 
     What is written into them counts. A call of flex_attention with a converted mask is recognised and reads the pages of its
     sequences only.
+
+    >>> import numpy, quire
+    >>> paged = quire.PagedAttention(n_pages=8, page_size=16, max_batch_size=2)
+    >>> for sequence in range(2):
+    ...     paged.reserve(sequence, 40)
+    >>> paged
+    quire.PagedAttention(6 of 8 pages of 16 tokens used, 2 of 2 sequences)
+    >>> rows = numpy.random.default_rng(0).standard_normal((2, 1, 40, 64), numpy.float32)
+    >>> k_cache, v_cache = numpy.zeros((2, 1, 1, 8 * 16, 64), numpy.float32)
+    >>> paged.assign(numpy.arange(2), numpy.tile(numpy.arange(40), (2, 1)), rows, rows, k_cache, v_cache)
+    >>> causal = quire.create_block_mask("q_idx >= kv_idx", 2, None, 40, 40, BLOCK_SIZE=16)
+    >>> out = quire.flex_attention(rows, k_cache, v_cache, block_mask=paged.convert_logical_block_mask(causal))
+    >>> bool(numpy.array_equal(out, quire.flex_attention(rows, rows, rows, block_mask=causal)))
+    True
     """
 
     def __init__(self, n_pages: int, page_size: int, max_batch_size: int, device: Any = "cpu"):
@@ -61,6 +75,13 @@ class PagedAttention:
         self.capacity = np.zeros(max_batch_size, np.int64)
         self.empty_pages = list(range(n_pages - 1, -1, -1))
         self.physical_to_logical = np.full((max_batch_size, n_pages), -1, np.int64)
+
+    def __repr__(self) -> str:
+        used = self.n_pages - len(self.empty_pages)
+        return (
+            f"quire.PagedAttention({used} of {self.n_pages} pages of {self.page_size} tokens used, "
+            f"{int((self.capacity > 0).sum())} of {len(self.capacity)} sequences)"
+        )
 
     def _tables(self) -> _core.PageTables:
         return _core.PageTables(self.page_table, self.capacity, self.physical_to_logical, self.page_size)

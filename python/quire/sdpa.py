@@ -22,7 +22,12 @@ Alignment = Literal["top_left", "bottom_right"]
 
 class SDPBackend(enum.IntEnum):
     """FLASH_ATTENTION and EFFICIENT_ATTENTION are two names for the same kernels; the first refuses f64 and an attn_mask,
-    as PyTorch's. MATH is the f64 reference. ERROR: none is left."""
+    as PyTorch's. MATH is the f64 reference. ERROR: none is left.
+
+    >>> import quire
+    >>> list(quire.SDPBackend.__members__)
+    ['ERROR', 'MATH', 'FLASH_ATTENTION', 'EFFICIENT_ATTENTION']
+    """
 
     ERROR = -1
     MATH = 0
@@ -41,7 +46,14 @@ def allowed_backends() -> tuple[SDPBackend, ...]:
 
 @contextlib.contextmanager
 def sdpa_kernel(backends: SDPBackend | Sequence[SDPBackend]) -> Iterator[None]:
-    """Only these backends inside the `with` block, in this thread. The order of choice stays FLASH, EFFICIENT, MATH."""
+    """Only these backends inside the `with` block, in this thread. The order of choice stays FLASH, EFFICIENT, MATH.
+
+    >>> import numpy, quire
+    >>> x = numpy.ones((1, 2, 3, 8), numpy.float32)
+    >>> with quire.sdpa_kernel(quire.SDPBackend.MATH):
+    ...     quire.choose_backend(x, x, x).name
+    'MATH'
+    """
     given = {SDPBackend(one) for one in ([backends] if isinstance(backends, int) else backends)}
     before = allowed_backends()
     _allowed.backends = tuple(one for one in _ALL if one in given)
@@ -80,6 +92,12 @@ def scaled_dot_product_attention(
 
     Returns:
         [..., Hq, L, Ev] of the query's kind and dtype; Jagged for Jagged.
+
+    >>> import numpy, quire
+    >>> q, k, v = numpy.random.default_rng(0).standard_normal((3, 2, 8, 300, 64), numpy.float32)
+    >>> out = quire.scaled_dot_product_attention(q, k, v, is_causal=True)
+    >>> out.shape, bool(numpy.allclose(out[:, :, 0], v[:, :, 0]))  # the first query sees the first key only
+    ((2, 8, 300, 64), True)
     """
     is_jagged = are_jagged("scaled_dot_product_attention", query, key, value)
     if seed is None:
@@ -112,7 +130,13 @@ def choose_backend(
     *,
     alignment: Alignment = "top_left",
 ) -> SDPBackend:
-    """The backend that such a call of scaled_dot_product_attention would use here and now; ERROR if none is left."""
+    """The backend that such a call of scaled_dot_product_attention would use here and now; ERROR if none is left.
+
+    >>> import numpy, quire
+    >>> x = numpy.ones((1, 2, 3, 8), numpy.float32)
+    >>> quire.choose_backend(x, x, x).name, quire.choose_backend(x, x, x, attn_mask="q_idx >= kv_idx").name
+    ('FLASH_ATTENTION', 'EFFICIENT_ATTENTION')
+    """
     views = _views(are_jagged("choose_backend", query, key, value), query, key, value)
     options = (_mask(attn_mask), dropout_p, is_causal, alignment, scale, enable_gqa, allowed_backends())
     return SDPBackend(_core.choose_backend(*views, *options))
@@ -131,7 +155,13 @@ def why_not(
     *,
     alignment: Alignment = "top_left",
 ) -> list[str]:
-    """Every reason why a backend cannot compute such a call, in sentences; none if it can."""
+    """Every reason why a backend cannot compute such a call, in sentences; none if it can.
+
+    >>> import numpy, quire
+    >>> x = numpy.ones((1, 2, 3, 8))
+    >>> quire.why_not(quire.SDPBackend.FLASH_ATTENTION, x, x, x)
+    ['FLASH_ATTENTION has no f64; got f64 tensors.']
+    """
     views = _views(are_jagged("why_not", query, key, value), query, key, value)
     options = (_mask(attn_mask), dropout_p, is_causal, alignment, scale, enable_gqa, allowed_backends())
     return _core.why_not(SDPBackend(backend), *views, *options)

@@ -19,7 +19,16 @@ _INPUTS = ("query", "key", "value")
 
 class Gradients(NamedTuple):
     """Each of the shape, dtype and kind of what it is the gradient of; None where it was not wanted. `buffers`: by the
-    names of the score mod's buffers."""
+    names of the score mod's buffers.
+
+    >>> import numpy, quire
+    >>> x = numpy.ones((1, 1, 2, 4), numpy.float32)
+    >>> bias = numpy.zeros(2, numpy.float32)
+    >>> out, vjp = quire.flex_attention_vjp(x, x, x, quire.ScoreMod("score + bias[kv_idx]", {"bias": bias}), wanted=["value"])
+    >>> gradients = vjp(numpy.ones_like(out))
+    >>> gradients.query, gradients.value.shape, gradients.buffers["bias"].shape
+    (None, (1, 1, 2, 4), (2,))
+    """
 
     query: Any = None
     key: Any = None
@@ -54,6 +63,15 @@ def flex_attention_vjp(
     query's order. One that is not given is 0. vjp may be called any number of times; until then the arrays that went in and
     came out must keep their values, for it reads them again. Sums are taken over heads that share keys and over batch entries
     that share them; rows with nothing to see add 0.
+
+    >>> import numpy, quire
+    >>> q, k, v = numpy.random.default_rng(0).standard_normal((3, 1, 2, 60, 32))
+    >>> out, vjp = quire.flex_attention_vjp(q, k, v, "30.0 * tanh(score / 30.0)")
+    >>> d_out = numpy.ones_like(out)
+    >>> step = 1e-6 * numpy.eye(32)[3]  # of one number of each key
+    >>> changed = quire.flex_attention(q, k + step, v, "30.0 * tanh(score / 30.0)") - out
+    >>> bool(numpy.isclose(changed.sum() / 1e-6, vjp(d_out).key[..., 3].sum(), atol=1e-4))
+    True
     """
     if score_mod is not None and type(score_mod) is not ScoreMod:
         score_mod = ScoreMod(score_mod)

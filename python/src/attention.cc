@@ -112,11 +112,18 @@ void register_attention(nb::module_& module) {
   module.def("evaluate_mask", &evaluate_mask, nb::arg("mod"), nb::arg("shape"),
              nb::arg("q_begin") = 0, nb::arg("kv_begin") = 0,
              "A mask mod as bools of the shape (B, H, q_len, kv_len).");
-  module.def("explain", &explain_mod, nb::arg("mod"), nb::arg("buffers") = nb::none(),
-             nb::kw_only(), nb::arg("batch") = 1, nb::arg("heads") = 8, nb::arg("q_len") = 2048,
-             nb::arg("kv_len") = 2048, nb::arg("f64") = false, nb::arg("decode") = false,
-             "Everything Quire makes of a formula, as text. A text may name buffers that are not "
-             "given.");
+  module.def(
+      "explain", &explain_mod, nb::arg("mod"), nb::arg("buffers") = nb::none(), nb::kw_only(),
+      nb::arg("batch") = 1, nb::arg("heads") = 8, nb::arg("q_len") = 2048, nb::arg("kv_len") = 2048,
+      nb::arg("f64") = false, nb::arg("decode") = false,
+      R"doc(Everything Quire makes of a formula, as text. A text may name buffers that are not given.
+
+>>> import quire
+>>> print(quire.explain("score + slope[h]").split("buffers")[0].rstrip())
+score mod
+  score + slope[h]
+simplified
+  score + slope[h])doc");
 }
 
 }  // namespace quire::python

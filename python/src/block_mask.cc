@@ -299,9 +299,18 @@ void define_parts(Class& class_) {
 }  // namespace
 
 void register_block_mask(nb::module_& module) {
-  Class class_(module, "BlockMask",
-               "Which blocks of queries and keys hold anything to compute, and the rule inside "
-               "blocks that are partly visible.");
+  Class class_(
+      module, "BlockMask",
+      R"doc(Which blocks of queries and keys hold anything to compute, and the rule inside blocks that are partly visible.
+
+>>> import quire
+>>> mask = quire.create_block_mask("q_idx >= kv_idx", None, None, 1024, 1024)
+>>> mask.shape, mask.BLOCK_SIZE, mask.sparsity()
+((1, 1, 1024, 1024), (128, 128), 43.75)
+>>> mask.rows(1000, 1024).shape
+(1, 1, 24, 1024)
+>>> (mask & quire.create_block_mask("kv_idx < 512", None, None, 1024, 1024)).mask_mod
+quire.MaskMod('(q_idx >= kv_idx) & (kv_idx < 512)'))doc");
   define_sizes(class_);
   define_blocks(class_);
   define_parts(class_);
@@ -323,14 +332,27 @@ void register_block_mask(nb::module_& module) {
                   nb::arg("compute_q_blocks") = true, nb::arg("are_pages") = false,
                   "Blocks chosen by data: int32 or int64 arrays [..., rows] and [..., rows, n]. "
                   "are_pages: -1 stands for a page that is not there and is passed over.");
-  module.def("create_block_mask", &create, nb::arg("mask_mod"), nb::arg("B").none(),
-             nb::arg("H").none(), nb::arg("Q_LEN"), nb::arg("KV_LEN"), nb::arg("BLOCK_SIZE") = 128,
-             nb::arg("separate_full_blocks") = true, nb::arg("q_begin") = 0,
-             "The block mask of a rule, found by proof.");
-  module.def("create_mask", &mask_array, nb::arg("mod"), nb::arg("B").none(), nb::arg("H").none(),
-             nb::arg("Q_LEN"), nb::arg("KV_LEN"), nb::arg("q_begin") = 0,
-             "The mask as bools [B, H, Q_LEN, KV_LEN]; of a score mod, where it does not turn a "
-             "score of 0 into -inf.");
+  module.def(
+      "create_block_mask", &create, nb::arg("mask_mod"), nb::arg("B").none(), nb::arg("H").none(),
+      nb::arg("Q_LEN"), nb::arg("KV_LEN"), nb::arg("BLOCK_SIZE") = 128,
+      nb::arg("separate_full_blocks") = true, nb::arg("q_begin") = 0,
+      R"doc(The block mask of a rule, found by proof. B and H of None: the same for every batch entry and head. BLOCK_SIZE: one number, or
+(queries, keys). q_begin: q_idx of the first query.
+
+>>> import quire
+>>> mask = quire.create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 1 << 20, 1 << 20)
+>>> int(mask.full_kv_num_blocks.sum()), int(mask.kv_num_blocks.sum())
+(33550336, 8192))doc");
+  module.def(
+      "create_mask", &mask_array, nb::arg("mod"), nb::arg("B").none(), nb::arg("H").none(),
+      nb::arg("Q_LEN"), nb::arg("KV_LEN"), nb::arg("q_begin") = 0,
+      R"doc(The mask as bools [B, H, Q_LEN, KV_LEN]; of a score mod, where it does not turn a score of 0 into -inf.
+
+>>> import quire
+>>> quire.create_mask("q_idx >= kv_idx", None, None, 3, 3)[0, 0].astype(int)
+array([[1, 0, 0],
+       [1, 1, 0],
+       [1, 1, 1]]))doc");
 }
 
 }  // namespace quire::python

@@ -100,10 +100,23 @@ void register_draw(nb::module_& module) {
       },
       nb::arg("what"), nb::arg("q_len") = nb::none(), nb::arg("kv_len") = nb::none(),
       nb::arg("options"),
-      "A picture for a terminal: of a BlockMask, or of a mod over q_len queries and kv_len keys "
-      "(as "
-      "many if not given). Options: b, h, batch, heads, q_begin, title, style ('unicode', 'ascii', "
-      "'colour'), width, score.");
+      R"doc(A picture for a terminal: of a BlockMask, or of a mod over q_len queries and kv_len keys (as many if not given). Options: b, h,
+batch, heads, q_begin, title, style ('unicode', 'ascii', 'colour'), width, score.
+
+>>> import quire
+>>> print(quire.draw("q_idx >= kv_idx", 4, style="ascii").rstrip())
+q_idx >= kv_idx
+batch 0 of 1, head 0 of 1; 4 queries x 4 keys; a cell: an element
+<BLANKLINE>
+kv_idx  0   2   4
+ q_idx ++---+---+
+     0 +##......|
+     1 +####....|
+     2 +######..|
+     3 +########|
+     4 +--------+
+<BLANKLINE>
+# visible   . hidden)doc");
   module.def(
       "draw_svg",
       [](nb::handle what, nb::handle q_len, nb::handle kv_len, const nb::kwargs& options) {
@@ -111,10 +124,18 @@ void register_draw(nb::module_& module) {
                         [](const auto&... args) { return draw_svg(args...); });
       },
       nb::arg("what"), nb::arg("q_len") = nb::none(), nb::arg("kv_len") = nb::none(),
-      nb::arg("options"), "The same as an SVG file; `cells` is the most cells along an axis.");
+      nb::arg("options"), R"doc(The same as an SVG file; `cells` is the most cells along an axis.
+
+>>> import quire
+>>> quire.draw_svg(quire.mods.alibi(8), 64, heads=8, h=3).startswith("<svg")
+True)doc");
   module.def("draw_png", &png_of, nb::arg("what"), nb::arg("q_len") = nb::none(),
              nb::arg("kv_len") = nb::none(), nb::arg("options"),
-             "The same as the bytes of a PNG file, where the library was built with libpng.");
+             R"doc(The same as the bytes of a PNG file, where the library was built with libpng.
+
+>>> import quire
+>>> not quire.info()["has_png"] or quire.draw_png("q_idx >= kv_idx", 64)[1:4] == b"PNG"
+True)doc");
 }
 
 }  // namespace quire::python

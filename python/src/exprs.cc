@@ -157,23 +157,45 @@ ExprBase operand(nb::handle object, const char* where) {
 }
 
 void register_exprs(nb::module_& module) {
-  nb::class_<PyExpr> expr(module, "Expr",
-                          "A value of a formula while a mod is traced. Operators record, they do "
-                          "not compute.");
+  nb::class_<PyExpr> expr(
+      module, "Expr",
+      R"doc(A value of a formula while a mod is traced. Operators record, they do not compute.
+
+>>> import quire
+>>> def distance(score, b, h, q_idx, kv_idx):
+...     print(type(kv_idx - q_idx).__name__, kv_idx - q_idx)
+...     return score + 0.5 * (kv_idx - q_idx)
+>>> quire.ScoreMod(distance)
+Expr kv_idx - q_idx
+quire.ScoreMod('score + 0.5 * (kv_idx - q_idx)'))doc");
   define_operators(expr);
   expr.def("__repr__", [](const PyExpr& e) { return Formula(e.base).to_string(); });
 
-  nb::class_<BufferSlice> slice(module, "BufferSlice",
-                                "A captured buffer with some of its indices given; with all of "
-                                "them, an element.");
+  nb::class_<BufferSlice> slice(
+      module, "BufferSlice",
+      R"doc(A captured buffer with some of its indices given; with all of them, an element.
+
+>>> import numpy, quire
+>>> table = quire.Buffer(numpy.ones((2, 3, 4), numpy.float32), "table")
+>>> table[0]
+table[1 of 3 indices]
+>>> table[0][1, 2]
+table[0, 1, 2])doc");
   define_operators(slice);
   slice.def("__getitem__", &index_slice);
   slice.attr("__iter__") = nb::none();
   slice.def("__repr__", &slice_text);
 
-  nb::class_<Buffer> buffer(module, "Buffer",
-                            "A tensor that a mod reads by index: table[h, kv_idx - q_idx + 7]. "
-                            "Reads the array's memory in place, at each run.");
+  nb::class_<Buffer> buffer(
+      module, "Buffer",
+      R"doc(A tensor that a mod reads by index: table[h, kv_idx - q_idx + 7]. Reads the array's memory in place, at each run.
+
+>>> import numpy, quire
+>>> bias = quire.Buffer(numpy.array([0.0, 1.0, 2.0], numpy.float32), "bias")
+>>> bias
+quire.Buffer(bias: f32 [3])
+>>> quire.ScoreMod(lambda score, b, h, q_idx, kv_idx: score + bias[kv_idx])
+quire.ScoreMod('score + bias[kv_idx]'))doc");
   define_operators(buffer);  // of rank 0; others have to be indexed
   buffer
       .def(

@@ -53,9 +53,16 @@ const char* kind_name(const GalleryEntry& entry) {
 }  // namespace
 
 void register_gallery(nb::module_& module) {
-  nb::class_<GalleryEntry>(module, "GalleryEntry",
-                           "A mod kept as text. Its buffers are filled with numbers that show the "
-                           "pattern.")
+  nb::class_<GalleryEntry>(
+      module, "GalleryEntry",
+      R"doc(A mod kept as text. Its buffers are filled with numbers that show the pattern.
+
+>>> import quire
+>>> entry = quire.mods.gallery_entry("dilated_window")
+>>> entry.kind, entry.sizes["q_len"] > 0
+('mask', True)
+>>> type(entry.mod(q_len=512, kv_len=512)).__name__
+'MaskMod')doc")
       .def_ro("name", &GalleryEntry::name)
       .def_prop_ro("kind", &kind_name, "'mask' or 'score'")
       .def_ro("description", &GalleryEntry::description)
@@ -76,11 +83,19 @@ void register_gallery(nb::module_& module) {
           all.append(nb::cast(&entry, nb::rv_policy::reference));
         return all;
       },
-      "All entries, the library's own first.");
+      R"doc(All entries, the library's own first.
+
+>>> import quire
+>>> quire.mods.gallery()[0].name
+'causal')doc");
   module.def(
       "gallery_entry", [](const std::string& name) { return &mods::gallery_entry(name); },
       nb::rv_policy::reference, nb::arg("name"),
-      "The entry of that name; an unknown name is an error that lists all.");
+      R"doc(The entry of that name; an unknown name is an error that lists all.
+
+>>> import quire
+>>> quire.mods.gallery_entry("dilated_window").mod()
+quire.MaskMod('(abs(q_idx - kv_idx) <= 16) & ((q_idx - kv_idx) % 3 == 0)'))doc");
 }
 
 }  // namespace quire::python

@@ -98,8 +98,15 @@ void register_jagged(nb::module_& module) {
                           "the order 'heads', offsets [n + 1] and, with holes, lengths [n].")
       .def("__init__", &init_jagged, nb::arg("values"), nb::arg("offsets"),
            nb::arg("lengths").none() = nb::none(), nb::arg("order") = "tokens");
-  nb::class_<JaggedBlockMask>(module, "JaggedBlockMask",
-                              "The block mask of every sequence of a jagged batch, from one rule.")
+  nb::class_<JaggedBlockMask>(
+      module, "JaggedBlockMask",
+      R"doc(The block mask of every sequence of a jagged batch, from one rule.
+
+>>> import numpy, quire
+>>> tokens = quire.Jagged(numpy.zeros((300, 2, 64), numpy.float32), numpy.array([0, 200, 300]))
+>>> masks = quire.create_jagged_block_mask("q_idx >= kv_idx", None, tokens)
+>>> len(masks), masks[1].shape
+(2, (1, 1, 100, 100)))doc")
       .def("__len__", &JaggedBlockMask::sequences)
       .def(
           "__getitem__",

@@ -101,6 +101,14 @@ std::string repr(const KVCache& cache) {
       o.n_pages, o.page_size);
 }
 
+std::string repr(const KVCacheStats& stats) {
+  return fmt::format(
+      "quire.KVCacheStats({} sequences, {} live tokens, {} of {} pages used, {} shared, {} cached, "
+      "{} free, waste {:.1f}%)",
+      stats.sequences, stats.live_tokens, stats.used_pages, stats.pages, stats.shared_pages,
+      stats.cached_pages, stats.free_pages, 100.0 * stats.waste);
+}
+
 DType dtype_of_name(nb::handle dtype) {
   if (nb::isinstance<nb::str>(dtype)) return parse_dtype(nb::cast<std::string>(dtype));
   // NumPy's dtypes and types; ml_dtypes.bfloat16 is a type.
@@ -168,7 +176,15 @@ SequenceId load(KVCache& cache, const nb::bytes& bytes, std::uint64_t salt) {
 }
 
 void register_stats(nb::module_& module) {
-  nb::class_<KVCacheStats>(module, "KVCacheStats", "What a KVCache holds now.")
+  nb::class_<KVCacheStats>(module, "KVCacheStats", R"doc(What a KVCache holds now.
+
+>>> import quire
+>>> cache = quire.KVCache(layers=1, kv_heads=2, head_dim=64, page_size=16, n_pages=8)
+>>> cache.append(cache.create(), 20)
+>>> cache.stats()
+quire.KVCacheStats(1 sequences, 20 live tokens, 2 of 8 pages used, 0 shared, 0 cached, 6 free, waste 37.5%)
+>>> cache.stats().used_pages
+2)doc")
       .def_ro("sequences", &KVCacheStats::sequences)
       .def_ro("live_tokens", &KVCacheStats::live_tokens, "of all sequences, shared ones for each")
       .def_ro("stored_tokens", &KVCacheStats::stored_tokens, "filled slots of used pages")
@@ -179,7 +195,8 @@ void register_stats(nb::module_& module) {
       .def_ro("free_pages", &KVCacheStats::free_pages)
       .def_ro("evictions", &KVCacheStats::evictions)
       .def_ro("copied_pages", &KVCacheStats::copied_pages, "by copy on write")
-      .def_ro("waste", &KVCacheStats::waste, "share of slots of used pages without a token");
+      .def_ro("waste", &KVCacheStats::waste, "share of slots of used pages without a token")
+      .def("__repr__", [](const KVCacheStats& stats) { return repr(stats); });
 }
 
 void define_sequences(nb::class_<KVCache>& type) {
@@ -274,7 +291,18 @@ std::int64_t size_of(const KVCache& cache) {
 }  // namespace
 
 void register_kv_cache(nb::module_& module) {
-  nb::class_<SequenceId>(module, "SequenceId", "A handle of a sequence of a KVCache.")
+  nb::class_<SequenceId>(
+      module, "SequenceId",
+      R"doc(A handle of a sequence of a KVCache. Of a sequence that was released it is never valid again.
+
+>>> import quire
+>>> cache = quire.KVCache(layers=1, kv_heads=2, head_dim=64, n_pages=8)
+>>> sequence = cache.create()
+>>> sequence in cache
+True
+>>> cache.release(sequence)
+>>> sequence in cache
+False)doc")
       .def(nb::self == nb::self)  // NOLINT(misc-redundant-expression)
       .def("__hash__",
            [](const SequenceId& id) {
@@ -284,7 +312,18 @@ void register_kv_cache(nb::module_& module) {
   register_stats(module);
   nb::class_<KVCache> type(
       module, "KVCache",
-      "Keys and values of many sequences in pages of one pool. Every call is all or nothing.");
+      R"doc(Keys and values of many sequences in pages of one pool. Every call is all or nothing.
+
+>>> import numpy, quire
+>>> cache = quire.KVCache(layers=2, kv_heads=2, head_dim=64, page_size=16, n_pages=8)
+>>> prompt = cache.create()
+>>> rows = numpy.ones((2, 20, 2, 64), numpy.float32)  # layers, tokens, heads, dim
+>>> cache.append(prompt, ids=list(range(20)), k=rows, v=rows)
+>>> branch = cache.fork(prompt)  # shares the pages until one of them is written
+>>> cache
+quire.KVCache(2 layers, 2 heads of 64, f32, 2 sequences, 2 of 8 pages of 16 tokens used)
+>>> cache.cached_prefix(list(range(18)))  # whole pages are found by their ids
+16)doc");
   type.def("__init__", &init, nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"),
            nb::arg("v_head_dim") = nb::none(), nb::arg("dtype") = "float32",
            nb::arg("page_size") = 16, nb::arg("n_pages") = nb::none());

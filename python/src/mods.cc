@@ -236,8 +236,14 @@ MaskMod mask_mod_of(nb::handle mod, nb::handle buffers) {
 void register_mods(nb::module_& module) {
   nb::class_<ScoreMod> score(
       module, "ScoreMod",
-      "How a score is changed: a text, or a function of (score, b, h, q_idx, "
-      "kv_idx) over Exprs, called once.");
+      R"doc(How a score is changed: a text, or a function of (score, b, h, q_idx, kv_idx) over Exprs, called once.
+
+>>> import numpy, quire
+>>> quire.ScoreMod(lambda score, b, h, q_idx, kv_idx: 20.0 * quire.tanh(score / 20.0))
+quire.ScoreMod('20.0 * tanh(score / 20.0)')
+>>> mod = quire.ScoreMod("score + bias[h]", {"bias": numpy.array([1.0, 2.0], numpy.float32)})
+>>> mod.buffer_names
+['bias'])doc");
   score.def(
       "__init__",
       [](ScoreMod* self, nb::handle mod, nb::handle buffers) {
@@ -246,9 +252,14 @@ void register_mods(nb::module_& module) {
       nb::arg("mod"), nb::arg("buffers") = nb::none());
   define_mod<ScoreMod>(score, "ScoreMod");
 
-  nb::class_<MaskMod> mask(module, "MaskMod",
-                           "Which keys a query may see: a text, or a function of (b, h, q_idx, "
-                           "kv_idx) over Exprs, called once. Combined by & | ~.");
+  nb::class_<MaskMod> mask(
+      module, "MaskMod",
+      R"doc(Which keys a query may see: a text, or a function of (b, h, q_idx, kv_idx) over Exprs, called once. Combined by & | ~.
+
+>>> import quire
+>>> causal = quire.MaskMod(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx)
+>>> causal & quire.MaskMod("q_idx - kv_idx < 256")
+quire.MaskMod('(q_idx >= kv_idx) & (q_idx - kv_idx < 256)'))doc");
   mask.def(
       "__init__",
       [](MaskMod* self, nb::handle mod, nb::handle buffers) {

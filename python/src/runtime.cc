@@ -43,13 +43,35 @@ nb::dict info() {
 void register_runtime(nb::module_& module) {
   module.attr("__version__") = QUIRE_VERSION;
   module.def("set_num_threads", &set_num_threads, nb::arg("n"),
-             "How many threads calls that start from now on use, the calling one included.");
+             R"doc(How many threads calls that start from now on use, the calling one included.
+
+>>> import quire
+>>> before = quire.get_num_threads()
+>>> quire.set_num_threads(1)
+>>> quire.get_num_threads()
+1
+>>> quire.set_num_threads(before))doc");
   module.def("get_num_threads", &get_num_threads,
-             "QUIRE_NUM_THREADS or the number of CPUs this process may use, until it is set.");
-  module.def("info", &info, "The CPU, the ISA chosen and why, threads, caches.");
+             R"doc(QUIRE_NUM_THREADS or the number of CPUs this process may use, until it is set.
+
+>>> import quire
+>>> quire.get_num_threads() >= 1
+True)doc");
+  module.def("info", &info, R"doc(The CPU, the ISA chosen and why, threads, caches.
+
+>>> import quire
+>>> info = quire.info()
+>>> info["isa"] in info["available_isas"]
+True)doc");
   module.def(
       "force_isa", [](std::optional<std::string> name) { force_isa(name); }, nb::arg("name").none(),
-      "Forces an ISA by name for the whole process; None goes back to QUIRE_ISA or the fastest.");
+      R"doc(Forces an ISA by name for the whole process; None goes back to QUIRE_ISA or the fastest.
+
+>>> import quire
+>>> quire.force_isa("scalar")
+>>> quire.info()["isa"]
+'scalar'
+>>> quire.force_isa(None))doc");
 }
 
 }  // namespace quire::python

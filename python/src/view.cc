@@ -179,9 +179,18 @@ void register_views(nb::module_& module) {
   for (int code = 0; code < kDTypeCount; ++code) codes[dtype_name(static_cast<DType>(code))] = code;
   module.attr("DTYPES") = codes;
 
-  nb::class_<View>(module, "View",
-                   "A tensor that somebody else owns: address, dtype, shape and strides in "
-                   "elements. Keeps `owner` alive.")
+  nb::class_<View>(
+      module, "View",
+      R"doc(A tensor that somebody else owns: address, dtype, shape and strides in elements. Keeps `owner` alive.
+
+>>> import numpy, quire
+>>> from quire import _core
+>>> array = numpy.arange(6, dtype=numpy.float32)
+>>> column = quire.View(array.ctypes.data, _core.DTYPES["f32"], (2, 1), (3, 1), owner=array)
+>>> column
+quire.View(f32, shape [2, 1], strides [3, 1])
+>>> column.numpy().ravel()
+array([0., 3.], dtype=float32))doc")
       .def("__init__", &init_view, nb::arg("data_ptr"), nb::arg("dtype"), nb::arg("shape"),
            nb::arg("strides"), nb::arg("owner") = nb::none())
       .def_prop_ro(

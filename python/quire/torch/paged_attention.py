@@ -48,10 +48,32 @@ def _are_ours(*tensors: Any) -> bool:
 
 class PagedAttention(TorchPagedAttention):
     """Page tables for a [1, H, n_pages * page_size, D] cache of keys and one of values: page_table, capacity and
-    physical_to_logical, int64 tensors, and empty_pages, a list taken from its end. All may be written to."""
+    physical_to_logical, int64 tensors, and empty_pages, a list taken from its end. All may be written to.
+
+    >>> import torch
+    >>> from quire.torch import PagedAttention, create_block_mask, flex_attention
+    >>> paged = PagedAttention(n_pages=8, page_size=16, max_batch_size=2)
+    >>> for sequence in range(2):
+    ...     paged.reserve(torch.tensor(sequence), torch.tensor(40))
+    >>> paged
+    quire.torch.PagedAttention(6 of 8 pages of 16 tokens used, 2 of 2 sequences)
+    >>> rows, (k_cache, v_cache) = torch.randn(2, 1, 40, 64), torch.zeros(2, 1, 1, 8 * 16, 64)
+    >>> paged.assign(torch.arange(2), torch.arange(40).repeat(2, 1), rows, rows, k_cache, v_cache)
+    >>> causal = create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, 2, None, 40, 40, "cpu", BLOCK_SIZE=16)
+    >>> out = flex_attention(rows, k_cache, v_cache, block_mask=paged.convert_logical_block_mask(causal))
+    >>> torch.equal(out, flex_attention(rows, rows, rows, block_mask=causal))
+    True
+    """
 
     def __init__(self, n_pages: int, page_size: int, max_batch_size: int, device: Any = "cpu") -> None:
         super().__init__(n_pages, page_size, max_batch_size, device)
+
+    def __repr__(self) -> str:
+        used = self.n_pages - len(self.empty_pages)
+        return (
+            f"quire.torch.PagedAttention({used} of {self.n_pages} pages of {self.page_size} tokens used, "
+            f"{int((self.capacity > 0).sum())} of {len(self.capacity)} sequences)"
+        )
 
     def _tables(self) -> _core.PageTables:
         table, capacity, logical = self.page_table, self.capacity, self.physical_to_logical
