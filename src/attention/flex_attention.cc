@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "attention/aux_outputs.h"
 #include "attention/forward_request.h"
 #include "attention/paged_recognition.h"
 #include "attention/validate.h"
@@ -66,38 +67,19 @@ void AttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k,
     tensors.v = pages_of(v, paged_->call.page_size);
   }
   const Shape rows{shape_.batch, shape_.q_heads, shape_.q_len};
-  const auto stat = [&](const char* name, const std::optional<TensorView>& view) -> void* {
-    if (!view.has_value()) return nullptr;
-    attention::validate_output(name, *view, rows, compute_type());
-    attention::validate_row_major(name, *view);
-    return view->data();
-  };
-  tensors.lse = stat("lse", outputs.lse);
-  tensors.max_scores = stat("max_scores", outputs.max_scores);
+  attention::set_stats({outputs.lse, outputs.max_scores}, rows, compute_type(), tensors);
   plan_->run(tensors);
 }
 
 Tensor flex_attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                       const FlexAttentionOptions& options) {
   const AttentionShape shape = AttentionShape::of(q, k, v);
-  if ((options.return_aux.lse || options.return_aux.max_scores) && options.aux == nullptr) {
-    throw Error(ErrorKind::value,
-                "[flex_attention] return_aux asks for outputs, and aux, where "
-                "to put them, is null");
-  }
+  attention::validate_aux(options.return_aux, options.aux);
   AttentionPlan plan(shape, options);
   Tensor out = Tensor::empty(attention::output_shape(shape), shape.q_dtype);
-  AuxOutput aux;
   AttentionPlan::Outputs outputs{.out = out.view()};
   const Shape rows{shape.batch, shape.q_heads, shape.q_len};
-  if (options.return_aux.lse) {
-    aux.lse = Tensor::empty(rows, plan.compute_type());
-    outputs.lse = aux.lse->view();
-  }
-  if (options.return_aux.max_scores) {
-    aux.max_scores = Tensor::empty(rows, plan.compute_type());
-    outputs.max_scores = aux.max_scores->view();
-  }
+  AuxOutput aux = attention::make_aux(options.return_aux, rows, plan.compute_type(), outputs);
   plan.run(q, k, v, outputs);
   if (options.aux != nullptr) *options.aux = std::move(aux);
   return out;

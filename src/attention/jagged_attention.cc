@@ -2,6 +2,7 @@
 #include <memory>
 #include <utility>
 
+#include "attention/aux_outputs.h"
 #include "attention/jagged_request.h"
 #include "attention/validate.h"
 #include "plan/forward_plan.h"
@@ -56,24 +57,13 @@ void JaggedAttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k
   wanted[2] = v.dim(2);
   attention::validate_output("out", outputs.out, wanted, q.dtype());
   plan::ForwardTensors tensors = attention::jagged_tensors(q, k, v, outputs.out, state_->orders);
-  const auto stat = [&](const char* name, const std::optional<TensorView>& view) -> void* {
-    if (!view.has_value()) return nullptr;
-    attention::validate_output(name, *view, rows, compute_type());
-    attention::validate_row_major(name, *view);
-    return view->data();
-  };
-  tensors.lse = stat("lse", outputs.lse);
-  tensors.max_scores = stat("max_scores", outputs.max_scores);
+  attention::set_stats({outputs.lse, outputs.max_scores}, rows, compute_type(), tensors);
   state_->plan.run(tensors);
 }
 
 Tensor flex_attention(const Jagged& q, const Jagged& k, const Jagged& v,
                       const JaggedAttentionOptions& options) {
-  if ((options.return_aux.lse || options.return_aux.max_scores) && options.aux == nullptr) {
-    throw Error(ErrorKind::value,
-                "[flex_attention] return_aux asks for outputs, and aux, where to put them, is "
-                "null");
-  }
+  attention::validate_aux(options.return_aux, options.aux);
   plan::ForwardPlan plan(attention::jagged_request(q, k, v, options));
   attention::JaggedOutputs made = attention::run_jagged(plan, q, k, v, options.return_aux);
   if (options.aux != nullptr) *options.aux = std::move(made.aux);

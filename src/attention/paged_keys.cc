@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "attention/aux_outputs.h"
 #include "attention/paged_request.h"
 #include "attention/validate.h"
 #include "plan/forward_plan.h"
@@ -55,33 +56,18 @@ void PagedKeysPlan::run(const ConstTensorView& q, const ConstTensorView& k,
   attention::validate_output("out", outputs.out, attention::output_shape(shape), shape.q_dtype);
   plan::ForwardTensors tensors{.q = q, .k = k, .v = v, .out = outputs.out};
   const Shape rows{shape.batch, shape.q_heads, shape.q_len};
-  const auto stat = [&](const char* name, const std::optional<TensorView>& view) -> void* {
-    if (!view.has_value()) return nullptr;
-    attention::validate_output(name, *view, rows, compute_type());
-    attention::validate_row_major(name, *view);
-    return view->data();
-  };
-  tensors.lse = stat("lse", outputs.lse);
-  tensors.max_scores = stat("max_scores", outputs.max_scores);
+  attention::set_stats({outputs.lse, outputs.max_scores}, rows, compute_type(), tensors);
   state_->plan.run(tensors);
 }
 
 Tensor flex_attention(const ConstTensorView& q, const PagedKeys& keys,
                       const PagedKeysOptions& options) {
-  if ((options.return_aux.lse || options.return_aux.max_scores) && options.aux == nullptr) {
-    throw Error(ErrorKind::value,
-                "[flex_attention] return_aux asks for outputs, and aux, where to put them, is "
-                "null");
-  }
+  attention::validate_aux(options.return_aux, options.aux);
   PagedKeysPlan plan(q, keys, options);
   Tensor out = Tensor::empty({q.dim(0), q.dim(1), q.dim(2), keys.v.dim(3)}, q.dtype());
-  AuxOutput aux;
   AttentionPlan::Outputs outputs{.out = out.view()};
   const Shape rows{q.dim(0), q.dim(1), q.dim(2)};
-  if (options.return_aux.lse)
-    outputs.lse = aux.lse.emplace(Tensor::empty(rows, plan.compute_type())).view();
-  if (options.return_aux.max_scores)
-    outputs.max_scores = aux.max_scores.emplace(Tensor::empty(rows, plan.compute_type())).view();
+  AuxOutput aux = attention::make_aux(options.return_aux, rows, plan.compute_type(), outputs);
   plan.run(q, keys.k, keys.v, outputs);
   if (options.aux != nullptr) *options.aux = std::move(aux);
   return out;

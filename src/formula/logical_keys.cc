@@ -10,6 +10,7 @@
 #include "formula/build.h"
 #include "formula/graph.h"
 #include "formula/simplify.h"
+#include "formula/simplify_rules.h"
 
 namespace quire::formula {
 namespace {
@@ -114,7 +115,7 @@ class Roles {
     NodeId x = graph_.arg(id, 0), c = graph_.arg(id, 1);
     if (graph_[x].op == Op::kIntConst) {
       std::swap(x, c);
-      op = flipped(op);
+      op = mirrored(op);
     }
     const std::optional<std::int64_t> than = int_of(graph_, c);
     if (!than.has_value() || !(is_page(x) || is_logical(x))) return std::nullopt;
@@ -136,21 +137,6 @@ class Roles {
     }
     return node.op == Op::kMul &&
            ((is_page(a) && is_int(graph_, b, size)) || (is_page(b) && is_int(graph_, a, size)));
-  }
-
-  static Op flipped(Op op) {
-    switch (op) {
-      case Op::kLt:
-        return Op::kGt;
-      case Op::kLe:
-        return Op::kGe;
-      case Op::kGt:
-        return Op::kLt;
-      case Op::kGe:
-        return Op::kLe;
-      default:
-        return op;
-    }
   }
 
   // x >= 0.
