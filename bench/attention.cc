@@ -16,19 +16,11 @@
 #include <vector>
 
 #include "bench/peak_share.h"
-#include "quire/cpu_info.h"
+#include "bench/settings.h"
 #include "quire/isa.h"
 
 namespace quire::bench {
 namespace {
-
-struct Settings {
-  int threads = 2;
-  int repetitions = 9;
-  bool json = false;
-  std::vector<std::string> groups;
-  std::string only;
-};
 
 struct Row {
   std::string group, name;
@@ -172,46 +164,19 @@ void add_decode(std::vector<Entry>& all) {
   all.push_back({"tiny", tiny});
 }
 
-Settings settings_of(int argc, char** argv) {
-  Settings settings;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    if (word == "--json")
-      settings.json = true;
-    else if (word == "--threads" && i + 1 < argc)
-      settings.threads = std::atoi(argv[++i]);
-    else if (word == "--only" && i + 1 < argc)
-      settings.only = argv[++i];
-    else if (word == "--repetitions" && i + 1 < argc)
-      settings.repetitions = std::max(1, std::atoi(argv[++i]));
-    else if (word.rfind("--", 0) != 0)  // options of the other benchmarks mean nothing here
-      settings.groups.push_back(word);
-  }
-  return settings;
-}
-
 int run(int argc, char** argv) {
   const Settings settings = settings_of(argc, argv);
-  if (!settings.json) {
-    fmt::print("{}, isa {}, {} threads, medians of {}\n", cpu_info().model,
-               kernels::current_table().name, settings.threads, settings.repetitions);
-  }
+  print_head(settings);
   std::vector<Entry> all;
   add_prefill(all);
   add_dims(all);
   add_mods(all);
   add_decode(all);
   for (const Entry& entry : all) {
-    const bool wanted = settings.groups.empty() ||
-                        std::find(settings.groups.begin(), settings.groups.end(), entry.group) !=
-                            settings.groups.end();
-    if (wanted && entry.problem.name().find(settings.only) != std::string::npos)
+    if (settings.wants(entry.group, entry.problem.name()))
       print(measure(entry.problem, entry.group, entry.of_stream, settings), settings.json);
   }
-  const bool scaling =
-      settings.groups.empty() ||
-      std::find(settings.groups.begin(), settings.groups.end(), "scaling") != settings.groups.end();
-  if (scaling && !settings.json) {
+  if (settings.wants("scaling") && !settings.json) {
     Settings one = settings;
     one.threads = 1;
     const double alone = measure(square(2048, 64), "scaling", false, one).milliseconds;

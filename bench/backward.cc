@@ -13,24 +13,13 @@
 #include <string>
 #include <vector>
 
-#include "measure.h"
-#include "problem.h"
-#include "quire/cpu_info.h"
+#include "bench/measure.h"
+#include "bench/problem.h"
+#include "bench/settings.h"
 #include "quire/flex_attention_backward.h"
 
 namespace quire::bench {
 namespace {
-
-struct Settings {
-  int threads = 2;
-  int repetitions = 9;
-  std::vector<std::string> groups;
-  std::string only;
-
-  bool wants(const std::string& group) const {
-    return groups.empty() || std::find(groups.begin(), groups.end(), group) != groups.end();
-  }
-};
 
 // A forward and a backward of one problem, planned once.
 class Pass {
@@ -215,29 +204,11 @@ void print_memory(const Settings& settings) {
   }
 }
 
-Settings settings_of(int argc, char** argv) {
-  Settings settings;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    if (word == "--threads" && i + 1 < argc)
-      settings.threads = std::atoi(argv[++i]);
-    else if (word == "--only" && i + 1 < argc)
-      settings.only = argv[++i];
-    else if (word == "--repetitions" && i + 1 < argc)
-      settings.repetitions = std::max(1, std::atoi(argv[++i]));
-    else if (word.rfind("--", 0) != 0)  // options of the other benchmarks mean nothing here
-      settings.groups.push_back(word);
-  }
-  return settings;
-}
-
 int run(int argc, char** argv) {
   const Settings settings = settings_of(argc, argv);
-  fmt::print("{}, isa {}, {} threads, medians of {}\n", cpu_info().model,
-             kernels::current_table().name, settings.threads, settings.repetitions);
+  print_head(settings);
   for (const Entry& entry : entries())
-    if (settings.wants(entry.group) &&
-        entry.problem.name().find(settings.only) != std::string::npos)
+    if (settings.wants(entry.group, entry.problem.name()))
       measure(entry.problem, entry.group, settings);
   if (settings.wants("gradients")) compare_gradients(settings);
   if (settings.wants("memory")) print_memory(settings);

@@ -12,19 +12,12 @@
 #include <string>
 #include <vector>
 
-#include "measure.h"
-#include "problem.h"
-#include "quire/cpu_info.h"
+#include "bench/measure.h"
+#include "bench/problem.h"
+#include "bench/settings.h"
 
 namespace quire::bench {
 namespace {
-
-struct Settings {
-  int threads = 2;
-  int repetitions = 9;
-  bool json = false;
-  std::string only;
-};
 
 struct Row {
   std::string name;
@@ -106,22 +99,8 @@ std::vector<JaggedProblem> problems() {
 }
 
 int run(int argc, char** argv) {
-  Settings settings;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    if (word == "--json")
-      settings.json = true;
-    else if (word == "--threads" && i + 1 < argc)
-      settings.threads = std::atoi(argv[++i]);
-    else if (word == "--repetitions" && i + 1 < argc)
-      settings.repetitions = std::max(1, std::atoi(argv[++i]));
-    else if (word == "--only" && i + 1 < argc)
-      settings.only = argv[++i];
-  }
-  if (!settings.json) {
-    fmt::print("{}, isa {}, {} threads, medians of {}\n", cpu_info().model,
-               kernels::current_table().name, settings.threads, settings.repetitions);
-  }
+  const Settings settings = settings_of(argc, argv);
+  print_head(settings);
   for (const JaggedProblem& problem : problems())
     if (problem.name().find(settings.only) != std::string::npos)
       print(measure(problem, settings), settings.json);

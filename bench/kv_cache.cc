@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "measure.h"
+#include "bench/measure.h"
 #include "quire/cpu_info.h"
 
 namespace quire::bench {

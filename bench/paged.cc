@@ -18,20 +18,13 @@
 #include <utility>
 #include <vector>
 
-#include "measure.h"
+#include "bench/measure.h"
+#include "bench/settings.h"
 #include "quire/attend.h"
-#include "quire/cpu_info.h"
 #include "quire/kv_cache.h"
 
 namespace quire::bench {
 namespace {
-
-struct Settings {
-  int threads = 2;
-  int repetitions = 9;
-  bool json = false;
-  std::string only;
-};
 
 Tensor random_tensor(const Shape& shape, DType dtype) {
   Tensor values = Tensor::empty(shape, DType::f32);
@@ -206,22 +199,8 @@ void measure_books(const Settings& settings) {
 }
 
 int run(int argc, char** argv) {
-  Settings settings;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    if (word == "--json")
-      settings.json = true;
-    else if (word == "--threads" && i + 1 < argc)
-      settings.threads = std::atoi(argv[++i]);
-    else if (word == "--repetitions" && i + 1 < argc)
-      settings.repetitions = std::max(1, std::atoi(argv[++i]));
-    else if (word == "--only" && i + 1 < argc)
-      settings.only = argv[++i];
-  }
-  if (!settings.json) {
-    fmt::print("{}, isa {}, {} threads, medians of {}\n", cpu_info().model,
-               kernels::current_table().name, settings.threads, settings.repetitions);
-  }
+  const Settings settings = settings_of(argc, argv);
+  print_head(settings);
   measure_books(settings);
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const std::int64_t page_size : {128, 64, 16, 7, 1})

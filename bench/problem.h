@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "gradient_mods.h"
+#include "bench/gradient_mods.h"
 #include "quire/flex_attention.h"
 #include "quire/jagged.h"
 #include "quire/mods.h"
