@@ -47,14 +47,14 @@ void KVCache::State::check_step(const char* where, std::span<const NewTokens> st
 // 1) of them need a copy: the last one left has it for itself.
 std::int64_t KVCache::State::pages_needed(const char* where,
                                           std::span<const NewTokens> step) const {
-  const std::int64_t slots = options.n_pages * options.page_size;
+  constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;
   std::int64_t needed = 0;
   std::vector<std::int32_t> shared;
   for (const NewTokens& tokens : step) {
     const Sequence& sequence = get(where, tokens.sequence);
     if (tokens.count == 0) continue;
-    // Counts beyond the whole pool would overflow below; they do not fit either.
-    const std::int64_t count = std::min(tokens.count, slots + options.page_size);
+    // More fit nowhere, and sums of them would overflow.
+    const std::int64_t count = std::min(tokens.count, kMostTokens);
     const std::int64_t wanted = pages_for(sequence.length + count);
     needed += std::max<std::int64_t>(wanted - std::ssize(sequence.pages), 0);
     if (sequence.length % options.page_size == 0) continue;
