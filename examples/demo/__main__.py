@@ -1,6 +1,6 @@
 """Makes the report of `make demo`: one HTML file that loads nothing, and a short version in the terminal.
 
-    PYTHONPATH=build/release/python python examples/demo --build build/release --out build/release/report.html
+    PYTHONPATH=build/release/python python examples/demo --build build/release --out demo/report.html
 
 Exits with 1 if something it shows is wrong: bits that differ, an error that is too large.
 """
@@ -14,9 +14,11 @@ import time
 import quire
 from accuracy import accuracy
 from custom_mods import custom_mods
+from gradients import gradients
 from layouts import layouts
 from machine import machine
 from mask_gallery import mask_gallery
+from next_steps import next_steps
 from page import page
 from same_bits import same_bits
 from section import Context
@@ -29,7 +31,9 @@ SECTIONS = [
     ("layouts", "Layouts", layouts),
     ("accuracy", "Error against f64", accuracy),
     ("bits", "The same bits", same_bits),
+    ("gradients", "Gradients", gradients),
     ("speed", "Speed", speed),
+    ("next", "What to try next", next_steps),
 ]
 
 
@@ -47,12 +51,13 @@ def main():
         "--seconds", type=float, default=Context.seconds, help="comparisons that would take longer are left out"
     )
     options = parser.parse_args()
-    context = Context(options.build.resolve(), options.quick, options.seconds)
+    context = Context(options.build.resolve(), options.quick, options.seconds, str(options.build))
     shown = []
     for name, title, make in SECTIONS:
         heading(title)
         shown.append((name, title, make(context)))
         print("\n".join(shown[-1][2].lines), flush=True)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(page(shown, quire.__version__), encoding="utf-8")
     size, seconds = options.out.stat().st_size / 1e6, time.monotonic() - context.begin
     print(f"\nreport: {options.out} ({size:.2f} MB, made in {seconds:.0f} s)")

@@ -29,7 +29,7 @@ svg{max-width:100%;height:auto;display:block}.chart{width:100%;max-width:40rem;m
 .bar{fill:var(--bar)}.loss{fill:var(--loss)}.label,.value{fill:var(--ink)}
 .value{font-weight:600}.axis{stroke:var(--line)}.mark{stroke:var(--ink);stroke-dasharray:3 3}
 .tick{fill:var(--soft);font-size:11px}
-.spread{stroke:var(--ink);stroke-width:1.5}
+.spread{stroke:var(--ink);stroke-width:1.5}.roof{fill:none;stroke:var(--ink);stroke-width:1.5}
 """
 
 TITLE = "Quire: programmable attention for CPUs"

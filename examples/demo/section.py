@@ -21,11 +21,13 @@ class Section:
 
 @dataclasses.dataclass
 class Context:
-    """`build`: the folder with the program quire, examples/ and bench/. `quick`: tiny sizes, for tests."""
+    """`build`: the folder with the program quire, examples/ and bench/; `build_name`: as it was typed. `quick`: tiny sizes,
+    for tests."""
 
     build: pathlib.Path
     quick: bool = False
-    seconds: float = 110.0  # of the two minutes a demo may take
+    seconds: float = 80.0  # of the two minutes that building and showing may take
+    build_name: str = "build/release"
     begin: float = dataclasses.field(default_factory=time.monotonic)
 
     def seconds_left(self):

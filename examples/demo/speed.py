@@ -2,9 +2,11 @@
 
 import math
 
+import peak_share
 import torch_ratios
 from bar_chart import Bar, bar_chart
 from markup import paragraph, table
+from roofline import roofline
 from section import HOW_TO_GET_TORCH, Section
 
 
@@ -30,6 +32,26 @@ def shares(context):
         note += " Above 100 % the peak itself was disturbed while it was measured."
     html += paragraph(note)
     return Section(html, [_share_line(row) for row in rows])
+
+
+def roof(context):
+    """The same rows under this machine's roof: arithmetic per byte of keys and values, and what was reached."""
+    rows, peaks = context.peak_rows, {name: value for name, value, _ in peak_share.peaks(context.peak_rows)}
+    stream = peaks.get("reading memory")
+    roofs = [(name.split()[0], peaks[name], stream) for name in ("f32 multiply-adds", "bf16 products") if name in peaks]
+    if stream is None or not roofs:
+        return Section("", [])
+    points = [(_share_name(row), row["gflops"] / row["gbytes"], row["gflops"], row["of"] == "stream") for row in rows]
+    named = [(str(i), name, f"{x:.4g}", f"{y:.4g}") for i, (name, x, y, _) in enumerate(points, 1)]
+    html = "<h3>Under this machine's roof</h3>" + paragraph(
+        "The slope is what reading memory allows, the flat part what multiply-adds allow; both were measured just now. "
+        "Decode does little with each byte of keys and values it reads, so memory is its roof; prefill uses each byte many "
+        "times."
+    )
+    html += roofline("Roofline of this machine", roofs, points)
+    html += table(("", "", "FLOP per byte", "GFLOP/s"), named, numeric=(2, 3))
+    bends = ", ".join(f"{name} {flops / stream:.3g}" for name, flops, _ in roofs)
+    return Section(html, [f"the roof of this machine bends at this many FLOP per byte: {bends} (drawn in the report)"])
 
 
 def _share_line(row):
@@ -59,7 +81,7 @@ def ratios(context):
             numeric=(2, 3, 4),
         )
         html += paragraph(losses(rows))
-        lines += [f"{r['ratio']:>7.3g}x {r['peer']:<18} {_ratio_name(r)}" for r in rows] + [losses(rows)]
+        lines += [f"{_times(r['ratio']):>7}x {r['peer']:<18} {_ratio_name(r)}" for r in rows] + [losses(rows)]
     if left_out:
         text = f"Not measured: {'; '.join(left_out)}."
         html += paragraph(text)
@@ -78,7 +100,11 @@ def losses(rows):
 
 def _ratio_row(row):
     times = (f"{row[side]:.4g} ms" for side in ("torch_ms", "quire_ms"))
-    return _ratio_name(row), row["peer"], *times, f"{row['ratio']:.3g}×"
+    return _ratio_name(row), row["peer"], *times, f"{_times(row['ratio'])}×"
+
+
+def _times(ratio):
+    return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}"
 
 
 def _ratio_name(row):
@@ -87,7 +113,7 @@ def _ratio_name(row):
 
 def _ratio_chart(rows):
     bars = [
-        Bar(f"{_ratio_name(r)} (against {r['peer']})", r["ratio"], f"{r['ratio']:.3g}×", loss=r["ratio"] < 1) for r in rows
+        Bar(f"{_ratio_name(r)} (against {r['peer']})", r["ratio"], f"{_times(r['ratio'])}×", loss=r["ratio"] < 1) for r in rows
     ]
     low = min(-1, math.floor(math.log10(min(r["ratio"] for r in rows))))
     high = max(1, math.ceil(math.log10(max(r["ratio"] for r in rows))))
@@ -96,5 +122,5 @@ def _ratio_chart(rows):
 
 
 def speed(context):
-    parts = [shares(context), ratios(context)]
+    parts = [shares(context), roof(context), ratios(context)]
     return Section("".join(p.html for p in parts), [line for p in parts for line in p.lines])

@@ -7,9 +7,10 @@ import subprocess
 import sys
 import xml.etree.ElementTree
 
+import numpy as np
 import pytest
 
-SECTIONS = ["machine", "masks", "mods", "layouts", "accuracy", "bits", "speed"]
+SECTIONS = ["machine", "masks", "mods", "layouts", "accuracy", "bits", "gradients", "speed", "next"]
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
@@ -168,6 +169,62 @@ def test_checks_notice_another_result(demo_modules):
     assert not any(check(problem, whole).is_equal() for check in same_bits.CHECKS)
 
 
+def test_layouts_notice_another_result(demo_modules, monkeypatch):
+    """A layout with other bits, and one with a wrong result, are said to be wrong."""
+    section, batches = demo_modules("section"), demo_modules("layout_batches")
+    context = section.Context(None, quick=True)
+    assert batches.batches(context).good
+    for factor in (1 + 2**-20, 1.01):
+        wrong = lambda batch: [out * np.float32(factor) for out in batches.jagged(batch)]  # noqa: E731
+        monkeypatch.setitem(batches.WAYS, "jagged", ("", wrong))
+        shown = batches.batches(context)
+        assert not shown.good and shown.lines[1].endswith("bits equal: NO") and shown.lines[2].endswith("bits equal: yes")
+
+
+def test_gradients_notice_another_result(demo_modules, monkeypatch):
+    section, gradients = demo_modules("section"), demo_modules("gradients")
+    context = section.Context(None, quick=True)
+    assert gradients.gradients(context).good
+    right = gradients.with_quire
+    for factors in ({1: 1.001, 2: 1.001, 3: 1.001}, {1: 1.0, 2: 1.0, 3: 1 + 2**-20}):
+        monkeypatch.setattr(
+            gradients, "with_quire", lambda *a: [one * np.float32(factors[a[-1]]) for one in right(*a)]
+        )
+        assert not gradients.gradients(context).good
+
+
+def test_the_chain_rule_is_that_of_the_forward(demo_modules):
+    """In f64 both ways to the gradients agree far beyond f32."""
+    gradients = demo_modules("gradients")
+    random = np.random.default_rng(0)
+    q, k, v, d_out = random.standard_normal((4, 1, gradients.HEADS, 7, gradients.DIM))
+    inputs = q, k, v, random.standard_normal(gradients.HEADS)
+    directions = [random.standard_normal(one.shape) for one in inputs]
+    exact = gradients.by_chain_rule(*inputs, d_out)
+    slopes = [(one * direction).sum() for one, direction in zip(exact, directions)]
+    assert slopes == pytest.approx(gradients.by_differences(inputs, d_out, directions), rel=1e-5, abs=1e-5)
+
+
+def test_points_lie_under_the_roof(demo_modules):
+    points = [("a & b", 2.0, 20.0, True), ("c", 100.0, 50.0, False)]
+    drawn = demo_modules("roofline").roofline("t", [("f32", 100.0, 10.0)], points)
+    svg = xml.etree.ElementTree.fromstring(drawn)
+    a, c = ([float(one.get(name)) for name in ("cx", "cy")] for one in svg.iter("{http://www.w3.org/2000/svg}circle"))
+    (path,) = svg.iter("{http://www.w3.org/2000/svg}path")
+    x0, y0, x1, y1, x2 = (float(number) for number in re.findall(r"[\d.]+", path.get("d")))
+    assert x0 < a[0] < x1 < c[0] < x2
+    assert a[1] == pytest.approx(y0 + (y1 - y0) * (a[0] - x0) / (x1 - x0), abs=0.2)  # 20 of 20: on the slope
+    assert c[1] > y1  # 50 of 100: below the flat part; y grows downwards
+
+
+def test_the_steps_to_try(report, root):
+    page, text = Page(report[1]), (root / "examples/demo/next_steps.txt").read_text()
+    assert len(page.rows["next"]) == len(text.splitlines()) + 1 > 5
+    assert all(cell and "{" not in cell for row in page.rows["next"][1:] for cell in row)
+    names = re.findall(r"[\w/]+\.(?:md|py)\b", text)
+    assert len(names) > 3 and all((root / name).exists() for name in names)
+
+
 def test_where_pytorch_is_faster_is_said(demo_modules):
     losses = demo_modules("speed").losses
     rows = [{"group": "a", "name": "b", "ratio": 2.0}, {"group": "c", "name": "d", "ratio": 0.5}]
@@ -198,11 +255,15 @@ def test_without_torch_it_says_how_to_get_it(report):
 def test_the_terminal(report):
     done, _ = report
     headings = ["This machine", "Masks are formulas", "A rule of one's own", "Layouts"]
-    headings += ["Error against f64", "The same bits", "Speed"]
+    headings += ["Error against f64", "The same bits", "Gradients", "Speed", "What to try next"]
     places = [done.stdout.find(f"\n== {heading}\n") for heading in headings]
     assert -1 not in places and places == sorted(places)
     assert "\x1b" not in done.stdout
     assert re.search(r"^yes  f32 .* threads: 1, 2", done.stdout, re.MULTILINE) and "\nNO " not in done.stdout
+    for layout in ("dense [B, H, D, S]", "jagged", "paged, 16 tokens", "KVCache and attend"):
+        assert re.search(rf"^{re.escape(layout)}: error against f64 \d\.\de-0[67], bits equal: yes$", done.stdout, re.MULTILINE)
+    assert len(re.findall(r"by differences \S+; bits equal: yes$", done.stdout, re.MULTILINE)) == 4
+    assert re.search(r"^causal +[\d.]+ ms +33,550,336 blocks full", done.stdout, re.MULTILINE)
     assert re.search(r"\nreport: \S+report\.html \(0\.\d+ MB", done.stdout)
 
 
@@ -237,6 +298,7 @@ def test_a_build_without_python(demo, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert f"There is no Python package in {tmp_path}/python" in done.stdout
     assert "== Masks are formulas, and can be drawn" in done.stdout and "report.html" not in done.stdout
+    assert "== What to try next" in done.stdout and f"{tmp_path}/quire bench " in done.stdout
     assert not (tmp_path / "report.html").exists()
 
 

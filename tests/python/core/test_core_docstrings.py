@@ -1,5 +1,5 @@
-"""Every public name of quire and quire.mods has an example in its docstring, and prints what the example shows. What a notebook
-or a prompt shows of an object says what is in it."""
+"""Every public name of quire and quire.mods has an example in its docstring, and prints what the example shows. What a
+notebook or a prompt shows of an object says what is in it."""
 
 import doctest
 
