@@ -156,16 +156,21 @@ std::vector<std::string> buffer_names(const Mod& mod) {
   return names;
 }
 
-constexpr std::int64_t kPictureLength = 64;  // a mod has no lengths of its own
+// A mod has no lengths of its own: it is drawn at the first of these, or less where its buffers are
+// shorter.
+constexpr std::int64_t kPictureLengths[] = {64, 32, 16, 8};
 
-// What a notebook shows; its text where the buffers are too small for this picture.
+// What a notebook shows; its text where the buffers are too small for a picture.
 template <class Mod>
 std::optional<std::string> picture_of(const Mod& mod) {
-  try {
-    return draw_svg(mod, kPictureLength, kPictureLength);
-  } catch (const Error&) {
-    return std::nullopt;
+  for (const std::int64_t length : kPictureLengths) {
+    try {
+      return draw_svg(mod, length, length);
+    } catch (const Error&) {
+      continue;
+    }
   }
+  return std::nullopt;
 }
 
 template <class Mod, class Class>

@@ -117,6 +117,10 @@ class BlockMask(TorchBlockMask):
             dq_kv_order_spt=dq_kv_order_spt,
         )
 
+    def _repr_svg_(self) -> str | None:
+        """What a notebook shows: the picture of the blocks as they are now."""
+        return self._current_blocks().core._repr_svg_()
+
     @classmethod
     def _from_blocks(cls, blocks: Blocks, mask_mod: Any) -> BlockMask:
         """A mask whose index tensors do not exist yet; as many rows and columns of blocks as the lengths need."""

@@ -72,5 +72,12 @@ def test_what_a_notebook_shows_of_a_mod(thing):
     assert thing._repr_svg_().startswith("<svg")
 
 
+@pytest.mark.parametrize("length, drawn", [(100, 64), (63, 32), (20, 16), (8, 8), (7, None)])
+def test_a_mod_with_a_short_table_is_drawn_as_far_as_it_goes(length, drawn):
+    picture = quire.mods.document(np.zeros(length, np.int32))._repr_svg_()
+    assert (picture is None) == (drawn is None)
+    assert drawn is None or f"{drawn} queries" in picture
+
+
 def test_what_a_notebook_shows_of_a_mask():
     assert quire.create_block_mask(quire.mods.causal(), None, None, 64, 64)._repr_svg_().startswith("<svg")

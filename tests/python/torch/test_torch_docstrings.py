@@ -19,3 +19,12 @@ def test_the_example_prints_what_it_shows(name):
     assert test.examples
     output = []
     assert doctest.DocTestRunner().run(test, out=output.append).failed == 0, "".join(output)
+
+
+def test_what_a_notebook_shows_of_a_mask():
+    mask = quire.torch.create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 512, 512)
+    picture = mask._repr_svg_()
+    assert picture.startswith("<svg") and "512 queries" in picture
+    mask.full_kv_num_blocks.zero_()  # what is edited is drawn
+    assert mask._repr_svg_() != picture
+    assert quire.torch.create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 0, 5)._repr_svg_() is None
