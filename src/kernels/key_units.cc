@@ -22,6 +22,26 @@ void copy_strided(const char* from, ptrdiff_t step, int count, char* to) {
 
 }  // namespace
 
+// Steps of 1, 2, 4, ... ahead until the key is behind, then halves of what is between.
+const KeySpan& SpanCursor::search(int64_t key) noexcept {
+  const KeySpan* const spans = keys_.spans;
+  int64_t begin = 0, end = at_;
+  if (key >= spans[at_].end) {
+    int64_t step = 1;
+    begin = at_ + 1;
+    for (end = begin; end < keys_.span_count && key >= spans[end].end; step *= 2) {
+      begin = end + 1;
+      end += step;
+    }
+    end = std::min(end, keys_.span_count);
+  }
+  const KeySpan* found =
+      std::upper_bound(spans + begin, spans + end, key,
+                       [](int64_t wanted, const KeySpan& span) { return wanted < span.end; });
+  at_ = found - spans;
+  return *found;
+}
+
 template <class T>
 DecodeKind unit_kind(const ForwardCall& call, bool values) {
   if (std::is_same_v<T, double>) return DecodeKind::kOwn;
@@ -34,11 +54,11 @@ template <class T>
 UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool values,
                       ScratchLayout& layout)
     : call_(call),
-      sequence_(keys),
       rows_(values ? call.v_rows : call.k_rows),
       data_(static_cast<const char*>(values ? call.v : call.k)),
       values_(values),
       converted_(std::is_same_v<T, double> && rows_.dtype != DType::f64),
+      side_by_side_(rows_.column_step == 1 && !converted_),
       kind_(unit_kind<T>(call, values)),
       columns_(values ? call.value_dims : call.dims),
       element_(static_cast<ptrdiff_t>(dtype_size(rows_.dtype))),
@@ -46,23 +66,9 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
       lines_(static_cast<int>(whole_lines(columns_ * element_) / 64)),
       slot_step_(
           whole_lines(columns_ * (converted_ ? static_cast<ptrdiff_t>(sizeof(T)) : element_))),
-      slots_(layout.take<char>(static_cast<size_t>(kSlots * kUnitKeys * slot_step_))) {}
-
-template <class T>
-const KeySpan& UnitRows<T>::span_of(int64_t key) noexcept {
-  const KeySpan* spans = sequence_.spans;
-  if (key >= spans[span_].begin) {
-    if (key < spans[span_].end) return spans[span_];
-    if (span_ + 1 < sequence_.span_count && key < spans[span_ + 1].end &&
-        key >= spans[span_ + 1].begin)
-      return spans[++span_];
-  }
-  const KeySpan* found =
-      std::upper_bound(spans, spans + sequence_.span_count, key,
-                       [](int64_t at, const KeySpan& span) { return at < span.end; });
-  span_ = found - spans;
-  return *found;
-}
+      slots_(layout.take<char>(static_cast<size_t>(kSlots * kUnitKeys * slot_step_))),
+      spans_(keys),
+      spans_ahead_(keys) {}
 
 template <class T>
 const char* UnitRows<T>::address(const KeySpan& span, int64_t key) const noexcept {
@@ -72,15 +78,14 @@ const char* UnitRows<T>::address(const KeySpan& span, int64_t key) const noexcep
 
 template <class T>
 void UnitRows<T>::place(int64_t key, int keys, PlacedUnits& units) noexcept {
-  const bool side_by_side = rows_.column_step == 1 && !converted_;
   for (int unit = 0, begin = 0; begin < keys;) {
-    const KeySpan& span = span_of(key + begin);
-    const char* at = side_by_side ? address(span, key + begin) : nullptr;
+    const KeySpan& span = spans_.find(key + begin);
+    const char* at = side_by_side_ ? address(span, key + begin) : nullptr;
     // All units of this span, then one that leaves it.
     const int64_t there = span.end - key;
     for (; begin < keys && std::min(begin + kUnitKeys, keys) <= there; begin += kUnitKeys) {
       units.at[unit++] = at;
-      if (side_by_side) at += kUnitKeys * step_;
+      if (side_by_side_) at += kUnitKeys * step_;
     }
     if (begin >= keys || begin >= there) continue;
     units.at[unit++] = nullptr;
@@ -90,7 +95,9 @@ void UnitRows<T>::place(int64_t key, int keys, PlacedUnits& units) noexcept {
 
 template <class T>
 void UnitRows<T>::copy_row(const char* from, char* to) const noexcept {
-  if (converted_) {
+  if (side_by_side_) {
+    std::memcpy(to, from, static_cast<size_t>(columns_ * element_));
+  } else if (converted_) {
     if constexpr (std::is_same_v<T, double>) {
       const RowsView row{.data = from,
                          .dtype = rows_.dtype,
@@ -102,8 +109,6 @@ void UnitRows<T>::copy_row(const char* from, char* to) const noexcept {
                                            .out_step = columns_,
                                            .out_columns = columns_});
     }
-  } else if (rows_.column_step == 1) {
-    std::memcpy(to, from, static_cast<size_t>(columns_ * element_));
   } else if (element_ == 2) {
     copy_strided<uint16_t>(from, rows_.column_step * 2, columns_, to);
   } else if (element_ == 4) {
@@ -127,25 +132,24 @@ bool UnitRows<T>::find(const PlacedUnits& units, int64_t key, uint32_t wanted,
   if (!values_ || wanted >> unit.begin != (1u << (unit.end - unit.begin)) - 1) return false;
   if (kind_ == DecodeKind::kPairs && (unit.begin % 2 != 0 || unit.end % 2 != 0)) return false;
   if (unit.at != nullptr) return true;
-  if (rows_.column_step != 1 || converted_) return false;
-  const KeySpan& span = span_of(key + unit.begin);
+  if (!side_by_side_) return false;
+  const KeySpan& span = spans_.find(key + unit.begin);
   if (key + unit.end > span.end) return false;
   unit.at = address(span, key + unit.begin) - unit.begin * step_;
   return true;
 }
 
+// All at once: between the copies of a gather these requests were measured to wait for them.
 template <class T>
 void UnitRows<T>::prefetch(int64_t key, int keys) noexcept {
-  const int64_t found = span_;
-  for (int i = 0; i < keys; ++i) {
-    const char* const row = address(span_of(key + i), key + i);
-    if (rows_.column_step != 1) {
-      __builtin_prefetch(row, 0, 2);
-      continue;
-    }
-    for (int line = 0; line < lines_; ++line) __builtin_prefetch(row + 64 * line, 0, 2);
+  const int lines = rows_.column_step == 1 ? lines_ : 1;
+  for (int i = 0; i < keys;) {
+    const KeySpan& span = spans_ahead_.find(key + i);
+    const char* row = address(span, key + i);
+    const auto end = static_cast<int>(std::min<int64_t>(keys, span.end - key));
+    for (; i < end; ++i, row += step_)
+      for (int line = 0; line < lines; ++line) __builtin_prefetch(row + 64 * line, 0, 2);
   }
-  span_ = found;
 }
 
 template <class T>
@@ -154,11 +158,18 @@ void UnitRows<T>::gather(int64_t key, uint32_t wanted, int slot, DecodeUnit& uni
   unit.at = to;
   unit.begin = 0;
   unit.end = kUnitKeys;
-  for (int i = 0; i < kUnitKeys; ++i, to += slot_step_) {
-    if (wanted >> i & 1)
-      copy_row(address(span_of(key + i), key + i), to);
-    else
+  for (int i = 0; i < kUnitKeys;) {
+    if ((wanted >> i & 1) == 0) {
       std::memset(to, 0, static_cast<size_t>(slot_step_));
+      to += slot_step_;
+      ++i;
+      continue;
+    }
+    const KeySpan& span = spans_.find(key + i);
+    const char* from = address(span, key + i);
+    const auto end = static_cast<int>(std::min<int64_t>(kUnitKeys, span.end - key));
+    for (; i < end && (wanted >> i & 1) != 0; ++i, from += step_, to += slot_step_)
+      copy_row(from, to);
   }
 }
 

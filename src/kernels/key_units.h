@@ -22,6 +22,28 @@ struct PlacedUnits {
   const char* at[kTileUnits];
 };
 
+/// Finds the spans of keys that are asked for in nearly ascending order.
+class SpanCursor {
+ public:
+  explicit SpanCursor(const KeySequence& keys) : keys_(keys) {}
+
+  /// The span that holds `key`; near the last one it takes a few steps.
+  const KeySpan& find(int64_t key) noexcept {
+    const KeySpan* const last = keys_.spans + at_;
+    if (key < last->begin) return search(key);
+    if (key < last->end) return *last;
+    if (at_ + 1 == keys_.span_count || key >= last[1].end) return search(key);
+    ++at_;
+    return last[1];
+  }
+
+ private:
+  const KeySpan& search(int64_t key) noexcept;
+
+  const KeySequence& keys_;
+  int64_t at_ = 0;  // where the last key was found
+};
+
 /// The keys or the values of a sequence.
 template <class T>
 class UnitRows {
@@ -53,23 +75,22 @@ class UnitRows {
   ptrdiff_t step(bool gathered) const { return gathered ? slot_step_ : step_; }
 
  private:
-  const KeySpan& span_of(int64_t key) noexcept;
   const char* address(const KeySpan& span, int64_t key) const noexcept;
   void copy_row(const char* from, char* to) const noexcept;
 
   const ForwardCall& call_;
-  const KeySequence& sequence_;
   const ForwardTensor& rows_;
   const char* data_;
   bool values_;
-  bool converted_;  // gathered in compute type
+  bool converted_;     // gathered in compute type
+  bool side_by_side_;  // the numbers of a row, and they stay what they are
   DecodeKind kind_;
   int columns_;
   ptrdiff_t element_, step_;  // bytes of a number, from key to key
   int lines_;                 // of 64 bytes in a row
   ptrdiff_t slot_step_;       // bytes from row to row of a gathered unit
   char* slots_;
-  int64_t span_ = 0;  // where the last key was found
+  SpanCursor spans_, spans_ahead_;  // of keys that are read, and that are prefetched
 };
 
 }  // namespace quire::kernels
