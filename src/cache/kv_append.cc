@@ -106,6 +106,7 @@ void KVCache::State::take_pages(Sequence& sequence, std::int64_t count) noexcept
   if (count == 0) return;
   if (sequence.length % options.page_size != 0) own_page(sequence, sequence.length);
   const std::int64_t wanted = pages_for(sequence.length + count);
+  pool.expect_takes(wanted - std::ssize(sequence.pages));
   while (std::ssize(sequence.pages) < wanted) sequence.pages.push_back(pool.take());
 }
 

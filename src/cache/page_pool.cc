@@ -10,6 +10,15 @@ namespace quire::cache {
 PagePool::PagePool(std::int64_t n_pages, std::int64_t page_size, PageHash hash)
     : pages_(static_cast<std::size_t>(n_pages)), index_(n_pages, page_size, hash), free_(n_pages) {}
 
+void PagePool::expect_takes(std::int64_t count) const noexcept {
+  constexpr std::int64_t kMost = 32;  // what they touch fits into L1
+  std::int32_t page = oldest_;
+  for (std::int64_t i = free_; i < std::min(count, free_ + kMost) && page != kNoPage; ++i) {
+    index_.expect_erase(pages_, page);
+    page = (*this)[page].next;
+  }
+}
+
 std::int32_t PagePool::take() noexcept {
   assert(available() > 0);
   std::int32_t page = first_free_;

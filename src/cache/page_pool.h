@@ -30,6 +30,8 @@ class PagePool {
   std::int64_t evictions() const noexcept { return evictions_; }
   std::int32_t oldest_cached() const noexcept { return oldest_; }
 
+  // A hint that so many pages will be taken next.
+  void expect_takes(std::int64_t count) const noexcept;
   // A page for one holder: a free one, else the least recently used cached one. available() > 0.
   std::int32_t take() noexcept;
   // One holder more, of a held or a cached page.

@@ -5,6 +5,13 @@
 #include <bit>
 
 namespace quire::cache {
+namespace {
+
+// Mostly alone in its bucket, a page comes and goes without a look at others, each of which is a
+// cache line somewhere: of 100,000 pages, that is most of the time.
+constexpr std::size_t kBucketsPerPage = 4;
+
+}  // namespace
 
 std::uint64_t default_page_hash(std::uint64_t before, std::span<const std::int64_t> ids) noexcept {
   std::uint64_t hash = before + 0x9e3779b97f4a7c15u;
@@ -19,7 +26,8 @@ std::uint64_t default_page_hash(std::uint64_t before, std::span<const std::int64
 PrefixIndex::PrefixIndex(std::int64_t n_pages, std::int64_t page_size, PageHash hash)
     : page_size_(page_size),
       hash_(hash),
-      buckets_(std::bit_ceil(static_cast<std::size_t>(std::max<std::int64_t>(n_pages, 1))),
+      buckets_(kBucketsPerPage *
+                   std::bit_ceil(static_cast<std::size_t>(std::max<std::int64_t>(n_pages, 1))),
                kNoPage),
       id_memory_(Tensor::empty({n_pages, page_size}, DType::i64)),
       ids_(id_memory_.data_as<std::int64_t>()) {}
