@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "attention/attend_request.h"
+#include "cache/kv_cache_state.h"
 #include "plan/forward_plan.h"
 #include "quire/error.h"
 
@@ -64,6 +65,7 @@ void AttendPlan::run(const KVCache& cache, std::int64_t layer, const ConstTensor
   const KVCacheOptions& sizes = cache.options();
   if (&cache.state() != state_->cache || cache.version() != state_->version)
     fail(ErrorKind::value, "the cache is another, or has changed since the plan was made");
+  quire::cache::check_layer("attend", sizes, layer);
   const auto& [heads, dtype] = state_->queries;
   check_view("q", q, {tokens(), heads, sizes.head_dim}, dtype);
   check_view("out", outputs.out, {tokens(), heads, sizes.v_head_dim}, dtype);

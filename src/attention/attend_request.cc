@@ -4,12 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "attention/forward_request.h"
 #include "attention/validate.h"
+#include "cache/kv_cache_state.h"
 #include "layout/jagged_layout.h"
 #include "layout/paged_layout.h"
 #include "mask/block_rows.h"
@@ -45,6 +47,7 @@ Step read_step(const KVCache& cache, std::span<const NewTokens> tokens) {
     each->reserve(tokens.size());
   step.pages.reserve(tokens.size());
   for (std::size_t i = 0; i < tokens.size(); ++i) {
+    cache.state().get("attend", tokens[i].sequence);
     const SequenceView view = cache.view(tokens[i].sequence);
     const std::int64_t count = tokens[i].count;
     if (count < 0 || count > view.length) {
@@ -119,6 +122,10 @@ plan::ForwardRequest attend_request(const KVCache& cache, std::span<const NewTok
     fail(ErrorKind::value, "q_heads must be a multiple of the cache's {} kv_heads; got {}",
          sizes.kv_heads, queries.q_heads);
   }
+  if (!is_floating(queries.dtype))
+    fail(ErrorKind::type, "q must be f32, f64, bf16 or f16; got {}", dtype_name(queries.dtype));
+  if (options.scale.has_value() && !std::isfinite(*options.scale))
+    fail(ErrorKind::value, "scale must be finite; got {}", *options.scale);
   if (options.window < 0)
     fail(ErrorKind::value, "window must not be negative; got {}", options.window);
   if (options.window > 0 && options.mask_mod.has_value())
