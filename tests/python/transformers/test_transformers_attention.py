@@ -122,3 +122,21 @@ def test_register_under_another_name():
     quire.transformers.register("quire_again")
     ids, mask = tokens(2, 9), padding((9, 5), 9, "left")
     assert torch.equal(logits(model("qwen2"), "quire_again", ids, mask), logits(model("qwen2"), "quire", ids, mask))
+
+
+def test_rows_that_see_nothing_are_0():
+    """Those of padding. In eager, whose masks add the least number there is, they are the mean of all values."""
+    from transformers.models.llama.modeling_llama import eager_attention_forward
+
+    q, k, v = qkv(heads=2)
+    visible = torch.ones(2, 1, 11, 29, dtype=torch.bool)
+    visible[1, 0, :4] = False
+    module = layer()
+    module.num_key_value_groups = 1
+    added = torch.where(visible, 0.0, torch.finfo(torch.float32).min)
+    eager, _ = eager_attention_forward(module, q, k, v, added, scaling=0.3)
+    got, _ = quire_attention(module, q, k, v, visible, scaling=0.3)
+    assert (got[1, :4] == 0).all()
+    torch.testing.assert_close(eager[1, :4], v[1].mean(1).expand(4, -1, -1), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(got[0], eager[0], atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(got[1, 4:], eager[1, 4:], atol=1e-6, rtol=1e-5)
