@@ -109,7 +109,8 @@ void BackwardChunk<T>::add(const BackwardTile& tile) noexcept {
                         .rows = tile.at.queries,
                         .columns = static_cast<int>(whole_panels(forward_.dims)),
                         .to = static_cast<T*>(tile.d_q),
-                        .to_step = tile.d_q_step});
+                        .to_step = tile.d_q_step,
+                        .scale = scale_});
   }
   tile.turn->pass(tile.number);
 }
@@ -265,8 +266,7 @@ void BackwardChunk<T>::differentiate(const Block& block, int first) noexcept {
   backward_.score_gradients({.block = block.shape,
                              .gradients = gradients,
                              .weights = weights,
-                             .scale = wants_modified_ ? T(1) : scale_,
-                             .delta = memory_.delta + lane,
+                             .delta = static_cast<const T*>(tile_->delta) + lane,
                              .only_weighted = wants_modified_});
   if (wants_modified_) differentiate_mod(block);
 }
@@ -277,12 +277,12 @@ void BackwardChunk<T>::differentiate_mod(const Block& block) noexcept {
   gradient_->collect(tile_at(memory_.gradients), block.of.row_begin, block.of.row_end,
                      block.of.panel_begin, block.of.panel_end);
   const SlopeKind kind = call_.gradient->slope;
-  const T uniform = kind == SlopeKind::kUniform ? static_cast<T>(gradient_->uniform_slope()) : T(1);
+  if (kind == SlopeKind::kOne) return;
   backward_.apply_slopes(
       {.block = block.shape,
        .gradients = memory_.gradients + block_offset(block.of),
        .slopes = kind == SlopeKind::kElement ? memory_.slopes + block_offset(block.of) : nullptr,
-       .scale = scale_ * uniform});
+       .uniform = kind == SlopeKind::kUniform ? static_cast<T>(gradient_->uniform_slope()) : T(1)});
 }
 
 // Whole groups of 16 keys; a block is made of such.
@@ -382,9 +382,6 @@ void BackwardChunk<T>::load_queries() noexcept {
     functions_.load_queries({d_out, panels, memory_.d_out_columns});
     spoiled_d_out_ = load_rows(d_out, memory_.d_outs, memory_.value_step);
   }
-  const T* const delta = static_cast<const T*>(tile_->delta);
-  const T factor = wants_modified_ ? T(1) : scale_;
-  for (int lane = 0; lane < kQueryTile; ++lane) memory_.delta[lane] = delta[lane] * factor;
   if (call_.wants_q) std::fill_n(memory_.d_queries, at.queries * memory_.step, T(0));
   loaded_ = true;
 }
@@ -405,6 +402,7 @@ uint64_t BackwardChunk<T>::load_rows(const RowsView& from, T* rows, ptrdiff_t st
 
 template <class T>
 void BackwardChunk<T>::finish(int64_t d_k_offset, int64_t d_v_offset) noexcept {
+  for (ptrdiff_t i = 0; i < count_ * memory_.step; ++i) memory_.d_keys[i] *= scale_;
   write(memory_.d_keys, memory_.step, forward_.dims, call_.d_k, d_k_offset);
   write(memory_.d_values, memory_.value_step, forward_.value_dims, call_.d_v, d_v_offset);
 }

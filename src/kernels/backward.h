@@ -5,12 +5,13 @@
 //
 // Order of arithmetic, for f32 calls (f64 the same): scores as in attention_order.h. Scaled form: P
 // = exp2(fms(s, c, lse * log2e)); natural: P = exp2((t - lse) * log2e). dP = one chain over d of v
-// * d_out. dS = P * fms(dP, scale, delta * scale), delta = out . d_out - d_lse (row_dots of
-// backward_functions.h); with a score mod D = P * (dP - delta), dS = D * scale * slope. dV and dK:
-// one chain per element over the queries of a tile of 64, ascending; the chains of tiles are added
-// up from 0, tiles descending, heads of the group ascending, batch entries that share keys
-// ascending. dQ: one chain over the keys of a chunk, ascending; the chains of chunks are added up
-// from 0, ascending. Hidden elements are skipped or multiplied by 0.
+// * d_out; delta = the same chain of out * d_out, minus d_lse: where a row sees one key, natural
+// form, out is its v, and both are equal. D = P * (dP - delta), dS = D, with a score mod D * slope.
+// dV and dK: one chain per element over the queries of a tile of 64, ascending; the chains of tiles
+// are added up from 0, tiles descending, heads of the group ascending, batch entries that share
+// keys ascending; dK is multiplied by scale at the end. dQ: one chain over the keys of a chunk,
+// ascending; the chains of chunks times scale are added up from 0 by fma, ascending. Hidden
+// elements are skipped or multiplied by 0.
 #pragma once
 #include <cstddef>
 #include <cstdint>

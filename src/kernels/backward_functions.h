@@ -31,26 +31,38 @@ struct WeightsArgs {
   const T* lse = nullptr;  // [16 * panels]
 };
 
-/// Gradients of weights to gradients of scores, in place: weight * fms(d_weight, scale, delta).
-/// Hidden ones become +0; `only_weighted`: and those with weight 0.
+/// Gradients of weights to gradients of scores, in place: weight * (d_weight - delta). Hidden ones
+/// become +0; `only_weighted`: and those with weight 0.
 template <class T>
 struct ScoreGradientsArgs {
   BlockShape block;
   T* gradients = nullptr;
   const T* weights = nullptr;
-  T scale = 1;
   const T* delta = nullptr;  // [16 * panels]
   bool only_weighted = false;
 };
 
-/// gradients *= slopes * scale in place (slopes null: scale alone); where a gradient is 0 it
+/// gradients *= slopes in place (null: `uniform` is the slope of all); where a gradient is 0 it
 /// becomes +0 whatever the slope.
 template <class T>
 struct ApplySlopesArgs {
   BlockShape block;  // words are not used
   T* gradients = nullptr;
   const T* slopes = nullptr;
-  T scale = 1;
+  T uniform = 1;
+};
+
+/// sums[lane] += gradient * factor, keys ascending; where a gradient is 0 it adds nothing, whatever
+/// its factor.
+template <class T>
+struct AddLaneSumsArgs {
+  BlockShape block;  // words are not used
+  const T* gradients = nullptr;
+  /// Of row 0: one for each lane from the block's first on, or one for all; null: 1.
+  const T* factors = nullptr;
+  ptrdiff_t factor_step = 0;  // from row to row
+  bool factor_per_row = false;
+  T* sums = nullptr;  // [16 * panels]
 };
 
 /// out[key][column] += one chain from 0, queries ascending, of weight[key][query] *
@@ -77,7 +89,7 @@ struct AddToQueriesArgs {
   ptrdiff_t out_step = 0;
 };
 
-/// to[row][column] += from[row][column].
+/// to[row][column] = fma(from[row][column], scale, to[row][column]).
 template <class T>
 struct AddRowsArgs {
   const T* from = nullptr;
@@ -85,15 +97,15 @@ struct AddRowsArgs {
   int rows = 0, columns = 0;  // columns: a multiple of 16
   T* to = nullptr;
   ptrdiff_t to_step = 0;
+  T scale = 1;
 };
 
-/// out[row] = a[row] . b[row]: 16 partial sums from 0 by column mod 16, then a tree +8 +4 +2 +1.
+/// out[lane] = a . b of the lane: one chain over dims, ascending from 0, as that of a score.
 template <class T>
-struct RowDotsArgs {
-  const T *a = nullptr, *b = nullptr;
-  ptrdiff_t step = 0;         // of both
-  int rows = 0, columns = 0;  // columns: a multiple of 16
-  T* out = nullptr;
+struct LaneDotsArgs {
+  const T *a = nullptr, *b = nullptr;  // [dims][64]
+  int dims = 0, panels = 0;
+  T* out = nullptr;  // [16 * panels]
 };
 
 template <class T>
@@ -101,10 +113,11 @@ struct BackwardFunctions {
   void (*weights)(const WeightsArgs<T>&) noexcept;
   void (*score_gradients)(const ScoreGradientsArgs<T>&) noexcept;
   void (*apply_slopes)(const ApplySlopesArgs<T>&) noexcept;
+  void (*add_lane_sums)(const AddLaneSumsArgs<T>&) noexcept;
   void (*add_to_keys)(const AddToKeysArgs<T>&) noexcept;
   void (*add_to_queries)(const AddToQueriesArgs<T>&) noexcept;
   void (*add_rows)(const AddRowsArgs<T>&) noexcept;
-  void (*row_dots)(const RowDotsArgs<T>&) noexcept;
+  void (*lane_dots)(const LaneDotsArgs<T>&) noexcept;
   /// Whether a row of `columns` (a multiple of 16) numbers is finite throughout.
   bool (*is_finite)(const T* row, int columns) noexcept;
 };

@@ -36,7 +36,6 @@ struct BackwardMemory {
   T *query_columns, *d_out_columns;  // [dims][64]; pairs: 32-bit elements, half as many
   T *weights, *gradients;            // [4][kScorePanelStep]
   T* slopes = nullptr;               // as weights, where the score mod has slopes of its own
-  T* delta;                          // [64], scaled unless D is wanted
   uint64_t* words;                   // [256]
 
   BackwardMemory(const BackwardCall& call, ScratchLayout& layout)
@@ -63,7 +62,6 @@ struct BackwardMemory {
     gradients = layout.take<T>(kQueryPanels * kScorePanelStep);
     if (call.gradient != nullptr && call.gradient->slope == SlopeKind::kElement)
       slopes = layout.take<T>(kQueryPanels * kScorePanelStep);
-    delta = layout.take<T>(kQueryTile);
     words = layout.take<uint64_t>(kTileKeys);
   }
 };

@@ -29,7 +29,7 @@ void write_rows(const ForwardFunctions<T>& functions, const ScratchRows<T>& from
 }
 
 std::size_t prepare_rows_scratch(int value_dims) {
-  return static_cast<std::size_t>(2 * kQueryTile * whole_panels(value_dims) + kQueryTile);
+  return static_cast<std::size_t>(2 * kQueryTile * value_dims + kQueryTile);
 }
 
 template <class T>
@@ -38,16 +38,15 @@ uint64_t prepare_rows(const BackwardCall& call, const RowInputs& inputs, T* lse,
   constexpr T kInf = std::numeric_limits<T>::infinity();
   const ForwardFunctions<T>& functions = forward_functions<T>(*call.forward.table);
   const int rows = inputs.lse.rows;
-  const ptrdiff_t step = whole_panels(call.forward.value_dims);
-  const auto columns = static_cast<int>(step);
-  T *const outs = scratch, *const d_outs = outs + kQueryTile * step,
-           *const d_lse = d_outs + kQueryTile * step;
+  const int dims = call.forward.value_dims, panels = (rows + kPanel - 1) / kPanel;
+  T *const outs = scratch, *const d_outs = outs + kQueryTile * ptrdiff_t{dims},
+           *const d_lse = d_outs + kQueryTile * ptrdiff_t{dims};
   std::fill_n(delta, kQueryTile, T(0));
   std::fill_n(d_lse, kQueryTile, T(0));
   if (inputs.d_out.data != nullptr) {
-    functions.copy_rows({inputs.out, outs, step, columns});
-    functions.copy_rows({inputs.d_out, d_outs, step, columns});
-    backward_functions<T>(*call.forward.table).row_dots({outs, d_outs, step, rows, columns, delta});
+    functions.load_queries({inputs.out, panels, outs});
+    functions.load_queries({inputs.d_out, panels, d_outs});
+    backward_functions<T>(*call.forward.table).lane_dots({outs, d_outs, dims, panels, delta});
   }
   if (inputs.d_lse.data != nullptr) functions.copy_rows({inputs.d_lse, d_lse, 1, 1});
   functions.copy_rows({inputs.lse, lse, 1, 1});

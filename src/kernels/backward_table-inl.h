@@ -11,10 +11,11 @@ template <class T>
 constexpr BackwardFunctions<T> kBackward{.weights = &weights<T>,
                                          .score_gradients = &score_gradients<T>,
                                          .apply_slopes = &apply_slopes<T>,
+                                         .add_lane_sums = &add_lane_sums<T>,
                                          .add_to_keys = &add_to_keys<T>,
                                          .add_to_queries = &add_to_queries<T>,
                                          .add_rows = &add_rows<T>,
-                                         .row_dots = &row_dots<T>,
+                                         .lane_dots = &lane_dots<T>,
                                          .is_finite = &is_finite<T>};
 
 }  // namespace quire::kernels::QUIRE_ISA_NS

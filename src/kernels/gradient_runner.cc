@@ -178,9 +178,9 @@ void GradientRunner::collect_site(size_t i, const GradientBlock& block) noexcept
   T* const numbers = static_cast<T*>(sums.sums);
   switch (site.pattern) {
     case GradientPattern::kUniform:
-      return add_lanes(tile, block, numbers);
+      return add_lanes(tile, block, backward_functions<T>(table_), numbers);
     case GradientPattern::kLane:
-      return add_lanes(tile, block, numbers + query_);
+      return add_lanes(tile, block, backward_functions<T>(table_), numbers + query_);
     case GradientPattern::kRow:
       return add_rows(tile, block, numbers);
     case GradientPattern::kDiagonal:

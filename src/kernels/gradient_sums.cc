@@ -105,17 +105,20 @@ void gather_wide(const GradientTile& tile, const TargetCopy& to, const TileBuffe
 }  // namespace
 
 template <class T>
-void add_lanes(const GradientTile& tile, const GradientBlock& block, T* sums) noexcept {
-  const Products<T> products(tile, block);
-  for (int panel = block.panel_begin; panel < block.panel_end; ++panel) {
-    T sum[kPanel], part[kPanel];
-    std::copy_n(sums + panel * kPanel, kPanel, sum);
-    for (int row = block.row_begin; row < block.row_end; ++row) {
-      products.load(row, panel, part);
-      for (int j = 0; j < kPanel; ++j) sum[j] += part[j];
-    }
-    std::copy_n(sum, kPanel, sums + panel * kPanel);
+void add_lanes(const GradientTile& tile, const GradientBlock& block,
+               const BackwardFunctions<T>& functions, T* sums) noexcept {
+  const TileOperand& factor = tile.site.factor;
+  AddLaneSumsArgs<T> args{.block = {.rows = block.row_end - block.row_begin,
+                                    .panels = block.panel_end - block.panel_begin},
+                          .gradients = block_row<T>(block, block.panel_begin, block.row_begin),
+                          .factor_step = factor.row_step / static_cast<ptrdiff_t>(sizeof(T)),
+                          .factor_per_row = factor.broadcast,
+                          .sums = sums + block.panel_begin * kPanel};
+  if (tile.site.has_factor) {
+    args.factors = reinterpret_cast<const T*>(tile.runner.row_of(factor, block.row_begin));
+    if (!factor.broadcast) args.factors += block.panel_begin * kPanel;
   }
+  functions.add_lane_sums(args);
 }
 
 template <class T>
@@ -217,15 +220,16 @@ T buffer_element(const TileBuffer& buffer, int64_t offset) noexcept {
   });
 }
 
-#define QUIRE_GRADIENT_SUMS(T)                                                                  \
-  template void add_lanes(const GradientTile&, const GradientBlock&, T*) noexcept;              \
-  template void add_rows(const GradientTile&, const GradientBlock&, T*) noexcept;               \
-  template void add_diagonals<T>(const GradientTile&, const GradientBlock&,                     \
-                                 const SiteSums&) noexcept;                                     \
-  template void add_direct(const GradientTile&, const GradientBlock&, T*) noexcept;             \
-  template void add_gathered<T>(const GradientTile&, const GradientBlock&, const TargetCopy&,   \
-                                const TileBuffer*) noexcept;                                    \
-  template void store_weights(const GradientTile&, const GradientBlock&, T*, int64_t) noexcept; \
+#define QUIRE_GRADIENT_SUMS(T)                                                                    \
+  template void add_lanes(const GradientTile&, const GradientBlock&, const BackwardFunctions<T>&, \
+                          T*) noexcept;                                                           \
+  template void add_rows(const GradientTile&, const GradientBlock&, T*) noexcept;                 \
+  template void add_diagonals<T>(const GradientTile&, const GradientBlock&,                       \
+                                 const SiteSums&) noexcept;                                       \
+  template void add_direct(const GradientTile&, const GradientBlock&, T*) noexcept;               \
+  template void add_gathered<T>(const GradientTile&, const GradientBlock&, const TargetCopy&,     \
+                                const TileBuffer*) noexcept;                                      \
+  template void store_weights(const GradientTile&, const GradientBlock&, T*, int64_t) noexcept;   \
   template T buffer_element(const TileBuffer&, int64_t) noexcept;
 QUIRE_GRADIENT_SUMS(float)
 QUIRE_GRADIENT_SUMS(double)

@@ -1,9 +1,10 @@
 // The arithmetic of private sums: contributions d_modified * factor of a block of a tile added to
-// what its pattern keeps. Plain loops over panels of 16 lanes, which the compiler vectorises; each
-// sum has one order, whatever the ISA. Kernels layer.
+// what its pattern keeps. Plain loops over panels of 16 lanes, which the compiler vectorises (sums
+// of lanes: a primitive of the ISA); each sum has one order, whatever the ISA. Kernels layer.
 #pragma once
 #include <cstdint>
 
+#include "kernels/backward_functions.h"
 #include "kernels/gradient_memory.h"
 #include "kernels/tile_runner.h"
 
@@ -18,7 +19,8 @@ struct GradientTile {
 };
 
 template <class T>
-void add_lanes(const GradientTile& tile, const GradientBlock& block, T* sums) noexcept;  // [64]
+void add_lanes(const GradientTile& tile, const GradientBlock& block,
+               const BackwardFunctions<T>& functions, T* sums) noexcept;  // [64]
 template <class T>
 void add_rows(const GradientTile& tile, const GradientBlock& block, T* sums) noexcept;  // [key][16]
 template <class T>

@@ -50,9 +50,9 @@ RC_GTEST_PROP(BackwardProperty, IsAsGoodAsNaive, (std::uint64_t seed)) {
   const bool with_d_out = chance(random, 90);
   const BackwardTensors t(c, seed, with_d_out, !with_d_out || chance(random, 50));
   const GradientValues got = ours(c, t), want = exact(c, t), plain = naive(c, t);
-  // dP and delta cancel where a row sees little: 4e-7 of their size, which is up to 40 here.
+  // Where a call is tiny, plain f32 may be exact by luck: a rounding is allowed.
   const auto is_good = [](const Tensor& x, const Tensor& y, const Tensor& z, DType dtype) {
-    return largest_error(x, y) <= 2 * largest_error(z, y) + unit(dtype) * largest(y) + 2e-6;
+    return largest_error(x, y) <= 2 * largest_error(z, y) + unit(dtype) * largest(y) + 2e-7;
   };
   RC_ASSERT(is_good(got.q, want.q, plain.q, c.q_dtype));
   RC_ASSERT(is_good(got.k, want.k, plain.k, c.k_dtype));

@@ -64,6 +64,47 @@ TEST(Backward, HeadDims) {
         {.q_len = 70, .kv_len = 450, .head_dim = e, .v_head_dim = ev, .mask_mod = mods::causal()});
 }
 
+bool is_zero(const ConstTensorView& values) {
+  const Tensor copy = to(values, DType::f64);
+  for (std::int64_t i = 0; i < copy.numel(); ++i)
+    if (copy.data_as<double>()[i] != 0) return false;
+  return true;
+}
+
+// With a mod, out is the key's value to the bit, and so its score does not matter: 0, not what
+// rounding leaves of it, which a slope could make anything of.
+TEST(Backward, OneKeyUnderAModGivesExactlyZero) {
+  const Buffer bias(std::vector<float>{0.3f, -0.7f}, {.name = "bias", .wants_gradient = true});
+  const ScoreMod plus([&](auto score, auto, auto h, auto, auto) { return score + bias[h]; });
+  const ScoreMod capped(
+      [&](auto score, auto, auto h, auto, auto) { return tanh(score * bias[h]) * 3; });
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    for (const ScoreMod& mod : {plus, capped}) {
+      for (const int dims : {1, 7, 64, 100}) {
+        AttentionCase c{.q_heads = 2,
+                        .q_len = 37,
+                        .head_dim = dims,
+                        .v_head_dim = dims + 6,
+                        .q_dtype = dtype,
+                        .k_dtype = dtype,
+                        .v_dtype = dtype,
+                        .score_mod = mod};
+        SCOPED_TRACE(c.to_string());
+        const BackwardTensors one(c, 3, true, false);
+        const AttentionGradients d =
+            flex_attention_backward(one.inputs(), {.forward = c.options()});
+        EXPECT_TRUE(is_zero(*d.q) && is_zero(*d.k) && !is_zero(*d.v));
+        EXPECT_TRUE(is_zero(d.of("bias")));
+        c.kv_len = 37;
+        c.mask_mod = mods::causal();
+        const BackwardTensors many(c, 3, true, false);
+        const Tensor q = *flex_attention_backward(many.inputs(), {.forward = c.options()}).q;
+        EXPECT_TRUE(is_zero(q.view().slice(2, 0, 1)) && !is_zero(q.view().slice(2, 1, 2)));
+      }
+    }
+  }
+}
+
 TEST(Backward, Groups) {
   for (const int group : {1, 2, 7})
     expect_as_good_as_naive({.batch = 2,

@@ -77,24 +77,77 @@ TYPED_TEST(BackwardFunctionsTest, SumsOfKeysAndQueries) {
   }
 }
 
-TYPED_TEST(BackwardFunctionsTest, RowDots) {
+// The chain of a score: equal rows on either side give equal bits.
+TYPED_TEST(BackwardFunctionsTest, DotsOfLanesAreScores) {
   using T = TypeParam;
-  const auto a = random_numbers<T>(7 * 96, 1), b = random_numbers<T>(7 * 96, 2);
-  std::vector<T> got(7), want(7);
-  for (const int columns : {16, 48, 80}) {
-    this->functions_.row_dots({a.data(), b.data(), 96, 7, columns, got.data()});
-    for (int r = 0; r < 7; ++r) {
-      T sums[16] = {};
-      for (int c = 0; c < columns; ++c) {
-        const auto at = static_cast<std::size_t>(r * 96 + c);
-        sums[c % 16] = std::fma(a[at], b[at], sums[c % 16]);
-      }
-      for (int half = 8; half != 0; half /= 2)
-        for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
-      want[static_cast<std::size_t>(r)] = sums[0];
+  const auto rows = random_numbers<T>(37, 1);
+  const auto columns = random_numbers<T>(37 * kQueryTile, 2);
+  for (const int dims : {1, 2, 5, 16, 37}) {
+    std::vector<T> same(37 * kQueryTile), got(48, T(7)), want(48, T(7)),
+        scores(4 * kScorePanelStep);
+    for (std::size_t i = 0; i < same.size(); ++i) same[i] = rows[i / kQueryTile];
+    this->functions_.lane_dots({same.data(), columns.data(), dims, 2, got.data()});
+    for (std::size_t lane = 0; lane < 32; ++lane) {
+      T sum = 0;
+      for (std::size_t i = 0; i < static_cast<std::size_t>(dims); ++i)
+        sum = std::fma(rows[i], columns[i * kQueryTile + lane], sum);
+      want[lane] = sum;
     }
     expect_same(got, want, "dots");
+    forward_functions<T>(current_table())
+        .scores({.keys = rows.data(),
+                 .key_step = 37,
+                 .rows = 1,
+                 .dims = dims,
+                 .panels = 2,
+                 .queries = columns.data(),
+                 .scores = scores.data()});
+    for (std::size_t lane = 0; lane < 32; ++lane)
+      EXPECT_EQ(got[lane], scores[lane / 16 * kScorePanelStep + lane % 16]);
   }
+}
+
+TYPED_TEST(BackwardFunctionsTest, SumsOfLanes) {
+  using T = TypeParam;
+  auto gradients = random_numbers<T>(4 * kScorePanelStep, 1);
+  auto factors = random_numbers<T>(37 * 80, 2);
+  gradients[5 * kPanel + 3] = 0;
+  factors[5 * 80 + 3] = std::nan("");
+  gradients[6 * kPanel + 2] = 0;
+  factors[6 * 80] = std::numeric_limits<T>::infinity();
+  for (int panel = 0; panel < 4; ++panel)
+    std::fill_n(gradients.data() + panel * kScorePanelStep + 6 * kPanel, kPanel, T(0));
+  for (const int panels : {1, 3, 4}) {
+    for (const int kind : {0, 1, 2}) {  // factors: none, of rows, of elements
+      auto got = random_numbers<T>(64, 3), want = got;
+      this->functions_.add_lane_sums({.block = {37, panels, 0, nullptr},
+                                      .gradients = gradients.data(),
+                                      .factors = kind == 0 ? nullptr : factors.data(),
+                                      .factor_step = 80,
+                                      .factor_per_row = kind == 1,
+                                      .sums = got.data()});
+      for (std::size_t lane = 0; lane < static_cast<std::size_t>(panels) * 16; ++lane) {
+        for (std::size_t r = 0; r < 37; ++r) {
+          const T x = gradients[lane / 16 * kScorePanelStep + r * kPanel + lane % 16];
+          const T factor = kind == 0 ? T(1) : factors[r * 80 + (kind == 1 ? 0 : lane)];
+          if (x != 0) want[lane] += x * factor;
+        }
+      }
+      expect_same(got, want, "sums");
+    }
+  }
+}
+
+TYPED_TEST(BackwardFunctionsTest, RowsAreScaledWhereTheyAreAdded) {
+  using T = TypeParam;
+  const auto from = random_numbers<T>(3 * 48, 1);
+  auto got = random_numbers<T>(3 * 40, 2), want = got;
+  const T scale = static_cast<T>(0.3);
+  this->functions_.add_rows({from.data(), 48, 3, 32, got.data(), 40, scale});
+  for (std::size_t r = 0; r < 3; ++r)
+    for (std::size_t c = 0; c < 32; ++c)
+      want[r * 40 + c] = std::fma(from[r * 48 + c], scale, want[r * 40 + c]);
+  expect_same(got, want, "rows");
 }
 
 TYPED_TEST(BackwardFunctionsTest, GradientsOfScores) {
@@ -107,20 +160,17 @@ TYPED_TEST(BackwardFunctionsTest, GradientsOfScores) {
   for (std::uint64_t& word : words) word = random();
   for (const bool masked : {false, true}) {
     auto got = before, want = before;
-    const T scale = static_cast<T>(0.3);
     this->functions_.score_gradients({.block = {37, 3, 16, masked ? words.data() : nullptr},
                                       .gradients = got.data(),
                                       .weights = weights.data(),
-                                      .scale = scale,
                                       .delta = delta.data()});
     for (int lane = 0; lane < 48; ++lane) {
       for (int r = 0; r < 37; ++r) {
         const auto at =
             static_cast<std::size_t>(lane / 16 * kScorePanelStep + r * kPanel + lane % 16);
         const bool visible = !masked || (words[static_cast<std::size_t>(r)] >> (16 + lane) & 1);
-        want[at] = visible ? weights[at] *
-                                 std::fma(want[at], scale, -delta[static_cast<std::size_t>(lane)])
-                           : T(0);
+        want[at] =
+            visible ? weights[at] * (want[at] - delta[static_cast<std::size_t>(lane)]) : T(0);
       }
     }
     expect_same(got, want, "gradients");
@@ -135,9 +185,12 @@ TYPED_TEST(BackwardFunctionsTest, SlopesOfWhatIsHiddenDoNotMatter) {
   this->functions_.apply_slopes({.block = {2, 1, 0, nullptr},
                                  .gradients = gradients.data(),
                                  .slopes = slopes.data(),
-                                 .scale = static_cast<T>(0.5)});
-  EXPECT_EQ(gradients[3], 5);
+                                 .uniform = 9});
+  EXPECT_EQ(gradients[3], 10);
   EXPECT_EQ(gradients[4], 0);
+  this->functions_.apply_slopes(
+      {.block = {2, 1, 0, nullptr}, .gradients = gradients.data(), .uniform = T(0.5)});
+  EXPECT_EQ(gradients[3], 5);
 }
 
 TYPED_TEST(BackwardFunctionsTest, WeightsAndFiniteness) {
