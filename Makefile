@@ -35,4 +35,4 @@ format-check: deps ## Say which C++ files are not formatted
 	@scripts/format --check
 
 clean: ## Remove what was built; .venv stays
-	rm -rf build
+	rm -rf build demo

@@ -14,8 +14,8 @@ namespace quire::kernels {
 struct KernelTable;
 
 /// Keys [begin, end) of a sequence, one after the other in memory: row `key` is at offset + (key -
-/// begin) * row step. An item's spans are ascending, without gaps, and cover all tiles of keys in which
-/// one of its rows sees something.
+/// begin) * row step. An item's spans are ascending, without gaps, and cover all tiles of keys in
+/// which one of its rows sees something.
 struct KeySpan {
   int64_t begin = 0, end = 0;
   int64_t key_offset = 0, value_offset = 0;  // of key `begin`, in elements from the tensors' data
