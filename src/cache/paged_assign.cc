@@ -37,10 +37,11 @@ void check_integers(const char* name, const ConstTensorView& view) {
 }
 
 void check_pair(const char* name, const ConstTensorView& val, const ConstTensorView& cache) {
-  check_equal(fmt::format("the heads of {0}_val and {0}_cache", name).c_str(), val.dim(1),
-              cache.dim(1));
-  check_equal(fmt::format("the dims of {0}_val and {0}_cache", name).c_str(), val.dim(3),
-              cache.dim(3));
+  for (const auto& [what, axis] : {std::pair{"heads", 1}, std::pair{"dims", 3}}) {
+    if (val.dim(axis) != cache.dim(axis))
+      fail(ErrorKind::value, "the {0} of {1}_val and {1}_cache must be equal; got {2} and {3}",
+           what, name, val.dim(axis), cache.dim(axis));
+  }
   if (val.dtype() != cache.dtype()) {
     fail(ErrorKind::type, "{0}_val and {0}_cache must have the same dtype; got {1} and {2}", name,
          dtype_name(val.dtype()), dtype_name(cache.dtype()));
