@@ -22,6 +22,7 @@ from quire.torch.block_mask import BlockMask
 from quire.torch.create_block_mask import create_block_mask, create_mask
 from quire.torch.enable import disable, enable
 from quire.torch.flex_attention import flex_attention
+from quire.torch.merge_states import merge_states
 from quire.torch.nested_flex import NestedBlockMask, create_nested_block_mask
 from quire.torch.paged_attention import PagedAttention
 from quire.torch.sdpa import scaled_dot_product_attention, why_not
@@ -45,6 +46,7 @@ __all__ = [
     "disable",
     "enable",
     "flex_attention",
+    "merge_states",
     "noop_mask",
     "or_masks",
     "scaled_dot_product_attention",
