@@ -125,12 +125,22 @@ void BackwardChunk<T>::run_tile(int first, int rows) noexcept {
   const bool differentiates = call_.wants_q || call_.d_k.data != nullptr ||
                               (call_.gradient != nullptr && !call_.gradient->sites.empty());
   for (int i = 0; i < block_count_; ++i) weigh(blocks_[i], first);
+  bring_next();
   for (int i = 0; i < block_count_ && differentiates; ++i) differentiate(blocks_[i], first);
+  bring_next();
   if (call_.d_v.data != nullptr && call_.d_out != nullptr)
     for (int i = 0; i < block_count_; ++i) add_values(blocks_[i], first);
+  bring_next();
   if (call_.d_k.data != nullptr)
     for (int i = 0; i < block_count_; ++i) add_keys(blocks_[i], first);
+  bring_next();
   if (call_.wants_q) add_queries(first);
+}
+
+template <class T>
+void BackwardChunk<T>::bring_next() noexcept {
+  next_q_.bring_some();
+  next_d_out_.bring_some();
 }
 
 // Rows that saw nothing in the forward see nothing. Where a key is not finite, lanes without a
@@ -375,12 +385,14 @@ void BackwardChunk<T>::load_queries() noexcept {
   else
     functions_.load_queries({q, panels, memory_.query_columns});
   spoiled_q_ = load_rows(q, memory_.queries, memory_.step);
+  next_q_ = RowPrefetch(q, -kQueryTile);
   spoiled_d_out_ = 0;
   if (call_.d_out != nullptr) {
     const RowsView d_out =
         rows_at(call_.d_out, call_.d_out_rows, at.out_offset, at.queries, forward_.value_dims);
     functions_.load_queries({d_out, panels, memory_.d_out_columns});
     spoiled_d_out_ = load_rows(d_out, memory_.d_outs, memory_.value_step);
+    next_d_out_ = RowPrefetch(d_out, -kQueryTile);
   }
   if (call_.wants_q) std::fill_n(memory_.d_queries, at.queries * memory_.step, T(0));
   loaded_ = true;

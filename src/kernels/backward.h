@@ -21,6 +21,7 @@
 #include "kernels/backward_memory.h"
 #include "kernels/backward_problem.h"
 #include "kernels/gradient_runner.h"
+#include "kernels/row_prefetch.h"
 #include "kernels/tile_activity.h"
 #include "kernels/typed_functions.h"
 
@@ -67,6 +68,7 @@ class BackwardChunk {
 
   void load_keys(const KeySpan& span) noexcept;
   void load_queries() noexcept;
+  void bring_next() noexcept;
   uint64_t load_rows(const RowsView& from, T* rows, ptrdiff_t step) noexcept;
   void run_tile(int first, int rows) noexcept;
   TileActivity look(int first, int rows) noexcept;
@@ -97,6 +99,7 @@ class BackwardChunk {
   // Of the tile under way:
   const BackwardTile* tile_ = nullptr;
   bool loaded_ = false;
+  RowPrefetch next_q_, next_d_out_;             // rows of the tile before it, which mostly is next
   uint64_t spoiled_q_ = 0, spoiled_d_out_ = 0;  // lanes whose rows are not finite
   bool is_full_ = false;                        // everything is visible: there are no words
   bool spoiled_tile_ = false;                   // holds a key or value that is not finite
