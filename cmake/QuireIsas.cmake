@@ -11,6 +11,17 @@ else()
   set(QUIRE_ISAS scalar)
 endif()
 
+# For builds that need not have all of them (sanitizers): a list of names, in the same order.
+set(QUIRE_ONLY_ISAS "" CACHE STRING "Build these ISAs only")
+if(QUIRE_ONLY_ISAS)
+  foreach(isa IN LISTS QUIRE_ONLY_ISAS)
+    if(NOT isa IN_LIST QUIRE_ISAS)
+      message(FATAL_ERROR "QUIRE_ONLY_ISAS: this architecture has no ISA ${isa}; there are ${QUIRE_ISAS}")
+    endif()
+  endforeach()
+  set(QUIRE_ISAS ${QUIRE_ONLY_ISAS})
+endif()
+
 function(quire_add_isa_sources target)
   set(isa_list "")
   foreach(isa IN LISTS QUIRE_ISAS)
