@@ -10,9 +10,12 @@ endif()
 string(REPLACE "\n" ";" quire_isas "${quire_isas}")
 
 # quire_register(<executable's name> <its file> <label> <once|per_isa>)
-# formula_test becomes formula.<isa>; formula_property becomes formula_property.<isa>.
+# formula_test becomes formula.<isa>; formula_property becomes formula_property.<isa>. What is labelled memory is fast, too.
 function(quire_register name file label how)
   string(REGEX REPLACE "_test$" "" test "${name}")
+  if(label STREQUAL "memory")
+    set(label "fast;memory")
+  endif()
   set(timeout 600)
   if(DEFINED ENV{QUIRE_PROPERTY_RUNS} OR DEFINED ENV{QUIRE_MATH_STEP})
     set(timeout 14400)
