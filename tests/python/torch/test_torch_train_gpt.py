@@ -11,7 +11,7 @@ SMALL = ["--rows", "2", "--length", "128", "--width", "64", "--layers", "2"]
 
 def run(env, *arguments):
     command = [sys.executable, EXAMPLE, *SMALL, *arguments]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr + done.stdout
     assert "\r" not in done.stdout + done.stderr  # no bar where there is no terminal
     return done.stdout
