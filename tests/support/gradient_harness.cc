@@ -97,29 +97,27 @@ class Run {
     runner.end_head();
   }
 
-  // Scores, slopes and d_modified of a tile, [panel][row][16].
+  // Scores, slopes and d_modified of a tile, [panel][row][16], as the kernels have them.
   struct Tile {
-    explicit Tile(int rows)
-        : numbers(static_cast<std::size_t>(rows + 3) * kQueryTile), rows(rows) {}
+    Tile() : numbers(static_cast<std::size_t>(kernels::kQueryPanels * kernels::kScorePanelStep)) {}
     std::vector<T> numbers;
-    int rows;
     ScoreTile view() {
       const auto bytes = static_cast<std::ptrdiff_t>(sizeof(T));
       return {.data = numbers.data(),
               .row_step = kPanel * bytes,
               .group_step = 0,
-              .panel_step = (rows + 3) * kPanel * bytes};
+              .panel_step = kernels::kScorePanelStep * bytes};
     }
     T& at(int row, int lane) {
-      return numbers[static_cast<std::size_t>((lane / kPanel * (rows + 3) + row) * kPanel +
-                                              lane % kPanel)];
+      return numbers[static_cast<std::size_t>(lane / kPanel * kernels::kScorePanelStep +
+                                              row * kPanel + lane % kPanel)];
     }
   };
 
   void run_tile(kernels::GradientRunner& runner, const Item& item, std::int64_t q, int lanes,
                 std::int64_t kv, int rows) {
     constexpr T kNan = std::numeric_limits<T>::quiet_NaN();
-    Tile scores(rows), slopes(rows), d_modified(rows);
+    Tile scores, slopes, d_modified;
     std::fill(slopes.numbers.begin(), slopes.numbers.end(), kNan);
     std::vector<std::uint64_t> words(static_cast<std::size_t>(rows));
     for (int row = 0; row < rows; ++row) {
