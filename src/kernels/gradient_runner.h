@@ -49,8 +49,8 @@ class GradientRunner {
 
   /// Adds what rows [row_begin, row_end), panels [panel_begin, panel_end) contribute. d_modified =
   /// P * (dP - delta + d_lse), exactly 0 where hidden, where P is 0 and beyond the tile's edge:
-  /// such an element adds nothing, whatever its factors. Only after apply() of these rows. Does
-  /// nothing if the program has no sites.
+  /// such an element adds nothing, whatever its factors. Its panels are kScorePanelStep apart. Only
+  /// after apply() of these rows. Does nothing if the program has no sites.
   void collect(const ScoreTile& d_modified, int row_begin, int row_end, int panel_begin,
                int panel_end) noexcept;
 
