@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "attention/attend_request.h"
+#include "attention/aux_outputs.h"
 #include "cache/kv_cache_state.h"
 #include "plan/forward_plan.h"
 #include "quire/error.h"
@@ -88,8 +89,7 @@ void AttendPlan::run(const KVCache& cache, std::int64_t layer, const ConstTensor
 
 Tensor attend(const KVCache& cache, std::int64_t layer, std::span<const NewTokens> step,
               const ConstTensorView& q, const AttendOptions& options) {
-  if ((options.return_aux.lse || options.return_aux.max_scores) && options.aux == nullptr)
-    fail(ErrorKind::value, "return_aux asks for outputs, and aux, where to put them, is null");
+  attention::validate_aux(options.return_aux, options.aux, "attend");
   if (q.rank() != 3) {
     fail(ErrorKind::value,
          fmt::format("q must be [tokens, q_heads, head_dim]; got {}", to_string(q.shape())));
@@ -97,12 +97,8 @@ Tensor attend(const KVCache& cache, std::int64_t layer, std::span<const NewToken
   AttendPlan plan(cache, step, {.q_heads = q.dim(1), .dtype = q.dtype()}, options);
   const Shape rows{q.dim(0), q.dim(1)};
   Tensor out = Tensor::empty({q.dim(0), q.dim(1), cache.options().v_head_dim}, q.dtype());
-  AuxOutput aux;
   AttendPlan::Outputs outputs{.out = out.view()};
-  if (options.return_aux.lse)
-    outputs.lse = aux.lse.emplace(Tensor::empty(rows, plan.compute_type())).view();
-  if (options.return_aux.max_scores)
-    outputs.max_scores = aux.max_scores.emplace(Tensor::empty(rows, plan.compute_type())).view();
+  AuxOutput aux = attention::make_aux(options.return_aux, rows, plan.compute_type(), outputs);
   plan.run(cache, layer, q, outputs);
   if (options.aux != nullptr) *options.aux = std::move(aux);
   return out;

@@ -1,16 +1,18 @@
 // Attention layer.
 #include "attention/aux_outputs.h"
 
+#include <fmt/format.h>
+
 #include "attention/validate.h"
 #include "quire/error.h"
 
 namespace quire::attention {
 
-void validate_aux(const AuxRequest& wanted, const AuxOutput* aux) {
+void validate_aux(const AuxRequest& wanted, const AuxOutput* aux, const char* function) {
   if ((wanted.lse || wanted.max_scores) && aux == nullptr) {
     throw Error(ErrorKind::value,
-                "[flex_attention] return_aux asks for outputs, and aux, where to put them, is "
-                "null");
+                fmt::format("[{}] return_aux asks for outputs, and aux, where to put them, is null",
+                            function));
   }
 }
 

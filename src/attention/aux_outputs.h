@@ -9,7 +9,8 @@
 namespace quire::attention {
 
 /// Throws Error if something is asked for and there is no place to put it.
-void validate_aux(const AuxRequest& wanted, const AuxOutput* aux);
+void validate_aux(const AuxRequest& wanted, const AuxOutput* aux,
+                  const char* function = "flex_attention");
 
 /// Makes what is asked for, [rows...] in `type`, and enters it into the outputs of a plan's run.
 template <class Outputs>

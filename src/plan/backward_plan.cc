@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "formula/compile.h"
-#include "formula/simplify.h"
 #include "kernels/backward.h"
 #include "kernels/backward_rows.h"
 #include "kernels/dispatch.h"
 #include "kernels/key_tile.h"
 #include "plan/choose_kernel.h"
+#include "plan/forward_call.h"
 
 namespace quire::plan {
 
@@ -19,10 +19,6 @@ using kernels::kQueryTile;
 namespace {
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-kernels::ForwardTensor steps_of(const ConstTensorView& view) {
-  return {.dtype = view.dtype(), .row_step = view.strides()[2], .column_step = view.strides()[3]};
-}
 
 kernels::GradientTensor gradient_of(const std::optional<TensorView>& view) {
   if (!view.has_value()) return {};
@@ -34,7 +30,7 @@ kernels::GradientTensor gradient_of(const std::optional<TensorView>& view) {
 BackwardPlan::BackwardPlan(BackwardRequest request)
     : request_(std::move(request)), forward_(request_.forward), table_(&kernels::current_table()) {
   ForwardRequest& f = request_.forward;
-  is_f64_ = f.q_dtype == DType::f64 || f.k_dtype == DType::f64 || f.v_dtype == DType::f64;
+  is_f64_ = f.is_f64();
   if (f.queries == nullptr) f.queries = std::make_shared<layout::DenseQueries>(f.q_len);
   chunk_keys_ =
       kernels::backward_chunk_keys(static_cast<int>(f.head_dim), static_cast<int>(f.v_head_dim));
@@ -45,7 +41,7 @@ BackwardPlan::BackwardPlan(BackwardRequest request)
   list_items();
   compile_mask();
   gradient_.emplace(GradientRequest{.score_mod = f.score_mod ? &*f.score_mod : nullptr,
-                                    .compile = compile_options(),
+                                    .compile = compile_options(f, kernels::kBackwardTileKeys),
                                     .sizes = {f.queries->longest(), chunk_keys_},
                                     .buffers = request_.buffers});
   allocate_scratch();
@@ -53,11 +49,6 @@ BackwardPlan::BackwardPlan(BackwardRequest request)
 
 std::int64_t BackwardPlan::q_tiles(std::int64_t b) const {
   return ceil_div(forward_.queries->length(b), kQueryTile);
-}
-
-std::int64_t BackwardPlan::q_begin(std::int64_t b) const {
-  return forward_.q_begin.size() == 1 ? forward_.q_begin[0]
-                                      : forward_.q_begin[static_cast<std::size_t>(b)];
 }
 
 std::int64_t BackwardPlan::tile_number(const TilePlace& place) const {
@@ -99,23 +90,12 @@ void BackwardPlan::list_items() {
                           static_cast<std::int32_t>(chunk)});
 }
 
-formula::CompileOptions BackwardPlan::compile_options() const {
-  const auto [least, most] = std::minmax_element(forward_.q_begin.begin(), forward_.q_begin.end());
-  const auto last = [](std::int64_t size) { return std::max<std::int64_t>(size, 1) - 1; };
-  return {.precision = is_f64_ ? Precision::kF64 : Precision::kF32,
-          .extents = {{0, last(forward_.batch)},
-                      {0, last(forward_.q_heads)},
-                      {*least, *most + last(forward_.q_len)},
-                      {0, last(forward_.longest_kv)}},
-          .max_rows = kernels::kBackwardTileKeys};
-}
-
 void BackwardPlan::compile_mask() {
   if (!forward_.block_mask.has_value()) return;
-  const Formula mask = formula::simplify(forward_.block_mask.mask_mod().formula(), Precision::kF32);
-  const formula::Node& root = mask.graph()[mask.root()];
-  if (root.op == Op::kBoolConst && root.bits != 0) return;
-  mask_ = formula::compile({.mask_mod = &mask, .mask_only = true}, compile_options());
+  const std::optional<Formula> rule = asked_rule(forward_.block_mask.mask_mod());
+  if (!rule.has_value()) return;
+  mask_ = formula::compile({.mask_mod = &*rule, .mask_only = true},
+                           compile_options(forward_, kernels::kBackwardTileKeys));
 }
 
 void BackwardPlan::allocate_scratch() {
@@ -162,15 +142,7 @@ void* BackwardPlan::scratch(std::size_t worker) {
 kernels::BackwardCall BackwardPlan::make_call(const BackwardTensors& tensors) const {
   kernels::BackwardCall call;
   kernels::ForwardCall& f = call.forward;
-  f.table = table_;
-  f.dims = static_cast<int>(forward_.head_dim);
-  f.value_dims = static_cast<int>(forward_.v_head_dim);
-  f.scale = forward_.scale;
-  f.f64 = is_f64_;
-  f.natural = forward_.score_mod.has_value() || !(forward_.scale > 0);
-  f.pairs = forward_.q_dtype == DType::bf16 && forward_.k_dtype == DType::bf16 &&
-            forward_.v_dtype == DType::bf16 && table_->pairs != nullptr;
-  f.dropout = forward_.dropout;
+  f = call_of(forward_, *table_);
   f.prefill.mask = mask_.has_value() ? &*mask_ : nullptr;
   call.wants_q = request_.wanted.q;
   call.gradient = gradient_->program();

@@ -65,11 +65,9 @@ class BackwardPlan {
   std::int64_t q_tiles(std::int64_t b) const;
   std::int64_t tile_number(const TilePlace& place) const;
   TilePlace tile_place(std::int64_t number) const;
-  std::int64_t q_begin(std::int64_t b) const;
   int queries_of(const TilePlace& place) const;
 
   void list_items();
-  formula::CompileOptions compile_options() const;
   void compile_mask();
   void allocate_scratch();
   void allocate_sums();

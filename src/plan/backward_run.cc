@@ -127,7 +127,7 @@ kernels::BackwardTile BackwardPlan::tile_of(const kernels::BackwardCall& call,
   kernels::BackwardTile tile{
       .at = {.b = place.b,
              .h = place.h,
-             .q_idx = q_begin(place.b) + in_sequence,
+             .q_idx = forward_.begin_of(place.b) + in_sequence,
              .q_offset = offset_of(tensors.q.strides(), batch, place.h, row),
              .queries = queries_of(place)},
       .lse = static_cast<const T*>(numbers_.data()) + number * 2 * kQueryTile,
@@ -180,7 +180,7 @@ void BackwardPlan::run_item(const kernels::BackwardCall& call, const BackwardTen
     for (std::int64_t h = item.kv_head * group; h < (item.kv_head + 1) * group; ++h) {
       if (mod != nullptr)
         mod->begin_head({.ordinal = ordinal++,
-                         .q_begin = q_begin(b),
+                         .q_begin = forward_.begin_of(b),
                          .q_len = forward_.queries->length(b),
                          .kv_begin = begin,
                          .kv_len = count});

@@ -7,8 +7,8 @@
 
 #include "formula/compile.h"
 #include "formula/first_fault.h"
-#include "formula/simplify.h"
 #include "kernels/dispatch.h"
+#include "plan/forward_call.h"
 #include "plan/seen_tiles.h"
 #include "runtime/float_env.h"
 
@@ -17,15 +17,6 @@ namespace quire::plan {
 using kernels::kQueryTile;
 
 namespace {
-
-bool is_true(const Formula& formula) {
-  const formula::Node& root = formula.graph()[formula.root()];
-  return root.op == Op::kBoolConst && root.bits != 0;
-}
-
-kernels::ForwardTensor steps_of(const ConstTensorView& view) {
-  return {.dtype = view.dtype(), .row_step = view.strides()[2], .column_step = view.strides()[3]};
-}
 
 layout::KeyStrides key_strides(const ForwardTensors& tensors) {
   const auto& k = tensors.k.strides();
@@ -37,13 +28,6 @@ layout::KeyStrides key_strides(const ForwardTensors& tensors) {
 
 ForwardPlan::ForwardPlan(ForwardRequest request)
     : request_(std::move(request)), table_(&kernels::current_table()) {
-  const auto is = [&](DType dtype) {
-    return request_.q_dtype == dtype || request_.k_dtype == dtype || request_.v_dtype == dtype;
-  };
-  is_f64_ = is(DType::f64);
-  pairs_ = request_.q_dtype == DType::bf16 && request_.k_dtype == DType::bf16 &&
-           request_.v_dtype == DType::bf16 && table_->pairs != nullptr;
-  natural_ = request_.score_mod.has_value() || !(request_.scale > 0);
   if (request_.queries == nullptr)
     request_.queries = std::make_shared<layout::DenseQueries>(request_.q_len);
   find_visible();
@@ -69,9 +53,7 @@ void ForwardPlan::find_visible() {
     if (made->asks()) rule = &request_.positions->rule;
     visible_ = std::move(made);
   }
-  if (rule == nullptr) return;
-  mask_formula_ = formula::simplify(rule->formula(), Precision::kF32);
-  if (is_true(*mask_formula_)) mask_formula_.reset();
+  if (rule != nullptr) mask_formula_ = asked_rule(*rule);
 }
 
 std::size_t ForwardPlan::scratch_bytes() const {
@@ -83,11 +65,6 @@ std::int64_t ForwardPlan::queries() const {
   std::int64_t queries = 0;
   for (std::int64_t b = 0; b < request_.batch; ++b) queries += request_.queries->length(b);
   return queries;
-}
-
-std::int64_t ForwardPlan::q_begin(std::int64_t b) const {
-  return request_.q_begin.size() == 1 ? request_.q_begin[0]
-                                      : request_.q_begin[static_cast<std::size_t>(b)];
 }
 
 ForwardPlan::Rows ForwardPlan::rows_of(const ForwardTensors& tensors, std::int64_t b,
@@ -104,14 +81,7 @@ ForwardPlan::Rows ForwardPlan::rows_of(const ForwardTensors& tensors, std::int64
 
 void ForwardPlan::compile_programs() {
   using kernels::Vary;
-  const auto [least, most] = std::minmax_element(request_.q_begin.begin(), request_.q_begin.end());
-  const auto last = [](std::int64_t size) { return std::max<std::int64_t>(size, 1) - 1; };
-  formula::CompileOptions options{.precision = is_f64_ ? Precision::kF64 : Precision::kF32,
-                                  .extents = {{0, last(request_.batch)},
-                                              {0, last(request_.q_heads)},
-                                              {*least, *most + last(request_.q_len)},
-                                              {0, last(request_.longest_kv)}},
-                                  .max_rows = kernels::kTileKeys};
+  formula::CompileOptions options = compile_options(request_, kernels::kTileKeys);
   const Formula* score = request_.score_mod ? &*request_.score_mod : nullptr;
   const Formula* mask = mask_formula_ ? &*mask_formula_ : nullptr;
   if (work_.has_prefill) {
@@ -148,23 +118,12 @@ void ForwardPlan::allocate_scratch() {
 }
 
 kernels::ForwardCall ForwardPlan::make_call(const ForwardTensors& tensors) const {
-  kernels::ForwardCall call;
-  call.table = table_;
-  call.dims = static_cast<int>(request_.head_dim);
-  call.value_dims = static_cast<int>(request_.v_head_dim);
-  call.scale = request_.scale;
-  call.f64 = is_f64_;
-  call.natural = natural_;
-  call.pairs = pairs_;
-  call.dropout = request_.dropout;
+  kernels::ForwardCall call = call_of(request_, *table_);
   const auto pointer = [](const std::optional<kernels::TileProgram>& program) {
     return program.has_value() ? &*program : nullptr;
   };
   call.prefill = {pointer(prefill_score_), pointer(prefill_mask_)};
   call.decode = {pointer(decode_score_), pointer(decode_mask_)};
-  call.q_rows.dtype = call.out_rows.dtype = request_.q_dtype;
-  call.k_rows.dtype = request_.k_dtype;
-  call.v_rows.dtype = request_.v_dtype;
   if (tensors.q.rank() != 4) return call;  // only to size scratch
   call.q = tensors.q.data();
   call.k = tensors.k.data();
@@ -206,7 +165,7 @@ void ForwardPlan::run_prefill(const kernels::ForwardCall& call, const ForwardTen
     kernels::QueryTile& to = tiles[i];
     to = {.b = task.b,
           .h = h,
-          .q_idx = q_begin(task.b) + row,
+          .q_idx = request_.begin_of(task.b) + row,
           .q_offset = rows.q + row * call.q_rows.row_step,
           .out_offset = rows.out + row * call.out_rows.row_step,
           .stat_offset = rows.stat + row * call.stat_step,
@@ -236,7 +195,7 @@ void ForwardPlan::fill_rows(const kernels::ForwardCall& call, const ForwardTenso
     const Rows rows = rows_of(tensors, task.b, h);
     to[i] = {.b = task.b,
              .h = h,
-             .q_idx = q_begin(task.b) + row,
+             .q_idx = request_.begin_of(task.b) + row,
              .q_offset = rows.q + row * call.q_rows.row_step,
              .out_offset = rows.out + row * call.out_rows.row_step,
              .stat_offset = rows.stat + row * call.stat_step,

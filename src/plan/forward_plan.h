@@ -42,7 +42,7 @@ class ForwardPlan {
   /// wrong; the output's contents are unspecified then.
   void run(const ForwardTensors& tensors);
 
-  DType compute_type() const { return is_f64_ ? DType::f64 : DType::f32; }
+  DType compute_type() const { return request_.is_f64() ? DType::f64 : DType::f32; }
   const ForwardTasks& tasks() const { return work_; }
   /// Of all sequences together.
   std::int64_t queries() const;
@@ -54,7 +54,6 @@ class ForwardPlan {
     std::int64_t q = 0, out = 0, stat = 0;
   };
 
-  std::int64_t q_begin(std::int64_t b) const;
   Rows rows_of(const ForwardTensors& tensors, std::int64_t b, std::int64_t h) const;
 
   void compile_programs();
@@ -83,7 +82,6 @@ class ForwardPlan {
 
   ForwardRequest request_;
   const kernels::KernelTable* table_;
-  bool is_f64_ = false, pairs_ = false, natural_ = false;
   std::unique_ptr<const VisibleKeys> visible_;  // null: everything
   std::optional<Formula> mask_formula_;         // simplified
   std::optional<kernels::TileProgram> prefill_score_, prefill_mask_, decode_score_, decode_mask_;

@@ -36,6 +36,14 @@ struct ForwardRequest {
 
   /// Query heads per key head.
   std::int64_t group() const { return kv_heads == 0 ? 1 : q_heads / kv_heads; }
+  /// q_idx of the first query of a sequence.
+  std::int64_t begin_of(std::int64_t sequence) const {
+    return q_begin.size() == 1 ? q_begin[0] : q_begin[static_cast<std::size_t>(sequence)];
+  }
+  /// Whether it is computed in f64.
+  bool is_f64() const {
+    return q_dtype == DType::f64 || k_dtype == DType::f64 || v_dtype == DType::f64;
+  }
 };
 
 }  // namespace quire::plan

@@ -1,0 +1,28 @@
+// What every pass takes from a request in the same way, forward and backward: sizes and form of the
+// kernels' call, steps of tensors, the ranges programs are compiled for, the rule kernels ask. Plan
+// layer.
+#pragma once
+#include <optional>
+
+#include "formula/compile.h"
+#include "kernels/forward_problem.h"
+#include "plan/forward_request.h"
+#include "quire/formula.h"
+#include "quire/mod.h"
+#include "quire/tensor_view.h"
+
+namespace quire::plan {
+
+/// Sizes, types and form of the softmax; programs and addresses come later.
+kernels::ForwardCall call_of(const ForwardRequest& request, const kernels::KernelTable& table);
+
+/// Of [batch, heads, len, dim].
+kernels::ForwardTensor steps_of(const ConstTensorView& view);
+
+/// For all tiles of a request, queries along the lanes.
+formula::CompileOptions compile_options(const ForwardRequest& request, int max_rows);
+
+/// Simplified; nothing if it is always true.
+std::optional<Formula> asked_rule(const MaskMod& rule);
+
+}  // namespace quire::plan
