@@ -13,7 +13,7 @@ from torch import Tensor
 
 from quire.torch.backward import backward
 from quire.torch.forward import as_torch_gives, forward_as_computed
-from quire.torch.transforms import FlexOnce, no_second_gradient
+from quire.torch.transforms import FlexGradient, FlexOnce
 
 
 class _Mods(NamedTuple):
@@ -33,11 +33,8 @@ class _Call:
         self.captured = captured  # how many of the tensors behind the call the score mod reads
 
 
-class FlexAttention(FlexOnce):
-    @staticmethod
-    def forward(query: Tensor, key: Tensor, value: Tensor, call: _Call, *tensors: Tensor) -> Any:
-        out, lse, max_scores = forward_as_computed(query, key, value, *call.mods, True, call.want_max)
-        return (out, lse, max_scores) if call.want_max else (out, lse)
+class Recorded(FlexOnce):
+    """A forward pass of (query, key, value, call, tensors that mods read) to (out, lse, perhaps the largest scores)."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
@@ -45,6 +42,13 @@ class FlexAttention(FlexOnce):
         ctx.save_for_backward(query, key, value, *output[:2], *tensors)
         ctx.mark_non_differentiable(*output[2:])
         ctx.set_materialize_grads(False)
+
+
+class FlexAttention(Recorded):
+    @staticmethod
+    def forward(query: Tensor, key: Tensor, value: Tensor, call: _Call, *tensors: Tensor) -> Any:
+        out, lse, max_scores = forward_as_computed(query, key, value, *call.mods, True, call.want_max)
+        return (out, lse, max_scores) if call.want_max else (out, lse)
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *_: Any) -> tuple:
@@ -60,20 +64,12 @@ class FlexAttention(FlexOnce):
         return (*d[:3], None, *d[3:], *nothing)
 
 
-class FlexAttentionBackward(FlexOnce):
+class FlexAttentionBackward(FlexGradient):
     @staticmethod
     def forward(mods: _Mods, wanted: list[bool], d_out: Tensor | None, d_lse: Tensor | None, *saved: Tensor) -> Any:
         query, key, value, out, lse, *captured = saved
         d = backward((query, key, value), (out, lse), (d_out, d_lse), mods, captured, wanted)
         return tuple(one for one in d if one is not None)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        raise no_second_gradient("flex_attention")
 
 
 def differentiable_forward(

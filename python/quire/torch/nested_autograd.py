@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from quire import _core
+from quire.torch.autograd import Recorded
 from quire.torch.backward import bind_for_gradients
 from quire.torch.forward import as_torch_gives
 from quire.torch.nested import NestedTensor, Sequences, nested_from_values, sequences_of, tensor_of, values_of
 from quire.torch.threads import openmp_threads
-from quire.torch.transforms import FlexOnce, no_second_gradient
+from quire.torch.transforms import FlexGradient
 from quire.torch.views import view_of
 
 
@@ -35,19 +36,12 @@ def _views(call: _Call, values: Any) -> list[_core.JaggedViews]:
     return [sequences.views(one) for sequences, one in zip(call.sequences, values, strict=True)]
 
 
-class NestedFlexAttention(FlexOnce):
+class NestedFlexAttention(Recorded):
     @staticmethod
     def forward(query: Tensor, key: Tensor, value: Tensor, call: _Call, *captured: Tensor) -> Any:
         options = (call.score_mod, None, call.block_mask, call.scale, call.enable_gqa, True, call.want_max)
         results = _core.jagged_attention(*_views(call, (query, key, value)), *options, openmp_threads())
         return tuple(tensor_of(one) for one in results if one is not None)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        query, key, value, ctx.call, *captured = inputs
-        ctx.save_for_backward(query, key, value, *output[:2], *captured)
-        ctx.mark_non_differentiable(*output[2:])
-        ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *_: Any) -> tuple:
@@ -60,7 +54,7 @@ class NestedFlexAttention(FlexOnce):
         return (*d[:3], None, *d[3:])
 
 
-class NestedFlexAttentionBackward(FlexOnce):
+class NestedFlexAttentionBackward(FlexGradient):
     @staticmethod
     def forward(call: _Call, wanted: list[bool], d_out: Tensor | None, d_lse: Tensor | None, *saved: Tensor) -> Any:
         query, key, value, out, lse, *captured = saved
@@ -81,14 +75,6 @@ class NestedFlexAttentionBackward(FlexOnce):
             openmp_threads(),
         )
         return tuple(tensor_of(one) for one in (*inputs, *buffers) if one is not None)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        raise no_second_gradient("flex_attention")
 
 
 def differentiable_nested_forward(

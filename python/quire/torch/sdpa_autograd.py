@@ -14,7 +14,7 @@ from quire import _core
 from quire.torch.forward import output_strides
 from quire.torch.nested import Sequences, tensor_of
 from quire.torch.threads import openmp_threads
-from quire.torch.transforms import SdpaOnce, no_second_gradient
+from quire.torch.transforms import SdpaGradient, SdpaOnce
 from quire.torch.views import view_of
 
 
@@ -99,20 +99,12 @@ class Sdpa(SdpaOnce):
         return (*(next(found) if is_wanted else None for is_wanted in wanted), None)
 
 
-class SdpaBackward(SdpaOnce):
+class SdpaBackward(SdpaGradient):
     @staticmethod
     def forward(call: SdpaCall, wanted: list[bool], d_out: Tensor, *saved: Any) -> Any:
         *tensors, out, lse = saved
         found = run_sdpa_backward(call, tuple(tensors), (out, lse), d_out, wanted)
         return tuple(one for one in found if one is not None)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        raise no_second_gradient("scaled_dot_product_attention")
 
 
 def differentiable_sdpa(call: SdpaCall, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> Tensor:

@@ -39,32 +39,37 @@ def without_wrappers(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-class FlexOnce(torch.autograd.Function):
-    """A function of flex_attention's with a gradient, or one that is a gradient; no rule for vmap or forward mode."""
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
-        raise not_transformed("flex_attention", "Vmap")
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise not_transformed("flex_attention", "Jvp")
-
-
-class SdpaOnce(torch.autograd.Function):
-    """The same for scaled_dot_product_attention."""
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
-        raise not_transformed("scaled_dot_product_attention", "Vmap")
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise not_transformed("scaled_dot_product_attention", "Jvp")
-
-
 def no_second_gradient(function: str) -> RuntimeError:
     return RuntimeError(
         f"[{function}] gradients of gradients are not supported: what its backward pass computes cannot be differentiated "
         "again (create_graph=True, torch.func.hessian, torch.func.grad of torch.func.grad)"
     )
+
+
+def functions_of(function: str) -> tuple[type, type]:
+    """Bases for a function of `function` that has a gradient, and for one that is a gradient and has none; no rules for vmap
+    and forward mode."""
+
+    class Once(torch.autograd.Function):
+        @staticmethod
+        def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
+            raise not_transformed(function, "Vmap")
+
+        @staticmethod
+        def jvp(ctx: Any, *tangents: Any) -> Any:
+            raise not_transformed(function, "Jvp")
+
+    class Gradient(Once):
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+            pass
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            raise no_second_gradient(function)
+
+    return Once, Gradient
+
+
+FlexOnce, FlexGradient = functions_of("flex_attention")
+SdpaOnce, SdpaGradient = functions_of("scaled_dot_product_attention")
