@@ -33,6 +33,19 @@ def test_every_page_is_there(site):
         assert (site / page.with_suffix(".html").name).exists()
 
 
+def test_pages_load_nothing_from_elsewhere(site):
+    for page in site.glob("*.html"):
+        assert re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="(https?:[^"]*)"', page.read_text()) == []
+
+
+def test_the_pictures_are_those_of_their_script(tmp_path):
+    subprocess.run([sys.executable, ROOT / "scripts/draw_concepts.py", tmp_path], check=True)
+    drawn = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert drawn == {path.name: path.read_text() for path in (ROOT / "docs/pictures").iterdir()}
+    shown = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    assert [name for name in drawn if f"(pictures/{name})" not in shown] == []
+
+
 def words_of(page):
     return set(re.findall(r"\w+", html.unescape(re.sub(r"<[^>]*>", " ", page.read_text()))))
 
