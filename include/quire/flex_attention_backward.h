@@ -94,7 +94,8 @@ class QUIRE_API AttentionBackwardPlan {
   };
 
   /// Allocates nothing. Strides may differ from run to run. Throws Error for tensors of another
-  /// shape or dtype, and for outputs that are wanted and missing.
+  /// shape or dtype, for outputs that are wanted and missing, and where addresses and strides show
+  /// that memory is shared.
   void run(const BackwardInputs& inputs, const Outputs& outputs);
 
   const AttentionShape& shape() const { return shape_; }

@@ -9,6 +9,7 @@
 
 #include "attention/attend_request.h"
 #include "attention/aux_outputs.h"
+#include "attention/disjoint_outputs.h"
 #include "cache/kv_cache_state.h"
 #include "plan/forward_plan.h"
 #include "quire/error.h"
@@ -84,6 +85,7 @@ void AttendPlan::run(const KVCache& cache, std::int64_t layer, const ConstTensor
   };
   tensors.lse = stat("lse", outputs.lse);
   tensors.max_scores = stat("max_scores", outputs.max_scores);
+  attention::validate_disjoint("attend", tensors, {outputs.lse, outputs.max_scores});
   state_->plan.run(tensors);
 }
 

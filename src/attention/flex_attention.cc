@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "attention/aux_outputs.h"
+#include "attention/disjoint_outputs.h"
 #include "attention/forward_request.h"
 #include "attention/paged_recognition.h"
 #include "attention/validate.h"
@@ -55,7 +56,7 @@ std::size_t AttentionPlan::scratch_bytes() const { return plan_->scratch_bytes()
 
 void AttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k,
                         const ConstTensorView& v, const Outputs& outputs) {
-  attention::validate_run(shape_, AttentionShape::of(q, k, v));
+  attention::validate_run(shape_, q, k, v);
   attention::validate_output("out", outputs.out, attention::output_shape(shape_), shape_.q_dtype);
   if (paged_ != nullptr && !paged_->call.is_unchanged()) {
     const FlexAttentionOptions given = paged_->given;
@@ -68,6 +69,7 @@ void AttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k,
   }
   const Shape rows{shape_.batch, shape_.q_heads, shape_.q_len};
   attention::set_stats({outputs.lse, outputs.max_scores}, rows, compute_type(), tensors);
+  attention::validate_disjoint("flex_attention", tensors, {outputs.lse, outputs.max_scores});
   plan_->run(tensors);
 }
 

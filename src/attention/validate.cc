@@ -104,8 +104,9 @@ void validate_mask(const AttentionShape& shape, const FlexAttentionOptions& opti
 void validate_q_begin(const AttentionShape& shape, const FlexAttentionOptions& options) {
   const std::vector<std::int64_t>& begin = options.q_begin;
   if (begin.size() > 1 && static_cast<std::int64_t>(begin.size()) != shape.batch) {
-    fail(ErrorKind::value, "q_begin must have one number, or {}; got {}", shape.batch,
-         begin.size());
+    fail(ErrorKind::value,
+         "q_begin must have 1 number for all batch entries, or {}, one for each; got {}",
+         shape.batch, begin.size());
   }
   for (const std::int64_t one : begin) {
     validate_range("q_begin", one, 0, kMostPosition);
@@ -131,9 +132,19 @@ void validate(const AttentionShape& shape, const FlexAttentionOptions& options) 
     fail(ErrorKind::value, "scale must be finite; got {}", *options.scale);
 }
 
-void validate_run(const AttentionShape& planned, const AttentionShape& given) {
-  if (planned == given) return;
-  fail(ErrorKind::value, "the tensors are not of the sizes and dtypes the plan was made for");
+void validate_planned(const char* name, const ConstTensorView& given, const Shape& shape,
+                      DType dtype) {
+  if (given.shape() == shape && given.dtype() == dtype) return;
+  fail(ErrorKind::value, "the plan was made for a {} of {} {}; got {} {}", name, dtype_name(dtype),
+       to_string(shape), dtype_name(given.dtype()), to_string(given.shape()));
+}
+
+void validate_run(const AttentionShape& planned, const ConstTensorView& q, const ConstTensorView& k,
+                  const ConstTensorView& v) {
+  const AttentionShape& s = planned;
+  validate_planned("query", q, {s.batch, s.q_heads, s.q_len, s.head_dim}, s.q_dtype);
+  validate_planned("key", k, {s.kv_batch, s.kv_heads, s.kv_len, s.head_dim}, s.k_dtype);
+  validate_planned("value", v, {s.kv_batch, s.kv_heads, s.kv_len, s.v_head_dim}, s.v_dtype);
 }
 
 void validate_output(const char* name, const TensorView& view, const Shape& shape, DType dtype) {

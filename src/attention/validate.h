@@ -14,8 +14,11 @@ inline constexpr std::int64_t kMostDims = 1024;
 /// the block mask.
 void validate(const AttentionShape& shape, const FlexAttentionOptions& options);
 
-/// The tensors of a run against the plan's shape.
-void validate_run(const AttentionShape& planned, const AttentionShape& given);
+/// The tensors of a run against what the plan was made for.
+void validate_run(const AttentionShape& planned, const ConstTensorView& q, const ConstTensorView& k,
+                  const ConstTensorView& v);
+void validate_planned(const char* name, const ConstTensorView& given, const Shape& shape,
+                      DType dtype);
 void validate_output(const char* name, const TensorView& view, const Shape& shape, DType dtype);
 void validate_row_major(const char* name, const TensorView& view);
 
