@@ -16,7 +16,7 @@ build: deps ## Build everything into build/release
 demo: build ## Build, then show what Quire does
 	@scripts/demo
 
-docs: deps ## Build the documentation as a site into build/site, every link checked
+docs: build ## Build the documentation as a site into build/site, every link checked
 	@.venv/bin/mkdocs build --quiet
 
 test: ## What CI runs: format check, -Werror, all C++ tests on each ISA, sanitizers, Python tests

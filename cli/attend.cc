@@ -3,14 +3,18 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "commands.h"
+#include "computed_share.h"
 #include "formula_arguments.h"
+#include "number_option.h"
 #include "quire/error.h"
 #include "quire/flex_attention.h"
 #include "tensor/npy.h"
@@ -70,12 +74,22 @@ Formula formula_of(const std::string& text, const Arguments& arguments, const Ca
   given.heads = call.q.dim(1);
   given.q_len = std::max<std::int64_t>(call.q.dim(2), 1);
   given.kv_len = std::max<std::int64_t>(call.k.dim(2), 1);
-  const FormulaSource source = read_formula(given, {});
-  return Formula::parse(source.text, source.buffers);
+  return parse_formula(read_formula(given, {}));
+}
+
+// "-" is stdin.
+Tensor read_array(const std::string& path) { return read_npy(path == "-" ? "/dev/stdin" : path); }
+
+// "-" is stdout.
+void write_array(const std::string& path, const Tensor& values) {
+  if (path != "-") return write_npy(path, values);
+  write_npy(std::cout, values);
+  if (!std::cout.flush()) throw Error(ErrorKind::runtime, "[attend] cannot write to stdout");
 }
 
 Call read_call(const Arguments& arguments) {
-  const Tensor q = read_npy(arguments.q), k = read_npy(arguments.k), v = read_npy(arguments.v);
+  const Tensor q = read_array(arguments.q), k = read_array(arguments.k),
+               v = read_array(arguments.v);
   Call call{.q = with_rank_4(q, arguments.q),
             .k = with_rank_4(k, arguments.k),
             .v = with_rank_4(v, arguments.v),
@@ -153,7 +167,25 @@ Results attend(const Call& call, AuxRequest wanted) {
   return results;
 }
 
+// What no file can make right.
+void check_names(const Arguments& arguments) {
+  const auto said_twice = [](std::vector<std::string> names) {
+    std::erase(names, "");
+    std::ranges::sort(names);
+    const auto same = std::ranges::adjacent_find(names);
+    return same == names.end() ? "" : *same;
+  };
+  if (said_twice({arguments.q, arguments.k, arguments.v}) == "-")
+    throw CLI::ValidationError("-", "only one array can come from stdin");
+  if (const std::string name = said_twice({arguments.out, arguments.lse, arguments.max_scores});
+      !name.empty())
+    throw CLI::ValidationError("--out", fmt::format("two results cannot both be '{}'", name));
+  if (arguments.scale.has_value() && !std::isfinite(*arguments.scale))
+    throw CLI::ValidationError("--scale", fmt::format("must be finite; got {}", *arguments.scale));
+}
+
 void run_attend(const Arguments& arguments) {
+  check_names(arguments);
   const Call call = read_call(arguments);
   const AuxRequest wanted{.lse = !arguments.lse.empty(),
                           .max_scores = !arguments.max_scores.empty()};
@@ -161,15 +193,17 @@ void run_attend(const Arguments& arguments) {
   const Results results = attend(call, wanted);
   const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - start;
   const Tensor out = with_rank(results.out, call.rank);
-  write_npy(arguments.out, out);
-  if (wanted.lse) write_npy(arguments.lse, with_rank(*results.lse, call.rank - 1));
+  write_array(arguments.out, out);
+  if (wanted.lse) write_array(arguments.lse, with_rank(*results.lse, call.rank - 1));
   if (wanted.max_scores)
-    write_npy(arguments.max_scores, with_rank(*results.max_scores, call.rank - 1));
-  const std::string hidden =
-      call.mask.has_value()
-          ? fmt::format(", {:.2f} % of the scores never computed", call.mask->sparsity())
-          : "";
-  fmt::print("{}: {} {} in {:.2f} ms{}\n", arguments.out, dtype_name(out.dtype()),
+    write_array(arguments.max_scores, with_rank(*results.max_scores, call.rank - 1));
+  const std::string hidden = call.mask.has_value()
+                                 ? fmt::format(", {:.2f} % of the scores never computed",
+                                               100 * (1 - computed_share(*call.mask)))
+                                 : "";
+  const bool taken = arguments.out == "-" || arguments.lse == "-" || arguments.max_scores == "-";
+  fmt::print(taken ? stderr : stdout, "{}: {} {} in {:.2f} ms{}\n",
+             arguments.out == "-" ? "stdout" : arguments.out, dtype_name(out.dtype()),
              to_string(out.shape()), time.count(), hidden);
 }
 
@@ -179,37 +213,40 @@ void add_attend(CLI::App& app) {
   auto* command = app.add_subcommand(
       "attend", "Attention over .npy files: softmax(score mod(q k^T * scale)) v under a mask");
   const auto arguments = std::make_shared<Arguments>();
-  command
-      ->add_option("q", arguments->q,
-                   "[length, dim], [heads, length, dim] or [batch, heads, "
-                   "length, dim]; f32, f64, bf16 or f16")
-      ->required();
-  command->add_option("k", arguments->k, "As many axes; heads may be fewer, by a whole factor")
-      ->required();
-  command->add_option("v", arguments->v, "As k, with a dim of its own")->required();
-  command->add_option("-o,--out", arguments->out, "Write the result, in q's dtype")->required();
-  command->add_option("--score", arguments->score,
-                      "How a score is changed, e.g. \"score + slopes[h] * (kv_idx - q_idx)\"; or "
-                      "@name of the gallery");
-  command->add_option("--mask", arguments->mask,
-                      "Which keys a query sees, e.g. \"q_idx - kv_idx < 256\"; or @name");
+  const auto input = [&](const char* name, std::string& path, const char* what) {
+    command->add_option(name, path, what)->required()->type_name("FILE");
+  };
+  const auto output = [&](const char* names, std::string& path, const char* what) {
+    return command->add_option(names, path, what)->type_name("FILE");
+  };
+  const auto rule = [&](const char* name, std::string& text, const char* what) {
+    command->add_option(name, text, what)->type_name("FORMULA");
+  };
+  input("q", arguments->q,
+        "f32, f64, bf16 or f16 of shape [length, dim],\n"
+        "[heads, length, dim] or [batch, heads, length, dim]");
+  input("k", arguments->k, "As many axes; heads may be fewer, by a whole factor");
+  input("v", arguments->v, "As k, with a dim of its own");
+  output("-o,--out", arguments->out, "Write the result, in q's dtype")->required();
+  output("--lse", arguments->lse, "Write the natural log of each row's sum of exp");
+  output("--max-scores", arguments->max_scores, "Write each row's largest score");
+  rule("--score", arguments->score,
+       "How a score is changed, e.g. \"20 * tanh(score / 20)\",\n"
+       "or @name of the gallery (quire draw --list)");
+  rule("--mask", arguments->mask,
+       "Which keys a query sees, e.g. \"q_idx - kv_idx < 256\",\n"
+       "or @name");
   command->add_flag("--causal", arguments->causal, "Also: q_idx >= kv_idx");
-  command
-      ->add_option("--buffer", arguments->buffers,
-                   "What the formulas read by name: slopes=slopes.npy, doc=1,1,2,2 or "
-                   "\"doc=i32[4096]: kv_idx // 512\"")
-      ->allow_extra_args(false);
-  command->add_option("--scale", arguments->scale, "Of the scores; 1 / sqrt(dim) if not given");
-  command->add_option("--q-begin", arguments->q_begin, "q_idx of the first query")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40))
+  add_buffer_option(*command, arguments->buffers);
+  command->add_option("--scale", arguments->scale, "Of the scores; 1 / sqrt(dim) if not given")
+      ->type_name("X");
+  add_number(*command, "--q-begin", arguments->q_begin, "q_idx of the first query", 0)
       ->capture_default_str();
-  command->add_option("--block", arguments->block, "Queries and keys of a block of the mask")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))
+  add_number(*command, "--block", arguments->block, "Queries and keys of a block of the mask")
       ->capture_default_str();
-  command->add_option("--lse", arguments->lse, "Write the natural log of each row's sum of exp");
-  command->add_option("--max-scores", arguments->max_scores, "Write each row's largest score");
   command->footer(
-      "Files are those of numpy.save, in C or Fortran order; bf16 as ml_dtypes writes it.\n"
+      "Files are those of numpy.save, in C or Fortran order; bf16 as ml_dtypes writes it. A FILE\n"
+      "that is - is stdin or stdout. Examples:\n"
       "  quire attend q.npy k.npy v.npy --causal -o out.npy\n"
       "  quire attend q.npy k.npy v.npy --score \"20 * tanh(score / 20)\" -o out.npy --lse "
       "lse.npy\n"

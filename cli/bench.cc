@@ -9,6 +9,7 @@
 #include "bench_rows.h"
 #include "commands.h"
 #include "machine.h"
+#include "number_option.h"
 #include "quire/cpu_info.h"
 #include "quire/isa.h"
 #include "terminal.h"
@@ -85,11 +86,11 @@ void add_bench(CLI::App& app) {
       "bench", "Attention on this machine as a share of its measured peaks, in seconds");
   const auto arguments = std::make_shared<Arguments>();
   command->add_flag("--json", arguments->json, "One JSON object instead of a table");
-  command->add_option("--repetitions", arguments->repetitions, "Of each row; the median counts")
-      ->check(CLI::Range(1, 1000))
+  add_number(*command, "--repetitions", arguments->repetitions, "Of each row; the median counts", 1,
+             1000)
       ->capture_default_str();
   command->footer(
-      "Shorter than `make bench`, which measures everything.\n"
+      "Shorter than `make bench`, which measures everything. Examples:\n"
       "  quire bench\n"
       "  QUIRE_ISA=avx2 quire bench          the share of that ISA's own peak\n"
       "  QUIRE_NUM_THREADS=1 quire bench --json > one.json");

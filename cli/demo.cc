@@ -2,46 +2,29 @@
 // with pictures is `make demo`.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <cstring>
 #include <string>
 #include <vector>
 
 #include "bench_rows.h"
 #include "commands.h"
+#include "demo_batch.h"
 #include "machine.h"
+#include "quire/block_mask.h"
 #include "quire/draw.h"
 #include "quire/error.h"
 #include "quire/isa.h"
-#include "quire/jagged.h"
-#include "reference/attention.h"
+#include "quire/mods.h"
 #include "terminal.h"
 
 namespace quire::cli {
 namespace {
 
-constexpr const char* kAlibi = "score + slopes[h] * (kv_idx - q_idx)";
-constexpr std::int64_t kHeads = 4, kDim = 32;
-
-Tensor random(const Shape& shape, std::uint64_t seed) {
-  Tensor values = Tensor::empty(shape, DType::f32);
-  bench::fill(values, seed);
-  return values;
-}
-
-bool same_bits(const ConstTensorView& a, const ConstTensorView& b) {
-  const Tensor x = contiguous(a), y = contiguous(b);
-  return x.shape() == y.shape() &&
-         std::memcmp(x.data(), y.data(), static_cast<std::size_t>(x.numel()) * sizeof(float)) == 0;
-}
-
 // Prints "what: yes" and keeps whether anything was a no.
 class Findings {
  public:
   void say(const std::string& what, bool good) {
-    fmt::print("  {:48} {}\n", what + ":", good ? "yes" : "NO");
+    fmt::print("  {:55} {}\n", what + ":", good ? "yes" : "NO");
     good_ &= good;
   }
   bool good() const { return good_; }
@@ -53,7 +36,10 @@ class Findings {
 void show_masks() {
   fmt::print("{}", heading("Masks are formulas, and can be drawn"));
   DrawOptions options{.width = 32};
-  if (wants_colour()) options.style = DrawStyle::kColour;
+  if (wants_ascii())
+    options.style = DrawStyle::kAscii;
+  else if (wants_colour())
+    options.style = DrawStyle::kColour;
   for (const char* name : {"sliding_window", "document", "natten_2d"}) {
     const mods::GalleryEntry& entry = mods::gallery_entry(name);
     options.title = fmt::format("{}: {}", name, entry.description);
@@ -61,72 +47,35 @@ void show_masks() {
   }
 }
 
-// Sequences of a batch, packed; each computed alone for comparison.
-struct Batch {
-  std::vector<std::int64_t> begins = {0, 37, 37, 137, 300};  // one is empty
-  Tensor q = random({300, kHeads, kDim}, 1), k = random({300, kHeads, kDim}, 2),
-         v = random({300, kHeads, kDim}, 3);
-  Tensor offsets = Tensor::from(begins);
-  ScoreMod alibi = ScoreMod::parse(kAlibi, {{"slopes", Buffer(mods::alibi_slopes(kHeads))}});
-
-  ConstTensorView sequence(const Tensor& values, std::size_t i) const {  // [1, H, L, D]
-    return std::as_const(values)
-        .view()
-        .slice(0, begins[i], begins[i + 1])
-        .transpose(0, 1)
-        .unsqueeze(0);
+void show_attention(Findings& findings) {
+  fmt::print("{}", heading("One rule over dense, jagged and paged keys: the same bits"));
+  const DemoBatch batch;
+  fmt::print("  causal, and {}; sequences of {} tokens\n", DemoBatch::kRule, batch.lengths_text());
+  const std::vector<Tensor> dense = batch.dense();
+  const auto layout = [&](const std::string& name, const std::vector<Tensor>& outs) {
+    const double error = batch.largest_error(outs);
+    findings.say(fmt::format("{:18} error against f64 {:.1e}, bits equal", name, error),
+                 error < 1e-6 && same_bits(outs, dense));
+  };
+  layout("dense, one by one", dense);
+  layout("jagged, one call", batch.jagged());
+  layout(fmt::format("pages of {} tokens", DemoBatch::kPage), batch.paged());
+  SerialExecutor one;
+  findings.say("all threads and one, bits equal", same_bits(batch.dense(&one), dense));
+  bool isas = true;
+  for (const Isa isa : available_isas()) {
+    const ScopedIsa use(isa);
+    isas &= same_bits(batch.dense(), dense);
   }
-  Jagged jagged(const Tensor& values) const { return {.values = values, .offsets = offsets}; }
-
-  Tensor dense(std::size_t i, Executor* executor = nullptr) const {
-    const std::int64_t length = begins[i + 1] - begins[i];
-    return flex_attention(sequence(q, i), sequence(k, i), sequence(v, i),
-                          {.score_mod = alibi,
-                           .block_mask = create_block_mask(mods::causal(), 1, 1, length, length),
-                           .executor = executor});
-  }
-};
-
-double largest_error(const Batch& batch) {
-  double error = 0;
-  for (std::size_t i = 0; i + 1 < batch.begins.size(); ++i) {
-    const Tensor out = batch.dense(i);
-    const Tensor exact =
-        reference::attention(
-            {batch.sequence(batch.q, i), batch.sequence(batch.k, i), batch.sequence(batch.v, i)},
-            {.score_mod = batch.alibi, .mask_mod = mods::causal()})
-            .out;
-    for (std::int64_t j = 0; j < out.numel(); ++j)
-      error = std::max(error, std::fabs(exact.data_as<double>()[j] -
-                                        static_cast<double>(out.data_as<float>()[j])));
-  }
-  return error;
+  findings.say("every ISA of this CPU, bits equal", isas);
 }
 
-void show_attention(Findings& findings) {
-  fmt::print("{}", heading("Attention with a rule of one's own: the same bits everywhere"));
-  fmt::print("  causal, and {}\n", kAlibi);
-  const Batch batch;
-  const Tensor packed =
-      flex_attention(batch.jagged(batch.q), batch.jagged(batch.k), batch.jagged(batch.v),
-                     {.score_mod = batch.alibi, .mask_mod = mods::causal()});
-  const double error = largest_error(batch);
-  fmt::print("  largest error against plain loops in f64:         {:.1e}\n", error);
-  findings.say("within 1e-6", error < 1e-6);
-  bool jagged = true, threads = true, isas = true;
-  SerialExecutor one;
-  for (std::size_t i = 0; i + 1 < batch.begins.size(); ++i) {
-    const Tensor alone = batch.dense(i);
-    jagged &= same_bits(alone, batch.sequence(packed, i));
-    threads &= same_bits(alone, batch.dense(i, &one));
-    for (const Isa isa : available_isas()) {
-      const ScopedIsa use(isa);
-      isas &= same_bits(alone, batch.dense(i));
-    }
-  }
-  findings.say("dense and jagged, bits equal", jagged);
-  findings.say("all threads and one, bits equal", threads);
-  findings.say("every ISA of this CPU, bits equal", isas);
+void show_gradients(Findings& findings) {
+  fmt::print("{}", heading("Its gradients, those of the captured table included"));
+  const DemoBatch batch;
+  for (const auto& [name, error] : batch.gradient_errors())
+    findings.say(fmt::format("of {:15} error against f64 {:.1e}, within 1e-5", name, error),
+                 error < 1e-5);
 }
 
 void show_million(Findings& findings) {
@@ -180,6 +129,7 @@ void run_demo() {
   fmt::print("{}{}", heading("This machine"), machine_text(*default_executor()));
   show_masks();
   show_attention(findings);
+  show_gradients(findings);
   show_million(findings);
   show_mistake(findings);
   show_speed();
@@ -198,12 +148,16 @@ void run_demo() {
 }  // namespace
 
 void add_demo(CLI::App& app) {
-  auto* command =
-      app.add_subcommand("demo", "A tour in the terminal: masks, bits, a million tokens, speed");
+  auto* command = app.add_subcommand(
+      "demo", "A tour in the terminal: masks, layouts, bits, gradients, a million tokens, speed");
+  add_colour_option(*command);
   command->footer(
       "Takes seconds. Exit code 1 if something it shows is wrong. Colours only on a terminal and\n"
-      "without NO_COLOR.\n"
-      "  quire demo");
+      "without NO_COLOR, if --color does not say otherwise. The same with pictures, as one HTML "
+      "file:\n"
+      "make demo, in a clone of the sources. Examples:\n"
+      "  quire demo\n"
+      "  quire demo --color always | less -R");
   command->callback(run_demo);
 }
 

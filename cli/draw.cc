@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <fstream>
 #include <memory>
 #include <span>
@@ -10,6 +12,7 @@
 
 #include "commands.h"
 #include "formula_arguments.h"
+#include "number_option.h"
 #include "quire/error.h"
 #include "terminal.h"
 
@@ -17,17 +20,24 @@ namespace quire::cli {
 namespace {
 
 constexpr mods::GallerySizes kDefaultSizes = {.q_len = 64, .kv_len = 64};
+constexpr int kMargin = 12;  // columns of positions and frame beside the cells
 
 struct Arguments {
   FormulaArguments formula;
   DrawOptions options;
   std::optional<std::int64_t> block, kv_block;
   std::optional<float> score;
+  std::optional<int> width;
   std::string svg, png;
   bool ascii = false, list = false;
 };
 
+// "-" is stdout.
 void write_file(const std::string& path, std::span<const char> bytes) {
+  if (path == "-") {
+    std::fwrite(bytes.data(), 1, bytes.size(), stdout);
+    return;
+  }
   std::ofstream file(path, std::ios::binary);
   file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   file.close();
@@ -63,7 +73,7 @@ void draw_formula(const Arguments& arguments) {
   defaults.batch = arguments.options.b + 1;
   defaults.heads = arguments.options.h + 1;
   const FormulaSource source = read_formula(arguments.formula, defaults);
-  const Formula formula = Formula::parse(source.text, source.buffers);
+  const Formula formula = parse_formula(source);
   const bool mask = formula.type() == ValueType::kBool;
   check_fits(mask, arguments);
   DrawOptions options = arguments.options;
@@ -72,7 +82,8 @@ void draw_formula(const Arguments& arguments) {
   options.score = arguments.score.value_or(0);
   if (!source.name.empty() && options.title.empty())
     options.title = source.name + ": " + formula.to_string();
-  if (arguments.ascii)
+  options.width = arguments.width.value_or(std::clamp(terminal_columns(1000) - kMargin, 8, 64));
+  if (arguments.ascii || wants_ascii())
     options.style = DrawStyle::kAscii;
   else if (wants_colour())
     options.style = DrawStyle::kColour;
@@ -83,7 +94,8 @@ void draw_formula(const Arguments& arguments) {
   const std::int64_t block = arguments.block.value_or(BlockSize().q);
   const BlockSize size(block, arguments.kv_block.value_or(block));
   draw_all(arguments, options,
-           create_block_mask(MaskMod(formula), batch, heads, q_len, kv_len, {.block_size = size}));
+           create_block_mask(MaskMod(formula), batch, heads, q_len, kv_len,
+                             {.block_size = size, .q_begin = options.q_begin}));
 }
 
 }  // namespace
@@ -93,38 +105,46 @@ void add_draw(CLI::App& app) {
       "draw", "A picture of a mask, or of what a score mod adds: in the terminal, as SVG or PNG");
   const auto arguments = std::make_shared<Arguments>();
   CLI::Option* formula = add_formula_arguments(*command, arguments->formula, kDefaultSizes);
-  const auto number = [&](const char* name, auto& value, const char* what, std::int64_t least,
-                          std::int64_t most) {
-    return command->add_option(name, value, what)->check(CLI::Range(least, most));
+  const auto number = [&](const char* names, auto& value, const char* what, std::int64_t least,
+                          std::int64_t most = kMostTokens) {
+    return add_number(*command, names, value, what, least, most);
   };
-  constexpr std::int64_t kMost = std::int64_t{1} << 40;
-  number("--b", arguments->options.b, "Which b is drawn", 0, kMost)->capture_default_str();
-  number("--h,--head", arguments->options.h, "Which h is drawn", 0, kMost)->capture_default_str();
-  number("--q-begin", arguments->options.q_begin, "q_idx of the first row", 0, kMost)
+  number("--b", arguments->options.b, "Which b is drawn", 0)->capture_default_str();
+  number("--h,--head", arguments->options.h, "Which h is drawn", 0)->capture_default_str();
+  number("--q-begin", arguments->options.q_begin, "q_idx of the first row", 0)
       ->capture_default_str();
   number("--block", arguments->block,
-         "Blocks of this many queries and keys, as create_block_mask makes them; otherwise "
-         "elements, or blocks as large as a cell",
-         1, kMost);
-  number("--kv-block", arguments->kv_block, "Keys of a block, if not as many as queries", 1, kMost);
-  command->add_option("--score", arguments->score,
-                      "Of a score mod: the score that something is added to, 0 if not given");
-  command->add_option("--title", arguments->options.title, "Instead of the formula");
-  command->add_option("--svg", arguments->svg, "Write an SVG file");
-  command->add_option("--png", arguments->png, "Write a PNG file (if built with libpng)");
-  number("--width", arguments->options.width, "Columns in the terminal", 8, 1000)
-      ->capture_default_str();
+         "Blocks of this many queries and keys, as\ncreate_block_mask makes them; otherwise "
+         "elements,\n"
+         "or blocks as large as a cell",
+         1);
+  number("--kv-block", arguments->kv_block, "Keys of a block, if not as many as queries", 1);
+  command
+      ->add_option("--score", arguments->score,
+                   "Of a score mod: the score that something is\nadded to, 0 if not given")
+      ->type_name("X");
+  command->add_option("--title", arguments->options.title, "Instead of the formula")
+      ->type_name("TEXT");
+  command->add_option("--svg", arguments->svg, "Write an SVG file; - is stdout")->type_name("FILE");
+  command->add_option("--png", arguments->png, "Write a PNG file (if built with libpng)")
+      ->type_name("FILE");
+  number("--width", arguments->width, "Columns in the terminal; 64, or what it has room for", 8,
+         1000);
   number("--cells", arguments->options.cells, "Most cells along an axis of an SVG or PNG", 8, 2048);
   command->add_flag("--ascii", arguments->ascii, "No other characters than ASCII, no colours");
-  CLI::Option* list = command->add_flag("--list", arguments->list, "List the gallery");
-  list->excludes(formula);
+  add_colour_option(*command);
+  command->add_flag("--list", arguments->list, "List the gallery");
   command->footer(
       "A formula that is true or false is a mask; one that is a number is a score mod, and the\n"
-      "picture shows what it adds to the score. Colours only on a terminal and without NO_COLOR.\n"
+      "picture shows what it adds to the score. Colours only on a terminal and without NO_COLOR,\n"
+      "if --color does not say otherwise. Examples:\n"
       "  quire draw \"(q_idx >= kv_idx) & (q_idx - kv_idx < 256)\" --q 4096 --kv 4096\n"
       "  quire draw \"doc[q_idx] == doc[kv_idx]\" --buffer \"doc=i32[64]: kv_idx // 24\"\n"
+      "  quire draw @sliding_window --q 1024 --kv 1024 --block 64\n"
       "  quire draw @alibi --head 3 --svg alibi.svg");
-  command->callback([arguments] {
+  command->callback([arguments, formula] {
+    if (arguments->list && formula->count() > 0)
+      throw CLI::ValidationError("--list", "lists the gallery and takes no formula");
     if (arguments->list) return print_list();
     if (arguments->formula.formula.empty()) throw CLI::RequiredError("formula");
     draw_formula(*arguments);

@@ -10,6 +10,7 @@
 #include "commands.h"
 #include "explain_mask.h"
 #include "formula_arguments.h"
+#include "number_option.h"
 #include "quire/block_mask.h"
 
 namespace quire::cli {
@@ -52,11 +53,10 @@ void add_explain(CLI::App& app) {
   command->add_flag("--f64", arguments->f64, "Scores in f64");
   command->add_flag("--decode", arguments->options.decode, "Keys across the lanes, as in decoding");
   command->add_flag("--mask", arguments->mask, "Also how the block mask of a mask is proved");
-  command->add_option("--block", arguments->block, "With --mask: queries and keys of a block")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))
+  add_number(*command, "--block", arguments->block, "With --mask: queries and keys of a block")
       ->capture_default_str();
   command->footer(
-      "Buffers that are indexed and not given with --buffer are declared as f32.\n"
+      "Buffers that are indexed and not given with --buffer are declared as f32. Examples:\n"
       "  quire explain \"score + slopes[h] * (kv_idx - q_idx)\"\n"
       "  quire explain \"q_idx >= kv_idx\" --mask --q 65536 --kv 65536\n"
       "  quire explain \"doc[q_idx] == doc[kv_idx]\" --buffer doc=doc.npy --mask\n"

@@ -6,6 +6,7 @@
 #include <array>
 #include <set>
 
+#include "computed_share.h"
 #include "quire/block_mask.h"
 #include "quire/error.h"
 
@@ -72,7 +73,8 @@ std::string explain_mask(const Formula& formula, const ExplainOptions& sizes, st
                       kind(BlockKind::kFull), kind(BlockKind::kFullToEdge),
                       kind(BlockKind::kPartial), kind(BlockKind::kEmpty));
   text += fmt::format("  stored      {} bytes\n", mask.nbytes());
-  return text + fmt::format("  sparsity    {:.2f} %\n", mask.sparsity());
+  return text + fmt::format("  skipped     {:.2f} % of the pairs are in empty blocks\n",
+                            100 * (1 - computed_share(mask)));
 }
 
 }  // namespace quire::cli

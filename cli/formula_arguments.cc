@@ -7,15 +7,19 @@
 #include <charconv>
 #include <string_view>
 
+#include "number_option.h"
 #include "quire/buffer.h"
+#include "quire/error.h"
 #include "tensor/npy.h"
 
 namespace quire::cli {
 namespace {
 
 [[noreturn]] void bad_buffer(const std::string& text) {
-  throw CLI::ValidationError(
-      "--buffer", fmt::format("must look like doc=i64[2048] or table=f32[8, 64]; got '{}'", text));
+  throw CLI::ValidationError("--buffer",
+                             fmt::format("must look like doc=doc.npy, doc=1,1,2, doc=i64[2048] or "
+                                         "\"doc=i64[2048]: kv_idx // 512\"; got '{}'",
+                                         text));
 }
 
 std::string trimmed(std::string_view text) {
@@ -91,24 +95,33 @@ std::pair<std::string, Buffer> read_buffer(const std::string& text,
 
 }  // namespace
 
+void add_buffer_option(CLI::App& command, std::vector<std::string>& buffers) {
+  command
+      .add_option("--buffer", buffers,
+                  "What a formula reads by name; as often as needed:\n"
+                  "  doc=doc.npy      the array in a file\n"
+                  "  doc=1,1,2,2      these numbers: i64, or f32 with a point\n"
+                  "  \"doc=i32[4096]: kv_idx // 512\"    filled by a formula of\n"
+                  "                   kv_idx (the last axis), q_idx (the one\n"
+                  "                   before it), h and b, and of the sizes\n"
+                  "                   kv_len, q_len, heads and batch\n"
+                  "  doc=i32[4096]    no contents: enough for explain")
+      ->type_name("NAME=WHAT")
+      ->allow_extra_args(false);
+}
+
 CLI::Option* add_formula_arguments(CLI::App& command, FormulaArguments& arguments,
                                    const mods::GallerySizes& defaults) {
-  CLI::Option* formula = command.add_option(
-      "formula", arguments.formula,
-      "e.g. \"score + slopes[h] * (kv_idx - q_idx)\"; or @name of the gallery (quire draw --list)");
-  command
-      .add_option("--buffer", arguments.buffers,
-                  "A captured buffer: doc=doc.npy; doc=1,1,2,2 with these numbers; "
-                  "\"doc=i32[4096]: kv_idx // "
-                  "512\" filled by a formula, in which the last axis is kv_idx, the one before it "
-                  "q_idx, then h, then b, and which may use q_len, kv_len, heads and batch; or "
-                  "doc=i32[4096] without data, which is enough to explain")
-      ->allow_extra_args(false);
+  CLI::Option* formula =
+      command
+          .add_option("formula", arguments.formula,
+                      "e.g. \"score + slopes[h] * (kv_idx - q_idx)\", or @name of\n"
+                      "the gallery (quire draw --list)")
+          ->type_name("");
+  add_buffer_option(command, arguments.buffers);
   const auto size = [&](const char* name, std::optional<std::int64_t>& value, const char* what,
                         std::int64_t otherwise) {
-    command.add_option(name, value, what)
-        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))
-        ->default_str(std::to_string(otherwise));
+    add_number(command, name, value, what)->default_str(std::to_string(otherwise));
   };
   size("--batch", arguments.batch, "b runs below this", defaults.batch);
   size("--heads", arguments.heads, "h runs below this", defaults.heads);
@@ -138,6 +151,22 @@ FormulaSource read_formula(const FormulaArguments& arguments, const mods::Galler
       source.buffers.emplace_back(name, buffer);
   }
   return source;
+}
+
+Formula parse_formula(const FormulaSource& source) {
+  try {
+    return Formula::parse(source.text, source.buffers);
+  } catch (const Error& error) {
+    const std::string text = error.what(), begin = "[parse] unknown name '";
+    if (!text.starts_with(begin)) throw;
+    const std::string name =
+        text.substr(begin.size(), text.find('\'', begin.size()) - begin.size());
+    if (source.text.find(name + "[") == std::string::npos) throw;
+    throw Error(error.kind(),
+                fmt::format("{}\n  if {} is a buffer, give it: --buffer {}=file.npy, or "
+                            "--buffer \"{}=i32[4096]: kv_idx // 512\"",
+                            text, name, name, name));
+  }
 }
 
 }  // namespace quire::cli

@@ -1,5 +1,5 @@
-// What `draw` and `explain` have in common: a formula (or the name of one in the gallery), the
-// sizes its indices run over, and its buffers.
+// What `draw`, `explain` and `attend` have in common: a formula (or the name of one in the
+// gallery), the sizes its indices run over, and its buffers.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <cstdint>
@@ -18,6 +18,9 @@ struct FormulaArguments {
   std::optional<std::int64_t> batch, heads, q_len, kv_len;
 };
 
+/// Adds --buffer alone.
+void add_buffer_option(CLI::App& command, std::vector<std::string>& buffers);
+
 /// Adds the formula, --buffer, --batch, --heads, --q and --kv; `defaults` are shown in the help.
 CLI::Option* add_formula_arguments(CLI::App& command, FormulaArguments& arguments,
                                    const mods::GallerySizes& defaults);
@@ -33,5 +36,8 @@ struct FormulaSource {
 /// Sizes that were not given are those of the gallery's entry, or the defaults. Throws
 /// CLI::ValidationError for a --buffer that cannot be read, Error for one that cannot be filled.
 FormulaSource read_formula(const FormulaArguments& arguments, const mods::GallerySizes& defaults);
+
+/// Formula::parse. An error about a name that is indexed and was not given says how to give it.
+Formula parse_formula(const FormulaSource& source);
 
 }  // namespace quire::cli

@@ -11,7 +11,7 @@ void add_info(CLI::App& app) {
       app.add_subcommand("info", "CPU, ISA chosen and why, threads, caches, measured peaks");
   command->footer(
       "The peaks are what this machine can do at best on as many threads: multiply-adds on\n"
-      "registers, and reading memory. Measured anew each time, in a fifth of a second.\n"
+      "registers, and reading memory. Measured anew each time, in a fifth of a second. Examples:\n"
       "  quire info\n"
       "  QUIRE_ISA=avx2 QUIRE_NUM_THREADS=1 quire info");
   command->callback([] {

@@ -1,13 +1,25 @@
-// What a terminal is told and a file is not: colours, and how far long work has come.
+// What a terminal is told and a file is not: colours, its width, and how far long work has come.
 #pragma once
+#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
 namespace quire::cli {
 
-/// Whether stdout is a terminal that takes colours, and NO_COLOR is not set.
+/// Adds --color auto|always|never, which counts more than the environment.
+void add_colour_option(CLI::App& command);
+
+/// Whether stdout gets colours. NO_COLOR: no; else CLICOLOR_FORCE: yes; else where stdout is a
+/// terminal that takes them, unless CLICOLOR is 0.
 bool wants_colour();
+
+/// Whether the locale names a character set other than UTF-8, as in LANG=de_DE.ISO-8859-1. A locale
+/// that names none ("C") says nothing: most terminals read UTF-8 all the same.
+bool wants_ascii();
+
+/// Columns of the terminal that stdout is; `otherwise` where it is none or does not say.
+int terminal_columns(int otherwise);
 
 /// A heading, coloured where wanted: "== text" after an empty line.
 std::string heading(std::string_view text);

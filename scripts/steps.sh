@@ -18,3 +18,13 @@ run_ctest() {
   shift
   ctest --preset "$preset" --parallel "$(nproc)" "$@"
 }
+
+# chosen_isas [slowest] [fastest]: of those this machine has, as a list of CMake's. Needs the release build.
+chosen_isas() {
+  local isas which chosen=()
+  mapfile -t isas < <(build/release/tests/list_isas)
+  for which in "$@"; do
+    if [[ $which == slowest ]]; then chosen+=("${isas[0]}"); else chosen+=("${isas[-1]}"); fi
+  done
+  printf '%s\n' "${chosen[@]}" | uniq | paste -sd ';'
+}

@@ -15,7 +15,7 @@ constexpr int kMargin = 16, kTick = 5;
 constexpr int kPlot = 512;        // longer side of the cells, if they can fill it
 constexpr int kLeastWidth = 600;  // room for the caption
 constexpr int kMostTicks = 8;
-constexpr int kGridFrom = 8;  // cells of a mask from this size on have lines between them
+constexpr int kGridFrom = 12;  // cells of a mask from this size on have lines between them
 
 int text_width(std::size_t characters) { return static_cast<int>(characters) * kCharacterWidth; }
 

@@ -128,13 +128,15 @@ std::string svg_text(const Sheet& sheet) {
       "viewBox=\"0 0 {0} {1}\">\n<title>{2}</title>\n{3}"
       "<rect class=\"i{4}\" width=\"{0}\" height=\"{1}\"/>\n",
       sheet.width, sheet.height, escaped(sheet.title), style_text(inks), kInkGround);
+  // Crisp, so that no seams show between cells. Thin lines are not: a viewer that scales the
+  // picture down would keep some of them and drop others.
   text += fmt::format(
       "<g id=\"cells\" transform=\"translate({} {}) scale({} {})\" "
       "shape-rendering=\"crispEdges\">\n<rect class=\"i{}\" width=\"{}\" height=\"{}\"/>\n",
       cells.x, cells.y, cells.cell_width, cells.cell_height, cells.ground, cells.cols, cells.rows);
   for (const auto& [ink, path] : paths)
     text += fmt::format("<path class=\"i{}\" d=\"{}\"/>\n", ink, path);
-  text += "</g>\n<g shape-rendering=\"crispEdges\">\n" + boxes_text(sheet.boxes) + "</g>\n";
+  text += "</g>\n<g>\n" + boxes_text(sheet.boxes) + "</g>\n";
   text += fmt::format(
       "<g class=\"i{}\" font-family=\"ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace\" "
       "font-size=\"11.5\">\n",

@@ -5,16 +5,19 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <limits>
+#include <ostream>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "quire/error.h"
+#include "runtime/fail.h"
 #include "tensor/npy_header.h"
 
 namespace quire {
@@ -22,8 +25,9 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "elements are copied as they are");
 
-[[noreturn]] void refuse(std::string_view name, const std::string& what) {
-  throw Error(ErrorKind::value, fmt::format("[read_npy] '{}' {}", name, what));
+// Why the system refused: ": No such file or directory". Nothing if it did not say.
+std::string reason(int error) {
+  return error == 0 ? "" : ": " + std::generic_category().message(error);
 }
 
 // Elements in the file are as many as the shape says, and no byte more.
@@ -33,12 +37,12 @@ void check_length(const NpyHeader& header, std::size_t bytes, std::string_view n
   try {
     count = element_count(header.shape);
   } catch (const Error&) {
-    refuse(name, fmt::format("has shape {}, which is too large", to_string(header.shape)));
+    refuse_npy(name, fmt::format("has shape {}, which is too large", to_string(header.shape)));
   }
   const bool fits = count <= std::numeric_limits<std::int64_t>::max() / size;
   if (!fits || static_cast<std::uint64_t>(count * size) != bytes) {
-    refuse(name, fmt::format("has shape {}, {} bytes an element, and {} bytes of elements",
-                             to_string(header.shape), size, bytes));
+    refuse_npy(name, fmt::format("has shape {}, {} bytes an element, and {} bytes of elements",
+                                 to_string(header.shape), size, bytes));
   }
 }
 
@@ -48,7 +52,7 @@ void widen(const char* from, Tensor& to, std::string_view name) {
     From value;
     std::memcpy(&value, from + static_cast<std::size_t>(i) * sizeof(From), sizeof(From));
     if (std::cmp_greater(value, std::numeric_limits<To>::max()))
-      refuse(name, fmt::format("holds {}, which does not fit into i64", value));
+      refuse_npy(name, fmt::format("holds {}, which does not fit into i64", value));
     to.data_as<To>()[i] = static_cast<To>(value);
   }
 }
@@ -104,33 +108,39 @@ Tensor parse_npy(std::span<const char> bytes, std::string_view name) {
 
 Tensor read_npy(const std::string& path) {
   std::vector<char> bytes;
+  errno = 0;
   std::ifstream file(path, std::ios::binary);
+  int refused = errno;
   std::error_code error;
-  if (std::filesystem::is_regular_file(path, error)) {
+  if (std::filesystem::is_directory(path, error)) {
+    refused = EISDIR;
+    file.close();
+  } else if (std::filesystem::is_regular_file(path, error)) {
     bytes.resize(static_cast<std::size_t>(std::filesystem::file_size(path)));
     file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  } else if (!std::filesystem::is_directory(path, error)) {  // a pipe has no size
+  } else {  // a pipe has no size
     bytes.assign(std::istreambuf_iterator<char>(file), {});
-  } else {
-    file.close();
   }
   if (!file.is_open() || !file)
-    throw Error(ErrorKind::runtime, fmt::format("[read_npy] cannot read '{}'", path));
+    fail(ErrorKind::runtime, "read_npy", "cannot read '{}'{}", path, reason(refused));
   return parse_npy(bytes, path);
 }
 
-void write_npy(const std::string& path, const ConstTensorView& view) {
+void write_npy(std::ostream& stream, const ConstTensorView& view) {
   const Tensor copy = view.is_contiguous() ? Tensor() : contiguous(view);
-  const std::string header = npy_header(view.dtype(), view.shape());
-  std::ofstream file(path, std::ios::binary);
-  file << header;
-  if (view.numel() > 0) {
-    file.write(static_cast<const char*>(view.is_contiguous() ? view.data() : copy.data()),
+  stream << npy_header(view.dtype(), view.shape());
+  if (view.numel() == 0) return;
+  stream.write(static_cast<const char*>(view.is_contiguous() ? view.data() : copy.data()),
                static_cast<std::streamsize>(view.numel()) *
                    static_cast<std::streamsize>(dtype_size(view.dtype())));
-  }
+}
+
+void write_npy(const std::string& path, const ConstTensorView& view) {
+  errno = 0;
+  std::ofstream file(path, std::ios::binary);
+  write_npy(file, view);
   file.close();
-  if (!file) throw Error(ErrorKind::runtime, fmt::format("[write_npy] cannot write '{}'", path));
+  if (!file) fail(ErrorKind::runtime, "write_npy", "cannot write '{}'{}", path, reason(errno));
 }
 
 }  // namespace quire

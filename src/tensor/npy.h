@@ -1,5 +1,6 @@
 // Tensors from and to NumPy's .npy files. Tensor layer.
 #pragma once
+#include <iosfwd>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,11 +15,14 @@ namespace quire {
 /// Error, with `name` in its text, for anything that is not exactly one array.
 Tensor parse_npy(std::span<const char> bytes, std::string_view name);
 
-/// The same of a file. Throws Error(runtime) if it cannot be read.
+/// The same of a file. Throws Error(runtime), with the system's reason, if it cannot be read.
 Tensor read_npy(const std::string& path);
 
-/// Writes any view as a row-major file of version 1, replacing what is there. Throws Error(runtime)
-/// if it cannot be written.
+/// Writes any view as a row-major array of version 1. Whether it was written, the stream knows.
+void write_npy(std::ostream& stream, const ConstTensorView& view);
+
+/// The same to a file, replacing what is there. Throws Error(runtime), with the system's reason, if
+/// it cannot be written.
 void write_npy(const std::string& path, const ConstTensorView& view);
 
 }  // namespace quire

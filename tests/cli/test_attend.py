@@ -158,18 +158,54 @@ def error_of(done):
 def test_errors_are_exit_code_1(quire, save, tmp_path):
     save(q=numbers(1, 2, 5, 4), k=numbers(1, 2, 6, 4), v=numbers(1, 2, 6, 4), flat=numbers(5), c=np.zeros(3, complex))
     files = ["q.npy", "k.npy", "v.npy", "-o", "out.npy"]
-    assert error_of(quire("attend", "none.npy", *files[1:])) == ["[read_npy] cannot read 'none.npy'"]
+    assert error_of(quire("attend", "none.npy", *files[1:])) == [
+        "[read_npy] cannot read 'none.npy': No such file or directory"]
     assert error_of(quire("attend", "flat.npy", *files[1:])) == [
         "[attend] 'flat.npy' must be [length, dim], [heads, length, dim] or [batch, heads, length, dim]; got [5]"]
     assert "has elements of type '<c16'" in error_of(quire("attend", "c.npy", *files[1:]))[0]
     assert error_of(quire("attend", *files, "--score", "scor"))[0] == "[parse] unknown name 'scor'; did you mean 'score'?"
     assert error_of(quire("attend", *files, "--mask", "score > 0")) == ["[MaskMod] a mask may not depend on the score"]
-    assert error_of(quire("attend", *files[:4], "no/out.npy")) == ["[write_npy] cannot write 'no/out.npy'"]
+    assert error_of(quire("attend", *files[:4], "no/out.npy")) == [
+        "[write_npy] cannot write 'no/out.npy': No such file or directory"]
     assert error_of(quire("attend", "q.npy", "k.npy", "q.npy", "-o", "out.npy"))[0].startswith("[flex_attention]")
     assert not (tmp_path / "out.npy").exists()
     (tmp_path / "cut.npy").write_bytes((tmp_path / "q.npy").read_bytes()[:-1])
     assert error_of(quire("attend", "cut.npy", *files[1:])) == [
         "[read_npy] 'cut.npy' has shape [1, 2, 5, 4], 4 bytes an element, and 159 bytes of elements"]
+
+
+def test_a_buffer_that_was_not_given_is_explained(quire, save):
+    save(q=numbers(5, 4), k=numbers(6, 4), v=numbers(6, 4))
+    error = error_of(quire("attend", "q.npy", "k.npy", "v.npy", "-o", "out.npy", "--mask", "doc[q_idx] == doc[kv_idx]"))
+    assert error[0].startswith("[parse] unknown name 'doc'") and "--buffer doc=file.npy" in error[-1]
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["-", "-", "v.npy", "-o", "out.npy"], "-: only one array can come from stdin"),
+    (["q.npy", "k.npy", "v.npy", "-o", "out.npy", "--lse", "out.npy"], "--out: two results cannot both be 'out.npy'"),
+    (["q.npy", "k.npy", "v.npy", "-o", "out.npy", "--scale", "nan"], "--scale: must be finite; got nan"),
+], ids=str)
+def test_arguments_that_cannot_be_right(quire, save, arguments, message):
+    save(q=numbers(5, 4), k=numbers(6, 4), v=numbers(6, 4))
+    done = quire("attend", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"quire attend: {message}; try quire attend --help\n"
+
+
+def test_the_share_that_was_never_computed(attend):
+    q = numbers(1, 1, 150, 8)
+    assert attend(q, q, q, "--causal")[1].endswith(", 12.52 % of the scores never computed\n")  # 128 x 22 of 150 x 150
+    assert attend(q, q, q, "--causal", "--block", 1024)[1].endswith(", 0.00 % of the scores never computed\n")
+
+
+def test_stdin_and_stdout(attend, build_dir, clean_env, tmp_path):
+    q, k, v = numbers(2, 5, 4), numbers(2, 6, 4, seed=1), numbers(2, 6, 4, seed=2)
+    out, _ = attend(q, k, v)
+    done = subprocess.run([build_dir / "quire", "attend", "-", "k.npy", "v.npy", "-o", "-"], env=clean_env, cwd=tmp_path,
+                          input=(tmp_path / "q.npy").read_bytes(), capture_output=True, timeout=60)
+    assert done.returncode == 0 and done.stderr.startswith(b"stdout: f32 [2, 5, 4] in ")
+    assert done.stdout == (tmp_path / "out.npy").read_bytes()
+    np.testing.assert_array_equal(out, np.load(tmp_path / "out.npy"))
 
 
 @pytest.mark.parametrize("arguments", [

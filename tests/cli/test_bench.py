@@ -52,10 +52,15 @@ def test_demo(quire):
     assert (done.returncode, done.stderr) == (0, "")
     headings = re.findall(r"^== (.*)$", done.stdout, re.MULTILINE)
     assert headings == [
-        "This machine", "Masks are formulas, and can be drawn", "Attention with a rule of one's own: the same bits everywhere",
+        "This machine", "Masks are formulas, and can be drawn", "One rule over dense, jagged and paged keys: the same bits",
+        "Its gradients, those of the captured table included",
         "A mask over a million tokens is proved, not filled in", "A mistake is shown where it is",
         "Speed, as a share of what this machine can do", "What to try next"]
-    assert len(re.findall(r": +yes$", done.stdout, re.MULTILINE)) == 5 and "NO" not in done.stdout
+    assert len(re.findall(r": +yes$", done.stdout, re.MULTILINE)) == 10 and "NO" not in done.stdout
+    for layout in ("dense, one by one", "jagged, one call", "pages of 16 tokens"):
+        assert re.search(rf"^  {layout} +error against f64 \S+, bits equal: yes$", done.stdout, re.MULTILINE)
+    for name in "qkv":
+        assert re.search(rf"^  of {name} +error against f64 \S+, within 1e-5: +yes$", done.stdout, re.MULTILINE)
     assert "\x1b" not in done.stdout
 
 

@@ -237,7 +237,8 @@ def test_an_empty_formula_is_an_error(quire):
 def test_a_wrong_buffer_is_an_error(quire):
     done = quire("explain", "score", "--buffer", "doc=f32[x]")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--buffer: must look like doc=i64[2048] or table=f32[8, 64]; got 'doc=f32[x]'" in done.stderr
+    assert "--buffer: must look like doc=doc.npy, doc=1,1,2, doc=i64[2048] or " in done.stderr
+    assert "got 'doc=f32[x]'" in done.stderr
     done = quire("explain", "score", "--buffer", "doc=x32[8]")
     assert (done.returncode != 0, done.stdout) == (True, "")
     assert "must be one of f32, f64, bf16, f16, i8, u8, i16, i32, i64, bool; got 'x32'" in done.stderr
@@ -290,6 +291,50 @@ def test_help(quire):
         assert option in explain_help
 
 
+def test_without_a_command_the_help_is_shown_as_an_error(quire):
+    assert quire().stderr == quire("--help").stdout
+
+
+def test_help_as_a_word(quire):
+    for arguments, same in ((["help"], ["--help"]), (["help", "draw"], ["draw", "--help"])):
+        done = quire(*arguments)
+        assert (done.returncode, done.stdout) == (0, quire(*same).stdout)
+    assert quire("help", "nothing").returncode == 2
+
+
+def test_the_help_fits_a_terminal(quire):
+    for command in ("info", "draw", "explain", "bench", "attend", "demo"):
+        assert max(map(len, quire(command, "--help").stdout.splitlines())) <= 100
+
+
+def test_a_wrong_command_line_says_where_help_is(quire):
+    assert quire("explain").stderr == "quire explain: formula is required; try quire explain --help\n"
+    assert quire("--nothing").stderr.startswith("quire: ")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["draw", "--list"], ["draw", "kv_idx > h"]], ids=" ".join)
+def test_a_full_disk_is_an_error(build_dir, clean_env, arguments):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([build_dir / "quire", *arguments], env=clean_env, text=True, timeout=60, stdout=full,
+                              stderr=subprocess.PIPE)
+    assert done.returncode == 1
+    assert done.stderr.startswith("quire: cannot write to ")
+
+
+def test_a_pipe_that_closes_early_is_no_noise(build_dir, clean_env):
+    done = subprocess.run(f"{build_dir}/quire draw --list | head -n 1", env=clean_env, text=True, timeout=60, shell=True,
+                          capture_output=True)
+    assert done.stderr == "" and done.stdout.startswith("@causal ")
+
+
+def test_a_small_mask_is_not_skipped_by_a_negative_share(explain):
+    assert explain("q_idx >= kv_idx", "--mask", "--q", "64", "--kv", "64")[-1] == (
+        "  skipped     0.00 % of the pairs are in empty blocks")
+    # Blocks (0, 0), (1, 0) and (1, 1) of 150 x 150 pairs in blocks of 100: 100 x 50 pairs are in an empty one.
+    assert explain("q_idx >= kv_idx", "--mask", "--q", "150", "--kv", "150", "--block", "100")[-1] == (
+        "  skipped     22.22 % of the pairs are in empty blocks")
+
+
 def test_version(quire):
     done = quire("--version")
     assert (done.returncode, done.stderr) == (0, "")
@@ -313,3 +358,4 @@ def test_an_unknown_command_is_named(quire):
     done = quire("frobnicate")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "quire: there is no command 'frobnicate'; try quire --help\n"
+    assert quire("drow").stderr == "quire: there is no command 'drow'; did you mean 'draw'?\n"

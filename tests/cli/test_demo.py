@@ -23,10 +23,11 @@ def demo(root, build_dir, clean_env, tmp_path):
     return run
 
 
-def on_a_terminal(command, env):
-    """What the command writes to a terminal."""
+def on_a_terminal(command, env, stdin=False):
+    """What the command writes to a terminal; with `stdin` it is that, too (stty asks there)."""
     leader, follower = pty.openpty()
-    process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=follower, stderr=follower)
+    process = subprocess.Popen(command, env=env, stdin=follower if stdin else subprocess.DEVNULL, stdout=follower,
+                               stderr=follower)
     os.close(follower)
     written = b""
     while True:

@@ -206,11 +206,13 @@ TEST(Npy, TheBytesMustBeAsManyAsTheShapeSays) {
 TEST(Npy, FilesThatCannotBeReadOrWritten) {
   const std::string missing = temporary("no/such.npy"),
                     folder = std::filesystem::temp_directory_path().string();
-  expect_error(ErrorKind::runtime, "[read_npy] cannot read '" + missing + "'",
+  expect_error(ErrorKind::runtime,
+               "[read_npy] cannot read '" + missing + "': No such file or directory",
                [&] { read_npy(missing); });
-  expect_error(ErrorKind::runtime, "[read_npy] cannot read '" + folder + "'",
+  expect_error(ErrorKind::runtime, "[read_npy] cannot read '" + folder + "': Is a directory",
                [&] { read_npy(folder); });
-  expect_error(ErrorKind::runtime, "[write_npy] cannot write '" + missing + "'",
+  expect_error(ErrorKind::runtime,
+               "[write_npy] cannot write '" + missing + "': No such file or directory",
                [&] { write_npy(missing, Tensor({2}, DType::f32)); });
 }
 

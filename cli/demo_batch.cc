@@ -1,0 +1,175 @@
+// The same attention over three layouts, and its gradients.
+#include "demo_batch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "bench/problem.h"
+#include "quire/block_mask.h"
+#include "quire/flex_attention.h"
+#include "quire/flex_attention_backward.h"
+#include "quire/jagged.h"
+#include "quire/mods.h"
+#include "quire/paged.h"
+#include "reference/attention.h"
+
+namespace quire::cli {
+namespace {
+
+constexpr std::int64_t kHeads = 4, kDim = 32;
+
+Tensor random(const Shape& shape, std::uint64_t seed) {
+  Tensor values = Tensor::empty(shape, DType::f32);
+  bench::fill(values, seed);
+  return values;
+}
+
+ScoreMod learnt_alibi() {
+  return ScoreMod::parse(
+      DemoBatch::kRule, {{"slopes", Buffer(mods::alibi_slopes(kHeads), {.wants_gradient = true})}});
+}
+
+// Rows [begin, end) of [tokens, heads, dim] to [heads, at least as many, dim].
+void copy_rows(const Tensor& from, std::int64_t begin, std::int64_t end, float* to,
+               std::int64_t room) {
+  const Tensor part = contiguous(from.view().slice(0, begin, end).transpose(0, 1));  // [H, L, D]
+  const std::int64_t rows = end - begin;
+  for (std::int64_t h = 0; h < kHeads; ++h)
+    std::memcpy(to + h * room * kDim, part.data_as<float>() + h * rows * kDim,
+                static_cast<std::size_t>(rows * kDim) * sizeof(float));
+}
+
+// Largest difference as a share of the largest number.
+double relative_error(const Tensor& found, const Tensor& exact) {
+  double error = 0, largest = 0;
+  for (std::int64_t i = 0; i < exact.numel(); ++i) {
+    const double wanted = exact.data_as<double>()[i];
+    error = std::max(error, std::fabs(wanted - static_cast<double>(found.data_as<float>()[i])));
+    largest = std::max(largest, std::fabs(wanted));
+  }
+  return largest > 0 ? error / largest : error;
+}
+
+}  // namespace
+
+DemoBatch::DemoBatch()
+    : begins_{0, 37, 37, 137, 300},  // one is empty
+      q_(random({300, kHeads, kDim}, 1)),
+      k_(random({300, kHeads, kDim}, 2)),
+      v_(random({300, kHeads, kDim}, 3)),
+      alibi_(learnt_alibi()) {}
+
+std::string DemoBatch::lengths_text() const {
+  std::string text;
+  for (std::size_t i = 0; i < sequences(); ++i)
+    text += fmt::format("{}{}", i == 0 ? "" : i + 1 < sequences() ? ", " : " and ", length(i));
+  return text;
+}
+
+ConstTensorView DemoBatch::sequence(const Tensor& values, std::size_t i) const {
+  return values.view().slice(0, begins_[i], begins_[i + 1]).transpose(0, 1).unsqueeze(0);
+}
+
+std::vector<Tensor> DemoBatch::dense(Executor* executor) const {
+  std::vector<Tensor> outs;
+  for (std::size_t i = 0; i < sequences(); ++i)
+    outs.push_back(
+        flex_attention(sequence(q_, i), sequence(k_, i), sequence(v_, i),
+                       {.score_mod = alibi_,
+                        .block_mask = create_block_mask(mods::causal(), 1, 1, length(i), length(i)),
+                        .executor = executor}));
+  return outs;
+}
+
+std::vector<Tensor> DemoBatch::jagged() const {
+  const Tensor offsets = Tensor::from(begins_);
+  const auto packed = [&](const Tensor& values) {
+    return Jagged{.values = values, .offsets = offsets};
+  };
+  const Tensor out = flex_attention(packed(q_), packed(k_), packed(v_),
+                                    {.score_mod = alibi_, .mask_mod = mods::causal()});
+  std::vector<Tensor> outs;
+  for (std::size_t i = 0; i < sequences(); ++i) outs.push_back(contiguous(sequence(out, i)));
+  return outs;
+}
+
+std::vector<Tensor> DemoBatch::paged() const {
+  std::int64_t longest = 0;
+  for (std::size_t i = 0; i < sequences(); ++i) longest = std::max(longest, length(i));
+  const auto count = static_cast<std::int64_t>(sequences());
+  const std::int64_t most = (longest + kPage - 1) / kPage;
+  // A page for everybody in turn, so that no sequence lies together.
+  Tensor k({count * most, kHeads, kPage, kDim}, DType::f32), v(k.shape(), DType::f32);
+  Tensor table({count, most}, DType::i64), lengths({count}, DType::i64);
+  Tensor q({count, kHeads, longest, kDim}, DType::f32);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    lengths.data_as<std::int64_t>()[i] = length(at);
+    for (std::int64_t page = 0; page * kPage < length(at); ++page) {
+      const std::int64_t place = page * count + i, begin = begins_[at] + page * kPage;
+      const std::int64_t end = std::min(begin + kPage, begins_[at + 1]);
+      const std::int64_t offset = place * kHeads * kPage * kDim;
+      table.data_as<std::int64_t>()[i * most + page] = place;
+      copy_rows(k_, begin, end, k.data_as<float>() + offset, kPage);
+      copy_rows(v_, begin, end, v.data_as<float>() + offset, kPage);
+    }
+    copy_rows(q_, begins_[at], begins_[at + 1], q.data_as<float>() + i * kHeads * longest * kDim,
+              longest);
+  }
+  const Tensor out = flex_attention(q, PagedKeys{k, v, table, lengths},
+                                    {.score_mod = alibi_, .mask_mod = mods::causal()});
+  std::vector<Tensor> outs;
+  for (std::int64_t i = 0; i < count; ++i)
+    outs.push_back(contiguous(std::as_const(out)
+                                  .view()
+                                  .slice(0, i, i + 1)
+                                  .slice(2, 0, length(static_cast<std::size_t>(i)))));
+  return outs;
+}
+
+double DemoBatch::largest_error(const std::vector<Tensor>& outs) const {
+  double error = 0;
+  for (std::size_t i = 0; i < sequences(); ++i) {
+    const Tensor exact = reference::attention({sequence(q_, i), sequence(k_, i), sequence(v_, i)},
+                                              {.score_mod = alibi_, .mask_mod = mods::causal()})
+                             .out;
+    for (std::int64_t j = 0; j < exact.numel(); ++j)
+      error = std::max(error, std::fabs(exact.data_as<double>()[j] -
+                                        static_cast<double>(outs[i].data_as<float>()[j])));
+  }
+  return error;
+}
+
+std::vector<std::pair<std::string, double>> DemoBatch::gradient_errors() const {
+  const std::size_t last = sequences() - 1;
+  const ConstTensorView q = sequence(q_, last), k = sequence(k_, last), v = sequence(v_, last);
+  FlexAttentionOptions options{
+      .score_mod = alibi_,
+      .block_mask = create_block_mask(mods::causal(), 1, 1, length(last), length(last)),
+      .return_aux = {.lse = true}};
+  AuxOutput aux;
+  options.aux = &aux;
+  const Tensor out = flex_attention(q, k, v, options), d_out = random(out.shape(), 4);
+  const AttentionGradients found = flex_attention_backward(
+      {.q = q, .k = k, .v = v, .out = out, .lse = *aux.lse, .d_out = d_out.view()},
+      {.forward = options});
+  const reference::AttentionGradients exact = reference::attention_backward(
+      {q, k, v}, {.score_mod = alibi_, .mask_mod = mods::causal()}, {.out = d_out});
+  return {{"q", relative_error(*found.q, exact.q)},
+          {"k", relative_error(*found.k, exact.k)},
+          {"v", relative_error(*found.v, exact.v)},
+          {"slopes", relative_error(found.of("slopes"), exact.of("slopes"))}};
+}
+
+bool same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  return std::ranges::equal(a, b, [](const Tensor& x, const Tensor& y) {
+    return x.shape() == y.shape() && x.dtype() == y.dtype() &&
+           std::memcmp(x.data(), y.data(),
+                       static_cast<std::size_t>(x.numel()) * dtype_size(x.dtype())) == 0;
+  });
+}
+
+}  // namespace quire::cli

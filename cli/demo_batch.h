@@ -1,0 +1,50 @@
+// The attention that `quire demo` computes in several ways: a small batch of sequences, dense,
+// packed and in pages, compared with plain loops in f64.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/executor.h"
+#include "quire/mod.h"
+#include "quire/tensor.h"
+
+namespace quire::cli {
+
+/// Outputs are one [1, heads, length, dim] per sequence.
+class DemoBatch {
+ public:
+  static constexpr const char* kRule = "score + slopes[h] * (kv_idx - q_idx)";  // and causal
+  static constexpr std::int64_t kPage = 16;
+
+  DemoBatch();
+
+  /// "37, 0, 100 and 163".
+  std::string lengths_text() const;
+
+  std::vector<Tensor> dense(Executor* executor = nullptr) const;  // a call for each sequence
+  std::vector<Tensor> jagged() const;                             // one call, packed
+  std::vector<Tensor> paged() const;  // one call over a pool whose pages were dealt out in turns
+
+  /// Against reference::attention.
+  double largest_error(const std::vector<Tensor>& outs) const;
+
+  /// Of the last sequence: name and largest error against
+  /// reference::attention_backward, as a share of the largest number.
+  std::vector<std::pair<std::string, double>> gradient_errors() const;
+
+ private:
+  std::size_t sequences() const { return begins_.size() - 1; }
+  std::int64_t length(std::size_t i) const { return begins_[i + 1] - begins_[i]; }
+  ConstTensorView sequence(const Tensor& values, std::size_t i) const;  // [1, H, L, D]
+
+  std::vector<std::int64_t> begins_;
+  Tensor q_, k_, v_;  // [tokens, heads, dim]
+  ScoreMod alibi_;
+};
+
+/// All of them, by memcmp.
+bool same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b);
+
+}  // namespace quire::cli
