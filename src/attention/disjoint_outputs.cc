@@ -2,13 +2,11 @@
 // Attention layer.
 #include "attention/disjoint_outputs.h"
 
-#include <fmt/format.h>
-
 #include <array>
 #include <cstddef>
 #include <cstdint>
 
-#include "quire/error.h"
+#include "runtime/fail.h"
 
 namespace quire::attention {
 namespace {
@@ -70,17 +68,14 @@ void validate_disjoint(const char* where, std::span<const NamedView> inputs,
                        std::span<const NamedView> outputs) {
   const auto check = [&](const NamedView& out, const Memory& memory, const NamedView& other) {
     if (!surely_overlap(memory, Memory(other.view))) return;
-    throw Error(ErrorKind::value,
-                fmt::format("[{}] {} must not share memory with {}", where, out.name, other.name));
+    fail(ErrorKind::value, where, "{} must not share memory with {}", out.name, other.name);
   };
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const NamedView& out = outputs[i];
     if (repeats_an_element(out.view)) {
-      throw Error(
-          ErrorKind::value,
-          fmt::format("[{}] {} must have a place for every element; got shape {} with "
-                      "strides {}",
-                      where, out.name, to_string(out.view.shape()), to_string(out.view.strides())));
+      fail(ErrorKind::value, where,
+           "{} must have a place for every element; got shape {} with strides {}", out.name,
+           to_string(out.view.shape()), to_string(out.view.strides()));
     }
     const Memory memory(out.view);
     for (const NamedView& in : inputs) check(out, memory, in);

@@ -8,7 +8,6 @@
 #include "attention/validate.h"
 #include "plan/forward_plan.h"
 #include "quire/jagged.h"
-#include "runtime/fail.h"
 
 namespace quire {
 namespace {
