@@ -376,7 +376,8 @@ def chart(results, path):
     import matplotlib.pyplot as plt
 
     rows = list(reversed([r for r in results if r["group"] != "tiny"]))
-    colors = dict(zip(GROUPS, ("#4269d0", "#efb118", "#3ca951", "#9c6b4e", "#ff725c", "#a463f2", "#97bbf5", "#6cc5b0")))
+    colors = dict(zip(GROUPS, ("#4269d0", "#efb118", "#3ca951", "#9c6b4e", "#ff725c", "#a463f2", "#97bbf5", "#6cc5b0",
+                              "#9498a0")))
     figure, axes = plt.subplots(figsize=(9, 0.9 + 0.27 * len(rows)))
     bars = axes.barh(
         range(len(rows)), [r["ratio"] for r in rows], left=0, color=[colors[r["group"]] for r in rows], log=True
