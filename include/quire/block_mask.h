@@ -127,7 +127,7 @@ class QUIRE_API BlockMask {
   std::int64_t q_begin() const;
   bool separate_full_blocks() const;
 
-  /// Elements, whether visible or not.
+  /// Elements, whether visible or not; the largest number if they are more.
   std::int64_t numel() const;
   /// Share of the elements that lie in blocks which are not computed, in percent. As torch: a block
   /// cut off by an edge counts whole, so a short mask may have a negative sparsity.

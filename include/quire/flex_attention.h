@@ -49,9 +49,9 @@ struct FlexAttentionOptions {
 
 /// q [B, Hq, L, E], k [Bkv, Hkv, S, E], v [Bkv, Hkv, S, Ev]: f32, f64, bf16 or f16 each, any
 /// strides. Bkv is B, or 1 with a block mask of batch B or 1. Returns [B, Hq, L, Ev] in q's dtype.
-/// Computed in f32, in f64 if one of them is f64. A row with nothing to see gives 0. Throws Error
-/// for sizes that do not fit together, before anything is computed, and, naming buffer, index and
-/// size, for the first visible element whose mod reads outside a buffer.
+/// Computed in f32, in f64 if one of them is f64. A row with nothing to see gives 0. Thread safe.
+/// Throws Error for sizes that do not fit together, before anything is computed, and, naming
+/// buffer, index and size, for the first visible element whose mod reads outside a buffer.
 QUIRE_API Tensor flex_attention(const ConstTensorView& q, const ConstTensorView& k,
                                 const ConstTensorView& v, const FlexAttentionOptions& options = {});
 
@@ -61,7 +61,7 @@ struct AttentionShape {
   std::int64_t kv_batch = 0, kv_heads = 0, kv_len = 0, v_head_dim = 0;
   DType q_dtype = DType::f32, k_dtype = DType::f32, v_dtype = DType::f32;
 
-  /// Of three tensors of rank 4. Throws Error for another rank.
+  /// Of three tensors of rank 4. Throws Error for another rank and for sizes that differ.
   QUIRE_API static AttentionShape of(const ConstTensorView& q, const ConstTensorView& k,
                                      const ConstTensorView& v);
   friend bool operator==(const AttentionShape&, const AttentionShape&) = default;

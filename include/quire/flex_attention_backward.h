@@ -70,9 +70,9 @@ struct FlexAttentionBackwardOptions {
 };
 
 /// Computed in f32, in f64 if one of q, k, v is f64. Rows that see nothing, and elements the mask
-/// hides, add exactly nothing; keys nobody sees are not read and have gradient 0. Throws Error for
-/// what does not fit together, before anything is computed, and, as the forward does, for the first
-/// visible element whose mod reads outside a buffer.
+/// hides, add exactly nothing; keys nobody sees are not read and have gradient 0. Thread
+/// safe. Throws Error for what does not fit together, before anything is computed, and,
+/// as the forward does, for the first visible element whose mod reads outside a buffer.
 QUIRE_API AttentionGradients flex_attention_backward(
     const BackwardInputs& inputs, const FlexAttentionBackwardOptions& options = {});
 
@@ -93,8 +93,8 @@ class QUIRE_API AttentionBackwardPlan {
     std::span<const TensorView> buffers = {};          // as buffers(), of their shapes and dtypes
   };
 
-  /// Allocates nothing. Strides may differ from run to run. Throws Error for tensors of another
-  /// shape or dtype, and for outputs that are wanted and missing.
+  /// Strides may differ from run to run. Allocates nothing, but for the first outputs whose columns
+  /// (of q) or rows (of a buffer) do not lie together. Throws Error for other shapes and dtypes.
   void run(const BackwardInputs& inputs, const Outputs& outputs);
 
   const AttentionShape& shape() const { return shape_; }

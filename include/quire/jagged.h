@@ -87,7 +87,7 @@ QUIRE_API Tensor flex_attention(const Jagged& q, const Jagged& k, const Jagged& 
                                 const JaggedAttentionOptions& options = {});
 
 /// What depends on offsets, sizes, mods and masks alone, worked out once for every layer. Offsets
-/// and lengths are read when it is made.
+/// and lengths are read when it is made. One run of a plan at a time.
 class QUIRE_API JaggedAttentionPlan {
  public:
   /// Of q, k and v the values' addresses and strides do not matter.
@@ -103,7 +103,7 @@ class QUIRE_API JaggedAttentionPlan {
   };
 
   /// Values in the orders of the views the plan was made from. Allocates nothing. Rows that are
-  /// holes are not written.
+  /// holes are not written. Throws Error for tensors of another shape or dtype.
   void run(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
            const Outputs& outputs);
 

@@ -69,7 +69,7 @@ class QUIRE_API PagedKeysPlan {
   PagedKeysPlan& operator=(PagedKeysPlan&&) noexcept;
   ~PagedKeysPlan();
 
-  /// As of AttentionPlan. k and v are those of PagedKeys. Allocates nothing.
+  /// As of AttentionPlan. k and v are those of PagedKeys. Allocates nothing. Throws Error likewise.
   void run(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
            const AttentionPlan::Outputs& outputs);
 

@@ -9,10 +9,11 @@
 
 namespace quire::python {
 
-/// None: nothing given; an int; or as many as there are batch entries.
-std::vector<std::int64_t> q_begin_of(nb::handle q_begin);
+/// None: nothing given; an int; or as many as there are batch entries. Throws ValueError "[where]
+/// ..." for none of them.
+std::vector<std::int64_t> q_begin_of(const char* where, nb::handle q_begin);
 
-/// A view as something to write to. Throws Error if it is read-only; `name` is for its text.
-TensorView writable(const View& view, const char* name);
+/// A view as something to write to. Throws Error "[where] name ..." if it is read-only.
+TensorView writable(const char* where, const View& view, const char* name);
 
 }  // namespace quire::python

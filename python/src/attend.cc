@@ -21,10 +21,6 @@
 namespace quire::python {
 namespace {
 
-nb::object optional_view(std::optional<Tensor> tensor) {
-  return tensor.has_value() ? nb::cast(view_of(std::move(*tensor))) : nb::none();
-}
-
 // (out, lse, max_scores)
 nb::tuple attend_step(const KVCache& cache, std::int64_t layer,
                       const std::vector<SequenceId>& sequences,

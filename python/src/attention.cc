@@ -27,12 +27,13 @@ void forward(const View& q, const View& k, const View& v, const View& out, const
              const View* max_scores, const ScoreMod* score_mod, const BlockMask* block_mask,
              std::optional<double> scale, bool enable_gqa, nb::handle q_begin, int openmp_threads) {
   FlexAttentionOptions options{
-      .scale = scale, .enable_gqa = enable_gqa, .q_begin = q_begin_of(q_begin)};
+      .scale = scale, .enable_gqa = enable_gqa, .q_begin = q_begin_of("flex_attention", q_begin)};
   if (score_mod != nullptr) options.score_mod = *score_mod;
   if (block_mask != nullptr) options.block_mask = *block_mask;
-  AttentionPlan::Outputs outputs{.out = writable(out, "out")};
-  if (lse != nullptr) outputs.lse = writable(*lse, "lse");
-  if (max_scores != nullptr) outputs.max_scores = writable(*max_scores, "max_scores");
+  AttentionPlan::Outputs outputs{.out = writable("flex_attention", out, "out")};
+  if (lse != nullptr) outputs.lse = writable("flex_attention", *lse, "lse");
+  if (max_scores != nullptr)
+    outputs.max_scores = writable("flex_attention", *max_scores, "max_scores");
   const ReleasedGil released;
   const std::shared_ptr<Executor> executor = openmp_executor(openmp_threads);
   options.executor = executor.get();

@@ -1,6 +1,5 @@
 // backward: the gradients of flex_attention into memory of the caller's, and which buffers of a mod
 // can have one. Python layer.
-#include <fmt/format.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -24,6 +23,8 @@
 namespace quire::python {
 namespace {
 
+constexpr const char* kWhere = "flex_attention_backward";
+
 std::optional<ConstTensorView> optional_tensor(const View* view) {
   if (view == nullptr) return std::nullopt;
   return ConstTensorView(view->tensor);
@@ -31,7 +32,7 @@ std::optional<ConstTensorView> optional_tensor(const View* view) {
 
 std::optional<TensorView> optional_output(const View* view, const char* name) {
   if (view == nullptr) return std::nullopt;
-  return writable(*view, name);
+  return writable(kWhere, *view, name);
 }
 
 void backward(const View& q, const View& k, const View& v, const View& out, const View& lse,
@@ -40,7 +41,7 @@ void backward(const View& q, const View& k, const View& v, const View& out, cons
               const BlockMask* block_mask, std::optional<double> scale, bool enable_gqa,
               nb::handle q_begin, int openmp_threads) {
   FlexAttentionBackwardOptions options{
-      .forward = {.scale = scale, .enable_gqa = enable_gqa, .q_begin = q_begin_of(q_begin)},
+      .forward = {.scale = scale, .enable_gqa = enable_gqa, .q_begin = q_begin_of(kWhere, q_begin)},
       .wanted = {.q = d_q != nullptr,
                  .k = d_k != nullptr,
                  .v = d_v != nullptr,
@@ -49,7 +50,7 @@ void backward(const View& q, const View& k, const View& v, const View& out, cons
   if (block_mask != nullptr) options.forward.block_mask = *block_mask;
   std::vector<TensorView> buffers;
   for (const nb::handle one : d_buffers)
-    buffers.push_back(writable(nb::cast<const View&>(one), "the gradient of a buffer"));
+    buffers.push_back(writable(kWhere, nb::cast<const View&>(one), "the gradient of a buffer"));
   const BackwardInputs inputs{.q = q.tensor,
                               .k = k.tensor,
                               .v = v.tensor,

@@ -139,12 +139,6 @@ Array mask_array(nb::handle mod, std::optional<std::int64_t> batch,
   return to_numpy(std::move(result));
 }
 
-nb::tuple shape_tuple(const BlockMask& mask) {
-  nb::list numbers;
-  for (const std::int64_t number : mask.shape()) numbers.append(number);
-  return nb::tuple(numbers);
-}
-
 std::string text_of(const BlockMask& mask) {
   std::ostringstream out;
   out << mask;
@@ -206,7 +200,10 @@ std::optional<std::string> picture_of(const BlockMask& mask) {
 using Class = nb::class_<BlockMask>;
 
 void define_sizes(Class& class_) {
-  class_.def_prop_ro("shape", &shape_tuple, "(batch, heads, q_len, kv_len)")
+  class_
+      .def_prop_ro(
+          "shape", [](const BlockMask& m) { return to_tuple(m.shape()); },
+          "(batch, heads, q_len, kv_len)")
       .def_prop_ro("seq_lengths", &BlockMask::seq_lengths, "(q_len, kv_len)")
       .def_prop_ro(
           "BLOCK_SIZE",

@@ -207,12 +207,7 @@ quire.ScoreMod('score + bias[kv_idx]'))doc");
       .def("__getitem__", [](const Buffer& self,
                              nb::handle index) { return BufferSlice(self, indices_of(index)); })
       .def_prop_ro("name", [](const Buffer& self) { return self.name(); })
-      .def_prop_ro("shape",
-                   [](const Buffer& self) {
-                     nb::list numbers;
-                     for (const std::int64_t n : self.shape()) numbers.append(n);
-                     return nb::tuple(numbers);
-                   })
+      .def_prop_ro("shape", [](const Buffer& self) { return to_tuple(self.shape()); })
       .def_prop_ro("dtype", [](const Buffer& self) { return dtype_name(self.dtype()); })
       .def("numpy", [](const Buffer& self) { return to_numpy(view_of(self)); })
       .def("__repr__", [](const Buffer& self) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "arguments.h"
 #include "gil.h"
 #include "mods.h"
 #include "openmp.h"
@@ -22,13 +23,7 @@ namespace {
 
 using Numbers = std::vector<std::int64_t>;
 
-TensorView writable(const View& view, const char* name) {
-  if (view.is_read_only) {
-    throw Error(ErrorKind::value,
-                std::string("[PagedAttention] ") + name + " is read-only and cannot be written");
-  }
-  return view.tensor;
-}
+constexpr const char* kWhere = "PagedAttention";
 
 // The tables and what keeps their memory alive.
 struct HeldTables {
@@ -40,16 +35,20 @@ struct HeldTables {
       : page_table(view_of(page_table_of)),
         capacity(view_of(capacity_of)),
         physical_to_logical(view_of(physical_to_logical_of)),
-        tables(writable(page_table, "page_table"), writable(capacity, "capacity"),
-               writable(physical_to_logical, "physical_to_logical"), page_size) {}
+        tables(writable(kWhere, page_table, "page_table"), writable(kWhere, capacity, "capacity"),
+               writable(kWhere, physical_to_logical, "physical_to_logical"), page_size) {}
 };
 
 void assign(const HeldTables& held, nb::handle batch_idx, nb::handle input_pos, nb::handle k_val,
             nb::handle v_val, nb::handle k_cache, nb::handle v_cache, int openmp_threads) {
   const View batch = view_of(batch_idx), positions = view_of(input_pos), k = view_of(k_val),
              v = view_of(v_val), k_to = view_of(k_cache), v_to = view_of(v_cache);
-  PagedAssignment all{batch.tensor, positions.tensor,          k.tensor,
-                      v.tensor,     writable(k_to, "k_cache"), writable(v_to, "v_cache")};
+  PagedAssignment all{batch.tensor,
+                      positions.tensor,
+                      k.tensor,
+                      v.tensor,
+                      writable(kWhere, k_to, "k_cache"),
+                      writable(kWhere, v_to, "v_cache")};
   const ReleasedGil released;
   const std::shared_ptr<Executor> executor = openmp_executor(openmp_threads);
   all.executor = executor.get();

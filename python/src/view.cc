@@ -22,12 +22,6 @@ DType dtype_of_code(int code) {
   return static_cast<DType>(code);
 }
 
-nb::tuple to_tuple(const Shape& shape) {
-  nb::list numbers;
-  for (const std::int64_t number : shape) numbers.append(number);
-  return nb::tuple(numbers);
-}
-
 const char* array_interface_type(DType dtype) {
   constexpr const char* kTypes[kDTypeCount] = {"<f4", "<f8", "|V2", "<f2", "|i1",
                                                "|u1", "<i2", "<i4", "<i8", "|b1"};
@@ -124,6 +118,12 @@ void init_view(View* self, std::uintptr_t data, int dtype, nb::handle shape, nb:
 
 }  // namespace
 
+nb::tuple to_tuple(const Shape& shape) {
+  nb::list numbers;
+  for (const std::int64_t number : shape) numbers.append(number);
+  return nb::tuple(numbers);
+}
+
 Shape shape_of(nb::handle numbers) {
   Shape shape;
   const auto push = [&](PyObject* item) {
@@ -147,6 +147,10 @@ View view_of(Tensor tensor) {
   return {view, std::move(owner), false};
 }
 
+nb::object optional_view(std::optional<Tensor> tensor) {
+  return tensor.has_value() ? nb::cast(view_of(std::move(*tensor))) : nb::none();
+}
+
 View view_of(const Buffer& buffer) {
   const ConstTensorView& view = buffer.view();
   nb::capsule owner(new Buffer(buffer),
@@ -161,8 +165,10 @@ Buffer buffer_of(const View& view, BufferOptions options) {
 
 Array to_numpy(View view) {
   const bool is_bf16 = view.tensor.dtype() == DType::bf16;
-  // Looked up once; never freed, as NumPy is not either.
-  static const auto* const asarray = new nb::object(nb::module_::import_("numpy").attr("asarray"));
+  // Looked up once; never freed, as NumPy is not either. Not an initializer: an import may let the
+  // GIL go, and whoever takes it then would wait for the initializer with it.
+  static const nb::object* asarray = nullptr;
+  if (asarray == nullptr) asarray = new nb::object(nb::module_::import_("numpy").attr("asarray"));
   nb::object array = (*asarray)(nb::cast(std::move(view)));
   if (is_bf16) {
     try {

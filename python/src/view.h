@@ -3,6 +3,7 @@
 #pragma once
 #include <nanobind/nanobind.h>
 
+#include <optional>
 #include <string>
 
 #include "quire/buffer.h"
@@ -25,6 +26,9 @@ View view_of(nb::handle array);
 
 /// Of a tensor of ours, which the view keeps alive.
 View view_of(Tensor tensor);
+
+/// The same of a result that may be missing: a View, or None.
+nb::object optional_view(std::optional<Tensor> tensor);
 
 /// Any object; called numpy.ndarray in signatures.
 class Array : public nb::object {
@@ -50,5 +54,7 @@ std::string name_of_type(nb::handle object);
 
 /// The numbers of a tuple or list, or of an object with a length and items.
 Shape shape_of(nb::handle numbers);
+/// The other way.
+nb::tuple to_tuple(const Shape& shape);
 
 }  // namespace quire::python

@@ -1,15 +1,10 @@
-// Which gradients a call asks for, by names, and results that may be missing. Python layer.
+// Which gradients a call asks for, by names. Python layer.
 #pragma once
-#include <nanobind/nanobind.h>
-
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "quire/error.h"
 #include "quire/scaled_dot_product_attention.h"
-#include "view.h"
 
 namespace quire::python {
 
@@ -28,11 +23,6 @@ inline SdpaGradientsWanted wanted_of(const std::vector<std::string>& names) {
     *one = true;
   }
   return wanted;
-}
-
-/// A View of new memory, or None.
-inline nb::object optional_view(std::optional<Tensor> tensor) {
-  return tensor.has_value() ? nb::cast(view_of(std::move(*tensor))) : nb::none();
 }
 
 }  // namespace quire::python

@@ -1,35 +1,21 @@
 // attend, and its plan. Attention layer.
 #include "quire/attend.h"
 
-#include <fmt/format.h>
-
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "attention/attend_request.h"
 #include "attention/aux_outputs.h"
+#include "attention/validate.h"
 #include "cache/kv_cache_state.h"
 #include "plan/forward_plan.h"
 #include "quire/error.h"
+#include "runtime/fail.h"
 
 namespace quire {
 namespace {
 
-[[noreturn]] void fail(ErrorKind kind, const std::string& text) {
-  throw Error(kind, "[attend] " + text);
-}
-
-void check_view(const char* name, const ConstTensorView& view, const Shape& shape, DType dtype) {
-  if (view.shape() != shape) {
-    fail(ErrorKind::value, fmt::format("{} must have shape {}; got {}", name, to_string(shape),
-                                       to_string(view.shape())));
-  }
-  if (view.dtype() != dtype) {
-    fail(ErrorKind::type,
-         fmt::format("{} must be {}; got {}", name, dtype_name(dtype), dtype_name(view.dtype())));
-  }
-}
+constexpr const char* kWhere = "attend";
 
 }  // namespace
 
@@ -65,34 +51,29 @@ void AttendPlan::run(const KVCache& cache, std::int64_t layer, const ConstTensor
                      const Outputs& outputs) {
   const KVCacheOptions& sizes = cache.options();
   if (&cache.state() != state_->cache || cache.version() != state_->version)
-    fail(ErrorKind::value, "the cache is another, or has changed since the plan was made");
-  quire::cache::check_layer("attend", sizes, layer);
+    fail(ErrorKind::value, kWhere, "the cache is another, or has changed since the plan was made");
+  quire::cache::check_layer(kWhere, sizes, layer);
   const auto& [heads, dtype] = state_->queries;
-  check_view("q", q, {tokens(), heads, sizes.head_dim}, dtype);
-  check_view("out", outputs.out, {tokens(), heads, sizes.v_head_dim}, dtype);
+  attention::validate_tensor(kWhere, "q", q, {tokens(), heads, sizes.head_dim}, dtype);
+  attention::validate_tensor(kWhere, "out", outputs.out, {tokens(), heads, sizes.v_head_dim},
+                             dtype);
   const auto four_axes = [](const auto& view) { return view.transpose(0, 1).unsqueeze(0); };
   plan::ForwardTensors tensors{.q = four_axes(q),
                                .k = cache.k_pages(layer),
                                .v = cache.v_pages(layer),
                                .out = four_axes(outputs.out),
                                .stats_by_row = true};
-  const auto stat = [&](const char* name, const std::optional<TensorView>& view) -> void* {
-    if (!view.has_value()) return nullptr;
-    check_view(name, *view, {tokens(), state_->queries.q_heads}, compute_type());
-    if (!view->is_contiguous()) fail(ErrorKind::value, fmt::format("{} must be row-major", name));
-    return view->data();
-  };
-  tensors.lse = stat("lse", outputs.lse);
-  tensors.max_scores = stat("max_scores", outputs.max_scores);
+  attention::set_stats(kWhere, {outputs.lse, outputs.max_scores}, {tokens(), heads}, compute_type(),
+                       tensors);
   state_->plan.run(tensors);
 }
 
 Tensor attend(const KVCache& cache, std::int64_t layer, std::span<const NewTokens> step,
               const ConstTensorView& q, const AttendOptions& options) {
-  attention::validate_aux(options.return_aux, options.aux, "attend");
+  attention::validate_aux(kWhere, options.return_aux, options.aux);
   if (q.rank() != 3) {
-    fail(ErrorKind::value,
-         fmt::format("q must be [tokens, q_heads, head_dim]; got {}", to_string(q.shape())));
+    fail(ErrorKind::value, kWhere, "q must be [tokens, q_heads, head_dim]; got {}",
+         to_string(q.shape()));
   }
   AttendPlan plan(cache, step, {.q_heads = q.dim(1), .dtype = q.dtype()}, options);
   const Shape rows{q.dim(0), q.dim(1)};

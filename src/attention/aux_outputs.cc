@@ -1,27 +1,25 @@
 // Attention layer.
 #include "attention/aux_outputs.h"
 
-#include <fmt/format.h>
-
 #include "attention/validate.h"
 #include "quire/error.h"
+#include "runtime/fail.h"
 
 namespace quire::attention {
 
-void validate_aux(const AuxRequest& wanted, const AuxOutput* aux, const char* function) {
+void validate_aux(const char* where, const AuxRequest& wanted, const AuxOutput* aux) {
   if ((wanted.lse || wanted.max_scores) && aux == nullptr) {
-    throw Error(ErrorKind::value,
-                fmt::format("[{}] return_aux asks for outputs, and aux, where to put them, is null",
-                            function));
+    fail(ErrorKind::value, where,
+         "return_aux asks for outputs, and aux, where to put them, is null");
   }
 }
 
-void set_stats(const StatViews& given, const Shape& rows, DType type,
+void set_stats(const char* where, const StatViews& given, const Shape& rows, DType type,
                plan::ForwardTensors& tensors) {
   const auto checked = [&](const char* name, const std::optional<TensorView>& view) -> void* {
     if (!view.has_value()) return nullptr;
-    validate_output(name, *view, rows, type);
-    validate_row_major(name, *view);
+    validate_tensor(where, name, *view, rows, type);
+    if (!view->is_contiguous()) fail(ErrorKind::value, where, "{} must be row-major", name);
     return view->data();
   };
   tensors.lse = checked("lse", given.lse);

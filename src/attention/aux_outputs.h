@@ -9,8 +9,7 @@
 namespace quire::attention {
 
 /// Throws Error if something is asked for and there is no place to put it.
-void validate_aux(const AuxRequest& wanted, const AuxOutput* aux,
-                  const char* function = "flex_attention");
+void validate_aux(const char* where, const AuxRequest& wanted, const AuxOutput* aux);
 
 /// Makes what is asked for, [rows...] in `type`, and enters it into the outputs of a plan's run.
 template <class Outputs>
@@ -27,7 +26,7 @@ struct StatViews {
 };
 
 /// Those that are given, into the tensors of a run. Throws Error for another shape, dtype or order.
-void set_stats(const StatViews& given, const Shape& rows, DType type,
+void set_stats(const char* where, const StatViews& given, const Shape& rows, DType type,
                plan::ForwardTensors& tensors);
 
 }  // namespace quire::attention

@@ -1,36 +1,27 @@
 // The checks, in the order in which a user would find the mistakes. Attention layer.
 #include "attention/backward_inputs.h"
 
-#include <fmt/format.h>
-
-#include <utility>
-
 #include "quire/error.h"
+#include "runtime/fail.h"
 
 namespace quire::attention {
 namespace {
-
-template <class... Args>
-[[noreturn]] void fail(const char* where, ErrorKind kind, fmt::format_string<Args...> text,
-                       Args&&... args) {
-  throw Error(kind, fmt::format("[{}] {}", where, fmt::format(text, std::forward<Args>(args)...)));
-}
 
 constexpr const char* kWhere = "flex_attention_backward";
 
 void check(const char* where, const char* name, const ConstTensorView& view, const Shape& shape) {
   if (view.shape() != shape)
-    fail(where, ErrorKind::value, "{} must have shape {}; got {}", name, to_string(shape),
+    fail(ErrorKind::value, where, "{} must have shape {}; got {}", name, to_string(shape),
          to_string(view.shape()));
   if (!is_floating(view.dtype()))
-    fail(where, ErrorKind::type, "{} must be f32, f64, bf16 or f16; got {}", name,
+    fail(ErrorKind::type, where, "{} must be f32, f64, bf16 or f16; got {}", name,
          dtype_name(view.dtype()));
 }
 
 }  // namespace
 
-void validate_loss(const LossInputs& inputs, const Shape& rows, const Shape& wanted_out,
-                   const char* where) {
+void validate_loss(const char* where, const LossInputs& inputs, const Shape& rows,
+                   const Shape& wanted_out) {
   check(where, "lse", inputs.lse, rows);
   if (inputs.d_out.has_value()) {
     check(where, "out", inputs.out, wanted_out);
@@ -38,26 +29,26 @@ void validate_loss(const LossInputs& inputs, const Shape& rows, const Shape& wan
   }
   if (inputs.d_lse.has_value()) check(where, "d_lse", *inputs.d_lse, rows);
   if (!inputs.d_out.has_value() && !inputs.d_lse.has_value())
-    fail(where, ErrorKind::value, "give d_out, d_lse or both: there is nothing to differentiate");
+    fail(ErrorKind::value, where, "give d_out, d_lse or both: there is nothing to differentiate");
 }
 
 void validate_gradient(const char* name, bool is_wanted, const std::optional<TensorView>& given,
                        const ConstTensorView& of) {
   if (given.has_value() != is_wanted)
-    fail(kWhere, ErrorKind::value, "the gradient of {} was {} when the plan was made, and {} given",
+    fail(ErrorKind::value, kWhere, "the gradient of {} was {} when the plan was made, and {} given",
          name, is_wanted ? "wanted" : "not wanted", is_wanted ? "none is" : "one is");
   if (!is_wanted) return;
   if (given->shape() != of.shape())
-    fail(kWhere, ErrorKind::value, "the gradient of {} must have shape {}; got {}", name,
+    fail(ErrorKind::value, kWhere, "the gradient of {} must have shape {}; got {}", name,
          to_string(of.shape()), to_string(given->shape()));
   if (given->dtype() != of.dtype())
-    fail(kWhere, ErrorKind::type, "the gradient of {} must be {}; got {}", name,
+    fail(ErrorKind::type, kWhere, "the gradient of {} must be {}; got {}", name,
          dtype_name(of.dtype()), dtype_name(given->dtype()));
 }
 
 void validate_buffers(const std::vector<Buffer>& buffers, std::span<const TensorView> given) {
   if (given.size() != buffers.size())
-    fail(kWhere, ErrorKind::value, "gradients of {} buffers are wanted; got {}", buffers.size(),
+    fail(ErrorKind::value, kWhere, "gradients of {} buffers are wanted; got {}", buffers.size(),
          given.size());
   for (std::size_t i = 0; i < buffers.size(); ++i)
     validate_gradient(buffers[i].name().c_str(), true, given[i], buffers[i].view());

@@ -1,5 +1,5 @@
 // The tensors of a backward call beside q, k and v: checked, and brought to the axes a plan takes.
-// Texts of errors begin with [flex_attention_backward]. Attention layer.
+// Texts of errors begin with [flex_attention_backward] or [where]. Attention layer.
 #pragma once
 #include <optional>
 #include <span>
@@ -17,8 +17,8 @@ struct LossInputs {
 };
 
 /// rows: the shape of lse; wanted_out: of out. Throws Error "[where] ..." naming what does not fit.
-void validate_loss(const LossInputs& inputs, const Shape& rows, const Shape& wanted_out,
-                   const char* where = "flex_attention_backward");
+void validate_loss(const char* where, const LossInputs& inputs, const Shape& rows,
+                   const Shape& wanted_out);
 
 /// A gradient against what it is the gradient of. Throws Error for one that is missing or too much.
 void validate_gradient(const char* name, bool is_wanted, const std::optional<TensorView>& given,

@@ -5,7 +5,7 @@
 
 namespace quire::attention {
 
-/// Validates the forward's options. Throws Error as flex_attention.
+/// Validates the forward's options. Throws Error "[flex_attention_backward] ...".
 plan::BackwardRequest backward_request(const AttentionShape& shape,
                                        const FlexAttentionBackwardOptions& options);
 

@@ -14,6 +14,11 @@
 #include "quire/paged.h"
 
 namespace quire {
+namespace {
+
+constexpr const char* kWhere = "flex_attention";
+
+}  // namespace
 
 // A plan on the sequences' own indices, and what to make it again from when their pages have moved.
 struct AttentionPlan::Paged {
@@ -31,7 +36,7 @@ struct AttentionPlan::Paged {
 
 AttentionPlan::AttentionPlan(const AttentionShape& shape, const FlexAttentionOptions& options)
     : shape_(shape) {
-  attention::validate(shape, options);
+  attention::validate(kWhere, shape, options);
   make(options);
 }
 
@@ -55,8 +60,9 @@ std::size_t AttentionPlan::scratch_bytes() const { return plan_->scratch_bytes()
 
 void AttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k,
                         const ConstTensorView& v, const Outputs& outputs) {
-  attention::validate_run(shape_, AttentionShape::of(q, k, v));
-  attention::validate_output("out", outputs.out, attention::output_shape(shape_), shape_.q_dtype);
+  attention::validate_run(kWhere, shape_, AttentionShape::of(q, k, v));
+  attention::validate_tensor(kWhere, "out", outputs.out, attention::output_shape(shape_),
+                             shape_.q_dtype);
   if (paged_ != nullptr && !paged_->call.is_unchanged()) {
     const FlexAttentionOptions given = paged_->given;
     make(given);
@@ -67,14 +73,14 @@ void AttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k,
     tensors.v = pages_of(v, paged_->call.page_size);
   }
   const Shape rows{shape_.batch, shape_.q_heads, shape_.q_len};
-  attention::set_stats({outputs.lse, outputs.max_scores}, rows, compute_type(), tensors);
+  attention::set_stats(kWhere, {outputs.lse, outputs.max_scores}, rows, compute_type(), tensors);
   plan_->run(tensors);
 }
 
 Tensor flex_attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                       const FlexAttentionOptions& options) {
   const AttentionShape shape = AttentionShape::of(q, k, v);
-  attention::validate_aux(options.return_aux, options.aux);
+  attention::validate_aux(kWhere, options.return_aux, options.aux);
   AttentionPlan plan(shape, options);
   Tensor out = Tensor::empty(attention::output_shape(shape), shape.q_dtype);
   AttentionPlan::Outputs outputs{.out = out.view()};

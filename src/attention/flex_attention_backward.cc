@@ -8,14 +8,19 @@
 #include "attention/validate.h"
 #include "plan/backward_plan.h"
 #include "quire/error.h"
+#include "runtime/fail.h"
 
 namespace quire {
+namespace {
+
+constexpr const char* kWhere = "flex_attention_backward";
+
+}  // namespace
 
 const Tensor& AttentionGradients::of(const std::string& buffer) const {
   for (const BufferGradient& known : buffers)
     if (known.buffer.name() == buffer) return known.gradient;
-  throw Error(ErrorKind::value,
-              "[flex_attention_backward] there is no gradient of a buffer '" + buffer + "'");
+  fail(ErrorKind::value, kWhere, "there is no gradient of a buffer '{}'", buffer);
 }
 
 AttentionBackwardPlan::AttentionBackwardPlan(const AttentionShape& shape,
@@ -31,8 +36,9 @@ const std::vector<Buffer>& AttentionBackwardPlan::buffers() const { return plan_
 std::size_t AttentionBackwardPlan::scratch_bytes() const { return plan_->scratch_bytes(); }
 
 void AttentionBackwardPlan::run(const BackwardInputs& inputs, const Outputs& outputs) {
-  attention::validate_run(shape_, AttentionShape::of(inputs.q, inputs.k, inputs.v));
-  attention::validate_loss({inputs.out, inputs.lse, inputs.d_out, inputs.d_lse},
+  attention::validate_run(kWhere, shape_,
+                          attention::shape_of(kWhere, inputs.q, inputs.k, inputs.v));
+  attention::validate_loss(kWhere, {inputs.out, inputs.lse, inputs.d_out, inputs.d_lse},
                            {shape_.batch, shape_.q_heads, shape_.q_len},
                            attention::output_shape(shape_));
   const plan::Wanted& wanted = plan_->wanted();
@@ -55,7 +61,7 @@ void AttentionBackwardPlan::run(const BackwardInputs& inputs, const Outputs& out
 
 AttentionGradients flex_attention_backward(const BackwardInputs& inputs,
                                            const FlexAttentionBackwardOptions& options) {
-  AttentionBackwardPlan plan(AttentionShape::of(inputs.q, inputs.k, inputs.v), options);
+  AttentionBackwardPlan plan(attention::shape_of(kWhere, inputs.q, inputs.k, inputs.v), options);
   AttentionGradients made;
   AttentionBackwardPlan::Outputs outputs;
   const auto make = [](bool wanted, const ConstTensorView& like, std::optional<Tensor>& to,

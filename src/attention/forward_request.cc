@@ -5,13 +5,9 @@
 
 #include "attention/validate.h"
 #include "formula/simplify.h"
+#include "runtime/executor_of.h"
 
 namespace quire::attention {
-
-std::shared_ptr<Executor> executor_of(Executor* given) {
-  if (given == nullptr) return default_executor();
-  return std::shared_ptr<Executor>(given, [](Executor*) {});
-}
 
 std::optional<Formula> score_formula(const std::optional<ScoreMod>& mod, DType compute_type) {
   if (!mod.has_value()) return std::nullopt;

@@ -10,9 +10,6 @@
 
 namespace quire::attention {
 
-/// A caller's executor, which outlives the plan, or a share in the default one.
-std::shared_ptr<Executor> executor_of(Executor* given);
-
 /// Simplified; nothing if there is no mod or it gives the score back.
 std::optional<Formula> score_formula(const std::optional<ScoreMod>& mod, DType compute_type);
 

@@ -8,8 +8,14 @@
 #include "plan/forward_plan.h"
 #include "quire/error.h"
 #include "quire/jagged.h"
+#include "runtime/fail.h"
 
 namespace quire {
+namespace {
+
+constexpr const char* kWhere = "flex_attention";
+
+}  // namespace
 
 struct JaggedAttentionPlan::State {
   // Of values, which every run must have.
@@ -19,7 +25,7 @@ struct JaggedAttentionPlan::State {
   };
 
   State(const Jagged& q, const Jagged& k, const Jagged& v, const JaggedAttentionOptions& options)
-      : plan(attention::jagged_request(q, k, v, options)),
+      : plan(attention::jagged_request(kWhere, q, k, v, options)),
         orders{q.order, k.order, v.order},
         q(of(q)),
         k(of(k)),
@@ -48,23 +54,22 @@ void JaggedAttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k
     return view.shape() == planned.shape && view.dtype() == planned.dtype;
   };
   if (!is(q, state_->q) || !is(k, state_->k) || !is(v, state_->v)) {
-    throw Error(ErrorKind::value,
-                "[flex_attention] the tensors are not of the sizes and dtypes the plan was made "
-                "for");
+    fail(ErrorKind::value, kWhere,
+         "the tensors are not of the sizes and dtypes the plan was made for");
   }
   Shape wanted = q.shape();
   const Shape rows{wanted[0], wanted[1]};
   wanted[2] = v.dim(2);
-  attention::validate_output("out", outputs.out, wanted, q.dtype());
+  attention::validate_tensor(kWhere, "out", outputs.out, wanted, q.dtype());
   plan::ForwardTensors tensors = attention::jagged_tensors(q, k, v, outputs.out, state_->orders);
-  attention::set_stats({outputs.lse, outputs.max_scores}, rows, compute_type(), tensors);
+  attention::set_stats(kWhere, {outputs.lse, outputs.max_scores}, rows, compute_type(), tensors);
   state_->plan.run(tensors);
 }
 
 Tensor flex_attention(const Jagged& q, const Jagged& k, const Jagged& v,
                       const JaggedAttentionOptions& options) {
-  attention::validate_aux(options.return_aux, options.aux);
-  plan::ForwardPlan plan(attention::jagged_request(q, k, v, options));
+  attention::validate_aux(kWhere, options.return_aux, options.aux);
+  plan::ForwardPlan plan(attention::jagged_request(kWhere, q, k, v, options));
   attention::JaggedOutputs made = attention::run_jagged(plan, q, k, v, options.return_aux);
   if (options.aux != nullptr) *options.aux = std::move(made.aux);
   return std::move(made.out);

@@ -13,11 +13,11 @@
 namespace quire {
 namespace attention {
 
-AttentionGradients run_jagged_backward(plan::BackwardPlan& plan, const JaggedBackwardInputs& inputs,
-                                       const char* where) {
+AttentionGradients run_jagged_backward(const char* where, plan::BackwardPlan& plan,
+                                       const JaggedBackwardInputs& inputs) {
   const Shape& values = inputs.q.values.shape();
-  validate_loss({inputs.out, inputs.lse, inputs.d_out, inputs.d_lse}, {values[0], values[1]},
-                {values[0], values[1], inputs.v.values.dim(2)}, where);
+  validate_loss(where, {inputs.out, inputs.lse, inputs.d_out, inputs.d_lse}, {values[0], values[1]},
+                {values[0], values[1], inputs.v.values.dim(2)});
   const JaggedOrder order = inputs.q.order;
   // Of [total, heads] or [heads, total].
   const auto numbers = [&](const ConstTensorView& view) {
@@ -53,16 +53,16 @@ AttentionGradients run_jagged_backward(plan::BackwardPlan& plan, const JaggedBac
 
 AttentionGradients flex_attention_backward(const JaggedBackwardInputs& inputs,
                                            const JaggedBackwardOptions& options) {
-  plan::BackwardRequest request{.forward = attention::jagged_request(inputs.q, inputs.k, inputs.v,
-                                                                     options.forward,
-                                                                     "flex_attention_backward")};
+  constexpr const char* kWhere = "flex_attention_backward";
+  plan::BackwardRequest request{
+      .forward = attention::jagged_request(kWhere, inputs.q, inputs.k, inputs.v, options.forward)};
   const JaggedAttentionOptions& forward = options.forward;
   attention::set_wanted(options.wanted, forward.score_mod,
                         forward.block_mask ? std::optional<MaskMod>(forward.block_mask->mask_mod())
                                            : forward.mask_mod,
                         request);
   plan::BackwardPlan plan(std::move(request));
-  return attention::run_jagged_backward(plan, inputs);
+  return attention::run_jagged_backward(kWhere, plan, inputs);
 }
 
 }  // namespace quire

@@ -7,7 +7,7 @@ namespace quire::attention {
 
 /// Validates out, lse and the gradients given, allocates those wanted (holes 0) and runs the plan
 /// once. q, k and v are those of its request.
-AttentionGradients run_jagged_backward(plan::BackwardPlan& plan, const JaggedBackwardInputs& inputs,
-                                       const char* where = "flex_attention_backward");
+AttentionGradients run_jagged_backward(const char* where, plan::BackwardPlan& plan,
+                                       const JaggedBackwardInputs& inputs);
 
 }  // namespace quire::attention

@@ -1,12 +1,11 @@
 // JaggedBlockMask, and how it is made. Attention layer.
-#include <fmt/format.h>
-
 #include <utility>
 
 #include "attention/jagged_sequences.h"
 #include "mask/sequence_masks.h"
 #include "quire/error.h"
 #include "quire/jagged.h"
+#include "runtime/fail.h"
 
 namespace quire {
 
@@ -16,9 +15,8 @@ JaggedBlockMask::JaggedBlockMask(MaskMod mask_mod, std::vector<BlockMask> masks,
 
 const BlockMask& JaggedBlockMask::operator[](std::int64_t sequence) const {
   if (sequence < 0 || sequence >= sequences()) {
-    throw Error(ErrorKind::index, fmt::format("[JaggedBlockMask] sequence {} is outside a batch of "
-                                              "{}",
-                                              sequence, sequences()));
+    fail(ErrorKind::index, "JaggedBlockMask", "sequence {} is outside a batch of {}", sequence,
+         sequences());
   }
   return masks_[static_cast<std::size_t>(which_[static_cast<std::size_t>(sequence)])];
 }
@@ -30,13 +28,12 @@ JaggedBlockMask create_jagged_block_mask(const MaskMod& mask_mod, std::int64_t h
   const attention::JaggedSequences q_rows = attention::read_sequences(kWhere, "query", q);
   const attention::JaggedSequences kv_rows = attention::read_sequences(kWhere, "key", kv);
   if (q_rows.count() != kv_rows.count()) {
-    throw Error(ErrorKind::value,
-                fmt::format("[{}] query and key must have the same number of sequences; got {} and "
-                            "{}",
-                            kWhere, q_rows.count(), kv_rows.count()));
+    fail(ErrorKind::value, kWhere,
+         "query and key must have the same number of sequences; got {} and {}", q_rows.count(),
+         kv_rows.count());
   }
   mask::SequenceMasks made = mask::create_sequence_masks(
-      mask_mod, heads, {.q = q_rows.rows.length, .kv = kv_rows.rows.length}, options);
+      kWhere, mask_mod, heads, {.q = q_rows.rows.length, .kv = kv_rows.rows.length}, options);
   return JaggedBlockMask(mask_mod, std::move(made.masks), std::move(made.which));
 }
 

@@ -1,8 +1,6 @@
 // Sequences to layouts, rules to masks. Attention layer.
 #include "attention/jagged_request.h"
 
-#include <fmt/format.h>
-
 #include <memory>
 #include <utility>
 #include <vector>
@@ -11,6 +9,7 @@
 #include "attention/validate.h"
 #include "mask/sequence_masks.h"
 #include "quire/error.h"
+#include "runtime/fail.h"
 
 namespace quire::attention {
 namespace {
@@ -19,39 +18,34 @@ struct Sequences {
   JaggedSequences q, k, v;
 };
 
-template <class... Args>
-[[noreturn]] void fail(const char* where, fmt::format_string<Args...> text, Args&&... args) {
-  throw Error(ErrorKind::value,
-              fmt::format("[{}] {}", where, fmt::format(text, std::forward<Args>(args)...)));
-}
-
 void check_together(const char* where, const Sequences& all) {
   const auto& [q, k, v] = all;
   check_lengths(where, q, k, v);
   if (q.dim != k.dim)
-    fail(where, "query and key must have the same head dim; got {} and {}", q.dim, k.dim);
+    fail(ErrorKind::value, where, "query and key must have the same head dim; got {} and {}", q.dim,
+         k.dim);
   if (k.heads != v.heads)
-    fail(where, "key and value must have the same number of heads; got {} and {}", k.heads,
-         v.heads);
+    fail(ErrorKind::value, where, "key and value must have the same number of heads; got {} and {}",
+         k.heads, v.heads);
 }
 
 void check_mask(const char* where, const JaggedBlockMask& mask, const Sequences& all) {
   if (mask.sequences() != all.q.count()) {
-    fail(where, "the block mask was made for {} sequences; got {}", mask.sequences(),
-         all.q.count());
+    fail(ErrorKind::value, where, "the block mask was made for {} sequences; got {}",
+         mask.sequences(), all.q.count());
   }
   for (std::int64_t i = 0; i < mask.sequences(); ++i) {
     const BlockMask& one = mask[i];
     const auto [q_len, kv_len] = one.seq_lengths();
     const auto at = static_cast<std::size_t>(i);
     if (q_len != all.q.rows.length[at] || kv_len != all.k.rows.length[at]) {
-      fail(where,
+      fail(ErrorKind::value, where,
            "the block mask of sequence {} was made for {} queries and {} keys; got {} and {}", i,
            q_len, kv_len, all.q.rows.length[at], all.k.rows.length[at]);
     }
     if (one.heads() != all.q.heads && one.heads() != 1) {
-      fail(where, "the block mask of sequence {} must have {} heads or 1; got {}", i, all.q.heads,
-           one.heads());
+      fail(ErrorKind::value, where, "the block mask of sequence {} must have {} heads or 1; got {}",
+           i, all.q.heads, one.heads());
     }
   }
 }
@@ -59,22 +53,23 @@ void check_mask(const char* where, const JaggedBlockMask& mask, const Sequences&
 plan::MaskSource mask_source(const char* where, const JaggedAttentionOptions& options,
                              const Sequences& all) {
   if (options.block_mask.has_value()) {
-    if (options.mask_mod.has_value()) fail(where, "give mask_mod or block_mask, not both");
+    if (options.mask_mod.has_value())
+      fail(ErrorKind::value, where, "give mask_mod or block_mask, not both");
     check_mask(where, *options.block_mask, all);
     return {options.block_mask->mask_mod(), options.block_mask->masks(),
             options.block_mask->which()};
   }
   if (!options.mask_mod.has_value()) return {};
   mask::SequenceMasks made = mask::create_sequence_masks(
-      *options.mask_mod, all.q.heads, {.q = all.q.rows.length, .kv = all.k.rows.length},
+      where, *options.mask_mod, all.q.heads, {.q = all.q.rows.length, .kv = all.k.rows.length},
       {.executor = options.executor});
   return {*options.mask_mod, std::move(made.masks), std::move(made.which)};
 }
 
 }  // namespace
 
-plan::ForwardRequest jagged_request(const Jagged& q, const Jagged& k, const Jagged& v,
-                                    const JaggedAttentionOptions& options, const char* where) {
+plan::ForwardRequest jagged_request(const char* where, const Jagged& q, const Jagged& k,
+                                    const Jagged& v, const JaggedAttentionOptions& options) {
   Sequences all{read_sequences(where, "query", q), read_sequences(where, "key", k),
                 read_sequences(where, "value", v)};
   check_together(where, all);
@@ -93,7 +88,7 @@ plan::ForwardRequest jagged_request(const Jagged& q, const Jagged& k, const Jagg
                                    .scale = options.scale,
                                    .enable_gqa = options.enable_gqa,
                                    .executor = options.executor};
-  validate(shape, dense);
+  validate(where, shape, dense);
   plan::ForwardRequest request = forward_request(shape, dense);
   request.block_mask = mask_source(where, options, all);
   request.queries = std::make_shared<layout::JaggedQueries>(std::move(all.q.rows));

@@ -8,10 +8,9 @@
 namespace quire::attention {
 
 /// Reads offsets and lengths and proves the masks of a mask_mod. Throws Error for everything that
-/// does not fit (jagged.h); texts about sequences begin with "[where]".
-plan::ForwardRequest jagged_request(const Jagged& q, const Jagged& k, const Jagged& v,
-                                    const JaggedAttentionOptions& options,
-                                    const char* where = "flex_attention");
+/// does not fit (jagged.h); texts begin with "[where]".
+plan::ForwardRequest jagged_request(const char* where, const Jagged& q, const Jagged& k,
+                                    const Jagged& v, const JaggedAttentionOptions& options);
 
 /// What a run writes to: out in q's order, holes 0, and the stats that were asked for.
 struct JaggedOutputs {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "quire/error.h"
+#include "runtime/fail.h"
 
 namespace quire::attention {
 namespace {
@@ -17,8 +18,7 @@ struct Reader {
 
   template <class... Args>
   [[noreturn]] void fail(ErrorKind kind, fmt::format_string<Args...> text, Args&&... args) const {
-    throw Error(kind, fmt::format("[{}] {}: {}", where, name,
-                                  fmt::format(text, std::forward<Args>(args)...)));
+    quire::fail(kind, where, "{}: {}", name, fmt::format(text, std::forward<Args>(args)...));
   }
 
   void check_integers(const char* what, const ConstTensorView& view) const {
@@ -113,17 +113,15 @@ JaggedSequences read_sequences(const char* where, const char* name, const Jagged
 void check_lengths(const char* where, const JaggedSequences& q, const JaggedSequences& k,
                    const JaggedSequences& v) {
   if (q.count() != k.count() || k.count() != v.count()) {
-    throw Error(ErrorKind::value,
-                fmt::format("[{}] query, key and value must have the same number of sequences; got "
-                            "{}, {} and {}",
-                            where, q.count(), k.count(), v.count()));
+    fail(ErrorKind::value, where,
+         "query, key and value must have the same number of sequences; got {}, {} and {}",
+         q.count(), k.count(), v.count());
   }
   for (std::size_t i = 0; i < k.rows.length.size(); ++i) {
     if (k.rows.length[i] == v.rows.length[i]) continue;
-    throw Error(ErrorKind::value,
-                fmt::format("[{}] key and value must have the same lengths; sequence {} has {} and "
-                            "{}",
-                            where, i, k.rows.length[i], v.rows.length[i]));
+    fail(ErrorKind::value, where,
+         "key and value must have the same lengths; sequence {} has {} and {}", i, k.rows.length[i],
+         v.rows.length[i]);
   }
 }
 

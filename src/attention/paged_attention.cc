@@ -1,20 +1,18 @@
 // PagedAttention: tables of its own and the list of empty pages. Attention layer.
 #include "quire/paged_attention.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "quire/error.h"
 #include "quire/mods.h"
+#include "runtime/fail.h"
 
 namespace quire {
 namespace {
 
 std::int64_t at_least(const char* name, std::int64_t value, std::int64_t least) {
   if (value < least) {
-    throw Error(ErrorKind::value,
-                fmt::format("[PagedAttention] {} must be at least {}; got {}", name, least, value));
+    fail(ErrorKind::value, "PagedAttention", "{} must be at least {}; got {}", name, least, value);
   }
   return value;
 }
@@ -49,8 +47,7 @@ void PagedAttention::reserve(std::int64_t batch_idx, std::int64_t seq_len) {
   const auto empty = static_cast<std::int64_t>(empty_pages_.size());
   if (wanted == 0) return;
   if (wanted > empty) {
-    throw Error(ErrorKind::value,
-                fmt::format("[reserve] {} pages are wanted and {} are empty", wanted, empty));
+    fail(ErrorKind::value, "reserve", "{} pages are wanted and {} are empty", wanted, empty);
   }
   all.add_pages(batch_idx, std::span(empty_pages_).last(static_cast<std::size_t>(wanted)));
   empty_pages_.resize(static_cast<std::size_t>(empty - wanted));

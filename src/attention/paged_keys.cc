@@ -1,6 +1,4 @@
 // flex_attention over paged keys, and its plan. Attention layer.
-#include <fmt/format.h>
-
 #include <memory>
 #include <utility>
 
@@ -10,17 +8,22 @@
 #include "plan/forward_plan.h"
 #include "quire/error.h"
 #include "quire/paged.h"
+#include "runtime/fail.h"
 
 namespace quire {
+namespace {
+
+constexpr const char* kWhere = "flex_attention";
+
+}  // namespace
 
 ConstTensorView pages_of(const ConstTensorView& cache, std::int64_t page_size) {
   const bool fits =
       cache.rank() == 4 && cache.dim(0) == 1 && page_size >= 1 && cache.dim(2) % page_size == 0;
   if (!fits) {
-    throw Error(ErrorKind::value,
-                fmt::format("[pages_of] a cache must be [1, heads, pages * page_size, dim]; got {} "
-                            "and a page size of {}",
-                            to_string(cache.shape()), page_size));
+    fail(ErrorKind::value, "pages_of",
+         "a cache must be [1, heads, pages * page_size, dim]; got {} and a page size of {}",
+         to_string(cache.shape()), page_size);
   }
   const Shape& strides = cache.strides();
   return {cache.data(),
@@ -52,17 +55,18 @@ std::size_t PagedKeysPlan::scratch_bytes() const { return state_->plan.scratch_b
 void PagedKeysPlan::run(const ConstTensorView& q, const ConstTensorView& k,
                         const ConstTensorView& v, const AttentionPlan::Outputs& outputs) {
   const AttentionShape& shape = state_->shape;
-  attention::validate_run(shape, AttentionShape::of(q, k, v));
-  attention::validate_output("out", outputs.out, attention::output_shape(shape), shape.q_dtype);
+  attention::validate_run(kWhere, shape, AttentionShape::of(q, k, v));
+  attention::validate_tensor(kWhere, "out", outputs.out, attention::output_shape(shape),
+                             shape.q_dtype);
   plan::ForwardTensors tensors{.q = q, .k = k, .v = v, .out = outputs.out};
   const Shape rows{shape.batch, shape.q_heads, shape.q_len};
-  attention::set_stats({outputs.lse, outputs.max_scores}, rows, compute_type(), tensors);
+  attention::set_stats(kWhere, {outputs.lse, outputs.max_scores}, rows, compute_type(), tensors);
   state_->plan.run(tensors);
 }
 
 Tensor flex_attention(const ConstTensorView& q, const PagedKeys& keys,
                       const PagedKeysOptions& options) {
-  attention::validate_aux(options.return_aux, options.aux);
+  attention::validate_aux(kWhere, options.return_aux, options.aux);
   PagedKeysPlan plan(q, keys, options);
   Tensor out = Tensor::empty({q.dim(0), q.dim(1), q.dim(2), keys.v.dim(3)}, q.dtype());
   AttentionPlan::Outputs outputs{.out = out.view()};

@@ -9,6 +9,7 @@
 #include "formula/logical_keys.h"
 #include "mask/block_mask_data.h"
 #include "quire/mods.h"
+#include "runtime/ceil_div.h"
 
 namespace quire::attention {
 namespace {
@@ -198,7 +199,7 @@ void PageWalk::finish(mask::BlockRows&& rows, std::int64_t heads, std::int64_t q
     auto& table = table_[b];
     if (!call_.bound.empty()) {
       const std::int64_t keys = std::max<std::int64_t>(call_.bound[b], 0);
-      const std::int64_t used = keys / size_ + (keys % size_ != 0);
+      const std::int64_t used = ceil_div(keys, size_);
       if (used < std::ssize(table)) table.resize(static_cast<std::size_t>(used));
     }
     call_.lengths.push_back(std::ssize(table) * size_);

@@ -1,24 +1,23 @@
 // Rules on a sequence's keys as rules on the pool's. The shape of these formulas is what
 // src/attention/paged_recognition.cc knows again. Attention layer.
-#include <fmt/format.h>
-
 #include <limits>
 
 #include "quire/error.h"
 #include "quire/operations.h"
 #include "quire/paged_attention.h"
+#include "runtime/fail.h"
 
 namespace quire {
 namespace {
 
 void check_integers(const char* name, const Buffer& buffer, std::size_t rank) {
   if (is_floating(buffer.dtype()) || buffer.dtype() == DType::boolean) {
-    throw Error(ErrorKind::type, fmt::format("[PagedAttention] {} must be integers; got {}", name,
-                                             dtype_name(buffer.dtype())));
+    fail(ErrorKind::type, "PagedAttention", "{} must be integers; got {}", name,
+         dtype_name(buffer.dtype()));
   }
   if (buffer.shape().rank() != rank) {
-    throw Error(ErrorKind::value, fmt::format("[PagedAttention] {} must have rank {}; got {}", name,
-                                              rank, to_string(buffer.shape())));
+    fail(ErrorKind::value, "PagedAttention", "{} must have rank {}; got {}", name, rank,
+         to_string(buffer.shape()));
   }
 }
 
@@ -33,8 +32,7 @@ Place place_of(const IntExpr& b, const IntExpr& kv_idx, const Buffer& physical_t
   check_integers("physical_to_logical", physical_to_logical, 2);
   if (kv_len.has_value()) check_integers("kv_len", *kv_len, 1);
   if (page_size < 1) {
-    throw Error(ErrorKind::value,
-                fmt::format("[PagedAttention] page_size must be at least 1; got {}", page_size));
+    fail(ErrorKind::value, "PagedAttention", "page_size must be at least 1; got {}", page_size);
   }
   const IntExpr page(physical_to_logical(b, floor_div(kv_idx, page_size)).element());
   const IntExpr logical = page * page_size + kv_idx % page_size;

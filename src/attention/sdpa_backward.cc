@@ -1,7 +1,5 @@
 // scaled_dot_product_attention_backward: flex_attention's backward plan with dropout, and sums over
 // what was broadcast. Attention layer.
-#include <fmt/format.h>
-
 #include <utility>
 
 #include "attention/backward_inputs.h"
@@ -15,6 +13,7 @@
 #include "plan/backward_plan.h"
 #include "quire/error.h"
 #include "quire/scaled_dot_product_attention.h"
+#include "runtime/fail.h"
 
 namespace quire {
 namespace {
@@ -26,9 +25,7 @@ constexpr const char* kWhere = "scaled_dot_product_attention_backward";
 void check_mask_wanted(const SdpaOptions& options, bool wanted) {
   const auto* mask = std::get_if<ConstTensorView>(&options.attn_mask);
   if (wanted && (mask == nullptr || !is_floating(mask->dtype())))
-    throw Error(
-        ErrorKind::value,
-        fmt::format("[{}] only an attn_mask that is a tensor of floats has a gradient", kWhere));
+    fail(ErrorKind::value, kWhere, "only an attn_mask that is a tensor of floats has a gradient");
 }
 
 // [batch..., heads, rows(, dim)] as the plan takes it; a copy in `held` if strides cannot say that.
@@ -129,8 +126,8 @@ SdpaGradients scaled_dot_product_attention_backward(const SdpaBackwardInputs& in
                                                     const SdpaGradientsWanted& wanted) {
   const SdpaCall call = attention::sdpa_call(inputs.q, inputs.k, inputs.v, options);
   check_mask_wanted(options, wanted.attn_mask);
-  attention::validate_loss({inputs.out, inputs.lse, inputs.d_out, std::nullopt},
-                           attention::sdpa_rows(call), call.out_shape, kWhere);
+  attention::validate_loss(kWhere, {inputs.out, inputs.lse, inputs.d_out, std::nullopt},
+                           attention::sdpa_rows(call), call.out_shape);
   if (element_count(call.out_shape) == 0 || call.shape.kv_len == 0)
     return zeros(inputs, options, wanted);
   return run_backward(call, inputs, options, wanted);
@@ -147,7 +144,7 @@ SdpaGradients scaled_dot_product_attention_backward(const JaggedSdpaBackwardInpu
   attention::set_wanted(rows, std::nullopt, std::nullopt, request);
   plan::BackwardPlan plan(std::move(request));
   const AttentionGradients made = attention::run_jagged_backward(
-      plan, {call.q, call.k, call.v, inputs.out, inputs.lse, inputs.d_out}, kWhere);
+      kWhere, plan, {call.q, call.k, call.v, inputs.out, inputs.lse, inputs.d_out});
   // Heads of size 1 were broadcast.
   const auto narrow = [](const std::optional<Tensor>& gradient,
                          const Jagged& input) -> std::optional<Tensor> {

@@ -1,26 +1,21 @@
 // Checks, then broadcasts, then merges. Attention layer.
 #include "attention/sdpa_call.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <optional>
 #include <utility>
 
+#include "attention/validate.h"
 #include "mask/size_limits.h"
 #include "quire/error.h"
+#include "runtime/check_size.h"
+#include "runtime/fail.h"
 
 namespace quire::attention {
 namespace {
 
-constexpr std::int64_t kMostCount = std::int64_t{1} << 30;  // batches, heads
-
-template <class... Args>
-[[noreturn]] void fail(ErrorKind kind, fmt::format_string<Args...> text, Args&&... args) {
-  throw Error(kind,
-              "[scaled_dot_product_attention] " + fmt::format(text, std::forward<Args>(args)...));
-}
+constexpr const char* kWhere = "scaled_dot_product_attention";
 
 // The axes in front of [heads, length, dim].
 Shape leading_axes(const ConstTensorView& view) {
@@ -49,7 +44,7 @@ Shape common_batch(const ConstTensorView& q, const ConstTensorView& k, const Con
   std::optional<Shape> all = broadcast(leading_axes(k), leading_axes(v));
   if (all) all = broadcast(leading_axes(q), *all);
   if (!all) {
-    fail(ErrorKind::value,
+    fail(ErrorKind::value, kWhere,
          "the axes before [heads, length, dim] must be equal or 1; got {}, {} and {}",
          to_string(q.shape()), to_string(k.shape()), to_string(v.shape()));
   }
@@ -59,24 +54,24 @@ Shape common_batch(const ConstTensorView& q, const ConstTensorView& k, const Con
 void validate_sizes(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v) {
   for (const ConstTensorView* view : {&q, &k, &v}) {
     if (view->rank() < 2) {
-      fail(ErrorKind::value, "query, key and value must be [..., length, dim]; got {}",
+      fail(ErrorKind::value, kWhere, "query, key and value must be [..., length, dim]; got {}",
            to_string(view->shape()));
     }
   }
   validate_dtypes(q.dtype(), k.dtype(), v.dtype());
   if (q.dim(-1) != k.dim(-1)) {
-    fail(ErrorKind::value, "query and key must have the same head dim; got {} and {}", q.dim(-1),
-         k.dim(-1));
+    fail(ErrorKind::value, kWhere, "query and key must have the same head dim; got {} and {}",
+         q.dim(-1), k.dim(-1));
   }
   if (k.dim(-2) != v.dim(-2)) {
-    fail(ErrorKind::value, "key and value must have the same length; got {} and {}", k.dim(-2),
-         v.dim(-2));
+    fail(ErrorKind::value, kWhere, "key and value must have the same length; got {} and {}",
+         k.dim(-2), v.dim(-2));
   }
-  constexpr const char* kWhere = "scaled_dot_product_attention";
-  mask::check_size(kWhere, "the number of query heads", heads_of(q), 0, kMostCount);
-  mask::check_size(kWhere, "the number of key heads", heads_of(k), 0, kMostCount);
-  mask::check_size(kWhere, "q_len", q.dim(-2), 0, mask::kMostPosition);
-  mask::check_size(kWhere, "kv_len", k.dim(-2), 0, mask::kMostPosition);
+  check_size(kWhere, "the number of query heads", heads_of(q), 0, kMostCount);
+  check_size(kWhere, "the number of key heads", heads_of(k), 0, kMostCount);
+  check_size(kWhere, "the number of value heads", heads_of(v), 0, kMostCount);
+  check_size(kWhere, "q_len", q.dim(-2), 0, mask::kMostPosition);
+  check_size(kWhere, "kv_len", k.dim(-2), 0, mask::kMostPosition);
 }
 
 // [batch..., heads, rows, dim] as [B, heads, rows, dim]. A copy if strides cannot say that; it goes
@@ -116,41 +111,43 @@ void validate_dtypes(DType q, DType k, DType v) {
   const std::pair<const char*, DType> all[] = {{"query", q}, {"key", k}, {"value", v}};
   for (const auto& [name, dtype] : all) {
     if (!is_floating(dtype))
-      fail(ErrorKind::type, "{} must be f32, f64, bf16 or f16; got {}", name, dtype_name(dtype));
+      fail(ErrorKind::type, kWhere, "{} must be f32, f64, bf16 or f16; got {}", name,
+           dtype_name(dtype));
   }
   if (q != k || q != v) {
-    fail(ErrorKind::runtime, "query, key and value must have the same dtype; got {}, {} and {}",
-         dtype_name(q), dtype_name(k), dtype_name(v));
+    fail(ErrorKind::runtime, kWhere,
+         "query, key and value must have the same dtype; got {}, {} and {}", dtype_name(q),
+         dtype_name(k), dtype_name(v));
   }
 }
 
 SdpaHeads common_heads(std::int64_t q, std::int64_t k, std::int64_t v, bool enable_gqa) {
   if (k != v && k != 1 && v != 1) {
-    fail(ErrorKind::value, "key and value must have the same number of heads, or 1; got {} and {}",
-         k, v);
+    fail(ErrorKind::value, kWhere,
+         "key and value must have the same number of heads, or 1; got {} and {}", k, v);
   }
   const std::int64_t kv = k == 1 ? v : k;
   if (q == kv || kv == 1) return {q, kv};
   if (q == 1) return {kv, kv};
   if (!enable_gqa) {
     fail(
-        ErrorKind::value,
+        ErrorKind::value, kWhere,
         "query and key must have the same number of heads, or 1, or enable_gqa must be set; got {} "
         "and {}",
         q, kv);
   }
   if (kv == 0 || q % kv != 0)
-    fail(ErrorKind::value, "q_heads must be a multiple of kv_heads; got {} and {}", q, kv);
+    fail(ErrorKind::value, kWhere, "q_heads must be a multiple of kv_heads; got {} and {}", q, kv);
   return {q, kv};
 }
 
 void validate_options(const SdpaOptions& options) {
   if (options.scale.has_value() && !std::isfinite(*options.scale))
-    fail(ErrorKind::value, "scale must be finite; got {}", *options.scale);
+    fail(ErrorKind::value, kWhere, "scale must be finite; got {}", *options.scale);
   if (!(options.dropout_p >= 0 && options.dropout_p <= 1))
-    fail(ErrorKind::value, "dropout_p must be in 0..1; got {}", options.dropout_p);
+    fail(ErrorKind::value, kWhere, "dropout_p must be in 0..1; got {}", options.dropout_p);
   if (options.is_causal && !std::holds_alternative<std::monostate>(options.attn_mask)) {
-    fail(ErrorKind::value,
+    fail(ErrorKind::value, kWhere,
          "is_causal and attn_mask exclude one another: give a rule such as causal & mask");
   }
 }
@@ -161,6 +158,7 @@ SdpaCall sdpa_call(const ConstTensorView& q, const ConstTensorView& k, const Con
   const SdpaHeads heads = common_heads(heads_of(q), heads_of(k), heads_of(v), options.enable_gqa);
   SdpaCall call;
   call.batch = common_batch(q, k, v);
+  check_size(kWhere, "the batch size", element_count(call.batch), 0, kMostCount);
   validate_options(options);
   const std::int64_t q_len = q.dim(-2), kv_len = k.dim(-2), dims = q.dim(-1);
   call.q = merged(q.expand(with_heads(call.batch, heads.q, q_len, dims)), call.held);

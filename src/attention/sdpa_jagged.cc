@@ -16,6 +16,7 @@
 #include "quire/error.h"
 #include "quire/mods.h"
 #include "quire/scaled_dot_product_attention.h"
+#include "runtime/fail.h"
 
 namespace quire {
 namespace attention {
@@ -44,18 +45,14 @@ JaggedCall jagged_call(const Jagged& q, const Jagged& k, const Jagged& v,
   check_lengths(kWhere, call.q_rows, call.k_rows, call.v_rows);
   validate_dtypes(q.values.dtype(), k.values.dtype(), v.values.dtype());
   if (call.q_rows.dim != call.k_rows.dim) {
-    throw Error(ErrorKind::value,
-                "[scaled_dot_product_attention] query and key must have the same head dim; got " +
-                    std::to_string(call.q_rows.dim) + " and " + std::to_string(call.k_rows.dim));
+    fail(ErrorKind::value, kWhere, "query and key must have the same head dim; got {} and {}",
+         call.q_rows.dim, call.k_rows.dim);
   }
   const SdpaHeads heads =
       common_heads(call.q_rows.heads, call.k_rows.heads, call.v_rows.heads, options.enable_gqa);
   validate_options(options);
   if (std::holds_alternative<ConstTensorView>(options.attn_mask)) {
-    throw Error(
-        ErrorKind::value,
-        "[scaled_dot_product_attention] the attn_mask of a jagged batch must be a rule; got "
-        "a tensor");
+    fail(ErrorKind::value, kWhere, "the attn_mask of a jagged batch must be a rule; got a tensor");
   }
   call.q = with_heads(q, heads.q);
   call.k = with_heads(k, heads.kv);
@@ -84,12 +81,11 @@ SdpaRules jagged_rules(const JaggedCall& call, const SdpaOptions& options) {
 }
 
 plan::ForwardRequest jagged_sdpa_request(const JaggedCall& call, const SdpaOptions& options) {
-  plan::ForwardRequest request = jagged_request(call.q, call.k, call.v,
+  plan::ForwardRequest request = jagged_request(kWhere, call.q, call.k, call.v,
                                                 {.mask_mod = jagged_rules(call, options).mask_mod,
                                                  .scale = options.scale,
                                                  .enable_gqa = true,
-                                                 .executor = options.executor},
-                                                kWhere);
+                                                 .executor = options.executor});
   request.dropout = {.p = options.dropout_p, .seed = options.seed};
   return request;
 }

@@ -2,13 +2,12 @@
 // q_idx and kv_idx. Attention layer.
 #include "attention/sdpa_mask.h"
 
-#include <fmt/format.h>
-
 #include <utility>
 #include <vector>
 
 #include "quire/error.h"
 #include "quire/mods.h"
+#include "runtime/fail.h"
 
 namespace quire::attention {
 namespace {
@@ -21,10 +20,8 @@ Shape scores_shape(const MaskTarget& target) {
 
 void validate_mask(const ConstTensorView& mask, const Shape& scores) {
   if (mask.dtype() != DType::boolean && !is_floating(mask.dtype())) {
-    throw Error(
-        ErrorKind::type,
-        fmt::format("[scaled_dot_product_attention] attn_mask must be bool or float; got {}",
-                    dtype_name(mask.dtype())));
+    fail(ErrorKind::type, "scaled_dot_product_attention", "attn_mask must be bool or float; got {}",
+         dtype_name(mask.dtype()));
   }
   bool fits = mask.rank() <= scores.rank();
   for (std::size_t i = 1; fits && i <= mask.rank(); ++i) {
@@ -32,9 +29,8 @@ void validate_mask(const ConstTensorView& mask, const Shape& scores) {
     fits = size == 1 || size == scores[scores.rank() - i];
   }
   if (!fits) {
-    throw Error(ErrorKind::value,
-                fmt::format("[scaled_dot_product_attention] attn_mask must broadcast to {}; got {}",
-                            to_string(scores), to_string(mask.shape())));
+    fail(ErrorKind::value, "scaled_dot_product_attention", "attn_mask must broadcast to {}; got {}",
+         to_string(scores), to_string(mask.shape()));
   }
 }
 

@@ -1,116 +1,108 @@
 // The checks, in the order in which a user would find the mistakes. Attention layer.
 #include "attention/validate.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
-#include <string>
 #include <utility>
 
 #include "mask/size_limits.h"
 #include "quire/error.h"
+#include "runtime/ceil_div.h"
+#include "runtime/check_size.h"
+#include "runtime/fail.h"
 
 namespace quire {
 namespace attention {
 namespace {
 
 using mask::kMostPosition;
-constexpr std::int64_t kMostCount = std::int64_t{1} << 30;  // batches, heads
 
-template <class... Args>
-[[noreturn]] void fail(ErrorKind kind, fmt::format_string<Args...> text, Args&&... args) {
-  throw Error(kind, "[flex_attention] " + fmt::format(text, std::forward<Args>(args)...));
-}
-
-void validate_dtypes(const AttentionShape& shape) {
+void validate_dtypes(const char* where, const AttentionShape& shape) {
   const std::pair<const char*, DType> all[] = {
       {"query", shape.q_dtype}, {"key", shape.k_dtype}, {"value", shape.v_dtype}};
   for (const auto& [name, dtype] : all) {
     if (!is_floating(dtype)) {
-      fail(ErrorKind::type, "{} must be f32, f64, bf16 or f16; got {}", name, dtype_name(dtype));
+      fail(ErrorKind::type, where, "{} must be f32, f64, bf16 or f16; got {}", name,
+           dtype_name(dtype));
     }
   }
 }
 
-void validate_range(const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
-  mask::check_size("flex_attention", name, value, least, most);
+void validate_sizes(const char* where, const AttentionShape& shape) {
+  check_size(where, "the batch size", shape.batch, 0, kMostCount);
+  check_size(where, "the number of query heads", shape.q_heads, 0, kMostCount);
+  check_size(where, "the number of key heads", shape.kv_heads, 0, kMostCount);
+  check_size(where, "q_len", shape.q_len, 0, kMostPosition);
+  check_size(where, "kv_len", shape.kv_len, 0, kMostPosition);
+  check_size(where, "the head dim of query and key", shape.head_dim, 1, kMostDims);
+  check_size(where, "the head dim of value", shape.v_head_dim, 1, kMostDims);
 }
 
-void validate_sizes(const AttentionShape& shape) {
-  validate_range("the batch size", shape.batch, 0, kMostCount);
-  validate_range("the number of query heads", shape.q_heads, 0, kMostCount);
-  validate_range("the number of key heads", shape.kv_heads, 0, kMostCount);
-  validate_range("q_len", shape.q_len, 0, kMostPosition);
-  validate_range("kv_len", shape.kv_len, 0, kMostPosition);
-  validate_range("the head dim of query and key", shape.head_dim, 1, kMostDims);
-  validate_range("the head dim of value", shape.v_head_dim, 1, kMostDims);
-}
-
-void validate_heads(const AttentionShape& shape, bool enable_gqa) {
+void validate_heads(const char* where, const AttentionShape& shape, bool enable_gqa) {
   if (shape.q_heads == shape.kv_heads) return;
   if (!enable_gqa) {
-    fail(ErrorKind::value,
+    fail(ErrorKind::value, where,
          "query and key must have the same number of heads, or enable_gqa must be set; got {} and "
          "{}",
          shape.q_heads, shape.kv_heads);
   }
   if (shape.kv_heads == 0 || shape.q_heads % shape.kv_heads != 0) {
-    fail(ErrorKind::value, "q_heads must be a multiple of kv_heads; got {} and {}", shape.q_heads,
-         shape.kv_heads);
+    fail(ErrorKind::value, where, "q_heads must be a multiple of kv_heads; got {} and {}",
+         shape.q_heads, shape.kv_heads);
   }
 }
 
-void validate_batches(const AttentionShape& shape, const FlexAttentionOptions& options) {
+void validate_batches(const char* where, const AttentionShape& shape,
+                      const FlexAttentionOptions& options) {
   if (shape.batch == shape.kv_batch) return;
   if (shape.kv_batch != 1) {
-    fail(ErrorKind::value,
+    fail(ErrorKind::value, where,
          "query and key must have the same batch size, or key must have 1; got {} and {}",
          shape.batch, shape.kv_batch);
   }
   if (!options.block_mask.has_value()) {
-    fail(ErrorKind::value, "a key batch of 1 for a query batch of {} needs a block mask",
+    fail(ErrorKind::value, where, "a key batch of 1 for a query batch of {} needs a block mask",
          shape.batch);
   }
 }
 
-void validate_mask(const AttentionShape& shape, const FlexAttentionOptions& options) {
+void validate_mask(const char* where, const AttentionShape& shape,
+                   const FlexAttentionOptions& options) {
   if (!options.block_mask.has_value()) return;
   const BlockMask& mask = *options.block_mask;
   mask.mask_mod();  // throws for an indexed mask
   const auto [q_len, kv_len] = mask.seq_lengths();
   if (q_len != shape.q_len || kv_len != shape.kv_len) {
-    fail(ErrorKind::value,
+    fail(ErrorKind::value, where,
          "the block mask was made for {} queries and {} keys; got {} and {}. Make a new one, or "
          "take part of it with rows or adjust",
          q_len, kv_len, shape.q_len, shape.kv_len);
   }
-  const auto blocks = [](std::int64_t length, std::int64_t size) {
-    return length / size + (length % size != 0);
-  };
-  if (mask.q_blocks() < blocks(q_len, mask.block_size().q)) {
-    fail(ErrorKind::value, "the block mask has {} rows of blocks where {} queries need {}",
-         mask.q_blocks(), q_len, blocks(q_len, mask.block_size().q));
+  const std::int64_t blocks = ceil_div(q_len, mask.block_size().q);
+  if (mask.q_blocks() < blocks) {
+    fail(ErrorKind::value, where, "the block mask has {} rows of blocks where {} queries need {}",
+         mask.q_blocks(), q_len, blocks);
   }
   if (mask.batch() != shape.batch && mask.batch() != 1) {
-    fail(ErrorKind::value, "the block mask must have a batch of {} or 1; got {}", shape.batch,
-         mask.batch());
+    fail(ErrorKind::value, where, "the block mask must have a batch of {} or 1; got {}",
+         shape.batch, mask.batch());
   }
   if (mask.heads() != shape.q_heads && mask.heads() != 1) {
-    fail(ErrorKind::value, "the block mask must have {} heads or 1; got {}", shape.q_heads,
+    fail(ErrorKind::value, where, "the block mask must have {} heads or 1; got {}", shape.q_heads,
          mask.heads());
   }
 }
 
-void validate_q_begin(const AttentionShape& shape, const FlexAttentionOptions& options) {
+void validate_q_begin(const char* where, const AttentionShape& shape,
+                      const FlexAttentionOptions& options) {
   const std::vector<std::int64_t>& begin = options.q_begin;
   if (begin.size() > 1 && static_cast<std::int64_t>(begin.size()) != shape.batch) {
-    fail(ErrorKind::value, "q_begin must have one number, or {}; got {}", shape.batch,
+    fail(ErrorKind::value, where, "q_begin must have one number, or {}; got {}", shape.batch,
          begin.size());
   }
   for (const std::int64_t one : begin) {
-    validate_range("q_begin", one, 0, kMostPosition);
+    check_size(where, "q_begin", one, 0, kMostPosition);
     if (options.block_mask.has_value() && one != options.block_mask->q_begin()) {
-      fail(ErrorKind::value,
+      fail(ErrorKind::value, where,
            "q_begin must be that of the block mask, {}; got {}. A mask made with q_begin, or "
            "rows(q_begin, q_end) of one, brings it",
            options.block_mask->q_begin(), one);
@@ -120,35 +112,33 @@ void validate_q_begin(const AttentionShape& shape, const FlexAttentionOptions& o
 
 }  // namespace
 
-void validate(const AttentionShape& shape, const FlexAttentionOptions& options) {
-  validate_dtypes(shape);
-  validate_sizes(shape);
-  validate_heads(shape, options.enable_gqa);
-  validate_batches(shape, options);
-  validate_mask(shape, options);
-  validate_q_begin(shape, options);
+void validate(const char* where, const AttentionShape& shape, const FlexAttentionOptions& options) {
+  validate_dtypes(where, shape);
+  validate_sizes(where, shape);
+  validate_heads(where, shape, options.enable_gqa);
+  validate_batches(where, shape, options);
+  validate_mask(where, shape, options);
+  validate_q_begin(where, shape, options);
   if (options.scale.has_value() && !std::isfinite(*options.scale))
-    fail(ErrorKind::value, "scale must be finite; got {}", *options.scale);
+    fail(ErrorKind::value, where, "scale must be finite; got {}", *options.scale);
 }
 
-void validate_run(const AttentionShape& planned, const AttentionShape& given) {
+void validate_run(const char* where, const AttentionShape& planned, const AttentionShape& given) {
   if (planned == given) return;
-  fail(ErrorKind::value, "the tensors are not of the sizes and dtypes the plan was made for");
+  fail(ErrorKind::value, where,
+       "the tensors are not of the sizes and dtypes the plan was made for");
 }
 
-void validate_output(const char* name, const TensorView& view, const Shape& shape, DType dtype) {
+void validate_tensor(const char* where, const char* name, const ConstTensorView& view,
+                     const Shape& shape, DType dtype) {
   if (view.shape() != shape) {
-    fail(ErrorKind::value, "{} must have shape {}; got {}", name, to_string(shape),
+    fail(ErrorKind::value, where, "{} must have shape {}; got {}", name, to_string(shape),
          to_string(view.shape()));
   }
   if (view.dtype() != dtype) {
-    fail(ErrorKind::type, "{} must be {}; got {}", name, dtype_name(dtype),
+    fail(ErrorKind::type, where, "{} must be {}; got {}", name, dtype_name(dtype),
          dtype_name(view.dtype()));
   }
-}
-
-void validate_row_major(const char* name, const TensorView& view) {
-  if (!view.is_contiguous()) fail(ErrorKind::value, "{} must be row-major", name);
 }
 
 DType compute_type(const AttentionShape& shape) {
@@ -161,23 +151,21 @@ Shape output_shape(const AttentionShape& shape) {
   return {shape.batch, shape.q_heads, shape.q_len, shape.v_head_dim};
 }
 
-}  // namespace attention
-
-AttentionShape AttentionShape::of(const ConstTensorView& q, const ConstTensorView& k,
-                                  const ConstTensorView& v) {
-  using attention::fail;
+AttentionShape shape_of(const char* where, const ConstTensorView& q, const ConstTensorView& k,
+                        const ConstTensorView& v) {
   for (const ConstTensorView* view : {&q, &k, &v}) {
     if (view->rank() != 4) {
-      fail(ErrorKind::value, "query, key and value must be [batch, heads, length, dim]; got {}",
+      fail(ErrorKind::value, where,
+           "query, key and value must be [batch, heads, length, dim]; got {}",
            to_string(view->shape()));
     }
   }
   if (q.dim(3) != k.dim(3)) {
-    fail(ErrorKind::value, "query and key must have the same head dim; got {} and {}", q.dim(3),
-         k.dim(3));
+    fail(ErrorKind::value, where, "query and key must have the same head dim; got {} and {}",
+         q.dim(3), k.dim(3));
   }
   if (k.dim(0) != v.dim(0) || k.dim(1) != v.dim(1) || k.dim(2) != v.dim(2)) {
-    fail(ErrorKind::value,
+    fail(ErrorKind::value, where,
          "key and value must have the same batch, heads and length; got {} and {}",
          to_string(k.shape()), to_string(v.shape()));
   }
@@ -192,6 +180,13 @@ AttentionShape AttentionShape::of(const ConstTensorView& q, const ConstTensorVie
           .q_dtype = q.dtype(),
           .k_dtype = k.dtype(),
           .v_dtype = v.dtype()};
+}
+
+}  // namespace attention
+
+AttentionShape AttentionShape::of(const ConstTensorView& q, const ConstTensorView& k,
+                                  const ConstTensorView& v) {
+  return attention::shape_of("flex_attention", q, k, v);
 }
 
 }  // namespace quire

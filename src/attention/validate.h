@@ -1,5 +1,5 @@
-// What an attention call must satisfy, checked before anything is planned. Texts of errors begin
-// with [flex_attention]. Attention layer.
+// What an attention call must satisfy, checked before anything is planned. `where` is the public
+// function that was called; texts of errors begin with it. Attention layer.
 #pragma once
 #include <cstdint>
 
@@ -9,15 +9,21 @@ namespace quire::attention {
 
 /// Head dims the kernels take.
 inline constexpr std::int64_t kMostDims = 1024;
+/// Batches, heads.
+inline constexpr std::int64_t kMostCount = std::int64_t{1} << 30;
 
 /// Throws Error naming what does not fit: dtypes, heads, batches, dims, lengths, scale, q_begin,
 /// the block mask.
-void validate(const AttentionShape& shape, const FlexAttentionOptions& options);
+void validate(const char* where, const AttentionShape& shape, const FlexAttentionOptions& options);
+
+/// AttentionShape::of for a function of any name.
+AttentionShape shape_of(const char* where, const ConstTensorView& q, const ConstTensorView& k,
+                        const ConstTensorView& v);
 
 /// The tensors of a run against the plan's shape.
-void validate_run(const AttentionShape& planned, const AttentionShape& given);
-void validate_output(const char* name, const TensorView& view, const Shape& shape, DType dtype);
-void validate_row_major(const char* name, const TensorView& view);
+void validate_run(const char* where, const AttentionShape& planned, const AttentionShape& given);
+void validate_tensor(const char* where, const char* name, const ConstTensorView& view,
+                     const Shape& shape, DType dtype);
 
 /// f64 if one of q, k, v is, else f32.
 DType compute_type(const AttentionShape& shape);

@@ -1,12 +1,12 @@
 // KVCache: room for new tokens. Everything that can fail (handles, counts, pages, memory of page
 // tables) is settled before the first change; what follows is noexcept. Cache layer.
-#include <fmt/format.h>
-
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "cache/kv_cache_state.h"
 #include "quire/error.h"
+#include "runtime/fail.h"
 
 namespace quire {
 
@@ -16,19 +16,16 @@ namespace {
 
 void check_tokens(const char* where, const NewTokens& tokens) {
   if (tokens.count < 0) {
-    throw Error(ErrorKind::value,
-                fmt::format("[{}] count must not be negative; got {}", where, tokens.count));
+    fail(ErrorKind::value, where, "count must not be negative; got {}", tokens.count);
   }
   if (!tokens.ids.empty() && static_cast<std::int64_t>(tokens.ids.size()) != tokens.count) {
-    throw Error(ErrorKind::value, fmt::format("[{}] ids must be as many as count, or none; got {} "
-                                              "and {}",
-                                              where, tokens.ids.size(), tokens.count));
+    fail(ErrorKind::value, where, "ids must be as many as count, or none; got {} and {}",
+         tokens.ids.size(), tokens.count);
   }
 }
 
 [[noreturn]] void throw_twice(const char* where) {
-  throw Error(ErrorKind::value,
-              fmt::format("[{}] a sequence must not appear twice in a step", where));
+  fail(ErrorKind::value, where, "a sequence must not appear twice in a step");
 }
 
 }  // namespace
@@ -72,19 +69,28 @@ std::int64_t KVCache::State::pages_needed(const char* where,
   return needed;
 }
 
-void KVCache::State::prepare_pages(const char* where, std::span<const NewTokens> step) {
+void KVCache::State::require_pages(const char* where, std::span<const NewTokens> step) const {
   const std::int64_t needed = pages_needed(where, step);
   if (needed > pool.available()) {
-    throw Error(ErrorKind::runtime,
-                fmt::format("[{}] out of pages: {} needed, {} free and {} cached", where, needed,
-                            pool.free(), pool.cached()));
+    fail(ErrorKind::runtime, where, "out of pages: {} needed, {} free and {} cached", needed,
+         pool.free(), pool.cached());
   }
+}
+
+// All tables that must grow are made before one takes its place: what somebody has read from a
+// table (a SequenceView, an AttendPlan) stays good where memory is missing.
+void KVCache::State::prepare_tables(std::span<const NewTokens> step) {
+  std::vector<std::pair<Sequence*, std::vector<std::int32_t>>> grown;
   for (const NewTokens& tokens : step) {
-    std::vector<std::int32_t>& pages = sequences[tokens.sequence.slot].pages;
-    const auto wanted =
-        static_cast<std::size_t>(pages_for(sequences[tokens.sequence.slot].length + tokens.count));
-    if (wanted > pages.capacity()) pages.reserve(std::max(wanted, 2 * pages.capacity()));
+    Sequence& sequence = sequences[tokens.sequence.slot];
+    const auto wanted = static_cast<std::size_t>(pages_for(sequence.length + tokens.count));
+    const std::size_t room = sequence.pages.capacity();
+    if (wanted <= room) continue;
+    std::vector<std::int32_t>& pages = grown.emplace_back(&sequence, 0).second;
+    pages.reserve(std::max(wanted, 2 * room));
+    pages.assign(sequence.pages.begin(), sequence.pages.end());
   }
+  for (auto& [sequence, pages] : grown) sequence->pages.swap(pages);
 }
 
 void KVCache::State::own_page(Sequence& sequence, std::int64_t position) noexcept {
@@ -152,7 +158,8 @@ bool KVCache::can_reserve(SequenceId sequence, std::int64_t count) const {
 
 void KVCache::reserve(std::span<const NewTokens> step) {
   state_->check_step("KVCache::reserve", step);
-  state_->prepare_pages("KVCache::reserve", step);
+  state_->require_pages("KVCache::reserve", step);
+  state_->prepare_tables(step);
   for (const NewTokens& tokens : step)
     state_->take_pages(state_->sequences[tokens.sequence.slot], tokens.count);
   ++state_->version;
@@ -165,7 +172,8 @@ void KVCache::reserve(SequenceId sequence, std::int64_t count) {
 
 void KVCache::append(std::span<const NewTokens> step) {
   state_->check_step("KVCache::append", step);
-  state_->prepare_pages("KVCache::append", step);
+  state_->require_pages("KVCache::append", step);
+  state_->prepare_tables(step);
   for (const NewTokens& tokens : step) {
     Sequence& sequence = state_->sequences[tokens.sequence.slot];
     state_->take_pages(sequence, tokens.count);

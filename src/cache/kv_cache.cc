@@ -2,14 +2,14 @@
 // in kv_append.cc, rows in kv_write.cc, persistence in kv_save.cc. Cache layer.
 #include "quire/kv_cache.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <limits>
 #include <utility>
 
 #include "cache/kv_cache_state.h"
 #include "quire/error.h"
+#include "runtime/check_size.h"
+#include "runtime/fail.h"
 #include "runtime/memory.h"
 
 namespace quire {
@@ -19,35 +19,29 @@ using cache::Sequence;
 
 namespace {
 
-void check_size(const char* name, std::int64_t value, std::int64_t least) {
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  if (value < least || value > kMost) {
-    throw Error(ErrorKind::value,
-                fmt::format("[KVCache] {} must be in {}..{}; got {}", name, least, kMost, value));
-  }
-}
+constexpr std::int64_t kMostSize = std::numeric_limits<std::int32_t>::max();
 
 KVCacheOptions checked(KVCacheOptions options) {
   if (options.v_head_dim == 0) options.v_head_dim = options.head_dim;
   if (options.page_hash == nullptr) options.page_hash = cache::default_page_hash;
-  check_size("layers", options.layers, 1);
-  check_size("kv_heads", options.kv_heads, 1);
-  check_size("head_dim", options.head_dim, 1);
-  check_size("v_head_dim", options.v_head_dim, 1);
-  check_size("page_size", options.page_size, 1);
-  check_size("n_pages", options.n_pages, 0);
+  check_size("KVCache", "layers", options.layers, 1, kMostSize);
+  check_size("KVCache", "kv_heads", options.kv_heads, 1, kMostSize);
+  check_size("KVCache", "head_dim", options.head_dim, 1, kMostSize);
+  check_size("KVCache", "v_head_dim", options.v_head_dim, 1, kMostSize);
+  check_size("KVCache", "page_size", options.page_size, 1, kMostSize);
+  check_size("KVCache", "n_pages", options.n_pages, 0, kMostSize);
   if (!is_floating(options.dtype)) {
-    throw Error(ErrorKind::type,
-                fmt::format("[KVCache] dtype must be f32, f64, bf16 or f16; got {}",
-                            dtype_name(options.dtype)));
+    fail(ErrorKind::type, "KVCache", "dtype must be f32, f64, bf16 or f16; got {}",
+         dtype_name(options.dtype));
   }
   const auto times = saturating_product;
   const std::int64_t row = times(times(options.layers, options.kv_heads),
                                  (options.head_dim + options.v_head_dim) *
                                      static_cast<std::int64_t>(dtype_size(options.dtype)));
   const std::int64_t slots = options.n_pages * options.page_size;
-  // Beside rows an id for each token, and 72 bytes for each page.
-  const std::int64_t rest = times(options.n_pages, options.page_size * 8 + 72);
+  // Beside rows: an id for each token; for each page its books and up to 8 buckets of the index.
+  constexpr std::int64_t kBooks = sizeof(cache::Page) + 8 * sizeof(std::int32_t);
+  const std::int64_t rest = times(options.n_pages, options.page_size * 8 + kBooks);
   require_memory("KVCache", "the pool", std::max(times(slots, row), rest));
   return options;
 }
@@ -55,13 +49,13 @@ KVCacheOptions checked(KVCacheOptions options) {
 void check_position(const char* where, const char* what, const Sequence& sequence,
                     std::int64_t position) {
   if (position < 0 || position > sequence.length) {
-    throw Error(ErrorKind::value, fmt::format("[{}] {} must be in 0..{}, the length; got {}", where,
-                                              what, sequence.length, position));
+    fail(ErrorKind::value, where, "{} must be in 0..{}, the length; got {}", what, sequence.length,
+         position);
   }
   if (position < sequence.begin) {
-    throw Error(ErrorKind::value, fmt::format("[{}] {} must not lie before {}, what comes earlier "
-                                              "was released; got {}",
-                                              where, what, sequence.begin, position));
+    fail(ErrorKind::value, where,
+         "{} must not lie before {}, what comes earlier was released; got {}", what, sequence.begin,
+         position);
   }
 }
 
@@ -171,10 +165,8 @@ void KVCache::release_before(SequenceId id, std::int64_t position) {
   State& state = *state_;
   Sequence& sequence = state.get("KVCache::release_before", id);
   if (position < 0 || position > sequence.length) {
-    throw Error(
-        ErrorKind::value,
-        fmt::format("[KVCache::release_before] position must be in 0..{}, the length; got {}",
-                    sequence.length, position));
+    fail(ErrorKind::value, "KVCache::release_before",
+         "position must be in 0..{}, the length; got {}", sequence.length, position);
   }
   const std::int64_t page_size = options().page_size;
   const std::int64_t first = position / page_size;

@@ -2,13 +2,12 @@
 // layer.
 #include "cache/kv_cache_state.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "quire/error.h"
+#include "runtime/fail.h"
 
 namespace quire {
 
@@ -26,13 +25,11 @@ KVCache::State::State(const KVCacheOptions& filled_in)
 
 const Sequence& KVCache::State::get(const char* where, SequenceId id) const {
   if (id.slot >= sequences.size()) {
-    throw Error(ErrorKind::value,
-                fmt::format("[{}] the handle belongs to no sequence of this cache", where));
+    fail(ErrorKind::value, where, "the handle belongs to no sequence of this cache");
   }
   const Sequence& sequence = sequences[id.slot];
   if (!sequence.live || sequence.generation != id.generation) {
-    throw Error(ErrorKind::value,
-                fmt::format("[{}] the handle is stale: its sequence was released", where));
+    fail(ErrorKind::value, where, "the handle is stale: its sequence was released");
   }
   return sequence;
 }
@@ -124,8 +121,7 @@ namespace cache {
 
 void check_layer(const char* where, const KVCacheOptions& options, std::int64_t layer) {
   if (layer < 0 || layer >= options.layers) {
-    throw Error(ErrorKind::index, fmt::format("[{}] layer must be in 0..{}; got {}", where,
-                                              options.layers - 1, layer));
+    fail(ErrorKind::index, where, "layer must be in 0..{}; got {}", options.layers - 1, layer);
   }
 }
 

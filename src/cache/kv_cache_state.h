@@ -8,6 +8,7 @@
 #include "cache/page_pool.h"
 #include "quire/kv_cache.h"
 #include "quire/tensor.h"
+#include "runtime/ceil_div.h"
 
 namespace quire {
 namespace cache {
@@ -42,7 +43,7 @@ struct KVCache::State {
   static constexpr std::uint32_t kNoSlot = 0xffffffff;
 
   std::int64_t pages_for(std::int64_t tokens) const noexcept {
-    return tokens / options.page_size + (tokens % options.page_size != 0);
+    return ceil_div(tokens, options.page_size);
   }
 
   // The sequence of a handle; throws Error "[where] ..." when it is stale or of no sequence.
@@ -59,8 +60,10 @@ struct KVCache::State {
   void check_step(const char* where, std::span<const NewTokens> step);
   // Pages that appending would take from the pool; of sequences named once, with valid handles.
   std::int64_t pages_needed(const char* where, std::span<const NewTokens> step) const;
-  // Throws unless the pool has them and page tables have room.
-  void prepare_pages(const char* where, std::span<const NewTokens> step);
+  // Throws Error unless the pool has them.
+  void require_pages(const char* where, std::span<const NewTokens> step) const;
+  // Makes room for them in page tables; then there is nothing left that can fail.
+  void prepare_tables(std::span<const NewTokens> step);
   // Then: the pages for `count` more tokens, the one they begin in its own.
   void take_pages(cache::Sequence& sequence, std::int64_t count) noexcept;
   // The page of a position becomes one that this sequence alone may write from there on.

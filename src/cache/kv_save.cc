@@ -1,7 +1,5 @@
 // KVCache: a sequence as bytes and back. After a header come the ids, then for each layer the keys
 // and the values, [kv_heads, tokens, dim]: pages leave no trace. Cache layer.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -11,6 +9,7 @@
 #include "cache/kv_cache_state.h"
 #include "cache/xxh64.h"
 #include "quire/error.h"
+#include "runtime/fail.h"
 #include "runtime/memory.h"
 
 namespace quire {
@@ -21,6 +20,7 @@ namespace {
 
 constexpr std::array<char, 8> kMagic = {'Q', 'u', 'i', 'r', 'e', 'K', 'V', '\n'};
 constexpr std::uint32_t kVersion = 1;
+constexpr const char* kLoad = "KVCache::load";
 
 static_assert(std::endian::native == std::endian::little, "numbers are stored as they are");
 
@@ -74,31 +74,27 @@ void visit_rows(State& state, const Sequence& sequence, const Visit& visit) {
   }
 }
 
-[[noreturn]] void refuse(const std::string& why) {
-  throw Error(ErrorKind::value, fmt::format("[KVCache::load] {}", why));
-}
-
 void check_equal(const char* name, std::int64_t saved, std::int64_t wanted) {
   if (saved != wanted)
-    refuse(
-        fmt::format("{} must be the cache's; got {}, and the cache has {}", name, saved, wanted));
+    fail(ErrorKind::value, kLoad, "{} must be the cache's; got {}, and the cache has {}", name,
+         saved, wanted);
 }
 
 Header read_header(const KVCacheOptions& options, std::span<const std::byte> bytes) {
   Header header;
   if (bytes.size() < sizeof header)
-    refuse(
-        fmt::format("a saved sequence has at least {} bytes; got {}", sizeof header, bytes.size()));
+    fail(ErrorKind::value, kLoad, "a saved sequence has at least {} bytes; got {}", sizeof header,
+         bytes.size());
   std::memcpy(&header, bytes.data(), sizeof header);
-  if (header.magic != kMagic) refuse("these bytes are not a saved sequence");
+  if (header.magic != kMagic) fail(ErrorKind::value, kLoad, "these bytes are not a saved sequence");
   if (header.version != kVersion)
-    refuse(fmt::format("version must be {}; got {}", kVersion, header.version));
+    fail(ErrorKind::value, kLoad, "version must be {}; got {}", kVersion, header.version);
   if (header.checksum != checksum(header, bytes.subspan(sizeof header)))
-    refuse("the checksum does not fit: the bytes were changed or cut");
+    fail(ErrorKind::value, kLoad, "the checksum does not fit: the bytes were changed or cut");
   if (header.dtype != static_cast<std::uint32_t>(options.dtype)) {
-    refuse(fmt::format(
-        "dtype must be the cache's, {}; got {}", dtype_name(options.dtype),
-        header.dtype < kDTypeCount ? dtype_name(static_cast<DType>(header.dtype)) : "none"));
+    fail(ErrorKind::value, kLoad, "dtype must be the cache's, {}; got {}",
+         dtype_name(options.dtype),
+         header.dtype < kDTypeCount ? dtype_name(static_cast<DType>(header.dtype)) : "none");
   }
   check_equal("layers", header.layers, options.layers);
   check_equal("kv_heads", header.kv_heads, options.kv_heads);
@@ -106,12 +102,13 @@ Header read_header(const KVCacheOptions& options, std::span<const std::byte> byt
   check_equal("v_head_dim", header.v_head_dim, options.v_head_dim);
   if (header.begin < 0 || header.length < header.begin || header.known < 0 ||
       header.known > (header.begin > 0 ? 0 : header.length)) {
-    refuse(fmt::format("positions do not fit; got begin {}, length {} and {} ids", header.begin,
-                       header.length, header.known));
+    fail(ErrorKind::value, kLoad, "positions do not fit; got begin {}, length {} and {} ids",
+         header.begin, header.length, header.known);
   }
   const std::int64_t wanted = payload_bytes(header, options.dtype);
   const auto got = static_cast<std::int64_t>(bytes.size() - sizeof header);
-  if (got != wanted) refuse(fmt::format("{} bytes must follow the header; got {}", wanted, got));
+  if (got != wanted)
+    fail(ErrorKind::value, kLoad, "{} bytes must follow the header; got {}", wanted, got);
   return header;
 }
 
@@ -121,10 +118,8 @@ std::vector<std::byte> KVCache::save(SequenceId id) const {
   const State& state = *state_;
   const Sequence& sequence = state.get("KVCache::save", id);
   if (sequence.written < sequence.length) {
-    throw Error(
-        ErrorKind::value,
-        fmt::format("[KVCache::save] rows from position {} on are not written in all layers",
-                    sequence.written));
+    fail(ErrorKind::value, "KVCache::save",
+         "rows from position {} on are not written in all layers", sequence.written);
   }
   Header header;
   header.dtype = static_cast<std::uint32_t>(state.options.dtype);
@@ -161,11 +156,10 @@ SequenceId KVCache::load(std::span<const std::byte> bytes, std::uint64_t salt) {
   const std::int64_t page_size = state.options.page_size;
   const std::int64_t n_pages = state.pages_for(header.length), first = header.begin / page_size;
   if (n_pages - first > state.pool.available()) {
-    throw Error(ErrorKind::runtime,
-                fmt::format("[KVCache::load] out of pages: {} needed, {} free and {} cached",
-                            n_pages - first, state.pool.free(), state.pool.cached()));
+    fail(ErrorKind::runtime, kLoad, "out of pages: {} needed, {} free and {} cached",
+         n_pages - first, state.pool.free(), state.pool.cached());
   }
-  require_memory("KVCache::load", "the page table", saturating_product(n_pages, 4));
+  require_memory(kLoad, "the page table", saturating_product(n_pages, 4));
   Sequence& sequence = state.prepare_slot(n_pages);
   const SequenceId id = state.use_slot(salt);
   sequence.pages.assign(static_cast<std::size_t>(first), kNoPage);

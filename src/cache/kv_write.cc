@@ -1,11 +1,10 @@
 // KVCache: rows of new tokens into their pages. Cache layer.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "cache/kv_cache_state.h"
 #include "quire/error.h"
+#include "runtime/fail.h"
 #include "tensor/convert.h"
 
 namespace quire {
@@ -18,12 +17,12 @@ namespace {
 void check_rows(const char* where, const char* name, const ConstTensorView& rows,
                 const Shape& wanted) {
   if (!is_floating(rows.dtype())) {
-    throw Error(ErrorKind::type, fmt::format("[{}] {} must be f32, f64, bf16 or f16; got {}", where,
-                                             name, dtype_name(rows.dtype())));
+    fail(ErrorKind::type, where, "{} must be f32, f64, bf16 or f16; got {}", name,
+         dtype_name(rows.dtype()));
   }
   if (rows.shape() != wanted) {
-    throw Error(ErrorKind::value, fmt::format("[{}] {} must have shape {}; got {}", where, name,
-                                              to_string(wanted), to_string(rows.shape())));
+    fail(ErrorKind::value, where, "{} must have shape {}; got {}", name, to_string(wanted),
+         to_string(rows.shape()));
   }
 }
 
@@ -37,20 +36,18 @@ std::int64_t total_count(std::span<const NewTokens> step) {
 void check_writable(const char* where, const KVCache::State& state, const NewTokens& tokens) {
   const Sequence& sequence = state.sequences[tokens.sequence.slot];
   if (tokens.count > sequence.length - sequence.begin) {
-    throw Error(ErrorKind::value,
-                fmt::format("[{}] the sequence must have as many tokens as count; "
-                            "got {} and {}",
-                            where, sequence.length - sequence.begin, tokens.count));
+    fail(ErrorKind::value, where, "the sequence must have as many tokens as count; got {} and {}",
+         sequence.length - sequence.begin, tokens.count);
   }
   const std::int64_t page_size = state.options.page_size, start = sequence.length - tokens.count;
   for (std::int64_t at = start; at < sequence.length; at += page_size - at % page_size) {
     const cache::Page& page = state.pool[sequence.pages[static_cast<std::size_t>(at / page_size)]];
     // Rows that nobody has written yet are the same for all who share them.
     if (page.serial != 0 || (page.refs > 1 && start < sequence.written)) {
-      throw Error(ErrorKind::value,
-                  fmt::format("[{}] position {} is in a page that is shared or can be found by "
-                              "prefix; its rows were written before",
-                              where, at));
+      fail(ErrorKind::value, where,
+           "position {} is in a page that is shared or can be found by prefix; its rows were "
+           "written before",
+           at);
     }
   }
 }
@@ -131,7 +128,7 @@ void KVCache::append(std::span<const NewTokens> step, const ConstTensorView& k,
   constexpr const char* kWhere = "KVCache::append";
   State& state = *state_;
   state.check_step(kWhere, step);
-  state.prepare_pages(kWhere, step);  // so the counts are sane
+  state.require_pages(kWhere, step);  // so the counts are sane
   const std::int64_t total = total_count(step), heads = state.options.kv_heads;
   check_rows(kWhere, "k", k, {state.options.layers, total, heads, state.options.head_dim});
   check_rows(kWhere, "v", v, {state.options.layers, total, heads, state.options.v_head_dim});

@@ -1,25 +1,22 @@
 // The tables and what reserve and erase change in them. Cache layer.
 #include "quire/page_tables.h"
 
-#include <fmt/format.h>
-
 #include <utility>
 
 #include "quire/error.h"
+#include "runtime/ceil_div.h"
+#include "runtime/fail.h"
 
 namespace quire {
 namespace {
 
-template <class... Args>
-[[noreturn]] void fail(ErrorKind kind, fmt::format_string<Args...> text, Args&&... args) {
-  throw Error(kind, "[PagedAttention] " + fmt::format(text, std::forward<Args>(args)...));
-}
+constexpr const char* kWhere = "PagedAttention";
 
 void check_table(const char* name, const TensorView& table, const Shape& shape) {
   if (table.dtype() != DType::i64)
-    fail(ErrorKind::type, "{} must be i64; got {}", name, dtype_name(table.dtype()));
+    fail(ErrorKind::type, kWhere, "{} must be i64; got {}", name, dtype_name(table.dtype()));
   if (table.shape() != shape) {
-    fail(ErrorKind::value, "{} must have shape {}; got {}", name, to_string(shape),
+    fail(ErrorKind::value, kWhere, "{} must have shape {}; got {}", name, to_string(shape),
          to_string(table.shape()));
   }
 }
@@ -33,20 +30,21 @@ PageTables::PageTables(const TensorView& page_table, const TensorView& capacity,
       physical_to_logical_(physical_to_logical),
       page_size_(page_size) {
   if (page_table.rank() != 2) {
-    fail(ErrorKind::value, "page_table must be [max_batch_size, n_pages]; got {}",
+    fail(ErrorKind::value, kWhere, "page_table must be [max_batch_size, n_pages]; got {}",
          to_string(page_table.shape()));
   }
   check_table("page_table", page_table, page_table.shape());
   check_table("capacity", capacity, {page_table.dim(0)});
   check_table("physical_to_logical", physical_to_logical, page_table.shape());
-  if (page_size < 1) fail(ErrorKind::value, "page_size must be at least 1; got {}", page_size);
+  if (page_size < 1)
+    fail(ErrorKind::value, kWhere, "page_size must be at least 1; got {}", page_size);
 }
 
 std::int64_t PageTables::checked_batch(const char* where, std::int64_t batch_idx) const {
   const std::int64_t size = max_batch_size();
   if (batch_idx < -size || batch_idx >= size) {
-    throw Error(ErrorKind::index, fmt::format("[{}] batch_idx must be in {}..{}; got {}", where,
-                                              -size, size - 1, batch_idx));
+    fail(ErrorKind::index, where, "batch_idx must be in {}..{}; got {}", -size, size - 1,
+         batch_idx);
   }
   return batch_idx < 0 ? batch_idx + size : batch_idx;
 }
@@ -58,10 +56,8 @@ std::int64_t* PageTables::row(const TensorView& table, std::int64_t batch_idx) c
 std::int64_t PageTables::pages_wanted(std::int64_t batch_idx, std::int64_t seq_len) const {
   const std::int64_t b = checked_batch("reserve", batch_idx), has = *row(capacity_, b);
   if (seq_len <= has) return 0;
-  if (has < 0)
-    throw Error(ErrorKind::value, fmt::format("[reserve] the capacity of {} is {}", b, has));
-  const std::int64_t more = seq_len - has;
-  return more / page_size_ + (more % page_size_ != 0);
+  if (has < 0) fail(ErrorKind::value, "reserve", "the capacity of {} is {}", b, has);
+  return ceil_div(seq_len - has, page_size_);
 }
 
 void PageTables::add_pages(std::int64_t batch_idx, std::span<const std::int64_t> pages) {
@@ -69,14 +65,13 @@ void PageTables::add_pages(std::int64_t batch_idx, std::span<const std::int64_t>
   std::int64_t& capacity = *row(capacity_, b);
   const std::int64_t first = capacity / page_size_, count = std::ssize(pages);
   if (capacity < 0 || count > n_pages() - first) {
-    throw Error(ErrorKind::value,
-                fmt::format("[reserve] {} pages behind the first {} do not fit a table of {}",
-                            count, first, n_pages()));
+    fail(ErrorKind::value, "reserve", "{} pages behind the first {} do not fit a table of {}",
+         count, first, n_pages());
   }
   for (const std::int64_t page : pages) {
     if (page < 0 || page >= n_pages()) {
-      throw Error(ErrorKind::index, fmt::format("[reserve] empty_pages must be in 0..{}; got {}",
-                                                n_pages() - 1, page));
+      fail(ErrorKind::index, "reserve", "empty_pages must be in 0..{}; got {}", n_pages() - 1,
+           page);
     }
   }
   std::int64_t* const table = row(page_table_, b);
@@ -97,8 +92,7 @@ std::vector<std::int64_t> PageTables::remove_pages(std::int64_t batch_idx) {
     const std::int64_t page = table[i * step];
     if (page == -1) continue;
     if (page < 0 || page >= n_pages()) {
-      throw Error(ErrorKind::index,
-                  fmt::format("[erase] page_table must be in -1..{}; got {}", n_pages() - 1, page));
+      fail(ErrorKind::index, "erase", "page_table must be in -1..{}; got {}", n_pages() - 1, page);
     }
     pages.push_back(page);
   }

@@ -1,7 +1,5 @@
 // PageTables::assign: keys and values to their places, row by row, without temporaries but a list
 // of places. Cache layer.
-#include <fmt/format.h>
-
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -10,41 +8,41 @@
 
 #include "quire/error.h"
 #include "quire/page_tables.h"
+#include "runtime/executor_of.h"
+#include "runtime/fail.h"
 
 namespace quire {
 namespace {
 
+constexpr const char* kWhere = "assign";
 constexpr std::int64_t kSerialBytes =
     1 << 20;  // copied by one thread in the time others take to wake
 
-template <class... Args>
-[[noreturn]] void fail(ErrorKind kind, fmt::format_string<Args...> text, Args&&... args) {
-  throw Error(kind, "[assign] " + fmt::format(text, std::forward<Args>(args)...));
-}
-
 void check_rank(const char* name, const ConstTensorView& view, std::size_t rank) {
   if (view.rank() != rank)
-    fail(ErrorKind::value, "{} must have {} axes; got {}", name, rank, to_string(view.shape()));
+    fail(ErrorKind::value, kWhere, "{} must have {} axes; got {}", name, rank,
+         to_string(view.shape()));
 }
 
 void check_equal(const char* what, std::int64_t a, std::int64_t b) {
-  if (a != b) fail(ErrorKind::value, "{} must be equal; got {} and {}", what, a, b);
+  if (a != b) fail(ErrorKind::value, kWhere, "{} must be equal; got {} and {}", what, a, b);
 }
 
 void check_integers(const char* name, const ConstTensorView& view) {
   if (is_floating(view.dtype()) || view.dtype() == DType::boolean)
-    fail(ErrorKind::type, "{} must be integers; got {}", name, dtype_name(view.dtype()));
+    fail(ErrorKind::type, kWhere, "{} must be integers; got {}", name, dtype_name(view.dtype()));
 }
 
 void check_pair(const char* name, const ConstTensorView& val, const ConstTensorView& cache) {
   for (const auto& [what, axis] : {std::pair{"heads", 1}, std::pair{"dims", 3}}) {
     if (val.dim(axis) != cache.dim(axis))
-      fail(ErrorKind::value, "the {0} of {1}_val and {1}_cache must be equal; got {2} and {3}",
-           what, name, val.dim(axis), cache.dim(axis));
+      fail(ErrorKind::value, kWhere,
+           "the {0} of {1}_val and {1}_cache must be equal; got {2} and {3}", what, name,
+           val.dim(axis), cache.dim(axis));
   }
   if (val.dtype() != cache.dtype()) {
-    fail(ErrorKind::type, "{0}_val and {0}_cache must have the same dtype; got {1} and {2}", name,
-         dtype_name(val.dtype()), dtype_name(cache.dtype()));
+    fail(ErrorKind::type, kWhere, "{0}_val and {0}_cache must have the same dtype; got {1} and {2}",
+         name, dtype_name(val.dtype()), dtype_name(cache.dtype()));
   }
 }
 
@@ -117,12 +115,12 @@ void PageTables::assign(const PagedAssignment& all) const {
       const std::int64_t page =
           position < 0 || at >= n_pages() ? -1 : table[at * page_table_.strides()[1]];
       if (page < 0) {
-        fail(ErrorKind::value, "position {} of batch entry {} has no page: reserve it first",
-             position, b);
+        fail(ErrorKind::value, kWhere,
+             "position {} of batch entry {} has no page: reserve it first", position, b);
       }
       const std::int64_t offset = position % page_size_;
-      if (page >= slots || page > (slots - 1 - offset) / page_size_) {
-        fail(ErrorKind::index, "page {} lies outside a cache of {} keys", page, slots);
+      if (offset >= slots || page > (slots - 1 - offset) / page_size_) {
+        fail(ErrorKind::index, kWhere, "page {} lies outside a cache of {} keys", page, slots);
       }
       places.push_back(page * page_size_ + offset);
     }
@@ -140,10 +138,8 @@ void PageTables::assign(const PagedAssignment& all) const {
   };
   if (bytes(all.k_val) + bytes(all.v_val) <= kSerialBytes) {
     for (std::size_t i = 0; i < heads; ++i) copy(i, 0);
-  } else if (all.executor != nullptr) {
-    all.executor->run(heads, copy);
   } else {
-    default_executor()->run(heads, copy);
+    executor_of(all.executor)->run(heads, copy);
   }
 }
 

@@ -1,19 +1,16 @@
-// One loop over the nodes; arithmetic on coefficients in uint64 because it wraps. Layer: formula.
+// One loop over the nodes; arithmetic on coefficients wraps. Layer: formula.
 #include "formula/affine.h"
 
 #include <algorithm>
 
+#include "kernels/wrapping.h"
+
 namespace quire::formula {
 namespace {
 
+using kernels::wrapping_add;
+using kernels::wrapping_mul;
 using Kind = AffineForm::Kind;
-
-std::int64_t add(std::int64_t a, std::int64_t b) {
-  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
-}
-std::int64_t multiply(std::int64_t a, std::int64_t b) {
-  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
-}
 
 // Unknown parts are kept at zero, so that equal forms compare equal.
 AffineForm normal(AffineForm form) {
@@ -26,21 +23,21 @@ AffineForm constant(std::int64_t c) { return {.kind = Kind::kExact, .c = c}; }
 
 AffineForm sum(const AffineForm& a, const AffineForm& b) {
   return normal({.kind = std::min(a.kind, b.kind),
-                 .b = add(a.b, b.b),
-                 .h = add(a.h, b.h),
-                 .q = add(a.q, b.q),
-                 .kv = add(a.kv, b.kv),
-                 .c = add(a.c, b.c)});
+                 .b = wrapping_add(a.b, b.b),
+                 .h = wrapping_add(a.h, b.h),
+                 .q = wrapping_add(a.q, b.q),
+                 .kv = wrapping_add(a.kv, b.kv),
+                 .c = wrapping_add(a.c, b.c)});
 }
 
 AffineForm scaled(const AffineForm& a, std::int64_t by) {
   if (by == 0) return constant(0);
   return {.kind = a.kind,
-          .b = multiply(a.b, by),
-          .h = multiply(a.h, by),
-          .q = multiply(a.q, by),
-          .kv = multiply(a.kv, by),
-          .c = multiply(a.c, by)};
+          .b = wrapping_mul(a.b, by),
+          .h = wrapping_mul(a.h, by),
+          .q = wrapping_mul(a.q, by),
+          .kv = wrapping_mul(a.kv, by),
+          .c = wrapping_mul(a.c, by)};
 }
 
 AffineForm product(const AffineForm& a, const AffineForm& b) {

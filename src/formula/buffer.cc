@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "quire/error.h"
+#include "runtime/fail.h"
 
 namespace quire {
 
@@ -20,8 +21,8 @@ Buffer::Buffer(std::shared_ptr<const Data> data, BufferOptions options)
       name_(options.name.empty() ? "buffer" : std::move(options.name)),
       wants_gradient_(options.wants_gradient) {
   if (wants_gradient_ && !is_floating(dtype())) {
-    throw Error(ErrorKind::type, "[Buffer] only floats have a gradient; buffer '" + name_ +
-                                     "' is " + std::string(dtype_name(dtype())));
+    fail(ErrorKind::type, "Buffer", "only floats have a gradient; buffer '{}' is {}", name_,
+         dtype_name(dtype()));
   }
 }
 

@@ -11,6 +11,7 @@
 #include "formula/op_names.h"
 #include "formula/type_rules.h"
 #include "quire/error.h"
+#include "runtime/fail.h"
 
 namespace quire::formula {
 namespace {
@@ -18,8 +19,7 @@ namespace {
 constexpr std::int64_t kExactDouble = std::int64_t{1} << 53;  // ints up to here are doubles
 
 [[noreturn]] void type_error(Op op, std::string_view needs, std::string_view got) {
-  throw Error(ErrorKind::type,
-              fmt::format("[formula] '{}' needs {}; got {}", display_name(op), needs, got));
+  fail(ErrorKind::type, "formula", "'{}' needs {}; got {}", display_name(op), needs, got);
 }
 
 NodeId plain(Graph& graph, Op op, ValueType type, std::initializer_list<NodeId> args) {
@@ -79,9 +79,8 @@ std::vector<NodeId> int_indices(Graph& graph, const Buffer& buffer,
   std::vector<NodeId> ids;
   for (const NodeId index : indices) {
     if (type_of(graph, index) == ValueType::kFloat) {
-      throw Error(ErrorKind::type,
-                  fmt::format("[formula] an index of buffer '{}' must be an integer; got float",
-                              buffer.name()));
+      fail(ErrorKind::type, "formula", "an index of buffer '{}' must be an integer; got float",
+           buffer.name());
     }
     ids.push_back(make_cast(graph, index, ValueType::kInt));
   }
@@ -92,11 +91,10 @@ std::vector<NodeId> int_indices(Graph& graph, const Buffer& buffer,
 std::span<const std::int64_t> trailing_shape(Op op, const Buffer& buffer, std::size_t used) {
   const std::span<const std::int64_t> shape = buffer.shape();
   if (used >= shape.size()) {
-    throw Error(
-        ErrorKind::value,
-        fmt::format("[formula] '{}' needs a buffer with axes left to add over; buffer '{}' has "
-                    "shape {} and got {} indices",
-                    display_name(op), buffer.name(), to_string(buffer.shape()), used));
+    fail(ErrorKind::value, "formula",
+         "'{}' needs a buffer with axes left to add over; buffer '{}' has shape {} and got {} "
+         "indices",
+         display_name(op), buffer.name(), to_string(buffer.shape()), used);
   }
   return shape.subspan(used);
 }
@@ -243,11 +241,9 @@ NodeId make_clamp(Graph& graph, NodeId x, NodeId low, NodeId high) {
 
 NodeId make_load(Graph& graph, const Buffer& buffer, std::span<const NodeId> indices) {
   if (indices.size() != buffer.shape().size()) {
-    throw Error(
-        ErrorKind::value,
-        fmt::format("[formula] buffer '{}' has rank {} (shape {}) and needs {} indices; got {}",
-                    buffer.name(), buffer.shape().size(), to_string(buffer.shape()),
-                    buffer.shape().size(), indices.size()));
+    fail(ErrorKind::value, "formula",
+         "buffer '{}' has rank {} (shape {}) and needs {} indices; got {}", buffer.name(),
+         buffer.shape().size(), to_string(buffer.shape()), buffer.shape().size(), indices.size());
   }
   const auto ids = int_indices(graph, buffer, indices);
   return graph.add({.op = Op::kLoad,
@@ -269,10 +265,8 @@ void check_dot(const Buffer& a, std::size_t a_indices, const Buffer& b, std::siz
   const auto left_a = trailing_shape(Op::kDot, a, a_indices);
   const auto left_b = trailing_shape(Op::kDot, b, b_indices);
   if (!std::equal(left_a.begin(), left_a.end(), left_b.begin(), left_b.end())) {
-    throw Error(
-        ErrorKind::value,
-        fmt::format("[formula] 'dot' needs equal shapes; '{}' leaves {} and '{}' leaves {}",
-                    a.name(), to_string(Shape(left_a)), b.name(), to_string(Shape(left_b))));
+    fail(ErrorKind::value, "formula", "'dot' needs equal shapes; '{}' leaves {} and '{}' leaves {}",
+         a.name(), to_string(Shape(left_a)), b.name(), to_string(Shape(left_b)));
   }
 }
 

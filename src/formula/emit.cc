@@ -8,6 +8,7 @@
 
 #include "formula/low_graph.h"
 #include "quire/error.h"
+#include "runtime/fail.h"
 
 namespace quire::formula {
 
@@ -81,8 +82,7 @@ std::int32_t Emitter::allocate(std::size_t bytes) {
   const std::size_t at = bytes_;
   bytes_ += (bytes + kAlign - 1) / kAlign * kAlign;
   if (bytes_ > std::size_t{1} << 30)
-    throw Error(ErrorKind::value,
-                "[formula] the mod needs more than 1 GiB of scratch memory per thread");
+    fail(ErrorKind::value, "formula", "the mod needs more than 1 GiB of scratch memory per thread");
   return static_cast<std::int32_t>(at);
 }
 
@@ -322,8 +322,7 @@ TileProgram Emitter::emit(const LowRoots& roots) {
   program_.buffers = low_.buffers;
   program_.keep_alive = low_.keep_alive;
   if (low_.checks().size() > 32767)
-    throw Error(ErrorKind::value,
-                "[formula] a mod may have at most 32,767 reads that need a check");
+    fail(ErrorKind::value, "formula", "a mod may have at most 32,767 reads that need a check");
 
   mark_used(roots);
   // Decided before anything is emitted: uses_ counts down, and a mask may use the score's value

@@ -12,6 +12,9 @@
 #include "kernels/dispatch.h"
 #include "kernels/tile_runner.h"
 #include "quire/error.h"
+#include "runtime/ceil_div.h"
+#include "runtime/executor_of.h"
+#include "runtime/fail.h"
 #include "runtime/float_env.h"
 
 namespace quire {
@@ -29,16 +32,14 @@ constexpr int kLanes = kernels::kGroupLanes, kRows = 256;
 void check_begin(const char* name, std::int64_t begin) {
   constexpr std::int64_t kMost = std::int64_t{1} << 40;  // beyond any sequence, far below overflow
   if (begin < 0 || begin > kMost) {
-    throw Error(ErrorKind::value, std::string("[evaluate] ") + name + " must be in 0..2^40; got " +
-                                      std::to_string(begin));
+    fail(ErrorKind::value, "evaluate", "{} must be in 0..2^40; got {}", name, begin);
   }
 }
 
 void check_arguments(const Shape& shape, const EvaluateOptions& options) {
   if (shape.rank() != 4) {
-    throw Error(
-        ErrorKind::value,
-        "[evaluate] the shape must be [batch, heads, q_len, kv_len]; got " + to_string(shape));
+    fail(ErrorKind::value, "evaluate", "the shape must be [batch, heads, q_len, kv_len]; got {}",
+         to_string(shape));
   }
   element_count(shape);  // throws for negative sizes and too many elements
   check_begin("q_begin", options.q_begin);
@@ -78,22 +79,20 @@ class Evaluation {
 template <class Tile>
 void Evaluation::run(std::size_t tile_bytes, const Tile& tile) {
   if (element_count(shape_) == 0) return;
-  const std::shared_ptr<Executor> fallback =
-      options_.executor == nullptr ? default_executor() : nullptr;
-  Executor& executor = options_.executor != nullptr ? *options_.executor : *fallback;
+  const std::shared_ptr<Executor> executor = executor_of(options_.executor);
   const kernels::KernelTable& table = kernels::current_table();
   const kernels::TileFunctions& functions =
       precision_ == Precision::kF64 ? *table.tile_f64 : *table.tile_f32;
-  const std::int64_t q_tiles = (shape_[2] + kLanes - 1) / kLanes;
+  const std::int64_t q_tiles = ceil_div(shape_[2], kLanes);
   const auto items = static_cast<std::size_t>(shape_[0] * shape_[1] * q_tiles);
   const auto whole = [](std::size_t bytes) {
     return static_cast<std::int64_t>((bytes + 63) / 64 * 64);
   };
-  const Shape per_worker{static_cast<std::int64_t>(executor.concurrency()),
+  const Shape per_worker{static_cast<std::int64_t>(executor->concurrency()),
                          whole(program_.scratch_bytes) + whole(tile_bytes)};
   Tensor memory = Tensor::empty(per_worker, DType::u8);
-  std::vector<TileFault> faults(executor.concurrency());
-  executor.run(items, [&](std::size_t item, std::size_t worker) {
+  std::vector<TileFault> faults(executor->concurrency());
+  executor->run(items, [&](std::size_t item, std::size_t worker) {
     const FloatEnv float_env;
     auto* scratch =
         memory.view().data_as<std::uint8_t>() + static_cast<std::int64_t>(worker) * per_worker[1];
@@ -151,8 +150,8 @@ Tensor evaluate(const ScoreMod& mod, ConstTensorView scores, const EvaluateOptio
   check_arguments(scores.shape(), options);
   const bool f64 = scores.dtype() == DType::f64;
   if (!f64 && scores.dtype() != DType::f32) {
-    throw Error(ErrorKind::type, std::string("[evaluate] scores must be f32 or f64; got ") +
-                                     dtype_name(scores.dtype()));
+    fail(ErrorKind::type, "evaluate", "scores must be f32 or f64; got {}",
+         dtype_name(scores.dtype()));
   }
   const Precision precision = f64 ? Precision::kF64 : Precision::kF32;
   const Formula simple = simplify(mod.formula(), precision);

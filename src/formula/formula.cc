@@ -1,8 +1,6 @@
 // Formula, ScoreMod and MaskMod: immutable values over compact graphs. Layer: formula.
 #include "quire/formula.h"
 
-#include <fmt/format.h>
-
 #include <bit>
 
 #include "formula/build.h"
@@ -11,6 +9,7 @@
 #include "formula/print.h"
 #include "quire/error.h"
 #include "quire/mod.h"
+#include "runtime/fail.h"
 
 namespace quire {
 
@@ -37,7 +36,7 @@ Formula combine(Op op, const Formula& a, const Formula& b) {
 Formula require_no_score(const Formula& formula) {
   for (std::size_t i = 0; i < formula.graph().size(); ++i) {
     if (formula.graph()[static_cast<NodeId>(i)].op == Op::kScore)
-      throw Error(ErrorKind::value, "[MaskMod] a mask may not depend on the score");
+      fail(ErrorKind::value, "MaskMod", "a mask may not depend on the score");
   }
   return formula;
 }
@@ -83,16 +82,15 @@ NamedBuffers Formula::named_buffers() const { return formula::printed_names(*gra
 Formula Formula::with_buffers(std::vector<Buffer> buffers) const {
   const auto old = graph_->buffers();
   if (buffers.size() != old.size()) {
-    throw Error(ErrorKind::value, fmt::format("[with_buffers] the formula reads {} buffers; got {}",
-                                              old.size(), buffers.size()));
+    fail(ErrorKind::value, "with_buffers", "the formula reads {} buffers; got {}", old.size(),
+         buffers.size());
   }
   for (std::size_t i = 0; i < old.size(); ++i) {
     const Buffer &was = old[i], &is = buffers[i];
     if (is.dtype() != was.dtype() || is.shape().rank() != was.shape().rank()) {
-      throw Error(is.dtype() != was.dtype() ? ErrorKind::type : ErrorKind::value,
-                  fmt::format("[with_buffers] buffer '{}' must be {} of rank {}; got {} of rank {}",
-                              was.name(), dtype_name(was.dtype()), was.shape().rank(),
-                              dtype_name(is.dtype()), is.shape().rank()));
+      fail(is.dtype() != was.dtype() ? ErrorKind::type : ErrorKind::value, "with_buffers",
+           "buffer '{}' must be {} of rank {}; got {} of rank {}", was.name(),
+           dtype_name(was.dtype()), was.shape().rank(), dtype_name(is.dtype()), is.shape().rank());
     }
   }
   for (NodeId id = 0; id < static_cast<NodeId>(graph_->size()); ++id) {

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "quire/error.h"
+#include "runtime/fail.h"
 
 namespace quire::formula {
 namespace {
@@ -58,8 +59,7 @@ NodeId Graph::add(Node node, std::span<const NodeId> args) {
   const std::size_t slot = slot_of(node, args);
   if (table_[slot] != kNoNode) return table_[slot];
   if (nodes_.size() >= kMaxNodes) {
-    throw Error(ErrorKind::value, "[formula] a formula may have at most " +
-                                      std::to_string(kMaxNodes) + " different values");
+    fail(ErrorKind::value, "formula", "a formula may have at most {} different values", kMaxNodes);
   }
   node.first_arg = static_cast<std::uint32_t>(args_.size());
   node.arg_count = static_cast<std::uint8_t>(args.size());

@@ -1,6 +1,7 @@
 // Affine integers of lowering: uniform + lane * lane_step + row * row_step. The uniform part is
 // computed in 64 bits, once per tile; the rest is one iota. Formula layer.
 #include "formula/lower.h"
+#include "kernels/wrapping.h"
 
 namespace quire::formula {
 
@@ -9,17 +10,8 @@ using kernels::TileClass;
 using kernels::TileOp;
 using kernels::TileType;
 using kernels::Vary;
-
-namespace {
-
-std::int64_t wrapping_mul(std::int64_t a, std::int64_t b) {
-  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
-}
-std::int64_t wrapping_add(std::int64_t a, std::int64_t b) {
-  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
-}
-
-}  // namespace
+using kernels::wrapping_add;
+using kernels::wrapping_mul;
 
 LowAffine Lowering::affine_leaf(Coord coord) {
   const Vary vary = options_.vary[static_cast<int>(coord)];

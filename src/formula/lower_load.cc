@@ -6,6 +6,7 @@
 #include "formula/lower.h"
 #include "formula/type_rules.h"
 #include "quire/error.h"
+#include "runtime/fail.h"
 
 namespace quire::formula {
 
@@ -52,8 +53,8 @@ bool offsets_fit_int32(const Shape& shape, const Shape& strides, std::size_t axe
 // kSum and kDot see the axes behind `leading` as one list of elements.
 std::int16_t Lowering::add_buffer(const Buffer& buffer, std::size_t leading) {
   if (!buffer.has_data() && !options_.allow_declared)
-    throw Error(ErrorKind::value, "[formula] buffer '" + buffer.name() +
-                                      "' is only declared: it has no data to evaluate");
+    fail(ErrorKind::value, "formula", "buffer '{}' is only declared: it has no data to evaluate",
+         buffer.name());
   const Layout layout(buffer);
   kernels::TileBuffer entry{
       .data = buffer.view().data(), .dtype = buffer.dtype(), .name = buffer.name()};
@@ -75,7 +76,7 @@ std::int16_t Lowering::add_buffer(const Buffer& buffer, std::size_t leading) {
       return static_cast<std::int16_t>(i);
   }
   if (low_.buffers.size() >= 32767)
-    throw Error(ErrorKind::value, "[formula] a mod may read at most 32,767 different buffers");
+    fail(ErrorKind::value, "formula", "a mod may read at most 32,767 different buffers");
   low_.buffers.push_back(entry);
   low_.keep_alive.push_back(std::make_shared<Buffer>(buffer));
   return static_cast<std::int16_t>(low_.buffers.size() - 1);

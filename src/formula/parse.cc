@@ -21,6 +21,7 @@
 #include "formula/symbols.h"
 #include "formula/token_stream.h"
 #include "quire/error.h"
+#include "runtime/fail.h"
 
 namespace quire::formula {
 namespace {
@@ -35,7 +36,7 @@ class Parser {
     for (bool any = false;; any = true) {
       while (tokens_.token().kind == Token::Kind::kSeparator) tokens_.advance();
       if (tokens_.token().kind == Token::Kind::kEnd) {
-        if (!any) throw Error(ErrorKind::value, "[parse] the text is empty");
+        if (!any) fail(ErrorKind::value, "parse", "the text is empty");
         break;
       }
       if (last != kNoNode)
@@ -76,8 +77,8 @@ class Parser {
 
 Formula parse(std::string_view text, const NamedBuffers& buffers) {
   if (text.size() > kMaxTextSize) {
-    throw Error(ErrorKind::value, fmt::format("[parse] a text may have at most {} bytes; got {}",
-                                              kMaxTextSize, text.size()));
+    fail(ErrorKind::value, "parse", "a text may have at most {} bytes; got {}", kMaxTextSize,
+         text.size());
   }
   return Parser(text, buffers).run();
 }

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "formula/simplify_rules.h"
+#include "kernels/wrapping.h"
 
 namespace quire::formula {
 namespace {
@@ -13,13 +14,7 @@ constexpr ValueType kInt = ValueType::kInt;
 constexpr int64_t kMinInt = std::numeric_limits<int64_t>::min();
 constexpr int64_t kMaxInt = std::numeric_limits<int64_t>::max();
 
-int64_t plus(int64_t a, int64_t b) {
-  return static_cast<int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
-}
 int64_t negated(int64_t a) { return static_cast<int64_t>(-static_cast<std::uint64_t>(a)); }
-int64_t times(int64_t a, int64_t b) {
-  return static_cast<int64_t>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
-}
 
 // x + c, written x - 3 rather than x + -3.
 NodeId offset(Rewriter& r, NodeId x, int64_t c) {
@@ -55,7 +50,7 @@ std::optional<Offset> as_offset(const Rewriter& r, NodeId id) {
 NodeId add_constant(Rewriter& r, NodeId x, int64_t c, bool as_written) {
   if (c == 0) return x;
   if (const auto inner = as_offset(r, x)) {
-    const int64_t sum = plus(inner->c, c);
+    const int64_t sum = kernels::wrapping_add(inner->c, c);
     return inner->negative ? offset_negative(r, inner->x, sum) : offset(r, inner->x, sum);
   }
   return as_written ? kNoNode : offset(r, x, c);
@@ -81,7 +76,7 @@ NodeId simplify_sub(Rewriter& r, NodeId a, NodeId b) {
     if (*c == 0) return r.make(Op::kNeg, kInt, b);
     const auto inner = as_offset(r, b);
     if (!inner) return kNoNode;
-    const int64_t rest = plus(*c, negated(inner->c));
+    const int64_t rest = kernels::wrapping_add(*c, negated(inner->c));
     return inner->negative ? offset(r, inner->x, rest) : offset_negative(r, inner->x, rest);
   }
   if (r.is(b, Op::kNeg)) return r.make(Op::kAdd, kInt, a, r.arg(b, 0));
@@ -114,7 +109,7 @@ NodeId multiply_constant(Rewriter& r, NodeId x, int64_t c) {
   if (!r.is(x, Op::kMul)) return kNoNode;
   for (const std::size_t i : {0, 1}) {
     if (const auto inner = r.int_value(r.arg(x, i)))
-      return r.make(Op::kMul, kInt, r.arg(x, 1 - i), r.make_int(times(*inner, c)));
+      return r.make(Op::kMul, kInt, r.arg(x, 1 - i), r.make_int(kernels::wrapping_mul(*inner, c)));
   }
   return kNoNode;
 }

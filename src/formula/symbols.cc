@@ -1,13 +1,12 @@
 // Buffers and bindings by name. Layer: formula.
 #include "formula/symbols.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "formula/names.h"
 #include "formula/parse_error.h"
 #include "quire/error.h"
+#include "runtime/fail.h"
 
 namespace quire::formula {
 
@@ -15,17 +14,15 @@ Symbols::Symbols(const NamedBuffers& buffers) {
   buffers_.reserve(buffers.size());  // symbols point at them
   for (const auto& [name, buffer] : buffers) {
     if (!is_identifier(name)) {
-      throw Error(
-          ErrorKind::value,
-          fmt::format("[parse] a buffer's name must be an identifier; got {}", quoted(name)));
+      fail(ErrorKind::value, "parse", "a buffer's name must be an identifier; got {}",
+           quoted(name));
     }
     if (!is_free_name(name)) {
-      throw Error(ErrorKind::value,
-                  fmt::format("[parse] a buffer may not be called {}; the language uses that name",
-                              quoted(name)));
+      fail(ErrorKind::value, "parse", "a buffer may not be called {}; the language uses that name",
+           quoted(name));
     }
     if (symbols_.contains(name))
-      throw Error(ErrorKind::value, fmt::format("[parse] two buffers are called {}", quoted(name)));
+      fail(ErrorKind::value, "parse", "two buffers are called {}", quoted(name));
     buffers_.push_back(buffer.renamed(name));
     symbols_[name] = {.buffer = &buffers_.back()};
   }

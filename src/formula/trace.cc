@@ -8,6 +8,7 @@
 #include "quire/error.h"
 #include "quire/expr.h"
 #include "quire/mod.h"
+#include "runtime/fail.h"
 
 namespace quire {
 
@@ -83,8 +84,7 @@ ExprBase checked_divide(const ExprBase& a, const ExprBase& b) {
   const GraphPtr graph = graph_of(a, b);
   const NodeId x = node_in(graph, a), y = node_in(graph, b);
   if ((*graph)[x].type != ValueType::kFloat && (*graph)[y].type != ValueType::kFloat) {
-    throw Error(ErrorKind::type,
-                "[formula] '/' on two integers is ambiguous; use floor_div or true_div");
+    fail(ErrorKind::type, "formula", "'/' on two integers is ambiguous; use floor_div or true_div");
   }
   return {graph, make_binary(*graph, Op::kDiv, x, y)};
 }
@@ -121,7 +121,7 @@ ExprBase apply(const Formula& formula, const std::array<ExprBase, 5>& arguments)
     if (node.op <= Op::kKvIdx) {
       const NodeId value = node_in(graph, arguments[static_cast<std::size_t>(node.op)]);
       if (node.type == ValueType::kInt && (*graph)[value].type == ValueType::kFloat)
-        throw Error(ErrorKind::type, "[formula] b, h, q_idx and kv_idx of a mod must be integers");
+        fail(ErrorKind::type, "formula", "b, h, q_idx and kv_idx of a mod must be integers");
       map.push_back(make_cast(*graph, value, node.type));
     } else if (node.op >= Op::kToInt && node.op <= Op::kToBool) {
       map.push_back(make_cast(*graph, args[0], node.type));  // its argument may be a constant now

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "kernels/backward_spoiled.h"
+#include "kernels/bit_range.h"
 #include "kernels/dropout.h"
 
 namespace quire::kernels {
@@ -15,8 +16,6 @@ namespace {
 int tile_keys(const ForwardCall& call) {
   return call.dropout.p > 0 ? kDropoutKeys : kBackwardTileKeys;
 }
-
-uint64_t existing_lanes(int queries) { return ~uint64_t{0} >> (64 - queries); }
 
 }  // namespace
 
@@ -103,7 +102,7 @@ void BackwardChunk<T>::run_tile(int first, int rows) noexcept {
 template <class T>
 TileActivity BackwardChunk<T>::look(int first, int rows) noexcept {
   const QueryTile& at = tile_->at;
-  const uint64_t existing = existing_lanes(at.queries);
+  const uint64_t existing = bits_between(0, at.queries);
   const TileActivity activity = memory_.visibility.look(at, begin_ + first, rows, memory_.words);
   if (!activity.any) return activity;
   spoiled_tile_ = has_spoiled_keys(first, rows);
@@ -160,15 +159,7 @@ ScoreTile tile_at(T* data) {
 
 template <class T>
 void BackwardChunk<T>::begin_mod(int first, int rows) noexcept {
-  const QueryTile& at = tile_->at;
-  TileCoords coords;
-  coords.start[0] = at.b;
-  coords.start[1] = at.h;
-  coords.start[2] = at.q_idx;
-  coords.start[3] = begin_ + first;
-  coords.rows = rows;
-  coords.lanes = at.queries;
-  gradient_->begin(coords);
+  gradient_->begin(coords_of(tile_->at, begin_ + first, rows));
 }
 
 template <class T>

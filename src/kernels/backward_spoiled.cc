@@ -7,7 +7,7 @@
 namespace quire::kernels {
 namespace {
 
-constexpr int kMostColumns = 1024;  // attention::kMostDims, a multiple of 16
+constexpr int kColumnsAtOnce = 256;  // of a chain on the stack; head dims may be any
 
 template <class T>
 void add_row(T weight, const T* row, int columns, T* out) {
@@ -19,15 +19,19 @@ void add_row(T weight, const T* row, int columns, T* out) {
 
 template <class T>
 void add_to_keys_weighted(const AddToKeysArgs<T>& args) noexcept {
-  T chain[kMostColumns];
+  T chain[kColumnsAtOnce];
   for (int key = 0; key < args.keys; ++key) {
-    std::fill_n(chain, args.columns, T(0));
-    for (int lane = 0; lane < args.panels * kPanel; ++lane) {
-      const T weight =
-          args.weights[lane / kPanel * kScorePanelStep + ptrdiff_t{key} * kPanel + lane % kPanel];
-      add_row(weight, args.rows + lane * args.row_step, args.columns, chain);
+    for (int first = 0; first < args.columns; first += kColumnsAtOnce) {
+      const int columns = std::min(kColumnsAtOnce, args.columns - first);
+      std::fill_n(chain, columns, T(0));
+      for (int lane = 0; lane < args.panels * kPanel; ++lane) {
+        const T weight =
+            args.weights[lane / kPanel * kScorePanelStep + ptrdiff_t{key} * kPanel + lane % kPanel];
+        add_row(weight, args.rows + lane * args.row_step + first, columns, chain);
+      }
+      T* const out = args.out + key * args.out_step + first;
+      for (int c = 0; c < columns; ++c) out[c] += chain[c];
     }
-    for (int c = 0; c < args.columns; ++c) args.out[key * args.out_step + c] += chain[c];
   }
 }
 

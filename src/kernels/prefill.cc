@@ -7,6 +7,7 @@
 #include <optional>
 #include <type_traits>
 
+#include "kernels/bit_range.h"
 #include "kernels/key_tile.h"
 #include "kernels/prefill_item.h"
 #include "kernels/row_kernel.h"
@@ -57,7 +58,7 @@ const bool* Prefill<T>::wanted_rows(int64_t key, int rows) noexcept {
   std::fill_n(memory_.wanted, rows, false);
   for (int i = 0; i < item_.tile_count; ++i) {
     if (!memory_.activity[i].any) continue;
-    const uint64_t existing = ~uint64_t{0} >> (64 - item_.tiles[i].queries);
+    const uint64_t existing = bits_between(0, item_.tiles[i].queries);
     for (int row = 0; row < rows; ++row) memory_.wanted[row] |= (words(i)[row] & existing) != 0;
   }
   return memory_.wanted;

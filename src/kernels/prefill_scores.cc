@@ -136,15 +136,7 @@ void Prefill<T>::begin_mods(int i, int64_t key, int rows) noexcept {
     if (memory_.activity[i].full) std::fill_n(words(i), rows, ~uint64_t{0});
     return;
   }
-  const QueryTile& tile = item_.tiles[i];
-  TileCoords at;
-  at.start[0] = tile.b;
-  at.start[1] = tile.h;
-  at.start[2] = tile.q_idx;
-  at.start[3] = key;
-  at.rows = rows;
-  at.lanes = tile.queries;
-  score_runner_->begin(at);
+  score_runner_->begin(coords_of(item_.tiles[i], key, rows));
 }
 
 template void Prefill<float>::compute_scores(int, int64_t, int, const KeyTile&) noexcept;

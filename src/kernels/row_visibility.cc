@@ -4,24 +4,15 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/bit_range.h"
+#include "kernels/decode.h"
 #include "kernels/kernel_table.h"
+#include "kernels/visible_words.h"
 
 namespace quire::kernels {
 namespace {
 
 constexpr int kWordKeys = 64;
-
-// The first run that ends behind `key`.
-const KeyRun* first_behind(const KeyRuns& visible, int64_t key) {
-  return std::upper_bound(visible.runs, visible.runs + visible.count, key,
-                          [](int64_t at, const KeyRun& run) { return at < run.end; });
-}
-
-// Bits [begin, end) of 64.
-uint64_t bits_between(int begin, int end) {
-  const uint64_t below = end >= kWordKeys ? ~uint64_t{0} : (uint64_t{1} << end) - 1;
-  return below & ~((uint64_t{1} << begin) - 1);
-}
 
 void set_bits(uint64_t* words, int begin, int end) {
   for (int word = begin / kWordKeys; word * kWordKeys < end; ++word)
@@ -76,7 +67,7 @@ void RowVisibility::add_runs(int row, int64_t key, int keys) noexcept {
 // Only rows that ask go to the program: what another row would do wrong there is nobody's concern.
 void RowVisibility::ask_mask(int64_t key, int keys) noexcept {
   TileCoords coords;
-  int asking[32];
+  int asking[kDecodeRows];
   for (int i = 0; i < row_count_; ++i) {
     const uint64_t* asked = asked_ + i * groups_;
     if (std::none_of(asked, asked + groups_, [](uint64_t word) { return word != 0; })) continue;

@@ -4,21 +4,9 @@
 #include <algorithm>
 #include <bit>
 
+#include "kernels/bit_range.h"
+
 namespace quire::kernels {
-namespace {
-
-// Lanes of panels [begin, end), as far as there are queries.
-uint64_t lanes_of(int panel_begin, int panel_end, uint64_t existing) {
-  const int end = panel_end * kPanel;
-  const uint64_t below = end == 64 ? ~uint64_t{0} : (uint64_t{1} << end) - 1;
-  return below & ~((uint64_t{1} << (panel_begin * kPanel)) - 1) & existing;
-}
-
-uint64_t existing_lanes(int queries) {
-  return queries == 64 ? ~uint64_t{0} : (uint64_t{1} << queries) - 1;
-}
-
-}  // namespace
 
 TileActivity full_activity(int rows, int queries) noexcept {
   TileActivity result;
@@ -33,7 +21,7 @@ TileActivity full_activity(int rows, int queries) noexcept {
 }
 
 TileActivity find_activity(const uint64_t* words, int rows, int queries) noexcept {
-  const uint64_t existing = existing_lanes(queries);
+  const uint64_t existing = bits_between(0, queries);
   TileActivity result;
   uint64_t all_of_tile = existing;
   for (int g = 0; g * kKeyGroup < rows; ++g) {
@@ -54,7 +42,8 @@ TileActivity find_activity(const uint64_t* words, int rows, int queries) noexcep
     group.row_end = static_cast<int16_t>(last + 1);
     group.panel_begin = static_cast<int8_t>(std::countr_zero(any) / kPanel);
     group.panel_end = static_cast<int8_t>((63 - std::countl_zero(any)) / kPanel + 1);
-    const uint64_t inside = lanes_of(group.panel_begin, group.panel_end, existing);
+    const uint64_t inside =
+        bits_between(group.panel_begin * kPanel, group.panel_end * kPanel) & existing;
     group.masked = (all & inside) != inside;
     result.any = true;
   }

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <tuple>
 
+#include "kernels/wrapping.h"
+
 namespace quire::kernels {
 namespace {
 
@@ -49,14 +51,6 @@ void spread_bit(char* at) {
   std::memcpy(&word, at, 8);
   word = uint64_t{0} - (word & 1);
   std::memcpy(at, &word, 8);
-}
-
-// Steps of affine integers may be any int64; their multiples wrap like the integers themselves.
-int64_t times(int64_t step, int64_t n) {
-  return static_cast<int64_t>(static_cast<uint64_t>(step) * static_cast<uint64_t>(n));
-}
-int64_t plus(int64_t a, int64_t b) {
-  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
 }
 
 int groups_of(int elements) { return (elements + kGroupLanes - 1) / kGroupLanes; }
@@ -113,11 +107,11 @@ void TileRunner::run_phase(TileClass phase, int elements) noexcept {
       args.a = reinterpret_cast<const char*>(&coords_.start[in.imm]);
     } else if (in.op == TileOp::kList) {
       args.list = coords_.list[in.imm];
-    } else if (is_affine(in.op)) {
+    } else if (is_affine(in.op)) {  // steps may be any int64 and wrap like the integers themselves
       const int64_t along = phase == TileClass::kLane ? in.lane_step : in.row_step;
-      args.lane_step = phase == TileClass::kDiagonal ? times(in.row_step, -1) : along;
-      args.first = phase == TileClass::kDiagonal ? times(in.row_step, coords_.rows - 1) : 0;
-      args.row_step = times(args.lane_step, kGroupLanes);
+      args.lane_step = phase == TileClass::kDiagonal ? wrapping_mul(in.row_step, -1) : along;
+      args.first = phase == TileClass::kDiagonal ? wrapping_mul(in.row_step, coords_.rows - 1) : 0;
+      args.row_step = wrapping_mul(args.lane_step, kGroupLanes);
     }
     // In the uniform phase everything is one number in lane 0, so any access reads the same; its
     // bit stands for all.
@@ -210,9 +204,9 @@ TileArgs TileRunner::chunk_args(const TileInstruction& in, const Chunk& chunk,
   args.panels = (widest + kPanelLanes - 1) / kPanelLanes;
   args.valid = lanes;
   args.valid_step = chunk.along_rows ? 0 : kGroupLanes;
-  args.first =
-      plus(times(in.row_step, chunk.row), times(in.lane_step, int64_t{kGroupLanes} * chunk.group));
-  args.row_step = chunk.along_rows ? in.row_step : times(in.lane_step, kGroupLanes);
+  args.first = wrapping_add(wrapping_mul(in.row_step, chunk.row),
+                            wrapping_mul(in.lane_step, int64_t{kGroupLanes} * chunk.group));
+  args.row_step = chunk.along_rows ? in.row_step : wrapping_mul(in.lane_step, kGroupLanes);
   args.lane_step = in.lane_step;
   args.list = nullptr;
   return args;

@@ -5,6 +5,17 @@
 
 namespace quire::kernels {
 
+TileCoords coords_of(const QueryTile& tile, int64_t key, int rows) noexcept {
+  TileCoords coords;
+  coords.start[static_cast<int>(Coord::kB)] = tile.b;
+  coords.start[static_cast<int>(Coord::kH)] = tile.h;
+  coords.start[static_cast<int>(Coord::kQ)] = tile.q_idx;
+  coords.start[static_cast<int>(Coord::kKv)] = key;
+  coords.rows = rows;
+  coords.lanes = tile.queries;
+  return coords;
+}
+
 TileVisibility::TileVisibility(const TileProgram* mask, const TileFunctions& functions,
                                ScratchLayout& layout)
     : asked_(layout.take<uint64_t>(kTileKeys)), answers_(layout.take<uint64_t>(kTileKeys)) {
@@ -25,14 +36,7 @@ TileActivity TileVisibility::look(const QueryTile& tile, int64_t key, int rows,
   }
   const int begin = found.asked_begin, end = found.asked_end;
   if (begin < end && runner_.has_value()) {
-    TileCoords at;
-    at.start[0] = tile.b;
-    at.start[1] = tile.h;
-    at.start[2] = tile.q_idx;
-    at.start[3] = key + begin;
-    at.rows = end - begin;
-    at.lanes = tile.queries;
-    runner_->begin(at);
+    runner_->begin(coords_of(tile, key + begin, end - begin));
     runner_->mask(answers_);
     for (int row = begin; row < end; ++row) words[row] |= asked_[row] & answers_[row - begin];
   } else {  // without a mask program, partial means visible

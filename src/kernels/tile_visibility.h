@@ -12,6 +12,10 @@
 
 namespace quire::kernels {
 
+/// Where `rows` keys from `key` on and the queries of a tile stand, for a program with queries
+/// across the lanes.
+TileCoords coords_of(const QueryTile& tile, int64_t key, int rows) noexcept;
+
 class TileVisibility {
  public:
   /// mask: null if partial means visible.

@@ -3,19 +3,10 @@
 
 #include <algorithm>
 
+#include "kernels/bit_range.h"
+
 namespace quire::kernels {
 namespace {
-
-// The first run that ends behind `key`.
-const KeyRun* first_behind(const KeyRuns& visible, int64_t key) {
-  return std::upper_bound(visible.runs, visible.runs + visible.count, key,
-                          [](int64_t at, const KeyRun& run) { return at < run.end; });
-}
-
-uint64_t lanes_between(int begin, int end) {
-  const uint64_t below = end == 64 ? ~uint64_t{0} : (uint64_t{1} << end) - 1;
-  return below & ~((uint64_t{1} << begin) - 1);
-}
 
 // Without words: whether a list sees none or all of the keys.
 Visibility visibility(const KeyRuns& visible, int64_t key, int rows) {
@@ -29,7 +20,7 @@ Visibility visibility(const KeyRuns& visible, int64_t key, int rows) {
 }
 
 void add_runs(const LaneRuns& lanes, int64_t key, int rows, VisibleWords& words) {
-  const uint64_t bits = lanes_between(lanes.lane_begin, lanes.lane_end);
+  const uint64_t bits = bits_between(lanes.lane_begin, lanes.lane_end);
   if (lanes.visible.count < 0) {
     for (int row = 0; row < rows; ++row) words.certain[row] |= bits;
     return;

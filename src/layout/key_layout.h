@@ -22,6 +22,9 @@ struct KeyRange {
 
 class KeyLayout {
  public:
+  KeyLayout() = default;
+  KeyLayout(const KeyLayout&) = delete;  // some point into themselves
+  KeyLayout& operator=(const KeyLayout&) = delete;
   virtual ~KeyLayout() = default;
 
   /// Keys of a sequence (a batch entry).

@@ -6,10 +6,10 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/ceil_div.h"
+
 namespace quire::layout {
 namespace {
-
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 template <class Id>
 std::int64_t equal_pages(const PageRow& a, const PageRow& b, std::int64_t pages) {

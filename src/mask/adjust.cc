@@ -2,14 +2,15 @@
 // taken away. (torch's _adjust counts, of the first columns of its lists, the entries below the
 // number of blocks; that is right for a causal prefix only: otherwise entries may point outside the
 // mask, or be lost. Here the blocks that remain are those that were there.) Mask layer.
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "mask/block_mask_data.h"
 #include "mask/size_limits.h"
 #include "quire/block_mask.h"
 #include "quire/error.h"
+#include "runtime/ceil_div.h"
+#include "runtime/check_size.h"
+#include "runtime/fail.h"
 
 namespace quire {
 
@@ -17,7 +18,7 @@ using namespace mask;
 
 namespace {
 
-constexpr const char* kWhere = "BlockMask.adjust";
+constexpr const char* kWhere = "BlockMask::adjust";
 
 struct Cut {
   std::int64_t rows, columns;  // the first of them stay
@@ -69,13 +70,12 @@ GivenLists first_rows(const GivenLists& given, std::int64_t rows) {
 BlockMask BlockMask::adjust(std::int64_t q_len, std::int64_t kv_len) const {
   check_size(kWhere, "q_len", q_len, 0, kMostPosition);
   check_size(kWhere, "kv_len", kv_len, 0, kMostPosition);
-  const Cut cut{block_count(q_len, data_->block_size.q), block_count(kv_len, data_->block_size.kv),
+  const Cut cut{ceil_div(q_len, data_->block_size.q), ceil_div(kv_len, data_->block_size.kv),
                 q_len > data_->q_len || kv_len > data_->kv_len};
   if (cut.rows > data_->q_blocks || cut.columns > data_->kv_blocks) {
-    throw Error(
-        ErrorKind::value,
-        fmt::format("[{}] q_len {} and kv_len {} need {} x {} blocks; the mask has {} x {}", kWhere,
-                    q_len, kv_len, cut.rows, cut.columns, data_->q_blocks, data_->kv_blocks));
+    fail(ErrorKind::value, kWhere,
+         "q_len {} and kv_len {} need {} x {} blocks; the mask has {} x {}", q_len, kv_len,
+         cut.rows, cut.columns, data_->q_blocks, data_->kv_blocks);
   }
   auto data = std::make_shared<BlockMaskData>(*data_);
   data->q_len = q_len;

@@ -1,7 +1,5 @@
 // BlockMask::append_rows: a mask follows its growing sequence. What was proved and not cut off by
 // the old end stays; the new columns of old rows and the new rows are proved. Mask layer.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -11,8 +9,11 @@
 #include "mask/block_mask_data.h"
 #include "mask/block_prover.h"
 #include "mask/mask_grid.h"
+#include "mask/size_limits.h"
 #include "quire/block_mask.h"
 #include "quire/error.h"
+#include "runtime/check_size.h"
+#include "runtime/fail.h"
 #include "runtime/float_env.h"
 
 namespace quire {
@@ -20,6 +21,8 @@ namespace quire {
 using namespace mask;
 
 namespace {
+
+constexpr const char* kWhere = "BlockMask::append_rows";
 
 // Columns [0, cols) of a row.
 void append_first(RunList& runs, std::span<const BlockRun> from, std::int64_t cols) {
@@ -85,19 +88,19 @@ void BlockMask::append_rows(std::int64_t q_rows, std::int64_t kv_columns) {
   const BlockMaskData& from = *data_;
   if (q_rows < 0 || kv_columns < 0 || from.q_len > kMost - q_rows ||
       from.kv_len > kMost - kv_columns) {
-    throw Error(ErrorKind::value,
-                fmt::format("[BlockMask::append_rows] rows and columns to add must not be negative "
-                            "nor go beyond 2^31; got {} and {}",
-                            q_rows, kv_columns));
+    fail(ErrorKind::value, kWhere,
+         "rows and columns to add must not be negative nor go beyond 2^31; got {} and {}", q_rows,
+         kv_columns);
   }
   if (from.chosen_by_data) {
-    throw Error(ErrorKind::value,
-                "[BlockMask::append_rows] blocks chosen by data say nothing about new rows; make a "
-                "new mask with from_kv_blocks");
+    fail(ErrorKind::value, kWhere,
+         "blocks chosen by data say nothing about new rows; make a new mask with from_kv_blocks");
   }
   const FloatEnv float_env;
-  const BlockGrid old = grid_of(from, "BlockMask::append_rows");
+  const BlockGrid old = grid_of(from, kWhere);
   const BlockGrid grid{old.q_begin, old.q_len + q_rows, old.kv_len + kv_columns, old.size};
+  check_size(kWhere, "the number of query blocks", grid.q_blocks(), 0, kMostBlocks);
+  check_size(kWhere, "the number of key blocks", grid.kv_blocks(), 0, kMostBlocks);
   auto data = std::make_shared<BlockMaskData>(from);
   data->q_len = grid.q_len;
   data->kv_len = grid.kv_len;

@@ -5,6 +5,7 @@
 
 #include "formula/bound.h"
 #include "mask/block_mask_data.h"
+#include "runtime/ceil_div.h"
 
 namespace quire::mask {
 
@@ -20,8 +21,8 @@ struct BlockGrid {
   std::int64_t q_begin = 0, q_len = 0, kv_len = 0;
   BlockSize size = {};
 
-  std::int64_t q_blocks() const { return block_count(q_len, size.q); }
-  std::int64_t kv_blocks() const { return block_count(kv_len, size.kv); }
+  std::int64_t q_blocks() const { return ceil_div(q_len, size.q); }
+  std::int64_t kv_blocks() const { return ceil_div(kv_len, size.kv); }
 
   /// The q_idx of rows [begin, end) of blocks, begin < end.
   formula::IndexRange q_range(std::int64_t begin, std::int64_t end) const {

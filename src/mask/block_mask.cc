@@ -1,12 +1,12 @@
 // BlockMask: sizes, single blocks, the rule, equality. Mask layer.
 #include "quire/block_mask.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "mask/block_mask_data.h"
 #include "quire/error.h"
+#include "runtime/fail.h"
+#include "runtime/memory.h"
 
 namespace quire {
 
@@ -26,7 +26,8 @@ bool BlockMask::separate_full_blocks() const { return data_->separate_full_block
 const mask::BlockRows& BlockMask::block_rows() const { return *data_->rows; }
 
 std::int64_t BlockMask::numel() const {
-  return data_->batch * data_->heads * data_->q_len * data_->kv_len;
+  return saturating_product(saturating_product(data_->batch, data_->heads),
+                            saturating_product(data_->q_len, data_->kv_len));
 }
 
 double BlockMask::sparsity() const {
@@ -48,9 +49,10 @@ double BlockMask::sparsity() const {
   }
   if (rows.batches() == 1) blocks *= static_cast<double>(data_->batch);
   if (rows.heads() == 1) blocks *= static_cast<double>(data_->heads);
-  const double computed =
-      blocks * static_cast<double>(data_->block_size.q) * static_cast<double>(data_->block_size.kv);
-  return 100 * (1 - computed / static_cast<double>(numel()));
+  const auto area = [](const auto&... sizes) { return (static_cast<double>(sizes) * ...); };
+  const double computed = blocks * area(data_->block_size.q, data_->block_size.kv);
+  const double all = area(data_->batch, data_->heads, data_->q_len, data_->kv_len);
+  return 100 * (1 - computed / all);
 }
 
 std::size_t BlockMask::nbytes() const {
@@ -71,11 +73,9 @@ std::size_t BlockMask::nbytes() const {
 
 const MaskMod& BlockMask::mask_mod() const {
   if (data_->mask_mod.has_value()) return *data_->mask_mod;
-  throw Error(
-      ErrorKind::runtime,
-      "[BlockMask] the mask mod of an indexed block mask cannot be used: its q_idx, b and h "
-      "are not those of the original; take the original mask's mask mod, shift it, and set "
-      "it with set_mask_mod");
+  fail(ErrorKind::runtime, "BlockMask",
+       "the mask mod of an indexed block mask cannot be used: its q_idx, b and h are not those of "
+       "the original; take the original mask's mask mod, shift it, and set it with set_mask_mod");
 }
 
 bool BlockMask::has_mask_mod() const { return data_->mask_mod.has_value(); }
@@ -108,9 +108,8 @@ void BlockMask::set_mask_mod(MaskMod mod) {
 
 std::int64_t BlockMask::plane(std::int64_t b, std::int64_t h) const {
   if (b < 0 || b >= data_->batch || h < 0 || h >= data_->heads) {
-    throw Error(ErrorKind::index,
-                fmt::format("[BlockMask] batch {} and head {} are outside a mask of {} x {}", b, h,
-                            data_->batch, data_->heads));
+    fail(ErrorKind::index, "BlockMask", "batch {} and head {} are outside a mask of {} x {}", b, h,
+         data_->batch, data_->heads);
   }
   return data_->rows->plane(b, h);
 }
@@ -119,8 +118,8 @@ std::span<const BlockRun> BlockMask::runs(std::int64_t b, std::int64_t h,
                                           std::int64_t q_block) const {
   const std::int64_t of = plane(b, h);
   if (q_block < 0 || q_block >= data_->q_blocks) {
-    throw Error(ErrorKind::index, fmt::format("[BlockMask] query block {} is outside a mask of {}",
-                                              q_block, data_->q_blocks));
+    fail(ErrorKind::index, "BlockMask", "query block {} is outside a mask of {}", q_block,
+         data_->q_blocks);
   }
   return data_->rows->row(of, q_block);
 }
@@ -129,8 +128,8 @@ BlockKind BlockMask::kind(std::int64_t b, std::int64_t h, std::int64_t q_block,
                           std::int64_t kv_block) const {
   const std::span<const BlockRun> row = runs(b, h, q_block);
   if (kv_block < 0 || kv_block >= data_->kv_blocks) {
-    throw Error(ErrorKind::index, fmt::format("[BlockMask] key block {} is outside a mask of {}",
-                                              kv_block, data_->kv_blocks));
+    fail(ErrorKind::index, "BlockMask", "key block {} is outside a mask of {}", kv_block,
+         data_->kv_blocks);
   }
   const auto after =
       std::upper_bound(row.begin(), row.end(), kv_block,

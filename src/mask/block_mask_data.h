@@ -33,9 +33,4 @@ struct BlockMaskData {
   std::optional<GivenLists> given;
 };
 
-/// Blocks of `size` that cover `length` elements.
-constexpr std::int64_t block_count(std::int64_t length, std::int64_t size) {
-  return length / size + (length % size != 0);
-}
-
 }  // namespace quire::mask

@@ -8,6 +8,7 @@
 #include "formula/depends.h"
 #include "formula/first_fault.h"
 #include "formula/simplify.h"
+#include "kernels/bit_range.h"
 #include "kernels/dispatch.h"
 
 namespace quire::mask {
@@ -46,11 +47,9 @@ using Words = std::array<std::uint64_t, kTileGroups>;
 Words lanes_between(std::int64_t begin, std::int64_t end) {
   Words words{};
   for (int g = 0; g < kTileGroups; ++g) {
-    const std::int64_t lo = std::clamp<std::int64_t>(begin - 64 * g, 0, 64);
-    const std::int64_t hi = std::clamp<std::int64_t>(end - 64 * g, 0, 64);
-    const std::uint64_t below_hi = hi == 64 ? ~0ull : (1ull << hi) - 1;
-    const std::uint64_t below_lo = lo == 64 ? ~0ull : (1ull << lo) - 1;
-    words[static_cast<std::size_t>(g)] = below_hi & ~below_lo;
+    const auto lo = static_cast<int>(std::clamp<std::int64_t>(begin - 64 * g, 0, 64));
+    const auto hi = static_cast<int>(std::clamp<std::int64_t>(end - 64 * g, 0, 64));
+    if (lo < hi) words[static_cast<std::size_t>(g)] = kernels::bits_between(lo, hi);
   }
   return words;
 }
@@ -218,18 +217,18 @@ void BlockProver::evaluate(const Region& region, const BlockRect& rect) const {
   const formula::IndexRange kv = region.grid.kv_range(rect.col_begin, rect.col_end);
   std::array<Seen, kTileRows> seen{};  // by row of the leaf
   TileCoords at;
-  at.start[0] = region.b;
-  at.start[1] = region.h;
+  at.start[static_cast<int>(kernels::Coord::kB)] = region.b;
+  at.start[static_cast<int>(kernels::Coord::kH)] = region.h;
   std::uint64_t words[kTileRows * kTileGroups];
   bool decided = false;
   for (std::int64_t k = kv.first; k <= kv.last && !decided; k += kTileLanes) {
-    at.start[3] = k;
+    at.start[static_cast<int>(kernels::Coord::kKv)] = k;
     at.lanes = static_cast<int>(std::min<std::int64_t>(kTileLanes, kv.last + 1 - k));
     const Words lanes = lanes_between(0, at.lanes);
     const int groups = (at.lanes + kernels::kGroupLanes - 1) / kernels::kGroupLanes;
     for (std::int64_t row = q.first; row <= q.last && !decided; row += at.rows) {
       const std::int64_t most = may_stop && row == q.first ? kFirstRows : kTileRows;
-      at.start[2] = row;
+      at.start[static_cast<int>(kernels::Coord::kQ)] = row;
       at.rows = static_cast<int>(std::min(most, q.last + 1 - row));
       region.worker.runner_.begin(at);
       region.worker.runner_.mask(words);

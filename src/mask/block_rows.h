@@ -14,6 +14,11 @@ namespace quire::mask {
 
 using RunList = std::vector<BlockRun>;
 
+/// Whether all elements a block has are visible.
+constexpr bool is_full(BlockKind kind) {
+  return kind == BlockKind::kFull || kind == BlockKind::kFullToEdge;
+}
+
 /// Appends blocks [begin, end) of one kind; joins them with the last run where that is possible.
 /// Blocks come in ascending order.
 void append_run(RunList& runs, std::int64_t begin, std::int64_t end, BlockKind kind);

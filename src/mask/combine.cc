@@ -1,7 +1,5 @@
 // & | ~ of block masks. Kinds are combined run by run; a block is looked at only where they do not
 // say: two partial blocks may have nothing in common, or everything together. Mask layer.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -12,6 +10,7 @@
 #include "mask/merge_runs.h"
 #include "quire/block_mask.h"
 #include "quire/error.h"
+#include "runtime/fail.h"
 #include "runtime/float_env.h"
 
 namespace quire {
@@ -47,21 +46,18 @@ Outcome combine(Combination how, Operand a, Operand b) {
 std::int64_t joint_size(const char* axis, std::int64_t a, std::int64_t b) {
   if (a == b || b == 1) return a;
   if (a == 1) return b;
-  throw Error(ErrorKind::value,
-              fmt::format("[BlockMask] {} sizes {} and {} do not fit together", axis, a, b));
+  fail(ErrorKind::value, "BlockMask", "{} sizes {} and {} do not fit together", axis, a, b);
 }
 
 void check_same_blocks(const BlockMaskData& a, const BlockMaskData& b) {
   if (a.block_size != b.block_size) {
-    throw Error(ErrorKind::value,
-                fmt::format("[BlockMask] block sizes must be equal; got ({}, {}) and ({}, {})",
-                            a.block_size.q, a.block_size.kv, b.block_size.q, b.block_size.kv));
+    fail(ErrorKind::value, "BlockMask", "block sizes must be equal; got ({}, {}) and ({}, {})",
+         a.block_size.q, a.block_size.kv, b.block_size.q, b.block_size.kv);
   }
   if (a.q_len != b.q_len || a.kv_len != b.kv_len || a.q_begin != b.q_begin) {
-    throw Error(ErrorKind::value,
-                fmt::format("[BlockMask] masks must be of the same queries and keys; got {} x {} "
-                            "from {} and {} x {} from {}",
-                            a.q_len, a.kv_len, a.q_begin, b.q_len, b.kv_len, b.q_begin));
+    fail(ErrorKind::value, "BlockMask",
+         "masks must be of the same queries and keys; got {} x {} from {} and {} x {} from {}",
+         a.q_len, a.kv_len, a.q_begin, b.q_len, b.kv_len, b.q_begin);
   }
 }
 

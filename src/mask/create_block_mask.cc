@@ -6,6 +6,7 @@
 #include "mask/prove_planes.h"
 #include "mask/size_limits.h"
 #include "quire/block_mask.h"
+#include "runtime/check_size.h"
 
 namespace quire {
 

@@ -2,15 +2,13 @@
 // layer.
 #include "quire/draw.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "mask/draw_svg.h"
 #include "mask/draw_terminal.h"
 #include "mask/picture.h"
 #include "mask/png.h"
-#include "quire/error.h"
+#include "runtime/check_size.h"
 
 namespace quire {
 
@@ -18,14 +16,9 @@ using namespace mask;
 
 namespace {
 
-void check_option(const char* name, int value, int least, int most) {
-  if (value < least || value > most) {
-    throw Error(ErrorKind::value,
-                fmt::format("[draw] {} must be in {}..{}; got {}", name, least, most, value));
-  }
+void check_width(const DrawOptions& options) {
+  check_size("draw", "width", options.width, 8, 1000);
 }
-
-void check_width(const DrawOptions& options) { check_option("width", options.width, 8, 1000); }
 
 // Lengths for the proportions of a picture: those of the blocks there are.
 std::pair<std::int64_t, std::int64_t> drawn_lengths(const BlockMask& mask) {
@@ -35,7 +28,7 @@ std::pair<std::int64_t, std::int64_t> drawn_lengths(const BlockMask& mask) {
 CellLimit image_limit(std::int64_t q_len, std::int64_t kv_len, const DrawOptions& options,
                       int default_cells) {
   const int cells = options.cells == 0 ? default_cells : options.cells;
-  check_option("cells", cells, 8, 2048);
+  check_size("draw", "cells", cells, 8, 2048);
   return fit_cells(q_len, kv_len, cells);
 }
 

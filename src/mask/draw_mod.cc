@@ -17,6 +17,10 @@
 #include "mask/size_limits.h"
 #include "quire/error.h"
 #include "quire/evaluate.h"
+#include "runtime/ceil_div.h"
+#include "runtime/check_size.h"
+#include "runtime/executor_of.h"
+#include "runtime/fail.h"
 
 namespace quire::mask {
 namespace {
@@ -36,8 +40,7 @@ void check_sizes(std::int64_t q_len, std::int64_t kv_len, std::int64_t most,
   check_size("draw", "heads", options.heads, 1, kMostPosition);
   const auto check_index = [](const char* name, std::int64_t index, std::int64_t size) {
     if (index < 0 || index >= size)
-      throw Error(ErrorKind::index,
-                  fmt::format("[draw] {} {} is outside 0..{}", name, index, size - 1));
+      fail(ErrorKind::index, "draw", "{} {} is outside 0..{}", name, index, size - 1);
   };
   check_index("b", options.b, options.batch);
   check_index("h", options.h, options.heads);
@@ -158,10 +161,8 @@ void evaluate_cells(const Formula& formula, const DrawOptions& options, Picture&
   picture.kinds.resize(static_cast<std::size_t>(rows * cols));
   picture.values.resize(picture.kinds.size());
   const std::int64_t height = HeatStrip(formula, options, picture.q, picture.kv).cell_rows();
-  const std::shared_ptr<Executor> fallback =
-      options.executor == nullptr ? default_executor() : nullptr;
-  Executor& executor = options.executor != nullptr ? *options.executor : *fallback;
-  executor.run(static_cast<std::size_t>(block_count(rows, height)), [&](std::size_t item, auto) {
+  const std::shared_ptr<Executor> executor = executor_of(options.executor);
+  executor->run(static_cast<std::size_t>(ceil_div(rows, height)), [&](std::size_t item, auto) {
     const std::int64_t row = static_cast<std::int64_t>(item) * height;
     HeatStrip strip(formula, options, picture.q, picture.kv);
     auto at = static_cast<std::size_t>(row * cols);
@@ -177,7 +178,7 @@ void evaluate_cells(const Formula& formula, const DrawOptions& options, Picture&
 Picture picture_of(const MaskMod& mod, std::int64_t q_len, std::int64_t kv_len,
                    const DrawOptions& options, const CellLimit& limit) {
   check_sizes(q_len, kv_len, kMostPosition, options);
-  const BlockSize cell(block_count(q_len, limit.q), block_count(kv_len, limit.kv));
+  const BlockSize cell(ceil_div(q_len, limit.q), ceil_div(kv_len, limit.kv));
   const BlockMask blocks = build_plane(mod.formula(), options, [&](const Formula& formula) {
     return create_block_mask(
         MaskMod(formula), 1, 1, q_len, kv_len,
@@ -196,8 +197,8 @@ Picture picture_of(const ScoreMod& mod, std::int64_t q_len, std::int64_t kv_len,
   check_sizes(q_len, kv_len, kMostEvaluated, options);
   Picture picture;
   picture.title = options.title.empty() ? mod.to_string() : options.title;
-  picture.q = {"q_idx", options.q_begin, q_len, block_count(q_len, limit.q)};
-  picture.kv = {"kv_idx", 0, kv_len, block_count(kv_len, limit.kv)};
+  picture.q = {"q_idx", options.q_begin, q_len, ceil_div(q_len, limit.q)};
+  picture.kv = {"kv_idx", 0, kv_len, ceil_div(kv_len, limit.kv)};
   picture.elements = picture.q.step == 1 && picture.kv.step == 1;
   picture.caption = fmt::format("added to a score of {}; ", options.score) +
                     mod_caption(options, picture.q, picture.kv, "the mean of ");

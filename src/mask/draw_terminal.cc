@@ -9,6 +9,7 @@
 
 #include "mask/draw_palette.h"
 #include "mask/draw_wrap.h"
+#include "runtime/ceil_div.h"
 
 namespace quire::mask {
 namespace {
@@ -79,7 +80,7 @@ class Drawing {
     std::string result;
     for (const std::string& line : wrap(picture_.title, kTitleColumns, 3)) result += line + "\n";
     result += picture_.caption + "\n\n" + top();
-    const std::int64_t lines = (rows_ + line_rows_ - 1) / line_rows_;
+    const std::int64_t lines = ceil_div(rows_, line_rows_);
     const std::int64_t labelled = lines > 8 ? 4 : lines > 4 ? 2 : 1;
     for (std::int64_t line = 0; line < lines; ++line) {
       const bool tick = line % labelled == 0;

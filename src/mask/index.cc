@@ -1,6 +1,4 @@
 // BlockMask::index: the rows of blocks at chosen batches, heads and query blocks. Mask layer.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -8,6 +6,7 @@
 #include "mask/block_mask_data.h"
 #include "quire/block_mask.h"
 #include "quire/error.h"
+#include "runtime/fail.h"
 #include "runtime/memory.h"
 
 namespace quire {
@@ -16,7 +15,7 @@ using namespace mask;
 
 namespace {
 
-constexpr const char* kWhere = "BlockMask.index";
+constexpr const char* kWhere = "BlockMask::index";
 
 // The positions taken of one axis.
 struct Taken {
@@ -28,8 +27,7 @@ struct Taken {
 
 std::int64_t checked(std::int64_t position, std::int64_t size, const char* axis) {
   if (position < -size || position >= size) {
-    throw Error(ErrorKind::index,
-                fmt::format("[{}] {} {} is outside an axis of {}", kWhere, axis, position, size));
+    fail(ErrorKind::index, kWhere, "{} {} is outside an axis of {}", axis, position, size);
   }
   return position < 0 ? position + size : position;
 }
@@ -38,9 +36,8 @@ std::int64_t checked(std::int64_t position, std::int64_t size, const char* axis)
 std::vector<std::int64_t> slice_positions(const BlockSlice& slice, std::int64_t size,
                                           const char* axis) {
   if (slice.step < 1) {
-    throw Error(ErrorKind::value,
-                fmt::format("[{}] the step of a slice must be at least 1; got {} for {}", kWhere,
-                            slice.step, axis));
+    fail(ErrorKind::value, kWhere, "the step of a slice must be at least 1; got {} for {}",
+         slice.step, axis);
   }
   const auto clamped = [&](std::int64_t end) {
     return std::clamp<std::int64_t>(end < 0 ? end + size : end, 0, size);

@@ -1,20 +1,18 @@
 // Blocks against lengths. Mask layer.
 #include "mask/mask_grid.h"
 
-#include <fmt/format.h>
-
 #include "quire/error.h"
+#include "runtime/fail.h"
 
 namespace quire::mask {
 
 BlockGrid grid_of(const BlockMaskData& data, const char* where) {
   const BlockGrid grid{data.q_begin, data.q_len, data.kv_len, data.block_size};
   if (data.q_blocks != grid.q_blocks() || data.kv_blocks != grid.kv_blocks()) {
-    throw Error(ErrorKind::value,
-                fmt::format("[{}] the mask has {} x {} blocks where its lengths {} x {} have {} x "
-                            "{}; rows(q_begin, q_end) takes part of a mask and keeps its positions",
-                            where, data.q_blocks, data.kv_blocks, data.q_len, data.kv_len,
-                            grid.q_blocks(), grid.kv_blocks()));
+    fail(ErrorKind::value, where,
+         "the mask has {} x {} blocks where its lengths {} x {} have {} x {}; rows(q_begin, q_end) "
+         "takes part of a mask and keeps its positions",
+         data.q_blocks, data.kv_blocks, data.q_len, data.kv_len, grid.q_blocks(), grid.kv_blocks());
   }
   return grid;
 }

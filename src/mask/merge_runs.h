@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "quire/block_mask.h"
+#include "mask/block_rows.h"
 
 namespace quire::mask {
 
@@ -43,10 +43,6 @@ void merge_runs(std::span<const BlockRun> a, std::span<const BlockRun> b, std::i
     at_a.pass(begin);
     at_b.pass(begin);
   }
-}
-
-inline bool is_full(BlockKind kind) {
-  return kind == BlockKind::kFull || kind == BlockKind::kFullToEdge;
 }
 
 }  // namespace quire::mask

@@ -7,6 +7,8 @@
 
 #include "mask/block_mask_data.h"
 #include "quire/error.h"
+#include "runtime/ceil_div.h"
+#include "runtime/fail.h"
 
 namespace quire::mask {
 namespace {
@@ -21,7 +23,7 @@ class CellCounts {
         full_(listed_.size()) {}
 
   void add(std::int64_t row, const BlockRun& run) {
-    const bool full = run.kind == BlockKind::kFull || run.kind == BlockKind::kFullToEdge;
+    const bool full = is_full(run.kind);
     for (std::int64_t at = run.begin; at < run.end();) {
       const std::int64_t col = at / per_col_, end = std::min((col + 1) * per_col_, run.end());
       const auto cell = static_cast<std::size_t>(row * cols_ + col);
@@ -44,22 +46,21 @@ class CellCounts {
 void check_blocks(const BlockMask& mask, const DrawOptions& options) {
   const auto check = [](const char* name, std::int64_t index, std::int64_t size) {
     if (index < 0 || index >= size)
-      throw Error(ErrorKind::index,
-                  fmt::format("[draw] {} {} is outside a mask of {}", name, index, size));
+      fail(ErrorKind::index, "draw", "{} {} is outside a mask of {}", name, index, size);
   };
   check("batch", options.b, mask.batch());
   check("head", options.h, mask.heads());
   if (mask.q_blocks() == 0 || mask.kv_blocks() == 0) {
-    throw Error(ErrorKind::value, fmt::format("[draw] there is nothing to draw in a mask of {}",
-                                              to_string(mask.shape())));
+    fail(ErrorKind::value, "draw", "there is nothing to draw in a mask of {}",
+         to_string(mask.shape()));
   }
 }
 
 // Positions, or blocks for a mask some of whose rows were taken away: theirs are not known.
 Axis block_axis(const char* name, std::int64_t begin, std::int64_t length, std::int64_t block,
                 std::int64_t blocks, std::int64_t most) {
-  const std::int64_t per_cell = block_count(blocks, most);
-  if (blocks != block_count(length, block))
+  const std::int64_t per_cell = ceil_div(blocks, most);
+  if (blocks != ceil_div(length, block))
     return {fmt::format("block of {}", name), 0, blocks, per_cell};
   // A block may be longer than the whole axis.
   return {name, begin, length, std::min(per_cell * block, length)};
@@ -97,7 +98,7 @@ CellLimit fit_cells(std::int64_t q_len, std::int64_t kv_len, std::int64_t longes
 
 std::vector<std::int64_t> tick_positions(std::int64_t begin, std::int64_t length,
                                          std::int64_t most) {
-  const std::int64_t least = block_count(length, std::max<std::int64_t>(most, 1));
+  const std::int64_t least = ceil_div(length, std::max<std::int64_t>(most, 1));
   std::int64_t step = 1;
   while (step < least) step *= 2;
   if (length % step != 0) {
@@ -115,8 +116,8 @@ std::vector<std::int64_t> tick_positions(std::int64_t begin, std::int64_t length
 Picture picture_of(const BlockMask& mask, const DrawOptions& options, const CellLimit& limit) {
   check_blocks(mask, options);
   const auto [q_len, kv_len] = mask.seq_lengths();
-  const std::int64_t per_row = block_count(mask.q_blocks(), limit.q);
-  const std::int64_t per_col = block_count(mask.kv_blocks(), limit.kv);
+  const std::int64_t per_row = ceil_div(mask.q_blocks(), limit.q);
+  const std::int64_t per_col = ceil_div(mask.kv_blocks(), limit.kv);
   Picture picture;
   picture.title = options.title;
   if (picture.title.empty())

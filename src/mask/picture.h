@@ -9,6 +9,7 @@
 #include "quire/block_mask.h"
 #include "quire/draw.h"
 #include "quire/mod.h"
+#include "runtime/ceil_div.h"
 
 namespace quire::mask {
 
@@ -26,7 +27,7 @@ struct Axis {
   std::int64_t length = 1;  // positions it has
   std::int64_t step = 1;    // positions of a cell; the last may have fewer
 
-  std::int64_t cells() const { return (length + step - 1) / step; }
+  std::int64_t cells() const { return ceil_div(length, step); }
 };
 
 struct Picture {

@@ -2,10 +2,10 @@
 // layer.
 #include "mask/png.h"
 
-#include <fmt/format.h>
 #include <png.h>
 
 #include "quire/error.h"
+#include "runtime/fail.h"
 
 namespace quire::mask {
 
@@ -20,7 +20,7 @@ std::vector<std::uint8_t> encode_png(const Canvas& canvas) {
   std::vector<std::uint8_t> bytes(PNG_IMAGE_PNG_SIZE_MAX(image));
   png_alloc_size_t size = bytes.size();
   if (png_image_write_to_memory(&image, bytes.data(), &size, 0, canvas.rgb.data(), 0, nullptr) == 0)
-    throw Error(ErrorKind::runtime, fmt::format("[draw_png] libpng: {}", image.message));
+    fail(ErrorKind::runtime, "draw_png", "libpng: {}", image.message);
   bytes.resize(size);
   return bytes;
 }

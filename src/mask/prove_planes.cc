@@ -5,6 +5,8 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/ceil_div.h"
+#include "runtime/executor_of.h"
 #include "runtime/float_env.h"
 #include "runtime/memory.h"
 
@@ -29,8 +31,8 @@ std::int64_t band_rows(std::int64_t rows, std::int64_t planes, std::int64_t thre
                        std::int64_t leaf_rows) {
   const std::int64_t bands =
       std::max<std::int64_t>(1, 8 * threads / std::max<std::int64_t>(planes, 1));
-  const std::int64_t wanted = std::min<std::int64_t>(256, block_count(rows, bands));
-  return std::max<std::int64_t>(1, block_count(wanted, leaf_rows)) * leaf_rows;
+  const std::int64_t wanted = std::min<std::int64_t>(256, ceil_div(rows, bands));
+  return std::max<std::int64_t>(1, ceil_div(wanted, leaf_rows)) * leaf_rows;
 }
 
 BlockRows prove_planes(const BlockProver& prover, const BlockGrid& grid, PlaneCounts planes,
@@ -39,18 +41,16 @@ BlockRows prove_planes(const BlockProver& prover, const BlockGrid& grid, PlaneCo
   RunBudget budget(options.where, options.max_bytes);
   constexpr std::int64_t kRowBytes = sizeof(RunList) + 16;
   budget.spend(saturating_product(saturating_product(rows, count), kRowBytes));
-  const std::shared_ptr<Executor> fallback =
-      options.executor == nullptr ? default_executor() : nullptr;
-  Executor& executor = options.executor != nullptr ? *options.executor : *fallback;
+  const std::shared_ptr<Executor> executor = executor_of(options.executor);
   std::vector<BlockProver::Worker> workers;
-  workers.reserve(executor.concurrency());
-  for (std::size_t i = 0; i < executor.concurrency(); ++i) workers.emplace_back(prover, &budget);
+  workers.reserve(executor->concurrency());
+  for (std::size_t i = 0; i < executor->concurrency(); ++i) workers.emplace_back(prover, &budget);
 
   const std::int64_t band =
       band_rows(rows, count, static_cast<std::int64_t>(workers.size()), prover.leaf_rows());
-  const std::int64_t bands = block_count(rows, band);
+  const std::int64_t bands = ceil_div(rows, band);
   std::vector<RunList> runs(static_cast<std::size_t>(rows * count));
-  executor.run(static_cast<std::size_t>(bands * count), [&](std::size_t task, std::size_t worker) {
+  executor->run(static_cast<std::size_t>(bands * count), [&](std::size_t task, std::size_t worker) {
     const FloatEnv float_env;
     const std::int64_t plane = static_cast<std::int64_t>(task) / bands;
     const std::int64_t begin = static_cast<std::int64_t>(task) % bands * band;

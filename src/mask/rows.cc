@@ -1,7 +1,5 @@
 // BlockMask::rows: part of a mask's queries, exactly. Where all rows of blocks that a new one
 // covers agree on empty or full there is nothing to do; other blocks are evaluated. Mask layer.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <memory>
 
@@ -11,6 +9,7 @@
 #include "mask/merge_runs.h"
 #include "quire/block_mask.h"
 #include "quire/error.h"
+#include "runtime/fail.h"
 #include "runtime/float_env.h"
 
 namespace quire {
@@ -21,10 +20,8 @@ namespace {
 
 void check_rows(const BlockMaskData& data, std::int64_t q_begin, std::int64_t q_end) {
   if (q_begin >= 0 && q_begin <= q_end && q_end <= data.q_len) return;
-  throw Error(ErrorKind::index,
-              fmt::format("[BlockMask::rows] rows must satisfy 0 <= q_begin <= q_end <= {}; got {} "
-                          "and {}",
-                          data.q_len, q_begin, q_end));
+  fail(ErrorKind::index, "BlockMask::rows",
+       "rows must satisfy 0 <= q_begin <= q_end <= {}; got {} and {}", data.q_len, q_begin, q_end);
 }
 
 // Lists of blocks that begin and end where the rows do are taken over as they are.

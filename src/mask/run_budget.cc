@@ -1,11 +1,10 @@
 // The running total and its limit. Mask layer.
 #include "mask/run_budget.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "quire/error.h"
+#include "runtime/fail.h"
 #include "runtime/memory.h"
 
 namespace quire::mask {
@@ -32,9 +31,8 @@ void RunBudget::spend(std::int64_t bytes) {
     std::call_once(asked_, [&] { most_.store(std::max(kUnasked, available_memory())); });
     if (fits(bytes, most_.load())) return;
   }
-  throw Error(ErrorKind::runtime,
-              fmt::format("[{}] the mask needs more than {}; larger blocks make it smaller", where_,
-                          bytes_text(most_.load())));
+  fail(ErrorKind::runtime, where_, "the mask needs more than {}; larger blocks make it smaller",
+       bytes_text(most_.load()));
 }
 
 }  // namespace quire::mask

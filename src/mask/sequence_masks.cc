@@ -11,13 +11,14 @@
 #include "formula/substitute.h"
 #include "mask/block_prover.h"
 #include "mask/size_limits.h"
+#include "runtime/check_size.h"
+#include "runtime/executor_of.h"
 #include "runtime/float_env.h"
 #include "runtime/memory.h"
 
 namespace quire::mask {
 namespace {
 
-constexpr const char* kWhere = "create_jagged_block_mask";
 constexpr std::int64_t kRowBytes = sizeof(RunList) + 16;  // of a row of blocks without its runs
 
 std::int64_t longest(std::span<const std::int64_t> lengths) {
@@ -63,14 +64,14 @@ MaskMod with_b(const MaskMod& rule, std::int64_t b) {
   return MaskMod(formula::substitute(rule.formula(), Op::kBatch, Formula(graph, root)));
 }
 
-void check_arguments(std::int64_t heads, const BlockGrid& grid) {
-  check_size(kWhere, "heads", heads, 0, kMostBlocks);
-  check_size(kWhere, "q_len", grid.q_len, 0, kMostPosition);
-  check_size(kWhere, "kv_len", grid.kv_len, 0, kMostPosition);
-  check_size(kWhere, "block_size.q", grid.size.q, 1, kMostPosition);
-  check_size(kWhere, "block_size.kv", grid.size.kv, 1, kMostPosition);
-  check_size(kWhere, "the number of query blocks", grid.q_blocks(), 0, kMostBlocks);
-  check_size(kWhere, "the number of key blocks", grid.kv_blocks(), 0, kMostBlocks);
+void check_arguments(const char* where, std::int64_t heads, const BlockGrid& grid) {
+  check_size(where, "heads", heads, 0, kMostBlocks);
+  check_size(where, "q_len", grid.q_len, 0, kMostPosition);
+  check_size(where, "kv_len", grid.kv_len, 0, kMostPosition);
+  check_size(where, "block_size.q", grid.size.q, 1, kMostPosition);
+  check_size(where, "block_size.kv", grid.size.kv, 1, kMostPosition);
+  check_size(where, "the number of query blocks", grid.q_blocks(), 0, kMostBlocks);
+  check_size(where, "the number of key blocks", grid.kv_blocks(), 0, kMostBlocks);
 }
 
 BlockRows prove_sequence(const BlockProver& prover, std::int64_t b, std::int64_t planes,
@@ -90,24 +91,22 @@ BlockRows prove_sequence(const BlockProver& prover, std::int64_t b, std::int64_t
 
 }  // namespace
 
-SequenceMasks create_sequence_masks(const MaskMod& rule, std::int64_t heads,
+SequenceMasks create_sequence_masks(const char* where, const MaskMod& rule, std::int64_t heads,
                                     const SequenceLengths& lengths,
                                     const BlockMaskOptions& options) {
   const BlockGrid all = around(lengths, options.block_size);
-  check_arguments(heads, all);
+  check_arguments(where, heads, all);
   const BlockProver prover(rule, static_cast<std::int64_t>(lengths.q.size()), heads, all);
   const std::int64_t planes = prover.depends_on_h() ? heads : std::min<std::int64_t>(heads, 1);
-  const std::shared_ptr<Executor> fallback =
-      options.executor == nullptr ? default_executor() : nullptr;
-  Executor& executor = options.executor != nullptr ? *options.executor : *fallback;
-  RunBudget budget(kWhere, 0);
+  const std::shared_ptr<Executor> executor = executor_of(options.executor);
+  RunBudget budget(where, 0);
   std::vector<BlockProver::Worker> workers;
-  workers.reserve(executor.concurrency());
-  for (std::size_t i = 0; i < executor.concurrency(); ++i) workers.emplace_back(prover, &budget);
+  workers.reserve(executor->concurrency());
+  for (std::size_t i = 0; i < executor->concurrency(); ++i) workers.emplace_back(prover, &budget);
 
   Different different = find_different(lengths, prover.depends_on_b());
   std::vector<std::shared_ptr<BlockMaskData>> data(different.first.size());
-  executor.run(data.size(), [&](std::size_t i, std::size_t worker) {
+  executor->run(data.size(), [&](std::size_t i, std::size_t worker) {
     const FloatEnv float_env;
     const std::int64_t b = different.first[i];
     const std::int64_t q_len = lengths.q[static_cast<std::size_t>(b)];

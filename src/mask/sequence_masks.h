@@ -20,11 +20,10 @@ struct SequenceLengths {
   std::span<const std::int64_t> q, kv, q_begin = {};
 };
 
-/// Each mask is [1, heads, q_len, kv_len]; its mask mod is
-/// the rule, or, where that asks for b, the rule with the sequence's number in its place. Errors
-/// begin with "[create_jagged_block_mask]"; faults name the sequence as b. Of the options q_begin,
-/// max_bytes and report are not used.
-SequenceMasks create_sequence_masks(const MaskMod& rule, std::int64_t heads,
+/// Each mask is [1, heads, q_len, kv_len]; its mask mod is the rule, or, where that asks for b, the
+/// rule with the sequence's number in its place. Errors begin with "[where]"; faults name the
+/// sequence as b. Of the options q_begin, max_bytes and report are not used.
+SequenceMasks create_sequence_masks(const char* where, const MaskMod& rule, std::int64_t heads,
                                     const SequenceLengths& lengths,
                                     const BlockMaskOptions& options);
 

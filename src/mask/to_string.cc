@@ -11,6 +11,8 @@
 #include "mask/block_mask_data.h"
 #include "quire/block_mask.h"
 #include "quire/error.h"
+#include "runtime/ceil_div.h"
+#include "runtime/fail.h"
 
 namespace quire {
 
@@ -27,10 +29,9 @@ std::string tuple_text(std::span<const std::int64_t> values) {
 // number of cells: one block each. 30 blocks in 20 cells: 2 each, so 15 cells are drawn.
 std::int64_t blocks_per_cell(std::int64_t blocks, std::int64_t cells) {
   if (cells == 0) {
-    throw Error(ErrorKind::value,
-                "[BlockMask.to_string] grid_size must not be 0; -1 draws every block");
+    fail(ErrorKind::value, "BlockMask::to_string", "grid_size must not be 0; -1 draws every block");
   }
-  return cells < 0 ? 1 : std::max<std::int64_t>(1, block_count(blocks, cells));
+  return cells < 0 ? 1 : std::max<std::int64_t>(1, ceil_div(blocks, cells));
 }
 
 class Picture {
@@ -39,7 +40,7 @@ class Picture {
       : data_(data),
         row_step_(blocks_per_cell(data.q_blocks, grid_size[0])),
         column_step_(blocks_per_cell(data.kv_blocks, grid_size[1])),
-        computed_(static_cast<std::size_t>(block_count(data.kv_blocks, column_step_))) {}
+        computed_(static_cast<std::size_t>(ceil_div(data.kv_blocks, column_step_))) {}
 
   std::string draw(std::int64_t plane) {
     std::string text;

@@ -4,35 +4,14 @@
 #include "mask/transpose.h"
 
 #include <algorithm>
-#include <limits>
 #include <vector>
 
 #include "mask/block_mask_data.h"
+#include "mask/merge_runs.h"
 #include "mask/run_budget.h"
 
 namespace quire::mask {
 namespace {
-
-// The kind at one block of a row and the block where that may change; goes from left to right.
-class RowCursor {
- public:
-  explicit RowCursor(std::span<const BlockRun> runs) : runs_(runs) {}
-
-  bool is_done() const { return runs_.empty(); }
-  BlockKind kind(std::int64_t block) const {
-    return !is_done() && runs_.front().begin <= block ? runs_.front().kind : BlockKind::kEmpty;
-  }
-  std::int64_t next_change(std::int64_t block) const {
-    if (is_done()) return std::numeric_limits<std::int64_t>::max();
-    return runs_.front().begin <= block ? runs_.front().end() : runs_.front().begin;
-  }
-  void move_to(std::int64_t block) {
-    while (!is_done() && runs_.front().end() <= block) runs_ = runs_.subspan(1);
-  }
-
- private:
-  std::span<const BlockRun> runs_;
-};
 
 struct ColumnRun {
   std::uint32_t column;
@@ -55,15 +34,10 @@ class PlaneSweep {
 
   /// The next row; an empty one behind the last ends all runs.
   void step(std::int64_t row, std::span<const BlockRun> before, std::span<const BlockRun> after) {
-    RowCursor old_row(before), new_row(after);
-    for (std::int64_t block = 0; !old_row.is_done() || !new_row.is_done();) {
-      const std::int64_t end = std::min(old_row.next_change(block), new_row.next_change(block));
-      const BlockKind old_kind = old_row.kind(block), new_kind = new_row.kind(block);
-      if (old_kind != new_kind) change(row, block, end, old_kind);
-      block = end;
-      old_row.move_to(block);
-      new_row.move_to(block);
-    }
+    merge_runs(before, after, std::ssize(since_),
+               [&](std::int64_t begin, std::int64_t end, BlockKind old_kind, BlockKind new_kind) {
+                 if (old_kind != new_kind) change(row, begin, end, old_kind);
+               });
   }
 
   std::size_t ended_runs() const { return ended_.size(); }
@@ -124,7 +98,7 @@ PlaneColumns transpose_plane(const BlockRows& rows, std::int64_t plane, PlaneSwe
 BlockRows transpose(const BlockRows& rows, std::int64_t columns) {
   BlockRowsBuilder builder(rows.batches(), rows.heads(), columns);
   if (columns == 0) return builder.finish();
-  RunBudget budget("BlockMask.transposed", 0);
+  RunBudget budget("BlockMask::transposed", 0);
   PlaneSweep sweep(columns);
   // Each stored plane is transposed where it comes first, and kept until it has come last.
   std::vector<std::int64_t> uses(static_cast<std::size_t>(rows.planes()));

@@ -55,7 +55,7 @@ MaskMod BlockMask::whole_mask_mod() const {
   for (const std::int64_t size :
        {data.rows->batches(), data.rows->heads(), data.q_blocks, data.kv_blocks})
     bytes = saturating_product(bytes, size);
-  require_memory("BlockMask.whole_mask_mod", "a bool per block", bytes);
+  require_memory("BlockMask::whole_mask_mod", "a bool per block", bytes);
   const MaskMod in_partial = is_in(data, block_bools(data, false)) & rule;
   if (!data.separate_full_blocks) return in_partial;
   return is_in(data, block_bools(data, true)) | in_partial;

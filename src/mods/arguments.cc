@@ -1,9 +1,8 @@
 // Layer: mods.
 #include "mods/arguments.h"
 
-#include <fmt/format.h>
-
 #include "quire/error.h"
+#include "runtime/fail.h"
 
 namespace quire::mods {
 namespace {
@@ -19,36 +18,33 @@ Buffer with_name(const Table& table, std::string_view name) {
 void check_at_least(std::string_view function, std::string_view name, std::int64_t value,
                     std::int64_t least) {
   if (value >= least) return;
-  throw Error(ErrorKind::value,
-              fmt::format("[{}] {} must be at least {}; got {}", function, name, least, value));
+  fail(ErrorKind::value, function, "{} must be at least {}; got {}", name, least, value);
 }
 
 Buffer integer_table(std::string_view function, std::string_view name, const Table& table) {
   const Buffer buffer = with_name(table, name);
   if (is_integer(buffer.dtype())) return buffer;
-  throw Error(ErrorKind::type, fmt::format("[{}] {} must be integers; got {}", function, name,
-                                           dtype_name(buffer.dtype())));
+  fail(ErrorKind::type, function, "{} must be integers; got {}", name, dtype_name(buffer.dtype()));
 }
 
 Buffer float_table(std::string_view function, std::string_view name, const Table& table) {
   const Buffer buffer = with_name(table, name);
   if (is_floating(buffer.dtype())) return buffer;
-  throw Error(ErrorKind::type, fmt::format("[{}] {} must be floats; got {}", function, name,
-                                           dtype_name(buffer.dtype())));
+  fail(ErrorKind::type, function, "{} must be floats; got {}", name, dtype_name(buffer.dtype()));
 }
 
 void check_rank(std::string_view function, const Buffer& buffer, std::size_t least,
                 std::size_t most, std::string_view shapes) {
   const std::size_t rank = buffer.shape().rank();
   if (rank >= least && rank <= most) return;
-  throw Error(ErrorKind::value, fmt::format("[{}] {} must have the shape {}; got {}", function,
-                                            buffer.name(), shapes, to_string(buffer.shape())));
+  fail(ErrorKind::value, function, "{} must have the shape {}; got {}", buffer.name(), shapes,
+       to_string(buffer.shape()));
 }
 
 void check_has_data(std::string_view function, const Buffer& buffer) {
   if (buffer.has_data()) return;
-  throw Error(ErrorKind::value, fmt::format("[{}] {} is declared only and has no elements to read",
-                                            function, buffer.name()));
+  fail(ErrorKind::value, function, "{} is declared only and has no elements to read",
+       buffer.name());
 }
 
 Buffer batch_table(std::string_view function, std::string_view name, const Table& table) {

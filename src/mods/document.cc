@@ -1,12 +1,11 @@
 // Document masks: several documents packed into one sequence, each seeing itself alone. Krell et
 // al., "Efficient Sequence Packing without Cross-contamination", 2021. Layer: mods.
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "mods/arguments.h"
 #include "quire/error.h"
 #include "quire/mods.h"
+#include "runtime/fail.h"
 
 namespace quire::mods {
 namespace {
@@ -31,17 +30,13 @@ MaskMod same_document(const Buffer& q_ids, const Buffer& kv_ids) {
 // Throws unless the offsets begin at 0 and never fall.
 void check_offsets(std::span<const std::int64_t> offsets) {
   constexpr const char* kFunction = "document_from_offsets";
-  if (offsets.empty())
-    throw Error(ErrorKind::value,
-                fmt::format("[{}] offsets must hold at least one number", kFunction));
+  if (offsets.empty()) fail(ErrorKind::value, kFunction, "offsets must hold at least one number");
   if (offsets[0] != 0)
-    throw Error(ErrorKind::value,
-                fmt::format("[{}] offsets must begin with 0; got {}", kFunction, offsets[0]));
+    fail(ErrorKind::value, kFunction, "offsets must begin with 0; got {}", offsets[0]);
   for (std::size_t i = 1; i < offsets.size(); ++i) {
     if (offsets[i] < offsets[i - 1])
-      throw Error(ErrorKind::value,
-                  fmt::format("[{}] offsets must not fall; got {} after {} at index {}", kFunction,
-                              offsets[i], offsets[i - 1], i));
+      fail(ErrorKind::value, kFunction, "offsets must not fall; got {} after {} at index {}",
+           offsets[i], offsets[i - 1], i);
   }
 }
 
@@ -70,9 +65,8 @@ MaskMod document_from_offsets(const Table& offsets, std::int64_t length) {
   check_offsets(starts);
   if (length == -1) length = starts.back();
   if (length < starts.back())
-    throw Error(ErrorKind::value,
-                fmt::format("[{}] length must be at least the last offset {}; got {}", kFunction,
-                            starts.back(), length));
+    fail(ErrorKind::value, kFunction, "length must be at least the last offset {}; got {}",
+         starts.back(), length);
   Tensor ids = Tensor::empty({length}, DType::i32);
   std::int32_t* id = ids.data_as<std::int32_t>();
   std::fill(id, id + length, -1);

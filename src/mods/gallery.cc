@@ -12,6 +12,7 @@
 #include "quire/error.h"
 #include "quire/evaluate.h"
 #include "quire/mods.h"
+#include "runtime/fail.h"
 
 namespace quire::mods {
 namespace {
@@ -86,9 +87,8 @@ Buffer fill(const GalleryEntry::Table& table, const Names& names, const NamedBuf
 void check_kind(const GalleryEntry& entry, GalleryEntry::Kind wanted) {
   if (entry.kind == wanted) return;
   const bool is_mask = entry.kind == GalleryEntry::Kind::kMask;
-  throw Error(ErrorKind::value,
-              fmt::format("[gallery] '{}' is a {} mod, not a {} mod", entry.name,
-                          is_mask ? "mask" : "score", is_mask ? "score" : "mask"));
+  fail(ErrorKind::value, "gallery", "'{}' is a {} mod, not a {} mod", entry.name,
+       is_mask ? "mask" : "score", is_mask ? "score" : "mask");
 }
 
 }  // namespace
@@ -126,7 +126,7 @@ const GalleryEntry& gallery_entry(std::string_view name) {
   std::string names;
   for (const GalleryEntry& entry : entries)
     names += fmt::format("{}{}", names.empty() ? "" : ", ", entry.name);
-  throw Error(ErrorKind::value, fmt::format("[gallery] no entry '{}'; there are {}", name, names));
+  fail(ErrorKind::value, "gallery", "no entry '{}'; there are {}", name, names);
 }
 
 }  // namespace quire::mods

@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "quire/error.h"
+#include "runtime/fail.h"
 
 namespace quire::mods {
 namespace {
@@ -51,7 +52,7 @@ class Reader {
 
  private:
   [[noreturn]] static void fail(int line, const std::string& what) {
-    throw Error(ErrorKind::value, fmt::format("[gallery] line {}: {}", line, what));
+    quire::fail(ErrorKind::value, "gallery", "line {}: {}", line, what);
   }
 
   void take_line(std::string_view line) {

@@ -1,11 +1,10 @@
 // Relative bias: a number for each distance, per head. Shaw et al., "Self-Attention with Relative
 // Position Representations", 2018 (distances are clipped); Raffel et al., T5, 2019 (a scalar added
 // to the score). Layer: mods.
-#include <fmt/format.h>
-
 #include "mods/arguments.h"
 #include "quire/error.h"
 #include "quire/mods.h"
+#include "runtime/fail.h"
 
 namespace quire::mods {
 
@@ -17,10 +16,9 @@ ScoreMod relative_bias(const Table& table) {
   const std::size_t rank = biases.shape().rank();
   const std::int64_t count = biases.shape()[rank - 1];
   if (count % 2 == 0)
-    throw Error(ErrorKind::value,
-                fmt::format("[relative_bias] {} must have the shape {}, an odd number of distances;"
-                            " got {}",
-                            biases.name(), kShapes, to_string(biases.shape())));
+    fail(ErrorKind::value, "relative_bias",
+         "{} must have the shape {}, an odd number of distances; got {}", biases.name(), kShapes,
+         to_string(biases.shape()));
   return [&](auto score, auto, auto h, auto q, auto kv) {
     const auto place = clamp(kv - q + count / 2, 0, count - 1);
     return score + (rank == 1 ? biases[place] : biases(or_only(h, biases, 0), place));

@@ -1,19 +1,17 @@
 // Soft-cap: scores are squeezed into -cap .. cap. Gemma Team, "Gemma 2", 2024 (cap 50); Grok-1,
 // 2024 (cap 30). Layer: mods.
-#include <fmt/format.h>
-
 #include <cmath>
 
 #include "quire/error.h"
 #include "quire/mods.h"
+#include "runtime/fail.h"
 
 namespace quire::mods {
 
 // cap * tanh(score / cap)
 ScoreMod softcap(double cap) {
   if (!(cap > 0) || !std::isfinite(cap))
-    throw Error(ErrorKind::value,
-                fmt::format("[softcap] cap must be positive and finite; got {}", cap));
+    fail(ErrorKind::value, "softcap", "cap must be positive and finite; got {}", cap);
   return [cap](auto score, auto, auto, auto, auto) { return cap * tanh(score / cap); };
 }
 

@@ -1,14 +1,13 @@
 // Tree mask of speculative decoding: a tree of drafted tokens behind a context; each token sees the
 // context, its ancestors and itself. Miao et al., "SpecInfer", 2023; Cai et al., "Medusa", 2024.
 // Layer: mods.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <vector>
 
 #include "mods/arguments.h"
 #include "quire/error.h"
 #include "quire/mods.h"
+#include "runtime/fail.h"
 
 namespace quire::mods {
 namespace {
@@ -29,8 +28,7 @@ void walk_tree(std::span<const std::int64_t> parents, std::int32_t* order, std::
   std::vector<std::int64_t> first_child(parents.size() + 1, -1), next(parents.size(), -1);
   for (std::int64_t i = n; i-- > 0;) {
     if (parent(i) < -1 || parent(i) >= n)
-      throw Error(ErrorKind::value, fmt::format("[tree] parents[{}] must be -1 or below {}; got {}",
-                                                i, n, parent(i)));
+      fail(ErrorKind::value, "tree", "parents[{}] must be -1 or below {}; got {}", i, n, parent(i));
     std::int64_t& first = first_child[static_cast<std::size_t>(parent(i) < 0 ? n : parent(i))];
     next[static_cast<std::size_t>(i)] = first;
     first = i;
@@ -44,9 +42,8 @@ void walk_tree(std::span<const std::int64_t> parents, std::int32_t* order, std::
   add_children(n);
   for (std::size_t k = 0; k < reached.size(); ++k) add_children(reached[k]);
   if (reached.size() != parents.size())
-    throw Error(ErrorKind::value, fmt::format("[tree] parents have a cycle; {} of {} tokens lead "
-                                              "to a root",
-                                              reached.size(), n));
+    fail(ErrorKind::value, "tree", "parents have a cycle; {} of {} tokens lead to a root",
+         reached.size(), n);
 
   std::fill(end, end + n, 1);  // sizes, until places are known
   for (std::size_t k = reached.size(); k-- > 0;)

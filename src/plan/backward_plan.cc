@@ -11,14 +11,13 @@
 #include "kernels/key_tile.h"
 #include "plan/choose_kernel.h"
 #include "plan/forward_call.h"
+#include "runtime/ceil_div.h"
 
 namespace quire::plan {
 
 using kernels::kQueryTile;
 
 namespace {
-
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 kernels::GradientTensor gradient_of(const std::optional<TensorView>& view) {
   if (!view.has_value()) return {};

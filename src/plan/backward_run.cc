@@ -8,6 +8,7 @@
 #include "kernels/key_tile.h"
 #include "kernels/typed_functions.h"
 #include "plan/backward_plan.h"
+#include "runtime/ceil_div.h"
 #include "runtime/float_env.h"
 
 namespace quire::plan {
@@ -63,7 +64,7 @@ void BackwardPlan::run_typed(const BackwardTensors& tensors) {
   next_item_.store(0, std::memory_order_relaxed);
   const auto for_tiles = [&](auto work) {
     const std::int64_t at_once = is_small_ ? std::max<std::int64_t>(tiles, 1) : kTilesAtOnce;
-    forward_.executor->run(static_cast<std::size_t>((tiles + at_once - 1) / at_once),
+    forward_.executor->run(static_cast<std::size_t>(ceil_div(tiles, at_once)),
                            [&](std::size_t claim, std::size_t worker) {
                              const FloatEnv float_env;
                              const std::int64_t begin = static_cast<std::int64_t>(claim) * at_once;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "mask/block_rows.h"
+#include "runtime/ceil_div.h"
 
 namespace quire::plan {
 
@@ -13,7 +14,7 @@ ChunkTiles::ChunkTiles(const MaskSource& source, const BlockMaskKeys& visible,
   for (std::size_t i = 0; i < source_.masks().size(); ++i) {
     const BlockMask& mask = source_.masks()[i];
     const std::int64_t kv_len = source_.is_per_sequence() ? mask.seq_lengths().second : longest_kv;
-    const std::int64_t chunks = (kv_len + chunk_keys - 1) / chunk_keys;
+    const std::int64_t chunks = ceil_div(kv_len, chunk_keys);
     masks_.push_back({static_cast<std::int64_t>(first_.size()) - 1, chunks});
     for (std::int64_t plane = 0; plane < mask.block_rows().planes(); ++plane)
       add_plane(visible, static_cast<std::int64_t>(i), plane, chunks, chunk_keys);

@@ -10,6 +10,7 @@
 #include "kernels/dispatch.h"
 #include "plan/forward_call.h"
 #include "plan/seen_tiles.h"
+#include "runtime/ceil_div.h"
 #include "runtime/float_env.h"
 
 namespace quire::plan {
@@ -156,7 +157,7 @@ void ForwardPlan::run_prefill(const kernels::ForwardCall& call, const ForwardTen
                               const ForwardTask& task, std::size_t worker) {
   kernels::QueryTile tiles[kernels::kMaxQueryTiles];
   const std::int64_t q_len = request_.queries->length(task.b);
-  const std::int64_t q_tiles = (q_len + kQueryTile - 1) / kQueryTile;
+  const std::int64_t q_tiles = ceil_div(q_len, kQueryTile);
   SeenTiles seen(request_.layout->length(task.b));
   for (std::int64_t i = 0; i < task.count; ++i) {
     const std::int64_t h = task.kv_head * request_.group() + (task.first + i) / q_tiles;

@@ -7,6 +7,7 @@
 
 #include "kernels/decode.h"
 #include "kernels/prefill.h"
+#include "runtime/ceil_div.h"
 
 namespace quire::plan {
 
@@ -14,8 +15,6 @@ using kernels::kQueryTile;
 using kernels::kSplitKeys;
 
 namespace {
-
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 std::int64_t chunks_of(std::int64_t rows) {
   std::int64_t chunks = 0;

@@ -3,7 +3,9 @@
 
 #include <cstring>
 
+#include "kernels/forward_functions.h"
 #include "kernels/gradient_runner.h"
+#include "runtime/ceil_div.h"
 #include "tensor/element.h"
 
 namespace quire::plan {
@@ -57,7 +59,7 @@ GradientPlan::GradientPlan(const GradientRequest& request)
     for (std::size_t target = 0; target < targets.size(); ++target)
       if (targets[target].is_same(request.buffers[i])) target_of_[i] = static_cast<int>(target);
   gradients_.resize(targets.size());
-  const auto tiles = static_cast<std::size_t>((sizes_.q_len + 63) / 64);
+  const auto tiles = static_cast<std::size_t>(ceil_div(sizes_.q_len, kernels::kQueryTile));
   turns_ = std::vector<kernels::Turn>(1 + tiles);
   targets_ = {gradients_.data(), turns_.data(), turns_.data() + 1, static_cast<int>(tiles)};
 }

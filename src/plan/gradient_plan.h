@@ -24,6 +24,8 @@ struct GradientRequest {
 class GradientPlan {
  public:
   explicit GradientPlan(const GradientRequest& request);
+  GradientPlan(const GradientPlan&) = delete;  // targets_ points into it
+  GradientPlan& operator=(const GradientPlan&) = delete;
 
   /// Null without a score mod.
   const kernels::GradientProgram* program() const {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "plan/choose_kernel.h"
+#include "runtime/ceil_div.h"
 
 namespace quire::plan {
 
@@ -37,7 +38,7 @@ PositionKeys::PositionKeys(const PositionRule& rule, const Batch& batch) {
     const std::int64_t queries = batch.queries.length(b);
     std::int64_t& count = is_prefill(b) ? tiles : rows;
     first_.push_back(count);
-    count += is_prefill(b) ? (queries + kQueryTile - 1) / kQueryTile : queries;
+    count += is_prefill(b) ? ceil_div(queries, kQueryTile) : queries;
   }
   rows_.reserve(static_cast<std::size_t>(rows));
   tiles_.reserve(static_cast<std::size_t>(tiles));

@@ -7,6 +7,7 @@
 #include "kernels/attention_order.h"
 #include "kernels/forward_problem.h"
 #include "layout/key_layout.h"
+#include "runtime/ceil_div.h"
 
 namespace quire::plan {
 
@@ -23,8 +24,7 @@ class SeenTiles {
   layout::KeyRange range() const {
     if (range_.begin >= range_.end) return {};
     constexpr std::int64_t kTile = kernels::kTileKeys;
-    return {range_.begin / kTile * kTile,
-            std::min((range_.end + kTile - 1) / kTile * kTile, length_)};
+    return {range_.begin / kTile * kTile, std::min(ceil_div(range_.end, kTile) * kTile, length_)};
   }
 
  private:

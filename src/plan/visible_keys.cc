@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "mask/block_rows.h"
+#include "runtime/ceil_div.h"
 
 namespace quire::plan {
 
@@ -18,7 +19,7 @@ BlockMaskKeys::BlockMaskKeys(const MaskSource& source, std::int64_t longest_q,
     const std::int64_t q_len = source_.is_per_sequence() ? own_q : longest_q;
     masks_.push_back({.runs = MaskRuns(mask, source_.is_per_sequence() ? own_kv : longest_kv),
                       .block = mask.block_size().q,
-                      .q_tiles = (q_len + kQueryTile - 1) / kQueryTile,
+                      .q_tiles = ceil_div(q_len, kQueryTile),
                       .first_tile = static_cast<std::int64_t>(first_lane_runs_.size()) - 1});
     list_lane_runs(masks_.back(), mask.block_rows().planes(), q_len);
   }

@@ -11,6 +11,7 @@
 #include "reference/point_gradient.h"
 #include "reference/scores.h"
 #include "reference/softmax.h"
+#include "runtime/fail.h"
 
 namespace quire::reference {
 namespace {
@@ -127,7 +128,7 @@ class Backward {
 const Tensor& AttentionGradients::of(const std::string& buffer) const {
   for (const BufferGradient& known : buffers)
     if (known.buffer.name() == buffer) return known.gradient;
-  throw Error(ErrorKind::value, "[attention] there is no gradient of a buffer '" + buffer + "'");
+  fail(ErrorKind::value, "attention", "there is no gradient of a buffer '{}'", buffer);
 }
 
 AttentionGradients attention_backward(const AttentionInputs& inputs,

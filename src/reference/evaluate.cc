@@ -6,6 +6,7 @@
 
 #include "formula/type_rules.h"
 #include "reference/arithmetic.h"
+#include "runtime/fail.h"
 
 namespace quire::reference {
 
@@ -55,8 +56,8 @@ void Evaluator::check_buffers() const {
   for (const NodeId id : nodes_) {
     for (const std::int32_t i : (*graph_)[id].buffers) {
       if (i < 0 || graph_->buffer(i).has_data()) continue;
-      throw Error(ErrorKind::value, "[formula] buffer '" + graph_->buffer(i).name() +
-                                        "' is only declared: it has no data to evaluate");
+      fail(ErrorKind::value, "formula", "buffer '{}' is only declared: it has no data to evaluate",
+           graph_->buffer(i).name());
     }
   }
 }

@@ -1,32 +1,30 @@
 // Checks of the inputs, and score after scale, mask and mod. Reference layer.
 #include "reference/scores.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
 #include <limits>
 
 #include "quire/error.h"
+#include "runtime/fail.h"
 
 namespace quire::reference {
 namespace {
 
 void require_input(const char* name, const ConstTensorView& view) {
   if (view.rank() != 4) {
-    throw Error(ErrorKind::value, fmt::format("[attention] {} must have 4 axes; got shape {}", name,
-                                              to_string(view.shape())));
+    fail(ErrorKind::value, "attention", "{} must have 4 axes; got shape {}", name,
+         to_string(view.shape()));
   }
   if (!is_floating(view.dtype())) {
-    throw Error(ErrorKind::type, fmt::format("[attention] {} must be floating; got {}", name,
-                                             dtype_name(view.dtype())));
+    fail(ErrorKind::type, "attention", "{} must be floating; got {}", name,
+         dtype_name(view.dtype()));
   }
 }
 
 std::int64_t key_batches(const char* name, const ConstTensorView& view, std::int64_t batches) {
   if (view.dim(0) != batches && view.dim(0) != 1) {
-    throw Error(ErrorKind::value,
-                fmt::format("[attention] {} must have the batch size of q or 1; got {} and {}",
-                            name, view.dim(0), batches));
+    fail(ErrorKind::value, "attention", "{} must have the batch size of q or 1; got {} and {}",
+         name, view.dim(0), batches);
   }
   return view.dim(0);
 }
@@ -43,9 +41,8 @@ Sizes checked_sizes(const AttentionInputs& in) {
                 {key_batches("v", in.v, s.batches), s.kv_heads, s.kv_len, s.v_head_dim});
   const bool divides = s.kv_heads == 0 ? s.q_heads == 0 : s.q_heads % s.kv_heads == 0;
   if (!divides) {
-    throw Error(ErrorKind::value,
-                fmt::format("[attention] q_heads must be a multiple of kv_heads; got {} and {}",
-                            s.q_heads, s.kv_heads));
+    fail(ErrorKind::value, "attention", "q_heads must be a multiple of kv_heads; got {} and {}",
+         s.q_heads, s.kv_heads);
   }
   return s;
 }
@@ -56,10 +53,9 @@ std::vector<std::int64_t> per_batch(const std::vector<std::int64_t>& q_begin,
   if (q_begin.size() == count) return q_begin;
   if (q_begin.size() <= 1)
     return std::vector<std::int64_t>(count, q_begin.empty() ? 0 : q_begin[0]);
-  throw Error(
-      ErrorKind::value,
-      fmt::format("[attention] q_begin must be one number or one per batch; got {} for {} batches",
-                  q_begin.size(), batches));
+  fail(ErrorKind::value, "attention",
+       "q_begin must be one number or one per batch; got {} for {} batches", q_begin.size(),
+       batches);
 }
 
 // The element [batch][head][position][0]; a tensor of one batch serves all.
@@ -77,8 +73,8 @@ std::optional<Evaluator> evaluator(const auto& mod) {
 
 void require_shape(const char* name, const Shape& shape, const Shape& wanted) {
   if (shape == wanted) return;
-  throw Error(ErrorKind::value, fmt::format("[attention] {} must have shape {}; got {}", name,
-                                            to_string(wanted), to_string(shape)));
+  fail(ErrorKind::value, "attention", "{} must have shape {}; got {}", name, to_string(wanted),
+       to_string(shape));
 }
 
 Scores::Scores(const AttentionInputs& inputs, const AttentionOptions& options)

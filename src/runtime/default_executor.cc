@@ -1,13 +1,11 @@
 // The default executor, the one process-wide object of the library, and the number of its threads.
 // Runtime layer.
-#include <fmt/format.h>
-
 #include <cstdlib>
 #include <memory>
 #include <mutex>
 
-#include "quire/error.h"
 #include "quire/executor.h"
+#include "runtime/check_size.h"
 #include "runtime/thread_count.h"
 
 namespace quire {
@@ -36,10 +34,7 @@ std::shared_ptr<Executor> default_executor() {
 }
 
 void set_num_threads(int n) {
-  if (n < 1 || n > kMaxThreads) {
-    throw Error(ErrorKind::value,
-                fmt::format("[set_num_threads] n must be in 1..{}; got {}", kMaxThreads, n));
-  }
+  check_size("set_num_threads", "n", n, 1, kMaxThreads);
   std::shared_ptr<Executor> replaced = make_tbb_executor(n);
   DefaultExecutor& current = state();
   {

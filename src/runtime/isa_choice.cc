@@ -8,6 +8,7 @@
 #include <string>
 
 #include "quire/error.h"
+#include "runtime/fail.h"
 
 namespace quire {
 namespace {
@@ -46,10 +47,9 @@ Isa find_isa(std::string_view where, std::string_view name, std::span<const Isa>
   const auto found = std::find_if(available.begin(), available.end(), is_named);
   if (found != available.end()) return *found;
   const bool exists = std::any_of(kAllIsas.begin(), kAllIsas.end(), is_named);
-  throw Error(exists ? ErrorKind::runtime : ErrorKind::value,
-              fmt::format("[{}] {}; got '{}', available: {}", where,
-                          exists ? "this CPU or this build lacks the ISA" : "no ISA has this name",
-                          name, join_names(available)));
+  fail(exists ? ErrorKind::runtime : ErrorKind::value, where, "{}; got '{}', available: {}",
+       exists ? "this CPU or this build lacks the ISA" : "no ISA has this name", name,
+       join_names(available));
 }
 
 IsaChoice choose_isa(std::optional<Isa> forced, const char* environment,

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "quire/error.h"
+#include "runtime/fail.h"
 
 namespace quire {
 namespace {
@@ -59,8 +60,8 @@ void require_memory(const char* where, const char* what, std::int64_t bytes) {
   if (bytes <= kAlwaysTried) return;
   const std::int64_t available = available_memory();
   if (bytes <= available) return;
-  throw Error(ErrorKind::runtime, fmt::format("[{}] {} needs {}, and {} are available", where, what,
-                                              bytes_text(bytes), bytes_text(available)));
+  fail(ErrorKind::runtime, where, "{} needs {}, and {} are available", what, bytes_text(bytes),
+       bytes_text(available));
 }
 
 std::string bytes_text(std::int64_t bytes) {

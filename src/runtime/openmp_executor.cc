@@ -1,14 +1,14 @@
 // Executor on the threads of an OpenMP runtime that somebody else has brought into the process.
 // Each run is one parallel region whose threads claim indices until none are left. Nothing of
 // OpenMP is compiled in or linked. Runtime layer.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <memory>
 
 #include "quire/error.h"
 #include "quire/executor.h"
+#include "runtime/check_size.h"
 #include "runtime/claim.h"
+#include "runtime/fail.h"
 #include "runtime/thread_count.h"
 
 namespace quire {
@@ -57,12 +57,8 @@ class OpenMpExecutor final : public Executor {
 
 std::shared_ptr<Executor> make_openmp_executor(const OpenMpRuntime& runtime, int n) {
   if (runtime.parallel == nullptr || runtime.thread_number == nullptr)
-    throw Error(ErrorKind::value,
-                "[make_openmp_executor] both functions of the runtime are needed");
-  if (n < 1 || n > kMaxThreads) {
-    throw Error(ErrorKind::value,
-                fmt::format("[make_openmp_executor] n must be in 1..{}; got {}", kMaxThreads, n));
-  }
+    fail(ErrorKind::value, "make_openmp_executor", "both functions of the runtime are needed");
+  check_size("make_openmp_executor", "n", n, 1, kMaxThreads);
   return std::make_shared<OpenMpExecutor>(runtime, n);
 }
 

@@ -1,7 +1,6 @@
 // Executor on a oneTBB arena of its own: the only file that knows TBB. Each run starts one task per
 // worker, and every task claims indices until none are left, so a slow index never holds up others.
 // Runtime layer.
-#include <fmt/format.h>
 #include <oneapi/tbb/global_control.h>
 #include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/partitioner.h>
@@ -13,8 +12,8 @@
 #include <memory>
 #include <mutex>
 
-#include "quire/error.h"
 #include "quire/executor.h"
+#include "runtime/check_size.h"
 #include "runtime/claim.h"
 #include "runtime/thread_count.h"
 
@@ -109,10 +108,7 @@ class TbbExecutor final : public Executor {
 }  // namespace
 
 std::shared_ptr<Executor> make_tbb_executor(int n) {
-  if (n < 1 || n > kMaxThreads) {
-    throw Error(ErrorKind::value,
-                fmt::format("[make_tbb_executor] n must be in 1..{}; got {}", kMaxThreads, n));
-  }
+  check_size("make_tbb_executor", "n", n, 1, kMaxThreads);
   return std::make_shared<TbbExecutor>(n);
 }
 

@@ -1,14 +1,13 @@
 // Counts the CPUs of the process and reads QUIRE_NUM_THREADS. Runtime layer.
 #include "runtime/thread_count.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <string_view>
 #include <thread>
 
 #include "quire/error.h"
+#include "runtime/fail.h"
 
 #if defined(__linux__)
 #include <sched.h>
@@ -31,9 +30,8 @@ int choose_num_threads(const char* environment, int cpus) {
   int n = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
   if (error != std::errc() || end != text.data() + text.size() || n < 1 || n > kMaxThreads) {
-    throw Error(ErrorKind::value,
-                fmt::format("[QUIRE_NUM_THREADS] must be a whole number in 1..{}; got '{}'",
-                            kMaxThreads, text));
+    fail(ErrorKind::value, "QUIRE_NUM_THREADS", "must be a whole number in 1..{}; got '{}'",
+         kMaxThreads, text);
   }
   return n;
 }

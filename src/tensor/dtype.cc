@@ -1,12 +1,11 @@
 // Names of dtypes, read back. Tensor layer.
 #include "quire/dtype.h"
 
-#include <fmt/format.h>
-
 #include <array>
 #include <utility>
 
 #include "quire/error.h"
+#include "runtime/fail.h"
 
 namespace quire {
 namespace {
@@ -30,11 +29,8 @@ DType parse_dtype(std::string_view name) {
   for (const auto& [numpy_name, dtype] : kNumpyNames) {
     if (name == numpy_name || name == dtype_name(dtype)) return dtype;
   }
-  throw Error(
-      ErrorKind::type,
-      fmt::format("[parse_dtype] must be one of f32, f64, bf16, f16, i8, u8, i16, i32, i64, "
-                  "bool; got '{}'",
-                  name));
+  fail(ErrorKind::type, "parse_dtype",
+       "must be one of f32, f64, bf16, f16, i8, u8, i16, i32, i64, bool; got '{}'", name);
 }
 
 }  // namespace quire

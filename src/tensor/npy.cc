@@ -17,16 +17,13 @@
 #include <vector>
 
 #include "quire/error.h"
+#include "runtime/fail.h"
 #include "tensor/npy_header.h"
 
 namespace quire {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "elements are copied as they are");
-
-[[noreturn]] void refuse(std::string_view name, const std::string& what) {
-  throw Error(ErrorKind::value, fmt::format("[read_npy] '{}' {}", name, what));
-}
 
 // Why the system refused: ": No such file or directory". Nothing if it did not say.
 std::string reason(int error) {
@@ -40,12 +37,12 @@ void check_length(const NpyHeader& header, std::size_t bytes, std::string_view n
   try {
     count = element_count(header.shape);
   } catch (const Error&) {
-    refuse(name, fmt::format("has shape {}, which is too large", to_string(header.shape)));
+    refuse_npy(name, fmt::format("has shape {}, which is too large", to_string(header.shape)));
   }
   const bool fits = count <= std::numeric_limits<std::int64_t>::max() / size;
   if (!fits || static_cast<std::uint64_t>(count * size) != bytes) {
-    refuse(name, fmt::format("has shape {}, {} bytes an element, and {} bytes of elements",
-                             to_string(header.shape), size, bytes));
+    refuse_npy(name, fmt::format("has shape {}, {} bytes an element, and {} bytes of elements",
+                                 to_string(header.shape), size, bytes));
   }
 }
 
@@ -55,7 +52,7 @@ void widen(const char* from, Tensor& to, std::string_view name) {
     From value;
     std::memcpy(&value, from + static_cast<std::size_t>(i) * sizeof(From), sizeof(From));
     if (std::cmp_greater(value, std::numeric_limits<To>::max()))
-      refuse(name, fmt::format("holds {}, which does not fit into i64", value));
+      refuse_npy(name, fmt::format("holds {}, which does not fit into i64", value));
     to.data_as<To>()[i] = static_cast<To>(value);
   }
 }
@@ -125,8 +122,7 @@ Tensor read_npy(const std::string& path) {
     bytes.assign(std::istreambuf_iterator<char>(file), {});
   }
   if (!file.is_open() || !file)
-    throw Error(ErrorKind::runtime,
-                fmt::format("[read_npy] cannot read '{}'{}", path, reason(refused)));
+    fail(ErrorKind::runtime, "read_npy", "cannot read '{}'{}", path, reason(refused));
   return parse_npy(bytes, path);
 }
 
@@ -144,9 +140,7 @@ void write_npy(const std::string& path, const ConstTensorView& view) {
   std::ofstream file(path, std::ios::binary);
   write_npy(file, view);
   file.close();
-  if (!file)
-    throw Error(ErrorKind::runtime,
-                fmt::format("[write_npy] cannot write '{}'{}", path, reason(errno)));
+  if (!file) fail(ErrorKind::runtime, "write_npy", "cannot write '{}'{}", path, reason(errno));
 }
 
 }  // namespace quire

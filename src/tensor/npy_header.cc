@@ -8,7 +8,7 @@
 #include <charconv>
 #include <optional>
 
-#include "quire/error.h"
+#include "runtime/fail.h"
 
 namespace quire {
 namespace {
@@ -16,11 +16,6 @@ namespace {
 constexpr std::string_view kMagic = "\x93NUMPY";
 // NumPy itself refuses headers of more than 10,000 bytes unless told that they are trusted.
 constexpr std::size_t kMaxHeader = 65536;
-
-[[noreturn]] void refuse(std::string_view name, const std::string& what,
-                         ErrorKind kind = ErrorKind::value) {
-  throw Error(kind, fmt::format("[read_npy] '{}' {}", name, what));
-}
 
 struct ElementType {
   std::string_view code;  // without its byte order
@@ -83,7 +78,8 @@ class DictionaryReader {
   static constexpr std::array<std::string_view, 3> kKeys = {"descr", "fortran_order", "shape"};
 
   [[noreturn]] void wrong(const std::string& what) {
-    refuse(name_, fmt::format("has a broken header: {} (byte {} of the dictionary)", what, at_));
+    refuse_npy(name_,
+               fmt::format("has a broken header: {} (byte {} of the dictionary)", what, at_));
   }
 
   void skip_space() {
@@ -137,7 +133,7 @@ class DictionaryReader {
     while (!accept(')')) {
       const std::int64_t size = number();
       if (shape.rank() == kMaxRank)
-        refuse(name_, fmt::format("has more than {} axes, the most a tensor has", kMaxRank));
+        refuse_npy(name_, fmt::format("has more than {} axes, the most a tensor has", kMaxRank));
       shape.push_back(size);
       const bool more = accept(',');
       if (!more && shape.rank() == 1) wrong("expected ',': a tuple of one number is (n,)");
@@ -151,18 +147,19 @@ class DictionaryReader {
   void read_type(NpyHeader& header) {
     skip_space();
     if (at_ < text_.size() && text_[at_] == '[')
-      refuse(name_, "has records of several fields; a tensor has one dtype", ErrorKind::type);
+      refuse_npy(name_, "has records of several fields; a tensor has one dtype", ErrorKind::type);
     const std::string_view descr = quoted();
     const char order = descr.empty() ? '?' : descr[0];
     const auto* type =
         std::ranges::find(kTypes, descr.substr(descr.empty() ? 0 : 1), &ElementType::code);
     const bool is_order = std::string_view("<>|=").find(order) != std::string_view::npos;
     if (type == std::end(kTypes) || !is_order) {
-      refuse(name_,
-             fmt::format("has elements of type '{}'; there are f2, f4, f8, V2 (bf16), i1 to i8, u1 "
-                         "to u8 and b1",
-                         printable(descr)),
-             ErrorKind::type);
+      refuse_npy(
+          name_,
+          fmt::format("has elements of type '{}'; there are f2, f4, f8, V2 (bf16), i1 to i8, u1 "
+                      "to u8 and b1",
+                      printable(descr)),
+          ErrorKind::type);
     }
     header.dtype = type->dtype;
     header.encoding = type->encoding;
@@ -182,6 +179,10 @@ std::size_t little_endian(std::span<const char> bytes) {
 
 }  // namespace
 
+void refuse_npy(std::string_view name, std::string_view what, ErrorKind kind) {
+  fail(kind, "read_npy", "'{}' {}", name, what);
+}
+
 std::size_t npy_element_size(const NpyHeader& header) noexcept {
   switch (header.encoding) {
     case NpyEncoding::kU16:
@@ -197,21 +198,22 @@ std::size_t npy_element_size(const NpyHeader& header) noexcept {
 
 NpyHeader parse_npy_header(std::span<const char> bytes, std::string_view name) {
   const std::string_view text(bytes.data(), bytes.size());
-  if (!text.starts_with(kMagic)) refuse(name, "is no .npy file: it does not begin with \\x93NUMPY");
-  if (text.size() < kMagic.size() + 2) refuse(name, "ends inside its header");
+  if (!text.starts_with(kMagic))
+    refuse_npy(name, "is no .npy file: it does not begin with \\x93NUMPY");
+  if (text.size() < kMagic.size() + 2) refuse_npy(name, "ends inside its header");
   const int version = static_cast<unsigned char>(text[6]);
   if (version < 1 || version > 3 || text[7] != 0) {
-    refuse(name, fmt::format("has format version {}.{}; versions 1.0, 2.0 and 3.0 are read",
-                             version, static_cast<unsigned char>(text[7])));
+    refuse_npy(name, fmt::format("has format version {}.{}; versions 1.0, 2.0 and 3.0 are read",
+                                 version, static_cast<unsigned char>(text[7])));
   }
   const std::size_t width = version == 1 ? 2 : 4, begin = kMagic.size() + 2 + width;
-  if (text.size() < begin) refuse(name, "ends inside its header");
+  if (text.size() < begin) refuse_npy(name, "ends inside its header");
   const std::size_t length = little_endian(bytes.subspan(begin - width, width));
   if (length > kMaxHeader) {
-    refuse(name,
-           fmt::format("has a header of {} bytes; more than {} are refused", length, kMaxHeader));
+    refuse_npy(name, fmt::format("has a header of {} bytes; more than {} are refused", length,
+                                 kMaxHeader));
   }
-  if (text.size() - begin < length) refuse(name, "ends inside its header");
+  if (text.size() - begin < length) refuse_npy(name, "ends inside its header");
   NpyHeader header;
   DictionaryReader(text.substr(begin, length), name).read(header);
   header.data_begin = begin + length;

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "quire/dtype.h"
+#include "quire/error.h"
 #include "quire/shape.h"
 
 namespace quire {
@@ -30,6 +31,10 @@ struct NpyHeader {
 
 /// Bytes of an element in the file.
 std::size_t npy_element_size(const NpyHeader& header) noexcept;
+
+/// Throws Error "[read_npy] 'name' what".
+[[noreturn]] void refuse_npy(std::string_view name, std::string_view what,
+                             ErrorKind kind = ErrorKind::value);
 
 /// Reads the beginning of a file of format version 1, 2 or 3. `name` is the file's, for the texts
 /// of errors. Throws Error(value) for everything that is not exactly such a header, and Error(type)

@@ -9,14 +9,14 @@
 #include <limits>
 
 #include "quire/error.h"
+#include "runtime/fail.h"
 
 namespace quire {
 namespace {
 
 void check_rank(size_t rank) {
   if (rank > kMaxRank) {
-    throw Error(ErrorKind::value,
-                fmt::format("[Shape] rank must be at most {}; got {}", kMaxRank, rank));
+    fail(ErrorKind::value, "Shape", "rank must be at most {}; got {}", kMaxRank, rank);
   }
 }
 
@@ -56,14 +56,12 @@ int64_t element_count(const Shape& shape) {
   bool is_empty = false;
   for (const int64_t size : shape) {
     if (size < 0) {
-      throw Error(ErrorKind::value,
-                  fmt::format("[Shape] sizes must not be negative; got {}", to_string(shape)));
+      fail(ErrorKind::value, "Shape", "sizes must not be negative; got {}", to_string(shape));
     }
     if (size == 0) {
       is_empty = true;
     } else if (count > std::numeric_limits<int64_t>::max() / size) {
-      throw Error(ErrorKind::value,
-                  fmt::format("[Shape] too many elements; got {}", to_string(shape)));
+      fail(ErrorKind::value, "Shape", "too many elements; got {}", to_string(shape));
     } else {
       count *= size;
     }

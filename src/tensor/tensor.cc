@@ -1,14 +1,13 @@
 // Tensor: allocation and ownership. Tensor layer.
 #include "quire/tensor.h"
 
-#include <fmt/format.h>
-
 #include <cstring>
 #include <limits>
 #include <new>
 #include <utility>
 
 #include "quire/error.h"
+#include "runtime/fail.h"
 #include "runtime/huge_pages.h"
 #include "tensor/convert.h"
 
@@ -23,8 +22,8 @@ size_t byte_count(const Shape& shape, DType dtype) {
   // Room to round up to whole cache lines.
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max() - int64_t{kAlignment};
   if (count > kMost / size) {
-    throw Error(ErrorKind::value, fmt::format("[Tensor] too many elements; got {} of {}",
-                                              to_string(shape), dtype_name(dtype)));
+    fail(ErrorKind::value, "Tensor", "too many elements; got {} of {}", to_string(shape),
+         dtype_name(dtype));
   }
   return static_cast<size_t>(count * size);
 }
@@ -66,8 +65,8 @@ Tensor Tensor::empty(const Shape& shape, DType dtype) {
 
 Tensor Tensor::copy_of(const void* values, size_t count, DType dtype, const Shape& shape) {
   if (static_cast<uint64_t>(element_count(shape)) != count) {
-    throw Error(ErrorKind::value, fmt::format("[Tensor] shape {} needs {} values; got {}",
-                                              to_string(shape), element_count(shape), count));
+    fail(ErrorKind::value, "Tensor", "shape {} needs {} values; got {}", to_string(shape),
+         element_count(shape), count);
   }
   Tensor result = empty(shape, dtype);
   if (count > 0) std::memcpy(result.data(), values, count * dtype_size(dtype));

@@ -2,11 +2,10 @@
 // view_shapes.cc. Tensor layer.
 #include "quire/tensor_view.h"
 
-#include <fmt/format.h>
-
 #include <limits>
 
 #include "quire/error.h"
+#include "runtime/fail.h"
 #include "tensor/element.h"
 
 namespace quire {
@@ -27,9 +26,8 @@ void check_extent(DType dtype, const Shape& shape, const Shape& strides) {
   const auto size = static_cast<int64_t>(dtype_size(dtype));
   overflows = overflows || extent > std::numeric_limits<int64_t>::max() / size - 1;
   if (overflows) {
-    throw Error(ErrorKind::value,
-                fmt::format("[TensorView] shape {} with strides {} does not fit into memory",
-                            to_string(shape), to_string(strides)));
+    fail(ErrorKind::value, "TensorView", "shape {} with strides {} does not fit into memory",
+         to_string(shape), to_string(strides));
   }
 }
 
@@ -48,14 +46,12 @@ BasicTensorView<Void>::BasicTensorView(Void* data, DType dtype, const Shape& sha
                                        const Shape& strides)
     : data_(data), dtype_(dtype), shape_(shape), strides_(strides) {
   if (shape.rank() != strides.rank()) {
-    throw Error(ErrorKind::value,
-                fmt::format("[TensorView] shape and strides must have the same rank; got {} and {}",
-                            to_string(shape), to_string(strides)));
+    fail(ErrorKind::value, "TensorView", "shape and strides must have the same rank; got {} and {}",
+         to_string(shape), to_string(strides));
   }
   check_extent(dtype, shape, strides);
   if (data == nullptr && numel() > 0) {
-    throw Error(ErrorKind::value,
-                fmt::format("[TensorView] data must not be null; got shape {}", to_string(shape)));
+    fail(ErrorKind::value, "TensorView", "data must not be null; got shape {}", to_string(shape));
   }
 }
 
@@ -85,9 +81,8 @@ template <class Void>
 size_t BasicTensorView<Void>::checked_axis(int64_t axis) const {
   const auto count = static_cast<int64_t>(rank());
   if (axis < -count || axis >= count) {
-    throw Error(ErrorKind::index,
-                fmt::format("[TensorView] axis is out of range for shape {}; got {}",
-                            to_string(shape_), axis));
+    fail(ErrorKind::index, "TensorView", "axis is out of range for shape {}; got {}",
+         to_string(shape_), axis);
   }
   return static_cast<size_t>(axis < 0 ? axis + count : axis);
 }
@@ -95,17 +90,16 @@ size_t BasicTensorView<Void>::checked_axis(int64_t axis) const {
 template <class Void>
 int64_t BasicTensorView<Void>::checked_offset(std::span<const int64_t> indices) const {
   if (indices.size() != rank()) {
-    throw Error(ErrorKind::index, fmt::format("[TensorView] shape {} needs {} indices; got {}",
-                                              to_string(shape_), rank(), indices.size()));
+    fail(ErrorKind::index, "TensorView", "shape {} needs {} indices; got {}", to_string(shape_),
+         rank(), indices.size());
   }
   int64_t offset = 0;
   for (size_t axis = 0; axis < rank(); ++axis) {
     const int64_t size = shape_[axis];
     const int64_t index = indices[axis];
     if (index < -size || index >= size) {
-      throw Error(ErrorKind::index,
-                  fmt::format("[TensorView] index is out of range for axis {} of shape {}; got {}",
-                              axis, to_string(shape_), index));
+      fail(ErrorKind::index, "TensorView", "index is out of range for axis {} of shape {}; got {}",
+           axis, to_string(shape_), index);
     }
     offset += (index < 0 ? index + size : index) * strides_[axis];
   }
@@ -115,8 +109,8 @@ int64_t BasicTensorView<Void>::checked_offset(std::span<const int64_t> indices) 
 template <class Void>
 void BasicTensorView<Void>::check_dtype(DType wanted) const {
   if (dtype_ == wanted) return;
-  throw Error(ErrorKind::type, fmt::format("[TensorView] elements are {}; asked for {}",
-                                           dtype_name(dtype_), dtype_name(wanted)));
+  fail(ErrorKind::type, "TensorView", "elements are {}; asked for {}", dtype_name(dtype_),
+       dtype_name(wanted));
 }
 
 template <class Void>
@@ -138,8 +132,8 @@ template <class Void>
 int64_t BasicTensorView<Void>::load_int(std::span<const int64_t> indices) const {
   const int64_t offset = checked_offset(indices);
   if (is_floating(dtype_)) {
-    throw Error(ErrorKind::type, fmt::format("[TensorView] elements are {}; asked for an integer",
-                                             dtype_name(dtype_)));
+    fail(ErrorKind::type, "TensorView", "elements are {}; asked for an integer",
+         dtype_name(dtype_));
   }
   return visit_dtype(dtype_, [&]<class T>(std::type_identity<T>) {
     return static_cast<int64_t>(load_element<T>(data_, offset));

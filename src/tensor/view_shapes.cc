@@ -1,7 +1,5 @@
 // Views made from views: slice, select, transpose, permute, expand, unsqueeze, reshape. Only shapes
 // and strides change; no element is read. Tensor layer.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -9,6 +7,8 @@
 
 #include "quire/error.h"
 #include "quire/tensor_view.h"
+#include "runtime/ceil_div.h"
+#include "runtime/fail.h"
 
 namespace quire {
 namespace {
@@ -29,10 +29,9 @@ Shape infer_size(const Shape& from, int64_t count, const Shape& wanted) {
       return inferred;
     }
   }
-  throw Error(ErrorKind::value,
-              fmt::format("[TensorView] shape {} cannot be reshaped to {}: the number of elements "
-                          "differs",
-                          to_string(from), to_string(wanted)));
+  fail(ErrorKind::value, "TensorView",
+       "shape {} cannot be reshaped to {}: the number of elements differs", to_string(from),
+       to_string(wanted));
 }
 
 // Strides that show the elements of (shape, strides) under `wanted`, which has as many elements
@@ -82,13 +81,12 @@ BasicTensorView<Void> BasicTensorView<Void>::slice(int64_t axis, int64_t begin, 
   const int64_t first = begin < 0 ? begin + size : begin;
   const int64_t last = end < 0 ? end + size : end;
   if (first < 0 || first > last || last > size || step < 1) {
-    throw Error(
-        ErrorKind::index,
-        fmt::format("[TensorView] slice is out of range for axis {} of shape {}; got {}:{}:{}", at,
-                    to_string(shape_), begin, end, step));
+    fail(ErrorKind::index, "TensorView",
+         "slice is out of range for axis {} of shape {}; got {}:{}:{}", at, to_string(shape_),
+         begin, end, step);
   }
   BasicTensorView result = *this;
-  result.shape_[at] = (last - first) / step + ((last - first) % step != 0);
+  result.shape_[at] = ceil_div(last - first, step);
   // One element or none: the stride means nothing, and stride * step could overflow.
   if (result.shape_[at] > 1) result.strides_[at] *= step;
   // An empty slice may begin one past the last element; its pointer stays inside.
@@ -101,9 +99,8 @@ BasicTensorView<Void> BasicTensorView<Void>::select(int64_t axis, int64_t index)
   const size_t at = checked_axis(axis);
   const int64_t size = shape_[at];
   if (index < -size || index >= size) {
-    throw Error(ErrorKind::index,
-                fmt::format("[TensorView] index is out of range for axis {} of shape {}; got {}",
-                            at, to_string(shape_), index));
+    fail(ErrorKind::index, "TensorView", "index is out of range for axis {} of shape {}; got {}",
+         at, to_string(shape_), index);
   }
   BasicTensorView result = *this;
   result.shape_.erase(at);
@@ -134,10 +131,8 @@ BasicTensorView<Void> BasicTensorView<Void>::permute(std::span<const int64_t> ax
     result.strides_[i] = strides_[axis];
   }
   if (!ok) {
-    throw Error(ErrorKind::value,
-                fmt::format("[TensorView] permute needs each axis of shape {} once; got {}",
-                            to_string(shape_),
-                            axes.size() <= kMaxRank ? to_string(Shape(axes)) : "too many axes"));
+    fail(ErrorKind::value, "TensorView", "permute needs each axis of shape {} once; got {}",
+         to_string(shape_), axes.size() <= kMaxRank ? to_string(Shape(axes)) : "too many axes");
   }
   return result;
 }
@@ -156,8 +151,8 @@ BasicTensorView<Void> BasicTensorView<Void>::expand(const Shape& shape) const {
     result.strides_[axis] = axis >= added && own == shape[axis] ? strides_[axis - added] : 0;
   }
   if (!ok) {
-    throw Error(ErrorKind::value, fmt::format("[TensorView] shape {} cannot be expanded to {}",
-                                              to_string(shape_), to_string(shape)));
+    fail(ErrorKind::value, "TensorView", "shape {} cannot be expanded to {}", to_string(shape_),
+         to_string(shape));
   }
   return result;
 }
@@ -166,9 +161,8 @@ template <class Void>
 BasicTensorView<Void> BasicTensorView<Void>::unsqueeze(int64_t axis) const {
   const auto count = static_cast<int64_t>(rank());
   if (axis < -count - 1 || axis > count) {
-    throw Error(ErrorKind::index,
-                fmt::format("[TensorView] axis is out of range to unsqueeze shape {}; got {}",
-                            to_string(shape_), axis));
+    fail(ErrorKind::index, "TensorView", "axis is out of range to unsqueeze shape {}; got {}",
+         to_string(shape_), axis);
   }
   const auto at = static_cast<size_t>(axis < 0 ? axis + count + 1 : axis);
   BasicTensorView result = *this;
@@ -186,11 +180,9 @@ BasicTensorView<Void> BasicTensorView<Void>::reshape(const Shape& shape) const {
   } else if (const auto strides = reshaped_strides(shape_, strides_, result.shape_)) {
     result.strides_ = *strides;
   } else {
-    throw Error(
-        ErrorKind::value,
-        fmt::format("[TensorView] shape {} with strides {} cannot be reshaped to {} without "
-                    "a copy",
-                    to_string(shape_), to_string(strides_), to_string(result.shape_)));
+    fail(ErrorKind::value, "TensorView",
+         "shape {} with strides {} cannot be reshaped to {} without a copy", to_string(shape_),
+         to_string(strides_), to_string(result.shape_));
   }
   return result;
 }

@@ -128,6 +128,15 @@ TEST(Attend, PlansServeAllLayersUntilTheCacheChanges) {
   }
   expect_error(ErrorKind::index, "[attend] layer must be in 0..2; got 3",
                [&] { plan.run(cache, 3, q, {.out = out.view()}); });
+  // A call that is refused leaves the plan good: page tables have not moved.
+  const std::vector<NewTokens> many{{a, 500}};
+  const std::int32_t* const table = cache.view(a).pages.data();
+  expect_error(ErrorKind::value,
+               "[KVCache::append] k must have shape [3, 500, 2, 24]; got [3, 4, 24]",
+               [&] { cache.append(many, q, q); });
+  EXPECT_EQ(cache.view(a).pages.data(), table);
+  plan.run(cache, 2, q, {.out = out.view()});
+  EXPECT_TRUE(same_bits(out, attend(cache, 2, step, q)));
   cache.append(b, 1);
   expect_error(ErrorKind::value,
                "[attend] the cache is another, or has changed since the plan was made",
@@ -170,6 +179,11 @@ TEST(Attend, WhatDoesNotFitIsRefused) {
   harness.cache.release(a);
   expect_error(ErrorKind::value, "[attend] the handle is stale: its sequence was released",
                [&] { call(2); });
+  Harness wide(KVCacheOptions{.head_dim = 1025, .n_pages = 4});
+  const std::vector<NewTokens> of_wide{{wide.create(2), 1}};
+  expect_error(ErrorKind::value,
+               "[attend] the head dim of query and key must be in 1..1024; got 1025",
+               [&] { AttendPlan(wide.cache, of_wide, {.q_heads = 1}); });
   const std::vector<NewTokens> none;
   EXPECT_EQ(attend(harness.cache, 0, none, q.view().slice(0, 0, 0)).shape(), (Shape{0, 4, 32}));
 }

@@ -338,6 +338,14 @@ TEST(Backward, Refuses) {
         [&](BackwardInputs& i) { i.out = small; });
   fails(ErrorKind::value, "give d_out, d_lse or both: there is nothing to differentiate",
         [](BackwardInputs& i) { i.d_out = i.d_lse = {}; });
+  const Tensor heads({1, 2, 7, 16}, DType::f32), wide({1, 1, 5, 1025}, DType::f32);
+  fails(ErrorKind::value,
+        "query and key must have the same number of heads, or enable_gqa must be set; got 1 and 2",
+        [&](BackwardInputs& i) { i.k = i.v = heads; });
+  fails(ErrorKind::value, "query and key must have the same head dim; got 1025 and 16",
+        [&](BackwardInputs& i) { i.q = wide; });
+  fails(ErrorKind::value, "the head dim of query and key must be in 1..1024; got 1025",
+        [&](BackwardInputs& i) { i.q = i.k = i.v = wide; });
   AttentionBackwardPlan plan(AttentionShape::of(t.forward.q, t.forward.k, t.forward.v));
   expect_error(ErrorKind::value,
                "[flex_attention_backward] the gradient of q was wanted when the plan was made, and "

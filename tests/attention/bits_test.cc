@@ -2,7 +2,6 @@
 // Everything here is compared by memcmp.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -10,6 +9,7 @@
 #include "quire/isa.h"
 #include "quire/mods.h"
 #include "tests/support/attention_case.h"
+#include "tests/support/same_bits.h"
 
 namespace quire::testing {
 namespace {
@@ -28,14 +28,6 @@ Result run(const ConstTensorView& q, const ConstTensorView& k, const ConstTensor
   options.enable_gqa = true;
   Tensor out = flex_attention(q, k, v, options);
   return {out, *aux.lse, *aux.max_scores};
-}
-
-bool same_bits(const ConstTensorView& a, const ConstTensorView& b) {
-  const Tensor x = contiguous(a), y = contiguous(b);
-  return x.shape() == y.shape() && x.dtype() == y.dtype() &&
-         (x.numel() == 0 ||
-          std::memcmp(x.data(), y.data(),
-                      static_cast<std::size_t>(x.numel()) * dtype_size(x.dtype())) == 0);
 }
 
 void expect_same(const Result& a, const Result& b, const std::string& what) {

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -14,18 +13,12 @@
 #include "quire/scaled_dot_product_attention.h"
 #include "reference/attention.h"
 #include "tests/support/attention_case.h"
+#include "tests/support/same_bits.h"
 
 namespace quire::testing {
 namespace {
 
 constexpr std::uint64_t kSeed = 0xfeedface12345678;
-
-bool same_bits(const ConstTensorView& a, const ConstTensorView& b) {
-  const Tensor x = contiguous(a), y = contiguous(b);
-  return x.shape() == y.shape() && x.dtype() == y.dtype() &&
-         std::memcmp(x.data(), y.data(),
-                     static_cast<std::size_t>(x.numel()) * dtype_size(x.dtype())) == 0;
-}
 
 // flex_attention with dropout.
 Tensor run(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,

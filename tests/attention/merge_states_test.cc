@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "quire/flex_attention.h"
 #include "tests/support/attention_case.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/same_bits.h"
 
 namespace quire {
 namespace {
@@ -21,14 +21,9 @@ using testing::AttentionCase;
 using testing::AttentionTensors;
 using testing::expect_error;
 using testing::largest_error;
+using testing::same_bits;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
-
-bool same_bits(const Tensor& a, const Tensor& b) {
-  return a.shape() == b.shape() && a.dtype() == b.dtype() &&
-         std::memcmp(a.data(), b.data(),
-                     static_cast<std::size_t>(a.numel()) * dtype_size(a.dtype())) == 0;
-}
 
 struct State {
   Tensor out, lse;

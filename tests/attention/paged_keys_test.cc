@@ -2,7 +2,6 @@
 // and mask; pools with NaN where no live key is; what is refused.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <string>
 
 #include "quire/mods.h"
@@ -10,6 +9,7 @@
 #include "tests/support/attention_case.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/paged_pool.h"
+#include "tests/support/same_bits.h"
 
 namespace quire {
 namespace {
@@ -19,13 +19,7 @@ using testing::AttentionTensors;
 using testing::expect_error;
 using testing::PagedPool;
 using testing::PoolOptions;
-
-bool same_bits(const ConstTensorView& a, const ConstTensorView& b) {
-  const Tensor x = to(a, a.dtype()), y = to(b, b.dtype());
-  return a.shape() == b.shape() && a.dtype() == b.dtype() &&
-         std::memcmp(x.data(), y.data(),
-                     static_cast<std::size_t>(x.numel()) * dtype_size(x.dtype())) == 0;
-}
+using testing::same_bits;
 
 // Sequences of lengths of their own, each against a dense call over its keys alone.
 void expect_dense_bits(const AttentionCase& c, const std::vector<std::int64_t>& lengths,

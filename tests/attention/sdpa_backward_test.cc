@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <limits>
-#include <random>
 
 #include "quire/mods.h"
 #include "quire/scaled_dot_product_attention.h"
@@ -13,17 +12,10 @@
 #include "tests/support/backward_case.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/jagged_case.h"
+#include "tests/support/random_tensor.h"
 
 namespace quire::testing {
 namespace {
-
-Tensor random_tensor(const Shape& shape, unsigned seed) {
-  std::mt19937 random(seed);
-  Tensor values(shape, DType::f32);
-  for (std::int64_t i = 0; i < values.numel(); ++i)
-    values.data_as<float>()[i] = static_cast<float>(random() >> 8) * 0x1p-23f - 1;
-  return values;
-}
 
 void expect_near(const char* name, const std::optional<Tensor>& got, const Tensor& want) {
   ASSERT_TRUE(got.has_value()) << name;
@@ -44,8 +36,10 @@ Forward forward(const ConstTensorView& q, const ConstTensorView& k, const ConstT
 }
 
 TEST(SdpaBackward, Dropout) {
-  const Tensor q = random_tensor({2, 4, 90, 16}, 1), k = random_tensor({2, 2, 450, 16}, 2),
-               v = random_tensor({2, 2, 450, 24}, 3), d_out = random_tensor({2, 4, 90, 24}, 4);
+  const Tensor q = random_tensor({2, 4, 90, 16}, DType::f32, 1),
+               k = random_tensor({2, 2, 450, 16}, DType::f32, 2),
+               v = random_tensor({2, 2, 450, 24}, DType::f32, 3),
+               d_out = random_tensor({2, 4, 90, 24}, DType::f32, 4);
   for (const bool causal : {false, true}) {
     for (const double p : {0.0, 0.3, 1.0}) {
       const SdpaOptions options{
@@ -67,11 +61,13 @@ TEST(SdpaBackward, Dropout) {
 
 // A float mask of any shape that broadcasts, against the same as a score mod over the full shape.
 TEST(SdpaBackward, MaskTensors) {
-  const Tensor q = random_tensor({2, 2, 30, 8}, 1), k = random_tensor({2, 2, 45, 8}, 2),
-               v = random_tensor({2, 2, 45, 8}, 3), d_out = random_tensor({2, 2, 30, 8}, 4);
+  const Tensor q = random_tensor({2, 2, 30, 8}, DType::f32, 1),
+               k = random_tensor({2, 2, 45, 8}, DType::f32, 2),
+               v = random_tensor({2, 2, 45, 8}, DType::f32, 3),
+               d_out = random_tensor({2, 2, 30, 8}, DType::f32, 4);
   for (const Shape& shape : {Shape{2, 2, 30, 45}, Shape{30, 45}, Shape{2, 1, 1, 45},
                              Shape{2, 30, 1}, Shape{1}, Shape{1, 1, 30, 45}}) {
-    const Tensor mask = random_tensor(shape, 9);
+    const Tensor mask = random_tensor(shape, DType::f32, 9);
     const SdpaOptions options{.attn_mask = ConstTensorView(mask)};
     const Forward f = forward(q, k, v, options);
     const SdpaGradients got = scaled_dot_product_attention_backward({q, k, v, f.out, f.lse, d_out},
@@ -109,9 +105,10 @@ TEST(SdpaBackward, Broadcast) {
        {Shapes{{3, 2, 20, 8}, {1, 2, 33, 8}, {3, 1, 33, 8}}, Shapes{{20, 8}, {33, 8}, {33, 8}},
         Shapes{{2, 3, 2, 20, 8}, {3, 2, 33, 8}, {2, 1, 2, 33, 8}},
         Shapes{{1, 20, 8}, {4, 33, 8}, {4, 33, 8}}}) {
-    const Tensor q = random_tensor(s.q, 1), k = random_tensor(s.k, 2), v = random_tensor(s.v, 3);
+    const Tensor q = random_tensor(s.q, DType::f32, 1), k = random_tensor(s.k, DType::f32, 2),
+                 v = random_tensor(s.v, DType::f32, 3);
     const Forward f = forward(q, k, v, {});
-    const Tensor d_out = random_tensor(f.out.shape(), 4);
+    const Tensor d_out = random_tensor(f.out.shape(), DType::f32, 4);
     const SdpaGradients got = scaled_dot_product_attention_backward({q, k, v, f.out, f.lse, d_out});
     // By finite differences in f64, of every 7th element.
     const auto check = [&](const char* name, const Tensor& input, int which,
@@ -146,19 +143,22 @@ TEST(SdpaBackward, Broadcast) {
 }
 
 TEST(SdpaBackward, LseOfEveryBackend) {
-  const Tensor q = random_tensor({2, 30, 16}, 1), k = random_tensor({2, 45, 16}, 2),
-               v = random_tensor({2, 45, 16}, 3);
+  const Tensor q = random_tensor({2, 30, 16}, DType::f32, 1),
+               k = random_tensor({2, 45, 16}, DType::f32, 2),
+               v = random_tensor({2, 45, 16}, DType::f32, 3);
   const Tensor fused = forward(q, k, v, {.is_causal = true}).lse;
   const Tensor math = forward(q, k, v, {.is_causal = true, .backends = {SDPBackend::kMath}}).lse;
   EXPECT_EQ(fused.shape(), (Shape{2, 30}));
   EXPECT_LE(largest_error(fused.to(DType::f64), math.to(DType::f64)), 1e-6);
-  const Tensor none =
-      forward(q, random_tensor({2, 0, 16}, 1), random_tensor({2, 0, 16}, 1), {}).lse;
+  const Tensor none = forward(q, random_tensor({2, 0, 16}, DType::f32, 1),
+                              random_tensor({2, 0, 16}, DType::f32, 1), {})
+                          .lse;
   EXPECT_EQ(none.at<float>({1, 29}), -std::numeric_limits<float>::infinity());
 }
 
 TEST(SdpaBackward, NothingToSee) {
-  const Tensor q = random_tensor({2, 5, 16}, 1), k = random_tensor({2, 0, 16}, 2);
+  const Tensor q = random_tensor({2, 5, 16}, DType::f32, 1),
+               k = random_tensor({2, 0, 16}, DType::f32, 2);
   const Forward f = forward(q, k, k, {});
   const SdpaGradients got = scaled_dot_product_attention_backward({q, k, k, f.out, f.lse, f.out});
   EXPECT_EQ(largest(got.q->to(DType::f64)), 0);
@@ -181,7 +181,7 @@ TEST(SdpaBackward, Jagged) {
                               .backends = {backend},
                               .lse = &lse};
     const Tensor out = scaled_dot_product_attention(t.q.jagged, t.k.jagged, t.v.jagged, options);
-    const Tensor d_out = random_tensor(out.shape(), 5);
+    const Tensor d_out = random_tensor(out.shape(), DType::f32, 5);
     const SdpaGradients got = scaled_dot_product_attention_backward(
         JaggedSdpaBackwardInputs{t.q.jagged, t.k.jagged, t.v.jagged, out, lse, d_out}, options);
     for (std::size_t i = 0; i < 2; ++i) {
@@ -205,8 +205,37 @@ TEST(SdpaBackward, Jagged) {
   }
 }
 
+// Beyond the head dims of the fused forward. What is not finite takes other loops: query 0 sees key
+// 0 alone, so its gradients reach no other key.
+TEST(SdpaBackward, WideHeads) {
+  const Tensor q = random_tensor({1, 1, 20, 1100}, DType::f32, 1),
+               k = random_tensor({1, 1, 20, 1100}, DType::f32, 2),
+               v = random_tensor({1, 1, 20, 1100}, DType::f32, 3);
+  Tensor d_out = random_tensor({1, 1, 20, 1100}, DType::f32, 4);
+  const SdpaOptions options{.is_causal = true};
+  const Forward f = forward(q, k, v, options);
+  std::fill_n(d_out.data_as<float>(), 1100, 0.0f);
+  const SdpaGradients want =
+      scaled_dot_product_attention_backward({q, k, v, f.out, f.lse, d_out}, options);
+  const reference::AttentionGradients exact =
+      reference::attention_backward({q, k, v}, {.mask_mod = mods::causal()}, {.out = d_out});
+  expect_near("q", want.q, exact.q);
+  expect_near("k", want.k, exact.k);
+  expect_near("v", want.v, exact.v);
+  std::fill_n(d_out.data_as<float>(), 1100, std::numeric_limits<float>::infinity());
+  const SdpaGradients got =
+      scaled_dot_product_attention_backward({q, k, v, f.out, f.lse, d_out}, options);
+  for (const std::int64_t column : {0, 1023, 1024, 1099}) {
+    EXPECT_EQ(got.v->at<float>({0, 0, 0, column}), std::numeric_limits<float>::infinity());
+    for (std::int64_t key = 1; key < 20; ++key)
+      EXPECT_EQ(got.v->at<float>({0, 0, key, column}), want.v->at<float>({0, 0, key, column}))
+          << key << ", " << column;
+  }
+}
+
 TEST(SdpaBackward, Refuses) {
-  const Tensor q = random_tensor({2, 5, 16}, 1), lse = random_tensor({2, 5}, 1);
+  const Tensor q = random_tensor({2, 5, 16}, DType::f32, 1),
+               lse = random_tensor({2, 5}, DType::f32, 1);
   const Tensor bools({5, 5}, DType::boolean);
   expect_error(ErrorKind::value,
                "[scaled_dot_product_attention_backward] lse must have shape [2, 5]; got [2, 5, 16]",

@@ -2,7 +2,6 @@
 // both orders, broadcast heads, alignments, dropout; the MATH backend; errors.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "quire/scaled_dot_product_attention.h"
 #include "tests/support/attention_case.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/same_bits.h"
 
 namespace quire::testing {
 namespace {
@@ -44,14 +44,6 @@ struct Batch {
     return (order == JaggedOrder::kTokens ? view.transpose(0, 1) : view).slice(1, at[i], at[i + 1]);
   }
 };
-
-bool same_bits(const ConstTensorView& a, const ConstTensorView& b) {
-  const Tensor x = contiguous(a), y = contiguous(b);
-  return x.shape() == y.shape() && x.dtype() == y.dtype() &&
-         (x.numel() == 0 ||
-          std::memcmp(x.data(), y.data(),
-                      static_cast<std::size_t>(x.numel()) * dtype_size(x.dtype())) == 0);
-}
 
 const std::vector<std::int64_t> kQueries{3, 0, 70, 1, 20}, kKeys{5, 4, 90, 300, 0};
 

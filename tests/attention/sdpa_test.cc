@@ -2,7 +2,6 @@
 // of every axis, ranks, groups, alignments; and the errors. Backends: sdpa_backend_test.cc.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <limits>
 #include <random>
 #include <string>
@@ -12,19 +11,12 @@
 #include "quire/scaled_dot_product_attention.h"
 #include "tests/support/attention_case.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/same_bits.h"
 
 namespace quire::testing {
 namespace {
 
 constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
-
-bool same_bits(const ConstTensorView& a, const ConstTensorView& b) {
-  const Tensor x = contiguous(a), y = contiguous(b);
-  return x.shape() == y.shape() && x.dtype() == y.dtype() &&
-         (x.numel() == 0 ||
-          std::memcmp(x.data(), y.data(),
-                      static_cast<std::size_t>(x.numel()) * dtype_size(x.dtype())) == 0);
-}
 
 AttentionCase with_dtype(AttentionCase c, DType dtype) {
   c.q_dtype = c.k_dtype = c.v_dtype = dtype;

@@ -5,13 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <random>
 
 #include "quire/flex_attention.h"
 #include "quire/mods.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/random_tensor.h"
+#include "tests/support/same_bits.h"
 
 namespace quire {
 namespace {
@@ -22,6 +23,8 @@ std::vector<std::int64_t> values(const TensorView& view) {
 }
 
 using testing::expect_error;
+using testing::random_normal;
+using testing::same_bits;
 using Ints = std::vector<std::int64_t>;
 
 TEST(PagedAttention, ReservesPagesFromTheEndOfTheList) {
@@ -72,14 +75,6 @@ TEST(PagedAttention, RefusesBeforeItChangesAnything) {
                [] { PagedAttention(-1, 1, 1); });
 }
 
-Tensor random_tensor(const Shape& shape, int seed) {
-  std::mt19937 random(static_cast<unsigned>(seed));
-  std::normal_distribution<float> normal;
-  Tensor tensor = Tensor::empty(shape, DType::f32);
-  for (std::int64_t i = 0; i < tensor.numel(); ++i) tensor.data_as<float>()[i] = normal(random);
-  return tensor;
-}
-
 Tensor filled(const Shape& shape, float value) {
   Tensor tensor = Tensor::empty(shape, DType::f32);
   std::fill_n(tensor.data_as<float>(), tensor.numel(), value);
@@ -95,12 +90,12 @@ Tensor counted(std::int64_t batch, std::int64_t count) {
 
 // Sequences in a pool full of NaN, their pages in random order.
 struct Pool {
-  Pool(std::int64_t page, std::int64_t n_pages, Ints lengths, int seed)
+  Pool(std::int64_t page, std::int64_t n_pages, Ints lengths, std::uint64_t seed)
       : paged(n_pages, page, std::ssize(lengths)),
         lengths(std::move(lengths)),
         longest(*std::max_element(this->lengths.begin(), this->lengths.end())),
-        k(random_tensor({batch(), 2, longest, 8}, seed)),
-        v(random_tensor({batch(), 2, longest, 5}, seed + 1)),
+        k(random_normal({batch(), 2, longest, 8}, DType::f32, seed)),
+        v(random_normal({batch(), 2, longest, 5}, DType::f32, seed + 1)),
         k_cache(filled({1, 2, n_pages * page, 8}, NAN)),
         v_cache(filled({1, 2, n_pages * page, 5}, NAN)) {
     std::shuffle(paged.empty_pages().begin(), paged.empty_pages().end(), std::mt19937(seed));
@@ -123,12 +118,6 @@ struct Pool {
   Tensor k, v, k_cache, v_cache;
 };
 
-bool same_bits(const Tensor& a, const Tensor& b) {
-  return a.shape() == b.shape() && a.dtype() == b.dtype() &&
-         std::memcmp(a.data(), b.data(),
-                     static_cast<std::size_t>(a.numel()) * dtype_size(a.dtype())) == 0;
-}
-
 // Keys behind a sequence's length are hidden; `rule` says the rest.
 MaskMod within(const Pool& pool, const MaskMod& rule) {
   const Buffer lengths = pool.kv_len();
@@ -146,7 +135,7 @@ TEST_P(PagedCalls, HaveTheBitsOfDenseCalls) {
   };
   const MaskMod odd = [](auto, auto h, auto q, auto kv) { return (kv + h * q) % 5 != 3; };
   for (const std::int64_t q_len : {1, 3, 40}) {
-    const Tensor q = random_tensor({3, 4, q_len, 8}, 7);
+    const Tensor q = random_normal({3, 4, q_len, 8}, DType::f32, 7);
     const MaskMod rule = within(pool, odd);
     const BlockMask dense = create_block_mask(rule, 3, 4, q_len, pool.longest, {.block_size = 32});
     const Tensor expected = flex_attention(
@@ -169,7 +158,7 @@ INSTANTIATE_TEST_SUITE_P(Pages, PagedCalls, ::testing::Values(1, 2, 7, 16, 64, 1
 
 TEST(PagedCall, IsRecognisedInsideOtherRules) {
   Pool pool(16, 40, {100, 37}, 5);
-  const Tensor q = random_tensor({2, 2, 1, 8}, 9);
+  const Tensor q = random_normal({2, 2, 1, 8}, DType::f32, 9);
   const MaskMod near = [](auto, auto, auto, auto kv) { return kv >= 20; };
   const BlockMask logical = create_block_mask(
       noop_mask(), 2, 1, 1, pool.longest, {.block_size = {1, 16}, .separate_full_blocks = false});
@@ -197,7 +186,7 @@ TEST(PagedCall, IsRecognisedInsideOtherRules) {
 
 TEST(PagedCall, AScoreModAloneIsEnough) {
   Pool pool(7, 60, {150}, 6);
-  const Tensor q = random_tensor({1, 2, 2, 8}, 9);
+  const Tensor q = random_normal({1, 2, 2, 8}, DType::f32, 9);
   const FlexAttentionOptions options{.score_mod = pool.paged.get_score_mod({}, pool.kv_len())};
   EXPECT_TRUE(AttentionPlan(AttentionShape::of(q, pool.k_cache, pool.v_cache), options).is_paged());
   const ScoreMod cut = [](auto score, auto, auto, auto, auto kv) {
@@ -209,7 +198,7 @@ TEST(PagedCall, AScoreModAloneIsEnough) {
 
 TEST(PagedCall, APlanFollowsPagesThatMove) {
   Pool pool(4, 40, {60, 20}, 8);
-  const Tensor q = random_tensor({2, 2, 1, 8}, 9);
+  const Tensor q = random_normal({2, 2, 1, 8}, DType::f32, 9);
   const BlockMask logical =
       create_block_mask(noop_mask(), 2, 1, 1, pool.longest, {.block_size = {1, 4}});
   const BlockMask physical =
@@ -285,7 +274,8 @@ TEST(PagedAttention, AssignsAnyStridesAndRefusesPlacesThatAreNotThere) {
   Tensor k_cache = filled({15, 4, 2, 1}, 0), v_cache = filled({1, 2, 15, 3}, 0);
   // Heads and dims the other way round in memory.
   const TensorView k_view = k_cache.view().permute({3, 2, 0, 1});
-  const Tensor k_val = random_tensor({2, 2, 2, 8}, 1), v_val = random_tensor({2, 2, 2, 3}, 2);
+  const Tensor k_val = random_normal({2, 2, 2, 8}, DType::f32, 1),
+               v_val = random_normal({2, 2, 2, 3}, DType::f32, 2);
   const ConstTensorView every_second = k_val.view().slice(3, 0, 8, 2);
   const Tensor batch = Tensor::from<std::int32_t>({1, 0});
   const Tensor positions = Tensor::from<std::int64_t>({2, 0, 4, 3}, {2, 2});
@@ -323,6 +313,10 @@ TEST(PagedAttention, AssignsAnyStridesAndRefusesPlacesThatAreNotThere) {
          Tensor::from<std::int64_t>({0, 1, 0}), positions, v_cache.view());
   refuse(ErrorKind::index, "[assign] page 2 lies outside a cache of 6 keys", batch, positions,
          v_cache.view().slice(2, 0, 6));
+  // Less than a page: the first one lies outside as well.
+  refuse(ErrorKind::index, "[assign] page 0 lies outside a cache of 1 keys",
+         Tensor::from<std::int64_t>({0, 1}), Tensor::from<std::int64_t>({4, 3, 2, 0}, {2, 2}),
+         v_cache.view().slice(2, 0, 1));
   refuse(ErrorKind::value, "[assign] the dims of v_val and v_cache must be equal; got 3 and 2",
          batch, positions, v_cache.view().slice(3, 0, 2));
   EXPECT_TRUE(same_bits(v_cache, before));

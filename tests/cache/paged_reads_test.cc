@@ -11,9 +11,12 @@
 #include "quire/flex_attention.h"
 #include "quire/mods.h"
 #include "quire/paged_attention.h"
+#include "tests/support/random_tensor.h"
 
 namespace quire {
 namespace {
+
+using testing::random_normal;
 
 constexpr std::int64_t kPage = 16, kHeads = 2, kDims = 64;
 constexpr std::int64_t kPageBytes = kPage * kDims * 4;  // 4,096: a page of the system's
@@ -45,14 +48,6 @@ class GuardedCache {
   void* memory_;
 };
 
-Tensor random_tensor(const Shape& shape, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  Tensor tensor = Tensor::empty(shape, DType::f32);
-  for (std::int64_t i = 0; i < tensor.numel(); ++i) tensor.data_as<float>()[i] = normal(random);
-  return tensor;
-}
-
 struct Outcome {
   Tensor out;
   std::size_t scratch_bytes;
@@ -61,9 +56,9 @@ struct Outcome {
 // Sequences of 300 and 21 keys, of which the first 20 are hidden, in a pool of n_pages.
 Outcome run(std::int64_t n_pages, std::int64_t q_len) {
   const std::vector<std::int64_t> lengths{300, 21};
-  const Tensor k = random_tensor({2, kHeads, 300, kDims}, 1),
-               v = random_tensor({2, kHeads, 300, kDims}, 2),
-               q = random_tensor({2, 2 * kHeads, q_len, kDims}, 3);
+  const Tensor k = random_normal({2, kHeads, 300, kDims}, DType::f32, 1),
+               v = random_normal({2, kHeads, 300, kDims}, DType::f32, 2),
+               q = random_normal({2, 2 * kHeads, q_len, kDims}, DType::f32, 3);
   GuardedCache k_cache(n_pages), v_cache(n_pages);
   PagedAttention paged(n_pages, kPage, 2);
   std::shuffle(paged.empty_pages().begin(), paged.empty_pages().end(), std::mt19937(4));

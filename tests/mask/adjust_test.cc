@@ -105,14 +105,14 @@ TEST(Adjust, LongerWithinTheLastBlock) {
 TEST(Adjust, Refuses) {
   const BlockMask mask = per_head();
   expect_error(ErrorKind::value,
-               "[BlockMask.adjust] q_len 9 and kv_len 9 need 3 x 3 blocks; the mask has 2 x 3",
+               "[BlockMask::adjust] q_len 9 and kv_len 9 need 3 x 3 blocks; the mask has 2 x 3",
                [&] { mask.adjust(9, 9); });
   expect_error(ErrorKind::value,
-               "[BlockMask.adjust] q_len 8 and kv_len 10 need 2 x 4 blocks; the mask has 2 x 3",
+               "[BlockMask::adjust] q_len 8 and kv_len 10 need 2 x 4 blocks; the mask has 2 x 3",
                [&] { mask.adjust(8, 10); });
-  expect_error(ErrorKind::value, "[BlockMask.adjust] q_len must be in 0..1099511627776; got -1",
+  expect_error(ErrorKind::value, "[BlockMask::adjust] q_len must be in 0..1099511627776; got -1",
                [&] { mask.adjust(-1, 9); });
-  expect_error(ErrorKind::value, "[BlockMask.adjust] kv_len must be in 0..1099511627776; got -4",
+  expect_error(ErrorKind::value, "[BlockMask::adjust] kv_len must be in 0..1099511627776; got -4",
                [&] { mask.adjust(1, -4); });
 }
 

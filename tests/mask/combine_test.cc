@@ -3,6 +3,7 @@
 
 #include "mask/append_cost.h"
 #include "mask/prove_planes.h"
+#include "quire/mods.h"
 #include "tests/mask/expect_blocks.h"
 #include "tests/support/expect_error.h"
 
@@ -104,6 +105,16 @@ TEST(BlockMaskAppend, RefusesNegativeSizes) {
       "2^31; got 1 and -1",
       [&] { mask.append_rows(1, -1); });
   EXPECT_EQ(mask, before);
+}
+
+TEST(BlockMaskAppend, RefusesMoreBlocksThanARunCanCount) {
+  BlockMask mask = create_block_mask(noop_mask(), 1, 1, 1, 1, {.block_size = 1});
+  expect_error(ErrorKind::value,
+               "[BlockMask::append_rows] the number of key blocks must be in 0..1073741823; got "
+               "1073741824",
+               [&] { mask.append_rows(0, (std::int64_t{1} << 30) - 1); });
+  mask.append_rows(0, (std::int64_t{1} << 30) - 2);
+  EXPECT_EQ(mask.runs(0, 0, 0)[0].end(), (std::int64_t{1} << 30) - 1);
 }
 
 TEST(ProofForAppend, ReadsBuffersOnlyWhereThatPays) {

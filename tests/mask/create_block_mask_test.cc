@@ -171,5 +171,13 @@ TEST(CreateMask, RefusesWhatDoesNotFit) {
   EXPECT_THROW(create_mask(kCausal, 1, 1, std::int64_t{1} << 25, std::int64_t{1} << 25), Error);
 }
 
+TEST(CreateBlockMask, MoreElementsThanNumbers) {
+  constexpr std::int64_t kLength = std::int64_t{1} << 35;
+  const BlockMask mask =
+      create_block_mask(kCausal, 1, 1, kLength, kLength, {.block_size = kLength / 4});
+  EXPECT_EQ(mask.numel(), std::numeric_limits<std::int64_t>::max());
+  EXPECT_EQ(mask.sparsity(), 100 * 6.0 / 16);
+}
+
 }  // namespace
 }  // namespace quire::testing

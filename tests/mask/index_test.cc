@@ -156,15 +156,15 @@ TEST(Index, RowsInAnotherPlaceAreNotCutOff) {
 
 TEST(Index, Refuses) {
   const BlockMask mask = per_head();
-  expect_error(ErrorKind::index, "[BlockMask.index] batch 2 is outside an axis of 2",
+  expect_error(ErrorKind::index, "[BlockMask::index] batch 2 is outside an axis of 2",
                [&] { mask.index(2); });
-  expect_error(ErrorKind::index, "[BlockMask.index] head -3 is outside an axis of 2",
+  expect_error(ErrorKind::index, "[BlockMask::index] head -3 is outside an axis of 2",
                [&] { mask.index(0, -3); });
-  expect_error(ErrorKind::index, "[BlockMask.index] query block 5 is outside an axis of 2", [&] {
+  expect_error(ErrorKind::index, "[BlockMask::index] query block 5 is outside an axis of 2", [&] {
     mask.index(0, 0, List{0, 5});
   });
   expect_error(ErrorKind::value,
-               "[BlockMask.index] the step of a slice must be at least 1; got 0 for head", [&] {
+               "[BlockMask::index] the step of a slice must be at least 1; got 0 for head", [&] {
                  mask.index(0, BlockSlice{{}, {}, 0});
                });
 }

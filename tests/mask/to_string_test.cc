@@ -175,7 +175,7 @@ TEST(ToString, Refuses) {
   const BlockMask mask = per_head();
   for (const std::array<std::int64_t, 2> grid : {std::array<std::int64_t, 2>{0, 20}, {20, 0}})
     testing::expect_error(ErrorKind::value,
-                          "[BlockMask.to_string] grid_size must not be 0; -1 draws every block",
+                          "[BlockMask::to_string] grid_size must not be 0; -1 draws every block",
                           [&] { mask.to_string(grid); });
 }
 

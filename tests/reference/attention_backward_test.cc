@@ -4,27 +4,20 @@
 
 #include <cmath>
 #include <limits>
-#include <random>
 
 #include "quire/function_ref.h"
 #include "reference/attention.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/random_tensor.h"
 
 namespace quire::reference {
 namespace {
 
 using testing::expect_error;
+using testing::random_tensor;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
-Tensor random_tensor(const Shape& shape, std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  Tensor tensor(shape, DType::f64);
-  for (std::int64_t i = 0; i < tensor.numel(); ++i)
-    tensor.data_as<double>()[i] = static_cast<double>(random() >> 11) * 0x1p-52 - 1;
-  return tensor;
-}
 
 double weighted_sum(const Tensor& x, const Tensor& weights) {
   double sum = 0;
@@ -61,9 +54,10 @@ struct Problem {
 };
 
 Problem make_problem(std::int64_t key_batches) {
-  return {random_tensor({2, 4, 3, 5}, 1), random_tensor({key_batches, 2, 6, 5}, 2),
-          random_tensor({key_batches, 2, 6, 2}, 3), random_tensor({2, 4, 3, 2}, 4),
-          random_tensor({2, 4, 3}, 5)};
+  return {random_tensor({2, 4, 3, 5}, DType::f64, 1),
+          random_tensor({key_batches, 2, 6, 5}, DType::f64, 2),
+          random_tensor({key_batches, 2, 6, 2}, DType::f64, 3),
+          random_tensor({2, 4, 3, 2}, DType::f64, 4), random_tensor({2, 4, 3}, DType::f64, 5)};
 }
 
 void expect_gradients(const Problem& problem, const AttentionOptions& options,
@@ -86,8 +80,10 @@ TEST(AttentionBackward, WithoutMods) { expect_gradients(make_problem(2), {.scale
 TEST(AttentionBackward, BatchesThatShareKeys) { expect_gradients(make_problem(1), {}, {}); }
 
 TEST(AttentionBackward, ModsAndBuffers) {
-  const Tensor slopes = random_tensor({4}, 6), table = random_tensor({3, 9}, 7);
-  const Tensor left = random_tensor({3, 2, 2}, 8), right = random_tensor({6, 2, 2}, 9);
+  const Tensor slopes = random_tensor({4}, DType::f64, 6),
+               table = random_tensor({3, 9}, DType::f64, 7);
+  const Tensor left = random_tensor({3, 2, 2}, DType::f64, 8),
+               right = random_tensor({6, 2, 2}, DType::f64, 9);
   const Buffer s(slopes, {.name = "slopes", .wants_gradient = true});
   const Buffer t(table, {.name = "table", .wants_gradient = true});
   const Buffer l(left, {.name = "left", .wants_gradient = true});
@@ -104,7 +100,7 @@ TEST(AttentionBackward, ModsAndBuffers) {
 }
 
 TEST(AttentionBackward, QBegin) {
-  const Tensor table = random_tensor({20}, 6);
+  const Tensor table = random_tensor({20}, DType::f64, 6);
   const Buffer t(table, {.name = "table", .wants_gradient = true});
   const ScoreMod mod = [&](auto score, auto, auto, auto q, auto kv) {
     return score * t[q] + t[kv];
@@ -172,15 +168,15 @@ TEST(AttentionBackward, BuffersOfTheMaskGetZero) {
 }
 
 TEST(AttentionBackward, EmptyKeysAndQueries) {
-  const AttentionGradients no_keys =
-      attention_backward({random_tensor({1, 2, 3, 4}, 1), Tensor({1, 1, 0, 4}, DType::f64),
-                          Tensor({1, 1, 0, 2}, DType::f64)},
-                         {}, {random_tensor({1, 2, 3, 2}, 2), random_tensor({1, 2, 3}, 3)});
+  const AttentionGradients no_keys = attention_backward(
+      {random_tensor({1, 2, 3, 4}, DType::f64, 1), Tensor({1, 1, 0, 4}, DType::f64),
+       Tensor({1, 1, 0, 2}, DType::f64)},
+      {}, {random_tensor({1, 2, 3, 2}, DType::f64, 2), random_tensor({1, 2, 3}, DType::f64, 3)});
   for (std::int64_t i = 0; i < no_keys.q.numel(); ++i) EXPECT_EQ(no_keys.q.data_as<double>()[i], 0);
-  const AttentionGradients no_queries =
-      attention_backward({Tensor({1, 2, 0, 4}, DType::f64), random_tensor({1, 1, 5, 4}, 1),
-                          random_tensor({1, 1, 5, 2}, 2)},
-                         {}, {Tensor({1, 2, 0, 2}, DType::f64)});
+  const AttentionGradients no_queries = attention_backward(
+      {Tensor({1, 2, 0, 4}, DType::f64), random_tensor({1, 1, 5, 4}, DType::f64, 1),
+       random_tensor({1, 1, 5, 2}, DType::f64, 2)},
+      {}, {Tensor({1, 2, 0, 2}, DType::f64)});
   for (std::int64_t i = 0; i < no_queries.k.numel(); ++i)
     EXPECT_EQ(no_queries.k.data_as<double>()[i], 0);
 }

@@ -5,26 +5,18 @@
 
 #include <cmath>
 #include <limits>
-#include <random>
 
 #include "tests/support/expect_error.h"
+#include "tests/support/random_tensor.h"
 
 namespace quire::reference {
 namespace {
 
 using testing::expect_error;
+using testing::random_tensor;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-
-Tensor random_tensor(const Shape& shape, std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  Tensor tensor(shape, DType::f32);
-  for (std::int64_t i = 0; i < tensor.numel(); ++i)
-    tensor.data_as<float>()[i] =
-        static_cast<float>(static_cast<double>(random() >> 11) * 0x1p-52 - 1);
-  return tensor;
-}
 
 std::vector<double> values(const Tensor& tensor) {
   const double* data = tensor.data_as<double>();
@@ -67,9 +59,9 @@ TEST(Attention, ScoreModAndMask) {
 // Against a loop written out here, with every size different.
 TEST(Attention, ShapesGroupsAndBroadcastKeys) {
   const std::int64_t batches = 2, q_heads = 6, kv_heads = 2, q_len = 3, kv_len = 5, e = 4, ev = 3;
-  const Tensor q = random_tensor({batches, q_heads, q_len, e}, 1);
-  const Tensor k = random_tensor({1, kv_heads, kv_len, e}, 2);
-  const Tensor v = random_tensor({batches, kv_heads, kv_len, ev}, 3);
+  const Tensor q = random_tensor({batches, q_heads, q_len, e}, DType::f32, 1);
+  const Tensor k = random_tensor({1, kv_heads, kv_len, e}, DType::f32, 2);
+  const Tensor v = random_tensor({batches, kv_heads, kv_len, ev}, DType::f32, 3);
   const ScoreMod mod = [](auto s, auto b, auto h, auto, auto) { return s * (1.0 + b) + h; };
   const AttentionOutput r = attention({q, k, v}, {.score_mod = mod, .q_begin = {0, 10}});
   EXPECT_EQ(r.out.shape(), (Shape{batches, q_heads, q_len, ev}));
@@ -97,7 +89,8 @@ TEST(Attention, ShapesGroupsAndBroadcastKeys) {
 }
 
 TEST(Attention, QBeginPerBatch) {
-  const Tensor q = random_tensor({2, 1, 2, 1}, 1), kv = random_tensor({2, 1, 6, 1}, 2);
+  const Tensor q = random_tensor({2, 1, 2, 1}, DType::f32, 1),
+               kv = random_tensor({2, 1, 6, 1}, DType::f32, 2);
   const MaskMod only_own = [](auto, auto, auto q_idx, auto kv_idx) { return q_idx == kv_idx; };
   const AttentionOutput r = attention({q, kv, kv}, {.mask_mod = only_own, .q_begin = {1, 4}});
   EXPECT_EQ(r.out.at<double>({0, 0, 1, 0}), kv.at<float>({0, 0, 2, 0}));
@@ -105,8 +98,9 @@ TEST(Attention, QBeginPerBatch) {
 }
 
 TEST(Attention, StridesAndDTypes) {
-  const Tensor q = random_tensor({1, 3, 2, 4}, 1), k = random_tensor({1, 5, 2, 4}, 2);
-  const Tensor v = random_tensor({1, 2, 5, 3}, 3).to(DType::bf16);
+  const Tensor q = random_tensor({1, 3, 2, 4}, DType::f32, 1),
+               k = random_tensor({1, 5, 2, 4}, DType::f32, 2);
+  const Tensor v = random_tensor({1, 2, 5, 3}, DType::f32, 3).to(DType::bf16);
   const ConstTensorView q_view = q.view().transpose(1, 2), k_view = k.view().transpose(1, 2);
   const AttentionOutput strided = attention({q_view, k_view, v});
   const AttentionOutput plain =
@@ -117,19 +111,19 @@ TEST(Attention, StridesAndDTypes) {
 
 TEST(Attention, EmptyKeysAndEmptyQueries) {
   const AttentionOutput no_keys =
-      attention({random_tensor({1, 2, 3, 4}, 1), Tensor({1, 1, 0, 4}, DType::f32),
+      attention({random_tensor({1, 2, 3, 4}, DType::f32, 1), Tensor({1, 1, 0, 4}, DType::f32),
                  Tensor({1, 1, 0, 2}, DType::f32)});
   EXPECT_EQ(values(no_keys.out), std::vector<double>(12, 0));
   EXPECT_EQ(values(no_keys.lse), std::vector<double>(6, -kInf));
   EXPECT_EQ(values(no_keys.max_scores), std::vector<double>(6, -kInf));
   const AttentionOutput no_queries =
-      attention({Tensor({1, 2, 0, 4}, DType::f32), random_tensor({1, 1, 5, 4}, 1),
-                 random_tensor({1, 1, 5, 2}, 2)});
+      attention({Tensor({1, 2, 0, 4}, DType::f32), random_tensor({1, 1, 5, 4}, DType::f32, 1),
+                 random_tensor({1, 1, 5, 2}, DType::f32, 2)});
   EXPECT_EQ(no_queries.out.shape(), (Shape{1, 2, 0, 2}));
 }
 
 TEST(Attention, RowsWithNothingToAttendTo) {
-  const Tensor x = random_tensor({1, 1, 4, 2}, 1);
+  const Tensor x = random_tensor({1, 1, 4, 2}, DType::f32, 1);
   const AttentionOptions masks[] = {
       {.mask_mod = MaskMod([](auto, auto, auto q, auto kv) { return q > kv; })},
       {.score_mod =
@@ -144,8 +138,9 @@ TEST(Attention, RowsWithNothingToAttendTo) {
 }
 
 TEST(Attention, HiddenKeysMayHoldAnything) {
-  const Tensor q = random_tensor({1, 1, 3, 2}, 1);
-  Tensor k = random_tensor({1, 1, 4, 2}, 2), v = random_tensor({1, 1, 4, 2}, 3);
+  const Tensor q = random_tensor({1, 1, 3, 2}, DType::f32, 1);
+  Tensor k = random_tensor({1, 1, 4, 2}, DType::f32, 2),
+         v = random_tensor({1, 1, 4, 2}, DType::f32, 3);
   const MaskMod mask = [](auto, auto, auto, auto kv) { return kv != 2; };
   const ScoreMod minus_inf = [](auto s, auto, auto, auto, auto kv) {
     return where(kv != 2, s, -kInf);
@@ -162,7 +157,7 @@ TEST(Attention, HiddenKeysMayHoldAnything) {
 }
 
 TEST(Attention, VisibleNaNOrInfinityMakesItsRowNaN) {
-  const Tensor x = random_tensor({1, 1, 3, 2}, 1);
+  const Tensor x = random_tensor({1, 1, 3, 2}, DType::f32, 1);
   for (const double bad : {double{kNaN}, kInf}) {
     const ScoreMod mod = [bad](auto s, auto, auto, auto q, auto kv) {
       return where(q == 1 && kv == 2, bad, s);
@@ -176,7 +171,7 @@ TEST(Attention, VisibleNaNOrInfinityMakesItsRowNaN) {
 }
 
 TEST(Attention, FaultsOfVisibleElementsAreErrors) {
-  const Tensor x = random_tensor({2, 1, 4, 2}, 1);
+  const Tensor x = random_tensor({2, 1, 4, 2}, DType::f32, 1);
   const Buffer table(std::vector<float>{1, 2}, {.name = "table"});
   const ScoreMod mod = [&](auto s, auto, auto, auto q, auto kv) { return s + table[q - kv]; };
   const std::string text =
@@ -188,7 +183,7 @@ TEST(Attention, FaultsOfVisibleElementsAreErrors) {
 }
 
 TEST(Attention, FaultsOfTheMaskCountWhereItSaysVisible) {
-  const Tensor x = random_tensor({1, 2, 4, 2}, 1);
+  const Tensor x = random_tensor({1, 2, 4, 2}, DType::f32, 1);
   const Buffer flags(std::vector<std::int32_t>{1, 1, 0}, {.name = "flags"});
   const MaskMod hidden = [&](auto, auto, auto, auto kv) { return flags[kv]; };
   EXPECT_NO_THROW(attention({x, x, x}, {.mask_mod = hidden}));

@@ -62,7 +62,6 @@ PUBLIC_LAYER = {
     "quire/paged.h": "attention",
     "quire/flex_attention_backward.h": "attention",
     "quire/scaled_dot_product_attention.h": "attention",
-    "quire/reference.h": "reference",
     "quire/quire.h": "attention",
     "quire/quire_c.h": "c_api",
 }

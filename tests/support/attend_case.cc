@@ -11,13 +11,6 @@
 
 namespace quire::testing {
 
-Tensor random_normal(const Shape& shape, DType dtype, std::mt19937_64& random) {
-  Tensor values(shape, DType::f64);
-  std::normal_distribution<double> normal;
-  for (std::int64_t i = 0; i < values.numel(); ++i) values.data_as<double>()[i] = normal(random);
-  return values.to(dtype);
-}
-
 AttendHarness::AttendHarness(const KVCacheOptions& options, std::uint64_t seed)
     : cache(options), random(seed) {
   for (TensorView pages : {cache.k_pages(0), cache.v_pages(0)}) {

@@ -9,10 +9,9 @@
 #include "quire/attend.h"
 #include "quire/kv_cache.h"
 #include "quire/tensor.h"
+#include "tests/support/random_tensor.h"
 
 namespace quire::testing {
-
-Tensor random_normal(const Shape& shape, DType dtype, std::mt19937_64& random);
 
 /// A cache of one layer whose slots without a token are NaN.
 struct AttendHarness {

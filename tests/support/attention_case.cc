@@ -10,23 +10,15 @@
 
 #include "quire/evaluate.h"
 #include "reference/attention.h"
+#include "tests/support/random_tensor.h"
 
 namespace quire::testing {
-namespace {
-
-Tensor random_tensor(const Shape& shape, DType dtype, double size, std::mt19937_64& random) {
-  Tensor values(shape, DType::f64);
-  for (std::int64_t i = 0; i < values.numel(); ++i)
-    values.data_as<double>()[i] = (static_cast<double>(random() >> 11) * 0x1p-52 - 1) * size;
-  return values.to(dtype);
-}
+namespace {}  // namespace
 
 std::vector<float> floats(const ConstTensorView& view) {
   const Tensor copy = to(view, DType::f32);
   return {copy.data_as<float>(), copy.data_as<float>() + copy.numel()};
 }
-
-}  // namespace
 
 ConstTensorView in_order(const Tensor& tensor, Order order, Tensor& memory) {
   switch (order) {
@@ -69,12 +61,12 @@ FlexAttentionOptions AttentionCase::options() const {
 AttentionTensors::AttentionTensors(const AttentionCase& c, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   const std::int64_t kv_batch = c.kv_batch == 0 ? c.batch : c.kv_batch;
-  q = in_order(random_tensor({c.batch, c.q_heads, c.q_len, c.head_dim}, c.q_dtype, c.size, random),
+  q = in_order(random_tensor({c.batch, c.q_heads, c.q_len, c.head_dim}, c.q_dtype, random, c.size),
                c.order, q_memory);
   k = in_order(
-      random_tensor({kv_batch, c.kv_heads, c.kv_len, c.head_dim}, c.k_dtype, c.size, random),
+      random_tensor({kv_batch, c.kv_heads, c.kv_len, c.head_dim}, c.k_dtype, random, c.size),
       c.order, k_memory);
-  v = in_order(random_tensor({kv_batch, c.kv_heads, c.kv_len, c.v_head_dim}, c.v_dtype, 1, random),
+  v = in_order(random_tensor({kv_batch, c.kv_heads, c.kv_len, c.v_head_dim}, c.v_dtype, random),
                c.order, v_memory);
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "quire/flex_attention.h"
 #include "quire/tensor.h"
@@ -50,6 +51,9 @@ AttentionValues naive(const AttentionCase& shape, const AttentionTensors& tensor
 
 /// The largest difference; infinite if one is not finite where the other is, or of another sign.
 double largest_error(const Tensor& a, const Tensor& b);
+
+/// The elements in order, rounded to f32.
+std::vector<float> floats(const ConstTensorView& view);
 
 /// A view with other strides over a copy.
 ConstTensorView in_order(const Tensor& tensor, Order order, Tensor& memory);

@@ -8,21 +8,10 @@
 
 #include "quire/evaluate.h"
 #include "reference/attention.h"
+#include "tests/support/random_tensor.h"
 
 namespace quire::testing {
 namespace {
-
-Tensor random_gradient(const Shape& shape, std::mt19937_64& random) {
-  Tensor values(shape, DType::f64);
-  for (std::int64_t i = 0; i < values.numel(); ++i)
-    values.data_as<double>()[i] = static_cast<double>(random() >> 11) * 0x1p-52 - 1;
-  return values;
-}
-
-std::vector<float> floats(const ConstTensorView& view) {
-  const Tensor copy = to(view, DType::f32);
-  return {copy.data_as<float>(), copy.data_as<float>() + copy.numel()};
-}
 
 Tensor doubles(const std::vector<float>& values, const Shape& shape) {
   return Tensor::from(values, shape).to(DType::f64);
@@ -116,8 +105,8 @@ BackwardTensors::BackwardTensors(const AttentionCase& c, std::uint64_t seed, boo
   out = flex_attention(forward.q, forward.k, forward.v, options);
   lse = *aux.lse;
   std::mt19937_64 random(seed ^ 77);
-  const Tensor of_out = random_gradient(out.shape(), random).to(c.q_dtype);
-  const Tensor of_lse = random_gradient(lse.shape(), random).to(lse.dtype());
+  const Tensor of_out = random_tensor(out.shape(), c.q_dtype, random);
+  const Tensor of_lse = random_tensor(lse.shape(), lse.dtype(), random);
   if (with_d_out) d_out = in_order(of_out, c.order, d_out_memory);
   if (!with_d_lse) return;
   d_lse_memory = of_lse;

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cstring>
 #include <limits>
 #include <random>
 
@@ -145,14 +144,6 @@ JaggedResult part_of(const JaggedResult& all, const JaggedCase& c, const JaggedT
     return contiguous(sequence_of(tensor, c.q_order, t.q.begin[at], t.q.length[at]));
   };
   return {part(all.out), part(all.lse), part(all.max_scores)};
-}
-
-bool same_bits(const ConstTensorView& a, const ConstTensorView& b) {
-  const Tensor x = contiguous(a), y = contiguous(b);
-  return x.shape() == y.shape() && x.dtype() == y.dtype() &&
-         (x.numel() == 0 ||
-          std::memcmp(x.data(), y.data(),
-                      static_cast<std::size_t>(x.numel()) * dtype_size(x.dtype())) == 0);
 }
 
 bool same_bits(const JaggedResult& a, const JaggedResult& b) {

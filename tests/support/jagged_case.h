@@ -8,6 +8,7 @@
 
 #include "quire/jagged.h"
 #include "quire/tensor.h"
+#include "tests/support/same_bits.h"
 
 namespace quire::testing {
 
@@ -54,7 +55,6 @@ JaggedResult run_alone(const JaggedCase& c, const JaggedTensors& t, std::int64_t
 JaggedResult part_of(const JaggedResult& all, const JaggedCase& c, const JaggedTensors& t,
                      std::int64_t i);
 
-bool same_bits(const ConstTensorView& a, const ConstTensorView& b);
 bool same_bits(const JaggedResult& a, const JaggedResult& b);
 
 /// The first sequence whose rows are not those of run_alone; -1 if there is none.
