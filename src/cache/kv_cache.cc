@@ -46,8 +46,8 @@ KVCacheOptions checked(KVCacheOptions options) {
                                  (options.head_dim + options.v_head_dim) *
                                      static_cast<std::int64_t>(dtype_size(options.dtype)));
   const std::int64_t slots = options.n_pages * options.page_size;
-  // Beside rows an id for each token, and 72 bytes for each page.
-  const std::int64_t rest = times(options.n_pages, options.page_size * 8 + 72);
+  // Beside rows an id for each token, and 96 bytes for each page.
+  const std::int64_t rest = times(options.n_pages, options.page_size * 8 + 96);
   require_memory("KVCache", "the pool", std::max(times(slots, row), rest));
   return options;
 }
