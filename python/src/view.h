@@ -3,6 +3,7 @@
 #pragma once
 #include <nanobind/nanobind.h>
 
+#include <optional>
 #include <string>
 
 #include "quire/buffer.h"
@@ -25,6 +26,12 @@ View view_of(nb::handle array);
 
 /// Of a tensor of ours, which the view keeps alive.
 View view_of(Tensor tensor);
+
+/// For the time of a call, without an owner: a tensor whose class has the exchange functions of
+/// DLPack 1.3, in a tenth of the time. Nothing for other objects, memory that is not on the CPU,
+/// and dtypes that Quire has not. Does not ask whether a gradient, or a sign that is not in memory,
+/// belongs to it.
+std::optional<TensorView> borrow_tensor(nb::handle tensor);
 
 /// Any object; called numpy.ndarray in signatures.
 class Array : public nb::object {
