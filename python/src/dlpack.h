@@ -1,4 +1,4 @@
-// The C structures of DLPack 1.1, by which array libraries hand each other memory: as its
+// The C structures of DLPack 1.3, by which array libraries hand each other memory: as its
 // specification lays them out. Declarations only. Python layer.
 #pragma once
 #include <cstdint>
@@ -46,6 +46,18 @@ struct ManagedVersioned {
   void (*deleter)(ManagedVersioned* self);
   std::uint64_t flags;
   Tensor tensor;
+};
+
+// What a class offers as the capsule `__dlpack_c_exchange_api__`; its functions are called with the
+// GIL. The class's own signatures are given only for what is used.
+struct ExchangeApi {
+  Version version;
+  const ExchangeApi* older;
+  void (*allocate)();
+  void (*managed_from_object)();
+  void (*managed_to_object)();
+  int (*borrow)(void* object, Tensor* out);  // -1: an exception is set. May be null
+  void (*current_stream)();
 };
 
 }  // namespace quire::python::dlpack

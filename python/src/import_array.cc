@@ -123,6 +123,15 @@ std::optional<DType> parse_type(const dlpack::Type& type) {
   return std::nullopt;
 }
 
+TensorView tensor_view(const dlpack::Tensor& tensor, DType dtype) {
+  const auto rank = static_cast<std::size_t>(tensor.rank);
+  const Shape shape(std::span<const std::int64_t>(tensor.shape, rank));
+  const Shape strides = tensor.strides == nullptr
+                            ? contiguous_strides(shape)
+                            : Shape(std::span<const std::int64_t>(tensor.strides, rank));
+  return {static_cast<std::uint8_t*>(tensor.data) + tensor.byte_offset, dtype, shape, strides};
+}
+
 View from_dl_tensor(const dlpack::Tensor& tensor, nb::object owner, bool is_read_only) {
   if (tensor.device.type != dlpack::DeviceType::kCpu) {
     throw nb::buffer_error("[quire] an array must be in the memory of the CPU");
@@ -133,14 +142,22 @@ View from_dl_tensor(const dlpack::Tensor& tensor, nb::object owner, bool is_read
            std::to_string(static_cast<int>(tensor.type.code)) + " with " +
            std::to_string(tensor.type.bits) + " bits");
   }
-  const auto rank = static_cast<std::size_t>(tensor.rank);
-  const Shape shape(std::span<const std::int64_t>(tensor.shape, rank));
-  const Shape strides = tensor.strides == nullptr
-                            ? contiguous_strides(shape)
-                            : Shape(std::span<const std::int64_t>(tensor.strides, rank));
-  return {TensorView(static_cast<std::uint8_t*>(tensor.data) + tensor.byte_offset, *dtype, shape,
-                     strides),
-          std::move(owner), is_read_only};
+  return {tensor_view(tensor, *dtype), std::move(owner), is_read_only};
+}
+
+// The functions of a class, or null. Of the last class that was asked for they are known.
+const dlpack::ExchangeApi* exchange_api(nb::handle type) {
+  static auto* const last = new nb::object();  // never freed: its class may be gone at the end
+  static const dlpack::ExchangeApi* api = nullptr;
+  if (last->is(type)) return api;
+  api = nullptr;
+  *last = nb::borrow(type);
+  const nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none());
+  if (!PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) return nullptr;
+  const auto* found = static_cast<const dlpack::ExchangeApi*>(
+      PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  while (found != nullptr && found->version.major != 1) found = found->older;
+  return api = found;
 }
 
 // Takes what a capsule holds: from now on the view's owner frees it.
@@ -225,6 +242,21 @@ View aligned(View view) {
 }
 
 }  // namespace
+
+std::optional<TensorView> borrow_tensor(nb::handle tensor) {
+  const dlpack::ExchangeApi* const api = exchange_api(tensor.type());
+  if (api == nullptr || api->borrow == nullptr) return std::nullopt;
+  dlpack::Tensor found = {};
+  if (api->borrow(tensor.ptr(), &found) != 0) {
+    PyErr_Clear();  // a dtype that DLPack has not, or no memory
+    return std::nullopt;
+  }
+  const auto dtype = parse_type(found.type);
+  if (found.device.type != dlpack::DeviceType::kCpu || !dtype.has_value() ||
+      found.rank > static_cast<std::int32_t>(kMaxRank))
+    return std::nullopt;
+  return tensor_view(found, *dtype);
+}
 
 std::string name_of_type(nb::handle object) {
   return nb::cast<std::string>(object.type().attr("__name__"));

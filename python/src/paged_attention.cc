@@ -55,6 +55,23 @@ void assign(const HeldTables& held, nb::handle batch_idx, nb::handle input_pos, 
   held.tables.assign(all);
 }
 
+bool assign_tensors(const HeldTables& held, nb::handle batch_idx, nb::handle input_pos,
+                    nb::handle k_val, nb::handle v_val, nb::handle k_cache, nb::handle v_cache,
+                    int openmp_threads) {
+  std::optional<TensorView> views[6];
+  int count = 0;
+  for (const nb::handle tensor : {batch_idx, input_pos, k_val, v_val, k_cache, v_cache}) {
+    views[count] = borrow_tensor(tensor);
+    if (!views[count++].has_value()) return false;
+  }
+  PagedAssignment all{*views[0], *views[1], *views[2], *views[3], *views[4], *views[5]};
+  const ReleasedGil released;
+  const std::shared_ptr<Executor> executor = openmp_executor(openmp_threads);
+  all.executor = executor.get();
+  held.tables.assign(all);
+  return true;
+}
+
 std::optional<Buffer> lengths_of(nb::handle kv_len) {
   if (kv_len.is_none()) return std::nullopt;
   return buffer_of(view_of(kv_len), {.name = "kv_len"});
@@ -114,6 +131,11 @@ void register_paged_attention(nb::module_& module) {
       .def("assign", &assign, nb::arg("batch_idx"), nb::arg("input_pos"), nb::arg("k_val"),
            nb::arg("v_val"), nb::arg("k_cache"), nb::arg("v_cache"), nb::arg("openmp_threads") = 0,
            "Copies [B, H, S, D] values to their places in [1, H, slots, D] caches.")
+      .def("assign_tensors", &assign_tensors, nb::arg("batch_idx"), nb::arg("input_pos"),
+           nb::arg("k_val"), nb::arg("v_val"), nb::arg("k_cache"), nb::arg("v_cache"),
+           nb::arg("openmp_threads") = 0,
+           "The same through DLPack's exchange functions. False, and nothing is done, if one of "
+           "the tensors has none or is not on the CPU.")
       .def("convert", &convert, nb::arg("block_mask"), nb::arg("batch_idx").none(),
            nb::arg("mask_mod").none() = nb::none(),
            "The mask with key blocks where their pages are, and this rule.");

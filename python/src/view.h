@@ -30,6 +30,12 @@ View view_of(Tensor tensor);
 /// The same of a result that may be missing: a View, or None.
 nb::object optional_view(std::optional<Tensor> tensor);
 
+/// For the time of a call, without an owner: a tensor whose class has the exchange functions of
+/// DLPack 1.3, in a tenth of the time. Nothing for other objects, memory that is not on the CPU,
+/// and dtypes that Quire has not. Does not ask whether a gradient, or a sign that is not in memory,
+/// belongs to it.
+std::optional<TensorView> borrow_tensor(nb::handle tensor);
+
 /// Any object; called numpy.ndarray in signatures.
 class Array : public nb::object {
   static bool is_any(const PyObject*) { return true; }

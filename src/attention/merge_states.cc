@@ -26,7 +26,8 @@ void check(std::span<const AttentionState> states) {
   if (first.lse.dtype() != DType::f32 && first.lse.dtype() != DType::f64)
     fail(ErrorKind::type, kWhere, "lse must be f32 or f64; got {}", dtype_name(first.lse.dtype()));
   if (first.out.rank() < 1) fail(ErrorKind::value, kWhere, "out must have an axis; got {}", "[]");
-  const Shape rows = first.out.select(-1, 0).shape();
+  Shape rows = first.out.shape();
+  rows.erase(rows.rank() - 1);
   for (std::size_t i = 0; i < states.size(); ++i) {
     const AttentionState& state = states[i];
     if (state.out.dtype() != first.out.dtype() || state.lse.dtype() != first.lse.dtype())
@@ -73,7 +74,7 @@ class Merger {
       if (lse == kMinusInf) continue;
       ++live;
       last = i;
-      if (!(lse <= most)) most = lse;  // NaN stays
+      if (lse > most) most = lse;  // a NaN makes the sums NaN whatever this is
     }
     if (live == 1) return copy(last, row);
     if (live == 0) {

@@ -7,7 +7,7 @@
 
 #include "attention/validate.h"
 #include "formula/logical_keys.h"
-#include "mask/block_mask_data.h"
+#include "mask/mask_grid.h"
 #include "quire/mods.h"
 #include "runtime/ceil_div.h"
 
@@ -206,17 +206,12 @@ void PageWalk::finish(mask::BlockRows&& rows, std::int64_t heads, std::int64_t q
     call_.pages.insert(call_.pages.end(), table.begin(), table.end());
     call_.longest = std::max(call_.longest, call_.lengths.back());
   }
-  auto data = std::make_shared<mask::BlockMaskData>();
-  data->batch = batch_;
-  data->heads = heads;
-  data->q_len = q_len_;
-  data->kv_len = call_.longest;
-  data->shape = {data->batch, data->heads, data->q_len, data->kv_len};
-  data->q_begin = mask_ == nullptr ? 0 : mask_->q_begin();
-  data->block_size = {mask_ == nullptr ? std::max<std::int64_t>(q_len_, 1) : mask_->block_size().q,
-                      size_};
+  const mask::BlockGrid grid{
+      mask_ == nullptr ? 0 : mask_->q_begin(), q_len_, call_.longest,
+      BlockSize(mask_ == nullptr ? std::max<std::int64_t>(q_len_, 1) : mask_->block_size().q,
+                size_)};
+  std::shared_ptr<mask::BlockMaskData> data = mask::make_data(grid, batch_, heads);
   data->q_blocks = q_blocks;
-  data->kv_blocks = call_.longest / size_;
   data->chosen_by_data = true;
   data->mask_mod = rules_.mask;
   data->rows = std::make_shared<const mask::BlockRows>(std::move(rows));

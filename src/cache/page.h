@@ -8,7 +8,7 @@
 namespace quire::cache {
 
 // 64 bytes, a cache line: taking or dropping a page touches one.
-struct Page {
+struct alignas(64) Page {
   std::int32_t refs = 0;  // sequences that hold it
   std::int32_t fill = 0;  // slots that hold a token
   // In the list of free pages (next only) or of cached ones.

@@ -4,11 +4,17 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
+#include <memory>
 
 namespace quire::cache {
 
 PagePool::PagePool(std::int64_t n_pages, std::int64_t page_size, PageHash hash)
-    : pages_(static_cast<std::size_t>(n_pages)), index_(n_pages, page_size, hash), free_(n_pages) {}
+    : memory_(Tensor::empty({n_pages, std::int64_t{sizeof(Page)}}, DType::u8)),
+      pages_(static_cast<Page*>(memory_.data()), static_cast<std::size_t>(n_pages)),
+      index_(n_pages, page_size, hash),
+      free_(n_pages) {
+  std::uninitialized_default_construct(pages_.begin(), pages_.end());
+}
 
 void PagePool::expect_takes(std::int64_t count) const noexcept {
   constexpr std::int64_t kMost = 32;  // what they touch fits into L1

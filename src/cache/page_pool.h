@@ -4,10 +4,10 @@
 #pragma once
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "cache/page.h"
 #include "cache/prefix_index.h"
+#include "quire/tensor.h"
 
 namespace quire::cache {
 
@@ -56,7 +56,8 @@ class PagePool {
   void chain_one(std::int32_t page, std::uint64_t hash, PrefixChain& chain,
                  std::uint64_t salt) noexcept;
 
-  std::vector<Page> pages_;
+  Tensor memory_;  // in large pages where it is large
+  std::span<Page> pages_;
   PrefixIndex index_;
   std::int32_t first_free_ = kNoPage;  // freed ones, last freed first: likely in caches
   std::int32_t fresh_ = 0;             // pages from here on were never taken

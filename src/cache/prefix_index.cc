@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <memory>
 
 namespace quire::cache {
 namespace {
@@ -10,6 +11,18 @@ namespace {
 // Mostly alone in its bucket, a page comes and goes without a look at others, each of which is a
 // cache line somewhere: of 100,000 pages, that is most of the time.
 constexpr std::size_t kBucketsPerPage = 4;
+
+std::size_t bucket_count(std::int64_t n_pages) {
+  return kBucketsPerPage *
+         std::bit_ceil(static_cast<std::size_t>(std::max<std::int64_t>(n_pages, 1)));
+}
+
+// The ids of every page, and as much room for each as up to 2 kBucketsPerPage buckets take.
+Tensor index_memory(std::int64_t n_pages, std::int64_t page_size) {
+  constexpr std::size_t kMore = 2 * kBucketsPerPage * sizeof(std::int32_t) / sizeof(std::int64_t);
+  return Tensor::empty({std::max<std::int64_t>(n_pages, 1), page_size + std::int64_t{kMore}},
+                       DType::i64);
+}
 
 }  // namespace
 
@@ -26,11 +39,11 @@ std::uint64_t default_page_hash(std::uint64_t before, std::span<const std::int64
 PrefixIndex::PrefixIndex(std::int64_t n_pages, std::int64_t page_size, PageHash hash)
     : page_size_(page_size),
       hash_(hash),
-      buckets_(kBucketsPerPage *
-                   std::bit_ceil(static_cast<std::size_t>(std::max<std::int64_t>(n_pages, 1))),
-               kNoPage),
-      id_memory_(Tensor::empty({n_pages, page_size}, DType::i64)),
-      ids_(id_memory_.data_as<std::int64_t>()) {}
+      memory_(index_memory(n_pages, page_size)),
+      buckets_(static_cast<std::int32_t*>(memory_.data()), bucket_count(n_pages)),
+      ids_(reinterpret_cast<std::int64_t*>(buckets_.data() + buckets_.size())) {
+  std::uninitialized_fill(buckets_.begin(), buckets_.end(), kNoPage);
+}
 
 std::int32_t PrefixIndex::find(std::span<const Page> pages, const PrefixChain& before,
                                std::uint64_t salt, std::uint64_t hash,

@@ -4,7 +4,6 @@
 #pragma once
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "cache/page.h"
 #include "quire/kv_cache.h"
@@ -26,6 +25,8 @@ class PrefixIndex {
  public:
   // Buckets for n_pages; ids of page_size tokens for each. Allocates here and never again.
   PrefixIndex(std::int64_t n_pages, std::int64_t page_size, PageHash hash);
+  PrefixIndex(const PrefixIndex&) = delete;
+  PrefixIndex& operator=(const PrefixIndex&) = delete;
 
   std::span<std::int64_t> ids(std::int32_t page) noexcept {
     return {ids_ + page * page_size_, static_cast<std::size_t>(page_size_)};
@@ -63,9 +64,9 @@ class PrefixIndex {
   std::int64_t page_size_;
   PageHash hash_;
   std::uint64_t next_serial_ = 1;
-  std::vector<std::int32_t> buckets_;  // first page of each; a power of two of them
-  Tensor id_memory_;                   // [n_pages, page_size], in large pages where it is large
-  std::int64_t* ids_;                  // the same
+  Tensor memory_;                    // of both, so that it is in large pages where it is large
+  std::span<std::int32_t> buckets_;  // first page of each; a power of two of them
+  std::int64_t* ids_;                // [n_pages, page_size]
 };
 
 }  // namespace quire::cache

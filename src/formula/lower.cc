@@ -1,9 +1,10 @@
-// Lowering of everything but buffer reads. Formula layer.
+// Lowering of everything but buffer reads and affine integers. Formula layer.
 #include "formula/lower.h"
 
 #include <algorithm>
 #include <bit>
 
+#include "formula/tile_opcodes.h"
 #include "formula/type_rules.h"
 
 namespace quire::formula {
@@ -13,95 +14,6 @@ using kernels::TileClass;
 using kernels::TileOp;
 using kernels::TileType;
 using kernels::Vary;
-
-namespace {
-
-// The opcode `offset` places behind the first of its family.
-TileOp shifted(TileOp first, int offset) {
-  return static_cast<TileOp>(static_cast<int>(first) + offset);
-}
-
-// The int32 opcode of an operation; int64's stand in the same order from kNegL on.
-TileOp int_op(Op op, bool narrow) {
-  const auto int32_op = [op] {
-    switch (op) {
-      case Op::kNeg:
-        return TileOp::kNegI;
-      case Op::kAbs:
-        return TileOp::kAbsI;
-      case Op::kSign:
-        return TileOp::kSignI;
-      case Op::kBitNot:
-        return TileOp::kNotI;
-      case Op::kAdd:
-        return TileOp::kAddI;
-      case Op::kSub:
-        return TileOp::kSubI;
-      case Op::kMul:
-        return TileOp::kMulI;
-      case Op::kFloorDiv:
-        return TileOp::kFloorDivI;
-      case Op::kMod:
-        return TileOp::kModI;
-      case Op::kMin:
-        return TileOp::kMinI;
-      case Op::kMax:
-        return TileOp::kMaxI;
-      case Op::kBitAnd:
-        return TileOp::kAndI;
-      case Op::kBitOr:
-        return TileOp::kOrI;
-      default:
-        return TileOp::kXorI;
-    }
-  }();
-  return narrow
-             ? int32_op
-             : shifted(TileOp::kNegL, static_cast<int>(int32_op) - static_cast<int>(TileOp::kNegI));
-}
-
-TileOp float_op(Op op) {
-  switch (op) {
-    case Op::kNeg:
-      return TileOp::kNegF;
-    case Op::kAbs:
-      return TileOp::kAbsF;
-    case Op::kSign:
-      return TileOp::kSignF;
-    case Op::kFloor:
-      return TileOp::kFloorF;
-    case Op::kCeil:
-      return TileOp::kCeilF;
-    case Op::kRound:
-      return TileOp::kRoundF;
-    case Op::kTrunc:
-      return TileOp::kTruncF;
-    case Op::kAdd:
-      return TileOp::kAddF;
-    case Op::kSub:
-      return TileOp::kSubF;
-    case Op::kMul:
-      return TileOp::kMulF;
-    case Op::kDiv:
-      return TileOp::kDivF;
-    case Op::kFloorDiv:
-      return TileOp::kFloorDivF;
-    case Op::kMod:
-      return TileOp::kModF;
-    case Op::kPow:
-      return TileOp::kPowF;
-    case Op::kMin:
-      return TileOp::kMinF;
-    case Op::kMax:
-      return TileOp::kMaxF;
-    default:
-      return shifted(TileOp::kExpF, static_cast<int>(op) - static_cast<int>(Op::kExp));
-  }
-}
-static_assert(static_cast<int>(Op::kSoftplus) - static_cast<int>(Op::kExp) ==
-              static_cast<int>(TileOp::kSoftplusF) - static_cast<int>(TileOp::kExpF));
-
-}  // namespace
 
 LowId Lowering::lower(const Formula& formula) {
   graph_ = &formula.graph();

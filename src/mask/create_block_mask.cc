@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "mask/block_prover.h"
+#include "mask/mask_grid.h"
 #include "mask/prove_planes.h"
 #include "mask/size_limits.h"
 #include "quire/block_mask.h"
@@ -36,16 +37,7 @@ BlockMask create_block_mask(const MaskMod& mask_mod, std::int64_t batch, std::in
   const BlockGrid grid{options.q_begin, q_len, kv_len, options.block_size};
   check_arguments(batch, heads, grid, options);
   const BlockProver prover(mask_mod, batch, heads, grid);
-  auto data = std::make_shared<BlockMaskData>();
-  data->shape = {batch, heads, q_len, kv_len};
-  data->batch = batch;
-  data->heads = heads;
-  data->q_len = q_len;
-  data->kv_len = kv_len;
-  data->q_begin = options.q_begin;
-  data->block_size = options.block_size;
-  data->q_blocks = grid.q_blocks();
-  data->kv_blocks = grid.kv_blocks();
+  const std::shared_ptr<BlockMaskData> data = make_data(grid, batch, heads);
   data->separate_full_blocks = options.separate_full_blocks;
   data->mask_mod = mask_mod;
   const PlaneCounts planes{prover.depends_on_b() ? batch : std::min<std::int64_t>(batch, 1),
@@ -55,7 +47,7 @@ BlockMask create_block_mask(const MaskMod& mask_mod, std::int64_t batch, std::in
                                                                .max_bytes = options.max_bytes,
                                                                .executor = options.executor,
                                                                .report = options.report}));
-  return BlockMask(std::move(data));
+  return BlockMask(data);
 }
 
 }  // namespace quire

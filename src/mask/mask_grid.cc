@@ -17,4 +17,19 @@ BlockGrid grid_of(const BlockMaskData& data, const char* where) {
   return grid;
 }
 
+std::shared_ptr<BlockMaskData> make_data(const BlockGrid& grid, std::int64_t batch,
+                                         std::int64_t heads) {
+  auto data = std::make_shared<BlockMaskData>();
+  data->shape = {batch, heads, grid.q_len, grid.kv_len};
+  data->batch = batch;
+  data->heads = heads;
+  data->q_len = grid.q_len;
+  data->kv_len = grid.kv_len;
+  data->q_begin = grid.q_begin;
+  data->block_size = grid.size;
+  data->q_blocks = grid.q_blocks();
+  data->kv_blocks = grid.kv_blocks();
+  return data;
+}
+
 }  // namespace quire::mask

@@ -10,6 +10,7 @@
 #include "formula/build.h"
 #include "formula/substitute.h"
 #include "mask/block_prover.h"
+#include "mask/mask_grid.h"
 #include "mask/size_limits.h"
 #include "runtime/check_size.h"
 #include "runtime/executor_of.h"
@@ -109,19 +110,9 @@ SequenceMasks create_sequence_masks(const char* where, const MaskMod& rule, std:
   executor->run(data.size(), [&](std::size_t i, std::size_t worker) {
     const FloatEnv float_env;
     const std::int64_t b = different.first[i];
-    const std::int64_t q_len = lengths.q[static_cast<std::size_t>(b)];
-    const std::int64_t kv_len = lengths.kv[static_cast<std::size_t>(b)];
-    const BlockGrid grid{begin_of(lengths, static_cast<std::size_t>(b)), q_len, kv_len,
-                         options.block_size};
-    auto made = std::make_shared<BlockMaskData>();
-    made->shape = {1, heads, q_len, kv_len};
-    made->heads = heads;
-    made->q_begin = grid.q_begin;
-    made->q_len = q_len;
-    made->kv_len = kv_len;
-    made->block_size = options.block_size;
-    made->q_blocks = grid.q_blocks();
-    made->kv_blocks = grid.kv_blocks();
+    const auto at = static_cast<std::size_t>(b);
+    const BlockGrid grid{begin_of(lengths, at), lengths.q[at], lengths.kv[at], options.block_size};
+    std::shared_ptr<BlockMaskData> made = make_data(grid, 1, heads);
     made->separate_full_blocks = options.separate_full_blocks;
     made->mask_mod = prover.depends_on_b() ? with_b(rule, b) : rule;
     budget.spend(saturating_product(saturating_product(grid.q_blocks(), planes), kRowBytes));

@@ -142,6 +142,10 @@ TEST(MergeStates, WhatDoesNotFitIsRefused) {
                "[merge_states] lse must be [2], a number per row of out; got [2, 3]", [&] {
                  merge_states({out, lse}, {out, out});
                });
+  const Tensor narrow({2, 0}, DType::f32);  // rows without columns still have an lse
+  const MergedState merged = merge_states({narrow, lse}, {narrow, lse});
+  EXPECT_EQ(merged.out.shape(), (Shape{2, 0}));
+  EXPECT_EQ(merged.lse.data_as<float>()[1], std::log(2.0F));
   EXPECT_EQ(merge_states({longer.view().slice(0, 0, 0), lse.view().slice(0, 0, 0)},
                          {longer.view().slice(0, 0, 0), lse.view().slice(0, 0, 0)})
                 .out.numel(),

@@ -21,29 +21,16 @@ from quire.paged_attention import number, reserve_pages
 from quire.torch.block_mask import BlockMask, blocks_of
 from quire.torch.blocks import Blocks
 from quire.torch.threads import openmp_threads
-from quire.torch.views import CODES, view_of
+from quire.torch.views import view_of
 
 _is_compiling = torch.compiler.is_dynamo_compiling
 _modes = torch._C._len_torch_dispatch_stack
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 
 
-def _view(tensor: Tensor) -> _core.View:
-    """For the time of a call."""
-    code = CODES.get(tensor.dtype)
-    if code is None or tensor.is_neg():
-        return view_of(tensor)
-    return _core.View(tensor.data_ptr(), code, tensor.shape, tensor.stride())
-
-
 def _are_ours(*tensors: Any) -> bool:
     """Whether all have their memory here and nobody looks on."""
-    if _modes():
-        return False
-    for tensor in tensors:
-        if type(tensor) not in _PLAIN or not tensor.is_cpu:
-            return False
-    return True
+    return not _modes() and _PLAIN.issuperset(map(type, tensors)) and all(tensor.is_cpu for tensor in tensors)
 
 
 class PagedAttention(TorchPagedAttention):
@@ -75,11 +62,18 @@ class PagedAttention(TorchPagedAttention):
             f"{int((self.capacity > 0).sum())} of {len(self.capacity)} sequences)"
         )
 
-    def _tables(self) -> _core.PageTables:
+    def _tables(self) -> _core.PageTables | None:
+        """None where they have not their memory here, or somebody looks on."""
         table, capacity, logical = self.page_table, self.capacity, self.physical_to_logical
+        known = self.__dict__.get("_known")
+        if known is None or known[0] is not table or known[1] is not capacity or known[2] is not logical:
+            if not _are_ours(table, capacity, logical):
+                return None
+            known = None
+        elif _modes():
+            return None
         places = (table.data_ptr(), capacity.data_ptr(), logical.data_ptr(), self.page_size)
-        known = self.__dict__.get("_known")  # made again when one of them is another tensor, or lies elsewhere
-        if known is None or known[0] is not table or known[1] is not capacity or known[2] is not logical or known[3] != places:
+        if known is None or known[3] != places:  # other tensors, or they lie elsewhere
             held = _core.PageTables(view_of(table), view_of(capacity), view_of(logical), self.page_size)
             known = self._known = (table, capacity, logical, places, held)
         return known[4]
@@ -87,27 +81,24 @@ class PagedAttention(TorchPagedAttention):
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_known"}
 
-    def _is_ours(self) -> bool:
-        return _are_ours(self.page_table, self.capacity, self.physical_to_logical)
-
     def _count_edit(self) -> None:
         increment_version((self.page_table, self.capacity, self.physical_to_logical))
 
     def reserve(self, batch_idx: Tensor, seq_len: Tensor) -> None:
         """Makes room for seq_len tokens of a sequence, in whole pages. AssertionError if there are too few."""
-        if _is_compiling() or not self._is_ours():
+        if _is_compiling() or (tables := self._tables()) is None:
             return super().reserve(batch_idx, seq_len)
         try:
-            if reserve_pages(self._tables(), self.empty_pages, number(batch_idx), number(seq_len)):
+            if reserve_pages(tables, self.empty_pages, number(batch_idx), number(seq_len)):
                 self._count_edit()
         except ValueError as error:
             raise RuntimeError(str(error)) from None
 
     def erase(self, batch_idx: Tensor) -> None:
         """Gives the pages of a sequence back."""
-        if _is_compiling() or not self._is_ours():
+        if _is_compiling() or (tables := self._tables()) is None:
             return super().erase(batch_idx)
-        self.empty_pages += self._tables().remove_pages(number(batch_idx))
+        self.empty_pages += tables.remove_pages(number(batch_idx))
         self._count_edit()
 
     def assign(
@@ -122,12 +113,16 @@ class PagedAttention(TorchPagedAttention):
         """Writes k_val [B, H, S, D] and v_val [B, H, S, Dv] into the caches, at positions input_pos [B, S] of the sequences
         batch_idx [B]. An error, before anything is written, for a position that no page was reserved for."""
         tensors = (batch_idx, input_pos, k_val, v_val, k_cache, v_cache)
-        if _is_compiling() or not (self._is_ours() and _are_ours(*tensors)):
+        tables = None if _is_compiling() or not _PLAIN.issuperset(map(type, tensors)) else self._tables()
+        if tables is None or k_val.is_neg() or v_val.is_neg() or k_cache.is_neg() or v_cache.is_neg():
             return super().assign(*tensors)
-        if k_val.requires_grad or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
+        if k_val.requires_grad or (
+            torch.is_grad_enabled() and (v_val.requires_grad or k_cache.requires_grad or v_cache.requires_grad)
+        ):
             raise RuntimeError("[assign] values and caches must not require a gradient")
         try:
-            self._tables().assign(*map(_view, tensors), openmp_threads())
+            if not tables.assign_tensors(*tensors, openmp_threads()):
+                return super().assign(*tensors)
         except (ValueError, TypeError) as error:
             raise RuntimeError(str(error)) from None
         increment_version((k_cache, v_cache))
@@ -137,7 +132,7 @@ class PagedAttention(TorchPagedAttention):
     ) -> TorchBlockMask:
         """The mask over the pool: key blocks, which must be pages, where their pages are. batch_idx [B]: the sequence of each
         batch entry, 0, 1, 2, ... if not given. kv_len [B]: keys from it on are hidden."""
-        if _is_compiling() or not self._is_ours():
+        if _is_compiling() or (tables := self._tables()) is None:
             return super().convert_logical_block_mask(block_mask, batch_idx, kv_len)
         if block_mask.BLOCK_SIZE[1] != self.page_size:
             raise RuntimeError(
@@ -146,7 +141,7 @@ class PagedAttention(TorchPagedAttention):
             )
         rows = None if batch_idx is None else batch_idx.tolist()
         try:
-            core = self._tables().convert(blocks_of(block_mask).core, rows)
+            core = tables.convert(blocks_of(block_mask).core, rows)
         except ValueError as error:
             raise RuntimeError(str(error)) from None
         lengths = (block_mask.seq_lengths[0], self.n_pages * self.page_size)

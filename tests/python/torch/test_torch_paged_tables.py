@@ -204,6 +204,29 @@ def test_gradients_are_refused():
     assert cache.sum() == 2
 
 
+def views_of_values():
+    rows = torch.randn(1, 2, 3, 4)
+    yield "negated", torch.randn(1, 2, 3, 4, dtype=torch.complex64).conj().imag
+    yield "a parameter", torch.nn.Parameter(rows, requires_grad=False)
+    yield "behind others", torch.randn(4, 2, 5, 9)[2:3, :, 1:4, 3:7]
+    yield "transposed", torch.randn(1, 3, 4, 2).permute(0, 3, 1, 2)
+    yield "of a dtype that quire has not", torch.randn(1, 2, 3, 4).to(torch.float8_e4m3fn)
+    yield "double", rows.double()
+
+
+@pytest.mark.parametrize("name, values", tuple(views_of_values()))
+@pytest.mark.parametrize("positions", (torch.int64, torch.int32))
+def test_assigned_values_are_those_of_torch(name, values, positions):
+    caches = []
+    for paged in both(4, 8):
+        paged.reserve(torch.tensor([1]), torch.tensor([20]))
+        cache = torch.zeros(2, 1, 2, 32, 4, dtype=values.dtype)
+        index = torch.tensor([1]), torch.tensor([[17, 2, 8]], dtype=positions)
+        paged.assign(*index, values, values, cache[0], cache[1])
+        caches.append(cache.float())
+    assert torch.equal(*caches) and caches[0].any()
+
+
 def test_the_list_of_empty_pages_stays_the_same_object():
     paged = qt.PagedAttention(4, 8, 2)
     empty = paged.empty_pages

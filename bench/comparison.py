@@ -1,0 +1,80 @@
+"""Two calls that compute the same, timed against each other: the rows of a comparison, its table and its chart.
+
+Both sides run one after the other, again and again, in one process; the ratio of the medians is the result.
+"""
+
+import statistics
+import time
+
+COLOURS = ("#4269d0", "#efb118", "#3ca951", "#9c6b4e", "#ff725c", "#a463f2", "#97bbf5", "#6cc5b0", "#9498a0")
+
+
+class Row:
+    """Two calls that compute the same; the mean of `calls` calls (of ours: `our_calls`) counts as one time."""
+
+    def __init__(self, group, name, theirs, ours, repetitions=None, peer="torch", calls=1, our_calls=None):
+        self.group, self.name, self.peer = group, name, peer
+        self.sides = ((theirs, calls), (ours, our_calls or calls))
+        self.repetitions = repetitions
+
+    def run(self, repetitions):
+        repetitions = self.repetitions or repetitions
+        for call, calls in self.sides:  # not timed: first calls
+            for _ in range(calls):
+                call()
+        times = [[self._seconds(*side) for side in self.sides] for _ in range(repetitions)]
+        theirs, ours = zip(*times)
+        ratios = sorted(a / b for a, b in times)
+        return {
+            "group": self.group,
+            "name": self.name,
+            "peer": self.peer,
+            "torch_ms": statistics.median(theirs) * 1e3,
+            "quire_ms": statistics.median(ours) * 1e3,
+            "ratio": statistics.median(theirs) / statistics.median(ours),
+            "ratio_low": ratios[0],
+            "ratio_high": ratios[-1],
+        }
+
+    @staticmethod
+    def _seconds(call, calls):
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        return (time.perf_counter() - start) / calls
+
+
+def table(results):
+    lines = [f"{'':<40} {'torch ms':>12} {'quire ms':>12} {'ratio':>9}   of all pairs"]
+    group = None
+    for r in results:
+        if (r["group"], r["peer"]) != group:
+            group = r["group"], r["peer"]
+            lines.append(f"-- {r['group']}, against {r['peer']}")
+        lines.append(
+            f"{r['name']:<40} {r['torch_ms']:>12.4g} {r['quire_ms']:>12.4g} {r['ratio']:>8.4g}x   "
+            f"{r['ratio_low']:.3g} to {r['ratio_high']:.3g}"
+        )
+    return "\n".join(lines)
+
+
+def chart(results, path):
+    """Ratios as bars, on a logarithmic axis. Needs matplotlib."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    rows = list(reversed(results))
+    groups = list(dict.fromkeys(r["group"] for r in results))
+    colours = [COLOURS[groups.index(r["group"]) % len(COLOURS)] for r in rows]
+    figure, axes = plt.subplots(figsize=(9, 0.9 + 0.27 * len(rows)))
+    bars = axes.barh(range(len(rows)), [r["ratio"] for r in rows], left=0, color=colours, log=True)
+    axes.bar_label(bars, [f"{r['ratio']:.1f}×" if r["ratio"] < 100 else f"{r['ratio']:,.0f}×" for r in rows], padding=3)
+    axes.set_yticks(range(len(rows)), [f"{r['name']}  (vs {r['peer']})" for r in rows], fontsize=8)
+    axes.axvline(1, color="black", linewidth=1)
+    axes.set_xlim(right=3 * max(r["ratio"] for r in rows))
+    axes.set_xlabel("times as fast as PyTorch (logarithmic)")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
