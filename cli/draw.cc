@@ -20,7 +20,7 @@ namespace quire::cli {
 namespace {
 
 constexpr mods::GallerySizes kDefaultSizes = {.q_len = 64, .kv_len = 64};
-constexpr int kMargin = 12;  // columns of positions and frame beside the cells
+constexpr int kMargin = 16;  // columns of positions and frame beside the cells
 
 struct Arguments {
   FormulaArguments formula;

@@ -15,4 +15,4 @@ def steps(build):
 def next_steps(context):
     known = steps(context.build_name)
     rows = [(Raw(f"<code>{escape(command)}</code>"), meaning) for command, meaning in known]
-    return Section(table(("type", "to see"), rows), [f"  {command:<52} {meaning}" for command, meaning in known])
+    return Section(table(("type", "to see"), rows), [f"  {command:<56} {meaning}" for command, meaning in known])

@@ -13,26 +13,26 @@ QUICK_RUNS = [(["prefill", "causal"], "L512 S512 D64"), (["rows"], "L1 S8192")]
 
 
 def measure(context):
-    """Rows of the benchmark, as dicts; none if the program was not built or takes too long."""
+    """Rows of the benchmark, as dicts; none if the program was not built. Where a run takes too long, a quick one stands in."""
     program = context.program("bench/attention")
     if program is None:
         return []
-    repetitions = "1" if context.quick else "5"
     rows = []
-    for groups, only in QUICK_RUNS if context.quick else RUNS:
-        command = [program, *groups, "--only", only, "--threads", str(quire.get_num_threads()), "--json"]
-        try:
-            done = subprocess.run(
-                [*command, "--repetitions", repetitions],
-                capture_output=True,
-                text=True,
-                check=True,
-                timeout=context.seconds_left() / 2,
-            )
-        except subprocess.TimeoutExpired:  # a slow machine: less is shown
-            continue
-        rows += [json.loads(line) for line in done.stdout.splitlines()]
+    for usual, quick in zip(RUNS, QUICK_RUNS):
+        found = None if context.quick else _run(program, *usual, repetitions=5, timeout=context.seconds_left() / 2)
+        rows += found if found is not None else _run(program, *quick, repetitions=1, timeout=60) or []
     return rows
+
+
+def _run(program, groups, only, repetitions, timeout):
+    """The rows of one run; None if it did not end in time."""
+    command = [program, *groups, "--only", only, "--threads", str(quire.get_num_threads()), "--json"]
+    command += ["--repetitions", str(repetitions)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return None
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def peaks(rows):

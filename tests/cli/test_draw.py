@@ -256,7 +256,7 @@ def test_every_entry_of_the_gallery_has_a_drawing_in_the_docs(draw, tmp_path):
     page = (docs / "mods.md").read_text()
     for name in re.findall(r"^@(\w+) ", draw("--list"), re.MULTILINE):
         assert f"(mods/{name}.svg)" in page
-        draw(f"@{name}", "--svg", str(tmp_path / "now.svg"))  # how they are made
+        draw(f"@{name}", "--svg", str(tmp_path / "now.svg"), "--cells", "64")  # as the page says
         assert (docs / "mods" / f"{name}.svg").read_text() == (tmp_path / "now.svg").read_text()
 
 

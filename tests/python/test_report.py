@@ -205,6 +205,22 @@ def test_the_chain_rule_is_that_of_the_forward(demo_modules):
     assert slopes == pytest.approx(gradients.by_differences(inputs, d_out, directions), rel=1e-5, abs=1e-5)
 
 
+def test_on_a_slow_machine_quick_runs_stand_in(demo_modules, monkeypatch):
+    """The roof needs both kinds of rows, however little time there is."""
+    section, peak_share = demo_modules("section"), demo_modules("peak_share")
+    asked = []
+
+    def run(program, groups, only, repetitions, timeout):
+        asked.append((groups, repetitions))
+        return [{"of": "stream"}] if repetitions == 1 and groups == peak_share.QUICK_RUNS[1][0] else None if repetitions > 1 else []
+
+    monkeypatch.setattr(peak_share, "_run", run)
+    context = section.Context(None)
+    monkeypatch.setattr(section.Context, "program", lambda self, name: name)
+    assert peak_share.measure(context) == [{"of": "stream"}]
+    assert asked == [step for usual, quick in zip(peak_share.RUNS, peak_share.QUICK_RUNS) for step in ((usual[0], 5), (quick[0], 1))]
+
+
 def test_points_lie_under_the_roof(demo_modules):
     points = [("a & b", 2.0, 20.0, True), ("c", 100.0, 50.0, False)]
     drawn = demo_modules("roofline").roofline("t", [("f32", 100.0, 10.0)], points)

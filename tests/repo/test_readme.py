@@ -212,6 +212,12 @@ def test_the_walks_of_the_architecture_name_functions_of_their_files():
             assert re.search(rf"^[\w:<>&*,\s]*\b{name}\(", text, re.MULTILINE), f"{file} has no function {name}"
 
 
+def test_every_example_is_listed():
+    page = (ROOT / "docs/examples.md").read_text(encoding="utf-8")
+    programs = [*(ROOT / "examples").glob("*.*"), ROOT / "examples/engine/main.cc", ROOT / "examples/demo/__main__.py"]
+    assert [path.name for path in programs if f"`{path.relative_to(ROOT)}`" not in page] == []
+
+
 def test_the_documents_are_looked_at():
     assert {"README.md", "ARCHITECTURE.md", "formula.md"} <= set(BLOCKS)
     assert any(block.place.startswith("README.md") for block, _ in PROGRAMS)

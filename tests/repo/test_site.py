@@ -38,6 +38,12 @@ def test_pages_load_nothing_from_elsewhere(site):
         assert re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="(https?:[^"]*)"', page.read_text()) == []
 
 
+def test_an_or_in_a_table_is_no_backslash(site):
+    assert "<code>||</code>" in (site / "formula.html").read_text()
+    for page in site.glob("*.html"):
+        assert [cell for cell in re.findall(r"<td.*?</td>", page.read_text(), re.DOTALL) if "\\|" in cell] == []
+
+
 def test_the_pictures_are_those_of_their_script(tmp_path):
     subprocess.run([sys.executable, ROOT / "scripts/draw_concepts.py", tmp_path], check=True)
     drawn = {path.name: path.read_text() for path in tmp_path.iterdir()}
