@@ -18,17 +18,18 @@ h3{font-size:1.05rem;margin:1.5rem 0 .25rem}a{color:var(--link)}nav a{margin-rig
 .soft,figcaption{color:var(--soft);font-size:.9rem}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem;margin:.75rem 0}
 th,td{text-align:left;vertical-align:top;padding:.3rem .9rem .3rem 0;border-bottom:1px solid var(--line)}
-th.n,td.n{text-align:right;font-variant-numeric:tabular-nums}
+th.n,td.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
 pre{background:var(--panel);padding:.75rem;overflow-x:auto;font-size:.82rem;line-height:1.4;margin:.25rem 0}
 code,.hash{font-family:ui-monospace,monospace}.hash{font-size:.8rem;margin-right:.8rem;white-space:nowrap;display:inline-block}
-figure{margin:.75rem 0}.pair{display:grid;gap:0 1rem;grid-template-columns:repeat(auto-fit,minmax(min(26rem,100%),1fr))}
+figure{margin:.75rem 0}.pair{display:grid;gap:0 1rem;grid-template-columns:repeat(auto-fit,minmax(min(36rem,100%),1fr))}
 .gallery{display:grid;gap:1.5rem;grid-template-columns:repeat(auto-fill,minmax(min(17rem,100%),1fr))}
-.gallery figure{margin:0}.gallery pre{font-size:.72rem}
+.gallery figure{margin:0}.gallery pre{font-size:.75rem;white-space:pre-wrap}
 svg{max-width:100%;height:auto;display:block}.chart{width:100%;max-width:40rem;margin:.75rem 0}
 .yes{color:var(--good);font-weight:700}.no{color:var(--bad);font-weight:700}
 .bar{fill:var(--bar)}.loss{fill:var(--loss)}.label,.value{fill:var(--ink)}
 .value{font-weight:600}.axis{stroke:var(--line)}.mark{stroke:var(--ink);stroke-dasharray:3 3}
 .tick{fill:var(--soft);font-size:11px}
+.roomy{fill:var(--page);stroke:var(--bar);stroke-width:2}
 .spread{stroke:var(--ink);stroke-width:1.5}.roof{fill:none;stroke:var(--ink);stroke-width:1.5}
 """
 

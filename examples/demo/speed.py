@@ -22,7 +22,7 @@ def shares(context):
         + paragraph(
             "Prefill: of the multiply-adds the cores could have done in that time, softmax and everything else not counted "
             "as work. Decode: of the time it takes only to read the keys and values. The thin line goes from the lowest "
-            "repetition to the highest."
+            "repetition to the highest. A name says batch x heads (of queries / of keys), L queries, S keys, D numbers a head."
         )
         + bar_chart("Share of this machine's own peak", bars, ticks)
     )
@@ -46,7 +46,7 @@ def roof(context):
     html = "<h3>Under this machine's roof</h3>" + paragraph(
         "The slope is what reading memory allows, the flat part what multiply-adds allow; both were measured just now. "
         "Decode does little with each byte of keys and values it reads, so memory is its roof; prefill uses each byte many "
-        "times."
+        "times. Orange: decode; rings: bf16, under the upper roof."
     )
     html += roofline("Roofline of this machine", roofs, points)
     html += table(("", "", "FLOP per byte", "GFLOP/s"), named, numeric=(2, 3))

@@ -88,8 +88,9 @@ class QUIRE_API AttentionPlan {
   };
 
   /// Allocates nothing, unless the table of a paged mask says something else than when the plan was
-  /// made: then it is made again. Strides may differ from run to run. Throws Error for tensors of
-  /// another shape or dtype; outputs must not overlap inputs.
+  /// made: then it is made again. Strides may differ from run to run. Outputs must not share memory
+  /// with inputs or one another. Throws Error for tensors of another shape or dtype, and for
+  /// outputs whose addresses and strides show that they share memory.
   void run(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
            const Outputs& outputs);
 

@@ -58,7 +58,7 @@ constexpr float widen_from_16_bits(uint16_t bits) {
   uint32_t fraction = mantissa;
   constexpr uint32_t kRebias = static_cast<uint32_t>(127 - (1 - kMinExponent));
   if (exponent == 0 && kRebias > 0 && fraction != 0) {
-    const int shift = kMantissa + 1 - std::bit_width(fraction);
+    const int shift = kMantissa + 1 - static_cast<int>(std::bit_width(fraction));
     fraction = fraction << shift & ((1u << kMantissa) - 1);
     return std::bit_cast<float>(sign | (kRebias + 1 - static_cast<uint32_t>(shift)) << 23 |
                                 fraction << (23 - kMantissa));

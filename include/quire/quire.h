@@ -26,3 +26,4 @@
 #include "quire/paged_attention.h"
 #include "quire/scaled_dot_product_attention.h"
 #include "quire/tensor.h"
+#include "quire/version.h"

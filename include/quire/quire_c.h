@@ -72,7 +72,7 @@ enum { QUIRE_MAX_RANK = 8 };
 /* Memory of the caller seen as a tensor. Inputs are never written, whatever `data` points to. */
 typedef struct quire_tensor {
   size_t size; /* sizeof(quire_tensor) */
-  void* data;  /* the element at index 0 of every axis, aligned for its type */
+  void* data;  /* the element at index 0 of every axis; a multiple of the element's size */
   quire_dtype dtype;
   int32_t rank;
   int64_t shape[QUIRE_MAX_RANK];
@@ -86,10 +86,11 @@ QUIRE_C_API quire_status quire_tensor_init(quire_tensor* tensor, void* data, qui
 /* ---- mods: rules as text (docs/formula.md) ---- */
 
 /* Tensors that texts may read by name. Their memory is read in place whenever a mod runs, so it
- * must live as long as any mod that reads it; contents may change between calls. */
+ * must live as long as any mod or block mask that reads it; contents may change between calls. */
 typedef struct quire_buffers quire_buffers;
 QUIRE_C_API quire_status quire_buffers_create(quire_buffers** buffers);
-/* wants_gradient: 0 or 1; 1 for floats only. */
+/* name: an identifier that the language does not use itself, once. wants_gradient: 0 or 1; 1 for
+ * floats only. */
 QUIRE_C_API quire_status quire_buffers_add(quire_buffers* buffers, const char* name,
                                            const quire_tensor* tensor, int32_t wants_gradient);
 QUIRE_C_API void quire_buffers_free(quire_buffers* buffers);
@@ -132,7 +133,8 @@ typedef struct quire_kv_blocks {
   const quire_mask_mod* mod; /* inside of blocks that are not full; NULL: all is visible */
 } quire_kv_blocks;
 
-/* Of the options q_len, kv_len, q_block and kv_block are used; options may be NULL. */
+/* Of the options q_len, kv_len, q_block and kv_block are taken, the rest must be 0; options may be
+ * NULL. */
 QUIRE_C_API quire_status quire_block_mask_from_kv_blocks(const quire_kv_blocks* blocks,
                                                          const quire_block_mask_options* options,
                                                          quire_block_mask** mask);
@@ -150,21 +152,22 @@ QUIRE_C_API void quire_block_mask_free(quire_block_mask* mask);
 /* ---- attention over dense tensors ---- */
 
 typedef struct quire_flex_attention_options {
-  size_t size;                        /* sizeof(quire_flex_attention_options); 0 in the rest: */
-  const quire_score_mod* score_mod;   /* none */
-  const quire_block_mask* block_mask; /* everything is visible */
-  double scale;
-  int32_t has_scale;      /* 1 / sqrt(head_dim) */
-  int32_t enable_gqa;     /* as many query heads as key heads */
-  const int64_t* q_begin; /* q_idx of the first query: [1] or [batch] */
+  size_t size;                        /* sizeof(quire_flex_attention_options) */
+  const quire_score_mod* score_mod;   /* NULL: none */
+  const quire_block_mask* block_mask; /* NULL: everything is visible */
+  double scale;                       /* 0 unless has_scale is 1 */
+  int32_t has_scale;                  /* 0: the scale is 1 / sqrt(head_dim) */
+  int32_t enable_gqa;     /* 1: q_heads may be a multiple of kv_heads; 0: they must be equal */
+  const int64_t* q_begin; /* q_idx of the first query, [1] or [batch]; NULL: the mask's, or 0 */
   size_t q_begin_count;
   const quire_tensor *lse, *max_scores; /* where to put them, row-major [batch, q_heads, q_len] */
 } quire_flex_attention_options;
 
 /* q [B, Hq, L, E], k [B, Hkv, S, E], v [B, Hkv, S, Ev], of any float dtypes and strides, into out
  * [B, Hq, L, Ev] of q's dtype, any strides. lse (natural log) and max_scores are f32, or f64 if one
- * of q, k, v is. options may be NULL. Nothing is written if it fails before it computes; outputs
- * must not overlap inputs. */
+ * of q, k, v is. options may be NULL. Outputs must not share memory with inputs or one another;
+ * where addresses and strides show it, it is an error. Nothing is written if an argument is
+ * refused; after a fault of a mod (QUIRE_ERROR_INDEX) outputs hold anything. */
 QUIRE_C_API quire_status quire_flex_attention(const quire_tensor* q, const quire_tensor* k,
                                               const quire_tensor* v,
                                               const quire_flex_attention_options* options,
@@ -187,7 +190,7 @@ typedef struct quire_jagged {
 } quire_jagged;
 
 typedef struct quire_jagged_attention_options {
-  size_t size; /* sizeof(quire_jagged_attention_options); 0 in the rest: as above */
+  size_t size; /* sizeof(quire_jagged_attention_options); fields as above */
   const quire_score_mod* score_mod;
   const quire_mask_mod* mask_mod; /* b is the sequence; q_idx and kv_idx count inside it */
   double scale;
@@ -213,7 +216,7 @@ typedef struct quire_paged_keys {
 } quire_paged_keys;
 
 typedef struct quire_paged_attention_options {
-  size_t size; /* sizeof(quire_paged_attention_options); 0 in the rest: as above */
+  size_t size; /* sizeof(quire_paged_attention_options); fields as above */
   const quire_score_mod* score_mod;
   const quire_mask_mod* mask_mod;     /* kv_idx counts inside the sequence; not with block_mask */
   const quire_block_mask* block_mask; /* [n or 1, q_heads or 1, q_len, at least the longest] */
@@ -251,7 +254,8 @@ typedef struct quire_gradients {
   size_t buffer_count;
 } quire_gradients;
 
-/* Of quire_flex_attention with the same options, whose lse and max_scores are not used. */
+/* Of quire_flex_attention with the same options, whose lse and max_scores are not used. Gradients
+ * are written in place; they must not share memory with anything else. */
 QUIRE_C_API quire_status quire_flex_attention_backward(const quire_tensor* q, const quire_tensor* k,
                                                        const quire_tensor* v,
                                                        const quire_flex_attention_options* options,

@@ -6,6 +6,7 @@
 
 #include "attention/attend_request.h"
 #include "attention/aux_outputs.h"
+#include "attention/disjoint_outputs.h"
 #include "attention/validate.h"
 #include "cache/kv_cache_state.h"
 #include "plan/forward_plan.h"
@@ -65,6 +66,7 @@ void AttendPlan::run(const KVCache& cache, std::int64_t layer, const ConstTensor
                                .stats_by_row = true};
   attention::set_stats(kWhere, {outputs.lse, outputs.max_scores}, {tokens(), heads}, compute_type(),
                        tensors);
+  attention::validate_disjoint(kWhere, tensors, {outputs.lse, outputs.max_scores});
   state_->plan.run(tensors);
 }
 

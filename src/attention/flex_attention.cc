@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "attention/aux_outputs.h"
+#include "attention/disjoint_outputs.h"
 #include "attention/forward_request.h"
 #include "attention/paged_recognition.h"
 #include "attention/validate.h"
@@ -60,7 +61,7 @@ std::size_t AttentionPlan::scratch_bytes() const { return plan_->scratch_bytes()
 
 void AttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k,
                         const ConstTensorView& v, const Outputs& outputs) {
-  attention::validate_run(kWhere, shape_, AttentionShape::of(q, k, v));
+  attention::validate_run(kWhere, shape_, q, k, v);
   attention::validate_tensor(kWhere, "out", outputs.out, attention::output_shape(shape_),
                              shape_.q_dtype);
   if (paged_ != nullptr && !paged_->call.is_unchanged()) {
@@ -74,6 +75,7 @@ void AttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k,
   }
   const Shape rows{shape_.batch, shape_.q_heads, shape_.q_len};
   attention::set_stats(kWhere, {outputs.lse, outputs.max_scores}, rows, compute_type(), tensors);
+  attention::validate_disjoint(kWhere, tensors, {outputs.lse, outputs.max_scores});
   plan_->run(tensors);
 }
 

@@ -5,6 +5,7 @@
 
 #include "attention/backward_inputs.h"
 #include "attention/backward_request.h"
+#include "attention/disjoint_outputs.h"
 #include "attention/validate.h"
 #include "plan/backward_plan.h"
 #include "quire/error.h"
@@ -36,8 +37,7 @@ const std::vector<Buffer>& AttentionBackwardPlan::buffers() const { return plan_
 std::size_t AttentionBackwardPlan::scratch_bytes() const { return plan_->scratch_bytes(); }
 
 void AttentionBackwardPlan::run(const BackwardInputs& inputs, const Outputs& outputs) {
-  attention::validate_run(kWhere, shape_,
-                          attention::shape_of(kWhere, inputs.q, inputs.k, inputs.v));
+  attention::validate_run(kWhere, shape_, inputs.q, inputs.k, inputs.v);
   attention::validate_loss(kWhere, {inputs.out, inputs.lse, inputs.d_out, inputs.d_lse},
                            {shape_.batch, shape_.q_heads, shape_.q_len},
                            attention::output_shape(shape_));
@@ -46,6 +46,7 @@ void AttentionBackwardPlan::run(const BackwardInputs& inputs, const Outputs& out
   attention::validate_gradient("k", wanted.k, outputs.k, inputs.k);
   attention::validate_gradient("v", wanted.v, outputs.v, inputs.v);
   attention::validate_buffers(plan_->buffers(), outputs.buffers);
+  attention::validate_disjoint(kWhere, inputs, outputs, plan_->buffers());
   plan_->run({.q = inputs.q,
               .k = inputs.k,
               .v = inputs.v,

@@ -3,12 +3,11 @@
 #include <utility>
 
 #include "attention/aux_outputs.h"
+#include "attention/disjoint_outputs.h"
 #include "attention/jagged_request.h"
 #include "attention/validate.h"
 #include "plan/forward_plan.h"
-#include "quire/error.h"
 #include "quire/jagged.h"
-#include "runtime/fail.h"
 
 namespace quire {
 namespace {
@@ -50,19 +49,16 @@ std::size_t JaggedAttentionPlan::scratch_bytes() const { return state_->plan.scr
 
 void JaggedAttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k,
                               const ConstTensorView& v, const Outputs& outputs) {
-  const auto is = [](const ConstTensorView& view, const State::Values& planned) {
-    return view.shape() == planned.shape && view.dtype() == planned.dtype;
-  };
-  if (!is(q, state_->q) || !is(k, state_->k) || !is(v, state_->v)) {
-    fail(ErrorKind::value, kWhere,
-         "the tensors are not of the sizes and dtypes the plan was made for");
-  }
+  attention::validate_planned(kWhere, "query", q, state_->q.shape, state_->q.dtype);
+  attention::validate_planned(kWhere, "key", k, state_->k.shape, state_->k.dtype);
+  attention::validate_planned(kWhere, "value", v, state_->v.shape, state_->v.dtype);
   Shape wanted = q.shape();
   const Shape rows{wanted[0], wanted[1]};
   wanted[2] = v.dim(2);
   attention::validate_tensor(kWhere, "out", outputs.out, wanted, q.dtype());
   plan::ForwardTensors tensors = attention::jagged_tensors(q, k, v, outputs.out, state_->orders);
   attention::set_stats(kWhere, {outputs.lse, outputs.max_scores}, rows, compute_type(), tensors);
+  attention::validate_disjoint(kWhere, tensors, {outputs.lse, outputs.max_scores});
   state_->plan.run(tensors);
 }
 

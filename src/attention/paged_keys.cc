@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "attention/aux_outputs.h"
+#include "attention/disjoint_outputs.h"
 #include "attention/paged_request.h"
 #include "attention/validate.h"
 #include "plan/forward_plan.h"
@@ -55,12 +56,13 @@ std::size_t PagedKeysPlan::scratch_bytes() const { return state_->plan.scratch_b
 void PagedKeysPlan::run(const ConstTensorView& q, const ConstTensorView& k,
                         const ConstTensorView& v, const AttentionPlan::Outputs& outputs) {
   const AttentionShape& shape = state_->shape;
-  attention::validate_run(kWhere, shape, AttentionShape::of(q, k, v));
+  attention::validate_run(kWhere, shape, q, k, v);
   attention::validate_tensor(kWhere, "out", outputs.out, attention::output_shape(shape),
                              shape.q_dtype);
   plan::ForwardTensors tensors{.q = q, .k = k, .v = v, .out = outputs.out};
   const Shape rows{shape.batch, shape.q_heads, shape.q_len};
   attention::set_stats(kWhere, {outputs.lse, outputs.max_scores}, rows, compute_type(), tensors);
+  attention::validate_disjoint(kWhere, tensors, {outputs.lse, outputs.max_scores});
   state_->plan.run(tensors);
 }
 

@@ -96,8 +96,9 @@ void validate_q_begin(const char* where, const AttentionShape& shape,
                       const FlexAttentionOptions& options) {
   const std::vector<std::int64_t>& begin = options.q_begin;
   if (begin.size() > 1 && static_cast<std::int64_t>(begin.size()) != shape.batch) {
-    fail(ErrorKind::value, where, "q_begin must have one number, or {}; got {}", shape.batch,
-         begin.size());
+    fail(ErrorKind::value, where,
+         "q_begin must have 1 number for all batch entries, or {}, one for each; got {}",
+         shape.batch, begin.size());
   }
   for (const std::int64_t one : begin) {
     check_size(where, "q_begin", one, 0, kMostPosition);
@@ -123,10 +124,19 @@ void validate(const char* where, const AttentionShape& shape, const FlexAttentio
     fail(ErrorKind::value, where, "scale must be finite; got {}", *options.scale);
 }
 
-void validate_run(const char* where, const AttentionShape& planned, const AttentionShape& given) {
-  if (planned == given) return;
-  fail(ErrorKind::value, where,
-       "the tensors are not of the sizes and dtypes the plan was made for");
+void validate_planned(const char* where, const char* name, const ConstTensorView& given,
+                      const Shape& shape, DType dtype) {
+  if (given.shape() == shape && given.dtype() == dtype) return;
+  fail(ErrorKind::value, where, "the plan was made for a {} of {} {}; got {} {}", name,
+       dtype_name(dtype), to_string(shape), dtype_name(given.dtype()), to_string(given.shape()));
+}
+
+void validate_run(const char* where, const AttentionShape& planned, const ConstTensorView& q,
+                  const ConstTensorView& k, const ConstTensorView& v) {
+  const AttentionShape& s = planned;
+  validate_planned(where, "query", q, {s.batch, s.q_heads, s.q_len, s.head_dim}, s.q_dtype);
+  validate_planned(where, "key", k, {s.kv_batch, s.kv_heads, s.kv_len, s.head_dim}, s.k_dtype);
+  validate_planned(where, "value", v, {s.kv_batch, s.kv_heads, s.kv_len, s.v_head_dim}, s.v_dtype);
 }
 
 void validate_tensor(const char* where, const char* name, const ConstTensorView& view,

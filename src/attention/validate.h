@@ -20,8 +20,11 @@ void validate(const char* where, const AttentionShape& shape, const FlexAttentio
 AttentionShape shape_of(const char* where, const ConstTensorView& q, const ConstTensorView& k,
                         const ConstTensorView& v);
 
-/// The tensors of a run against the plan's shape.
-void validate_run(const char* where, const AttentionShape& planned, const AttentionShape& given);
+/// The tensors of a run against what the plan was made for.
+void validate_run(const char* where, const AttentionShape& planned, const ConstTensorView& q,
+                  const ConstTensorView& k, const ConstTensorView& v);
+void validate_planned(const char* where, const char* name, const ConstTensorView& given,
+                      const Shape& shape, DType dtype);
 void validate_tensor(const char* where, const char* name, const ConstTensorView& view,
                      const Shape& shape, DType dtype);
 

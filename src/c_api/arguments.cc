@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "c_api/status.h"
 #include "quire/error.h"
@@ -47,15 +48,42 @@ DType dtype(quire_dtype given, const char* function, const char* name) {
   return static_cast<DType>(given);
 }
 
+namespace {
+
+// "[TensorView] what" becomes "[function] name: what": of which tensor it is true.
+template <class Make>
+auto named(const char* function, const char* name, Make make) {
+  try {
+    return make();
+  } catch (const Error& error) {
+    const std::string_view text = error.what();
+    throw Error(error.kind(),
+                fmt::format("[{}] {}: {}", function, name, text.substr(text.find("] ") + 2)));
+  }
+}
+
+void check_aligned(const void* data, DType dtype, const char* function, const char* name) {
+  const std::size_t size = dtype_size(dtype);
+  if (reinterpret_cast<std::uintptr_t>(data) % size != 0)
+    throw Error(ErrorKind::value,
+                fmt::format("[{}] {}.data must be aligned for {}, a multiple of {} bytes", function,
+                            name, dtype_name(dtype), size));
+}
+
+}  // namespace
+
 TensorView tensor(const quire_tensor* given, const char* function, const char* name) {
   const quire_tensor copy = versioned(given, function, name);
   if (copy.rank < 0 || copy.rank > QUIRE_MAX_RANK)
     throw Error(ErrorKind::value, fmt::format("[{}] {}.rank must be in 0..{}; got {}", function,
                                               name, int{QUIRE_MAX_RANK}, copy.rank));
   const auto rank = static_cast<std::size_t>(copy.rank);
-  return {copy.data, dtype(copy.dtype, function, name),
-          Shape(std::span<const std::int64_t>(copy.shape, rank)),
-          Shape(std::span<const std::int64_t>(copy.strides, rank))};
+  const DType type = dtype(copy.dtype, function, name);
+  check_aligned(copy.data, type, function, name);
+  return named(function, name, [&] {
+    return TensorView(copy.data, type, Shape(std::span<const std::int64_t>(copy.shape, rank)),
+                      Shape(std::span<const std::int64_t>(copy.strides, rank)));
+  });
 }
 
 std::optional<TensorView> optional_tensor(const quire_tensor* given, const char* function,
@@ -97,8 +125,11 @@ quire_status quire_tensor_init(quire_tensor* tensor, void* data, quire_dtype dty
                                                 int{QUIRE_MAX_RANK}, rank));
     if (rank > 0) c_api::require(shape, kName, "shape");
     const auto axes = static_cast<std::size_t>(rank);
-    const TensorView view(data, c_api::dtype(dtype, kName, "tensor"),
-                          Shape(std::span<const std::int64_t>(shape, axes)));
+    const DType type = c_api::dtype(dtype, kName, "tensor");
+    c_api::check_aligned(data, type, kName, "tensor");
+    const TensorView view = c_api::named(kName, "tensor", [&] {
+      return TensorView(data, type, Shape(std::span<const std::int64_t>(shape, axes)));
+    });
     quire_tensor result{};
     result.size = sizeof(quire_tensor);
     result.data = data;

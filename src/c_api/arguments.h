@@ -37,7 +37,8 @@ Struct versioned_or_default(const Struct* given, const char* function, const cha
   return given == nullptr ? Struct{} : versioned(given, function, name, first);
 }
 
-/// Throw Error for null, for a dtype or rank that does not exist, and as TensorView does.
+/// Throw Error for null, for a dtype or rank that does not exist, for data that is not aligned, and
+/// as TensorView does, naming the function and the argument.
 TensorView tensor(const quire_tensor* given, const char* function, const char* name);
 std::optional<TensorView> optional_tensor(const quire_tensor* given, const char* function,
                                           const char* name);

@@ -52,6 +52,10 @@ quire_status quire_block_mask_from_kv_blocks(const quire_kv_blocks* blocks,
     *mask = nullptr;
     const quire_kv_blocks given = c_api::versioned(blocks, kName, "blocks");
     const quire_block_mask_options sizes = c_api::versioned_or_default(options, kName, "options");
+    if (sizes.batch != 0 || sizes.heads != 0 || sizes.q_begin != 0)
+      throw Error(ErrorKind::value,
+                  "[quire_block_mask_from_kv_blocks] batch and heads are those of the lists, and "
+                  "q_begin is not taken: options must have 0 there");
     FromKvBlocksOptions wanted{.block_size = block_size(sizes)};
     if (sizes.q_len != 0 || sizes.kv_len != 0)
       wanted.seq_lengths = std::pair(sizes.q_len, sizes.kv_len);

@@ -21,6 +21,10 @@ namespace {
 // The caller's places for gradients, checked before anything is computed.
 class Places {
  public:
+  using Named = std::pair<std::string, TensorView>;
+  std::optional<TensorView> q, k, v;
+  std::vector<Named> buffers;
+
   Places(const quire_gradients* given, const char* function) : function_(function) {
     const quire_gradients copy = c_api::versioned(given, function, "gradients");
     q = c_api::optional_tensor(copy.q, function, "gradients.q");
@@ -32,6 +36,11 @@ class Places {
     for (std::size_t i = 0; i < copy.buffer_count; ++i) {
       const std::string name = fmt::format("gradients.buffers[{}]", i);
       c_api::require(copy.buffer_names[i], function, "a name of gradients.buffer_names");
+      if (std::ranges::find(buffers, copy.buffer_names[i], &Named::first) != buffers.end())
+        throw Error(ErrorKind::value,
+                    fmt::format("[{}] gradients.buffer_names must name a buffer once; got '{}' "
+                                "twice",
+                                function, copy.buffer_names[i]));
       buffers.emplace_back(copy.buffer_names[i],
                            c_api::tensor(copy.buffers[i], function, name.c_str()));
     }
@@ -60,6 +69,25 @@ class Places {
   WantedGradients wanted() const {
     return {
         .q = q.has_value(), .k = k.has_value(), .v = v.has_value(), .buffers = !buffers.empty()};
+  }
+
+  // In the order of a plan's buffers. Those that nobody asked for get memory of their own, kept in
+  // `unasked`.
+  std::vector<TensorView> of_buffers(const std::vector<Buffer>& all,
+                                     std::vector<Tensor>& unasked) const {
+    std::vector<TensorView> views;
+    std::vector<bool> is_used(buffers.size());
+    for (const Buffer& one : all) {
+      const auto found = std::ranges::find(buffers, one.name(), &Named::first);
+      const auto at = static_cast<std::size_t>(found - buffers.begin());
+      if (found == buffers.end() || is_used[at]) {  // the score mod's come first, then the mask's
+        views.push_back(unasked.emplace_back(one.shape(), one.dtype()).view());
+      } else {
+        is_used[at] = true;
+        views.push_back(found->second);
+      }
+    }
+    return views;
   }
 
   void put(const AttentionGradients& found) const {
@@ -104,8 +132,6 @@ class Places {
   }
 
   const char* function_;
-  std::optional<TensorView> q, k, v;
-  std::vector<std::pair<std::string, TensorView>> buffers;
 };
 
 template <class Inputs>
@@ -136,7 +162,11 @@ quire_status quire_flex_attention_backward(const quire_tensor* q, const quire_te
     if (given.block_mask != nullptr) forward.block_mask = given.block_mask->mask;
     forward.q_begin = c_api::q_begin(given, kName);
     places.check(inputs.q, inputs.k, inputs.v, forward.score_mod);
-    places.put(flex_attention_backward(inputs, {.forward = forward, .wanted = places.wanted()}));
+    AttentionBackwardPlan plan(AttentionShape::of(inputs.q, inputs.k, inputs.v),
+                               {.forward = forward, .wanted = places.wanted()});
+    std::vector<Tensor> unasked;
+    const std::vector<TensorView> buffers = places.of_buffers(plan.buffers(), unasked);
+    plan.run(inputs, {.q = places.q, .k = places.k, .v = places.v, .buffers = buffers});
   });
 }
 

@@ -2,10 +2,11 @@
 #include "c_api/status.h"
 #include "quire/executor.h"
 #include "quire/isa.h"
+#include "quire/version.h"
 
 using namespace quire;
 
-const char* quire_version(void) { return QUIRE_VERSION; }
+const char* quire_version(void) { return version(); }
 
 const char* quire_isa(void) {
   const char* name = nullptr;

@@ -19,6 +19,22 @@
 namespace quire::kernels {
 
 template <class T>
+void Prefill<T>::run(TileFault& fault) noexcept {
+  for (int i = 0; i < item_.tile_count; ++i) reset(memory_.total[i], i);
+  for (int64_t begin = 0; begin < item_.keys.length; begin += kSplitKeys) {
+    const int64_t end = std::min<int64_t>(begin + kSplitKeys, item_.keys.length);
+    for (int i = 0; i < item_.tile_count; ++i) live_[i] = 0;
+    for (int64_t key = begin; key < end; key += kTileKeys)
+      run_tile(key, static_cast<int>(std::min<int64_t>(kTileKeys, end - key)));
+    for (int i = 0; i < item_.tile_count; ++i) end_split(i);
+  }
+  for (int i = 0; i < item_.tile_count; ++i) finish(i, fault);
+  for (const TileFault* found :
+       {score_runner_ ? &score_runner_->fault() : nullptr, memory_.visibility.fault()})
+    if (found != nullptr && found->before(fault)) fault = *found;
+}
+
+template <class T>
 void Prefill<T>::reset(PrefillState<T>& state, int i) noexcept {
   const int lanes = panels_of(item_.tiles[i]) * kPanel;
   std::fill_n(state.m, lanes, kMinusInf<T>);

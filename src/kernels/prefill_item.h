@@ -2,7 +2,6 @@
 // what is visible, and the states of splits; prefill_scores.cc the scores of a tile with masks and
 // mods. Kernels layer.
 #pragma once
-#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -33,20 +32,7 @@ class Prefill {
       score_runner_.emplace(*call.prefill.score, functions, memory.score_scratch);
   }
 
-  void run(TileFault& fault) noexcept {
-    for (int i = 0; i < item_.tile_count; ++i) reset(memory_.total[i], i);
-    for (int64_t begin = 0; begin < item_.keys.length; begin += kSplitKeys) {
-      const int64_t end = std::min<int64_t>(begin + kSplitKeys, item_.keys.length);
-      for (int i = 0; i < item_.tile_count; ++i) live_[i] = 0;
-      for (int64_t key = begin; key < end; key += kTileKeys)
-        run_tile(key, static_cast<int>(std::min<int64_t>(kTileKeys, end - key)));
-      for (int i = 0; i < item_.tile_count; ++i) end_split(i);
-    }
-    for (int i = 0; i < item_.tile_count; ++i) finish(i, fault);
-    for (const TileFault* found :
-         {score_runner_ ? &score_runner_->fault() : nullptr, memory_.visibility.fault()})
-      if (found != nullptr && found->before(fault)) fault = *found;
-  }
+  void run(TileFault& fault) noexcept;
 
  private:
   static int panels_of(const QueryTile& tile) { return (tile.queries + kPanel - 1) / kPanel; }

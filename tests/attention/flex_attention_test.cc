@@ -274,7 +274,9 @@ TEST(FlexAttention, Errors) {
                call(s, s, s, {.block_mask = create_block_mask(mods::causal(), 3, 1, 8, 8)}));
   expect_error(ErrorKind::value, "[flex_attention] scale must be finite; got inf",
                call(s, s, s, {.scale = kInf}));
-  expect_error(ErrorKind::value, "[flex_attention] q_begin must have one number, or 2; got 3",
+  expect_error(ErrorKind::value,
+               "[flex_attention] q_begin must have 1 number for all batch entries, or 2, one for "
+               "each; got 3",
                call(s, s, s, {.q_begin = {1, 2, 3}}));
   expect_error(ErrorKind::value,
                "[flex_attention] return_aux asks for outputs, and aux, where to put them, is null",

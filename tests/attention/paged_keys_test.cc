@@ -134,7 +134,8 @@ TEST(PagedKeys, PlansDoNotFollowThePool) {
   b.run(t.q, wide.k, wide.v, {.out = y.view()});
   EXPECT_TRUE(same_bits(x, y));
   expect_error(ErrorKind::value,
-               "[flex_attention] the tensors are not of the sizes and dtypes the plan was made for",
+               "[flex_attention] the plan was made for a key of f32 " + to_string(wide.k.shape()) +
+                   "; got f32 " + to_string(tight.k.shape()),
                [&] { b.run(t.q, tight.k, tight.v, {.out = y.view()}); });
 }
 

@@ -244,6 +244,80 @@ TEST_F(CApi, ErrorsOfTheLibraryArriveWithTheirKind) {
   quire_score_mod_free(outside);
 }
 
+TEST_F(CApi, AMistakeInATensorNamesTheTensor) {
+  Tensor out({2, 4, 37, 8}, DType::f32);
+  const quire_tensor c_out = c_tensor(out);
+  const auto refused = [&](const std::string& text, const quire_tensor& odd) {
+    expect_failed(QUIRE_ERROR_VALUE, "[quire_flex_attention] k" + text,
+                  quire_flex_attention(&c_q, &odd, &c_v, nullptr, &c_out));
+  };
+  quire_tensor odd = c_k;
+  odd.shape[2] = -53;
+  refused(": sizes must not be negative; got [2, 2, -53, 24]", odd);
+  odd = c_k;
+  odd.data = nullptr;
+  refused(": data must not be null; got shape [2, 2, 53, 24]", odd);
+  odd = c_k;
+  odd.data = static_cast<char*>(c_k.data) + 2;
+  refused(".data must be aligned for f32, a multiple of 4 bytes", odd);
+  std::int64_t shape[2] = {std::int64_t{1} << 40, std::int64_t{1} << 40};
+  expect_failed(QUIRE_ERROR_VALUE,
+                "[quire_tensor_init] tensor: too many elements; got [1099511627776, 1099511627776]",
+                quire_tensor_init(&odd, c_k.data, QUIRE_F32, 2, shape));
+}
+
+TEST_F(CApi, NothingThatIsAskedForIsIgnored) {
+  Tensor out({2, 4, 37, 8}, DType::f32);
+  const quire_tensor c_out = c_tensor(out);
+  auto options = sized<quire_flex_attention_options>();
+  options.enable_gqa = 1;
+  options.scale = 0.5;
+  expect_failed(
+      QUIRE_ERROR_VALUE,
+      "[quire_flex_attention] options.scale counts only with has_scale = 1; got 0.5 and 0",
+      quire_flex_attention(&c_q, &c_k, &c_v, &options, &c_out));
+  options.scale = 0;
+  const std::int64_t begin = 3;
+  options.q_begin = &begin;
+  expect_failed(QUIRE_ERROR_VALUE,
+                "[quire_flex_attention] options.q_begin is given, and options.q_begin_count is 0",
+                quire_flex_attention(&c_q, &c_k, &c_v, &options, &c_out));
+  const Tensor count = Tensor::from<std::int32_t>({1, 2}, {1, 1, 2});
+  const Tensor which = Tensor::from<std::int32_t>({1, 0, 0, 2}, {1, 1, 2, 2});
+  const quire_tensor c_count = c_tensor(count), c_which = c_tensor(which);
+  auto blocks = sized<quire_kv_blocks>();
+  blocks.num_blocks = &c_count;
+  blocks.indices = &c_which;
+  auto sizes = sized<quire_block_mask_options>();
+  sizes.q_begin = 7;
+  quire_block_mask* chosen = nullptr;
+  expect_failed(QUIRE_ERROR_VALUE,
+                "[quire_block_mask_from_kv_blocks] batch and heads are those of the lists, and "
+                "q_begin is not taken: options must have 0 there",
+                quire_block_mask_from_kv_blocks(&blocks, &sizes, &chosen));
+}
+
+TEST_F(CApi, ANameThatNoTextCouldReadIsRefusedAtOnce) {
+  const quire_tensor table = c_tensor(slopes);
+  expect_failed(QUIRE_ERROR_VALUE, "[parse] a buffer's name must be an identifier; got 'a b'",
+                quire_buffers_add(buffers, "a b", &table, 0));
+  expect_failed(QUIRE_ERROR_VALUE,
+                "[parse] a buffer may not be called 'score'; the language uses that name",
+                quire_buffers_add(buffers, "score", &table, 0));
+  quire_score_mod* still = nullptr;
+  EXPECT_EQ(quire_score_mod_create("score + slopes[h]", buffers, &still), QUIRE_OK);
+  quire_score_mod_free(still);
+}
+
+TEST_F(CApi, OutputsMustNotShareMemory) {
+  auto options = sized<quire_flex_attention_options>();
+  const Tensor same = q.clone();
+  const quire_tensor c_same = c_tensor(same);
+  expect_failed(QUIRE_ERROR_VALUE, "[flex_attention] out must not share memory with query",
+                quire_flex_attention(&c_same, &c_q, &c_q, &options, &c_same));
+  expect_same_bits(same, q);
+}
+
 TEST_F(CApi, SizesTellVersionsApart) {
   Tensor out({2, 4, 37, 8}, DType::f32);
   const quire_tensor c_out = c_tensor(out);

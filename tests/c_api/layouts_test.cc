@@ -104,6 +104,30 @@ TEST_F(CApiLayouts, DenseGradientsHaveTheBitsOfCpp) {
   expect_same_bits(contiguous(d_k.view().transpose(1, 2)), *wanted.k);
   expect_same_bits(d_slopes, wanted.of("slopes"));
 
+  // Nobody has to ask for the gradients of all buffers, or for any other.
+  gradients.q = gradients.k = nullptr;
+  std::fill_n(d_slopes.data_as<float>(), 2, 7.0f);
+  ASSERT_EQ(quire_flex_attention_backward(&c_q, &c_k, &c_v, &options, &loss, &gradients), QUIRE_OK);
+  expect_same_bits(d_slopes, wanted.of("slopes"));
+  gradients.buffer_count = 0;
+  gradients.k = &c_k;
+  expect_failed(QUIRE_ERROR_VALUE,
+                "[flex_attention_backward] the gradient of k must not share memory with k",
+                quire_flex_attention_backward(&c_q, &c_k, &c_v, &options, &loss, &gradients));
+  const char* names[] = {"slopes", "slopes"};
+  const quire_tensor* places[] = {&c_slopes, &c_slopes};
+  gradients.k = nullptr;
+  gradients.buffer_names = names;
+  gradients.buffers = places;
+  gradients.buffer_count = 2;
+  expect_failed(QUIRE_ERROR_VALUE,
+                "[quire_flex_attention_backward] gradients.buffer_names must name a buffer once; "
+                "got 'slopes' twice",
+                quire_flex_attention_backward(&c_q, &c_k, &c_v, &options, &loss, &gradients));
+  gradients.buffer_names = &name;
+  gradients.buffers = &place;
+  gradients.buffer_count = 1;
+
   name = "slope";
   expect_failed(QUIRE_ERROR_VALUE,
                 "[quire_flex_attention_backward] the score mod reads no buffer with wants_gradient "

@@ -31,9 +31,10 @@ def cmake(root):
 
 @pytest.fixture(scope="session")
 def prefix(build_dir, cmake, tmp_path_factory):
+    """An installed tree, moved after it was installed: everything below must not care."""
     path = tmp_path_factory.mktemp("installed")
-    run(cmake, "--install", build_dir, "--prefix", path, "--component", "quire")
-    return path
+    run(cmake, "--install", build_dir, "--prefix", path / "first", "--component", "quire")
+    return (path / "first").rename(path / "moved")
 
 
 def single(prefix, pattern):
@@ -56,16 +57,50 @@ def test_what_is_installed(prefix, root):
             assert str(root) not in (prefix / name).read_text(), f"{name} names the source tree"
 
 
-@pytest.mark.parametrize("compilers", COMPILERS, ids=lambda pair: pair[1])
-def test_find_package(prefix, cmake, root, tmp_path, compilers):
+@pytest.fixture(scope="session")
+def generator(root):
+    """The Ninja of .venv, or what CMake chooses."""
     ninja = root / ".venv/bin/ninja"
-    generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja.exists() else []
+    return ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja.exists() else []
+
+
+@pytest.mark.parametrize("compilers", COMPILERS, ids=lambda pair: pair[1])
+def test_find_package(prefix, cmake, generator, tmp_path, compilers):
     run(cmake, "-S", HERE / "consumer", "-B", tmp_path, *generator, f"-DCMAKE_PREFIX_PATH={prefix}",
         "-DCMAKE_BUILD_TYPE=Debug", f"-DCMAKE_C_COMPILER={compilers[0]}", f"-DCMAKE_CXX_COMPILER={compilers[1]}")
     run(cmake, "--build", tmp_path)
     assert run(tmp_path / "consumer").splitlines() == [
         ROWS, "[parse] expected a value; got the end of the text", "  score +", "         ^"]
     assert run(tmp_path / "consumer_c") == ROWS + "\n"
+
+
+def test_a_project_in_c_alone(prefix, cmake, generator, tmp_path):
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\nproject(c_alone LANGUAGES C)\nfind_package(quire 0.1 REQUIRED)\n"
+        f"add_executable(c_alone {HERE}/consumer/main.c)\ntarget_link_libraries(c_alone PRIVATE quire::quire)\n")
+    run(cmake, "-S", tmp_path, "-B", tmp_path / "build", *generator, f"-DCMAKE_PREFIX_PATH={prefix}")
+    run(cmake, "--build", tmp_path / "build")
+    assert run(tmp_path / "build/c_alone") == ROWS + "\n"
+
+
+def test_another_minor_version_is_refused(prefix, cmake, generator, tmp_path):
+    (tmp_path / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.25)\nproject(later LANGUAGES CXX)\n"
+                                             "find_package(quire 0.2 REQUIRED)\n")
+    done = subprocess.run([cmake, "-S", tmp_path, "-B", tmp_path / "build", *generator, f"-DCMAKE_PREFIX_PATH={prefix}"],
+                          text=True, capture_output=True)
+    assert done.returncode != 0 and 'compatible with requested version "0.2"' in " ".join(done.stderr.split()), done.stderr
+
+
+def test_as_a_subdirectory(root, cmake, generator, tmp_path):
+    """The target, and neither tests nor tools. Only configured: building it takes minutes."""
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\nproject(engine LANGUAGES CXX)\n"
+        f"add_subdirectory({root} quire)\nadd_executable(engine {HERE}/consumer/main.cc)\n"
+        "target_link_libraries(engine PRIVATE quire::quire)\n"
+        f"get_property(targets DIRECTORY {root} PROPERTY BUILDSYSTEM_TARGETS)\nmessage(STATUS \"targets: ${{targets}}\")\n")
+    text = run(cmake, "-S", tmp_path, "-B", tmp_path / "build", *generator)
+    assert re.search(r"targets: hwy_headers;quire$", text, re.MULTILINE), text
+    assert "CMAKE_BUILD_TYPE:STRING=\n" in (tmp_path / "build/CMakeCache.txt").read_text()
 
 
 @needs_pkg_config
@@ -81,11 +116,31 @@ def test_pkg_config(prefix, tmp_path):
     assert run(tmp_path / "consumer_c") == ROWS + "\n"
 
 
-def test_a_moved_tree_still_works(prefix, tmp_path):
-    moved = tmp_path / "elsewhere"
-    shutil.copytree(prefix, moved)
-    text = single(moved, "quire.pc").read_text()
-    assert str(prefix) not in text and "${pcfiledir}" in text
+def test_no_file_says_where_it_was_installed(prefix):
+    for path in prefix.rglob("*"):
+        if path.suffix in (".pc", ".cmake"):
+            assert str(prefix.parent) not in path.read_text(), path
+    assert "${pcfiledir}" in single(prefix, "quire.pc").read_text()
+
+
+STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Wold-style-cast", "-Werror"]
+
+
+@pytest.mark.parametrize("compiler", [pair[1] for pair in COMPILERS])
+@pytest.mark.parametrize("standard", ["c++20", "c++23"])
+def test_headers_are_free_of_warnings(prefix, compiler, standard):
+    """Of templates those that a program instantiates."""
+    run(compiler, f"-std={standard}", *STRICT, "-fsyntax-only", f"-I{prefix}/include", HERE / "consumer/main.cc")
+
+
+def test_the_version_is_one(prefix, tmp_path, root):
+    source = tmp_path / "version.cc"
+    source.write_text("#include <quire/version.h>\n#include <cstdio>\nint main() { std::printf(\"%d.%d.%d %s\\n\", "
+                      "quire::kVersionMajor, quire::kVersionMinor, quire::kVersionPatch, quire::version()); }\n")
+    library = single(prefix, "libquire.a")
+    run("g++", "-std=c++20", source, f"-I{prefix}/include", library, "-ltbb", "-lfmt", "-o", tmp_path / "version")
+    of_headers, of_library = run(tmp_path / "version").split()
+    assert of_headers == of_library == run(prefix / "bin/quire", "--version").strip()
 
 
 def test_no_public_header_needs_another_library(prefix, tmp_path):

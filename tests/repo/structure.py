@@ -36,6 +36,7 @@ PUBLIC_LAYER = {
     "quire/executor.h": "runtime",
     "quire/isa.h": "runtime",
     "quire/cpu_info.h": "runtime",
+    "quire/version.h": "runtime",
     "quire/float16.h": "tensor",
     "quire/dtype.h": "tensor",
     "quire/shape.h": "tensor",

@@ -1,7 +1,7 @@
 """What README.md, ARCHITECTURE.md and docs/*.md show is what happens.
 
-- A ```cpp block with a main() is compiled against include/ and libquire.a and run; the fenced ```text or ```console block
-  behind it must be what it prints.
+- A ```cpp or ```c block with a main() is compiled against include/ and libquire.a and run; the fenced ```text or ```console
+  block behind it must be what it prints. C is C11, without a warning.
 - In a ```console block a line `$ command` is followed by what it prints. Commands of `quire` and of build/release/ are run
   (options of the environment may stand in front: `QUIRE_ISA=avx2 quire info`) and compared. Others are not run, so they
   may not show output; `make` must name a target that exists.
@@ -51,7 +51,7 @@ def programs_of(blocks):
     """[(block, expected output)] of the complete programs."""
     programs = []
     for i, block in enumerate(blocks):
-        if block.kind != "cpp" or "int main(" not in block.text:
+        if block.kind not in ("cpp", "c") or "int main(" not in block.text:
             continue
         follows = blocks[i + 1] if i + 1 < len(blocks) else None
         assert follows is not None and follows.kind in ("text", "console"), f"{block.place}: no output behind the program"
@@ -121,11 +121,18 @@ def check_command(place, command, expected, build_dir, env):
     return None
 
 
-def compile_and_run(source, build_dir, folder, env):
+COMPILERS = {
+    "cpp": [os.environ.get("CXX", "g++"), "-std=c++20"],
+    "c": [os.environ.get("CC", "gcc"), "-std=c11", "-pedantic", "-Wall", "-Wextra", "-Werror"],
+}
+
+
+def compile_and_run(block, build_dir, folder, env):
     """(whether it compiled and returned 0, what was printed)."""
-    (folder / "program.cc").write_text(source)
-    compiler = [os.environ.get("CXX", "g++"), "-std=c++20", f"-I{ROOT}/include", str(folder / "program.cc"),
-                f"{build_dir}/libquire.a", "-ltbb", "-lfmt", "-o", str(folder / "program")]
+    source = folder / f"program.{block.kind}"
+    source.write_text(block.text)
+    compiler = [*COMPILERS[block.kind], f"-I{ROOT}/include", str(source), f"{build_dir}/libquire.a", "-ltbb", "-lfmt",
+                "-lstdc++", "-lm", "-o", str(folder / "program")]
     for command in (compiler, [str(folder / "program")]):
         done = subprocess.run(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
         if done.returncode != 0:
@@ -135,7 +142,7 @@ def compile_and_run(source, build_dir, folder, env):
 
 def check_program(block, expected, build_dir, folder, env):
     """A complaint, or None."""
-    good, printed = compile_and_run(block.text, build_dir, folder, env)
+    good, printed = compile_and_run(block, build_dir, folder, env)
     if not good:
         return f"{block.place}: the program does not compile or fails:\n{printed}"
     return None if matches(expected, printed) else complain(block.place, "the program", expected, printed)
@@ -183,6 +190,26 @@ def test_what_is_named_exists(path):
     text = path.read_text(encoding="utf-8")
     assert missing_files(text) == []
     assert missing_suites(text) == []
+
+
+WALK = re.compile(r"^\| `(src/[\w./-]+)` \| ((?:`[\w:]+`(?:, )?)+) \|", re.MULTILINE)
+
+
+def test_the_walks_of_the_architecture_name_functions_of_their_files():
+    """From a call to the multiply-add in at most six files; each function named is defined in the file beside it."""
+    walks = [[]]
+    for line in (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").splitlines():
+        found = WALK.match(line)
+        if found:
+            walks[-1].append(found.groups())
+        elif walks[-1]:
+            walks.append([])
+    walks = [walk for walk in walks if walk]
+    assert len(walks) == 3 and all(4 < len(walk) <= 6 for walk in walks)
+    for file, functions in (step for walk in walks for step in walk):
+        text = (ROOT / file).read_text()
+        for name in re.findall(r"`(?:\w+::)?(\w+)`", functions):
+            assert re.search(rf"^[\w:<>&*,\s]*\b{name}\(", text, re.MULTILINE), f"{file} has no function {name}"
 
 
 def test_the_documents_are_looked_at():
@@ -278,14 +305,16 @@ def test_commands_are_checked(command, expected, complaint, build_dir, clean_env
     assert (found is None) if complaint is None else (complaint in found)
 
 
-@pytest.mark.parametrize("source, expected, complaint", [
-    ('#include <cstdio>\nint main() { std::puts("yes"); }', "no", "and not what is shown"),
-    ("int main() { return x; }", "", "does not compile or fails"),
-    ("int main() { return 1; }", "", "does not compile or fails"),
-    ('#include <cstdio>\nint main() { std::puts("yes"); }', "yes", None),
+@pytest.mark.parametrize("kind, source, expected, complaint", [
+    ("cpp", '#include <cstdio>\nint main() { std::puts("yes"); }', "no", "and not what is shown"),
+    ("cpp", "int main() { return x; }", "", "does not compile or fails"),
+    ("cpp", "int main() { return 1; }", "", "does not compile or fails"),
+    ("cpp", '#include <cstdio>\nint main() { std::puts("yes"); }', "yes", None),
+    ("c", '#include <stdio.h>\nint main(void) { puts("yes"); return 0; }', "yes", None),
+    ("c", '#include <stdio.h>\nint main(void) { int x; puts("yes"); return 0; }', "yes", "does not compile or fails"),
 ])
-def test_programs_are_checked(source, expected, complaint, build_dir, tmp_path, clean_env):
-    found = check_program(Block("x.md:1", "cpp", source), expected, build_dir, tmp_path, clean_env)
+def test_programs_are_checked(kind, source, expected, complaint, build_dir, tmp_path, clean_env):
+    found = check_program(Block("x.md:1", kind, source), expected, build_dir, tmp_path, clean_env)
     assert (found is None) if complaint is None else (complaint in found)
 
 

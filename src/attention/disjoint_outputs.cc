@@ -1,0 +1,126 @@
+// From strides to memory: first and last byte, and whether everything between belongs to the view.
+// Attention layer.
+#include "attention/disjoint_outputs.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/fail.h"
+
+namespace quire::attention {
+namespace {
+
+// Whether the elements fill their memory without gaps, in any order of the axes.
+bool is_dense(const ConstTensorView& view) {
+  std::int64_t filled = 1;
+  for (std::size_t found = 1; found > 0;) {
+    found = 0;
+    for (std::size_t axis = 0; axis < view.rank(); ++axis) {
+      if (view.shape()[axis] < 2 || view.strides()[axis] != filled) continue;
+      filled *= view.shape()[axis];
+      ++found;
+    }
+  }
+  return filled == view.numel();
+}
+
+bool repeats_an_element(const ConstTensorView& view) {
+  if (view.numel() == 0) return false;
+  for (std::size_t axis = 0; axis < view.rank(); ++axis)
+    if (view.shape()[axis] > 1 && view.strides()[axis] == 0) return true;
+  return false;
+}
+
+// Addresses as numbers: pointers into different arrays have no order.
+struct Memory {
+  explicit Memory(const ConstTensorView& view) : is_filled(is_dense(view)) {
+    if (view.numel() == 0) return;
+    const auto size = static_cast<std::int64_t>(dtype_size(view.dtype()));
+    first = reinterpret_cast<std::uintptr_t>(view.data());
+    begin = end = first;
+    for (std::size_t axis = 0; axis < view.rank(); ++axis) {
+      const std::int64_t bytes = (view.shape()[axis] - 1) * view.strides()[axis] * size;
+      (bytes < 0 ? begin : end) += static_cast<std::uintptr_t>(bytes);
+    }
+    end += static_cast<std::uintptr_t>(size);
+  }
+
+  bool contains(std::uintptr_t address) const { return begin <= address && address < end; }
+
+  std::uintptr_t first = 0;           // of the element at index 0 of every axis
+  std::uintptr_t begin = 0, end = 0;  // equal if there is no element
+  bool is_filled;                     // whether every byte between belongs to an element
+};
+
+bool surely_overlap(const Memory& a, const Memory& b) {
+  if (a.begin == a.end || b.begin == b.end) return false;
+  if (a.first == b.first) return true;
+  const auto holds_an_end = [](const Memory& filled, const Memory& other) {
+    return filled.is_filled && (filled.contains(other.begin) || filled.contains(other.end - 1));
+  };
+  return holds_an_end(a, b) || holds_an_end(b, a);
+}
+
+}  // namespace
+
+void validate_disjoint(const char* where, std::span<const NamedView> inputs,
+                       std::span<const NamedView> outputs) {
+  const auto check = [&](const NamedView& out, const Memory& memory, const NamedView& other) {
+    if (!surely_overlap(memory, Memory(other.view))) return;
+    fail(ErrorKind::value, where, "{} must not share memory with {}", out.name, other.name);
+  };
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const NamedView& out = outputs[i];
+    if (repeats_an_element(out.view)) {
+      fail(ErrorKind::value, where,
+           "{} must have a place for every element; got shape {} with strides {}", out.name,
+           to_string(out.view.shape()), to_string(out.view.strides()));
+    }
+    const Memory memory(out.view);
+    for (const NamedView& in : inputs) check(out, memory, in);
+    for (const NamedView& before : outputs.first(i)) check(out, memory, before);
+  }
+}
+
+void validate_disjoint(const char* where, const plan::ForwardTensors& tensors,
+                       const StatViews& stats) {
+  const std::array<NamedView, 3> inputs{
+      {{"query", tensors.q}, {"key", tensors.k}, {"value", tensors.v}}};
+  std::array<NamedView, 3> outputs{{{"out", tensors.out}, {"lse", {}}, {"max_scores", {}}}};
+  if (stats.lse.has_value()) outputs[1].view = *stats.lse;
+  if (stats.max_scores.has_value()) outputs[2].view = *stats.max_scores;
+  validate_disjoint(where, inputs, outputs);
+}
+
+void validate_disjoint(const char* where, const BackwardInputs& inputs,
+                       const AttentionBackwardPlan::Outputs& outputs,
+                       std::span<const Buffer> buffers) {
+  const auto given = [](const auto& view) {
+    return view.has_value() ? ConstTensorView(*view) : ConstTensorView();
+  };
+  const std::array<NamedView, 10> all{{{"q", inputs.q},
+                                       {"k", inputs.k},
+                                       {"v", inputs.v},
+                                       {"out", inputs.out},
+                                       {"lse", inputs.lse},
+                                       {"d_out", given(inputs.d_out)},
+                                       {"d_lse", given(inputs.d_lse)},
+                                       {"the gradient of q", given(outputs.q)},
+                                       {"the gradient of k", given(outputs.k)},
+                                       {"the gradient of v", given(outputs.v)}}};
+  const std::span views(all);
+  validate_disjoint(where, views.first(7), views.subspan(7));
+  for (std::size_t i = 0; i < outputs.buffers.size(); ++i) {
+    const NamedView one[] = {{"the gradient of a buffer", outputs.buffers[i]}};
+    validate_disjoint(where, views, one);
+    for (std::size_t j = 0; j < buffers.size(); ++j) {
+      const NamedView others[] = {
+          {"a buffer", buffers[j].view()},
+          {"that of another", j < i ? ConstTensorView(outputs.buffers[j]) : ConstTensorView()}};
+      validate_disjoint(where, others, one);
+    }
+  }
+}
+
+}  // namespace quire::attention
