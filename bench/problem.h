@@ -17,6 +17,8 @@
 namespace quire::bench {
 
 struct Problem {
+  static constexpr std::int64_t kDocument = 300;  // tokens, of the mask "document"
+
   std::int64_t batch = 1, q_heads = 16, kv_heads = 16, q_len = 2048, kv_len = 2048;
   std::int64_t head_dim = 64, v_head_dim = 64;
   DType q_dtype = DType::f32, k_dtype = DType::f32, v_dtype = DType::f32;
@@ -49,7 +51,8 @@ struct Problem {
     if (mask == "window 256") return mods::sliding_window(256);
     if (mask == "document") {
       std::vector<std::int32_t> ids(static_cast<std::size_t>(kv_len));
-      for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i / 300);
+      for (std::size_t i = 0; i < ids.size(); ++i)
+        ids[i] = static_cast<std::int32_t>(static_cast<std::int64_t>(i) / kDocument);
       return mods::document(ids);
     }
     // The same rules in a form that every tile has to evaluate.
@@ -85,11 +88,15 @@ struct Problem {
   double pairs() const {
     const double all = static_cast<double>(q_len) * static_cast<double>(kv_len);
     if (mask == "causal") return static_cast<double>(q_len) * static_cast<double>(q_len + 1) / 2;
-    double visible = 0;
+    std::int64_t visible = 0;
     if (mask == "window 256") {
+      for (std::int64_t q = 0; q < q_len; ++q) visible += std::min<std::int64_t>(q + 1, 256);
+      return static_cast<double>(visible);
+    }
+    if (mask == "document") {
       for (std::int64_t q = 0; q < q_len; ++q)
-        visible += static_cast<double>(std::min<std::int64_t>(q + 1, 256));
-      return visible;
+        visible += std::clamp<std::int64_t>(kv_len - q / kDocument * kDocument, 0, kDocument);
+      return static_cast<double>(visible);
     }
     return all;
   }
