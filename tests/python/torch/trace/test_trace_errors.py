@@ -63,15 +63,6 @@ def to_numpy(score, b, h, q_idx, kv_idx):
     return score.numpy()
 
 
-def in_place(score, b, h, q_idx, kv_idx):
-    score += 1
-    return score
-
-
-def in_place_method(score, b, h, q_idx, kv_idx):
-    return score.clamp_(0)
-
-
 def in_place_captured(score, b, h, q_idx, kv_idx):
     TABLE.add_(1)
     return score
@@ -131,8 +122,6 @@ LINES = [
     (to_index, 1, r"the value of a traced tensor \(__index__\)"),
     (to_list, 1, r"the value of a traced tensor \(tolist\)"),
     (to_numpy, 1, r"the value of a traced tensor \(numpy\)"),
-    (in_place, 1, r"the in-place operation aten.add_.Tensor cannot be traced"),
-    (in_place_method, 1, r"the in-place operation aten.clamp_.default cannot be traced"),
     (in_place_captured, 1, r"the in-place operation aten.add_.Tensor cannot be traced"),
     (assignment, 1, "an assignment to elements of a tensor cannot be traced"),
     (random, 1, r"the random operation aten.rand_like.default cannot be traced"),
