@@ -126,6 +126,11 @@ def flex_attention(
         raise ValueError("[flex_attention] mask_mod is for jagged inputs; give create_block_mask(mask_mod, ...) otherwise")
     if isinstance(block_mask, JaggedBlockMask):
         raise TypeError("[flex_attention] a JaggedBlockMask is for jagged inputs")
+    if block_mask is not None and not isinstance(block_mask, BlockMask):
+        raise TypeError(
+            "[flex_attention] block_mask must be a BlockMask, from create_block_mask(mask_mod, ...); "
+            f"got {type(block_mask).__name__}"
+        )
     q, k, v = _core.view(query), _core.view(key), _core.view(value)
     out = _core.empty_output(q, v)
     lse = max_scores = None

@@ -5,8 +5,12 @@
 Same names, arguments, defaults, results and exception types; mods are written with torch operations as they are.
 """
 
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.flex_attention import (  # noqa: F401
+from quire.requirements import require
+
+require("torch", "2.13")
+
+from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
+from torch.nn.attention.flex_attention import (  # noqa: F401, E402
     _DEFAULT_SPARSE_BLOCK_SIZE,
     _mask_mod_signature,
     _score_mod_signature,
@@ -18,17 +22,17 @@ from torch.nn.attention.flex_attention import (  # noqa: F401
     or_masks,
 )
 
-from quire.torch.block_mask import BlockMask
-from quire.torch.create_block_mask import create_block_mask, create_mask
-from quire.torch.enable import disable, enable
-from quire.torch.flex_attention import flex_attention
-from quire.torch.merge_states import merge_states
-from quire.torch.nested_flex import NestedBlockMask, create_nested_block_mask
-from quire.torch.paged_attention import PagedAttention
-from quire.torch.sdpa import scaled_dot_product_attention, why_not
-from quire.torch import graph_backward as _graph_backward  # noqa: F401
-from quire.torch import sdpa_operator as _sdpa_operator  # noqa: F401
-from quire.torch.trace import TraceError
+from quire.torch.block_mask import BlockMask  # noqa: E402
+from quire.torch.create_block_mask import create_block_mask, create_mask  # noqa: E402
+from quire.torch.enable import disable, enable  # noqa: E402
+from quire.torch.flex_attention import flex_attention  # noqa: E402
+from quire.torch.merge_states import merge_states  # noqa: E402
+from quire.torch.nested_flex import NestedBlockMask, create_nested_block_mask  # noqa: E402
+from quire.torch.paged_attention import PagedAttention  # noqa: E402
+from quire.torch.sdpa import scaled_dot_product_attention, why_not  # noqa: E402
+from quire.torch import graph_backward as _graph_backward  # noqa: F401, E402
+from quire.torch import sdpa_operator as _sdpa_operator  # noqa: F401, E402
+from quire.torch.trace import TraceError  # noqa: E402
 
 __all__ = [
     "AuxOutput",

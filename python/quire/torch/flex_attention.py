@@ -38,6 +38,7 @@ _is_compiling = torch.compiler.is_dynamo_compiling
 _is_autocast = torch.is_autocast_enabled
 _is_grad_enabled = torch.is_grad_enabled
 _modes = torch._C._len_torch_dispatch_stack
+_jit = torch._C._get_tracing_state
 _transforms = torch._C._functorch.peek_interpreter_stack
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 _F32, _F64 = torch.float32, torch.float64
@@ -89,7 +90,7 @@ def flex_attention(
         _warn_return_lse()
     if kernel_options is not None:
         validate.validate_options(kernel_options)
-    if _modes() or type(query) not in _PLAIN or type(key) not in _PLAIN or type(value) not in _PLAIN:
+    if _modes() or _jit() or type(query) not in _PLAIN or type(key) not in _PLAIN or type(value) not in _PLAIN:
         if are_nested(query, key, value):
             outputs = nested_flex_attention(
                 query, key, value, score_mod, block_mask, scale, enable_gqa, want_lse, want_max
@@ -189,7 +190,10 @@ def _warn_return_lse() -> None:
 
 
 def _is_watched(query: Any, key: Any, value: Any) -> bool:
-    """Whether a mode looks on (a tracer, a counter of operations), or a tensor has no memory, as fake ones."""
+    """Whether a mode looks on (a tracer, a counter of operations), or a tensor has no memory, as fake ones. RuntimeError under
+    torch.jit.trace, as in torch: it would record the result as a constant."""
+    if _jit() is not None:
+        raise RuntimeError("[flex_attention] torch.jit.trace cannot record it; use torch.export or torch.compile")
     validate.validate_tensors(query, key, value)
     is_wrapper = torch.utils._python_dispatch.is_traceable_wrapper_subclass
     return _modes() > 0 or any(is_wrapper(t) or isinstance(t, FakeTensor) for t in (query, key, value))

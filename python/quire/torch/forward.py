@@ -45,7 +45,7 @@ def _dense(shape: tuple[int, ...], order: list[int]) -> list[int]:
 
 def _input(tensor: torch.Tensor) -> Any:
     code = CODES.get(tensor.dtype)
-    if code is None or not tensor.is_contiguous():
+    if code is None or not tensor.is_contiguous() or tensor.is_neg():
         return view_of(tensor)
     return _View(tensor.data_ptr(), code, tensor.shape, tensor.stride())
 

@@ -36,6 +36,7 @@ _is_compiling = torch.compiler.is_dynamo_compiling
 _is_autocast = torch.is_autocast_enabled
 _is_grad_enabled = torch.is_grad_enabled
 _modes = torch._C._len_torch_dispatch_stack
+_jit = torch._C._get_tracing_state
 _transforms = torch._C._functorch.peek_interpreter_stack
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 _NAME = "scaled_dot_product_attention"
@@ -126,7 +127,7 @@ def _dense(
 ) -> Tensor:
     if _is_autocast("cpu"):
         query, key, value, attn_mask = _cast(query), _cast(key), _cast(value), _cast(attn_mask)
-    if _modes() or not {type(query), type(key), type(value)} <= _PLAIN:
+    if _modes() or _jit() or not {type(query), type(key), type(value)} <= _PLAIN:
         if attn_mask is None or type(attn_mask) in _PLAIN:
             return _as_operator(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     call, mask = dense_call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)

@@ -7,10 +7,15 @@
 Importing it registers nothing. Layer: Python, above quire.torch.
 """
 
-from transformers import AttentionInterface, AttentionMaskInterface
+from quire.requirements import require
 
-from quire.transformers.attention import quire_attention
-from quire.transformers.masks import quire_mask
+require("torch", "2.13")
+require("transformers", "5.22")
+
+from transformers import AttentionInterface, AttentionMaskInterface  # noqa: E402
+
+from quire.transformers.attention import quire_attention  # noqa: E402
+from quire.transformers.masks import quire_mask  # noqa: E402
 
 __all__ = ["quire_attention", "quire_mask", "register"]
 

@@ -190,7 +190,7 @@ ERRORS = {
         IndexError,
         "index 6 is outside buffer 't' of size 6",
     ),
-    "mask_type": (lambda q, k, v: quire.flex_attention(q, k, v, block_mask=mods.causal()), TypeError, "incompatible function arguments"),
+    "mask_type": (lambda q, k, v: quire.flex_attention(q, k, v, block_mask=mods.causal()), TypeError, "block_mask must be a BlockMask, from create_block_mask"),
     "isa": (lambda q, k, v: quire.force_isa("z80"), ValueError, "no ISA has this name; got 'z80'"),
     "threads": (lambda q, k, v: quire.set_num_threads(0), ValueError, "0"),
 }

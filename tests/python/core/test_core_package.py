@@ -3,8 +3,10 @@
 import ast
 import inspect
 import pathlib
+import re
 import subprocess
 import sys
+import types
 import xml.etree.ElementTree
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 
 import quire
 from quire import mods
+from quire.requirements import require
 
 NAMES = """flex_attention create_mask create_block_mask and_masks or_masks noop_mask BlockMask AuxRequest AuxOutput
 FlexKernelOptions Jagged JaggedBlockMask create_jagged_block_mask create_nested_block_mask scaled_dot_product_attention
@@ -60,6 +63,19 @@ print(view.numpy().dtype, quire.flex_attention(view, view, view).numpy().view(np
 """
     run = subprocess.run([sys.executable, "-c", program], env=python_env, capture_output=True, text=True, check=True)
     assert run.stdout == f"|V2 {[[[[0x3F80] * 4] * 2]]}\n"
+
+
+def test_what_is_missing_or_too_old_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ModuleNotFoundError, match=r'quire.torch needs torch 2.13 or later: pip install "\.\[torch\]"'):
+        require("torch", "2.13")
+    for version, is_old in (("2.9.1+cpu", True), ("2.13.0a0+git12", False), ("2.14", False), ("3.0", False), ("1.99", True)):
+        monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(__version__=version))
+        if is_old:
+            with pytest.raises(ImportError, match=rf"needs torch 2.13 or later: .*; got {re.escape(version)}"):
+                require("torch", "2.13")
+        else:
+            require("torch", "2.13")
 
 
 def test_stubs_name_everything(tmp_path):

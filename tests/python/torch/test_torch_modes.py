@@ -8,8 +8,9 @@ import torch.nn.attention.flex_attention as torch_flex
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
+import quire.torch
 from peer import causal
-from quire.torch import AuxRequest, create_block_mask, create_mask, flex_attention
+from quire.torch import AuxRequest, create_block_mask, create_mask, flex_attention, scaled_dot_product_attention
 
 SLOPES = torch.tensor([0.5, 0.25])
 
@@ -143,3 +144,23 @@ def test_many_threads_share_a_mask(query):
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_negated_views(query):
+    negated = query._neg_view()  # the sign is not in memory
+    assert negated.is_neg() and negated.is_contiguous()
+    assert torch.equal(flex_attention(negated, query, query, alibi), flex_attention(-query, query, query, alibi))
+    assert torch.equal(flex_attention(query, negated, negated), flex_attention(query, -query, -query))
+    slopes = SLOPES._neg_view()
+    expected = flex_attention(query, query, query, lambda s, b, h, q, kv: s - SLOPES[h] * kv)
+    assert torch.equal(flex_attention(query, query, query, lambda s, b, h, q, kv: s + slopes[h] * kv), expected)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_jit_trace(query):
+    for module in (torch_flex, quire.torch):
+        with pytest.raises(RuntimeError):
+            torch.jit.trace(lambda x: module.flex_attention(x, x, x), (query,), check_trace=False)
+    causal_sdpa = lambda x: scaled_dot_product_attention(x, x, x, is_causal=True)  # noqa: E731
+    traced = torch.jit.trace(causal_sdpa, (query,), check_trace=False)
+    assert torch.equal(traced(2 * query), causal_sdpa(2 * query))

@@ -54,7 +54,7 @@ class Trace:
         if torch.Tag.nondeterministic_seeded in func.tags:
             fail(f"the random operation {self._called(func)} cannot be traced")
         if func._schema.is_mutable:
-            fail(f"the in-place operation {self._called(func)} cannot be traced; write x = x + y instead of x += y")
+            return self._in_place(func, args, kwargs)
         name = func._schema.name.removeprefix("aten::")
         if not has_traced(args) and not has_traced(list(kwargs.values())):
             return self._plain(name, func, args, kwargs)
@@ -79,6 +79,17 @@ class Trace:
         if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
             return NotImplemented
         refuse(func, self._called(func))
+
+    def _in_place(self, func, args, kwargs):
+        """x += y of a value of the mod: the tensor holds the sum from here on; what was made of it before keeps its value. Not
+        of captured tensors, which belong to others, and not of views, whose other side would have to change too."""
+        target, plain = args[0] if args else None, _out_of_place(func)
+        if plain is None or not isinstance(target, TracedTensor) or target.is_viewed:
+            fail(f"the in-place operation {self._called(func)} cannot be traced; write x = x + y instead of x += y")
+        func(*replaced(args, lambda t: ones(t).clone()), **_kwargs_of_ones(kwargs))  # torch's word on dtypes and shapes
+        result = self.operation(plain, args, kwargs)
+        target.field = _as_dtype(result.field, result.dtype, target.dtype)
+        return target
 
     def _called(self, func) -> str:
         """The operation, and the function it is a part of."""
@@ -132,8 +143,11 @@ class Trace:
                 return positions(value)
             return [numbered(v) for v in value] if isinstance(value, (list, tuple)) else value
 
+        is_view = func._schema.arguments[0].alias_info is not None
+        if is_view and isinstance(args[0], TracedTensor):
+            args[0].is_viewed = True
         if func is torch.ops.aten.select.int and isinstance(args[0].field, Row) and args[1] in (0, -args[0].dim()):
-            return TracedTensor(index_traced(args[0].field, [args[2]]), args[0].dtype)
+            return TracedTensor(index_traced(args[0].field, [args[2]]), args[0].dtype, is_view)
         if any(isinstance(a, torch.dtype) for a in args):
             refuse(func, self._called(func))  # bits seen as another type
         result = func(*numbered(args), **kwargs)
@@ -141,7 +155,7 @@ class Trace:
         for other in dtypes[1:]:
             dtype = torch.promote_types(dtype, other)
         sources = [_as_dtype(field, own, dtype) for field, own in zip(sources, dtypes)]
-        rebuilt = lambda t: TracedTensor(moved(sources, t), dtype)  # noqa: E731
+        rebuilt = lambda t: TracedTensor(moved(sources, t), dtype, is_view)  # noqa: E731
         return [rebuilt(t) for t in result] if isinstance(result, (list, tuple)) else rebuilt(result)
 
     def _reduction(self, name, func, args, kwargs):
@@ -190,7 +204,8 @@ class Trace:
         """tensor[index], where one of them is traced."""
         entries = [self._index_entry(e) for e in expanded(index, tensor.dim())]
         if isinstance(tensor, TracedTensor):
-            return TracedTensor(settled(index_traced(tensor.field, entries)), tensor.dtype)
+            tensor.is_viewed = True
+            return TracedTensor(settled(index_traced(tensor.field, entries)), tensor.dtype, True)
         return TracedTensor(index_plain(self.slots, tensor, entries), tensor.dtype)
 
     def _index_entry(self, entry):
@@ -225,6 +240,16 @@ def _result_on_ones(name: str, func, args, kwargs):
             raise
         common = functools.reduce(torch.promote_types, dtypes)
         return func(*(a.to(common) if isinstance(a, torch.Tensor) else a for a in args), **kwargs)
+
+
+def _out_of_place(func):
+    """The operation that gives what this one writes into its first operand; None if there is none."""
+    name = func._schema.name.removeprefix("aten::")
+    plain = f"__{name[3:]}" if name.startswith("__i") else name[:-1]  # __ilshift__: __lshift__; add_: add
+    packet = getattr(torch.ops.aten, plain, None) if name.endswith("_") else None
+    overloads = [] if packet is None else packet.overloads()
+    alike = [o for o in (func._overloadname, "default") if o in overloads]  # floor_divide_.Tensor: floor_divide.default
+    return getattr(packet, alike[0]) if alike else None
 
 
 def _kwargs_of_ones(kwargs: dict) -> dict:

@@ -15,14 +15,15 @@ _ONES: dict[torch.dtype, torch.Tensor] = {}
 
 
 class TracedTensor(torch.Tensor):
-    """A tensor without data. `field` says what it holds."""
+    """A tensor without data. `field` says what it holds; `is_viewed`: another one may look at the same memory in torch."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
-    def __new__(cls, field: Field, dtype: torch.dtype):
+    def __new__(cls, field: Field, dtype: torch.dtype, is_viewed: bool = False):
         self = torch.Tensor._make_wrapper_subclass(cls, field.shape, dtype=dtype, device=_CPU)
         self.field = field
+        self.is_viewed = is_viewed
         return self
 
     def __repr__(self, *, tensor_contents=None):

@@ -40,6 +40,7 @@ _WORDS = {
     "is_nonzero": "the truth of a traced value (is_nonzero)",
     "__contains__": "the truth of a traced value (in)",
 }
+_INSTEAD = dict.fromkeys(("__index__", "__array__"), "index a tensor: torch.tensor(a_list)[q_idx], torch.from_numpy(an_array)[q_idx]")
 _GET_DATA = torch.Tensor.data.__get__
 
 
@@ -88,7 +89,8 @@ class _Functions(TorchFunctionMode):
     def _read(self, name: str, args) -> None:
         if has_traced(args):
             words = _WORDS.get(name, f"the value of a traced tensor ({name})")
-            fail(f"{words} is not known when tracing; it differs from element to element, use torch.where")
+            instead = _INSTEAD.get(name, "use torch.where")
+            fail(f"{words} is not known when tracing; it differs from element to element, {instead}")
         if not self.trace.slots.is_constant(args[0]):
             self.trace.reads_values = True
 

@@ -55,21 +55,20 @@ def to_index(score, b, h, q_idx, kv_idx):
     return sum(range(q_idx), score)
 
 
+def of_a_list(score, b, h, q_idx, kv_idx):
+    return score + [1, 2, 3][q_idx]
+
+
+def of_an_array(score, b, h, q_idx, kv_idx):
+    return score + TABLE.numpy()[q_idx]
+
+
 def to_list(score, b, h, q_idx, kv_idx):
     return score + q_idx.tolist()
 
 
 def to_numpy(score, b, h, q_idx, kv_idx):
     return score.numpy()
-
-
-def in_place(score, b, h, q_idx, kv_idx):
-    score += 1
-    return score
-
-
-def in_place_method(score, b, h, q_idx, kv_idx):
-    return score.clamp_(0)
 
 
 def in_place_captured(score, b, h, q_idx, kv_idx):
@@ -129,10 +128,10 @@ LINES = [
     (to_int, 1, r"the value of a traced tensor \(__int__\)"),
     (to_float, 1, r"the value of a traced tensor \(__float__\)"),
     (to_index, 1, r"the value of a traced tensor \(__index__\)"),
+    (of_a_list, 1, r"the value of a traced tensor \(__index__\) .*, index a tensor: torch.tensor\(a_list\)\[q_idx\]"),
+    (of_an_array, 1, r"the value of a traced tensor \(__array__\) .*, torch.from_numpy\(an_array\)\[q_idx\]"),
     (to_list, 1, r"the value of a traced tensor \(tolist\)"),
     (to_numpy, 1, r"the value of a traced tensor \(numpy\)"),
-    (in_place, 1, r"the in-place operation aten.add_.Tensor cannot be traced"),
-    (in_place_method, 1, r"the in-place operation aten.clamp_.default cannot be traced"),
     (in_place_captured, 1, r"the in-place operation aten.add_.Tensor cannot be traced"),
     (assignment, 1, "an assignment to elements of a tensor cannot be traced"),
     (random, 1, r"the random operation aten.rand_like.default cannot be traced"),
