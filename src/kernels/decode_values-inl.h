@@ -102,7 +102,7 @@ struct ValueBlock {
   const DecodeUnit* unit;
   int first_row, first_line;
   int part;
-  PrefetchCursor near, far;
+  AnyCursor near, far;
 };
 
 template <class Values, int kRows, int kLines, bool kPart>
@@ -119,16 +119,21 @@ HWY_NOINLINE void value_block(const UnitValuesArgs<hn::TFromD<typename Values::T
       QUIRE_UNROLL for (int i = 0; i < Values::kVectors; ++i) acc[g][j][i] =
           hn::LoadU(D(), out + g * out_step + (j * Values::kVectors + i) * kN);
   const DecodeUnit& unit = *block.unit;
-  const ptrdiff_t step = args.step;
-  const char* at = unit.at + unit.begin * step + block.first_line * Values::kBytes;
+  ptrdiff_t step = args.step;
+  const ptrdiff_t offset = block.first_line * Values::kBytes;
+  const char* at = unit.at + unit.begin * step + offset;
   const auto* weights =
       all_weights + block.first_row * kDecodeScoreStep + unit.place * kUnitKeys + unit.begin;
   auto near = block.near;
   auto far = block.far;
   constexpr int kAhead = HWY_MAX(1, Values::kKeys * kLines * Values::kBytes / 64);
   for (int key = unit.begin; key < unit.end; key += Values::kKeys) {
-    const char* near_line = near.take(kAhead, at);
-    const char* far_line = far.take(kAhead, at);
+    if (unit.rows != nullptr) {
+      at = unit.rows[key] + offset;
+      if constexpr (Values::kKeys == 2) step = unit.rows[key + 1] - unit.rows[key];
+    }
+    const char* near_line = near.take<3>(kAhead, at);
+    const char* far_line = far.take<2>(kAhead, at);
     QUIRE_UNROLL for (int j = 0; j < kLines; ++j) {
       QUIRE_UNROLL for (int i = j; i < kAhead; i += kLines) {
         __builtin_prefetch(near_line, 0, 3);
