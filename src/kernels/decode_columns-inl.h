@@ -28,7 +28,6 @@ struct StepCursor {
   }
   // The next `count` lines, a divisor of 16: the first of them; they lie `inner` apart. When there
   // are no more, `idle` again and again.
-  template <int kLocality>
   HWY_INLINE const char* take(int count, const char* idle) {
     if (left <= 0) {
       inner = 0;
@@ -46,50 +45,69 @@ struct StepCursor {
   }
 };
 
-// The same, and through rows that lie each where a list says, which it prefetches itself.
-struct AnyCursor {
-  StepCursor steps;
+// Prefetches the lines of a unit whose rows lie each where a list says, a few at a time.
+template <int kLocality>
+struct ListCursor {
   const char* const* rows = nullptr;
   int lines = 0, line = 0, left = 0;  // of a row, of these the next, of all
-  ptrdiff_t inner = 0;
 
   HWY_INLINE void start(const UnitAhead& unit, int first_key) {
-    if (unit.rows == nullptr) return steps.start(unit, first_key);
+    if (unit.rows == nullptr) return;
     rows = unit.rows + first_key;
     lines = unit.lines;
     left = lines * (kUnitKeys - first_key);
   }
-  template <int kLocality>
-  HWY_INLINE const char* take(int count, const char* idle) {
-    for (int some = HWY_MIN(count, left); some > 0;) {
-      const int here = HWY_MIN(some, lines - line);
-      const char* at = *rows + 64 * line;
-      for (int i = 0; i < here; ++i) __builtin_prefetch(at + 64 * i, 0, kLocality);
-      some -= here;
-      left -= here;
-      line += here;
-      if (line == lines) {
-        line = 0;
-        ++rows;
+  template <int kCount>
+  HWY_INLINE void take() {
+    if (left <= 0) return;
+    const char* const at = *rows + 64 * line;
+    if (HWY_LIKELY(line + kCount <= lines)) {
+      QUIRE_UNROLL for (int i = 0; i < kCount; ++i) __builtin_prefetch(at + 64 * i, 0, kLocality);
+      left -= kCount;
+      line += kCount;
+    } else if (2 * (lines - line) == kCount && left >= kCount) {  // the rest of a row, and the next
+      const char* const next = rows[1];
+      QUIRE_UNROLL for (int i = 0; i < kCount / 2; ++i) {
+        __builtin_prefetch(at + 64 * i, 0, kLocality);
+        __builtin_prefetch(next + 64 * i, 0, kLocality);
+      }
+      left -= kCount;
+      line = kCount / 2;
+      ++rows;
+    } else {
+      for (int i = 0; i < kCount && left > 0; ++i, --left) {
+        if (line == lines) {
+          line = 0;
+          ++rows;
+        }
+        __builtin_prefetch(*rows + 64 * line++, 0, kLocality);
       }
     }
-    const char* first = steps.take<kLocality>(count, idle);
-    inner = steps.inner;
-    return first;
+    if (line == lines) {
+      line = 0;
+      ++rows;
+    }
   }
 };
 
-// What a StepCursor leaves out, at once: rows behind such that lie side by side, so a few in many.
+// Whole units of the other kind than the one that is read, which its cursor leaves out: there are
+// few of those.
 template <int kLocality>
-void prefetch_list(const UnitAhead& unit) {
-  for (int i = 0; unit.rows != nullptr && i < kUnitKeys; ++i)
-    for (int line = 0; line < unit.lines; ++line)
-      __builtin_prefetch(unit.rows[i] + 64 * line, 0, kLocality);
+void prefetch_other(const UnitAhead& unit, bool is_list) {
+  if (is_list == (unit.rows != nullptr)) return;
+  for (int i = 0; i < kUnitKeys; ++i) {
+    for (int line = 0; line < unit.lines; ++line) {
+      const char* row = unit.rows != nullptr ? unit.rows[i] : unit.at + i * unit.step;
+      __builtin_prefetch(row + 64 * line, 0, kLocality);
+    }
+  }
 }
 
 // Rows of keys that lie `step` bytes apart, or each where a list says; from some byte of theirs on.
 struct StepRows {
-  using Cursor = StepCursor;
+  static constexpr bool kIsList = false;
+  using NearCursor = StepCursor;
+  using FarCursor = StepCursor;
   const char* at;
   ptrdiff_t step;
   HWY_INLINE StepRows(const DecodeUnit& unit, ptrdiff_t row_step) : at(unit.at), step(row_step) {}
@@ -99,7 +117,9 @@ struct StepRows {
   HWY_INLINE void advance(int bytes) { at += bytes; }
 };
 struct ListRows {
-  using Cursor = AnyCursor;
+  static constexpr bool kIsList = true;
+  using NearCursor = ListCursor<3>;
+  using FarCursor = ListCursor<2>;
   const char* const* rows;
   ptrdiff_t offset = 0;
   HWY_INLINE ListRows(const DecodeUnit& unit, ptrdiff_t) : rows(unit.rows) {}

@@ -86,7 +86,8 @@ HWY_NOINLINE void score_block(const UnitScoresArgs<float>& args, int unit_idx, i
   constexpr auto kN = static_cast<int>(kLanes);
   const DecodeUnit& unit = args.units[unit_idx];
   Rows rows = Rows(unit, args.step).from(first);
-  typename Rows::Cursor near, far;
+  typename Rows::NearCursor near;
+  typename Rows::FarCursor far;
   if (first_row == 0) {  // once is enough
     near.start(args.ahead[unit_idx + 1], first);
     far.start(args.ahead[unit_idx + kUnitsAhead], first);
@@ -101,18 +102,26 @@ HWY_NOINLINE void score_block(const UnitScoresArgs<float>& args, int unit_idx, i
   constexpr int kAhead = kVectors * kN * 4 * kChunk / 64;
   int left = args.dims * Keys::kBytes;
   for (; left >= 4 * kChunk; left -= 4 * kChunk, rows.advance(4 * kChunk)) {
-    const char* near_line = near.template take<3>(kAhead, rows.row(0));
-    const char* far_line = far.template take<2>(kAhead, rows.row(0));
+    const char *near_line = nullptr, *far_line = nullptr;
+    if constexpr (Rows::kIsList) {
+      near.template take<kAhead>();
+      far.template take<kAhead>();
+    } else {
+      near_line = near.take(kAhead, rows.row(0));
+      far_line = far.take(kAhead, rows.row(0));
+    }
     QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) {
       VU x[kChunk];
       WholeChunk whole;
       load_columns(whole, rows.from(v * kN), x);
       QUIRE_UNROLL for (int j = 0; j < kChunk; ++j) {
-        if (v * kChunk + j < kAhead) {
-          __builtin_prefetch(near_line, 0, 3);
-          __builtin_prefetch(far_line, 0, 2);
-          near_line += near.inner;
-          far_line += far.inner;
+        if constexpr (!Rows::kIsList) {
+          if (v * kChunk + j < kAhead) {
+            __builtin_prefetch(near_line, 0, 3);
+            __builtin_prefetch(far_line, 0, 2);
+            near_line += near.inner;
+            far_line += far.inner;
+          }
         }
         Keys::step(x[j], q + j * Keys::kNumbers * kRows, acc[v]);
       }
@@ -144,9 +153,9 @@ HWY_INLINE void score_rows(const UnitScoresArgs<float>& args, int first_row) {
   constexpr int kVectors = kRows <= 4 ? HWY_MIN(kUnitVectors, 2) : 1;
   for (int unit = 0; unit < args.unit_count; ++unit) {
     const bool is_list = args.units[unit].rows != nullptr;
-    if (!is_list && first_row == 0) {
-      prefetch_list<3>(args.ahead[unit + 1]);
-      prefetch_list<2>(args.ahead[unit + kUnitsAhead]);
+    if (first_row == 0) {
+      prefetch_other<3>(args.ahead[unit + 1], is_list);
+      prefetch_other<2>(args.ahead[unit + kUnitsAhead], is_list);
     }
     const auto block = is_list ? score_block<Keys, kRows, kVectors, ListRows>
                                : score_block<Keys, kRows, kVectors, StepRows>;
