@@ -1,9 +1,9 @@
 // The primitives of the decode kernel (keys across the lanes), one table per ISA and compute type;
 // the loop over tiles is decode.cc. Plain structs: every ISA's object includes this. Kernels layer.
 //
-// Keys are worked on in units of 16, which lie `step` bytes apart in memory, their numbers side by
-// side. Scores of a tile lie [row][key], rows kDecodeScoreStep apart; weights replace scores in
-// place. O of a row may hold its columns in another order (`reorder`).
+// Keys are worked on in units of 16, which lie `step` bytes apart in memory, or each where a list
+// says, their numbers side by side. Scores of a tile lie [row][key], rows kDecodeScoreStep apart;
+// weights replace scores in place. O of a row may hold its columns in another order (`reorder`).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -38,13 +38,16 @@ struct DecodeUnit {
   const char* at = nullptr;  // its first key, even if that is not wanted
   int place = 0;             // which unit of the tile
   int begin = 0, end = 0;    // values: keys that may be read; of pairs even, or all
+  // Null, or where each of the 16 keys lies, anywhere.
+  const char* const* rows = nullptr;
 };
 
 /// Rows of a unit to prefetch. Units of keys and values form one sequence.
 struct UnitAhead {
   const char* at = nullptr;
   ptrdiff_t step = 0;
-  int lines = 0;  // of 64 bytes in a row; 0: nothing to prefetch
+  int lines = 0;                      // of 64 bytes in a row; 0: nothing to prefetch
+  const char* const* rows = nullptr;  // where each of them lies, if not `step` apart from `at` on
 };
 
 /// scores[row][key] = chain over d of key[d] * query[d], times scale if `natural`.

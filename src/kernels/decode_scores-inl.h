@@ -80,14 +80,14 @@ constexpr int kUnitVectors = kUnitKeys / static_cast<int>(kLanes);
 
 // Keys [first, first + kVectors * kLanes) of a unit by kRows rows. One unit at a time: with its
 // neighbour on the way there are two in L1, 16 KiB of f32 at 128 dims.
-template <class Keys, int kRows, int kVectors>
+template <class Keys, int kRows, int kVectors, class Rows>
 HWY_NOINLINE void score_block(const UnitScoresArgs<float>& args, int unit_idx, int first,
                               int first_row) {
   constexpr auto kN = static_cast<int>(kLanes);
   const DecodeUnit& unit = args.units[unit_idx];
-  const ptrdiff_t step = args.step;
-  const char* at = unit.at + first * step;
-  PrefetchCursor near, far;
+  Rows rows = Rows(unit, args.step).from(first);
+  typename Rows::NearCursor near;
+  typename Rows::FarCursor far;
   if (first_row == 0) {  // once is enough
     near.start(args.ahead[unit_idx + 1], first);
     far.start(args.ahead[unit_idx + kUnitsAhead], first);
@@ -101,19 +101,27 @@ HWY_NOINLINE void score_block(const UnitScoresArgs<float>& args, int unit_idx, i
   // the miss buffers.
   constexpr int kAhead = kVectors * kN * 4 * kChunk / 64;
   int left = args.dims * Keys::kBytes;
-  for (; left >= 4 * kChunk; left -= 4 * kChunk, at += 4 * kChunk) {
-    const char* near_line = near.take(kAhead, at);
-    const char* far_line = far.take(kAhead, at);
+  for (; left >= 4 * kChunk; left -= 4 * kChunk, rows.advance(4 * kChunk)) {
+    const char *near_line = nullptr, *far_line = nullptr;
+    if constexpr (Rows::kIsList) {
+      near.template take<kAhead>();
+      far.template take<kAhead>();
+    } else {
+      near_line = near.take(kAhead, rows.row(0));
+      far_line = far.take(kAhead, rows.row(0));
+    }
     QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) {
       VU x[kChunk];
       WholeChunk whole;
-      load_columns(whole, at + v * kN * step, step, x);
+      load_columns(whole, rows.from(v * kN), x);
       QUIRE_UNROLL for (int j = 0; j < kChunk; ++j) {
-        if (v * kChunk + j < kAhead) {
-          __builtin_prefetch(near_line, 0, 3);
-          __builtin_prefetch(far_line, 0, 2);
-          near_line += near.inner;
-          far_line += far.inner;
+        if constexpr (!Rows::kIsList) {
+          if (v * kChunk + j < kAhead) {
+            __builtin_prefetch(near_line, 0, 3);
+            __builtin_prefetch(far_line, 0, 2);
+            near_line += near.inner;
+            far_line += far.inner;
+          }
         }
         Keys::step(x[j], q + j * Keys::kNumbers * kRows, acc[v]);
       }
@@ -125,7 +133,7 @@ HWY_NOINLINE void score_block(const UnitScoresArgs<float>& args, int unit_idx, i
     PartOfChunk part(left);
     QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) {
       VU x[kChunk];
-      load_columns(part, at + v * kN * step, step, x);
+      load_columns(part, rows.from(v * kN), x);
       QUIRE_UNROLL for (int j = 0; j < kChunk; ++j)
           Keys::step(x[j], q + j * Keys::kNumbers * kRows, acc[v]);
     }
@@ -143,9 +151,17 @@ HWY_NOINLINE void score_block(const UnitScoresArgs<float>& args, int unit_idx, i
 template <class Keys, int kRows>
 HWY_INLINE void score_rows(const UnitScoresArgs<float>& args, int first_row) {
   constexpr int kVectors = kRows <= 4 ? HWY_MIN(kUnitVectors, 2) : 1;
-  for (int unit = 0; unit < args.unit_count; ++unit)
+  for (int unit = 0; unit < args.unit_count; ++unit) {
+    const bool is_list = args.units[unit].rows != nullptr;
+    if (first_row == 0) {
+      prefetch_other<3>(args.ahead[unit + 1], is_list);
+      prefetch_other<2>(args.ahead[unit + kUnitsAhead], is_list);
+    }
+    const auto block = is_list ? score_block<Keys, kRows, kVectors, ListRows>
+                               : score_block<Keys, kRows, kVectors, StepRows>;
     for (int first = 0; first < kUnitKeys; first += kVectors * static_cast<int>(kLanes))
-      score_block<Keys, kRows, kVectors>(args, unit, first, first_row);
+      block(args, unit, first, first_row);
+  }
 }
 
 template <class Keys>
@@ -197,8 +213,8 @@ void plain_scores(const UnitScoresArgs<T>& args) {
       for (int d = 0; d < args.dims; ++d) {
         for (int key = 0; key < kUnitKeys; ++key) {
           E number;
-          std::memcpy(&number, unit.at + key * args.step + d * static_cast<int>(sizeof(E)),
-                      sizeof(E));
+          const char* row = unit.rows == nullptr ? unit.at + key * args.step : unit.rows[key];
+          std::memcpy(&number, row + d * static_cast<int>(sizeof(E)), sizeof(E));
           acc[key] = fma_lane(widened<T>(number), q[d * block], acc[key]);
         }
       }

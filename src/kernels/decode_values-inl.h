@@ -98,16 +98,18 @@ struct PairValues {
 
 // One block: rows [first_row, + kRows), lines [first_line, + kLines). kPart: the last line, of
 // which only `part` bytes exist. While it goes by, as many lines ahead are prefetched.
+template <class Rows>
 struct ValueBlock {
   const DecodeUnit* unit;
   int first_row, first_line;
   int part;
-  PrefetchCursor near, far;
+  typename Rows::NearCursor near;
+  typename Rows::FarCursor far;
 };
 
-template <class Values, int kRows, int kLines, bool kPart>
+template <class Values, int kRows, int kLines, bool kPart, class Rows>
 HWY_NOINLINE void value_block(const UnitValuesArgs<hn::TFromD<typename Values::Tag>>& args,
-                              const typename Values::Weight* all_weights, ValueBlock& block) {
+                              const typename Values::Weight* all_weights, ValueBlock<Rows>& block) {
   using D = typename Values::Tag;
   using T = hn::TFromD<D>;
   constexpr int kN = static_cast<int>(hn::MaxLanes(D()));
@@ -119,22 +121,33 @@ HWY_NOINLINE void value_block(const UnitValuesArgs<hn::TFromD<typename Values::T
       QUIRE_UNROLL for (int i = 0; i < Values::kVectors; ++i) acc[g][j][i] =
           hn::LoadU(D(), out + g * out_step + (j * Values::kVectors + i) * kN);
   const DecodeUnit& unit = *block.unit;
-  const ptrdiff_t step = args.step;
-  const char* at = unit.at + unit.begin * step + block.first_line * Values::kBytes;
+  ptrdiff_t step = args.step;
+  const ptrdiff_t offset = block.first_line * Values::kBytes;
+  const char* at = unit.at + unit.begin * step + offset;
   const auto* weights =
       all_weights + block.first_row * kDecodeScoreStep + unit.place * kUnitKeys + unit.begin;
   auto near = block.near;
   auto far = block.far;
   constexpr int kAhead = HWY_MAX(1, Values::kKeys * kLines * Values::kBytes / 64);
   for (int key = unit.begin; key < unit.end; key += Values::kKeys) {
-    const char* near_line = near.take(kAhead, at);
-    const char* far_line = far.take(kAhead, at);
+    const char *near_line = nullptr, *far_line = nullptr;
+    if constexpr (Rows::kIsList) {
+      at = unit.rows[key] + offset;
+      if constexpr (Values::kKeys == 2) step = unit.rows[key + 1] - unit.rows[key];
+      near.template take<kAhead>();
+      far.template take<kAhead>();
+    } else {
+      near_line = near.take(kAhead, at);
+      far_line = far.take(kAhead, at);
+    }
     QUIRE_UNROLL for (int j = 0; j < kLines; ++j) {
-      QUIRE_UNROLL for (int i = j; i < kAhead; i += kLines) {
-        __builtin_prefetch(near_line, 0, 3);
-        __builtin_prefetch(far_line, 0, 2);
-        near_line += near.inner;
-        far_line += far.inner;
+      if constexpr (!Rows::kIsList) {
+        QUIRE_UNROLL for (int i = j; i < kAhead; i += kLines) {
+          __builtin_prefetch(near_line, 0, 3);
+          __builtin_prefetch(far_line, 0, 2);
+          near_line += near.inner;
+          far_line += far.inner;
+        }
       }
       typename Values::Line line;
       if constexpr (kPart) {
@@ -167,7 +180,7 @@ constexpr int kValueAccumulators = 1;
 constexpr int kValueAccumulators = 16;
 #endif
 
-template <class Values, int kRows>
+template <class Values, int kRows, class Rows>
 struct ValueRows {
   using Args = UnitValuesArgs<hn::TFromD<typename Values::Tag>>;
   static constexpr int kMostLines =
@@ -176,38 +189,49 @@ struct ValueRows {
   const Args& args;
   const typename Values::Weight* weights;
   int lines, part;  // whole lines; bytes of the last one
-  ValueBlock block;
+  ValueBlock<Rows> block;
 
   template <int kLines>
   HWY_INLINE void whole_lines() {
     for (; block.first_line + kLines <= lines; block.first_line += kLines)
-      value_block<Values, kRows, kLines, false>(args, weights, block);
+      value_block<Values, kRows, kLines, false, Rows>(args, weights, block);
     if constexpr (kLines > 1) whole_lines<kLines / 2>();
   }
   HWY_INLINE void run() {
     whole_lines<kMostLines>();
     if (part == 0) return;
-    value_block<Values, kRows, 1, true>(args, weights, block);
+    value_block<Values, kRows, 1, true, Rows>(args, weights, block);
   }
 };
 
-template <class Values, int kRows>
-HWY_INLINE void value_rows(const UnitValuesArgs<hn::TFromD<typename Values::Tag>>& args,
-                           const typename Values::Weight* weights, int unit, int first_row) {
+template <class Values, int kRows, class Rows>
+HWY_INLINE void value_rows_of(const UnitValuesArgs<hn::TFromD<typename Values::Tag>>& args,
+                              const typename Values::Weight* weights, int unit, int first_row) {
   const int bytes = args.columns * Values::kColumnBytes;
-  ValueRows<Values, kRows> rows{.args = args,
-                                .weights = weights,
-                                .lines = bytes / Values::kBytes,
-                                .part = bytes % Values::kBytes,
-                                .block = {}};
+  ValueRows<Values, kRows, Rows> rows{.args = args,
+                                      .weights = weights,
+                                      .lines = bytes / Values::kBytes,
+                                      .part = bytes % Values::kBytes,
+                                      .block = {}};
   rows.block.unit = &args.units[unit];
   rows.block.first_row = first_row;
   rows.block.part = rows.part;
   if (first_row == 0) {  // once is enough
     rows.block.near.start(args.ahead[unit + 1], 0);
     rows.block.far.start(args.ahead[unit + kUnitsAhead], 0);
+    prefetch_other<3>(args.ahead[unit + 1], Rows::kIsList);
+    prefetch_other<2>(args.ahead[unit + kUnitsAhead], Rows::kIsList);
   }
   rows.run();
+}
+
+template <class Values, int kRows>
+HWY_INLINE void value_rows(const UnitValuesArgs<hn::TFromD<typename Values::Tag>>& args,
+                           const typename Values::Weight* weights, int unit, int first_row) {
+  if (args.units[unit].rows != nullptr)
+    value_rows_of<Values, kRows, ListRows>(args, weights, unit, first_row);
+  else
+    value_rows_of<Values, kRows, StepRows>(args, weights, unit, first_row);
 }
 
 template <class Values>

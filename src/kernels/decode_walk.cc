@@ -184,9 +184,8 @@ void DecodeWalk<T>::plan_prefetch(const Tile& tile) noexcept {
   if (next_ < end_tile()) {
     const Tile next = tile_at(next_);
     const int units = std::min(next.units, kUnitsAhead + 1);
-    PlacedUnits placed;
-    keys_.place(next.index * kTileKeys, std::min(next.keys, units * kUnitKeys), placed);
-    for (int unit = 0; unit < units; ++unit) *to++ = keys_.ahead(placed, unit);
+    keys_.place(next.index * kTileKeys, std::min(next.keys, units * kUnitKeys), placed_next_);
+    for (int unit = 0; unit < units; ++unit) *to++ = keys_.ahead(placed_next_, unit);
   }
   for (int i = 0; i <= kUnitsAhead; ++i) *to++ = {};
 }
@@ -194,34 +193,18 @@ void DecodeWalk<T>::plan_prefetch(const Tile& tile) noexcept {
 template <class T>
 void DecodeWalk<T>::run_tile(const Tile& tile, const DecodeState<T>& state) noexcept {
   plan_prefetch(tile);
-  compute_scores(tile);
+  compute_scores();
   if (score_runner_) apply_score_mod(tile);
   if (zero_weights_ == ZeroWeights::kSkip) look_for_nan(tile);
   soften(tile, state);
-  add_values(tile, state);
-}
-
-// Units of several spans are asked for row by row when the unit that is read so much earlier is
-// gathered: values with the keys of the same unit, keys with the values of the tile before.
-template <class T>
-void DecodeWalk<T>::prefetch_scattered(bool values, const Tile& tile, int live) noexcept {
-  if (!values) {
-    if (placed_values_.at[live_[live]] != nullptr) return;
-    const int first = live_[live] * kUnitKeys;
-    return values_.prefetch(tile.index * kTileKeys + first, std::min(kUnitKeys, tile.keys - first));
-  }
-  if (next_ >= end_tile()) return;
-  const Tile next = tile_at(next_);
-  const int first = live_[live] * kUnitKeys;
-  if (first < next.keys)
-    keys_.prefetch(next.index * kTileKeys + first, std::min(kUnitKeys, next.keys - first));
+  add_values(state);
 }
 
 // Live units in calls as long as possible: all of a call are found or all gathered, and of those
 // there is only so much memory.
 template <class T>
 template <class Args, class Wanted>
-void DecodeWalk<T>::run_units(bool values, const Tile& tile, Wanted wanted_of, Args& args,
+void DecodeWalk<T>::run_units(bool values, Wanted wanted_of, Args& args,
                               void (*function)(const Args&) noexcept) noexcept {
   UnitRows<T>& rows = values ? values_ : keys_;
   const PlacedUnits& placed = values ? placed_values_ : placed_keys_;
@@ -239,25 +222,21 @@ void DecodeWalk<T>::run_units(bool values, const Tile& tile, Wanted wanted_of, A
   args.ahead = ahead;
   for (int i = 0; i < live_count_; ++i) {
     const int unit = live_[i];
-    const int64_t key = tile.index * kTileKeys + unit * kUnitKeys;
     const uint32_t wanted = wanted_of(unit);
     if (wanted == 0) continue;
     DecodeUnit found;
     found.place = unit;
-    const bool lies = rows.find(placed, key, wanted, found);
+    const bool lies = rows.find(placed, wanted, found);
     if (lies == gathered || (gathered && args.unit_count == UnitRows<T>::kSlots)) flush(i);
     gathered = !lies;
-    if (gathered) {
-      if (placed.at[unit] == nullptr) prefetch_scattered(values, tile, i);
-      rows.gather(key, wanted, args.unit_count, found);
-    }
+    if (gathered) rows.gather(placed, wanted, args.unit_count, found);
     units[args.unit_count++] = found;
   }
   flush(live_count_);
 }
 
 template <class T>
-void DecodeWalk<T>::compute_scores(const Tile& tile) noexcept {
+void DecodeWalk<T>::compute_scores() noexcept {
   UnitScoresArgs<T> args;
   args.kind = keys_.kind();
   args.rows = row_count_;
@@ -268,7 +247,7 @@ void DecodeWalk<T>::compute_scores(const Tile& tile) noexcept {
   args.scale = scale_;
   args.scores = scores_;
   run_units(
-      false, tile, [this](int unit) { return visible_.unit(unit); }, args, functions_->scores);
+      false, [this](int unit) { return visible_.unit(unit); }, args, functions_->scores);
 }
 
 template <class T>
@@ -350,7 +329,7 @@ uint32_t DecodeWalk<T>::wanted_values(int unit) const noexcept {
 }
 
 template <class T>
-void DecodeWalk<T>::add_values(const Tile& tile, const DecodeState<T>& state) noexcept {
+void DecodeWalk<T>::add_values(const DecodeState<T>& state) noexcept {
   UnitValuesArgs<T> args;
   args.kind = values_.kind();
   args.rows = row_count_;
@@ -360,7 +339,7 @@ void DecodeWalk<T>::add_values(const Tile& tile, const DecodeState<T>& state) no
   args.out = state.o;
   args.out_step = state.columns;
   run_units(
-      true, tile, [this](int unit) { return wanted_values(unit); }, args, functions_->values);
+      true, [this](int unit) { return wanted_values(unit); }, args, functions_->values);
 }
 
 template <class T>

@@ -68,18 +68,17 @@ class DecodeWalk {
   Tile tile_at(int64_t index) const noexcept;
   int64_t end_tile() const noexcept;
   void plan_prefetch(const Tile& tile) noexcept;
-  void prefetch_scattered(bool values, const Tile& tile, int live) noexcept;
   void run_tile(const Tile& tile, const DecodeState<T>& state) noexcept;
   template <class Args, class Wanted>
-  void run_units(bool values, const Tile& tile, Wanted wanted, Args& args,
+  void run_units(bool values, Wanted wanted, Args& args,
                  void (*function)(const Args&) noexcept) noexcept;
-  void compute_scores(const Tile& tile) noexcept;
+  void compute_scores() noexcept;
   void apply_score_mod(const Tile& tile) noexcept;
   void look_for_nan(const Tile& tile) noexcept;
   void soften(const Tile& tile, const DecodeState<T>& state) noexcept;
   void drop(const Tile& tile, const RowSoftmaxArgs<T>& made, int row) noexcept;
   uint32_t wanted_values(int unit) const noexcept;
-  void add_values(const Tile& tile, const DecodeState<T>& state) noexcept;
+  void add_values(const DecodeState<T>& state) noexcept;
 
   const ForwardCall& call_;
   const KeySequence& sequence_;
@@ -102,7 +101,7 @@ class DecodeWalk {
   bool saw_nan_ = false;
   // The units of this tile that anybody sees, their keys, then their values, then what comes next.
   UnitAhead ahead_[4 * kTileUnits];
-  PlacedUnits placed_keys_, placed_values_;
+  PlacedUnits placed_keys_, placed_values_, placed_next_;
   int live_[kTileUnits];
   int live_count_ = 0;
   int64_t next_ = -1;  // tile

@@ -67,8 +67,7 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
       slot_step_(
           whole_lines(columns_ * (converted_ ? static_cast<ptrdiff_t>(sizeof(T)) : element_))),
       slots_(layout.take<char>(static_cast<size_t>(kSlots * kUnitKeys * slot_step_))),
-      spans_(keys),
-      spans_ahead_(keys) {}
+      spans_(keys) {}
 
 template <class T>
 const char* UnitRows<T>::address(const KeySpan& span, int64_t key) const noexcept {
@@ -80,17 +79,33 @@ template <class T>
 void UnitRows<T>::place(int64_t key, int keys, PlacedUnits& units) noexcept {
   for (int unit = 0, begin = 0; begin < keys;) {
     const KeySpan& span = spans_.find(key + begin);
-    const char* at = side_by_side_ ? address(span, key + begin) : nullptr;
+    const int64_t there = side_by_side_ ? span.end - key : 0;
+    const char* at = address(span, key + begin);
     // All units of this span, then one that leaves it.
-    const int64_t there = span.end - key;
     for (; begin < keys && std::min(begin + kUnitKeys, keys) <= there; begin += kUnitKeys) {
       units.at[unit++] = at;
-      if (side_by_side_) at += kUnitKeys * step_;
+      at += kUnitKeys * step_;
     }
-    if (begin >= keys || begin >= there) continue;
-    units.at[unit++] = nullptr;
+    if (begin >= keys || (side_by_side_ && begin >= there)) continue;
+    units.at[unit] = nullptr;
+    place_rows(key + begin, std::min(kUnitKeys, keys - begin), units.rows + unit * kUnitKeys);
     begin += kUnitKeys;
+    ++unit;
   }
+}
+
+// `keys` of a unit, from `key` on.
+template <class T>
+void UnitRows<T>::place_rows(int64_t key, int keys, const char** rows) noexcept {
+  const char* row = nullptr;
+  for (int i = 0; i < keys;) {
+    const KeySpan& span = spans_.find(key + i);
+    row = address(span, key + i);
+    rows[i++] = row;
+    const auto end = static_cast<int>(std::min<int64_t>(keys, span.end - key));
+    for (; i < end; ++i) rows[i] = row += step_;
+  }
+  for (int i = keys; i < kUnitKeys; ++i) rows[i] = row;
 }
 
 template <class T>
@@ -119,57 +134,39 @@ void UnitRows<T>::copy_row(const char* from, char* to) const noexcept {
 }
 
 template <class T>
-bool UnitRows<T>::find(const PlacedUnits& units, int64_t key, uint32_t wanted,
-                       DecodeUnit& unit) noexcept {
+bool UnitRows<T>::find(const PlacedUnits& units, uint32_t wanted, DecodeUnit& unit) const noexcept {
   unit.at = units.at[unit.place];
   unit.begin = 0;
   unit.end = kUnitKeys;
-  if (wanted == kAllKeys && unit.at != nullptr) return true;
-  // Keys must all be there, since the lanes of a unit are loaded together; values only must have no
-  // holes, and pairs no halves.
-  unit.begin = std::countr_zero(wanted);
-  unit.end = std::bit_width(wanted);
-  if (!values_ || wanted >> unit.begin != (1u << (unit.end - unit.begin)) - 1) return false;
-  if (kind_ == DecodeKind::kPairs && (unit.begin % 2 != 0 || unit.end % 2 != 0)) return false;
+  if (wanted != kAllKeys) {
+    // Keys must all be there, since the lanes of a unit are loaded together; values only must have
+    // no holes, and pairs no halves.
+    unit.begin = std::countr_zero(wanted);
+    unit.end = std::bit_width(wanted);
+    if (!values_ || wanted >> unit.begin != (1u << (unit.end - unit.begin)) - 1) return false;
+    if (kind_ == DecodeKind::kPairs && (unit.begin % 2 != 0 || unit.end % 2 != 0)) return false;
+  }
   if (unit.at != nullptr) return true;
   if (!side_by_side_) return false;
-  const KeySpan& span = spans_.find(key + unit.begin);
-  if (key + unit.end > span.end) return false;
-  unit.at = address(span, key + unit.begin) - unit.begin * step_;
+  unit.rows = units.rows + unit.place * kUnitKeys;
+  unit.at = unit.rows[0];
   return true;
 }
 
-// All at once: between the copies of a gather these requests were measured to wait for them.
 template <class T>
-void UnitRows<T>::prefetch(int64_t key, int keys) noexcept {
-  const int lines = rows_.column_step == 1 ? lines_ : 1;
-  for (int i = 0; i < keys;) {
-    const KeySpan& span = spans_ahead_.find(key + i);
-    const char* row = address(span, key + i);
-    const auto end = static_cast<int>(std::min<int64_t>(keys, span.end - key));
-    for (; i < end; ++i, row += step_)
-      for (int line = 0; line < lines; ++line) __builtin_prefetch(row + 64 * line, 0, 2);
-  }
-}
-
-template <class T>
-void UnitRows<T>::gather(int64_t key, uint32_t wanted, int slot, DecodeUnit& unit) noexcept {
+void UnitRows<T>::gather(const PlacedUnits& units, uint32_t wanted, int slot,
+                         DecodeUnit& unit) noexcept {
   char* to = slots_ + slot * kUnitKeys * slot_step_;
+  const char* const found = units.at[unit.place];
+  const char* const* const rows = units.rows + unit.place * kUnitKeys;
   unit.at = to;
   unit.begin = 0;
   unit.end = kUnitKeys;
-  for (int i = 0; i < kUnitKeys;) {
-    if ((wanted >> i & 1) == 0) {
+  for (int i = 0; i < kUnitKeys; ++i, to += slot_step_) {
+    if ((wanted >> i & 1) == 0)
       std::memset(to, 0, static_cast<size_t>(slot_step_));
-      to += slot_step_;
-      ++i;
-      continue;
-    }
-    const KeySpan& span = spans_.find(key + i);
-    const char* from = address(span, key + i);
-    const auto end = static_cast<int>(std::min<int64_t>(kUnitKeys, span.end - key));
-    for (; i < end && (wanted >> i & 1) != 0; ++i, from += step_, to += slot_step_)
-      copy_row(from, to);
+    else
+      copy_row(found == nullptr ? rows[i] : found + i * step_, to);
   }
 }
 

@@ -1,6 +1,6 @@
-// Keys of a sequence as units of 16: where they lie if they lie together, else rows gathered into
-// scratch, rows nobody wants as zeros. Positions count from the sequence's first key, whatever the
-// spans. Kernels layer.
+// Keys of a sequence as units of 16: where they lie, together or one by one; where keys are missing
+// or must be converted, rows gathered into scratch, those nobody wants as zeros. Positions count
+// from the sequence's first key, whatever the spans. Kernels layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -17,9 +17,11 @@ template <class T>
 DecodeKind unit_kind(const ForwardCall& call, bool values);
 
 /// Addresses of the units of a tile, null where a unit has keys in several spans, or numbers that
-/// do not lie side by side.
+/// do not lie side by side: then `rows` has the address of each of its keys. (Rows that do not
+/// exist have that of the last one.)
 struct PlacedUnits {
   const char* at[kTileUnits];
+  const char* rows[kTileKeys];
 };
 
 /// Finds the spans of keys that are asked for in nearly ascending order.
@@ -60,22 +62,22 @@ class UnitRows {
 
   /// Where a placed unit can be prefetched.
   UnitAhead ahead(const PlacedUnits& units, int unit) const noexcept {
-    return {units.at[unit], step_, units.at[unit] == nullptr ? 0 : lines_};
+    if (units.at[unit] != nullptr) return {units.at[unit], step_, lines_};
+    return {nullptr, 0, rows_.column_step == 1 ? lines_ : 1, units.rows + unit * kUnitKeys};
   }
 
-  /// A placed unit to be read where it lies, keys of which `wanted` has the bit; `key`: its first.
-  /// False: it must be gathered.
-  bool find(const PlacedUnits& units, int64_t key, uint32_t wanted, DecodeUnit& unit) noexcept;
-  /// Asks for the rows of a unit that must be gathered.
-  void prefetch(int64_t key, int keys) noexcept;
+  /// A placed unit to be read where it, or each of its keys, lies: keys of which `wanted` has the
+  /// bit. False: it must be gathered.
+  bool find(const PlacedUnits& units, uint32_t wanted, DecodeUnit& unit) const noexcept;
   /// The same, gathered into a slot.
-  void gather(int64_t key, uint32_t wanted, int slot, DecodeUnit& unit) noexcept;
+  void gather(const PlacedUnits& units, uint32_t wanted, int slot, DecodeUnit& unit) noexcept;
 
   /// Bytes from key to key of what is found or gathered.
   ptrdiff_t step(bool gathered) const { return gathered ? slot_step_ : step_; }
 
  private:
   const char* address(const KeySpan& span, int64_t key) const noexcept;
+  void place_rows(int64_t key, int keys, const char** rows) noexcept;
   void copy_row(const char* from, char* to) const noexcept;
 
   const ForwardCall& call_;
@@ -90,7 +92,7 @@ class UnitRows {
   int lines_;                 // of 64 bytes in a row
   ptrdiff_t slot_step_;       // bytes from row to row of a gathered unit
   char* slots_;
-  SpanCursor spans_, spans_ahead_;  // of keys that are read, and that are prefetched
+  SpanCursor spans_;
 };
 
 }  // namespace quire::kernels

@@ -37,6 +37,8 @@ class KeyLayout {
   virtual std::int64_t write_spans(std::int64_t sequence, std::int64_t kv_head, KeyRange range,
                                    const KeyStrides& strides,
                                    std::span<kernels::KeySpan> out) const = 0;
+  /// How many keys of a head lie together, with the same keys of the next head behind them; 0: all.
+  virtual std::int64_t page_size() const { return 0; }
   /// Whether sequences can have keys in the same memory; what follows is asked only then.
   virtual bool may_share() const { return false; }
   /// How many keys from the first on two sequences have in the same memory.

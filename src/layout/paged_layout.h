@@ -27,6 +27,7 @@ class PagedLayout final : public KeyLayout {
 
   std::int64_t length(std::int64_t sequence) const override { return row(sequence).length; }
   std::int64_t max_spans() const override { return most_pages_; }
+  std::int64_t page_size() const override { return page_size_; }
   std::int64_t write_spans(std::int64_t sequence, std::int64_t kv_head, KeyRange range,
                            const KeyStrides& strides,
                            std::span<kernels::KeySpan> out) const override;

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "layout/jagged_layout.h"
+#include "layout/paged_layout.h"
 
 namespace quire::plan {
 namespace {
@@ -38,6 +39,33 @@ ForwardTasks cut(const std::vector<std::int64_t>& q_lengths,
 
 ForwardTasks cut(const std::vector<std::int64_t>& lengths, std::int64_t threads) {
   return cut(lengths, lengths, threads);
+}
+
+// Two sequences of 3,000 keys and one of none, 4 key heads of 64 f32 numbers.
+ForwardTasks cut_pages(std::int64_t page_size) {
+  ForwardRequest request{
+      .batch = 3, .q_heads = 8, .kv_heads = 4, .q_len = 1, .head_dim = 64, .v_head_dim = 64};
+  request.queries = std::make_shared<layout::DenseQueries>(1);
+  std::vector<std::int64_t> pages(static_cast<std::size_t>(2 * (3000 / page_size + 1)));
+  std::iota(pages.rbegin(), pages.rend(), 0);
+  request.layout = std::make_shared<layout::PagedLayout>(page_size, pages,
+                                                         std::vector<std::int64_t>{3000, 3000, 0});
+  return make_tasks(request, nullptr, 2);
+}
+
+TEST(ForwardTasks, HeadsOfSmallPagesTakeTurns) {
+  const ForwardTasks small = cut_pages(15), large = cut_pages(16);
+  ASSERT_EQ(small.tasks.size(), 2 * 3 * 4 + 4);
+  EXPECT_EQ(small.merges.size(), 8);
+  for (std::size_t i = 0; i < 16; ++i) {  // whole splits; the rest is shorter and comes later
+    EXPECT_EQ(small.tasks[i].b, i / 8);
+    EXPECT_EQ(small.tasks[i].split_begin, i / 4 % 2);
+    EXPECT_EQ(small.tasks[i].split_end, small.tasks[i].split_begin + 1);
+    EXPECT_EQ(small.tasks[i].kv_head, i % 4);
+  }
+  ASSERT_EQ(large.tasks.size(), 3 * 4);
+  EXPECT_TRUE(large.merges.empty());
+  for (std::size_t i = 0; i < 8; ++i) EXPECT_EQ(large.tasks[i].kv_head, i % 4);
 }
 
 TEST(ForwardTasks, EverySequenceHasTheKernelOfItsLengths) {
