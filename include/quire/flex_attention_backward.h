@@ -94,8 +94,8 @@ class QUIRE_API AttentionBackwardPlan {
   };
 
   /// Strides may differ from run to run. Allocates nothing, but for the first outputs whose columns
-  /// (of q) or rows (of a buffer) do not lie together. Throws Error for other shapes and dtypes, and
-  /// where addresses and strides show that memory is shared.
+  /// (of q) or rows (of a buffer) do not lie together. Throws Error for other shapes and dtypes,
+  /// and where addresses and strides show that memory is shared.
   void run(const BackwardInputs& inputs, const Outputs& outputs);
 
   const AttentionShape& shape() const { return shape_; }
