@@ -42,6 +42,11 @@ class ModelMask(BlockMask):
         """Itself. generate() asks for it when the cache is static."""
         return self
 
+    def to(self, device: torch.device | str | torch.dtype) -> BlockMask:
+        if isinstance(device, torch.dtype):
+            raise _own_attention()
+        return self if torch.device(device).type == "cpu" else super().to(device)
+
     def __getitem__(self, index: Any) -> BlockMask:
         raise _own_attention()
 
