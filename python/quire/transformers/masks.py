@@ -30,9 +30,36 @@ _is_compiling = torch.compiler.is_dynamo_compiling
 class ModelMask(BlockMask):
     """A BlockMask that may stand where transformers expects a tensor [batch, 1, q_length, kv_length]."""
 
+    ndim = 4  # GPT-2 looks at it to know a mask that is made from one that is still to be made
+
+    def dim(self) -> int:
+        return self.ndim
+
+    def size(self, axis: int | None = None) -> torch.Size | int:
+        return torch.Size(self.shape) if axis is None else self.shape[axis]
+
     def contiguous(self) -> ModelMask:
         """Itself. generate() asks for it when the cache is static."""
         return self
+
+    def to(self, device: torch.device | str | torch.dtype) -> BlockMask:
+        if isinstance(device, torch.dtype):
+            raise _own_attention()
+        return self if torch.device(device).type == "cpu" else super().to(device)
+
+    def __getitem__(self, index: Any) -> BlockMask:
+        raise _own_attention()
+
+    @classmethod
+    def __torch_function__(cls, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        raise _own_attention()
+
+
+def _own_attention() -> NotImplementedError:
+    return NotImplementedError(
+        "[quire.transformers] this model uses its mask as a tensor: it has an attention of its own and does not call the one "
+        'that attn_implementation names; use "eager" for it'
+    )
 
 
 def quire_mask(
