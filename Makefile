@@ -13,7 +13,8 @@ deps: ## Install what is missing (apt) and make .venv
 build: deps ## Build everything into build/release
 	@scripts/build release
 
-demo: build ## Build, then show what Quire does
+demo: deps ## Build what it takes, then show what Quire does
+	@scripts/build release:demo_programs
 	@scripts/demo
 
 docs: build ## Build the documentation as a site into build/site, every link checked
