@@ -156,30 +156,38 @@ TEST_F(CApi, BlockMasks) {
   EXPECT_EQ(std::string(little), same.to_string().substr(0, 4));
 }
 
-TEST_F(CApi, BlocksChosenByData) {
+// Two rows of blocks: block 1, and blocks 0 and 2.
+struct KvBlocks {
+  KvBlocks() {
+    lists.num_blocks = &c_count;
+    lists.indices = &c_which;
+  }
+  KvBlocks(const KvBlocks&) = delete;
   const Tensor count = Tensor::from<std::int32_t>({1, 2}, {1, 1, 2});
   const Tensor which = Tensor::from<std::int32_t>({1, 0, 0, 2}, {1, 1, 2, 2});
   const quire_tensor c_count = c_tensor(count), c_which = c_tensor(which);
-  auto blocks = sized<quire_kv_blocks>();
-  blocks.num_blocks = &c_count;
-  blocks.indices = &c_which;
+  quire_kv_blocks lists = sized<quire_kv_blocks>();
+};
+
+TEST_F(CApi, BlocksChosenByData) {
+  KvBlocks blocks;
   auto options = sized<quire_block_mask_options>();
   options.q_len = 20;
   options.kv_len = 45;
   options.q_block = options.kv_block = 16;
   quire_block_mask* chosen = nullptr;
-  ASSERT_EQ(quire_block_mask_from_kv_blocks(&blocks, &options, &chosen), QUIRE_OK)
+  ASSERT_EQ(quire_block_mask_from_kv_blocks(&blocks.lists, &options, &chosen), QUIRE_OK)
       << quire_last_error();
   double percent = 0;
   ASSERT_EQ(quire_block_mask_sparsity(chosen, &percent), QUIRE_OK);
-  EXPECT_EQ(percent, BlockMask::from_kv_blocks({count, which},
+  EXPECT_EQ(percent, BlockMask::from_kv_blocks({blocks.count, blocks.which},
                                                {.block_size = 16, .seq_lengths = std::pair(20, 45)})
                          .sparsity());
   quire_block_mask_free(chosen);
-  blocks.full_indices = &c_which;
+  blocks.lists.full_indices = &blocks.c_which;
   expect_failed(QUIRE_ERROR_VALUE,
                 "[quire_block_mask_from_kv_blocks] blocks.full_num_blocks is null",
-                quire_block_mask_from_kv_blocks(&blocks, &options, &chosen));
+                quire_block_mask_from_kv_blocks(&blocks.lists, &options, &chosen));
   EXPECT_EQ(chosen, nullptr);
 }
 
@@ -282,19 +290,14 @@ TEST_F(CApi, NothingThatIsAskedForIsIgnored) {
   expect_failed(QUIRE_ERROR_VALUE,
                 "[quire_flex_attention] options.q_begin is given, and options.q_begin_count is 0",
                 quire_flex_attention(&c_q, &c_k, &c_v, &options, &c_out));
-  const Tensor count = Tensor::from<std::int32_t>({1, 2}, {1, 1, 2});
-  const Tensor which = Tensor::from<std::int32_t>({1, 0, 0, 2}, {1, 1, 2, 2});
-  const quire_tensor c_count = c_tensor(count), c_which = c_tensor(which);
-  auto blocks = sized<quire_kv_blocks>();
-  blocks.num_blocks = &c_count;
-  blocks.indices = &c_which;
+  const KvBlocks blocks;
   auto sizes = sized<quire_block_mask_options>();
   sizes.q_begin = 7;
   quire_block_mask* chosen = nullptr;
   expect_failed(QUIRE_ERROR_VALUE,
                 "[quire_block_mask_from_kv_blocks] batch and heads are those of the lists, and "
                 "q_begin is not taken: options must have 0 there",
-                quire_block_mask_from_kv_blocks(&blocks, &sizes, &chosen));
+                quire_block_mask_from_kv_blocks(&blocks.lists, &sizes, &chosen));
 }
 
 TEST_F(CApi, ANameThatNoTextCouldReadIsRefusedAtOnce) {
