@@ -32,7 +32,7 @@ AttentionCase random_case(std::mt19937_64& random) {
   c.order = static_cast<Order>(below(random, 3));
   c.q_begin = chance(random, 50) ? 0 : below(random, 60);
   const Extents extents{c.batch, c.q_heads, c.q_begin + c.q_len, c.kv_len};
-  if (chance(random, 70)) c.mask_mod = random_mask_mod(random, extents);
+  if (chance(random, 70)) c.mask_mod = random_mask_mod(random, extents, /*floats=*/false);
   constexpr BlockSize kSizes[] = {128, 16, {7, 30}, {64, 1}, 300};
   c.block_size = kSizes[below(random, 5)];
   if (chance(random, 10)) c.scale = -0.2;

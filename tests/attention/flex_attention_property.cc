@@ -72,7 +72,7 @@ AttentionCase random_case(std::mt19937_64& random) {
   c.q_begin = chance(random, 50) ? 0 : below(random, 60);
   const Extents extents{c.batch, c.q_heads, c.q_begin + c.q_len, c.kv_len};
   if (chance(random, 50)) c.score_mod = random_score_mod(random, extents);
-  if (chance(random, 60)) c.mask_mod = random_mask_mod(random, extents);
+  if (chance(random, 60)) c.mask_mod = random_mask_mod(random, extents, /*floats=*/false);
   if (c.mask_mod && has_long_sum(c.mask_mod->formula())) c.mask_mod = mods::causal();
   constexpr BlockSize kSizes[] = {128, 16, {7, 30}, {64, 1}, 300};
   c.block_size = kSizes[below(random, 5)];

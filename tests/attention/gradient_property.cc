@@ -37,7 +37,7 @@ Case random_case(std::mt19937_64& random, DType dtype, bool smooth) {
   c.q_dtype = c.k_dtype = c.v_dtype = dtype;
   c.q_begin = chance(random, 50) ? 0 : below(random, 60);
   const Extents extents{c.batch, c.q_heads, c.q_begin + c.q_len, c.kv_len};
-  if (chance(random, 60)) c.mask_mod = random_mask_mod(random, extents);
+  if (chance(random, 60)) c.mask_mod = random_mask_mod(random, extents, /*floats=*/false);
   c.block_size = 16;
   const RandomFormula mod =
       random_formula(random, ValueType::kFloat,
@@ -107,6 +107,60 @@ bool has_derivatives(const Case& c, const BackwardTensors& t) {
   return true;
 }
 
+// How far gradients may be from the reference's, per value of the largest.
+constexpr double kTolerance = 1e-7;
+
+double tolerance(DType of_buffer) {
+  switch (of_buffer) {
+    case DType::f64:
+      return kTolerance;
+    case DType::f32:
+      return 1e-6;
+    case DType::f16:
+      return 0x1p-10;
+    default:
+      return 0x1p-7;
+  }
+}
+
+bool is_near(const Tensor& x, const Tensor& y, double relative) {
+  return largest_error(x, y) <= relative * (1 + largest(y));
+}
+
+bool is_right(const AttentionGradients& got, const GradientValues& want, const Case& c,
+              const BackwardTensors& t) {
+  if (!is_near(*got.q, want.q, kTolerance) || !is_near(*got.k, want.k, kTolerance) ||
+      !is_near(*got.v, want.v, kTolerance))
+    return false;
+  for (const BufferGradient& buffer : got.buffers) {
+    const DType dtype = buffer.buffer.dtype();
+    const Tensor exact_gradient = exact_buffer(c.call, t, buffer.buffer.name());
+    if (!is_finite(exact_gradient)) continue;
+    if (dtype == DType::f16 && largest(exact_gradient) > 6e4) continue;
+    if (!is_near(buffer.gradient.to(DType::f64), exact_gradient, tolerance(dtype))) return false;
+  }
+  return true;
+}
+
+// Whether the reference itself comes elsewhere when every score moves by a few roundings: what
+// cancels to noise, as score - score does in log1p(score - score - 1.0), has no digits to compare.
+bool is_ill_conditioned(const Case& c, const BackwardTensors& t, const AttentionGradients& got,
+                        const GradientValues& want) {
+  AttentionCase moved = c.call;
+  moved.scale = (1 + 0x1p-44) / std::sqrt(static_cast<double>(moved.head_dim));
+  const auto moves = [](const Tensor& from, const Tensor& to) {
+    return is_finite(from) && !is_near(to, from, kTolerance / 10);
+  };
+  const GradientValues elsewhere = exact(moved, t);
+  if (moves(want.q, elsewhere.q) || moves(want.k, elsewhere.k) || moves(want.v, elsewhere.v))
+    return true;
+  for (const BufferGradient& buffer : got.buffers) {
+    const std::string& name = buffer.buffer.name();
+    if (moves(exact_buffer(c.call, t, name), exact_buffer(moved, t, name))) return true;
+  }
+  return false;
+}
+
 TEST(GradientProperty, OfBuffersAndTensorsInF64) {
   int cases = 0, compared = 0;
   EXPECT_TRUE(rc::check("gradients in f64", [&] {
@@ -119,28 +173,17 @@ TEST(GradientProperty, OfBuffersAndTensorsInF64) {
         flex_attention_backward(t.inputs(), {.forward = c.call.options()});
     const GradientValues want = exact(c.call, t);
     ++cases;
-    if (!is_finite(want.q) || !is_finite(want.k) || !is_finite(want.v) || is_coarse(t.lse)) return;
-    if (!is_finite(got) && !has_derivatives(c, t)) return;
-    ++compared;
-    const auto is_near = [](const Tensor& x, const Tensor& y) {
-      return largest_error(x, y) <= 1e-7 * (1 + largest(y));
-    };
-    RC_ASSERT(is_near(*got.q, want.q));
-    RC_ASSERT(is_near(*got.k, want.k));
-    RC_ASSERT(is_near(*got.v, want.v));
     for (const BufferGradient& buffer : got.buffers) {
       RC_ASSERT(buffer.gradient.shape() == buffer.buffer.shape());
       RC_ASSERT(buffer.gradient.dtype() == buffer.buffer.dtype());
-      const Tensor exact_gradient = exact_buffer(c.call, t, buffer.buffer.name());
-      if (!is_finite(exact_gradient)) continue;
-      const double rounding = buffer.buffer.dtype() == DType::f64   ? 1e-7
-                              : buffer.buffer.dtype() == DType::f32 ? 1e-6
-                              : buffer.buffer.dtype() == DType::f16 ? 0x1p-10
-                                                                    : 0x1p-7;
-      if (buffer.buffer.dtype() == DType::f16 && largest(exact_gradient) > 6e4) continue;
-      RC_ASSERT(largest_error(buffer.gradient.to(DType::f64), exact_gradient) <=
-                rounding * (1 + largest(exact_gradient)));
     }
+    if (!is_finite(want.q) || !is_finite(want.k) || !is_finite(want.v) || is_coarse(t.lse)) return;
+    if (!is_finite(got) && !has_derivatives(c, t)) return;
+    if (!is_right(got, want, c, t)) {
+      RC_ASSERT(is_ill_conditioned(c, t, got, want));
+      return;
+    }
+    ++compared;
   }));
   EXPECT_GT(compared, cases / 2);
 }

@@ -10,8 +10,10 @@
 #include <random>
 
 #include "formula/bound.h"
+#include "formula/build.h"
 #include "formula/compile.h"
 #include "formula/simplify.h"
+#include "reference/arithmetic.h"
 #include "reference/error_bound.h"
 #include "tests/support/random_formula.h"
 #include "tests/support/tile_harness.h"
@@ -159,6 +161,31 @@ TEST(TileProgram, AMaskMayShareTheValueOfTheScoreMod) {
         const bool visible = value < 30 && kv * 2 > q;
         ASSERT_EQ(got.scores[static_cast<std::size_t>(q * 100 + kv)], visible ? value : -INFINITY);
       }
+  }
+}
+
+// Also where they are tiny: gelu_tanh(-8.0) is a divisor like any other.
+TEST(TileProgram, FunctionsInF64KeepTheirDigits) {
+  const Rectangle all{{0, 0}, {0, 0}, {0, 0}, {0, 640}};
+  const auto score = [](std::int64_t, std::int64_t, std::int64_t kv) {
+    return (static_cast<double>(kv) - 320) / 16 + 0x1p-30;
+  };
+  for (int code = static_cast<int>(Op::kExp); code <= static_cast<int>(Op::kSoftplus); ++code) {
+    const Op op = static_cast<Op>(code);
+    Graph graph;
+    const NodeId argument = make_leaf(graph, Op::kScore);
+    const Formula mod(graph, make_unary(graph, op, argument));
+    const TileResult got = run_tiles({.score_mod = &mod}, all, all, score,
+                                     {.isa = current_isa(), .precision = Precision::kF64});
+    for (std::int64_t kv = 0; kv <= 640; ++kv) {
+      const double x = score(0, 0, kv), want = reference::float_unary(op, x);
+      const double value = got.scores[static_cast<std::size_t>(kv)];
+      if (std::isnan(want))
+        ASSERT_TRUE(std::isnan(value)) << mod.to_string() << " at " << x;
+      else
+        ASSERT_LE(std::fabs(value - want), 1e-13 * std::fabs(want))
+            << mod.to_string() << " at " << x;
+    }
   }
 }
 

@@ -66,7 +66,9 @@ struct RandomMask {
   }
 };
 
-inline MaskMod random_mask_mod(std::mt19937_64& random, const Extents& extents) {
+/// Without floats an f64 reference decides every element as we do, who take floats of masks as f32.
+inline MaskMod random_mask_mod(std::mt19937_64& random, const Extents& extents,
+                               bool floats = true) {
   const std::int64_t style = below(random, 4);
   if (style == 0) {  // noise, dense or thin
     Tensor bits({extents.b, extents.h, extents.q, extents.kv}, DType::boolean);
@@ -89,6 +91,7 @@ inline MaskMod random_mask_mod(std::mt19937_64& random, const Extents& extents) 
   RandomFormulaOptions options;
   options.nodes = static_cast<int>(1 + below(random, 14));
   options.extents = extents;
+  options.floats = floats;
   options.score = false;
   return MaskMod(random_formula(random, ValueType::kBool, options).formula);
 }
