@@ -23,7 +23,7 @@
 namespace quire::cli {
 namespace {
 
-struct Arguments {
+struct AttendArguments {
   std::string q, k, v, out, lse, max_scores;
   std::string score, mask;
   std::vector<std::string> buffers;
@@ -66,7 +66,7 @@ Tensor with_rank(const Tensor& tensor, std::size_t rank) {
   return tensor.reshape(shape);
 }
 
-Formula formula_of(const std::string& text, const Arguments& arguments, const Call& call) {
+Formula formula_of(const std::string& text, const AttendArguments& arguments, const Call& call) {
   FormulaArguments given;
   given.formula = text;
   given.buffers = arguments.buffers;
@@ -87,7 +87,7 @@ void write_array(const std::string& path, const Tensor& values) {
   if (!std::cout.flush()) throw Error(ErrorKind::runtime, "[attend] cannot write to stdout");
 }
 
-Call read_call(const Arguments& arguments) {
+Call read_call(const AttendArguments& arguments) {
   const Tensor q = read_array(arguments.q), k = read_array(arguments.k),
                v = read_array(arguments.v);
   Call call{.q = with_rank_4(q, arguments.q),
@@ -168,7 +168,7 @@ Results attend(const Call& call, AuxRequest wanted) {
 }
 
 // What no file can make right.
-void check_names(const Arguments& arguments) {
+void check_names(const AttendArguments& arguments) {
   const auto said_twice = [](std::vector<std::string> names) {
     std::erase(names, "");
     std::ranges::sort(names);
@@ -184,7 +184,7 @@ void check_names(const Arguments& arguments) {
     throw CLI::ValidationError("--scale", fmt::format("must be finite; got {}", *arguments.scale));
 }
 
-void run_attend(const Arguments& arguments) {
+void run_attend(const AttendArguments& arguments) {
   check_names(arguments);
   const Call call = read_call(arguments);
   const AuxRequest wanted{.lse = !arguments.lse.empty(),
@@ -212,7 +212,7 @@ void run_attend(const Arguments& arguments) {
 void add_attend(CLI::App& app) {
   auto* command = app.add_subcommand(
       "attend", "Attention over .npy files: softmax(score mod(q k^T * scale)) v under a mask");
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<AttendArguments>();
   const auto input = [&](const char* name, std::string& path, const char* what) {
     command->add_option(name, path, what)->required()->type_name("FILE");
   };

@@ -17,7 +17,7 @@
 namespace quire::cli {
 namespace {
 
-struct Arguments {
+struct BenchArguments {
   bool json = false;
   int repetitions = 7;
 };
@@ -51,7 +51,7 @@ void print_json(const Peaks& peaks, std::size_t threads, const std::vector<std::
   fmt::print(" ]}}\n");
 }
 
-void run_bench(const Arguments& arguments) {
+void run_bench(const BenchArguments& arguments) {
   const auto executor = default_executor();
   const Peaks peaks = measure_peaks(*executor);
   const std::vector<BenchRow> rows = bench_rows(kernels::current_table().lanes == 1);
@@ -84,7 +84,7 @@ void run_bench(const Arguments& arguments) {
 void add_bench(CLI::App& app) {
   auto* command = app.add_subcommand(
       "bench", "Attention on this machine as a share of its measured peaks, in seconds");
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<BenchArguments>();
   command->add_flag("--json", arguments->json, "One JSON object instead of a table");
   add_number(*command, "--repetitions", arguments->repetitions, "Of each row; the median counts", 1,
              1000)

@@ -22,7 +22,7 @@ namespace {
 constexpr mods::GallerySizes kDefaultSizes = {.q_len = 64, .kv_len = 64};
 constexpr int kMargin = 16;  // columns of positions and frame beside the cells
 
-struct Arguments {
+struct DrawArguments {
   FormulaArguments formula;
   DrawOptions options;
   std::optional<std::int64_t> block, kv_block;
@@ -46,7 +46,7 @@ void write_file(const std::string& path, std::span<const char> bytes) {
 
 // A block mask, a mask mod or a score mod, in the ways that were asked for.
 template <class... What>
-void draw_all(const Arguments& arguments, const DrawOptions& options, const What&... what) {
+void draw_all(const DrawArguments& arguments, const DrawOptions& options, const What&... what) {
   if (!arguments.svg.empty()) write_file(arguments.svg, draw_svg(what..., options));
   if (!arguments.png.empty()) {
     const std::vector<std::uint8_t> bytes = draw_png(what..., options);
@@ -61,14 +61,14 @@ void print_list() {
                entry.kind == mods::GalleryEntry::Kind::kMask ? "mask" : "score", entry.description);
 }
 
-void check_fits(bool mask, const Arguments& arguments) {
+void check_fits(bool mask, const DrawArguments& arguments) {
   if (mask && arguments.score.has_value())
     throw Error(ErrorKind::value, "[draw] --score is for score mods; the formula is a mask");
   if (!mask && (arguments.block.has_value() || arguments.kv_block.has_value()))
     throw Error(ErrorKind::value, "[draw] --block is for masks; the formula is a score mod");
 }
 
-void draw_formula(const Arguments& arguments) {
+void draw_formula(const DrawArguments& arguments) {
   mods::GallerySizes defaults = kDefaultSizes;
   defaults.batch = arguments.options.b + 1;
   defaults.heads = arguments.options.h + 1;
@@ -103,7 +103,7 @@ void draw_formula(const Arguments& arguments) {
 void add_draw(CLI::App& app) {
   auto* command = app.add_subcommand(
       "draw", "A picture of a mask, or of what a score mod adds: in the terminal, as SVG or PNG");
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<DrawArguments>();
   CLI::Option* formula = add_formula_arguments(*command, arguments->formula, kDefaultSizes);
   const auto number = [&](const char* names, auto& value, const char* what, std::int64_t least,
                           std::int64_t most = kMostTokens) {

@@ -16,14 +16,14 @@
 namespace quire::cli {
 namespace {
 
-struct Arguments {
+struct ExplainArguments {
   FormulaArguments formula;
   ExplainOptions options;
   std::int64_t block = BlockSize().q;
   bool f64 = false, mask = false;
 };
 
-void print_explanation(const Arguments& arguments) {
+void print_explanation(const ExplainArguments& arguments) {
   const ExplainOptions defaults;
   const FormulaSource source = read_formula(
       arguments.formula, {defaults.q_len, defaults.kv_len, defaults.heads, defaults.batch});
@@ -45,7 +45,7 @@ void add_explain(CLI::App& app) {
   auto* command = app.add_subcommand(
       "explain",
       "What Quire makes of a formula: simplified form, derivatives, classes, tile program");
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<ExplainArguments>();
   const ExplainOptions& sizes = arguments->options;
   add_formula_arguments(*command, arguments->formula,
                         {sizes.q_len, sizes.kv_len, sizes.heads, sizes.batch})

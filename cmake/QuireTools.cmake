@@ -8,11 +8,14 @@ if(cli_sources)
   add_executable(quire_cli ${cli_sources})
   set_target_properties(quire_cli PROPERTIES OUTPUT_NAME quire)
   quire_compile_options(quire_cli)
+  quire_compile_in_batches(quire_cli)
   # Like the tests, it shows the inside of the library; `bench` measures as bench/ does.
   target_include_directories(quire_cli PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/cli ${PROJECT_SOURCE_DIR})
   target_compile_definitions(quire_cli PRIVATE QUIRE_VERSION="${PROJECT_VERSION}")
   target_link_libraries(quire_cli PRIVATE quire CLI11::CLI11 fmt::fmt)
-  target_precompile_headers(quire_cli PRIVATE <CLI/CLI.hpp>)  # 5 s a file otherwise
+  if(NOT QUIRE_UNITY)
+    target_precompile_headers(quire_cli PRIVATE <CLI/CLI.hpp>)  # 5 s a file otherwise
+  endif()
 endif()
 
 file(GLOB bench_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/*.cc)

@@ -1,6 +1,6 @@
 """Makes the report of `make demo`: one HTML file that loads nothing, and a short version in the terminal.
 
-    PYTHONPATH=build/release/python python examples/demo --build build/release --out demo/report.html
+    PYTHONPATH=build/demo/python python examples/demo --build build/demo --out demo/report.html
 
 Exits with 1 if something it shows is wrong: bits that differ, an error that is too large.
 """

@@ -19,7 +19,7 @@ def measure(context):
         return []
     rows = []
     for usual, quick in zip(RUNS, QUICK_RUNS):
-        found = None if context.quick else _run(program, *usual, repetitions=5, timeout=context.seconds_left() / 2)
+        found = None if context.quick else _run(program, *usual, repetitions=3, timeout=context.seconds_left() / 2)
         rows += found if found is not None else _run(program, *quick, repetitions=1, timeout=60) or []
     return rows
 

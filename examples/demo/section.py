@@ -27,7 +27,7 @@ class Context:
     build: pathlib.Path
     quick: bool = False
     seconds: float = 80.0  # of the two minutes that building and showing may take
-    build_name: str = "build/release"
+    build_name: str = "build/demo"
     begin: float = dataclasses.field(default_factory=time.monotonic)
 
     def seconds_left(self):

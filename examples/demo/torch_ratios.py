@@ -11,10 +11,10 @@ from section import ROOT
 
 # (arguments, seconds it may need on 2 cores), the most wanted first. flex and first compile with torch, which is slow.
 RUNS = [
-    (["--groups", "prefill,decode,tiny", "--repetitions", "3"], 30),
-    (["--groups", "masks", "--filter", "2048", "--repetitions", "3"], 8),
-    (["--groups", "flex", "--filter", "ALiBi f32", "--repetitions", "3"], 25),
-    (["--groups", "first", "--repetitions", "1"], 25),
+    (["--groups", "prefill,decode,tiny", "--repetitions", "3"], 12),
+    (["--groups", "masks", "--filter", "2048", "--repetitions", "3"], 4),
+    (["--groups", "flex", "--filter", "ALiBi f32", "--repetitions", "3"], 12),
+    (["--groups", "first", "--repetitions", "1"], 15),
     (["--groups", "masks", "--filter", "causal 16384", "--repetitions", "3"], 30),
 ]
 QUICK_RUNS = [(["--groups", "tiny", "--repetitions", "1"], 10)]

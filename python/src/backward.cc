@@ -23,7 +23,7 @@
 namespace quire::python {
 namespace {
 
-constexpr const char* kWhere = "flex_attention_backward";
+constexpr const char* kBackward = "flex_attention_backward";
 
 std::optional<ConstTensorView> optional_tensor(const View* view) {
   if (view == nullptr) return std::nullopt;
@@ -32,7 +32,7 @@ std::optional<ConstTensorView> optional_tensor(const View* view) {
 
 std::optional<TensorView> optional_output(const View* view, const char* name) {
   if (view == nullptr) return std::nullopt;
-  return writable(kWhere, *view, name);
+  return writable(kBackward, *view, name);
 }
 
 void backward(const View& q, const View& k, const View& v, const View& out, const View& lse,
@@ -40,17 +40,18 @@ void backward(const View& q, const View& k, const View& v, const View& out, cons
               const View* d_v, const nb::list& d_buffers, const ScoreMod* score_mod,
               const BlockMask* block_mask, std::optional<double> scale, bool enable_gqa,
               nb::handle q_begin, int openmp_threads) {
-  FlexAttentionBackwardOptions options{
-      .forward = {.scale = scale, .enable_gqa = enable_gqa, .q_begin = q_begin_of(kWhere, q_begin)},
-      .wanted = {.q = d_q != nullptr,
-                 .k = d_k != nullptr,
-                 .v = d_v != nullptr,
-                 .buffers = d_buffers.size() > 0}};
+  FlexAttentionBackwardOptions options{.forward = {.scale = scale,
+                                                   .enable_gqa = enable_gqa,
+                                                   .q_begin = q_begin_of(kBackward, q_begin)},
+                                       .wanted = {.q = d_q != nullptr,
+                                                  .k = d_k != nullptr,
+                                                  .v = d_v != nullptr,
+                                                  .buffers = d_buffers.size() > 0}};
   if (score_mod != nullptr) options.forward.score_mod = *score_mod;
   if (block_mask != nullptr) options.forward.block_mask = *block_mask;
   std::vector<TensorView> buffers;
   for (const nb::handle one : d_buffers)
-    buffers.push_back(writable(kWhere, nb::cast<const View&>(one), "the gradient of a buffer"));
+    buffers.push_back(writable(kBackward, nb::cast<const View&>(one), "the gradient of a buffer"));
   const BackwardInputs inputs{.q = q.tensor,
                               .k = k.tensor,
                               .v = v.tensor,

@@ -320,7 +320,7 @@ quire.MaskMod('(q_idx >= kv_idx) & (kv_idx < 512)'))doc");
           },
           nb::arg("grid_size") = 20, nb::arg("limit") = 4, "The picture as torch prints it.")
       .def("__str__", &text_of)
-      .def("__repr__", &repr)
+      .def("__repr__", [](const BlockMask& mask) { return repr(mask); })
       .def("_repr_svg_", &picture_of, "What a notebook shows.")
       .def_static("from_kv_blocks", &from_kv_blocks, nb::arg("kv_num_blocks"),
                   nb::arg("kv_indices"), nb::arg("full_kv_num_blocks") = nb::none(),

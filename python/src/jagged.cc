@@ -56,8 +56,9 @@ const BlockMask& sequence_of(const JaggedBlockMask& mask, std::int64_t sequence)
 }
 
 // None counts as 1: the mask is the same for all heads.
-JaggedBlockMask create(nb::handle mask_mod, std::optional<std::int64_t> heads, const JaggedViews& q,
-                       const JaggedViews* kv, nb::handle block_size, bool separate_full_blocks) {
+JaggedBlockMask create_jagged(nb::handle mask_mod, std::optional<std::int64_t> heads,
+                              const JaggedViews& q, const JaggedViews* kv, nb::handle block_size,
+                              bool separate_full_blocks) {
   const MaskMod mod = mask_mod_of(mask_mod);
   const BlockMaskOptions options{.block_size = block_size_of(block_size),
                                  .separate_full_blocks = separate_full_blocks};
@@ -113,8 +114,8 @@ void register_jagged(nb::module_& module) {
           [](const JaggedBlockMask& m, std::int64_t i) { return BlockMask(sequence_of(m, i)); },
           nb::arg("sequence"), "The BlockMask of one sequence: (1, heads, its q_len, its kv_len).")
       .def_prop_ro("mask_mod", [](const JaggedBlockMask& m) { return m.mask_mod(); })
-      .def("__repr__", &repr);
-  module.def("create_jagged_block_mask", &create, nb::arg("mask_mod"), nb::arg("H").none(),
+      .def("__repr__", [](const JaggedBlockMask& mask) { return repr(mask); });
+  module.def("create_jagged_block_mask", &create_jagged, nb::arg("mask_mod"), nb::arg("H").none(),
              nb::arg("q"), nb::arg("kv").none() = nb::none(), nb::arg("BLOCK_SIZE") = 128,
              nb::arg("separate_full_blocks") = true,
              "The block masks of a rule for the sequences of q and kv (q's if None), by proof.");

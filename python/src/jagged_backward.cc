@@ -21,11 +21,11 @@
 namespace quire::python {
 namespace {
 
-nb::tuple backward(const JaggedViews& q, const JaggedViews& k, const JaggedViews& v,
-                   const View& out, const View& lse, const View* d_out, const View* d_lse,
-                   const std::vector<std::string>& wanted, const ScoreMod* score_mod,
-                   const MaskMod* mask_mod, const JaggedBlockMask* block_mask,
-                   std::optional<double> scale, bool enable_gqa, int openmp_threads) {
+nb::tuple jagged_backward(const JaggedViews& q, const JaggedViews& k, const JaggedViews& v,
+                          const View& out, const View& lse, const View* d_out, const View* d_lse,
+                          const std::vector<std::string>& wanted, const ScoreMod* score_mod,
+                          const MaskMod* mask_mod, const JaggedBlockMask* block_mask,
+                          std::optional<double> scale, bool enable_gqa, int openmp_threads) {
   JaggedBackwardOptions options{.forward = {.scale = scale, .enable_gqa = enable_gqa},
                                 .wanted = wanted_of(wanted).inputs};
   if (score_mod != nullptr) options.forward.score_mod = *score_mod;
@@ -53,11 +53,12 @@ nb::tuple backward(const JaggedViews& q, const JaggedViews& k, const JaggedViews
 }  // namespace
 
 void register_jagged_backward(nb::module_& module) {
-  module.def("jagged_backward", &backward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"),
-             nb::arg("lse"), nb::arg("d_out").none(), nb::arg("d_lse").none(), nb::arg("wanted"),
-             nb::arg("score_mod").none() = nb::none(), nb::arg("mask_mod").none() = nb::none(),
-             nb::arg("block_mask").none() = nb::none(), nb::arg("scale").none() = nb::none(),
-             nb::arg("enable_gqa") = false, nb::arg("openmp_threads") = 0,
+  module.def("jagged_backward", &jagged_backward, nb::arg("q"), nb::arg("k"), nb::arg("v"),
+             nb::arg("out"), nb::arg("lse"), nb::arg("d_out").none(), nb::arg("d_lse").none(),
+             nb::arg("wanted"), nb::arg("score_mod").none() = nb::none(),
+             nb::arg("mask_mod").none() = nb::none(), nb::arg("block_mask").none() = nb::none(),
+             nb::arg("scale").none() = nb::none(), nb::arg("enable_gqa") = false,
+             nb::arg("openmp_threads") = 0,
              "The gradients of jagged_attention(), without the GIL: (d_q, d_k, d_v, [d_buffers]) "
              "as Views; None for those of q, k and v that are not among `wanted`. 'buffers' among "
              "them: of those that want one.");

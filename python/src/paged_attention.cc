@@ -23,7 +23,7 @@ namespace {
 
 using Numbers = std::vector<std::int64_t>;
 
-constexpr const char* kWhere = "PagedAttention";
+constexpr const char* kPagedAttention = "PagedAttention";
 
 // The tables and what keeps their memory alive.
 struct HeldTables {
@@ -35,8 +35,9 @@ struct HeldTables {
       : page_table(view_of(page_table_of)),
         capacity(view_of(capacity_of)),
         physical_to_logical(view_of(physical_to_logical_of)),
-        tables(writable(kWhere, page_table, "page_table"), writable(kWhere, capacity, "capacity"),
-               writable(kWhere, physical_to_logical, "physical_to_logical"), page_size) {}
+        tables(writable(kPagedAttention, page_table, "page_table"),
+               writable(kPagedAttention, capacity, "capacity"),
+               writable(kPagedAttention, physical_to_logical, "physical_to_logical"), page_size) {}
 };
 
 void assign(const HeldTables& held, nb::handle batch_idx, nb::handle input_pos, nb::handle k_val,
@@ -47,8 +48,8 @@ void assign(const HeldTables& held, nb::handle batch_idx, nb::handle input_pos, 
                       positions.tensor,
                       k.tensor,
                       v.tensor,
-                      writable(kWhere, k_to, "k_cache"),
-                      writable(kWhere, v_to, "v_cache")};
+                      writable(kPagedAttention, k_to, "k_cache"),
+                      writable(kPagedAttention, v_to, "v_cache")};
   const ReleasedGil released;
   const std::shared_ptr<Executor> executor = openmp_executor(openmp_threads);
   all.executor = executor.get();
@@ -77,20 +78,22 @@ std::optional<Buffer> lengths_of(nb::handle kv_len) {
   return buffer_of(view_of(kv_len), {.name = "kv_len"});
 }
 
-Buffer table_of(nb::handle physical_to_logical) {
+Buffer table_buffer(nb::handle physical_to_logical) {
   return buffer_of(view_of(physical_to_logical), {.name = "physical_to_logical"});
 }
 
 MaskMod to_physical_mask(nb::handle mask_mod, nb::handle physical_to_logical,
                          std::int64_t page_size, nb::handle kv_len) {
   const MaskMod logical = mask_mod.is_none() ? noop_mask() : mask_mod_of(mask_mod);
-  return physical_mask_mod(logical, table_of(physical_to_logical), page_size, lengths_of(kv_len));
+  return physical_mask_mod(logical, table_buffer(physical_to_logical), page_size,
+                           lengths_of(kv_len));
 }
 
 ScoreMod to_physical_score(nb::handle score_mod, nb::handle physical_to_logical,
                            std::int64_t page_size, nb::handle kv_len) {
   const ScoreMod logical = score_mod.is_none() ? ScoreMod::parse("score") : score_mod_of(score_mod);
-  return physical_score_mod(logical, table_of(physical_to_logical), page_size, lengths_of(kv_len));
+  return physical_score_mod(logical, table_buffer(physical_to_logical), page_size,
+                            lengths_of(kv_len));
 }
 
 BlockMask convert(const HeldTables& held, const BlockMask& logical,

@@ -101,11 +101,11 @@ JaggedSdpaBackwardInputs inputs_of(const JaggedViews& q, const JaggedViews& k,
 
 // (d_q, d_k, d_v, d_attn_mask)
 template <class Views>
-nb::tuple backward(const Views& q, const Views& k, const Views& v, const View& out, const View& lse,
-                   const View& d_out, const std::vector<std::string>& wanted, nb::handle attn_mask,
-                   double dropout_p, std::uint64_t seed, bool is_causal,
-                   const std::string& alignment, std::optional<double> scale, bool enable_gqa,
-                   const std::vector<int>& backends, int openmp_threads) {
+nb::tuple sdpa_backward(const Views& q, const Views& k, const Views& v, const View& out,
+                        const View& lse, const View& d_out, const std::vector<std::string>& wanted,
+                        nb::handle attn_mask, double dropout_p, std::uint64_t seed, bool is_causal,
+                        const std::string& alignment, std::optional<double> scale, bool enable_gqa,
+                        const std::vector<int>& backends, int openmp_threads) {
   Arguments all =
       arguments_of(attn_mask, dropout_p, seed, is_causal, alignment, scale, enable_gqa, backends);
   auto inputs = inputs_of(q, k, v);
@@ -154,7 +154,7 @@ void define(nb::module_& module) {
              "scaled_dot_product_attention, without the GIL: (out, lse or None), Views of new "
              "memory, row-major, of jagged views in q's order. attn_mask: None, a MaskMod or an "
              "array.");
-  module.def("sdpa_backward", &backward<Views>, nb::arg("q"), nb::arg("k"), nb::arg("v"),
+  module.def("sdpa_backward", &sdpa_backward<Views>, nb::arg("q"), nb::arg("k"), nb::arg("v"),
              nb::arg("out"), nb::arg("lse"), nb::arg("d_out"), nb::arg("wanted"),
              nb::arg("attn_mask").none(), nb::arg("dropout_p"), nb::arg("seed"),
              nb::arg("is_causal"), nb::arg("alignment"), nb::arg("scale").none(),

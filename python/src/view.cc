@@ -221,7 +221,7 @@ array([0., 3.], dtype=float32))doc")
       .def(
           "numpy", [](const View& v) { return to_numpy(v); },
           "The same memory as a NumPy array; bf16 needs ml_dtypes.")
-      .def("__repr__", &repr);
+      .def("__repr__", [](const View& view) { return repr(view); });
 
   module.def(
       "view", [](nb::handle array) { return view_of(array); }, nb::arg("array"),

@@ -7,6 +7,7 @@
 #include "attention/attend_request.h"
 #include "attention/aux_outputs.h"
 #include "attention/disjoint_outputs.h"
+#include "attention/function_names.h"
 #include "attention/validate.h"
 #include "cache/kv_cache_state.h"
 #include "plan/forward_plan.h"
@@ -14,11 +15,7 @@
 #include "runtime/fail.h"
 
 namespace quire {
-namespace {
-
-constexpr const char* kWhere = "attend";
-
-}  // namespace
+namespace {}  // namespace
 
 struct AttendPlan::State {
   State(const KVCache& cache, std::span<const NewTokens> step, const AttendQueries& queries,
@@ -52,30 +49,33 @@ void AttendPlan::run(const KVCache& cache, std::int64_t layer, const ConstTensor
                      const Outputs& outputs) {
   const KVCacheOptions& sizes = cache.options();
   if (&cache.state() != state_->cache || cache.version() != state_->version)
-    fail(ErrorKind::value, kWhere, "the cache is another, or has changed since the plan was made");
-  quire::cache::check_layer(kWhere, sizes, layer);
+    fail(ErrorKind::value, attention::names::kAttend,
+         "the cache is another, or has changed since the plan was made");
+  quire::cache::check_layer(attention::names::kAttend, sizes, layer);
   const auto& [heads, dtype] = state_->queries;
-  attention::validate_tensor(kWhere, "q", q, {tokens(), heads, sizes.head_dim}, dtype);
-  attention::validate_tensor(kWhere, "out", outputs.out, {tokens(), heads, sizes.v_head_dim},
+  attention::validate_tensor(attention::names::kAttend, "q", q, {tokens(), heads, sizes.head_dim},
                              dtype);
+  attention::validate_tensor(attention::names::kAttend, "out", outputs.out,
+                             {tokens(), heads, sizes.v_head_dim}, dtype);
   const auto four_axes = [](const auto& view) { return view.transpose(0, 1).unsqueeze(0); };
   plan::ForwardTensors tensors{.q = four_axes(q),
                                .k = cache.k_pages(layer),
                                .v = cache.v_pages(layer),
                                .out = four_axes(outputs.out),
                                .stats_by_row = true};
-  attention::set_stats(kWhere, {outputs.lse, outputs.max_scores}, {tokens(), heads}, compute_type(),
-                       tensors);
-  attention::validate_disjoint(kWhere, tensors, {outputs.lse, outputs.max_scores});
+  attention::set_stats(attention::names::kAttend, {outputs.lse, outputs.max_scores},
+                       {tokens(), heads}, compute_type(), tensors);
+  attention::validate_disjoint(attention::names::kAttend, tensors,
+                               {outputs.lse, outputs.max_scores});
   state_->plan.run(tensors);
 }
 
 Tensor attend(const KVCache& cache, std::int64_t layer, std::span<const NewTokens> step,
               const ConstTensorView& q, const AttendOptions& options) {
-  attention::validate_aux(kWhere, options.return_aux, options.aux);
+  attention::validate_aux(attention::names::kAttend, options.return_aux, options.aux);
   if (q.rank() != 3) {
-    fail(ErrorKind::value, kWhere, "q must be [tokens, q_heads, head_dim]; got {}",
-         to_string(q.shape()));
+    fail(ErrorKind::value, attention::names::kAttend,
+         "q must be [tokens, q_heads, head_dim]; got {}", to_string(q.shape()));
   }
   AttendPlan plan(cache, step, {.q_heads = q.dim(1), .dtype = q.dtype()}, options);
   const Shape rows{q.dim(0), q.dim(1)};

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "attention/forward_request.h"
+#include "attention/function_names.h"
 #include "attention/validate.h"
 #include "cache/kv_cache_state.h"
 #include "layout/jagged_layout.h"
@@ -20,8 +21,6 @@
 
 namespace quire::attention {
 namespace {
-
-constexpr const char* kWhere = "attend";
 
 // Up to so many queries the kernels ask the mask of all keys: that costs less than reading those a
 // proof would skip, and nothing when the step is planned.
@@ -43,12 +42,12 @@ Step read_step(const KVCache& cache, std::span<const NewTokens> tokens) {
     each->reserve(tokens.size());
   step.pages.reserve(tokens.size());
   for (std::size_t i = 0; i < tokens.size(); ++i) {
-    cache.state().get(kWhere, tokens[i].sequence);
+    cache.state().get(names::kAttend, tokens[i].sequence);
     const SequenceView view = cache.view(tokens[i].sequence);
     const std::int64_t count = tokens[i].count;
     if (count < 0 || count > view.length) {
-      fail(ErrorKind::value, kWhere, "sequence {} of the step has {} tokens; got a count of {}", i,
-           view.length, count);
+      fail(ErrorKind::value, names::kAttend,
+           "sequence {} of the step has {} tokens; got a count of {}", i, view.length, count);
     }
     step.queries.begin.push_back(step.tokens);
     step.queries.length.push_back(count);
@@ -65,7 +64,7 @@ Step read_step(const KVCache& cache, std::span<const NewTokens> tokens) {
 }
 
 [[noreturn]] void fail_released(std::size_t i, std::int64_t first) {
-  fail(ErrorKind::value, kWhere,
+  fail(ErrorKind::value, names::kAttend,
        "sequence {} of the step has released its keys before {}, and a query may see them", i,
        first);
 }
@@ -83,8 +82,8 @@ void check_released(const Step& step, std::int64_t heads, const AttendOptions& o
   }
   if (!options.mask_mod.has_value()) return;
   const mask::SequenceMasks gone = mask::create_sequence_masks(
-      kWhere, *options.mask_mod, heads, {.q = queries, .kv = step.first, .q_begin = step.q_begin},
-      {.executor = options.executor});
+      names::kAttend, *options.mask_mod, heads,
+      {.q = queries, .kv = step.first, .q_begin = step.q_begin}, {.executor = options.executor});
   for (std::size_t i = 0; i < step.first.size(); ++i) {
     const BlockMask& mask = gone.masks[static_cast<std::size_t>(gone.which[i])];
     if (mask.block_rows().stored_runs() > 0) fail_released(i, step.first[i]);
@@ -102,7 +101,7 @@ void set_rule(plan::ForwardRequest& request, const Step& step, const AttendOptio
     request.positions = plan::PositionRule{.rule = *options.mask_mod, .first = step.first};
   } else {
     mask::SequenceMasks made = mask::create_sequence_masks(
-        kWhere, *options.mask_mod, request.q_heads,
+        names::kAttend, *options.mask_mod, request.q_heads,
         {.q = step.queries.length, .kv = step.kv_length, .q_begin = step.q_begin},
         {.executor = options.executor});
     request.block_mask = {*options.mask_mod, std::move(made.masks), std::move(made.which)};
@@ -115,18 +114,19 @@ plan::ForwardRequest attend_request(const KVCache& cache, std::span<const NewTok
                                     const AttendQueries& queries, const AttendOptions& options) {
   const KVCacheOptions& sizes = cache.options();
   if (queries.q_heads < 1 || queries.q_heads % sizes.kv_heads != 0) {
-    fail(ErrorKind::value, kWhere, "q_heads must be a multiple of the cache's {} kv_heads; got {}",
-         sizes.kv_heads, queries.q_heads);
+    fail(ErrorKind::value, names::kAttend,
+         "q_heads must be a multiple of the cache's {} kv_heads; got {}", sizes.kv_heads,
+         queries.q_heads);
   }
   if (!is_floating(queries.dtype))
-    fail(ErrorKind::type, kWhere, "q must be f32, f64, bf16 or f16; got {}",
+    fail(ErrorKind::type, names::kAttend, "q must be f32, f64, bf16 or f16; got {}",
          dtype_name(queries.dtype));
   if (options.scale.has_value() && !std::isfinite(*options.scale))
-    fail(ErrorKind::value, kWhere, "scale must be finite; got {}", *options.scale);
+    fail(ErrorKind::value, names::kAttend, "scale must be finite; got {}", *options.scale);
   if (options.window < 0)
-    fail(ErrorKind::value, kWhere, "window must not be negative; got {}", options.window);
+    fail(ErrorKind::value, names::kAttend, "window must not be negative; got {}", options.window);
   if (options.window > 0 && options.mask_mod.has_value())
-    fail(ErrorKind::value, kWhere, "give mask_mod or window, not both");
+    fail(ErrorKind::value, names::kAttend, "give mask_mod or window, not both");
   Step step = read_step(cache, tokens);
   const AttentionShape shape{.batch = static_cast<std::int64_t>(tokens.size()),
                              .q_heads = queries.q_heads,
@@ -143,7 +143,7 @@ plan::ForwardRequest attend_request(const KVCache& cache, std::span<const NewTok
                                    .scale = options.scale,
                                    .enable_gqa = true,
                                    .executor = options.executor};
-  validate(kWhere, shape, dense);
+  validate(names::kAttend, shape, dense);
   check_released(step, queries.q_heads, options);
   plan::ForwardRequest request = forward_request(shape, dense);
   set_rule(request, step, options);

@@ -1,13 +1,12 @@
 // The checks, in the order in which a user would find the mistakes. Attention layer.
 #include "attention/backward_inputs.h"
 
+#include "attention/function_names.h"
 #include "quire/error.h"
 #include "runtime/fail.h"
 
 namespace quire::attention {
 namespace {
-
-constexpr const char* kWhere = "flex_attention_backward";
 
 void check(const char* where, const char* name, const ConstTensorView& view, const Shape& shape) {
   if (view.shape() != shape)
@@ -35,21 +34,23 @@ void validate_loss(const char* where, const LossInputs& inputs, const Shape& row
 void validate_gradient(const char* name, bool is_wanted, const std::optional<TensorView>& given,
                        const ConstTensorView& of) {
   if (given.has_value() != is_wanted)
-    fail(ErrorKind::value, kWhere, "the gradient of {} was {} when the plan was made, and {} given",
-         name, is_wanted ? "wanted" : "not wanted", is_wanted ? "none is" : "one is");
+    fail(ErrorKind::value, names::kFlexAttentionBackward,
+         "the gradient of {} was {} when the plan was made, and {} given", name,
+         is_wanted ? "wanted" : "not wanted", is_wanted ? "none is" : "one is");
   if (!is_wanted) return;
   if (given->shape() != of.shape())
-    fail(ErrorKind::value, kWhere, "the gradient of {} must have shape {}; got {}", name,
-         to_string(of.shape()), to_string(given->shape()));
+    fail(ErrorKind::value, names::kFlexAttentionBackward,
+         "the gradient of {} must have shape {}; got {}", name, to_string(of.shape()),
+         to_string(given->shape()));
   if (given->dtype() != of.dtype())
-    fail(ErrorKind::type, kWhere, "the gradient of {} must be {}; got {}", name,
-         dtype_name(of.dtype()), dtype_name(given->dtype()));
+    fail(ErrorKind::type, names::kFlexAttentionBackward, "the gradient of {} must be {}; got {}",
+         name, dtype_name(of.dtype()), dtype_name(given->dtype()));
 }
 
 void validate_buffers(const std::vector<Buffer>& buffers, std::span<const TensorView> given) {
   if (given.size() != buffers.size())
-    fail(ErrorKind::value, kWhere, "gradients of {} buffers are wanted; got {}", buffers.size(),
-         given.size());
+    fail(ErrorKind::value, names::kFlexAttentionBackward,
+         "gradients of {} buffers are wanted; got {}", buffers.size(), given.size());
   for (std::size_t i = 0; i < buffers.size(); ++i)
     validate_gradient(buffers[i].name().c_str(), true, given[i], buffers[i].view());
 }

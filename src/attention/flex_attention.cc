@@ -7,6 +7,7 @@
 #include "attention/aux_outputs.h"
 #include "attention/disjoint_outputs.h"
 #include "attention/forward_request.h"
+#include "attention/function_names.h"
 #include "attention/paged_recognition.h"
 #include "attention/validate.h"
 #include "layout/paged_layout.h"
@@ -15,11 +16,7 @@
 #include "quire/paged.h"
 
 namespace quire {
-namespace {
-
-constexpr const char* kWhere = "flex_attention";
-
-}  // namespace
+namespace {}  // namespace
 
 // A plan on the sequences' own indices, and what to make it again from when their pages have moved.
 struct AttentionPlan::Paged {
@@ -37,7 +34,7 @@ struct AttentionPlan::Paged {
 
 AttentionPlan::AttentionPlan(const AttentionShape& shape, const FlexAttentionOptions& options)
     : shape_(shape) {
-  attention::validate(kWhere, shape, options);
+  attention::validate(attention::names::kFlexAttention, shape, options);
   make(options);
 }
 
@@ -61,9 +58,9 @@ std::size_t AttentionPlan::scratch_bytes() const { return plan_->scratch_bytes()
 
 void AttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k,
                         const ConstTensorView& v, const Outputs& outputs) {
-  attention::validate_run(kWhere, shape_, q, k, v);
-  attention::validate_tensor(kWhere, "out", outputs.out, attention::output_shape(shape_),
-                             shape_.q_dtype);
+  attention::validate_run(attention::names::kFlexAttention, shape_, q, k, v);
+  attention::validate_tensor(attention::names::kFlexAttention, "out", outputs.out,
+                             attention::output_shape(shape_), shape_.q_dtype);
   if (paged_ != nullptr && !paged_->call.is_unchanged()) {
     const FlexAttentionOptions given = paged_->given;
     make(given);
@@ -74,15 +71,17 @@ void AttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k,
     tensors.v = pages_of(v, paged_->call.page_size);
   }
   const Shape rows{shape_.batch, shape_.q_heads, shape_.q_len};
-  attention::set_stats(kWhere, {outputs.lse, outputs.max_scores}, rows, compute_type(), tensors);
-  attention::validate_disjoint(kWhere, tensors, {outputs.lse, outputs.max_scores});
+  attention::set_stats(attention::names::kFlexAttention, {outputs.lse, outputs.max_scores}, rows,
+                       compute_type(), tensors);
+  attention::validate_disjoint(attention::names::kFlexAttention, tensors,
+                               {outputs.lse, outputs.max_scores});
   plan_->run(tensors);
 }
 
 Tensor flex_attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                       const FlexAttentionOptions& options) {
   const AttentionShape shape = AttentionShape::of(q, k, v);
-  attention::validate_aux(kWhere, options.return_aux, options.aux);
+  attention::validate_aux(attention::names::kFlexAttention, options.return_aux, options.aux);
   AttentionPlan plan(shape, options);
   Tensor out = Tensor::empty(attention::output_shape(shape), shape.q_dtype);
   AttentionPlan::Outputs outputs{.out = out.view()};

@@ -6,22 +6,20 @@
 #include "attention/backward_inputs.h"
 #include "attention/backward_request.h"
 #include "attention/disjoint_outputs.h"
+#include "attention/function_names.h"
 #include "attention/validate.h"
 #include "plan/backward_plan.h"
 #include "quire/error.h"
 #include "runtime/fail.h"
 
 namespace quire {
-namespace {
-
-constexpr const char* kWhere = "flex_attention_backward";
-
-}  // namespace
+namespace {}  // namespace
 
 const Tensor& AttentionGradients::of(const std::string& buffer) const {
   for (const BufferGradient& known : buffers)
     if (known.buffer.name() == buffer) return known.gradient;
-  fail(ErrorKind::value, kWhere, "there is no gradient of a buffer '{}'", buffer);
+  fail(ErrorKind::value, attention::names::kFlexAttentionBackward,
+       "there is no gradient of a buffer '{}'", buffer);
 }
 
 AttentionBackwardPlan::AttentionBackwardPlan(const AttentionShape& shape,
@@ -37,8 +35,10 @@ const std::vector<Buffer>& AttentionBackwardPlan::buffers() const { return plan_
 std::size_t AttentionBackwardPlan::scratch_bytes() const { return plan_->scratch_bytes(); }
 
 void AttentionBackwardPlan::run(const BackwardInputs& inputs, const Outputs& outputs) {
-  attention::validate_run(kWhere, shape_, inputs.q, inputs.k, inputs.v);
-  attention::validate_loss(kWhere, {inputs.out, inputs.lse, inputs.d_out, inputs.d_lse},
+  attention::validate_run(attention::names::kFlexAttentionBackward, shape_, inputs.q, inputs.k,
+                          inputs.v);
+  attention::validate_loss(attention::names::kFlexAttentionBackward,
+                           {inputs.out, inputs.lse, inputs.d_out, inputs.d_lse},
                            {shape_.batch, shape_.q_heads, shape_.q_len},
                            attention::output_shape(shape_));
   const plan::Wanted& wanted = plan_->wanted();
@@ -46,7 +46,8 @@ void AttentionBackwardPlan::run(const BackwardInputs& inputs, const Outputs& out
   attention::validate_gradient("k", wanted.k, outputs.k, inputs.k);
   attention::validate_gradient("v", wanted.v, outputs.v, inputs.v);
   attention::validate_buffers(plan_->buffers(), outputs.buffers);
-  attention::validate_disjoint(kWhere, inputs, outputs, plan_->buffers());
+  attention::validate_disjoint(attention::names::kFlexAttentionBackward, inputs, outputs,
+                               plan_->buffers());
   plan_->run({.q = inputs.q,
               .k = inputs.k,
               .v = inputs.v,
@@ -62,7 +63,9 @@ void AttentionBackwardPlan::run(const BackwardInputs& inputs, const Outputs& out
 
 AttentionGradients flex_attention_backward(const BackwardInputs& inputs,
                                            const FlexAttentionBackwardOptions& options) {
-  AttentionBackwardPlan plan(attention::shape_of(kWhere, inputs.q, inputs.k, inputs.v), options);
+  AttentionBackwardPlan plan(
+      attention::shape_of(attention::names::kFlexAttentionBackward, inputs.q, inputs.k, inputs.v),
+      options);
   AttentionGradients made;
   AttentionBackwardPlan::Outputs outputs;
   const auto make = [](bool wanted, const ConstTensorView& like, std::optional<Tensor>& to,

@@ -4,17 +4,14 @@
 
 #include "attention/aux_outputs.h"
 #include "attention/disjoint_outputs.h"
+#include "attention/function_names.h"
 #include "attention/jagged_request.h"
 #include "attention/validate.h"
 #include "plan/forward_plan.h"
 #include "quire/jagged.h"
 
 namespace quire {
-namespace {
-
-constexpr const char* kWhere = "flex_attention";
-
-}  // namespace
+namespace {}  // namespace
 
 struct JaggedAttentionPlan::State {
   // Of values, which every run must have.
@@ -24,7 +21,7 @@ struct JaggedAttentionPlan::State {
   };
 
   State(const Jagged& q, const Jagged& k, const Jagged& v, const JaggedAttentionOptions& options)
-      : plan(attention::jagged_request(kWhere, q, k, v, options)),
+      : plan(attention::jagged_request(attention::names::kFlexAttention, q, k, v, options)),
         orders{q.order, k.order, v.order},
         q(of(q)),
         k(of(k)),
@@ -49,23 +46,30 @@ std::size_t JaggedAttentionPlan::scratch_bytes() const { return state_->plan.scr
 
 void JaggedAttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k,
                               const ConstTensorView& v, const Outputs& outputs) {
-  attention::validate_planned(kWhere, "query", q, state_->q.shape, state_->q.dtype);
-  attention::validate_planned(kWhere, "key", k, state_->k.shape, state_->k.dtype);
-  attention::validate_planned(kWhere, "value", v, state_->v.shape, state_->v.dtype);
+  attention::validate_planned(attention::names::kFlexAttention, "query", q, state_->q.shape,
+                              state_->q.dtype);
+  attention::validate_planned(attention::names::kFlexAttention, "key", k, state_->k.shape,
+                              state_->k.dtype);
+  attention::validate_planned(attention::names::kFlexAttention, "value", v, state_->v.shape,
+                              state_->v.dtype);
   Shape wanted = q.shape();
   const Shape rows{wanted[0], wanted[1]};
   wanted[2] = v.dim(2);
-  attention::validate_tensor(kWhere, "out", outputs.out, wanted, q.dtype());
+  attention::validate_tensor(attention::names::kFlexAttention, "out", outputs.out, wanted,
+                             q.dtype());
   plan::ForwardTensors tensors = attention::jagged_tensors(q, k, v, outputs.out, state_->orders);
-  attention::set_stats(kWhere, {outputs.lse, outputs.max_scores}, rows, compute_type(), tensors);
-  attention::validate_disjoint(kWhere, tensors, {outputs.lse, outputs.max_scores});
+  attention::set_stats(attention::names::kFlexAttention, {outputs.lse, outputs.max_scores}, rows,
+                       compute_type(), tensors);
+  attention::validate_disjoint(attention::names::kFlexAttention, tensors,
+                               {outputs.lse, outputs.max_scores});
   state_->plan.run(tensors);
 }
 
 Tensor flex_attention(const Jagged& q, const Jagged& k, const Jagged& v,
                       const JaggedAttentionOptions& options) {
-  attention::validate_aux(kWhere, options.return_aux, options.aux);
-  plan::ForwardPlan plan(attention::jagged_request(kWhere, q, k, v, options));
+  attention::validate_aux(attention::names::kFlexAttention, options.return_aux, options.aux);
+  plan::ForwardPlan plan(
+      attention::jagged_request(attention::names::kFlexAttention, q, k, v, options));
   attention::JaggedOutputs made = attention::run_jagged(plan, q, k, v, options.return_aux);
   if (options.aux != nullptr) *options.aux = std::move(made.aux);
   return std::move(made.out);

@@ -14,30 +14,34 @@
 namespace quire {
 namespace {
 
-constexpr const char* kWhere = "merge_states";
+constexpr const char* kMergeStates = "merge_states";
 constexpr double kMinusInf = -std::numeric_limits<double>::infinity();
 
 void check(std::span<const AttentionState> states) {
-  if (states.empty()) fail(ErrorKind::value, kWhere, "there must be at least one state; got none");
+  if (states.empty())
+    fail(ErrorKind::value, kMergeStates, "there must be at least one state; got none");
   const AttentionState& first = states[0];
   if (!is_floating(first.out.dtype()))
-    fail(ErrorKind::type, kWhere, "out must be f32, f64, bf16 or f16; got {}",
+    fail(ErrorKind::type, kMergeStates, "out must be f32, f64, bf16 or f16; got {}",
          dtype_name(first.out.dtype()));
   if (first.lse.dtype() != DType::f32 && first.lse.dtype() != DType::f64)
-    fail(ErrorKind::type, kWhere, "lse must be f32 or f64; got {}", dtype_name(first.lse.dtype()));
-  if (first.out.rank() < 1) fail(ErrorKind::value, kWhere, "out must have an axis; got {}", "[]");
+    fail(ErrorKind::type, kMergeStates, "lse must be f32 or f64; got {}",
+         dtype_name(first.lse.dtype()));
+  if (first.out.rank() < 1)
+    fail(ErrorKind::value, kMergeStates, "out must have an axis; got {}", "[]");
   Shape rows = first.out.shape();
   rows.erase(rows.rank() - 1);
   for (std::size_t i = 0; i < states.size(); ++i) {
     const AttentionState& state = states[i];
     if (state.out.dtype() != first.out.dtype() || state.lse.dtype() != first.lse.dtype())
-      fail(ErrorKind::type, kWhere, "states must have the same dtypes; state {} has others", i);
+      fail(ErrorKind::type, kMergeStates, "states must have the same dtypes; state {} has others",
+           i);
     if (state.out.shape() != first.out.shape()) {
-      fail(ErrorKind::value, kWhere, "outs must have the same shape; got {} and {}",
+      fail(ErrorKind::value, kMergeStates, "outs must have the same shape; got {} and {}",
            to_string(first.out.shape()), to_string(state.out.shape()));
     }
     if (state.lse.shape() != rows) {
-      fail(ErrorKind::value, kWhere, "lse must be {}, a number per row of out; got {}",
+      fail(ErrorKind::value, kMergeStates, "lse must be {}, a number per row of out; got {}",
            to_string(rows), to_string(state.lse.shape()));
     }
   }

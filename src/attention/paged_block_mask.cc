@@ -13,7 +13,7 @@
 namespace quire {
 namespace {
 
-constexpr const char* kWhere = "convert_logical_block_mask";
+constexpr const char* kConvert = "convert_logical_block_mask";
 
 struct TableRows {
   std::vector<const std::int64_t*> of;  // a batch entry
@@ -29,7 +29,7 @@ Tensor pages_of_blocks(const Tensor& blocks, const TableRows& rows) {
   for (std::int64_t i = 0; i < pages.numel(); ++i) {
     const std::int64_t block = values[i];
     if (block < 0 || block >= rows.n_pages) {
-      fail(ErrorKind::index, kWhere, "the mask lists block {} where there are {} pages", block,
+      fail(ErrorKind::index, kConvert, "the mask lists block {} where there are {} pages", block,
            rows.n_pages);
     }
     values[i] = static_cast<std::int32_t>(
@@ -45,17 +45,17 @@ BlockMask physical_block_mask(const BlockMask& logical, const PageTables& tables
                               const MaskMod& physical_rule) {
   const BlockSize size = logical.block_size();
   if (size.kv != tables.page_size()) {
-    fail(ErrorKind::value, kWhere,
+    fail(ErrorKind::value, kConvert,
          "the mask's blocks of keys must be pages; got blocks of {} and pages of {}", size.kv,
          tables.page_size());
   }
   if (logical.shape().rank() != 4) {
-    fail(ErrorKind::value, kWhere, "the mask must be [batch, heads, q_len, kv_len]; got {}",
+    fail(ErrorKind::value, kConvert, "the mask must be [batch, heads, q_len, kv_len]; got {}",
          to_string(logical.shape()));
   }
   const std::int64_t batch = logical.batch();
   if (!batch_idx.empty() && std::ssize(batch_idx) < batch) {
-    fail(ErrorKind::value, kWhere,
+    fail(ErrorKind::value, kConvert,
          "batch_idx must have an entry for each of {} batch entries; got {}", batch,
          batch_idx.size());
   }
@@ -65,13 +65,14 @@ BlockMask physical_block_mask(const BlockMask& logical, const PageTables& tables
     const std::int64_t at = batch_idx.empty() ? b : batch_idx[static_cast<std::size_t>(b)];
     const std::int64_t count = tables.max_batch_size();
     if (at < -count || at >= count)
-      fail(ErrorKind::index, kWhere, "batch_idx must be in {}..{}; got {}", -count, count - 1, at);
+      fail(ErrorKind::index, kConvert, "batch_idx must be in {}..{}; got {}", -count, count - 1,
+           at);
     rows.of.push_back(static_cast<const std::int64_t*>(table.data()) +
                       (at < 0 ? at + count : at) * table.strides()[0]);
   }
   const Tensor blocks = logical.kv_indices();
   if (blocks.dim(-1) > tables.n_pages()) {
-    fail(ErrorKind::value, kWhere, "the mask has {} blocks of keys where there are {} pages",
+    fail(ErrorKind::value, kConvert, "the mask has {} blocks of keys where there are {} pages",
          blocks.dim(-1), tables.n_pages());
   }
   const Tensor num = logical.kv_num_blocks(), pages = pages_of_blocks(blocks, rows);

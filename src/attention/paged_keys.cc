@@ -4,6 +4,7 @@
 
 #include "attention/aux_outputs.h"
 #include "attention/disjoint_outputs.h"
+#include "attention/function_names.h"
 #include "attention/paged_request.h"
 #include "attention/validate.h"
 #include "plan/forward_plan.h"
@@ -12,11 +13,7 @@
 #include "runtime/fail.h"
 
 namespace quire {
-namespace {
-
-constexpr const char* kWhere = "flex_attention";
-
-}  // namespace
+namespace {}  // namespace
 
 ConstTensorView pages_of(const ConstTensorView& cache, std::int64_t page_size) {
   const bool fits =
@@ -56,19 +53,21 @@ std::size_t PagedKeysPlan::scratch_bytes() const { return state_->plan.scratch_b
 void PagedKeysPlan::run(const ConstTensorView& q, const ConstTensorView& k,
                         const ConstTensorView& v, const AttentionPlan::Outputs& outputs) {
   const AttentionShape& shape = state_->shape;
-  attention::validate_run(kWhere, shape, q, k, v);
-  attention::validate_tensor(kWhere, "out", outputs.out, attention::output_shape(shape),
-                             shape.q_dtype);
+  attention::validate_run(attention::names::kFlexAttention, shape, q, k, v);
+  attention::validate_tensor(attention::names::kFlexAttention, "out", outputs.out,
+                             attention::output_shape(shape), shape.q_dtype);
   plan::ForwardTensors tensors{.q = q, .k = k, .v = v, .out = outputs.out};
   const Shape rows{shape.batch, shape.q_heads, shape.q_len};
-  attention::set_stats(kWhere, {outputs.lse, outputs.max_scores}, rows, compute_type(), tensors);
-  attention::validate_disjoint(kWhere, tensors, {outputs.lse, outputs.max_scores});
+  attention::set_stats(attention::names::kFlexAttention, {outputs.lse, outputs.max_scores}, rows,
+                       compute_type(), tensors);
+  attention::validate_disjoint(attention::names::kFlexAttention, tensors,
+                               {outputs.lse, outputs.max_scores});
   state_->plan.run(tensors);
 }
 
 Tensor flex_attention(const ConstTensorView& q, const PagedKeys& keys,
                       const PagedKeysOptions& options) {
-  attention::validate_aux(kWhere, options.return_aux, options.aux);
+  attention::validate_aux(attention::names::kFlexAttention, options.return_aux, options.aux);
   PagedKeysPlan plan(q, keys, options);
   Tensor out = Tensor::empty({q.dim(0), q.dim(1), q.dim(2), keys.v.dim(3)}, q.dtype());
   AttentionPlan::Outputs outputs{.out = out.view()};

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "attention/function_names.h"
 #include "attention/validate.h"
 #include "mask/size_limits.h"
 #include "quire/error.h"
@@ -14,8 +15,6 @@
 
 namespace quire::attention {
 namespace {
-
-constexpr const char* kWhere = "scaled_dot_product_attention";
 
 // The axes in front of [heads, length, dim].
 Shape leading_axes(const ConstTensorView& view) {
@@ -44,7 +43,7 @@ Shape common_batch(const ConstTensorView& q, const ConstTensorView& k, const Con
   std::optional<Shape> all = broadcast(leading_axes(k), leading_axes(v));
   if (all) all = broadcast(leading_axes(q), *all);
   if (!all) {
-    fail(ErrorKind::value, kWhere,
+    fail(ErrorKind::value, names::kSdpa,
          "the axes before [heads, length, dim] must be equal or 1; got {}, {} and {}",
          to_string(q.shape()), to_string(k.shape()), to_string(v.shape()));
   }
@@ -54,24 +53,24 @@ Shape common_batch(const ConstTensorView& q, const ConstTensorView& k, const Con
 void validate_sizes(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v) {
   for (const ConstTensorView* view : {&q, &k, &v}) {
     if (view->rank() < 2) {
-      fail(ErrorKind::value, kWhere, "query, key and value must be [..., length, dim]; got {}",
-           to_string(view->shape()));
+      fail(ErrorKind::value, names::kSdpa,
+           "query, key and value must be [..., length, dim]; got {}", to_string(view->shape()));
     }
   }
   validate_dtypes(q.dtype(), k.dtype(), v.dtype());
   if (q.dim(-1) != k.dim(-1)) {
-    fail(ErrorKind::value, kWhere, "query and key must have the same head dim; got {} and {}",
+    fail(ErrorKind::value, names::kSdpa, "query and key must have the same head dim; got {} and {}",
          q.dim(-1), k.dim(-1));
   }
   if (k.dim(-2) != v.dim(-2)) {
-    fail(ErrorKind::value, kWhere, "key and value must have the same length; got {} and {}",
+    fail(ErrorKind::value, names::kSdpa, "key and value must have the same length; got {} and {}",
          k.dim(-2), v.dim(-2));
   }
-  check_size(kWhere, "the number of query heads", heads_of(q), 0, kMostCount);
-  check_size(kWhere, "the number of key heads", heads_of(k), 0, kMostCount);
-  check_size(kWhere, "the number of value heads", heads_of(v), 0, kMostCount);
-  check_size(kWhere, "q_len", q.dim(-2), 0, mask::kMostPosition);
-  check_size(kWhere, "kv_len", k.dim(-2), 0, mask::kMostPosition);
+  check_size(names::kSdpa, "the number of query heads", heads_of(q), 0, kMostCount);
+  check_size(names::kSdpa, "the number of key heads", heads_of(k), 0, kMostCount);
+  check_size(names::kSdpa, "the number of value heads", heads_of(v), 0, kMostCount);
+  check_size(names::kSdpa, "q_len", q.dim(-2), 0, mask::kMostPosition);
+  check_size(names::kSdpa, "kv_len", k.dim(-2), 0, mask::kMostPosition);
 }
 
 // [batch..., heads, rows, dim] as [B, heads, rows, dim]. A copy if strides cannot say that; it goes
@@ -111,11 +110,11 @@ void validate_dtypes(DType q, DType k, DType v) {
   const std::pair<const char*, DType> all[] = {{"query", q}, {"key", k}, {"value", v}};
   for (const auto& [name, dtype] : all) {
     if (!is_floating(dtype))
-      fail(ErrorKind::type, kWhere, "{} must be f32, f64, bf16 or f16; got {}", name,
+      fail(ErrorKind::type, names::kSdpa, "{} must be f32, f64, bf16 or f16; got {}", name,
            dtype_name(dtype));
   }
   if (q != k || q != v) {
-    fail(ErrorKind::runtime, kWhere,
+    fail(ErrorKind::runtime, names::kSdpa,
          "query, key and value must have the same dtype; got {}, {} and {}", dtype_name(q),
          dtype_name(k), dtype_name(v));
   }
@@ -123,7 +122,7 @@ void validate_dtypes(DType q, DType k, DType v) {
 
 SdpaHeads common_heads(std::int64_t q, std::int64_t k, std::int64_t v, bool enable_gqa) {
   if (k != v && k != 1 && v != 1) {
-    fail(ErrorKind::value, kWhere,
+    fail(ErrorKind::value, names::kSdpa,
          "key and value must have the same number of heads, or 1; got {} and {}", k, v);
   }
   const std::int64_t kv = k == 1 ? v : k;
@@ -131,23 +130,24 @@ SdpaHeads common_heads(std::int64_t q, std::int64_t k, std::int64_t v, bool enab
   if (q == 1) return {kv, kv};
   if (!enable_gqa) {
     fail(
-        ErrorKind::value, kWhere,
+        ErrorKind::value, names::kSdpa,
         "query and key must have the same number of heads, or 1, or enable_gqa must be set; got {} "
         "and {}",
         q, kv);
   }
   if (kv == 0 || q % kv != 0)
-    fail(ErrorKind::value, kWhere, "q_heads must be a multiple of kv_heads; got {} and {}", q, kv);
+    fail(ErrorKind::value, names::kSdpa, "q_heads must be a multiple of kv_heads; got {} and {}", q,
+         kv);
   return {q, kv};
 }
 
 void validate_options(const SdpaOptions& options) {
   if (options.scale.has_value() && !std::isfinite(*options.scale))
-    fail(ErrorKind::value, kWhere, "scale must be finite; got {}", *options.scale);
+    fail(ErrorKind::value, names::kSdpa, "scale must be finite; got {}", *options.scale);
   if (!(options.dropout_p >= 0 && options.dropout_p <= 1))
-    fail(ErrorKind::value, kWhere, "dropout_p must be in 0..1; got {}", options.dropout_p);
+    fail(ErrorKind::value, names::kSdpa, "dropout_p must be in 0..1; got {}", options.dropout_p);
   if (options.is_causal && !std::holds_alternative<std::monostate>(options.attn_mask)) {
-    fail(ErrorKind::value, kWhere,
+    fail(ErrorKind::value, names::kSdpa,
          "is_causal and attn_mask exclude one another: give a rule such as causal & mask");
   }
 }
@@ -158,7 +158,7 @@ SdpaCall sdpa_call(const ConstTensorView& q, const ConstTensorView& k, const Con
   const SdpaHeads heads = common_heads(heads_of(q), heads_of(k), heads_of(v), options.enable_gqa);
   SdpaCall call;
   call.batch = common_batch(q, k, v);
-  check_size(kWhere, "the batch size", element_count(call.batch), 0, kMostCount);
+  check_size(names::kSdpa, "the batch size", element_count(call.batch), 0, kMostCount);
   validate_options(options);
   const std::int64_t q_len = q.dim(-2), kv_len = k.dim(-2), dims = q.dim(-1);
   call.q = merged(q.expand(with_heads(call.batch, heads.q, q_len, dims)), call.held);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "attention/function_names.h"
 #include "attention/jagged_request.h"
 #include "attention/jagged_sequences.h"
 #include "attention/sdpa_backend.h"
@@ -21,8 +22,6 @@
 namespace quire {
 namespace attention {
 namespace {
-
-constexpr const char* kWhere = "scaled_dot_product_attention";
 
 Jagged with_heads(Jagged jagged, std::int64_t heads) {
   const bool by_token = jagged.order == JaggedOrder::kTokens;
@@ -39,20 +38,21 @@ JaggedCall jagged_call(const Jagged& q, const Jagged& k, const Jagged& v,
   JaggedCall call{.q = q,
                   .k = k,
                   .v = v,
-                  .q_rows = read_sequences(kWhere, "query", q),
-                  .k_rows = read_sequences(kWhere, "key", k),
-                  .v_rows = read_sequences(kWhere, "value", v)};
-  check_lengths(kWhere, call.q_rows, call.k_rows, call.v_rows);
+                  .q_rows = read_sequences(names::kSdpa, "query", q),
+                  .k_rows = read_sequences(names::kSdpa, "key", k),
+                  .v_rows = read_sequences(names::kSdpa, "value", v)};
+  check_lengths(names::kSdpa, call.q_rows, call.k_rows, call.v_rows);
   validate_dtypes(q.values.dtype(), k.values.dtype(), v.values.dtype());
   if (call.q_rows.dim != call.k_rows.dim) {
-    fail(ErrorKind::value, kWhere, "query and key must have the same head dim; got {} and {}",
+    fail(ErrorKind::value, names::kSdpa, "query and key must have the same head dim; got {} and {}",
          call.q_rows.dim, call.k_rows.dim);
   }
   const SdpaHeads heads =
       common_heads(call.q_rows.heads, call.k_rows.heads, call.v_rows.heads, options.enable_gqa);
   validate_options(options);
   if (std::holds_alternative<ConstTensorView>(options.attn_mask)) {
-    fail(ErrorKind::value, kWhere, "the attn_mask of a jagged batch must be a rule; got a tensor");
+    fail(ErrorKind::value, names::kSdpa,
+         "the attn_mask of a jagged batch must be a rule; got a tensor");
   }
   call.q = with_heads(q, heads.q);
   call.k = with_heads(k, heads.kv);
@@ -81,7 +81,7 @@ SdpaRules jagged_rules(const JaggedCall& call, const SdpaOptions& options) {
 }
 
 plan::ForwardRequest jagged_sdpa_request(const JaggedCall& call, const SdpaOptions& options) {
-  plan::ForwardRequest request = jagged_request(kWhere, call.q, call.k, call.v,
+  plan::ForwardRequest request = jagged_request(names::kSdpa, call.q, call.k, call.v,
                                                 {.mask_mod = jagged_rules(call, options).mask_mod,
                                                  .scale = options.scale,
                                                  .enable_gqa = true,

@@ -18,14 +18,14 @@ using cache::Sequence;
 
 namespace {
 
-constexpr std::array<char, 8> kMagic = {'Q', 'u', 'i', 'r', 'e', 'K', 'V', '\n'};
+constexpr std::array<char, 8> kKvMagic = {'Q', 'u', 'i', 'r', 'e', 'K', 'V', '\n'};
 constexpr std::uint32_t kVersion = 1;
 constexpr const char* kLoad = "KVCache::load";
 
 static_assert(std::endian::native == std::endian::little, "numbers are stored as they are");
 
 struct Header {
-  std::array<char, 8> magic = kMagic;
+  std::array<char, 8> magic = kKvMagic;
   std::uint32_t version = kVersion;
   std::uint32_t dtype = 0;
   std::int64_t layers = 0, kv_heads = 0, head_dim = 0, v_head_dim = 0;
@@ -86,7 +86,8 @@ Header read_header(const KVCacheOptions& options, std::span<const std::byte> byt
     fail(ErrorKind::value, kLoad, "a saved sequence has at least {} bytes; got {}", sizeof header,
          bytes.size());
   std::memcpy(&header, bytes.data(), sizeof header);
-  if (header.magic != kMagic) fail(ErrorKind::value, kLoad, "these bytes are not a saved sequence");
+  if (header.magic != kKvMagic)
+    fail(ErrorKind::value, kLoad, "these bytes are not a saved sequence");
   if (header.version != kVersion)
     fail(ErrorKind::value, kLoad, "version must be {}; got {}", kVersion, header.version);
   if (header.checksum != checksum(header, bytes.subspan(sizeof header)))

@@ -10,13 +10,14 @@
 namespace quire {
 namespace {
 
-constexpr const char* kWhere = "PagedAttention";
+constexpr const char* kPagedAttention = "PagedAttention";
 
 void check_table(const char* name, const TensorView& table, const Shape& shape) {
   if (table.dtype() != DType::i64)
-    fail(ErrorKind::type, kWhere, "{} must be i64; got {}", name, dtype_name(table.dtype()));
+    fail(ErrorKind::type, kPagedAttention, "{} must be i64; got {}", name,
+         dtype_name(table.dtype()));
   if (table.shape() != shape) {
-    fail(ErrorKind::value, kWhere, "{} must have shape {}; got {}", name, to_string(shape),
+    fail(ErrorKind::value, kPagedAttention, "{} must have shape {}; got {}", name, to_string(shape),
          to_string(table.shape()));
   }
 }
@@ -30,14 +31,14 @@ PageTables::PageTables(const TensorView& page_table, const TensorView& capacity,
       physical_to_logical_(physical_to_logical),
       page_size_(page_size) {
   if (page_table.rank() != 2) {
-    fail(ErrorKind::value, kWhere, "page_table must be [max_batch_size, n_pages]; got {}",
+    fail(ErrorKind::value, kPagedAttention, "page_table must be [max_batch_size, n_pages]; got {}",
          to_string(page_table.shape()));
   }
   check_table("page_table", page_table, page_table.shape());
   check_table("capacity", capacity, {page_table.dim(0)});
   check_table("physical_to_logical", physical_to_logical, page_table.shape());
   if (page_size < 1)
-    fail(ErrorKind::value, kWhere, "page_size must be at least 1; got {}", page_size);
+    fail(ErrorKind::value, kPagedAttention, "page_size must be at least 1; got {}", page_size);
 }
 
 std::int64_t PageTables::checked_batch(const char* where, std::int64_t batch_idx) const {

@@ -14,35 +14,36 @@
 namespace quire {
 namespace {
 
-constexpr const char* kWhere = "assign";
+constexpr const char* kAssign = "assign";
 constexpr std::int64_t kSerialBytes =
     1 << 20;  // copied by one thread in the time others take to wake
 
 void check_rank(const char* name, const ConstTensorView& view, std::size_t rank) {
   if (view.rank() != rank)
-    fail(ErrorKind::value, kWhere, "{} must have {} axes; got {}", name, rank,
+    fail(ErrorKind::value, kAssign, "{} must have {} axes; got {}", name, rank,
          to_string(view.shape()));
 }
 
-void check_equal(const char* what, std::int64_t a, std::int64_t b) {
-  if (a != b) fail(ErrorKind::value, kWhere, "{} must be equal; got {} and {}", what, a, b);
+void check_same(const char* what, std::int64_t a, std::int64_t b) {
+  if (a != b) fail(ErrorKind::value, kAssign, "{} must be equal; got {} and {}", what, a, b);
 }
 
 void check_integers(const char* name, const ConstTensorView& view) {
   if (is_floating(view.dtype()) || view.dtype() == DType::boolean)
-    fail(ErrorKind::type, kWhere, "{} must be integers; got {}", name, dtype_name(view.dtype()));
+    fail(ErrorKind::type, kAssign, "{} must be integers; got {}", name, dtype_name(view.dtype()));
 }
 
 void check_pair(const char* name, const ConstTensorView& val, const ConstTensorView& cache) {
   for (const auto& [what, axis] : {std::pair{"heads", 1}, std::pair{"dims", 3}}) {
     if (val.dim(axis) != cache.dim(axis))
-      fail(ErrorKind::value, kWhere,
+      fail(ErrorKind::value, kAssign,
            "the {0} of {1}_val and {1}_cache must be equal; got {2} and {3}", what, name,
            val.dim(axis), cache.dim(axis));
   }
   if (val.dtype() != cache.dtype()) {
-    fail(ErrorKind::type, kWhere, "{0}_val and {0}_cache must have the same dtype; got {1} and {2}",
-         name, dtype_name(val.dtype()), dtype_name(cache.dtype()));
+    fail(ErrorKind::type, kAssign,
+         "{0}_val and {0}_cache must have the same dtype; got {1} and {2}", name,
+         dtype_name(val.dtype()), dtype_name(cache.dtype()));
   }
 }
 
@@ -55,11 +56,11 @@ void check_shapes(const PagedAssignment& all) {
   check_rank("v_cache", all.v_cache, 4);
   check_integers("batch_idx", all.batch_idx);
   check_integers("input_pos", all.input_pos);
-  check_equal("the batch sizes of k_val and batch_idx", all.k_val.dim(0), all.batch_idx.dim(0));
-  check_equal("the batch sizes of k_val and input_pos", all.k_val.dim(0), all.input_pos.dim(0));
-  check_equal("the lengths of k_val and input_pos", all.k_val.dim(2), all.input_pos.dim(1));
-  check_equal("the batch sizes of k_val and v_val", all.k_val.dim(0), all.v_val.dim(0));
-  check_equal("the lengths of k_val and v_val", all.k_val.dim(2), all.v_val.dim(2));
+  check_same("the batch sizes of k_val and batch_idx", all.k_val.dim(0), all.batch_idx.dim(0));
+  check_same("the batch sizes of k_val and input_pos", all.k_val.dim(0), all.input_pos.dim(0));
+  check_same("the lengths of k_val and input_pos", all.k_val.dim(2), all.input_pos.dim(1));
+  check_same("the batch sizes of k_val and v_val", all.k_val.dim(0), all.v_val.dim(0));
+  check_same("the lengths of k_val and v_val", all.k_val.dim(2), all.v_val.dim(2));
   check_pair("k", all.k_val, all.k_cache);
   check_pair("v", all.v_val, all.v_cache);
 }
@@ -115,12 +116,12 @@ void PageTables::assign(const PagedAssignment& all) const {
       const std::int64_t page =
           position < 0 || at >= n_pages() ? -1 : table[at * page_table_.strides()[1]];
       if (page < 0) {
-        fail(ErrorKind::value, kWhere,
+        fail(ErrorKind::value, kAssign,
              "position {} of batch entry {} has no page: reserve it first", position, b);
       }
       const std::int64_t offset = position % page_size_;
       if (offset >= slots || page > (slots - 1 - offset) / page_size_) {
-        fail(ErrorKind::index, kWhere, "page {} lies outside a cache of {} keys", page, slots);
+        fail(ErrorKind::index, kAssign, "page {} lies outside a cache of {} keys", page, slots);
       }
       places.push_back(page * page_size_ + offset);
     }

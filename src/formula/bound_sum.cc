@@ -1,6 +1,5 @@
 // Sums of many values of which only a common interval is known. Layer: formula.
 #include <cmath>
-#include <limits>
 
 #include "formula/bound_buffer.h"
 #include "formula/float_grid.h"
@@ -8,8 +7,6 @@
 
 namespace quire::formula {
 namespace {
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 Interval int_sum(const Interval& element, std::int64_t count) {
   return bound_int_binary(Op::kMul, element, Interval::ints(count, count), false);

@@ -82,7 +82,7 @@ double largest_element(DType dtype) {
 
 // A bound of the absolute value of an integer; unbounded from 2^62 on, so that nothing that has a
 // bound can have wrapped. `bounds` holds those of the arguments.
-double largest(const Graph& graph, NodeId id, const std::vector<double>& bounds) {
+double largest_magnitude(const Graph& graph, NodeId id, const std::vector<double>& bounds) {
   const Node& node = graph[id];
   const auto of = [&](std::size_t i) { return bounds[static_cast<std::size_t>(graph.arg(id, i))]; };
   switch (node.op) {
@@ -145,7 +145,7 @@ std::vector<Depends> depends(const Graph& graph) {
     Depends known = leaf(node.op);
     for (const NodeId arg : graph.args(id)) known = join(known, all[static_cast<std::size_t>(arg)]);
     if (node.type == ValueType::kInt) {
-      const double bound = largest(graph, id, bounds);
+      const double bound = largest_magnitude(graph, id, bounds);
       if (bound < kSafe) bounds[i] = bound;  // false for the NaN of 0 * unbounded too
       if (forms[i].is_affine()) sharpen(known, forms[i]);
     } else if (is_compare(node.op) && graph[graph.arg(id, 0)].type == ValueType::kInt) {

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "formula/float_grid.h"
+#include "formula/integers.h"
 #include "formula/type_rules.h"
 
 namespace quire::formula {
@@ -13,9 +14,6 @@ namespace {
 
 using std::int64_t;
 using std::uint64_t;
-
-constexpr int64_t kMinInt = std::numeric_limits<int64_t>::min();
-constexpr int64_t kMaxInt = std::numeric_limits<int64_t>::max();
 
 Node int_constant(int64_t value) {
   return {.op = Op::kIntConst, .type = ValueType::kInt, .bits = value};
@@ -30,9 +28,6 @@ Node float_constant(double value) {
 
 int64_t wrap(uint64_t value) { return static_cast<int64_t>(value); }
 uint64_t u(int64_t value) { return static_cast<uint64_t>(value); }
-
-// The divisor is neither 0 nor, for INT64_MIN, -1.
-int64_t floor_quotient(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
 
 std::optional<int64_t> divide(int64_t a, int64_t b) {
   if (b == 0) return std::nullopt;

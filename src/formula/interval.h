@@ -10,6 +10,8 @@
 
 namespace quire::formula {
 
+inline constexpr double kInf = std::numeric_limits<double>::infinity();
+
 /// Always holds at least one number (int_lo <= int_hi, float_lo <= float_hi; the float ends are
 /// never NaN). A float that can only be NaN is written as "any float". Zeros of either sign are the
 /// same number here.
@@ -49,10 +51,7 @@ struct Interval {
     return r;
   }
   static Interval any_int() { return Interval(); }
-  static Interval any_float() {
-    constexpr double kInf = std::numeric_limits<double>::infinity();
-    return floats(-kInf, kInf, true);
-  }
+  static Interval any_float() { return floats(-kInf, kInf, true); }
   static Interval any_bool() { return bools(true, true); }
 
   bool is_any_int() const {

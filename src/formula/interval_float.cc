@@ -2,15 +2,12 @@
 // max, remainder). Layer: formula.
 #include <array>
 #include <cmath>
-#include <limits>
 
 #include "formula/float_grid.h"
 #include "formula/interval_rules.h"
 
 namespace quire::formula {
 namespace {
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 bool has_inf(const Interval& a) { return a.float_lo == -kInf || a.float_hi == kInf; }
 bool has_zero(const Interval& a) { return a.float_lo <= 0 && a.float_hi >= 0; }

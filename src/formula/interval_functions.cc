@@ -2,7 +2,6 @@
 // ends (and at extrema between them), widened by more than the evaluators' stated error, as listed
 // in interval_rules.h. Layer: formula.
 #include <cmath>
-#include <limits>
 #include <numbers>
 
 #include "formula/float_grid.h"
@@ -11,7 +10,6 @@
 namespace quire::formula {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr int kUlps = 8;
 
 // The ends moved apart by kUlps, kept within the function's range [least, most]. A result that is

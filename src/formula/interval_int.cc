@@ -2,14 +2,12 @@
 #include <array>
 #include <bit>
 #include <cstdint>
-#include <limits>
 
+#include "formula/integers.h"
 #include "formula/interval_rules.h"
 
 namespace quire::formula {
 namespace {
-
-constexpr std::int64_t kMin = std::numeric_limits<std::int64_t>::min();
 
 Interval single(std::int64_t x) { return Interval::ints(x, x); }
 
@@ -50,11 +48,6 @@ Interval mul(const Interval& a, const Interval& b) {
   return Interval::ints(*lo, *hi);
 }
 
-// y is not 0, and not -1 where x is the smallest int.
-std::int64_t floor_quotient(std::int64_t x, std::int64_t y) {
-  return x / y - (x % y != 0 && (x < 0) != (y < 0));
-}
-
 std::int64_t floor_remainder(std::int64_t x, std::int64_t y) {
   const std::int64_t r = x % y;
   return r != 0 && (r < 0) != (y < 0) ? r + y : r;
@@ -82,7 +75,7 @@ Interval floor_div(const Interval& a, const Interval& b) {
                           floor_quotient(a.int_hi, a.int_hi >= 0 ? lo : hi));
   };
   const auto for_negative = [&](std::int64_t lo, std::int64_t hi) {
-    if (a.int_lo == kMin && hi == -1) return Interval::any_int();  // the one quotient that wraps
+    if (a.int_lo == kMinInt && hi == -1) return Interval::any_int();  // the one quotient that wraps
     return Interval::ints(floor_quotient(a.int_hi, a.int_hi >= 0 ? hi : lo),
                           floor_quotient(a.int_lo, a.int_lo >= 0 ? lo : hi));
   };
@@ -134,7 +127,7 @@ Interval pow(const Interval& a, const Interval& b) {
   if (a.contains_int(-1)) result.int_hi = 1;
   if (b.int_hi < 0) return result;
   const std::int64_t least = std::max<std::int64_t>(b.int_lo, 0);
-  if (a.int_lo == kMin) return Interval::any_int();
+  if (a.int_lo == kMinInt) return Interval::any_int();
   const std::int64_t magnitude =
       std::max(a.int_lo < 0 ? -a.int_lo : a.int_lo, a.int_hi < 0 ? -a.int_hi : a.int_hi);
   std::int64_t hi = 0, lo = 0;
@@ -220,10 +213,10 @@ Interval bits(Op op, const Interval& a, const Interval& b) {
 Interval bound_int_unary(Op op, const Interval& a) {
   switch (op) {
     case Op::kNeg:
-      return a.is_single_int() && a.int_lo == kMin ? a : sub(single(0), a);
+      return a.is_single_int() && a.int_lo == kMinInt ? a : sub(single(0), a);
     case Op::kAbs:
       if (a.int_lo >= 0) return a;
-      if (a.int_lo == kMin) return a.is_single_int() ? a : Interval::any_int();
+      if (a.int_lo == kMinInt) return a.is_single_int() ? a : Interval::any_int();
       return a.int_hi <= 0 ? Interval::ints(-a.int_hi, -a.int_lo)
                            : Interval::ints(0, std::max(-a.int_lo, a.int_hi));
     case Op::kSign:

@@ -43,7 +43,7 @@ std::vector<NodeId> in_order(const Graph& graph, NodeId root) {
   return order;
 }
 
-struct Extent {
+struct TextExtent {
   std::size_t length = 0;
   int levels = 0;
 };
@@ -73,20 +73,21 @@ class Printer {
   }
 
  private:
-  Extent& extent(NodeId id) { return extents_[static_cast<std::size_t>(id)]; }
+  TextExtent& extent(NodeId id) { return extents_[static_cast<std::size_t>(id)]; }
 
   // From the extents of the arguments.
   void measure(NodeId id) {
     pieces_.clear();
     nodes_.append_pieces(id, pieces_);
-    Extent sum;
+    TextExtent sum;
     for (const Piece& piece : pieces_) {
       if (piece.value == kNoNode) {
         sum.length += piece.text.size();
         continue;
       }
-      const Extent part = nodes_.is_bound(piece.value) ? Extent{nodes_.name(piece.value).size(), 0}
-                                                       : extent(piece.value);
+      const TextExtent part = nodes_.is_bound(piece.value)
+                                  ? TextExtent{nodes_.name(piece.value).size(), 0}
+                                  : extent(piece.value);
       sum.length = std::min(sum.length + part.length, kHuge);
       sum.levels = std::max(sum.levels, part.levels + piece.levels);
     }
@@ -152,9 +153,9 @@ class Printer {
   const NodeId root_;
   NodeText nodes_;
   const std::vector<NodeId> order_;
-  std::vector<Extent> extents_;   // by node
-  std::vector<NodeId> bindings_;  // in the order they are written
-  std::vector<Piece> pieces_;     // of the node being measured
+  std::vector<TextExtent> extents_;  // by node
+  std::vector<NodeId> bindings_;     // in the order they are written
+  std::vector<Piece> pieces_;        // of the node being measured
 };
 
 // An identifier as much like `name` as can be.

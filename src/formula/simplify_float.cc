@@ -16,7 +16,7 @@ bool is_zero(const std::optional<double>& value, bool negative) {
   return value && *value == 0 && std::signbit(*value) == negative;
 }
 
-NodeId simplify_add(Rewriter& r, NodeId a, NodeId b) {
+NodeId simplify_float_add(Rewriter& r, NodeId a, NodeId b) {
   if (is_zero(r.float_value(b), true)) return a;
   if (is_zero(r.float_value(a), true)) return b;
   if (r.is(b, Op::kNeg)) return r.make(Op::kSub, kFloat, a, r.arg(b, 0));
@@ -24,7 +24,7 @@ NodeId simplify_add(Rewriter& r, NodeId a, NodeId b) {
   return kNoNode;
 }
 
-NodeId simplify_sub(Rewriter& r, NodeId a, NodeId b) {
+NodeId simplify_float_sub(Rewriter& r, NodeId a, NodeId b) {
   if (is_zero(r.float_value(b), false)) return a;
   if (is_zero(r.float_value(a), true)) return r.make(Op::kNeg, kFloat, b);
   if (r.is(b, Op::kNeg)) return r.make(Op::kAdd, kFloat, a, r.arg(b, 0));
@@ -45,7 +45,7 @@ NodeId scale_by_constant(Rewriter& r, Op op, NodeId x, NodeId constant) {
   return kNoNode;
 }
 
-NodeId simplify_mul(Rewriter& r, NodeId a, NodeId b) {
+NodeId simplify_float_mul(Rewriter& r, NodeId a, NodeId b) {
   if (r.is(b, Op::kFloatConst)) return scale_by_constant(r, Op::kMul, a, b);
   if (r.is(a, Op::kFloatConst)) return scale_by_constant(r, Op::kMul, b, a);
   if (r.is(a, Op::kNeg) && r.is(b, Op::kNeg))
@@ -68,7 +68,7 @@ std::optional<double> exact_reciprocal(double c, Precision precision) {
   return 1 / c;
 }
 
-NodeId simplify_div(Rewriter& r, NodeId a, NodeId b) {
+NodeId simplify_float_div(Rewriter& r, NodeId a, NodeId b) {
   if (const auto c = r.float_value(b)) {
     const NodeId scaled = scale_by_constant(r, Op::kDiv, a, b);
     if (scaled != kNoNode) return scaled;
@@ -82,7 +82,7 @@ NodeId simplify_div(Rewriter& r, NodeId a, NodeId b) {
 }
 
 // -(x * c) and -(x / c), with the constant on either side.
-NodeId simplify_neg(Rewriter& r, NodeId a) {
+NodeId simplify_float_neg(Rewriter& r, NodeId a) {
   if (r.is(a, Op::kNeg)) return r.arg(a, 0);
   if (!r.is(a, Op::kMul) && !r.is(a, Op::kDiv)) return kNoNode;
   const Op op = r.graph()[a].op;
@@ -117,7 +117,7 @@ NodeId simplify_extremum(Rewriter& r, NodeId a, NodeId b, double neutral) {
   return r.float_value(a) == neutral ? b : kNoNode;
 }
 
-NodeId simplify_clamp(Rewriter& r, NodeId x, NodeId low, NodeId high) {
+NodeId simplify_float_clamp(Rewriter& r, NodeId x, NodeId low, NodeId high) {
   if (r.float_value(low) == -kInfinity) return r.make(Op::kMin, kFloat, x, high);
   if (r.float_value(high) == kInfinity) return r.make(Op::kMax, kFloat, x, low);
   return kNoNode;
@@ -131,7 +131,7 @@ NodeId simplify_float(Rewriter& r, const Term& term) {
     case Op::kToFloat:
       return simplify_to_float(r, a);
     case Op::kNeg:
-      return simplify_neg(r, a);
+      return simplify_float_neg(r, a);
     case Op::kAbs:
       if (r.is(a, Op::kNeg)) return r.make(Op::kAbs, kFloat, r.arg(a, 0));
       return r.is(a, Op::kAbs) ? a : kNoNode;
@@ -144,19 +144,19 @@ NodeId simplify_float(Rewriter& r, const Term& term) {
     case Op::kTrunc:
       return is_whole(r, a) ? a : kNoNode;
     case Op::kAdd:
-      return simplify_add(r, a, b);
+      return simplify_float_add(r, a, b);
     case Op::kSub:
-      return simplify_sub(r, a, b);
+      return simplify_float_sub(r, a, b);
     case Op::kMul:
-      return simplify_mul(r, a, b);
+      return simplify_float_mul(r, a, b);
     case Op::kDiv:
-      return simplify_div(r, a, b);
+      return simplify_float_div(r, a, b);
     case Op::kMin:
       return simplify_extremum(r, a, b, kInfinity);
     case Op::kMax:
       return simplify_extremum(r, a, b, -kInfinity);
     case Op::kClamp:
-      return simplify_clamp(r, a, b, term.args[2]);
+      return simplify_float_clamp(r, a, b, term.args[2]);
     default:
       return kNoNode;
   }

@@ -1,7 +1,6 @@
 // Rules for integers. They hold modulo 2^64, so no range is needed. Constants move outwards: what
 // is left of x + 1 - y + 2 is x + 3 - y. Layer: formula.
-#include <limits>
-
+#include "formula/integers.h"
 #include "formula/simplify_rules.h"
 #include "kernels/wrapping.h"
 
@@ -11,8 +10,6 @@ namespace {
 using std::int64_t;
 
 constexpr ValueType kInt = ValueType::kInt;
-constexpr int64_t kMinInt = std::numeric_limits<int64_t>::min();
-constexpr int64_t kMaxInt = std::numeric_limits<int64_t>::max();
 
 int64_t negated(int64_t a) { return static_cast<int64_t>(-static_cast<std::uint64_t>(a)); }
 
@@ -58,7 +55,7 @@ NodeId add_constant(Rewriter& r, NodeId x, int64_t c, bool as_written) {
 
 bool has_written_sign(Op op, int64_t c) { return op == Op::kAdd ? c > 0 || c == kMinInt : c > 0; }
 
-NodeId simplify_add(Rewriter& r, NodeId a, NodeId b) {
+NodeId simplify_int_add(Rewriter& r, NodeId a, NodeId b) {
   if (const auto c = r.int_value(b)) return add_constant(r, a, *c, has_written_sign(Op::kAdd, *c));
   if (const auto c = r.int_value(a)) return add_constant(r, b, *c, has_written_sign(Op::kAdd, *c));
   if (r.is(b, Op::kNeg)) return r.make(Op::kSub, kInt, a, r.arg(b, 0));
@@ -68,7 +65,7 @@ NodeId simplify_add(Rewriter& r, NodeId a, NodeId b) {
   return kNoNode;
 }
 
-NodeId simplify_sub(Rewriter& r, NodeId a, NodeId b) {
+NodeId simplify_int_sub(Rewriter& r, NodeId a, NodeId b) {
   if (a == b) return r.make_int(0);
   if (const auto c = r.int_value(b))
     return add_constant(r, a, negated(*c), has_written_sign(Op::kSub, *c));
@@ -86,7 +83,7 @@ NodeId simplify_sub(Rewriter& r, NodeId a, NodeId b) {
   return kNoNode;
 }
 
-NodeId simplify_neg(Rewriter& r, NodeId a) {
+NodeId simplify_int_neg(Rewriter& r, NodeId a) {
   if (r.is(a, Op::kSub)) return r.make(Op::kSub, kInt, r.arg(a, 1), r.arg(a, 0));
   if (const auto inner = as_offset(r, a)) {
     const int64_t c = negated(inner->c);
@@ -114,7 +111,7 @@ NodeId multiply_constant(Rewriter& r, NodeId x, int64_t c) {
   return kNoNode;
 }
 
-NodeId simplify_mul(Rewriter& r, NodeId a, NodeId b) {
+NodeId simplify_int_mul(Rewriter& r, NodeId a, NodeId b) {
   if (const auto c = r.int_value(b)) return multiply_constant(r, a, *c);
   if (const auto c = r.int_value(a)) return multiply_constant(r, b, *c);
   if (r.is(a, Op::kNeg) && r.is(b, Op::kNeg))
@@ -173,7 +170,7 @@ NodeId simplify_lattice(Rewriter& r, Op op, NodeId a, NodeId b) {
   return c == absorbing ? constant : kNoNode;
 }
 
-NodeId simplify_clamp(Rewriter& r, NodeId x, NodeId low, NodeId high) {
+NodeId simplify_int_clamp(Rewriter& r, NodeId x, NodeId low, NodeId high) {
   if (low == high) return high;
   if (r.int_value(low) == kMinInt) return r.make(Op::kMin, kInt, x, high);
   if (r.int_value(high) == kMaxInt) return r.make(Op::kMax, kInt, x, low);
@@ -195,7 +192,7 @@ NodeId simplify_int(Rewriter& r, const Term& term) {
     case Op::kToInt:
       return simplify_to_int(r, a);
     case Op::kNeg:
-      return simplify_neg(r, a);
+      return simplify_int_neg(r, a);
     case Op::kAbs:
       if (r.is(a, Op::kNeg)) return r.make(Op::kAbs, kInt, r.arg(a, 0));
       return r.is(a, Op::kAbs) ? a : kNoNode;
@@ -204,11 +201,11 @@ NodeId simplify_int(Rewriter& r, const Term& term) {
     case Op::kBitNot:
       return r.is(a, Op::kBitNot) ? r.arg(a, 0) : kNoNode;
     case Op::kAdd:
-      return simplify_add(r, a, b);
+      return simplify_int_add(r, a, b);
     case Op::kSub:
-      return simplify_sub(r, a, b);
+      return simplify_int_sub(r, a, b);
     case Op::kMul:
-      return simplify_mul(r, a, b);
+      return simplify_int_mul(r, a, b);
     case Op::kFloorDiv:
     case Op::kMod:
       return simplify_divide(r, term.op, a, b);
@@ -224,7 +221,7 @@ NodeId simplify_int(Rewriter& r, const Term& term) {
     case Op::kBitXor:
       return simplify_lattice(r, term.op, a, b);
     case Op::kClamp:
-      return simplify_clamp(r, a, b, term.args[2]);
+      return simplify_int_clamp(r, a, b, term.args[2]);
     default:
       return kNoNode;
   }

@@ -9,13 +9,11 @@
 #include <type_traits>
 
 #include "kernels/forward_functions.h"
+#include "kernels/minus_infinity.h"
 #include "kernels/typed_functions.h"
 
 namespace quire::kernels {
 namespace {
-
-template <class T>
-constexpr T kMinusInf = -std::numeric_limits<T>::infinity();
 
 int whole_blocks(int columns) {
   return (columns + kDecodeColumns - 1) / kDecodeColumns * kDecodeColumns;

@@ -3,17 +3,14 @@
 // mods. Kernels layer.
 #pragma once
 #include <cstdint>
-#include <limits>
 #include <optional>
 
+#include "kernels/minus_infinity.h"
 #include "kernels/prefill_memory.h"
 #include "kernels/tile_runner.h"
 #include "kernels/typed_functions.h"
 
 namespace quire::kernels {
-
-template <class T>
-inline constexpr T kMinusInf = -std::numeric_limits<T>::infinity();
 
 template <class T>
 class Prefill {

@@ -18,7 +18,7 @@ using namespace mask;
 
 namespace {
 
-constexpr const char* kWhere = "BlockMask::adjust";
+constexpr const char* kAdjust = "BlockMask::adjust";
 
 struct Cut {
   std::int64_t rows, columns;  // the first of them stay
@@ -68,12 +68,12 @@ GivenLists first_rows(const GivenLists& given, std::int64_t rows) {
 }  // namespace
 
 BlockMask BlockMask::adjust(std::int64_t q_len, std::int64_t kv_len) const {
-  check_size(kWhere, "q_len", q_len, 0, kMostPosition);
-  check_size(kWhere, "kv_len", kv_len, 0, kMostPosition);
+  check_size(kAdjust, "q_len", q_len, 0, kMostPosition);
+  check_size(kAdjust, "kv_len", kv_len, 0, kMostPosition);
   const Cut cut{ceil_div(q_len, data_->block_size.q), ceil_div(kv_len, data_->block_size.kv),
                 q_len > data_->q_len || kv_len > data_->kv_len};
   if (cut.rows > data_->q_blocks || cut.columns > data_->kv_blocks) {
-    fail(ErrorKind::value, kWhere,
+    fail(ErrorKind::value, kAdjust,
          "q_len {} and kv_len {} need {} x {} blocks; the mask has {} x {}", q_len, kv_len,
          cut.rows, cut.columns, data_->q_blocks, data_->kv_blocks);
   }

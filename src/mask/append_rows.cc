@@ -22,7 +22,7 @@ using namespace mask;
 
 namespace {
 
-constexpr const char* kWhere = "BlockMask::append_rows";
+constexpr const char* kAppendRows = "BlockMask::append_rows";
 
 // Columns [0, cols) of a row.
 void append_first(RunList& runs, std::span<const BlockRun> from, std::int64_t cols) {
@@ -88,19 +88,19 @@ void BlockMask::append_rows(std::int64_t q_rows, std::int64_t kv_columns) {
   const BlockMaskData& from = *data_;
   if (q_rows < 0 || kv_columns < 0 || from.q_len > kMost - q_rows ||
       from.kv_len > kMost - kv_columns) {
-    fail(ErrorKind::value, kWhere,
+    fail(ErrorKind::value, kAppendRows,
          "rows and columns to add must not be negative nor go beyond 2^31; got {} and {}", q_rows,
          kv_columns);
   }
   if (from.chosen_by_data) {
-    fail(ErrorKind::value, kWhere,
+    fail(ErrorKind::value, kAppendRows,
          "blocks chosen by data say nothing about new rows; make a new mask with from_kv_blocks");
   }
   const FloatEnv float_env;
-  const BlockGrid old = grid_of(from, kWhere);
+  const BlockGrid old = grid_of(from, kAppendRows);
   const BlockGrid grid{old.q_begin, old.q_len + q_rows, old.kv_len + kv_columns, old.size};
-  check_size(kWhere, "the number of query blocks", grid.q_blocks(), 0, kMostBlocks);
-  check_size(kWhere, "the number of key blocks", grid.kv_blocks(), 0, kMostBlocks);
+  check_size(kAppendRows, "the number of query blocks", grid.q_blocks(), 0, kMostBlocks);
+  check_size(kAppendRows, "the number of key blocks", grid.kv_blocks(), 0, kMostBlocks);
   auto data = std::make_shared<BlockMaskData>(from);
   data->q_len = grid.q_len;
   data->kv_len = grid.kv_len;

@@ -22,7 +22,7 @@ using namespace mask;
 
 namespace {
 
-constexpr const char* kWhere = "from_kv_blocks";
+constexpr const char* kFromKvBlocks = "from_kv_blocks";
 
 Shape without_last(const Shape& shape) {
   Shape result = shape;
@@ -43,17 +43,17 @@ void check_tensors(const BlockLists& lists, const char* prefix) {
   const Shape &num_shape = lists.num_blocks.shape(), &shape = lists.indices.shape();
   const auto check_dtype = [&](const char* name, DType dtype) {
     if (dtype != DType::i32 && dtype != DType::i64)
-      fail(ErrorKind::type, kWhere, "{}{} must be i32 or i64; got {}", prefix, name,
+      fail(ErrorKind::type, kFromKvBlocks, "{}{} must be i32 or i64; got {}", prefix, name,
            dtype_name(dtype));
   };
   check_dtype("kv_num_blocks", lists.num_blocks.dtype());
   check_dtype("kv_indices", lists.indices.dtype());
   if (shape.rank() < 2 || shape.rank() > 4)
-    fail(ErrorKind::value, kWhere, "{}kv_indices must have 2 to 4 axes; got {}", prefix,
+    fail(ErrorKind::value, kFromKvBlocks, "{}kv_indices must have 2 to 4 axes; got {}", prefix,
          to_string(shape));
   if (num_shape != without_last(shape)) {
     fail(
-        ErrorKind::value, kWhere,
+        ErrorKind::value, kFromKvBlocks,
         "{0}kv_num_blocks must have the shape of {0}kv_indices without its last axis, {1}; got {2}",
         prefix, to_string(without_last(shape)), to_string(num_shape));
   }
@@ -64,7 +64,7 @@ void check_together(const BlockLists& kv, const FromKvBlocksOptions& options) {
   const Shape &partial = kv.indices.shape(), &full = options.full->indices.shape();
   if (without_last(partial) != without_last(full) ||
       (partial != full && !options.seq_lengths.has_value())) {
-    fail(ErrorKind::value, kWhere,
+    fail(ErrorKind::value, kFromKvBlocks,
          "full_kv_indices must have the shape of kv_indices, {} (but for the last axis if "
          "seq_lengths are given); got {}",
          to_string(partial), to_string(full));
@@ -72,7 +72,7 @@ void check_together(const BlockLists& kv, const FromKvBlocksOptions& options) {
 }
 
 Tensor copy_of(const ConstTensorView& view) {
-  require_memory(kWhere, "a copy of the lists",
+  require_memory(kFromKvBlocks, "a copy of the lists",
                  saturating_product(view.numel(), std::int64_t(dtype_size(view.dtype()))));
   return contiguous(view);
 }
@@ -101,15 +101,15 @@ void read_row(const Lists& lists, std::int64_t at, std::int64_t kv_blocks, const
               BlockKind kind, std::vector<ListedBlock>& blocks) {
   const std::int64_t count = load(lists.num_blocks, at), width = lists.width();
   if (count < 0 || count > width) {
-    fail(ErrorKind::value, kWhere, "{}kv_num_blocks of {} must be in 0..{}; got {}", lists.prefix,
-         place.text(), width, count);
+    fail(ErrorKind::value, kFromKvBlocks, "{}kv_num_blocks of {} must be in 0..{}; got {}",
+         lists.prefix, place.text(), width, count);
   }
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t block = load(lists.indices, at * width + i);
     if (block == -1 && lists.are_pages) continue;
     if (block < 0 || block >= kv_blocks) {
-      fail(ErrorKind::index, kWhere, "{}kv_indices of {} must be in 0..{}; got {}", lists.prefix,
-           place.text(), kv_blocks - 1, block);
+      fail(ErrorKind::index, kFromKvBlocks, "{}kv_indices of {} must be in 0..{}; got {}",
+           lists.prefix, place.text(), kv_blocks - 1, block);
     }
     blocks.push_back({block, kind});
   }
@@ -121,10 +121,10 @@ void check_once(std::vector<ListedBlock>& blocks, const RowPlace& place) {
   const auto twice = std::ranges::adjacent_find(blocks, {}, &ListedBlock::block);
   if (twice == blocks.end()) return;
   if (twice->kind != std::next(twice)->kind) {
-    fail(ErrorKind::value, kWhere, "block {} of {} is in kv_indices and in full_kv_indices",
+    fail(ErrorKind::value, kFromKvBlocks, "block {} of {} is in kv_indices and in full_kv_indices",
          twice->block, place.text());
   }
-  fail(ErrorKind::value, kWhere, "block {} of {} is twice in {}kv_indices", twice->block,
+  fail(ErrorKind::value, kFromKvBlocks, "block {} of {} is twice in {}kv_indices", twice->block,
        place.text(), twice->kind == BlockKind::kFull ? "full_" : "");
 }
 
@@ -151,8 +151,8 @@ BlockRows make_rows(const BlockMaskData& data, const Lists& partial,
 BlockMaskData make_sizes(const BlockLists& kv, const FromKvBlocksOptions& options) {
   const Shape& shape = kv.indices.shape();
   const BlockSize size = options.block_size;
-  check_size(kWhere, "block_size.q", size.q, 1, kMostPosition);
-  check_size(kWhere, "block_size.kv", size.kv, 1, kMostPosition);
+  check_size(kFromKvBlocks, "block_size.q", size.q, 1, kMostPosition);
+  check_size(kFromKvBlocks, "block_size.kv", size.kv, 1, kMostPosition);
   const std::size_t rank = shape.rank();
   std::int64_t width = shape[rank - 1];
   BlockMaskData data;
@@ -163,12 +163,12 @@ BlockMaskData make_sizes(const BlockLists& kv, const FromKvBlocksOptions& option
   data.q_len = saturating_product(data.q_blocks, size.q);
   data.kv_len = saturating_product(width, size.kv);
   if (options.seq_lengths.has_value()) std::tie(data.q_len, data.kv_len) = *options.seq_lengths;
-  check_size(kWhere, "q_len", data.q_len, 0, kMostPosition);
-  check_size(kWhere, "kv_len", data.kv_len, 0, kMostPosition);
+  check_size(kFromKvBlocks, "q_len", data.q_len, 0, kMostPosition);
+  check_size(kFromKvBlocks, "kv_len", data.kv_len, 0, kMostPosition);
   if (options.full.has_value()) width = std::max(width, options.full->indices.dim(-1));
   data.kv_blocks = std::max(width, ceil_div(data.kv_len, size.kv));
-  check_size(kWhere, "the number of query blocks", data.q_blocks, 0, kMostBlocks);
-  check_size(kWhere, "the number of key blocks", data.kv_blocks, 0, kMostBlocks);
+  check_size(kFromKvBlocks, "the number of query blocks", data.q_blocks, 0, kMostBlocks);
+  check_size(kFromKvBlocks, "the number of key blocks", data.kv_blocks, 0, kMostBlocks);
   data.shape = shape;
   data.shape[rank - 2] = data.q_len;
   data.shape[rank - 1] = data.kv_len;

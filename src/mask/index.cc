@@ -15,7 +15,7 @@ using namespace mask;
 
 namespace {
 
-constexpr const char* kWhere = "BlockMask::index";
+constexpr const char* kIndex = "BlockMask::index";
 
 // The positions taken of one axis.
 struct Taken {
@@ -27,7 +27,7 @@ struct Taken {
 
 std::int64_t checked(std::int64_t position, std::int64_t size, const char* axis) {
   if (position < -size || position >= size) {
-    fail(ErrorKind::index, kWhere, "{} {} is outside an axis of {}", axis, position, size);
+    fail(ErrorKind::index, kIndex, "{} {} is outside an axis of {}", axis, position, size);
   }
   return position < 0 ? position + size : position;
 }
@@ -36,7 +36,7 @@ std::int64_t checked(std::int64_t position, std::int64_t size, const char* axis)
 std::vector<std::int64_t> slice_positions(const BlockSlice& slice, std::int64_t size,
                                           const char* axis) {
   if (slice.step < 1) {
-    fail(ErrorKind::value, kWhere, "the step of a slice must be at least 1; got {} for {}",
+    fail(ErrorKind::value, kIndex, "the step of a slice must be at least 1; got {} for {}",
          slice.step, axis);
   }
   const auto clamped = [&](std::int64_t end) {
@@ -114,7 +114,7 @@ Tensor take_tensor(const Tensor& from, const BlockMaskData& data, const TakenAxe
   Shape shape{taken.b.count(), taken.h.count(), taken.q_block.count()};
   std::int64_t bytes = static_cast<std::int64_t>(row_bytes);
   for (const std::int64_t size : shape) bytes = saturating_product(bytes, size);
-  require_memory(kWhere, "the lists of blocks", bytes);
+  require_memory(kIndex, "the lists of blocks", bytes);
   if (has_width) shape.push_back(width);
   Tensor result = Tensor::empty(shape, from.dtype());
   auto* out = static_cast<std::byte*>(result.data());

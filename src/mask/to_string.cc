@@ -34,9 +34,9 @@ std::int64_t blocks_per_cell(std::int64_t blocks, std::int64_t cells) {
   return cells < 0 ? 1 : std::max<std::int64_t>(1, ceil_div(blocks, cells));
 }
 
-class Picture {
+class BlockPicture {
  public:
-  Picture(const BlockMaskData& data, std::array<std::int64_t, 2> grid_size)
+  BlockPicture(const BlockMaskData& data, std::array<std::int64_t, 2> grid_size)
       : data_(data),
         row_step_(blocks_per_cell(data.q_blocks, grid_size[0])),
         column_step_(blocks_per_cell(data.kv_blocks, grid_size[1])),
@@ -83,7 +83,7 @@ class Picture {
 }  // namespace
 
 std::string BlockMask::to_string(std::array<std::int64_t, 2> grid_size, std::int64_t limit) const {
-  Picture picture(*data_, grid_size);
+  BlockPicture picture(*data_, grid_size);
   const std::size_t batch_axes = data_->shape.rank() - 2;
   std::string text;
   for (std::int64_t place = 0; place < data_->batch * data_->heads; ++place) {

@@ -10,7 +10,7 @@
 namespace quire::reference {
 namespace {
 
-double sigmoid(double x) { return float_unary(Op::kSigmoid, x); }
+double logistic(double x) { return float_unary(Op::kSigmoid, x); }
 
 // Phi(x) + x * phi(x), the normal distribution and its density.
 double gelu_derivative(double x) {
@@ -18,12 +18,12 @@ double gelu_derivative(double x) {
   return 0.5 * std::erfc(-x / std::numbers::sqrt2) + x * phi;
 }
 
-// Of x * sigmoid(2 u(x)).
+// Of x * logistic(2 u(x)).
 double gelu_tanh_derivative(double x) {
   const double scale = std::sqrt(2 / std::numbers::pi);
   const double u = scale * (x + 0.044715 * x * x * x);
   const double slope = scale * (1 + 3 * 0.044715 * x * x);
-  return sigmoid(2 * u) + x * 2 * slope * sigmoid(2 * u) * sigmoid(-2 * u);
+  return logistic(2 * u) + x * 2 * slope * logistic(2 * u) * logistic(-2 * u);
 }
 
 // By the base: 0 for the exponent 0, where b * a^(b-1) could be 0 * inf. By the exponent: 0 for 0^b
@@ -69,7 +69,7 @@ double unary_derivative(Op op, double x, double y) {
     case Op::kTanh:
       return 1 - y * y;
     case Op::kSigmoid:
-      return y * sigmoid(-x);
+      return y * logistic(-x);
     case Op::kErf:
       return 2 * std::numbers::inv_sqrtpi * std::exp(-x * x);
     case Op::kRelu:
@@ -79,9 +79,9 @@ double unary_derivative(Op op, double x, double y) {
     case Op::kGeluTanh:
       return gelu_tanh_derivative(x);
     case Op::kSilu:
-      return sigmoid(x) * (1 + x * sigmoid(-x));
+      return logistic(x) * (1 + x * logistic(-x));
     case Op::kSoftplus:
-      return sigmoid(x);
+      return logistic(x);
     default:
       break;
   }

@@ -14,13 +14,13 @@
 namespace quire {
 namespace {
 
-constexpr std::int64_t kUnknown = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 
-// The number in a file that holds nothing else; kUnknown for "max" or if there is no such file.
+// The number in a file that holds nothing else; kNoLimit for "max" or if there is no such file.
 std::int64_t number_in(const std::string& path) {
   std::ifstream file(path);
   std::int64_t value = 0;
-  return file >> value && value >= 0 ? value : kUnknown;
+  return file >> value && value >= 0 ? value : kNoLimit;
 }
 
 std::int64_t system_memory(const std::string& root) {
@@ -31,12 +31,12 @@ std::int64_t system_memory(const std::string& root) {
     if (name == "MemAvailable:") return saturating_product(kib, 1024);
     file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
   }
-  return kUnknown;
+  return kNoLimit;
 }
 
 std::int64_t group_memory(const std::string& limit, const std::string& used) {
   const std::int64_t most = number_in(limit), now = number_in(used);
-  if (most == kUnknown || now == kUnknown) return kUnknown;
+  if (most == kNoLimit || now == kNoLimit) return kNoLimit;
   return std::max<std::int64_t>(0, most - now);
 }
 
@@ -52,7 +52,7 @@ std::int64_t available_memory() { return read_available_memory(""); }
 
 std::int64_t saturating_product(std::int64_t a, std::int64_t b) {
   std::int64_t product = 0;
-  return __builtin_mul_overflow(a, b, &product) ? kUnknown : product;
+  return __builtin_mul_overflow(a, b, &product) ? kNoLimit : product;
 }
 
 void require_memory(const char* where, const char* what, std::int64_t bytes) {

@@ -13,7 +13,7 @@
 namespace quire {
 namespace {
 
-constexpr std::string_view kMagic = "\x93NUMPY";
+constexpr std::string_view kNpyMagic = "\x93NUMPY";
 // NumPy itself refuses headers of more than 10,000 bytes unless told that they are trusted.
 constexpr std::size_t kMaxHeader = 65536;
 
@@ -198,15 +198,15 @@ std::size_t npy_element_size(const NpyHeader& header) noexcept {
 
 NpyHeader parse_npy_header(std::span<const char> bytes, std::string_view name) {
   const std::string_view text(bytes.data(), bytes.size());
-  if (!text.starts_with(kMagic))
+  if (!text.starts_with(kNpyMagic))
     refuse_npy(name, "is no .npy file: it does not begin with \\x93NUMPY");
-  if (text.size() < kMagic.size() + 2) refuse_npy(name, "ends inside its header");
+  if (text.size() < kNpyMagic.size() + 2) refuse_npy(name, "ends inside its header");
   const int version = static_cast<unsigned char>(text[6]);
   if (version < 1 || version > 3 || text[7] != 0) {
     refuse_npy(name, fmt::format("has format version {}.{}; versions 1.0, 2.0 and 3.0 are read",
                                  version, static_cast<unsigned char>(text[7])));
   }
-  const std::size_t width = version == 1 ? 2 : 4, begin = kMagic.size() + 2 + width;
+  const std::size_t width = version == 1 ? 2 : 4, begin = kNpyMagic.size() + 2 + width;
   if (text.size() < begin) refuse_npy(name, "ends inside its header");
   const std::size_t length = little_endian(bytes.subspan(begin - width, width));
   if (length > kMaxHeader) {
@@ -229,10 +229,10 @@ std::string npy_header(DType dtype, const Shape& shape) {
   if (shape.rank() == 1) sizes += ",";
   std::string text = fmt::format("{{'descr': '{}{}', 'fortran_order': False, 'shape': ({}), }}",
                                  has_order ? '<' : '|', type->code, sizes);
-  const std::size_t before = kMagic.size() + 4;
+  const std::size_t before = kNpyMagic.size() + 4;
   text.append(63 - (before + text.size()) % 64, ' ');
   text += '\n';
-  std::string header(kMagic);
+  std::string header(kNpyMagic);
   header += {1, 0, static_cast<char>(text.size() & 255), static_cast<char>(text.size() >> 8)};
   return header + text;
 }

@@ -218,7 +218,7 @@ def test_on_a_slow_machine_quick_runs_stand_in(demo_modules, monkeypatch):
     context = section.Context(None)
     monkeypatch.setattr(section.Context, "program", lambda self, name: name)
     assert peak_share.measure(context) == [{"of": "stream"}]
-    assert asked == [step for usual, quick in zip(peak_share.RUNS, peak_share.QUICK_RUNS) for step in ((usual[0], 5), (quick[0], 1))]
+    assert asked == [step for usual, quick in zip(peak_share.RUNS, peak_share.QUICK_RUNS) for step in ((usual[0], 3), (quick[0], 1))]
 
 
 def test_points_lie_under_the_roof(demo_modules):

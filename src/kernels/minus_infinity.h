@@ -1,0 +1,10 @@
+// The score of a key that is not seen, in the compute type. Kernels layer.
+#pragma once
+#include <limits>
+
+namespace quire::kernels {
+
+template <class T>
+inline constexpr T kMinusInf = -std::numeric_limits<T>::infinity();
+
+}  // namespace quire::kernels
