@@ -15,7 +15,8 @@
 #include "runtime/fail.h"
 
 namespace quire {
-namespace {}  // namespace
+
+using attention::names::kAttend;
 
 struct AttendPlan::State {
   State(const KVCache& cache, std::span<const NewTokens> step, const AttendQueries& queries,
@@ -49,33 +50,30 @@ void AttendPlan::run(const KVCache& cache, std::int64_t layer, const ConstTensor
                      const Outputs& outputs) {
   const KVCacheOptions& sizes = cache.options();
   if (&cache.state() != state_->cache || cache.version() != state_->version)
-    fail(ErrorKind::value, attention::names::kAttend,
-         "the cache is another, or has changed since the plan was made");
-  quire::cache::check_layer(attention::names::kAttend, sizes, layer);
+    fail(ErrorKind::value, kAttend, "the cache is another, or has changed since the plan was made");
+  quire::cache::check_layer(kAttend, sizes, layer);
   const auto& [heads, dtype] = state_->queries;
-  attention::validate_tensor(attention::names::kAttend, "q", q, {tokens(), heads, sizes.head_dim},
+  attention::validate_tensor(kAttend, "q", q, {tokens(), heads, sizes.head_dim}, dtype);
+  attention::validate_tensor(kAttend, "out", outputs.out, {tokens(), heads, sizes.v_head_dim},
                              dtype);
-  attention::validate_tensor(attention::names::kAttend, "out", outputs.out,
-                             {tokens(), heads, sizes.v_head_dim}, dtype);
   const auto four_axes = [](const auto& view) { return view.transpose(0, 1).unsqueeze(0); };
   plan::ForwardTensors tensors{.q = four_axes(q),
                                .k = cache.k_pages(layer),
                                .v = cache.v_pages(layer),
                                .out = four_axes(outputs.out),
                                .stats_by_row = true};
-  attention::set_stats(attention::names::kAttend, {outputs.lse, outputs.max_scores},
-                       {tokens(), heads}, compute_type(), tensors);
-  attention::validate_disjoint(attention::names::kAttend, tensors,
-                               {outputs.lse, outputs.max_scores});
+  attention::set_stats(kAttend, {outputs.lse, outputs.max_scores}, {tokens(), heads},
+                       compute_type(), tensors);
+  attention::validate_disjoint(kAttend, tensors, {outputs.lse, outputs.max_scores});
   state_->plan.run(tensors);
 }
 
 Tensor attend(const KVCache& cache, std::int64_t layer, std::span<const NewTokens> step,
               const ConstTensorView& q, const AttendOptions& options) {
-  attention::validate_aux(attention::names::kAttend, options.return_aux, options.aux);
+  attention::validate_aux(kAttend, options.return_aux, options.aux);
   if (q.rank() != 3) {
-    fail(ErrorKind::value, attention::names::kAttend,
-         "q must be [tokens, q_heads, head_dim]; got {}", to_string(q.shape()));
+    fail(ErrorKind::value, kAttend, "q must be [tokens, q_heads, head_dim]; got {}",
+         to_string(q.shape()));
   }
   AttendPlan plan(cache, step, {.q_heads = q.dim(1), .dtype = q.dtype()}, options);
   const Shape rows{q.dim(0), q.dim(1)};

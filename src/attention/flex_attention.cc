@@ -16,7 +16,8 @@
 #include "quire/paged.h"
 
 namespace quire {
-namespace {}  // namespace
+
+using attention::names::kFlexAttention;
 
 // A plan on the sequences' own indices, and what to make it again from when their pages have moved.
 struct AttentionPlan::Paged {
@@ -34,7 +35,7 @@ struct AttentionPlan::Paged {
 
 AttentionPlan::AttentionPlan(const AttentionShape& shape, const FlexAttentionOptions& options)
     : shape_(shape) {
-  attention::validate(attention::names::kFlexAttention, shape, options);
+  attention::validate(kFlexAttention, shape, options);
   make(options);
 }
 
@@ -58,9 +59,9 @@ std::size_t AttentionPlan::scratch_bytes() const { return plan_->scratch_bytes()
 
 void AttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k,
                         const ConstTensorView& v, const Outputs& outputs) {
-  attention::validate_run(attention::names::kFlexAttention, shape_, q, k, v);
-  attention::validate_tensor(attention::names::kFlexAttention, "out", outputs.out,
-                             attention::output_shape(shape_), shape_.q_dtype);
+  attention::validate_run(kFlexAttention, shape_, q, k, v);
+  attention::validate_tensor(kFlexAttention, "out", outputs.out, attention::output_shape(shape_),
+                             shape_.q_dtype);
   if (paged_ != nullptr && !paged_->call.is_unchanged()) {
     const FlexAttentionOptions given = paged_->given;
     make(given);
@@ -71,17 +72,16 @@ void AttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k,
     tensors.v = pages_of(v, paged_->call.page_size);
   }
   const Shape rows{shape_.batch, shape_.q_heads, shape_.q_len};
-  attention::set_stats(attention::names::kFlexAttention, {outputs.lse, outputs.max_scores}, rows,
-                       compute_type(), tensors);
-  attention::validate_disjoint(attention::names::kFlexAttention, tensors,
-                               {outputs.lse, outputs.max_scores});
+  attention::set_stats(kFlexAttention, {outputs.lse, outputs.max_scores}, rows, compute_type(),
+                       tensors);
+  attention::validate_disjoint(kFlexAttention, tensors, {outputs.lse, outputs.max_scores});
   plan_->run(tensors);
 }
 
 Tensor flex_attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                       const FlexAttentionOptions& options) {
   const AttentionShape shape = AttentionShape::of(q, k, v);
-  attention::validate_aux(attention::names::kFlexAttention, options.return_aux, options.aux);
+  attention::validate_aux(kFlexAttention, options.return_aux, options.aux);
   AttentionPlan plan(shape, options);
   Tensor out = Tensor::empty(attention::output_shape(shape), shape.q_dtype);
   AttentionPlan::Outputs outputs{.out = out.view()};

@@ -13,13 +13,13 @@
 #include "runtime/fail.h"
 
 namespace quire {
-namespace {}  // namespace
+
+using attention::names::kFlexAttentionBackward;
 
 const Tensor& AttentionGradients::of(const std::string& buffer) const {
   for (const BufferGradient& known : buffers)
     if (known.buffer.name() == buffer) return known.gradient;
-  fail(ErrorKind::value, attention::names::kFlexAttentionBackward,
-       "there is no gradient of a buffer '{}'", buffer);
+  fail(ErrorKind::value, kFlexAttentionBackward, "there is no gradient of a buffer '{}'", buffer);
 }
 
 AttentionBackwardPlan::AttentionBackwardPlan(const AttentionShape& shape,
@@ -35,19 +35,16 @@ const std::vector<Buffer>& AttentionBackwardPlan::buffers() const { return plan_
 std::size_t AttentionBackwardPlan::scratch_bytes() const { return plan_->scratch_bytes(); }
 
 void AttentionBackwardPlan::run(const BackwardInputs& inputs, const Outputs& outputs) {
-  attention::validate_run(attention::names::kFlexAttentionBackward, shape_, inputs.q, inputs.k,
-                          inputs.v);
-  attention::validate_loss(attention::names::kFlexAttentionBackward,
-                           {inputs.out, inputs.lse, inputs.d_out, inputs.d_lse},
-                           {shape_.batch, shape_.q_heads, shape_.q_len},
-                           attention::output_shape(shape_));
+  attention::validate_run(kFlexAttentionBackward, shape_, inputs.q, inputs.k, inputs.v);
+  attention::validate_loss(
+      kFlexAttentionBackward, {inputs.out, inputs.lse, inputs.d_out, inputs.d_lse},
+      {shape_.batch, shape_.q_heads, shape_.q_len}, attention::output_shape(shape_));
   const plan::Wanted& wanted = plan_->wanted();
   attention::validate_gradient("q", wanted.q, outputs.q, inputs.q);
   attention::validate_gradient("k", wanted.k, outputs.k, inputs.k);
   attention::validate_gradient("v", wanted.v, outputs.v, inputs.v);
   attention::validate_buffers(plan_->buffers(), outputs.buffers);
-  attention::validate_disjoint(attention::names::kFlexAttentionBackward, inputs, outputs,
-                               plan_->buffers());
+  attention::validate_disjoint(kFlexAttentionBackward, inputs, outputs, plan_->buffers());
   plan_->run({.q = inputs.q,
               .k = inputs.k,
               .v = inputs.v,
@@ -64,8 +61,7 @@ void AttentionBackwardPlan::run(const BackwardInputs& inputs, const Outputs& out
 AttentionGradients flex_attention_backward(const BackwardInputs& inputs,
                                            const FlexAttentionBackwardOptions& options) {
   AttentionBackwardPlan plan(
-      attention::shape_of(attention::names::kFlexAttentionBackward, inputs.q, inputs.k, inputs.v),
-      options);
+      attention::shape_of(kFlexAttentionBackward, inputs.q, inputs.k, inputs.v), options);
   AttentionGradients made;
   AttentionBackwardPlan::Outputs outputs;
   const auto make = [](bool wanted, const ConstTensorView& like, std::optional<Tensor>& to,

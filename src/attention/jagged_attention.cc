@@ -11,7 +11,8 @@
 #include "quire/jagged.h"
 
 namespace quire {
-namespace {}  // namespace
+
+using attention::names::kFlexAttention;
 
 struct JaggedAttentionPlan::State {
   // Of values, which every run must have.
@@ -21,7 +22,7 @@ struct JaggedAttentionPlan::State {
   };
 
   State(const Jagged& q, const Jagged& k, const Jagged& v, const JaggedAttentionOptions& options)
-      : plan(attention::jagged_request(attention::names::kFlexAttention, q, k, v, options)),
+      : plan(attention::jagged_request(kFlexAttention, q, k, v, options)),
         orders{q.order, k.order, v.order},
         q(of(q)),
         k(of(k)),
@@ -46,30 +47,24 @@ std::size_t JaggedAttentionPlan::scratch_bytes() const { return state_->plan.scr
 
 void JaggedAttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k,
                               const ConstTensorView& v, const Outputs& outputs) {
-  attention::validate_planned(attention::names::kFlexAttention, "query", q, state_->q.shape,
-                              state_->q.dtype);
-  attention::validate_planned(attention::names::kFlexAttention, "key", k, state_->k.shape,
-                              state_->k.dtype);
-  attention::validate_planned(attention::names::kFlexAttention, "value", v, state_->v.shape,
-                              state_->v.dtype);
+  attention::validate_planned(kFlexAttention, "query", q, state_->q.shape, state_->q.dtype);
+  attention::validate_planned(kFlexAttention, "key", k, state_->k.shape, state_->k.dtype);
+  attention::validate_planned(kFlexAttention, "value", v, state_->v.shape, state_->v.dtype);
   Shape wanted = q.shape();
   const Shape rows{wanted[0], wanted[1]};
   wanted[2] = v.dim(2);
-  attention::validate_tensor(attention::names::kFlexAttention, "out", outputs.out, wanted,
-                             q.dtype());
+  attention::validate_tensor(kFlexAttention, "out", outputs.out, wanted, q.dtype());
   plan::ForwardTensors tensors = attention::jagged_tensors(q, k, v, outputs.out, state_->orders);
-  attention::set_stats(attention::names::kFlexAttention, {outputs.lse, outputs.max_scores}, rows,
-                       compute_type(), tensors);
-  attention::validate_disjoint(attention::names::kFlexAttention, tensors,
-                               {outputs.lse, outputs.max_scores});
+  attention::set_stats(kFlexAttention, {outputs.lse, outputs.max_scores}, rows, compute_type(),
+                       tensors);
+  attention::validate_disjoint(kFlexAttention, tensors, {outputs.lse, outputs.max_scores});
   state_->plan.run(tensors);
 }
 
 Tensor flex_attention(const Jagged& q, const Jagged& k, const Jagged& v,
                       const JaggedAttentionOptions& options) {
-  attention::validate_aux(attention::names::kFlexAttention, options.return_aux, options.aux);
-  plan::ForwardPlan plan(
-      attention::jagged_request(attention::names::kFlexAttention, q, k, v, options));
+  attention::validate_aux(kFlexAttention, options.return_aux, options.aux);
+  plan::ForwardPlan plan(attention::jagged_request(kFlexAttention, q, k, v, options));
   attention::JaggedOutputs made = attention::run_jagged(plan, q, k, v, options.return_aux);
   if (options.aux != nullptr) *options.aux = std::move(made.aux);
   return std::move(made.out);

@@ -13,7 +13,8 @@
 #include "runtime/fail.h"
 
 namespace quire {
-namespace {}  // namespace
+
+using attention::names::kFlexAttention;
 
 ConstTensorView pages_of(const ConstTensorView& cache, std::int64_t page_size) {
   const bool fits =
@@ -53,21 +54,20 @@ std::size_t PagedKeysPlan::scratch_bytes() const { return state_->plan.scratch_b
 void PagedKeysPlan::run(const ConstTensorView& q, const ConstTensorView& k,
                         const ConstTensorView& v, const AttentionPlan::Outputs& outputs) {
   const AttentionShape& shape = state_->shape;
-  attention::validate_run(attention::names::kFlexAttention, shape, q, k, v);
-  attention::validate_tensor(attention::names::kFlexAttention, "out", outputs.out,
-                             attention::output_shape(shape), shape.q_dtype);
+  attention::validate_run(kFlexAttention, shape, q, k, v);
+  attention::validate_tensor(kFlexAttention, "out", outputs.out, attention::output_shape(shape),
+                             shape.q_dtype);
   plan::ForwardTensors tensors{.q = q, .k = k, .v = v, .out = outputs.out};
   const Shape rows{shape.batch, shape.q_heads, shape.q_len};
-  attention::set_stats(attention::names::kFlexAttention, {outputs.lse, outputs.max_scores}, rows,
-                       compute_type(), tensors);
-  attention::validate_disjoint(attention::names::kFlexAttention, tensors,
-                               {outputs.lse, outputs.max_scores});
+  attention::set_stats(kFlexAttention, {outputs.lse, outputs.max_scores}, rows, compute_type(),
+                       tensors);
+  attention::validate_disjoint(kFlexAttention, tensors, {outputs.lse, outputs.max_scores});
   state_->plan.run(tensors);
 }
 
 Tensor flex_attention(const ConstTensorView& q, const PagedKeys& keys,
                       const PagedKeysOptions& options) {
-  attention::validate_aux(attention::names::kFlexAttention, options.return_aux, options.aux);
+  attention::validate_aux(kFlexAttention, options.return_aux, options.aux);
   PagedKeysPlan plan(q, keys, options);
   Tensor out = Tensor::empty({q.dim(0), q.dim(1), q.dim(2), keys.v.dim(3)}, q.dtype());
   AttentionPlan::Outputs outputs{.out = out.view()};

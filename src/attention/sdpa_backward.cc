@@ -19,12 +19,14 @@
 namespace quire {
 namespace {
 
+using attention::names::kSdpaBackward;
+
 using attention::SdpaCall;
 
 void check_mask_wanted(const SdpaOptions& options, bool wanted) {
   const auto* mask = std::get_if<ConstTensorView>(&options.attn_mask);
   if (wanted && (mask == nullptr || !is_floating(mask->dtype())))
-    fail(ErrorKind::value, attention::names::kSdpaBackward,
+    fail(ErrorKind::value, kSdpaBackward,
          "only an attn_mask that is a tensor of floats has a gradient");
 }
 
@@ -126,8 +128,7 @@ SdpaGradients scaled_dot_product_attention_backward(const SdpaBackwardInputs& in
                                                     const SdpaGradientsWanted& wanted) {
   const SdpaCall call = attention::sdpa_call(inputs.q, inputs.k, inputs.v, options);
   check_mask_wanted(options, wanted.attn_mask);
-  attention::validate_loss(attention::names::kSdpaBackward,
-                           {inputs.out, inputs.lse, inputs.d_out, std::nullopt},
+  attention::validate_loss(kSdpaBackward, {inputs.out, inputs.lse, inputs.d_out, std::nullopt},
                            attention::sdpa_rows(call), call.out_shape);
   if (element_count(call.out_shape) == 0 || call.shape.kv_len == 0)
     return zeros(inputs, options, wanted);
@@ -145,8 +146,7 @@ SdpaGradients scaled_dot_product_attention_backward(const JaggedSdpaBackwardInpu
   attention::set_wanted(rows, std::nullopt, std::nullopt, request);
   plan::BackwardPlan plan(std::move(request));
   const AttentionGradients made = attention::run_jagged_backward(
-      attention::names::kSdpaBackward, plan,
-      {call.q, call.k, call.v, inputs.out, inputs.lse, inputs.d_out});
+      kSdpaBackward, plan, {call.q, call.k, call.v, inputs.out, inputs.lse, inputs.d_out});
   // Heads of size 1 were broadcast.
   const auto narrow = [](const std::optional<Tensor>& gradient,
                          const Jagged& input) -> std::optional<Tensor> {
