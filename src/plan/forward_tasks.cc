@@ -212,8 +212,9 @@ std::vector<std::int32_t> TaskMaker::by_length() const {
   std::vector<std::int32_t> order(static_cast<std::size_t>(request_.batch));
   std::iota(order.begin(), order.end(), 0);
   const auto length = [this](std::int32_t b) { return keys(b) > kShortWork ? keys(b) : 0; };
-  std::stable_sort(order.begin(), order.end(),
-                   [length](std::int32_t x, std::int32_t y) { return length(x) > length(y); });
+  std::sort(order.begin(), order.end(), [length](std::int32_t x, std::int32_t y) {
+    return length(x) != length(y) ? length(x) > length(y) : x < y;
+  });
   return order;
 }
 
