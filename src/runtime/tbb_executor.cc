@@ -8,27 +8,17 @@
 #include <oneapi/tbb/task_group.h>
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <mutex>
 
 #include "quire/executor.h"
 #include "runtime/check_size.h"
 #include "runtime/claim.h"
+#include "runtime/order_for_tsan.h"
 #include "runtime/thread_count.h"
 
 namespace quire {
 namespace {
-
-// TBB orders memory between the caller and the workers, before a run and after it, but where
-// ThreadSanitizer cannot see it (libtbb is not built with it). This shows it the same order, so
-// that what bodies do can be checked.
-#if defined(__SANITIZE_THREAD__)
-constinit std::atomic<size_t> g_order{0};
-void order_for_tsan() noexcept { g_order.fetch_add(1, std::memory_order_acq_rel); }
-#else
-void order_for_tsan() noexcept {}
-#endif
 
 // Whether this thread is inside a body of any TbbExecutor.
 thread_local bool t_inside_body = false;
