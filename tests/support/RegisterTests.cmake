@@ -20,7 +20,7 @@ function(quire_register name file label how)
   if(label STREQUAL "memory")
     set(label "test;memory")
   endif()
-  set(timeout 600)
+  set(timeout 1800)  # the longest takes 7 minutes, under ThreadSanitizer
   if(DEFINED ENV{QUIRE_PROPERTY_RUNS} OR DEFINED ENV{QUIRE_MATH_STEP})
     set(timeout 14400)
   endif()
