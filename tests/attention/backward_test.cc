@@ -351,6 +351,25 @@ TEST(Backward, Refuses) {
                "[flex_attention_backward] the gradient of q was wanted when the plan was made, and "
                "none is given",
                [&] { plan.run(t.inputs(), {}); });
+  Tensor d_q({1, 1, 5, 16}, DType::f32), d_kv({1, 1, 7, 16}, DType::f32);
+  Tensor flat({1, 5, 16}, DType::f32), wider({1, 1, 7, 16}, DType::f64);
+  std::vector<TensorView> buffers;
+  const auto outputs = [&](const TensorView& q, const TensorView& k) {
+    return [&, q, k] {
+      Tensor d_v({1, 1, 7, 16}, DType::f32);
+      plan.run(t.inputs(), {.q = q, .k = k, .v = d_v.view(), .buffers = buffers});
+    };
+  };
+  expect_error(ErrorKind::value,
+               "[flex_attention_backward] the gradient of q must have shape [1, 1, 5, 16]; got "
+               "[1, 5, 16]",
+               outputs(flat.view(), d_kv.view()));
+  expect_error(ErrorKind::type, "[flex_attention_backward] the gradient of k must be f32; got f64",
+               outputs(d_q.view(), wider.view()));
+  buffers.push_back(flat.view());
+  expect_error(ErrorKind::value,
+               "[flex_attention_backward] gradients of 0 buffers are wanted; got 1",
+               outputs(d_q.view(), d_kv.view()));
   const AttentionGradients made = flex_attention_backward(t.inputs());
   expect_error(ErrorKind::value,
                "[flex_attention_backward] there is no gradient of a buffer 'bias'",

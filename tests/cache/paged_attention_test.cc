@@ -49,6 +49,31 @@ TEST(PagedAttention, ReservesPagesFromTheEndOfTheList) {
   EXPECT_EQ(values(paged.page_table())[4], 1);
 }
 
+TEST(PagedAttention, RefusesTablesThatDoNotFit) {
+  Tensor table({2, 4}, DType::i64), capacity({2}, DType::i64), inverse({2, 4}, DType::i64);
+  Tensor ints({2, 4}, DType::i32), flat({8}, DType::i64), three({3}, DType::i64);
+  const auto make = [](Tensor& t, Tensor& c, Tensor& i) {
+    return [&] { PageTables(t.view(), c.view(), i.view(), 16); };
+  };
+  expect_error(ErrorKind::value,
+               "[PagedAttention] page_table must be [max_batch_size, n_pages]; got [8]",
+               make(flat, capacity, inverse));
+  expect_error(ErrorKind::type, "[PagedAttention] page_table must be i64; got i32",
+               make(ints, capacity, inverse));
+  expect_error(ErrorKind::value, "[PagedAttention] capacity must have shape [2]; got [3]",
+               make(table, three, inverse));
+  expect_error(ErrorKind::value,
+               "[PagedAttention] physical_to_logical must have shape [2, 4]; got [8]",
+               make(table, capacity, flat));
+  expect_error(ErrorKind::value, "[PagedAttention] page_size must be at least 1; got 0",
+               [&] { PageTables(table.view(), capacity.view(), inverse.view(), 0); });
+  table.data_as<std::int64_t>()[1] = 9;  // page 0, then one that is not there
+  PageTables tables(table.view(), capacity.view(), inverse.view(), 16);
+  expect_error(ErrorKind::index, "[erase] page_table must be in -1..3; got 9",
+               [&] { tables.remove_pages(0); });
+  EXPECT_EQ(table.data_as<std::int64_t>()[1], 9);
+}
+
 TEST(PagedAttention, RefusesBeforeItChangesAnything) {
   PagedAttention paged(4, 3, 2);
   paged.reserve(0, 3);

@@ -205,6 +205,19 @@ TEST(Draw, OneQueryBeforeManyKeys) {
   EXPECT_NE(text.find("     0 ┤███▒············│\n     1 └"), std::string::npos) << text;
 }
 
+// An SVG is a picture of its own: drawn from nothing outside, one rectangle per run of equal cells,
+// names of the user's escaped.
+TEST(Draw, SvgOfMaskAndScore) {
+  const std::string mask = draw_svg(causal(), 8, 8, {.title = "a < b & \"c\""});
+  EXPECT_TRUE(mask.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\"")) << mask.substr(0, 80);
+  EXPECT_TRUE(mask.ends_with("</svg>\n")) << mask;
+  EXPECT_NE(mask.find("a &lt; b &amp; "), std::string::npos);
+  EXPECT_EQ(mask.find("href"), std::string::npos);
+  const std::string heat = draw_svg(ScoreMod::parse("score + 0.5 * (kv_idx - q_idx)"), 8, 8);
+  EXPECT_NE(heat.find("score + 0.5 * (kv_idx - q_idx)"), std::string::npos);
+  EXPECT_NE(heat, mask);
+}
+
 TEST(Draw, Errors) {
   const BlockMask mask = create_block_mask(causal(), 2, 3, 8, 8);
   const ScoreMod score = ScoreMod::parse("score");

@@ -51,6 +51,32 @@ TEST(FromKvBlocks, TwoAxesAndFullBlocks) {
   EXPECT_EQ(mask.mask_mod().formula(), noop_mask().formula());
 }
 
+// No rule says which elements of a listed block are seen, so rows are cut between blocks alone and
+// the lists go with them.
+TEST(FromKvBlocks, RowsKeepTheirLists) {
+  const Example e;
+  const BlockMask mask =
+      BlockMask::from_kv_blocks(e.lists(), {.full = e.full(), .block_size = {2, 4}});
+  const BlockMask rows = mask.rows(2, 6);
+  EXPECT_EQ(rows.shape(), (Shape{4, 16}));
+  EXPECT_EQ(tensor_text(rows.to_dense()), "[2, 4] i32 {0, 0, 1, 0, 1, 0, 1, 1}");
+  for (std::int64_t kv_block = 0; kv_block < 4; ++kv_block)
+    for (std::int64_t q_block = 0; q_block < 2; ++q_block)
+      EXPECT_EQ(rows.kind(0, 0, q_block, kv_block), mask.kind(0, 0, q_block + 1, kv_block));
+  EXPECT_GT(mask.nbytes(), rows.nbytes());  // the given lists are kept as they were
+}
+
+TEST(FromKvBlocks, RefusesBlocksOutsideTheMask) {
+  const Example e;
+  const BlockMask mask = BlockMask::from_kv_blocks(e.lists(), {.block_size = {2, 4}});
+  expect_error(ErrorKind::index, "[BlockMask] batch 0 and head 1 are outside a mask of 1 x 1",
+               [&] { mask.kind(0, 1, 0, 0); });
+  expect_error(ErrorKind::index, "[BlockMask] query block 3 is outside a mask of 3",
+               [&] { mask.runs(0, 0, 3); });
+  expect_error(ErrorKind::index, "[BlockMask] key block -1 is outside a mask of 4",
+               [&] { mask.kind(0, 0, 0, -1); });
+}
+
 TEST(FromKvBlocks, ThreeAxesWithoutFullBlocks) {
   const Example e;
   const Tensor num = e.num.to(DType::i32).reshape({1, 3});
