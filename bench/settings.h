@@ -13,6 +13,8 @@
 
 namespace quire::bench {
 
+inline constexpr int kShortRepetitions = 3;  // of make bench
+
 struct Settings {
   int threads = 2;
   int repetitions = 9;
@@ -40,7 +42,9 @@ inline Settings settings_of(int argc, char** argv) {
       settings.only = argv[++i];
     else if (word == "--repetitions" && i + 1 < argc)
       settings.repetitions = std::max(1, std::atoi(argv[++i]));
-    else if (word.rfind("--", 0) != 0)  // options of Google Benchmark mean nothing here
+    else if (word.rfind("--benchmark_min_time=", 0) == 0)  // how short settings are asked for
+      settings.repetitions = std::min(settings.repetitions, kShortRepetitions);
+    else if (word.rfind("--", 0) != 0)  // other options of Google Benchmark mean nothing here
       settings.groups.push_back(word);
   }
   return settings;
