@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "attention/forward_request.h"
+#include "attention/function_names.h"
 #include "attention/validate.h"
 
 namespace quire::attention {
@@ -29,7 +30,7 @@ void set_wanted(const WantedGradients& wanted, const std::optional<ScoreMod>& sc
 
 plan::BackwardRequest backward_request(const AttentionShape& shape,
                                        const FlexAttentionBackwardOptions& options) {
-  validate("flex_attention_backward", shape, options.forward);
+  validate(names::kFlexAttentionBackward, shape, options.forward);
   plan::BackwardRequest request{.forward = forward_request(shape, options.forward),
                                 .shares_keys = shape.kv_batch == 1 && shape.batch > 1};
   const std::optional<BlockMask>& mask = options.forward.block_mask;

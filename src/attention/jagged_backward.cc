@@ -5,6 +5,7 @@
 
 #include "attention/backward_inputs.h"
 #include "attention/backward_request.h"
+#include "attention/function_names.h"
 #include "attention/jagged_request.h"
 #include "attention/jagged_sequences.h"
 #include "plan/backward_plan.h"
@@ -53,16 +54,17 @@ AttentionGradients run_jagged_backward(const char* where, plan::BackwardPlan& pl
 
 AttentionGradients flex_attention_backward(const JaggedBackwardInputs& inputs,
                                            const JaggedBackwardOptions& options) {
-  constexpr const char* kWhere = "flex_attention_backward";
-  plan::BackwardRequest request{
-      .forward = attention::jagged_request(kWhere, inputs.q, inputs.k, inputs.v, options.forward)};
+  using attention::names::kFlexAttentionBackward;
+  plan::BackwardRequest request{.forward =
+                                    attention::jagged_request(kFlexAttentionBackward, inputs.q,
+                                                              inputs.k, inputs.v, options.forward)};
   const JaggedAttentionOptions& forward = options.forward;
   attention::set_wanted(options.wanted, forward.score_mod,
                         forward.block_mask ? std::optional<MaskMod>(forward.block_mask->mask_mod())
                                            : forward.mask_mod,
                         request);
   plan::BackwardPlan plan(std::move(request));
-  return attention::run_jagged_backward(kWhere, plan, inputs);
+  return attention::run_jagged_backward(kFlexAttentionBackward, plan, inputs);
 }
 
 }  // namespace quire

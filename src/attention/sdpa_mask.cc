@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "attention/function_names.h"
 #include "quire/error.h"
 #include "quire/mods.h"
 #include "runtime/fail.h"
@@ -20,7 +21,7 @@ Shape scores_shape(const MaskTarget& target) {
 
 void validate_mask(const ConstTensorView& mask, const Shape& scores) {
   if (mask.dtype() != DType::boolean && !is_floating(mask.dtype())) {
-    fail(ErrorKind::type, "scaled_dot_product_attention", "attn_mask must be bool or float; got {}",
+    fail(ErrorKind::type, names::kSdpa, "attn_mask must be bool or float; got {}",
          dtype_name(mask.dtype()));
   }
   bool fits = mask.rank() <= scores.rank();
@@ -29,7 +30,7 @@ void validate_mask(const ConstTensorView& mask, const Shape& scores) {
     fits = size == 1 || size == scores[scores.rank() - i];
   }
   if (!fits) {
-    fail(ErrorKind::value, "scaled_dot_product_attention", "attn_mask must broadcast to {}; got {}",
+    fail(ErrorKind::value, names::kSdpa, "attn_mask must broadcast to {}; got {}",
          to_string(scores), to_string(mask.shape()));
   }
 }

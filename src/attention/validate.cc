@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "attention/function_names.h"
 #include "mask/size_limits.h"
 #include "quire/error.h"
 #include "runtime/ceil_div.h"
@@ -196,7 +197,7 @@ AttentionShape shape_of(const char* where, const ConstTensorView& q, const Const
 
 AttentionShape AttentionShape::of(const ConstTensorView& q, const ConstTensorView& k,
                                   const ConstTensorView& v) {
-  return attention::shape_of("flex_attention", q, k, v);
+  return attention::shape_of(attention::names::kFlexAttention, q, k, v);
 }
 
 }  // namespace quire

@@ -205,8 +205,7 @@ TEST(Draw, OneQueryBeforeManyKeys) {
   EXPECT_NE(text.find("     0 ┤███▒············│\n     1 └"), std::string::npos) << text;
 }
 
-// An SVG is a picture of its own: drawn from nothing outside, one rectangle per run of equal cells,
-// names of the user's escaped.
+// An SVG stands by itself: nothing is loaded from outside, and a title is escaped.
 TEST(Draw, SvgOfMaskAndScore) {
   const std::string mask = draw_svg(causal(), 8, 8, {.title = "a < b & \"c\""});
   EXPECT_TRUE(mask.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\"")) << mask.substr(0, 80);

@@ -51,8 +51,7 @@ TEST(FromKvBlocks, TwoAxesAndFullBlocks) {
   EXPECT_EQ(mask.mask_mod().formula(), noop_mask().formula());
 }
 
-// No rule says which elements of a listed block are seen, so rows are cut between blocks alone and
-// the lists go with them.
+// Rows that begin and end where blocks do take their lists along.
 TEST(FromKvBlocks, RowsKeepTheirLists) {
   const Example e;
   const BlockMask mask =

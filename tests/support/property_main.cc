@@ -1,8 +1,7 @@
 // main() of the *_property executables: gives RapidCheck its number of cases and its seed, the same
-// every time, so that a change is what turns a test red; QUIRE_PROPERTY_SEED is another, or
-// `random`
-// (`make check-all`). On a failure RapidCheck prints a line `reproduce=...`; put that into
-// RC_PARAMS to replay it (an RC_PARAMS that is set is left alone).
+// every time, so that a change is what turns a test red; QUIRE_PROPERTY_SEED is another seed, or
+// `random` as in `make check-all`. On a failure RapidCheck prints a line `reproduce=...`; put that
+// into RC_PARAMS to replay it (an RC_PARAMS that is set is left alone).
 #include <gtest/gtest.h>
 
 #include <cstdlib>
