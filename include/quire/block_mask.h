@@ -87,6 +87,13 @@ struct BlockMaskOptions {
   BlockMaskReport* report = nullptr;  // filled in if not null
 };
 
+/// How BlockMask::encode writes blocks down.
+enum class BlockCode : std::uint8_t {
+  kShort,  // the smaller of the two, but a dense one wherever that takes at most 256 KiB
+  kDense,  // two bits per block: as many words for every mask of these sizes
+  kRuns,   // the runs of rows that differ: few words for a large mask, how many depends on it
+};
+
 /// A list of blocks per row: num_blocks int32 or int64 [..., rows], indices [..., rows, n]; only
 /// the first num_blocks of each row count.
 struct BlockLists {
@@ -113,6 +120,10 @@ class QUIRE_API BlockMask {
   /// Blocks chosen by data. Throws Error for tensors that do not fit together, for a block outside
   /// the mask and for one that stands twice in a row.
   static BlockMask from_kv_blocks(const BlockLists& kv, const FromKvBlocksOptions& options = {});
+
+  /// Whether from_kv_blocks, given these lists and otherwise what it was given, would make this
+  /// mask again: false for masks made in another way, and for lists that differ in any entry.
+  bool made_from(const BlockLists& kv, const std::optional<BlockLists>& full = {}) const;
 
   // ---- size
 
@@ -186,6 +197,18 @@ class QUIRE_API BlockMask {
   /// The sequence has grown: `q_rows` more queries and `kv_columns` more keys. Only what is new and
   /// blocks that were cut off are proved. Throws Error for blocks chosen by data.
   void append_rows(std::int64_t q_rows, std::int64_t kv_columns);
+
+  // ---- as numbers, for other processes
+
+  /// Sizes and blocks as i64 [words], the rule and the order of lists that were given left out. The
+  /// words mean the same in every process and carry a version and a checksum.
+  Tensor encode(BlockCode code = BlockCode::kShort) const;
+  /// The mask of such words, with noop_mask for a rule. Throws Error for words that encode() has
+  /// not written, damaged ones included.
+  static BlockMask decode(const ConstTensorView& words);
+  /// How many words encode(BlockCode::kDense) writes for a mask of so many blocks.
+  static std::int64_t dense_words(std::int64_t batch, std::int64_t heads, std::int64_t q_blocks,
+                                  std::int64_t kv_blocks);
 
   // ---- combination; sizes of masks and blocks must be equal, a batch or head of 1 is broadcast
 

@@ -95,6 +95,14 @@ BlockMask from_kv_blocks(nb::handle num_blocks, nb::handle indices, nb::handle f
   return BlockMask::from_kv_blocks(lists_of(num_view, index_view), options);
 }
 
+bool made_from(const BlockMask& mask, nb::handle num_blocks, nb::handle indices,
+               nb::handle full_num_blocks, nb::handle full_indices) {
+  const View num_view = view_of(num_blocks), index_view = view_of(indices);
+  if (full_num_blocks.is_none()) return mask.made_from(lists_of(num_view, index_view));
+  const View full_num = view_of(full_num_blocks), full_index = view_of(full_indices);
+  return mask.made_from(lists_of(num_view, index_view), lists_of(full_num, full_index));
+}
+
 // None counts as 1: the mask is the same for all.
 BlockMask create(nb::handle mask_mod, std::optional<std::int64_t> batch,
                  std::optional<std::int64_t> heads, std::int64_t q_len, std::int64_t kv_len,
@@ -249,6 +257,33 @@ void define_blocks(Class& class_) {
       .def("to", &to_device, nb::arg("device"), "The mask itself: it lives on the CPU.");
 }
 
+void define_code(Class& class_) {
+  class_
+      .def(
+          "encode",
+          [](const BlockMask& m, bool dense) {
+            return to_numpy(m.encode(dense ? BlockCode::kDense : BlockCode::kShort));
+          },
+          nb::arg("dense") = false,
+          "Sizes and blocks as int64 words that mean the same in every process; the rule is left "
+          "out. dense: as many words for every mask of these sizes.")
+      .def_static(
+          "decode",
+          [](nb::handle words) {
+            const View view = view_of(words);
+            const ReleasedGil released;
+            return BlockMask::decode(view.tensor);
+          },
+          nb::arg("words"),
+          "The mask of such words, with a rule that hides nothing. ValueError for damaged ones.")
+      .def("made_from", &made_from, nb::arg("kv_num_blocks"), nb::arg("kv_indices"),
+           nb::arg("full_kv_num_blocks") = nb::none(), nb::arg("full_kv_indices") = nb::none(),
+           "Whether from_kv_blocks of these lists would make this mask again.")
+      .def_static("dense_words", &BlockMask::dense_words, nb::arg("batch"), nb::arg("heads"),
+                  nb::arg("q_blocks"), nb::arg("kv_blocks"),
+                  "How many words encode(dense=True) writes for a mask of so many blocks.");
+}
+
 void define_parts(Class& class_) {
   class_
       .def("__getitem__", &index_mask, nb::arg("index"),
@@ -310,6 +345,7 @@ void register_block_mask(nb::module_& module) {
 quire.MaskMod('(q_idx >= kv_idx) & (kv_idx < 512)'))doc");
   define_sizes(class_);
   define_blocks(class_);
+  define_code(class_);
   define_parts(class_);
   class_
       .def(

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <tuple>
 #include <vector>
 
@@ -175,7 +176,25 @@ BlockMaskData make_sizes(const BlockLists& kv, const FromKvBlocksOptions& option
   return data;
 }
 
+bool has_values(const Tensor& copy, const ConstTensorView& view) {
+  if (copy.dtype() != view.dtype() || copy.shape() != view.shape()) return false;
+  const std::size_t bytes = static_cast<std::size_t>(copy.numel()) * dtype_size(copy.dtype());
+  if (bytes == 0) return true;
+  if (view.is_contiguous()) return std::memcmp(copy.data(), view.data(), bytes) == 0;
+  return std::memcmp(copy.data(), copy_of(view).data(), bytes) == 0;
+}
+
 }  // namespace
+
+bool BlockMask::made_from(const BlockLists& kv, const std::optional<BlockLists>& full) const {
+  if (!data_->given.has_value()) return false;
+  const GivenLists& given = *data_->given;
+  if (given.full_kv_num_blocks.has_value() != full.has_value()) return false;
+  if (!has_values(given.kv_num_blocks, kv.num_blocks) || !has_values(given.kv_indices, kv.indices))
+    return false;
+  return !full.has_value() || (has_values(*given.full_kv_num_blocks, full->num_blocks) &&
+                               has_values(*given.full_kv_indices, full->indices));
+}
 
 BlockMask BlockMask::from_kv_blocks(const BlockLists& kv, const FromKvBlocksOptions& options) {
   check_tensors(kv, "");

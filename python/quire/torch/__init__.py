@@ -30,6 +30,7 @@ from quire.torch.merge_states import merge_states  # noqa: E402
 from quire.torch.nested_flex import NestedBlockMask, create_nested_block_mask  # noqa: E402
 from quire.torch.paged_attention import PagedAttention  # noqa: E402
 from quire.torch.sdpa import scaled_dot_product_attention, why_not  # noqa: E402
+from quire.torch import block_mask_pytree as _block_mask_pytree  # noqa: F401, E402
 from quire.torch import graph_backward as _graph_backward  # noqa: F401, E402
 from quire.torch import sdpa_operator as _sdpa_operator  # noqa: F401, E402
 from quire.torch.trace import TraceError  # noqa: E402

@@ -1,14 +1,12 @@
 """BlockMask: torch's class, with index tensors that are made when somebody asks for them.
 
 create_block_mask gives one that holds a _core.BlockMask (runs of blocks); from_kv_blocks and the constructor give one
-that holds the caller's tensors. Assigned or edited tensors count at the next call. Layer: Python, above blocks.py.
+that holds the caller's tensors. Assigned or edited tensors count at the next call. Layer: Python, above graph_blocks.py.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-import weakref
 from typing import Any
 
 import torch
@@ -17,37 +15,28 @@ from torch.nn.attention.flex_attention import BlockMask as TorchBlockMask
 from torch.nn.attention.flex_attention import (
     _compute_dq_write_order_from_block_mask,
     _DEFAULT_SPARSE_BLOCK_SIZE,
+    _LARGE_SPARSE_BLOCK_SIZE,
     _mask_mod_signature,
     _sliced_mask_mod_error,
     _transpose_ordered,
     noop_mask,
 )
-from torch.utils._pytree import register_pytree_node
 
 from quire.torch.blocks import KV_LISTS, Blocks, as_tensor, blocks_of_torch, convert
+from quire.torch.graph_blocks import blocks_of_words, encode
 
 _Q_LISTS = ("q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices")
-
-# Masks by number, for compiled code: a graph can be given a number as a tensor, but not an object.
-_by_handle: weakref.WeakValueDictionary[int, BlockMask] = weakref.WeakValueDictionary()
-_next_handle = itertools.count()
-
-
-def mask_of_handle(handle: int) -> BlockMask:
-    return _by_handle[handle]
-
 
 def _index_tensor(name: str) -> property:
     def get(self: BlockMask) -> Tensor | None:
         if name not in self._lists:
             self._make_list(name)
-        if torch.compiler.is_compiling():
-            self._is_exposed = True  # the graph may edit it
+        if name in KV_LISTS:
+            self._is_exposed = True  # it may be edited
         return self._lists[name]
 
     def put(self: BlockMask, tensor: Tensor | None) -> None:
-        if torch.compiler.is_compiling():
-            self._is_exposed = True
+        self._is_exposed = True
         self._lists[name] = tensor
 
     return property(get, put, doc=f"{name}: made when first asked for; may be assigned or edited in place.")
@@ -95,9 +84,9 @@ class BlockMask(TorchBlockMask):
     ) -> None:
         self._lists: dict[str, Tensor | None] = {}
         self._blocks: Blocks | None = None
-        self._is_exposed = False  # index tensors were given to compiled code: there they count, not the handle
-        self._handle: Tensor | None = None  # the number of a mask whose blocks are known without its tensors
-        self._grid: tuple[int, ...] = ()  # [..., rows, columns] of blocks, if there is a handle
+        self._is_exposed = False  # somebody has index tensors and may edit them: they count, not the words
+        self._words: Tensor | None = None  # the blocks as graphs take them (graph_blocks.py), if known without lists
+        self._grid: tuple[int, ...] = ()  # [..., rows, columns] of blocks, if there are words
         self._separate = full_kv_num_blocks is not None
         super().__init__(
             seq_lengths,
@@ -124,21 +113,36 @@ class BlockMask(TorchBlockMask):
     @classmethod
     def _from_blocks(cls, blocks: Blocks, mask_mod: Any) -> BlockMask:
         """A mask whose index tensors do not exist yet; as many rows and columns of blocks as the lengths need."""
+        core = blocks.core
+        sizes = (-(-length // size) for length, size in zip(blocks.seq_lengths, blocks.block_size))
+        grid = (*core.shape[:-2], *sizes)
+        lengths = blocks.seq_lengths, blocks.block_size
+        self = cls._from_words(encode(core), grid, *lengths, core.separate_full_blocks, mask_mod)
+        self._blocks = blocks
+        return self
+
+    @classmethod
+    def _from_words(
+        cls,
+        words: Tensor,
+        grid: tuple[int, ...],
+        seq_lengths: tuple[int, int],
+        block_size: tuple[int, int],
+        separate: bool,
+        mask_mod: Any,
+    ) -> BlockMask:
+        """The same, of blocks that only a tensor tells. Dynamo traces this."""
         self = cls.__new__(cls)
         self._lists = {}
-        self._blocks = blocks
+        self._blocks = None
         self._is_exposed = False
-        self._separate = blocks.core.separate_full_blocks
-        self.seq_lengths = blocks.seq_lengths
-        self.BLOCK_SIZE = blocks.block_size
+        self._words = words
+        self._grid = grid
+        self._separate = separate
+        self.seq_lengths = seq_lengths
+        self.BLOCK_SIZE = block_size
         self.mask_mod = mask_mod
         self.dq_write_order = self.dq_write_order_full = self.dq_kv_order = self.dq_kv_order_spt = None
-        sizes = (-(-length // size) for length, size in zip(self.seq_lengths, self.BLOCK_SIZE))
-        self._grid = (*blocks.core.shape[:-2], *sizes)
-        number = next(_next_handle)
-        with torch.inference_mode(False):
-            self._handle = torch.tensor(number, device="cpu")
-        _by_handle[number] = self
         return self
 
     @classmethod
@@ -181,6 +185,8 @@ class BlockMask(TorchBlockMask):
     def _current_blocks(self) -> Blocks:
         """The blocks as they are now, edits and assignments included."""
         blocks = self._blocks
+        if blocks is None and self._words is not None:
+            blocks = self._blocks = blocks_of_words(self._words)
         if blocks is None or not blocks.holds(self._lists, self.seq_lengths, self.BLOCK_SIZE):
             lists = {name: getattr(self, name) for name in KV_LISTS}
             blocks = self._blocks = convert(lists, self.seq_lengths, self.BLOCK_SIZE)
@@ -189,10 +195,10 @@ class BlockMask(TorchBlockMask):
     def _make_list(self, name: str) -> None:
         """Makes an index tensor that is not there yet."""
         lists = self._lists
-        if self._handle is not None and torch.compiler.is_compiling():
+        if self._words is not None and self._is_in_graph():
             lists[name] = self._list_in_graph(name)
         elif name in KV_LISTS:
-            blocks = self._blocks
+            blocks = self._blocks or self._current_blocks()
             blocks.remember(name, lists.setdefault(name, as_tensor(getattr(blocks.core, name))))
         elif self._on_cpu() and not torch.compiler.is_compiling():
             lists.setdefault(name, as_tensor(getattr(self._current_blocks().core, name)))
@@ -202,13 +208,17 @@ class BlockMask(TorchBlockMask):
             pair = (None, None) if counts is None else _transpose_ordered(counts, indices)
             lists[f"{kind}q_num_blocks"], lists[f"{kind}q_indices"] = pair
 
+    def _is_in_graph(self) -> bool:
+        """Whether its tensors are known when a graph runs and not now: dynamo traces, or torch.export without dynamo."""
+        return torch.compiler.is_dynamo_compiling() or (self._words is not None and type(self._words) is not Tensor)
+
     def _list_in_graph(self, name: str) -> Tensor | None:
-        """Under torch.compile: an operator that makes the tensor when the graph runs."""
+        """An operator that makes the tensor when the graph runs."""
         if name.startswith("full_") and not self._separate:
             return None
         *shape, rows, columns = self._grid
         shape += [rows, columns] if name in KV_LISTS else [columns, rows]
-        return torch.ops.quire.index_tensor(self._handle, name, shape[:-1] if name.endswith("num_blocks") else shape)
+        return torch.ops.quire.index_tensor(self._words, name, shape[:-1] if name.endswith("num_blocks") else shape)
 
     def _on_cpu(self) -> bool:
         indices = self._lists.get("kv_indices")
@@ -224,13 +234,13 @@ class BlockMask(TorchBlockMask):
 
     def sparsity(self) -> float:
         """Percent of the elements that lie in blocks which are not computed; nan of a mask without elements."""
-        if not self._on_cpu():
+        if self._is_in_graph() or not self._on_cpu():
             return super().sparsity()
         return self._current_blocks().core.sparsity() if self.numel() else math.nan
 
     def to_dense(self) -> Tensor:
         """1 where a block is partial or full: int32 [..., rows, columns]."""
-        if not self._on_cpu():
+        if self._is_in_graph() or not self._on_cpu():
             return super().to_dense()
         return as_tensor(self._current_blocks().core.to_dense())
 
@@ -266,10 +276,14 @@ class BlockMask(TorchBlockMask):
     def _adjust(self, new_q_len: int, new_kv_len: int) -> BlockMask:
         """The first rows and columns of blocks, for shorter queries and keys."""
         self._refuse_dq_order("adjusted")
-        if torch.compiler.is_compiling() or not self._on_cpu():
+        if self._is_in_graph() or not self._on_cpu():
             return super()._adjust(new_q_len, new_kv_len)
         core = self._current_blocks().core._adjust(new_q_len, new_kv_len)
         part = BlockMask._from_blocks(Blocks(core, (new_q_len, new_kv_len), self.BLOCK_SIZE), self.mask_mod)
+        if self._is_exposed or self._words is None:
+            # Given lists have an order, which words do not tell: graphs take the lists of the part, too.
+            for name in KV_LISTS:
+                getattr(part, name)
         if not self._has_q_lists():
             part._lists.update(dict.fromkeys(_Q_LISTS))
         return self._carry_dq(part)
@@ -317,13 +331,10 @@ def _keep_axis(index: int | slice | Tensor, size: int) -> slice | Tensor:
     return slice(index % size, index % size + 1)
 
 
-register_pytree_node(
-    BlockMask,
-    BlockMask._flatten,
-    BlockMask._unflatten,
-    serialized_type_name="quire.torch.BlockMask",
-    flatten_with_keys_fn=BlockMask._flatten_with_keys,
-)
+def is_no_mask(mask: TorchBlockMask) -> bool:
+    """Whether it is torch's stand-in for "no mask", whatever the lengths (_create_empty_block_mask)."""
+    size = (_LARGE_SPARSE_BLOCK_SIZE, _LARGE_SPARSE_BLOCK_SIZE)
+    return mask.BLOCK_SIZE == size and mask.mask_mod is noop_mask
 
 
 def blocks_of(mask: TorchBlockMask) -> Blocks:

@@ -6,11 +6,13 @@ versions, which torch counts up at every edit (Seen). Layer: Python, above mods.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from typing import Any
 
 import torch
 from torch.nn.attention.flex_attention import noop_mask
+from torch.utils._python_dispatch import _disable_current_modes
 
 from quire import _core
 from quire.torch.mods import bind_mask_mod
@@ -74,6 +76,10 @@ class Blocks:
     def remember(self, name: str, tensor: torch.Tensor | None) -> None:
         """This index tensor says what the core says."""
         self._lists[name] = None if tensor is None else Seen(tensor, is_small=True)
+
+    def forget_lists(self) -> None:
+        """Lets go of the index tensors, which it keeps alive otherwise."""
+        self._lists = {}
 
     def with_rule(self, mask_mod: Any) -> _core.BlockMask:
         """The blocks with this rule inside those that are partly visible, reading its tensors as they are now."""
@@ -143,5 +149,7 @@ def as_tensor(array: Any) -> torch.Tensor | None:
     """The memory of a NumPy array as a tensor whose edits are counted, under inference_mode too."""
     if array is None:
         return None
-    with torch.inference_mode(False):
+    with torch.inference_mode(False), contextlib.ExitStack() as stack:
+        if torch._C._len_torch_dispatch_stack() > 0:  # torch.export's would give a tensor without memory
+            stack.enter_context(_disable_current_modes())
         return torch.from_numpy(array)

@@ -19,7 +19,7 @@ from torch.nn.attention.flex_attention import _identity, _sliced_mask_mod_error,
 from quire import _core
 from quire.torch import graph_operator, validate
 from quire.torch.autocast import autocast
-from quire.torch.block_mask import BlockMask
+from quire.torch.block_mask import BlockMask, is_no_mask
 from quire.torch.trace import trace_mask_mod, trace_score_mod, TraceError
 
 # ---- from dynamo's subgraph to a text
@@ -63,7 +63,7 @@ class _Formula:
 _formulas: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
 
 
-def _formula(graph: Any, values: tuple, is_score: bool) -> tuple[str, list[str], list[Tensor]]:
+def formula_of(graph: Any, values: tuple, is_score: bool) -> tuple[str, list[str], list[Tensor]]:
     known = _formulas.setdefault(graph, {})
     key = tuple((v.dtype, v.dim()) if isinstance(v, Tensor) else "number" for v in values)
     formula = known.get(key)
@@ -106,10 +106,10 @@ class _QuireFlexAttention(HigherOrderOperator):
             query, key, value = autocast(query), autocast(key), autocast(value)
         score = options["score_mod"], [], []
         if score[0] is None:
-            score = _formula(score_mod, score_tensors, True)
+            score = formula_of(score_mod, score_tensors, True)
         mask = options["mask_mod"], [], []
         if mask[0] is None:
-            mask = _formula(mask_mod, mask_tensors, False)
+            mask = formula_of(mask_mod, mask_tensors, False)
         return graph_operator.flex_attention(
             query,
             key,
@@ -128,16 +128,17 @@ class _QuireFlexAttention(HigherOrderOperator):
 quire_flex_attention = _QuireFlexAttention()
 
 
-def _tell_dynamo() -> bool:
-    """Run by dynamo while it traces: quire_flex_attention takes mods as torch's flex_attention does."""
+def tell_dynamo() -> bool:
+    """Run by dynamo while it traces: Quire's operators take mods as torch's flex_attention does."""
     from torch._dynamo.variables import higher_order_ops
 
     table = higher_order_ops._hop_name_to_variable_class
-    table.setdefault("quire_flex_attention", higher_order_ops.FlexAttentionHigherOrderVariable)
+    for name in ("quire_flex_attention", "quire_create_block_mask"):
+        table.setdefault(name, higher_order_ops.FlexAttentionHigherOrderVariable)
     return True
 
 
-_tell_dynamo._dynamo_marked_constant = True  # what torch.compiler.assume_constant_result sets, without importing dynamo
+tell_dynamo._dynamo_marked_constant = True  # what torch.compiler.assume_constant_result sets, without importing dynamo
 
 
 def flex_attention_in_graph(
@@ -153,7 +154,7 @@ def flex_attention_in_graph(
     return_aux: Any,
 ) -> Any:
     """What dynamo traces instead of flex_attention. Lengths are checked when the graph runs."""
-    _tell_dynamo()
+    tell_dynamo()
     _validate_in_graph(query, key, value, block_mask, enable_gqa)
     want_lse, want_max = return_lse, False
     if return_aux is not None:
@@ -163,8 +164,8 @@ def flex_attention_in_graph(
     if kernel_options is not None:
         validate.validate_options(kernel_options)
     *sizes, mask_mod = _mask_in_graph(block_mask)
-    score_function, score_text = _function_or_text(score_mod, _identity)
-    mask_function, mask_text = _function_or_text(None if mask_mod is noop_mask else mask_mod, noop_mask)
+    score_function, score_text = (_identity, "") if score_mod is None else function_or_text(score_mod, "flex_attention")
+    mask_function, mask_text = (noop_mask, "") if mask_mod is noop_mask else function_or_text(mask_mod, "flex_attention")
     options = {"score_mod": score_text, "mask_mod": mask_text, "lse": want_lse, "max_scores": want_max}
     out, lse, max_scores = quire_flex_attention(
         query, key, value, score_function, (*sizes, mask_function), scale, options
@@ -174,14 +175,12 @@ def flex_attention_in_graph(
     return (out, lse) if return_lse else out
 
 
-def _function_or_text(mod: Any, nothing: Callable) -> tuple[Callable, str | None]:
-    """A function for dynamo to trace, and the text if there is one already: "" for no mod."""
-    if mod is None:
-        return nothing, ""
+def function_or_text(mod: Any, caller: str) -> tuple[Callable, str | None]:
+    """A function for dynamo to trace, and the text if there is one already."""
     if isinstance(mod, str):
-        return nothing, mod
+        return noop_mask, mod
     if isinstance(mod, (_core.ScoreMod, _core.MaskMod)):
-        raise TypeError("[flex_attention] under torch.compile a mod is a function over tensors or a text")
+        raise TypeError(f"[{caller}] under torch.compile a mod is a function over tensors or a text")
     return mod, None
 
 
@@ -194,10 +193,10 @@ def _validate_in_graph(query: Tensor, key: Tensor, value: Tensor, block_mask: An
 
 def _mask_in_graph(block_mask: Any) -> tuple:
     """Blocks as tensors, lengths, block sizes and the rule."""
-    if block_mask is None:
+    if block_mask is None or is_no_mask(block_mask):
         return (0, 0, 1, 1, noop_mask)
-    if isinstance(block_mask, BlockMask) and block_mask._handle is not None and not block_mask._is_exposed:
-        blocks = (block_mask._handle,)
+    if isinstance(block_mask, BlockMask) and block_mask._words is not None and not block_mask._is_exposed:
+        blocks = (block_mask._words,)
     elif block_mask.full_kv_num_blocks is None:
         blocks = (block_mask.kv_num_blocks, block_mask.kv_indices)
     else:
@@ -216,10 +215,10 @@ def flex_attention_as_operator(
     if torch.is_autocast_enabled("cpu"):
         query, key, value = autocast(query), autocast(key), autocast(value)
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
-    score = ("", [], []) if score_mod is None else _text(score_mod, lambda mod: trace_score_mod(mod, dtype))
+    score = ("", [], []) if score_mod is None else text_of(score_mod, lambda mod: trace_score_mod(mod, dtype))
     is_recorded = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value, *score[2]))
     *blocks, q_len, kv_len, q_size, kv_size, mask_mod = _mask_in_graph(block_mask)
-    mask = ("", [], []) if mask_mod is noop_mask else _text(mask_mod, trace_mask_mod)
+    mask = ("", [], []) if mask_mod is noop_mask else text_of(mask_mod, trace_mask_mod)
     sizes = [q_len, kv_len], [q_size, kv_size]
     outputs = graph_operator.flex_attention(
         query, key, value, *score, *mask, blocks, *sizes, scale, lse or is_recorded, max_scores
@@ -227,7 +226,7 @@ def flex_attention_as_operator(
     return outputs[0], outputs[1] if lse else None, outputs[2] if max_scores else None
 
 
-def _text(mod: Any, trace: Callable) -> tuple[str, list[str], list[Tensor]]:
+def text_of(mod: Any, trace: Callable) -> tuple[str, list[str], list[Tensor]]:
     if isinstance(mod, str):
         return mod, [], []
     if isinstance(mod, (_core.ScoreMod, _core.MaskMod)):

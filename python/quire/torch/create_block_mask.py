@@ -1,14 +1,14 @@
 """create_block_mask and create_mask: torch's arguments, Quire's proof.
 
-Inside a region that torch.compile traces, torch's own functions are used: there a mask is a computation of the graph.
-Layer: Python, above block_mask.py.
+Inside a graph create_block_mask is one operator (create_block_mask_operator.py), create_mask a computation of torch's.
+Layer: Python, above create_block_mask_operator.py.
 """
 
 from __future__ import annotations
 
 import warnings
 from operator import index
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,6 +23,11 @@ from quire import _core
 from quire.torch import originals
 from quire.torch.block_mask import BlockMask
 from quire.torch.blocks import Blocks, as_tensor
+from quire.torch.create_block_mask_operator import (
+    create_block_mask_as_operator,
+    create_block_mask_in_graph,
+    is_watched,
+)
 from quire.torch.mods import bind_mask_mod, bind_score_mod, is_score_mod
 
 if TYPE_CHECKING:
@@ -46,7 +51,7 @@ def create_mask(
     tensor([[[[1, 0, 0],
               [1, 1, 0]]]], dtype=torch.int32)
     """
-    if torch.compiler.is_dynamo_compiling():
+    if torch.compiler.is_dynamo_compiling() or torch._C._len_torch_dispatch_stack() > 0:
         return originals.create_mask(mod_fn, B, H, Q_LEN, KV_LEN, "cpu" if device is None else device)
     bind = bind_score_mod if is_score_mod(mod_fn) else bind_mask_mod
     mask = as_tensor(_core.create_mask(bind(mod_fn).mod, B, H, Q_LEN, KV_LEN))
@@ -76,34 +81,36 @@ def create_block_mask(
     >>> mask.shape, mask.sparsity()
     ((1, 1, 512, 512), 37.5)
     """
-    if torch.compiler.is_dynamo_compiling():
+    is_compiling = torch.compiler.is_dynamo_compiling()
+    if is_compiling and compute_dq_write_order:  # what torch's kernels for GPUs ask for, computed by torch
+        device = "cpu" if device is None else device
         return originals.create_block_mask(
-            mask_mod,
-            B,
-            H,
-            Q_LEN,
-            KV_LEN,
-            "cpu" if device is None else device,
-            BLOCK_SIZE,
-            False,
-            separate_full_blocks,
-            compute_dq_write_order,
-            dq_kv_order,
+            mask_mod, B, H, Q_LEN, KV_LEN, device, BLOCK_SIZE, False, separate_full_blocks, True, dq_kv_order
         )
-    if is_score_mod(mask_mod):
+    if not is_compiling and is_score_mod(mask_mod):
         raise AssertionError(f"[create_block_mask] a mask mod takes 4 arguments (b, h, q_idx, kv_idx); got {mask_mod}")
-    if _compile:
+    if _compile and not is_compiling:
         warnings.warn("_compile has no effect and will go, as in torch", DeprecationWarning, stacklevel=2)
     if not isinstance(dq_kv_order, bool):
         raise ValueError(f"[create_block_mask] dq_kv_order must be a bool; got {type(dq_kv_order).__name__}")
     size = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else tuple(BLOCK_SIZE)
-    rule = bind_mask_mod(mask_mod)
-    core = _core.create_block_mask(rule.mod, B, H, Q_LEN, KV_LEN, size, separate_full_blocks)
-    blocks = Blocks(core, (index(Q_LEN), index(KV_LEN)), size)
-    blocks.made_with(rule.key, rule.tensors)
-    mask = BlockMask._from_blocks(blocks, mask_mod)
+    shape = (1 if B is None else B, 1 if H is None else H, Q_LEN, KV_LEN)
+    if is_compiling:
+        mask = create_block_mask_in_graph(mask_mod, shape, size, separate_full_blocks)
+    elif is_watched(mask_mod):
+        mask = create_block_mask_as_operator(mask_mod, shape, size, separate_full_blocks)
+    else:
+        mask = _create(mask_mod, shape, size, separate_full_blocks)
     if compute_dq_write_order:
         order = _compute_dq_write_order_from_block_mask(mask, dq_kv_order=dq_kv_order)
         mask.dq_write_order, mask.dq_write_order_full = order
         mask.dq_kv_order_spt = dq_kv_order
     return mask if device is None or torch.device(device).type == "cpu" else mask.to(device)
+
+
+def _create(mask_mod: Any, shape: tuple, block_size: tuple, separate_full_blocks: bool) -> BlockMask:
+    rule = bind_mask_mod(mask_mod)
+    core = _core.create_block_mask(rule.mod, *shape, block_size, separate_full_blocks)
+    blocks = Blocks(core, (index(shape[2]), index(shape[3])), block_size)
+    blocks.made_with(rule.key, rule.tensors)
+    return BlockMask._from_blocks(blocks, mask_mod)

@@ -13,20 +13,18 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.attention.flex_attention import (
-    _LARGE_SPARSE_BLOCK_SIZE,
     _score_mod_signature,
     _sliced_mask_mod_error,
     AuxOutput,
     AuxRequest,
     BlockMask,
     FlexKernelOptions,
-    noop_mask,
 )
 
 from quire.torch import validate
 from quire.torch.autocast import autocast
 from quire.torch.autograd import differentiable_forward
-from quire.torch.block_mask import blocks_of
+from quire.torch.block_mask import blocks_of, is_no_mask
 from quire.torch.compile import flex_attention_as_operator, flex_attention_in_graph
 from quire.torch.forward import forward, forward_as_computed
 from quire.torch.mods import bind_score_mod
@@ -42,7 +40,6 @@ _jit = torch._C._get_tracing_state
 _transforms = torch._C._functorch.peek_interpreter_stack
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 _F32, _F64 = torch.float32, torch.float64
-_NO_BLOCKS = (_LARGE_SPARSE_BLOCK_SIZE, _LARGE_SPARSE_BLOCK_SIZE)
 _warned = False
 
 
@@ -158,7 +155,7 @@ def _mask_at_call(block_mask: Any, q_len: int, kv_len: int) -> tuple[Any, Any]:
     except AttributeError:
         is_usual = False
     if not is_usual:
-        if getattr(block_mask, "BLOCK_SIZE", None) == _NO_BLOCKS and block_mask.mask_mod is noop_mask:
+        if isinstance(block_mask, BlockMask) and is_no_mask(block_mask):
             return None, None
         validate.validate_mask(block_mask, q_len, kv_len)
     blocks = blocks_of(block_mask)

@@ -1,14 +1,12 @@
 """The operators torch.ops.quire.*: what a call of flex_attention is inside a graph of torch.compile.
 
-An operator takes formulas as texts, the tensors they read, and the blocks of the mask, as index tensors or as the
-number of a mask (block_mask.py). Gradients are graph_backward.py's. Layer: Python, above forward.py, below compile.py.
+An operator takes formulas as texts, the tensors they read, and the blocks of the mask, as tensors (graph_blocks.py).
+Gradients are graph_backward.py's. Layer: Python, above forward.py, below compile.py.
 """
 
 from __future__ import annotations
 
 import itertools
-import threading
-from collections import OrderedDict
 from typing import Any
 from collections.abc import Callable
 
@@ -17,9 +15,9 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import noop_mask
 
 from quire import _core
-from quire.torch.block_mask import mask_of_handle
-from quire.torch.blocks import KV_LISTS, Blocks, convert
+from quire.torch.blocks import as_tensor
 from quire.torch.forward import forward, output_strides
+from quire.torch.graph_blocks import blocks_of_tensors, blocks_of_words
 from quire.torch.mods import bind_mask_mod, bind_score_mod
 from quire.torch.views import view_of
 
@@ -30,11 +28,10 @@ _library.define(
     "float? scale, bool lse, bool max_scores) -> (Tensor, Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
-_library.define("index_tensor(Tensor handle, str name, SymInt[] shape) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+_library.define("index_tensor(Tensor words, str name, SymInt[] shape) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 
 # ---- mods by text
 
-_lock = threading.Lock()
 _MOST_PARSED = 1024
 _parsed: dict[Any, Any] = {}
 # Functions that have no text because they compute with their tensors before reading them: "@0", "@1", …
@@ -74,30 +71,7 @@ def bind(kind: type, text: str, names: list[str], tensors: list[Tensor], dtype: 
     return kind.bind(mod, [view_of(tensors[names.index(name)]) for name in mod.buffer_names]), mod
 
 
-# ---- blocks
-
-_MOST_CONVERTED = 64
-_converted: OrderedDict[int, Blocks] = OrderedDict()  # by id(kv_indices), which the value keeps alive; the latest last
-
-
-def _blocks_of(tensors: list[Tensor], seq_lengths: tuple[int, int], block_size: tuple[int, int]) -> Blocks:
-    if len(tensors) == 1:
-        mask = mask_of_handle(int(tensors[0]))
-        blocks = mask._current_blocks()
-        if blocks.seq_lengths == seq_lengths and blocks.block_size == block_size:
-            return blocks
-        tensors = [getattr(mask, name) for name in KV_LISTS]
-    lists = dict(zip(KV_LISTS, (*tensors, None, None)))
-    key = id(lists["kv_indices"])
-    with _lock:
-        blocks = _converted.pop(key, None)
-    if blocks is None or not blocks.holds(lists, seq_lengths, block_size):
-        blocks = convert(lists, seq_lengths, block_size)
-    with _lock:
-        _converted[key] = blocks
-        if len(_converted) > _MOST_CONVERTED:
-            _converted.popitem(last=False)
-    return blocks
+# ---- the mask
 
 
 def bound_mask(
@@ -111,7 +85,7 @@ def bound_mask(
     """The _core.BlockMask of an operator's arguments; None if there are no blocks."""
     if not blocks:
         return None
-    found = _blocks_of(blocks, tuple(seq_lengths), tuple(block_size))
+    found = blocks_of_tensors(blocks, tuple(seq_lengths), tuple(block_size))
     if not mask_mod:
         return found.with_rule(noop_mask)
     return found.bound_to(*bind(_core.MaskMod, mask_mod, names, tensors, torch.float32), tensors)
@@ -163,12 +137,12 @@ def _fake_flex_attention(query: Tensor, key: Tensor, value: Tensor, *arguments: 
     )
 
 
-def _index_tensor(handle: Tensor, name: str, shape: list[int]) -> Tensor:
-    return getattr(mask_of_handle(int(handle)), name).clone()
+def _index_tensor(words: Tensor, name: str, shape: list[int]) -> Tensor:
+    return as_tensor(getattr(blocks_of_words(words).core, name))
 
 
-def _fake_index_tensor(handle: Tensor, name: str, shape: list[int]) -> Tensor:
-    return handle.new_empty(shape, dtype=torch.int32)
+def _fake_index_tensor(words: Tensor, name: str, shape: list[int]) -> Tensor:
+    return words.new_empty(shape, dtype=torch.int32)
 
 
 _library.impl("flex_attention", _flex_attention, "CPU")

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from quire import _core
 from quire.torch.autocast import autocast
@@ -127,13 +128,19 @@ def _dense(
 ) -> Tensor:
     if _is_autocast("cpu"):
         query, key, value, attn_mask = _cast(query), _cast(key), _cast(value), _cast(attn_mask)
-    if _modes() or _jit() or not {type(query), type(key), type(value)} <= _PLAIN:
-        if attn_mask is None or type(attn_mask) in _PLAIN:
+    if _modes() or _jit() or not {type(query), type(key), type(value), *_type_of_mask(attn_mask)} <= _PLAIN:
+        if attn_mask is None or isinstance(attn_mask, Tensor):
             return _as_operator(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        if any(isinstance(tensor, FakeTensor) for tensor in (query, key, value)):
+            raise TypeError(f"[{_NAME}] in a graph, and of tensors without memory, attn_mask is a tensor")
     call, mask = dense_call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if _needs_grad(query, key, value, mask) or _transforms() is not None:
         return differentiable_sdpa(call, query, key, value, mask)
     return run_sdpa(call, query, key, value, mask, False)[0]
+
+
+def _type_of_mask(attn_mask: Any) -> tuple[type, ...]:
+    return (type(attn_mask),) if isinstance(attn_mask, Tensor) and not _is_causal_bias(attn_mask) else ()
 
 
 def dense_call(
@@ -237,6 +244,10 @@ def _cast(value: Any) -> Any:
 
 def _is_causal_bias(attn_mask: Any) -> bool:
     """Whether it is from torch.nn.attention.bias, which imports the compiler: not to be imported for asking this."""
+    if _is_compiling():
+        from torch.nn.attention.bias import CausalBias
+
+        return isinstance(attn_mask, CausalBias)
     bias = sys.modules.get("torch.nn.attention.bias")
     return bias is not None and isinstance(attn_mask, bias.CausalBias)
 
@@ -252,16 +263,7 @@ def _mask(attn_mask: Any, is_causal: bool, query: Tensor, key: Tensor) -> tuple[
     if attn_mask is None:
         return None, is_causal, "top_left"
     if _is_causal_bias(attn_mask):
-        if is_causal:
-            raise ValueError(f"[{_NAME}] a causal bias and is_causal say the same; give one of them")
-        lengths = attn_mask.seq_len_q, attn_mask.seq_len_kv
-        if lengths != (query.size(-2), key.size(-2)):
-            raise RuntimeError(
-                f"[{_NAME}] the causal bias was made for {lengths[0]} queries and {lengths[1]} keys; "
-                f"got {query.size(-2)} and {key.size(-2)}"
-            )
-        is_upper = attn_mask.variant.name == "UPPER_LEFT"
-        return None, True, "top_left" if is_upper else "bottom_right"
+        return None, True, _alignment(attn_mask, is_causal, query, key)
     if not isinstance(attn_mask, Tensor):
         return _rule(attn_mask), is_causal, "top_left"
     if attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
@@ -269,6 +271,19 @@ def _mask(attn_mask: Any, is_causal: bool, query: Tensor, key: Tensor) -> tuple[
             f"[{_NAME}] attn_mask must be bool, float32 or of the query's dtype, {query.dtype}; got {attn_mask.dtype}"
         )
     return attn_mask, is_causal, "top_left"
+
+
+def _alignment(bias: Any, is_causal: bool, query: Tensor, key: Tensor) -> str:
+    """The corner from which a causal bias of torch's is meant."""
+    if is_causal:
+        raise ValueError(f"[{_NAME}] a causal bias and is_causal say the same; give one of them")
+    q_len, kv_len = bias.seq_len_q, bias.seq_len_kv
+    if q_len != query.size(-2) or kv_len != key.size(-2):
+        raise RuntimeError(
+            f"[{_NAME}] the causal bias was made for {q_len} queries and {kv_len} keys; "
+            f"got {query.size(-2)} and {key.size(-2)}"
+        )
+    return "top_left" if bias.variant.name == "UPPER_LEFT" else "bottom_right"
 
 
 def _needs_grad(*inputs: Any) -> bool:
@@ -283,10 +298,25 @@ def _in_graph(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any, *option
         raise TypeError(f"[{_NAME}] under torch.compile attn_mask is a tensor")
     if torch.is_autocast_enabled("cpu"):
         query, key, value = autocast(query), autocast(key), autocast(value)
-        attn_mask = None if attn_mask is None else autocast(attn_mask)
+        attn_mask = attn_mask if attn_mask is None or _is_causal_bias(attn_mask) else autocast(attn_mask)
     return _as_operator(query, key, value, attn_mask, *options)
 
 
-def _as_operator(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, *options: Any) -> Tensor:
+def _as_operator(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Tensor:
+    alignment = "top_left"
+    if attn_mask is not None and _is_causal_bias(attn_mask):
+        alignment = _alignment(attn_mask, is_causal, query, key)
+        attn_mask, is_causal = None, True
     is_recorded = _needs_grad(query, key, value, attn_mask)
-    return torch.ops.quire.scaled_dot_product_attention(query, key, value, attn_mask, *options, is_recorded)[0]
+    return torch.ops.quire.scaled_dot_product_attention(
+        query, key, value, attn_mask, dropout_p, is_causal, alignment, scale, enable_gqa, is_recorded
+    )[0]

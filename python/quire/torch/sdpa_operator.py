@@ -19,13 +19,14 @@ from quire.torch.transforms import no_second_gradient
 _NAME = "scaled_dot_product_attention"
 _library = torch.library.Library("quire", "FRAGMENT")
 _library.define(
-    f"{_NAME}(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, float dropout_p, bool is_causal, float? scale, "
-    "bool enable_gqa, bool lse) -> (Tensor, Tensor, Tensor)",
+    f"{_NAME}(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, float dropout_p, bool is_causal, "
+    "str alignment, float? scale, bool enable_gqa, bool lse) -> (Tensor, Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.nondeterministic_seeded),
 )
 _library.define(
     f"{_NAME}_backward(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, Tensor out, Tensor lse, Tensor seed, "
-    "Tensor d_out, bool[] wanted, float dropout_p, bool is_causal, float? scale, bool enable_gqa) -> Tensor[]",
+    "Tensor d_out, bool[] wanted, float dropout_p, bool is_causal, str alignment, float? scale, bool enable_gqa) "
+    "-> Tensor[]",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
@@ -36,9 +37,23 @@ def _run(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, *options: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     *options, want_lse = options
-    call, mask = sdpa.dense_call(query, key, value, attn_mask, *options)
+    call, mask = _call(query, key, value, attn_mask, *options)
     out, lse = run_sdpa(call, query, key, value, mask, want_lse)
     return out, query.new_empty(0) if lse is None else lse, torch.tensor(call.seed, device="cpu")
+
+
+def _call(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    alignment: str,
+    *options: Any,
+) -> tuple[Any, Tensor | None]:
+    call, mask = sdpa.dense_call(query, key, value, attn_mask, dropout_p, is_causal, *options)
+    return call._replace(alignment=alignment), mask
 
 
 def _fake(
@@ -72,7 +87,7 @@ def _run_backward(
     wanted: list[bool],
     *options: Any,
 ) -> list[Tensor]:
-    call, mask = sdpa.dense_call(query, key, value, attn_mask, 0.0, *options[1:])
+    call, mask = _call(query, key, value, attn_mask, 0.0, *options[1:])
     call = call._replace(dropout_p=options[0], seed=int(seed))
     found = run_sdpa_backward(call, (query, key, value, mask), (out, lse), d_out, wanted)
     return [one for one in found if one is not None]
@@ -100,7 +115,7 @@ def _backward(ctx: Any, d_out: Tensor, *_: Any) -> tuple:
     found = iter(
         torch.ops.quire.scaled_dot_product_attention_backward(*ctx.saved_tensors, d_out, wanted, *ctx.options)
     )
-    return (*(next(found) if is_wanted else None for is_wanted in wanted), *(None for _ in range(5)))
+    return (*(next(found) if is_wanted else None for is_wanted in wanted), *(None for _ in range(6)))
 
 
 def _second_backward(ctx: Any, *gradients: Any) -> Any:

@@ -117,6 +117,18 @@ class _Operations(TorchDispatchMode):
 
 
 @contextlib.contextmanager
+def _no_grad():
+    """torch.no_grad() that nobody sees: torch.export would record it, as if the exported program switched gradients off."""
+    with torch._C.DisableTorchFunction():
+        torch._C._set_grad_enabled(False)
+    try:
+        yield
+    finally:
+        with torch._C.DisableTorchFunction():
+            torch._C._set_grad_enabled(True)
+
+
+@contextlib.contextmanager
 def _plain_torch():
     """Without the modes somebody else has switched on: they would act on the mod's operations."""
     with contextlib.ExitStack() as stack:
@@ -129,7 +141,7 @@ def _plain_torch():
         if torch.is_autocast_enabled("cpu"):
             stack.enter_context(torch.autocast("cpu", enabled=False))
         if torch.is_grad_enabled():
-            stack.enter_context(torch.no_grad())
+            stack.enter_context(_no_grad())
         yield
 
 
