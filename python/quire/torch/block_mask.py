@@ -25,6 +25,11 @@ from torch.nn.attention.flex_attention import (
 from quire.torch.blocks import KV_LISTS, Blocks, as_tensor, blocks_of_torch, convert
 from quire.torch.graph_blocks import blocks_of_words, encode
 
+# What a mask is that has words.
+_BY_WORDS = (
+    *("_words", "_grid", "_separate", "seq_lengths", "BLOCK_SIZE", "mask_mod"),
+    *("dq_write_order", "dq_write_order_full", "dq_kv_order_spt"),
+)
 _Q_LISTS = ("q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices")
 
 def _index_tensor(name: str) -> property:
@@ -316,11 +321,19 @@ class BlockMask(TorchBlockMask):
     # ---- copies: what the mask says, not the caches
 
     def __getstate__(self) -> dict[str, Any]:
+        if self._words is not None and not self._is_exposed:
+            return {name: getattr(self, name) for name in _BY_WORDS}
         names = (*self._TENSOR_ATTRS, *self._CONTEXT_ATTRS)
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)
+        if "_words" not in state:
+            self.__init__(**state)
+            return
+        self._lists, self._blocks, self._is_exposed = {}, None, False
+        for name, value in state.items():
+            setattr(self, name, value)
+        self.dq_kv_order = None
 
 
 def _keep_axis(index: int | slice | Tensor, size: int) -> slice | Tensor:

@@ -66,11 +66,13 @@ class _NoCompiling:
     """torch leaves a rule's tensors inside where it takes itself to be traced by dynamo, and torch.export is no such place."""
 
     def __enter__(self) -> None:
-        self._flag = torch.compiler._is_compiling_flag
-        torch.compiler._is_compiling_flag = False
+        self._was_set = torch.compiler._is_compiling_flag
+        if self._was_set:
+            torch.compiler._is_compiling_flag = False
 
     def __exit__(self, *exception: Any) -> None:
-        torch.compiler._is_compiling_flag = self._flag
+        if self._was_set:
+            torch.compiler._is_compiling_flag = True
 
 
 def _flatten(mask: BlockMask) -> tuple[Any, Any]:

@@ -164,8 +164,8 @@ def flex_attention_in_graph(
     if kernel_options is not None:
         validate.validate_options(kernel_options)
     *sizes, mask_mod = _mask_in_graph(block_mask)
-    score_function, score_text = (_identity, "") if score_mod is None else function_or_text(score_mod, "flex_attention")
-    mask_function, mask_text = (noop_mask, "") if mask_mod is noop_mask else function_or_text(mask_mod, "flex_attention")
+    score_function, score_text = function_or_text(score_mod, _identity, "flex_attention")
+    mask_function, mask_text = function_or_text(None if mask_mod is noop_mask else mask_mod, noop_mask, "flex_attention")
     options = {"score_mod": score_text, "mask_mod": mask_text, "lse": want_lse, "max_scores": want_max}
     out, lse, max_scores = quire_flex_attention(
         query, key, value, score_function, (*sizes, mask_function), scale, options
@@ -175,10 +175,12 @@ def flex_attention_in_graph(
     return (out, lse) if return_lse else out
 
 
-def function_or_text(mod: Any, caller: str) -> tuple[Callable, str | None]:
-    """A function for dynamo to trace, and the text if there is one already."""
+def function_or_text(mod: Any, nothing: Callable, caller: str) -> tuple[Callable, str | None]:
+    """A function for dynamo to trace, and the text if there is one already: "" for no mod."""
+    if mod is None:
+        return nothing, ""
     if isinstance(mod, str):
-        return noop_mask, mod
+        return nothing, mod
     if isinstance(mod, (_core.ScoreMod, _core.MaskMod)):
         raise TypeError(f"[{caller}] under torch.compile a mod is a function over tensors or a text")
     return mod, None

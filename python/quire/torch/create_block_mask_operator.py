@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.nn.attention.flex_attention import _identity
+from torch.nn.attention.flex_attention import _identity, noop_mask
 
 from quire import _core
 from quire.torch.block_mask import BlockMask
@@ -23,7 +23,7 @@ from quire.torch.trace import trace_mask_mod
 
 _library = torch.library.Library("quire", "FRAGMENT")
 _library.define(
-    "create_block_mask(str mask_mod, str[] names, Tensor[] tensors, SymInt[] shape, SymInt[] block_size, "
+    "create_block_mask(str mask_mod, str[]? names, Tensor[]? tensors, SymInt[] shape, SymInt[] block_size, "
     "bool separate_full_blocks) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
@@ -34,15 +34,18 @@ _BLOCKS_PER_WORD = 32
 
 
 def _run(
-    mask_mod: str, names: list[str], tensors: list[Tensor], shape: list[int], block_size: list[int], separate: bool
+    mask_mod: str,
+    names: list[str] | None,
+    tensors: list[Tensor] | None,
+    shape: list[int],
+    block_size: list[int],
+    separate: bool,
 ) -> Tensor:
     mod = bind(_core.MaskMod, mask_mod, names, tensors, torch.float32)[0]
     return as_tensor(_core.create_block_mask(mod, *shape, tuple(block_size), separate).encode(dense=True))
 
 
-def _fake(
-    mask_mod: str, names: list[str], tensors: list[Tensor], shape: list[int], block_size: list[int], separate: bool
-) -> Tensor:
+def _fake(mask_mod: str, names: Any, tensors: Any, shape: list[int], block_size: list[int], separate: bool) -> Tensor:
     batch, heads, rows, columns = (*shape[:2], *_blocks(shape[2:], block_size))
     words = _HEADER_WORDS + batch * heads * rows * _rounded_up(columns, _BLOCKS_PER_WORD)
     return torch.empty(words, dtype=torch.int64, device="cpu")
@@ -96,7 +99,7 @@ def create_block_mask_in_graph(
 ) -> BlockMask:
     """What dynamo traces instead of create_block_mask. Sizes are checked when the graph runs."""
     tell_dynamo()
-    function, text = function_or_text(mask_mod, "create_block_mask")
+    function, text = function_or_text(mask_mod, noop_mask, "create_block_mask")
     scalars = torch.empty(0, device="cpu")  # dynamo makes the indices that it traces the rule with like this
     options = {"mask_mod": text, "separate": separate}
     words = quire_create_block_mask(

@@ -18,8 +18,8 @@ from quire.torch.transforms import no_second_gradient
 _library = torch.library.Library("quire", "FRAGMENT")
 _library.define(
     "flex_attention_backward(Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, Tensor? d_out, Tensor? d_lse, "
-    "bool[] wanted, str score_mod, str[] score_names, Tensor[] score_tensors, str mask_mod, str[] mask_names, "
-    "Tensor[] mask_tensors, Tensor[] blocks, SymInt[] seq_lengths, SymInt[] block_size, float? scale) -> Tensor[]",
+    "bool[] wanted, str score_mod, str[]? score_names, Tensor[]? score_tensors, str mask_mod, str[]? mask_names, "
+    "Tensor[]? mask_tensors, Tensor[]? blocks, SymInt[] seq_lengths, SymInt[] block_size, float? scale) -> Tensor[]",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
@@ -34,11 +34,12 @@ def _run(
     d_lse: Tensor | None,
     wanted: list[bool],
     score_mod: str,
-    score_names: list[str],
-    score_tensors: list[Tensor],
+    score_names: list[str] | None,
+    score_tensors: list[Tensor] | None,
     *arguments: Any,
 ) -> list[Tensor]:
     """Of query, key, value and the score tensors: those that are wanted."""
+    score_names, score_tensors = score_names or [], score_tensors or []
     *mask_arguments, scale = arguments
     mask = bound_mask(*mask_arguments)
     is_f64 = torch.float64 in (query.dtype, key.dtype, value.dtype)
@@ -94,7 +95,7 @@ def _through_function(score: tuple, wanted: list[bool], gradients: Any) -> list[
 def _fake(query: Tensor, key: Tensor, value: Tensor, *arguments: Any) -> list[Tensor]:
     wanted, score_tensors = arguments[4], arguments[7]
     like = [torch.empty_like(tensor) for tensor in (query, key, value)]
-    like += [tensor.new_empty(tensor.shape) for tensor in score_tensors]
+    like += [tensor.new_empty(tensor.shape) for tensor in score_tensors or ()]
     return [one for one, is_wanted in zip(like, wanted, strict=True) if is_wanted]
 
 
@@ -103,6 +104,7 @@ def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
     out, lse, max_scores = output
     *sizes, ctx.has_lse, _ = rest
     ctx.texts = (score_mod, score_names), (mask_mod, mask_names), sizes
+    score_tensors, mask_tensors, blocks = (given or [] for given in (score_tensors, mask_tensors, blocks))
     ctx.counts = len(score_tensors), len(mask_tensors), len(blocks)
     ctx.mark_non_differentiable(max_scores)
     ctx.set_materialize_grads(False)

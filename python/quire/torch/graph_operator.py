@@ -21,10 +21,11 @@ from quire.torch.graph_blocks import blocks_of_tensors, blocks_of_words
 from quire.torch.mods import bind_mask_mod, bind_score_mod
 from quire.torch.views import view_of
 
+# Lists that may be empty are optional, because AOTInductor passes an empty one on as None.
 _library = torch.library.Library("quire", "DEF")
 _library.define(
-    "flex_attention(Tensor query, Tensor key, Tensor value, str score_mod, str[] score_names, Tensor[] score_tensors, "
-    "str mask_mod, str[] mask_names, Tensor[] mask_tensors, Tensor[] blocks, SymInt[] seq_lengths, SymInt[] block_size, "
+    "flex_attention(Tensor query, Tensor key, Tensor value, str score_mod, str[]? score_names, Tensor[]? score_tensors, "
+    "str mask_mod, str[]? mask_names, Tensor[]? mask_tensors, Tensor[]? blocks, SymInt[] seq_lengths, SymInt[] block_size, "
     "float? scale, bool lse, bool max_scores) -> (Tensor, Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
@@ -55,8 +56,11 @@ def bind_function(kind: type, text: str, names: list[str], tensors: list[Tensor]
     return bind_score_mod(lambda s, b, h, q_idx, kv_idx: function(s, b, h, q_idx, kv_idx, *values), dtype)
 
 
-def bind(kind: type, text: str, names: list[str], tensors: list[Tensor], dtype: torch.dtype) -> tuple[Any, Any]:
+def bind(
+    kind: type, text: str, names: list[str] | None, tensors: list[Tensor] | None, dtype: torch.dtype
+) -> tuple[Any, Any]:
     """The mod with its tensors, and an object that stands for its formula."""
+    names, tensors = names or [], tensors or []
     if text.startswith("@"):
         bound = bind_function(kind, text, names, tensors, dtype)
         return bound.mod, bound
@@ -76,9 +80,9 @@ def bind(kind: type, text: str, names: list[str], tensors: list[Tensor], dtype: 
 
 def bound_mask(
     mask_mod: str,
-    names: list[str],
-    tensors: list[Tensor],
-    blocks: list[Tensor],
+    names: list[str] | None,
+    tensors: list[Tensor] | None,
+    blocks: list[Tensor] | None,
     seq_lengths: list[int],
     block_size: list[int],
 ) -> Any:
@@ -88,7 +92,7 @@ def bound_mask(
     found = blocks_of_tensors(blocks, tuple(seq_lengths), tuple(block_size))
     if not mask_mod:
         return found.with_rule(noop_mask)
-    return found.bound_to(*bind(_core.MaskMod, mask_mod, names, tensors, torch.float32), tensors)
+    return found.bound_to(*bind(_core.MaskMod, mask_mod, names, tensors, torch.float32), tensors or [])
 
 
 # ---- the operators
@@ -99,12 +103,12 @@ def _flex_attention(
     key: Tensor,
     value: Tensor,
     score_mod: str,
-    score_names: list[str],
-    score_tensors: list[Tensor],
+    score_names: list[str] | None,
+    score_tensors: list[Tensor] | None,
     mask_mod: str,
-    mask_names: list[str],
-    mask_tensors: list[Tensor],
-    blocks: list[Tensor],
+    mask_names: list[str] | None,
+    mask_tensors: list[Tensor] | None,
+    blocks: list[Tensor] | None,
     seq_lengths: list[int],
     block_size: list[int],
     scale: float | None,

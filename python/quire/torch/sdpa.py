@@ -318,5 +318,5 @@ def _as_operator(
         attn_mask, is_causal = None, True
     is_recorded = _needs_grad(query, key, value, attn_mask)
     return torch.ops.quire.scaled_dot_product_attention(
-        query, key, value, attn_mask, dropout_p, is_causal, alignment, scale, enable_gqa, is_recorded
+        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, is_recorded, alignment
     )[0]

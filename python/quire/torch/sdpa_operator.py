@@ -19,14 +19,14 @@ from quire.torch.transforms import no_second_gradient
 _NAME = "scaled_dot_product_attention"
 _library = torch.library.Library("quire", "FRAGMENT")
 _library.define(
-    f"{_NAME}(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, float dropout_p, bool is_causal, "
-    "str alignment, float? scale, bool enable_gqa, bool lse) -> (Tensor, Tensor, Tensor)",
+    f"{_NAME}(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, float dropout_p, bool is_causal, float? scale, "
+    "bool enable_gqa, bool lse, str alignment='top_left') -> (Tensor, Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.nondeterministic_seeded),
 )
 _library.define(
     f"{_NAME}_backward(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, Tensor out, Tensor lse, Tensor seed, "
-    "Tensor d_out, bool[] wanted, float dropout_p, bool is_causal, str alignment, float? scale, bool enable_gqa) "
-    "-> Tensor[]",
+    "Tensor d_out, bool[] wanted, float dropout_p, bool is_causal, float? scale, bool enable_gqa, "
+    "str alignment='top_left') -> Tensor[]",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
@@ -34,33 +34,35 @@ _library.define(
 
 
 def _run(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, *options: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    *options, want_lse = options
-    call, mask = _call(query, key, value, attn_mask, *options)
-    out, lse = run_sdpa(call, query, key, value, mask, want_lse)
-    return out, query.new_empty(0) if lse is None else lse, torch.tensor(call.seed, device="cpu")
-
-
-def _call(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     attn_mask: Tensor | None,
     dropout_p: float,
     is_causal: bool,
-    alignment: str,
-    *options: Any,
-) -> tuple[Any, Tensor | None]:
-    call, mask = sdpa.dense_call(query, key, value, attn_mask, dropout_p, is_causal, *options)
-    return call._replace(alignment=alignment), mask
+    scale: float | None,
+    enable_gqa: bool,
+    want_lse: bool,
+    alignment: str = "top_left",
+) -> tuple[Tensor, Tensor, Tensor]:
+    call, mask = sdpa.dense_call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    out, lse = run_sdpa(call._replace(alignment=alignment), query, key, value, mask, want_lse)
+    return out, query.new_empty(0) if lse is None else lse, torch.tensor(call.seed, device="cpu")
 
 
 def _fake(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, *options: Any
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+    want_lse: bool,
+    alignment: str = "top_left",
 ) -> tuple[Tensor, Tensor, Tensor]:
-    *_, heads_given, want_lse = options  # enable_gqa: the heads are the query's
-    skipped = -3 if heads_given and query.dim() > 2 else -2
+    skipped = -3 if enable_gqa and query.dim() > 2 else -2  # with enable_gqa the heads are the query's
     lead = torch.broadcast_shapes(*(tensor.shape[:skipped] for tensor in (query, key, value)))
     shape = (*lead, *query.shape[skipped:-1], value.shape[-1])
     if query.is_contiguous() or query.dim() != 4 or tuple(shape) != tuple(query.shape):
@@ -85,10 +87,14 @@ def _run_backward(
     seed: Tensor,
     d_out: Tensor,
     wanted: list[bool],
-    *options: Any,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+    alignment: str = "top_left",
 ) -> list[Tensor]:
-    call, mask = _call(query, key, value, attn_mask, 0.0, *options[1:])
-    call = call._replace(dropout_p=options[0], seed=int(seed))
+    call, mask = sdpa.dense_call(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa)
+    call = call._replace(dropout_p=dropout_p, seed=int(seed), alignment=alignment)
     found = run_sdpa_backward(call, (query, key, value, mask), (out, lse), d_out, wanted)
     return [one for one in found if one is not None]
 
@@ -101,7 +107,8 @@ def _fake_backward(
 
 
 def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-    query, key, value, attn_mask, *ctx.options, want_lse = inputs
+    query, key, value, attn_mask, *options, want_lse, alignment = inputs
+    ctx.options = *options, alignment
     out, lse, seed = output
     ctx.mark_non_differentiable(lse, seed)
     ctx.has_lse = want_lse
