@@ -6,6 +6,7 @@ that holds the caller's tensors. Assigned or edited tensors count at the next ca
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -24,6 +25,7 @@ from torch.nn.attention.flex_attention import (
 
 from quire.torch.blocks import KV_LISTS, Blocks, as_tensor, blocks_of_torch, convert
 from quire.torch.graph_blocks import blocks_of_words, encode
+from quire.torch.pickled_rule import PickledRule, is_importable
 
 # What a mask is that has words.
 _BY_WORDS = (
@@ -320,20 +322,38 @@ class BlockMask(TorchBlockMask):
 
     # ---- copies: what the mask says, not the caches
 
+    def __copy__(self) -> BlockMask:
+        return BlockMask.__new__(BlockMask)._set(self._state())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> BlockMask:
+        return BlockMask.__new__(BlockMask)._set(copy.deepcopy(self._state(), memo))
+
     def __getstate__(self) -> dict[str, Any]:
+        """For pickle. A rule that pickle cannot find by its name goes as a formula with its tensors."""
+        state = self._state()
+        if not is_importable(self.mask_mod):
+            state["mask_mod"] = PickledRule(self.mask_mod)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        rule = state["mask_mod"]
+        self._set({**state, "mask_mod": rule.mask_mod() if isinstance(rule, PickledRule) else rule})
+
+    def _state(self) -> dict[str, Any]:
         if self._words is not None and not self._is_exposed:
             return {name: getattr(self, name) for name in _BY_WORDS}
         names = (*self._TENSOR_ATTRS, *self._CONTEXT_ATTRS)
         return {name: getattr(self, name) for name in names}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def _set(self, state: dict[str, Any]) -> BlockMask:
         if "_words" not in state:
             self.__init__(**state)
-            return
+            return self
         self._lists, self._blocks, self._is_exposed = {}, None, False
         for name, value in state.items():
             setattr(self, name, value)
         self.dq_kv_order = None
+        return self
 
 
 def _keep_axis(index: int | slice | Tensor, size: int) -> slice | Tensor:

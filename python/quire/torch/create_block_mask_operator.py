@@ -6,6 +6,7 @@ torch.compile dynamo takes the rule apart as it does for flex_attention (compile
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -129,5 +130,7 @@ def create_block_mask_as_operator(
     mask_mod: Any, shape: tuple[int, int, int, int], block_size: tuple[int, int], separate: bool
 ) -> BlockMask:
     rule = text_of(mask_mod, trace_mask_mod)
-    words = torch.ops.quire.create_block_mask(*rule, list(shape), list(block_size), separate)
+    fakes = (tensor.fake_mode for tensor in rule[2] if isinstance(tensor, FakeTensor))
+    with next(fakes, contextlib.nullcontext()):  # the dispatcher does not look into lists that are optional
+        words = torch.ops.quire.create_block_mask(*rule, list(shape), list(block_size), separate)
     return _mask(words, mask_mod, shape, block_size, separate)

@@ -8,7 +8,7 @@ import torch
 
 from peer import causal
 from quire import _core
-from quire.torch import BlockMask, create_block_mask
+from quire.torch import BlockMask, create_block_mask, flex_attention
 from quire.torch.graph_blocks import blocks_of_tensors, blocks_of_words
 
 LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "q_num_blocks", "q_indices")
@@ -115,3 +115,19 @@ def test_copies(edited):
         assert type(other) is BlockMask and other.mask_mod is module_rule
         assert_same(other, expected)
     assert mask._is_exposed is edited  # what copies read nobody can edit
+
+
+def test_rules_without_a_name_are_pickled_as_formulas():
+    doc = torch.arange(100) // 30
+    mask = create_block_mask(lambda b, h, q, kv: (q >= kv) & (doc[q] == doc[kv]), None, None, 100, 100, BLOCK_SIZE=16)
+    other = pickle.loads(pickle.dumps(mask))
+    doc.zero_()  # not the other's
+    query = torch.randn(1, 2, 100, 16)
+    doc_then = torch.arange(100) // 30
+    expected = create_block_mask(lambda b, h, q, kv: (q >= kv) & (doc_then[q] == doc_then[kv]), None, None, 100, 100, BLOCK_SIZE=16)
+    assert_same(other, expected)
+    found = flex_attention(query, query, query, block_mask=other)
+    assert torch.equal(found, flex_attention(query, query, query, block_mask=expected))
+    again = pickle.loads(pickle.dumps(other))
+    assert torch.equal(flex_attention(query, query, query, block_mask=again), found)
+    assert copy.deepcopy(mask).mask_mod is mask.mask_mod
