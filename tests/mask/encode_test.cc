@@ -46,6 +46,7 @@ TEST(Encode, BlocksComeBack) {
       EXPECT_EQ(back.q_begin(), mask.q_begin());
       EXPECT_EQ(back.separate_full_blocks(), mask.separate_full_blocks());
       EXPECT_EQ(back.q_num_blocks().has_value(), mask.q_num_blocks().has_value());
+      if (mask.numel() == 0) continue;  // of no blocks it does not matter how often they are stored
       // Whatever the code was, the blocks are the same, so the words are.
       const Tensor again = back.encode(BlockCode::kDense), dense = mask.encode(BlockCode::kDense);
       ASSERT_EQ(again.numel(), dense.numel());

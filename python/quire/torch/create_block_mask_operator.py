@@ -47,6 +47,8 @@ def _run(
 
 
 def _fake(mask_mod: str, names: Any, tensors: Any, shape: list[int], block_size: list[int], separate: bool) -> Tensor:
+    if block_size[0] < 1 or block_size[1] < 1:
+        raise ValueError(f"[create_block_mask] block_size must be at least 1; got {tuple(block_size)}")
     batch, heads, rows, columns = (*shape[:2], *_blocks(shape[2:], block_size))
     words = _HEADER_WORDS + batch * heads * rows * _rounded_up(columns, _BLOCKS_PER_WORD)
     return torch.empty(words, dtype=torch.int64, device="cpu")

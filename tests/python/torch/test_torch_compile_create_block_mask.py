@@ -65,7 +65,7 @@ def test_sizes_and_options():
     assert_same_mask(run("q_idx >= kv_idx", None, None, 50, 50), create_block_mask("q_idx >= kv_idx", None, None, 50, 50))
     with pytest.raises(Exception, match="a mod is a function over tensors or a text"):
         run(quire.MaskMod("q_idx >= kv_idx"), None, None, 50, 50)
-    with pytest.raises(ValueError, match="block_size"):
+    with pytest.raises(Exception, match="block_size must be"):
         run(causal, None, None, 50, 50, BLOCK_SIZE=0)
 
 

@@ -95,12 +95,9 @@ def test_masks_that_are_gone(style, backend):
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1  # other documents are not compiled again
 
 
-@pytest.mark.parametrize("use_reentrant", [False, True])
-def test_checkpointing(use_reentrant):
-    check("inside", "aot_eager", use_reentrant)
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    check("temporary", "aot_eager", use_reentrant)
+@pytest.mark.parametrize(("style", "use_reentrant"), [("temporary", False), ("inside", True)])
+def test_checkpointing(style, use_reentrant):
+    check(style, "aot_eager", use_reentrant)
 
 
 def test_compiled_by_itself():
