@@ -70,7 +70,7 @@ class Sdpa(nn.Module):
 class IndexTensors(nn.Module):
     def forward(self, x):
         mask = create(causal)
-        return flex_attention(x, x, x, block_mask=mask) * mask.kv_num_blocks.sum(), mask.to_dense()
+        return flex_attention(x, x, x, block_mask=mask) * mask.kv_num_blocks.sum(), mask.q_indices
 
 
 def query():
