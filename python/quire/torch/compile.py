@@ -78,8 +78,9 @@ def _tell_dynamo() -> bool:
     """Run by dynamo while it traces: quire_flex_attention takes mods as torch's flex_attention does."""
     from torch._dynamo.variables import higher_order_ops
 
-    table = higher_order_ops._hop_name_to_variable_class
-    table.setdefault("quire_flex_attention", higher_order_ops.FlexAttentionHigherOrderVariable)
+    from quire.torch.graph_floats import QuireFlexAttentionVariable
+
+    higher_order_ops._hop_name_to_variable_class.setdefault("quire_flex_attention", QuireFlexAttentionVariable)
     return True
 
 

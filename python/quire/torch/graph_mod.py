@@ -31,7 +31,7 @@ _MOST_PARSED = 1024
 _parsed: dict[Any, Any] = {}
 
 # Formulas of one program for tensors of one kind that hold numbers as constants: what a kernel knows it need not load.
-_MOST_CONSTANT = 8
+MOST_CONSTANT = 8
 # Formulas of one program. Those that were used last are kept.
 _MOST_FORMULAS = 64
 _MOST_PROGRAMS = 256
@@ -58,6 +58,11 @@ def bind_program(kind: type, text: str, names: list[str], tensors: list[Tensor],
     program = _program(text, tuple(names), kind is _core.ScoreMod)
     inputs = [tensor if name == "tensor" else tensor.item() for name, tensor in zip(names, tensors, strict=True)]
     return bind_traced(kind, program.at(inputs, dtype if kind is _core.ScoreMod else None))
+
+
+def forget() -> None:
+    """Forgets all programs and their formulas."""
+    _program.cache_clear()
 
 
 @functools.lru_cache(maxsize=_MOST_PROGRAMS)
@@ -142,7 +147,7 @@ class Program:
         dtypes = {i: _dtype_of(value) for i, value in numbers.items()}
         key = (kind, "any", tuple(dtypes.values()))
         symbols = {i: number(dtype) for i, dtype in dtypes.items() if isinstance(dtype, torch.dtype)}
-        if self.counts.get(kind, 0) < _MOST_CONSTANT or key in self.by_value or not symbols:
+        if self.counts.get(kind, 0) < MOST_CONSTANT or key in self.by_value or not symbols:
             return None
         kept = self._find(key)
         if kept is None:
