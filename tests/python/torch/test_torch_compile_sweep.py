@@ -64,41 +64,40 @@ def numbers_of(name, integer, real, size):
     return (integer, size) if name in OF_INTS else (integer, real, size)
 
 
-def attend(names, query, masks, integer, real):
-    """What is compiled: all the operations of a chunk, first as score mods, then as mask mods."""
-    size = query.size(2) // 8
+def attend(names, queries, masks, integer, real):
+    """What is compiled: all the operations of a chunk, each in a score mod and in the rule of a mask."""
+    size = queries.size(3) // 8
     outs = []
-    for name in names:
-        numbers = numbers_of(name, integer, real, size)
-        outs.append(flex_attention(query, query, query, score_mod_of(name, numbers)))
-    for name, mask in zip(names, masks):
-        mask.mask_mod = mask_mod_of(name, numbers_of(name, integer, real, size))
-        outs.append(flex_attention(query, query, query, block_mask=mask))
-    return outs
+    for name, query, mask in zip(names, queries.unbind(0), masks):
+        outs.append(flex_attention(query, query, query, score_mod_of(name, numbers_of(name, integer, real, size)), mask))
+    return torch.stack(outs)
 
 
-def masks_for(names, length):
-    """Blocks that are all in part visible, whose rule compiled code gives them."""
-    return [create_block_mask(lambda b, h, q, k: (q + k) % 2 == 0, None, None, length, length, BLOCK_SIZE=16) for _ in names]
+def mask_of(name, numbers, length):
+    """All blocks are in part visible, so the rule is asked for every element."""
+    mask = create_block_mask(lambda b, h, q, k: (q + k) % 2 == 0, None, None, length, length, BLOCK_SIZE=16)
+    mask.mask_mod = mask_mod_of(name, numbers)
+    return mask
 
 
 def results(function, names, call):
+    """Outputs and gradients of all operations."""
     integer, real, length = call
-    query = torch.randn(1, 2, length, 8, generator=torch.Generator().manual_seed(length)).requires_grad_()
-    outs = function(names, query, masks_for(names, length), integer, real)
-    weights = torch.linspace(-1, 1, outs[0].numel()).reshape(outs[0].shape)
-    return outs, [torch.autograd.grad((out * weights).sum(), query, retain_graph=True)[0] for out in outs]
+    queries = torch.randn(len(names), 1, 2, length, 8, generator=torch.Generator().manual_seed(length)).requires_grad_()
+    masks = [mask_of(name, numbers_of(name, integer, real, length // 8), length) for name in names]
+    out = function(names, queries, masks, integer, real)
+    weights = torch.linspace(-1, 1, out.numel()).reshape(out.shape)
+    return out.detach(), torch.autograd.grad((out * weights).sum(), queries)[0]
 
 
 def check(names, backend, dynamic):
     torch._dynamo.reset()
     run = torch.compile(attend, backend=backend, dynamic=dynamic, fullgraph=True)
-    labels = [f"{name} as {kind} mod" for kind in ("score", "mask") for name in names]
     for call in CALLS:
-        found, expected = results(run, names, call), results(attend, names, call)
-        for what, ours, theirs in zip(("output", "gradient"), found, expected):
-            for label, one, other in zip(labels, ours, theirs, strict=True):
-                message = lambda text: f"{label}, {what}, numbers {call}, {backend}: {text}"  # noqa: B023, E731
+        parts = zip(("output", "gradient"), results(run, names, call), results(attend, names, call))
+        for part, ours, theirs in parts:
+            for name, one, other in zip(names, ours, theirs, strict=True):
+                message = lambda text: f"{name}, {part}, numbers {call}, {backend}: {text}"  # noqa: B023, E731
                 torch.testing.assert_close(one, other, msg=message)
 
 
@@ -116,8 +115,7 @@ def test_every_number_counts(names):
             outs = []
             for call in CALLS[:2]:
                 number = (call[0], call[1], call[2] // 8)[KINDS.index(kind)]
-                (mask,) = masks_for([name], 24)
-                mask.mask_mod = mask_mod_of(name, (number,))
+                mask = mask_of(name, (number,), 24)
                 score = flex_attention(query, query, query, score_mod_of(name, (number,)))
                 outs.append((score, flex_attention(query, query, query, block_mask=mask)))
             for mod, one, other in zip(("score", "mask"), *outs):
@@ -127,17 +125,35 @@ def test_every_number_counts(names):
     assert not unseen
 
 
-@pytest.mark.parametrize("names", CHUNKS, ids=lambda names: f"{names[0]}-{names[-1]}")
-@pytest.mark.parametrize("backend, dynamic", [("eager", None), ("aot_eager", True)])
-def test_compiled_as_eager(names, backend, dynamic, monkeypatch):
+def sweep(names, backend, dynamic, monkeypatch):
     # The first numbers are constants of a formula, the others its arguments where they can be.
     monkeypatch.setattr(graph_mod, "MOST_CONSTANT", 1)
     graph_mod.forget()
     check(names, backend, dynamic)
 
 
+EVERY_CHUNK = pytest.mark.parametrize("names", CHUNKS, ids=lambda names: f"{names[0]}-{names[-1]}")
+
+
+@EVERY_CHUNK
+def test_compiled_as_eager(names, monkeypatch):
+    sweep(names, "eager", True, monkeypatch)
+
+
+def test_aot_as_eager(monkeypatch):
+    """Some of all kinds. The others are slow."""
+    sweep(NAMES[::13], "aot_eager", None, monkeypatch)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("names", CHUNKS, ids=lambda names: f"{names[0]}-{names[-1]}")
+@EVERY_CHUNK
+@pytest.mark.parametrize("backend, dynamic", [("eager", None), ("aot_eager", True), ("aot_eager", None)])
+def test_slowly_compiled_as_eager(names, backend, dynamic, monkeypatch):
+    sweep(names, backend, dynamic, monkeypatch)
+
+
+@pytest.mark.slow
+@EVERY_CHUNK
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_inductor_as_eager(names, dynamic):
     check(names, "inductor", dynamic)
