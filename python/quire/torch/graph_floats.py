@@ -47,8 +47,10 @@ class QuireFlexAttentionVariable(FlexAttentionHigherOrderVariable):
         module = tx.output.nn_modules[subgraph.node.target]
         inputs = module.graph.find_nodes(op="placeholder")
         given: dict[Node, Any] = {}  # what the subgraph takes: node outside -> node inside
+        tracers = {}
         for proxy, inside in zip(captured, inputs[len(inputs) - len(captured) :], strict=True):
             given[proxy.node] = inside
+            tracers[proxy.node.graph] = proxy.tracer
         for outside, inside in list(given.items()):
             if _is_of_floats(outside):
                 _move_in(module.graph, outside, inside, given)
@@ -56,7 +58,7 @@ class QuireFlexAttentionVariable(FlexAttentionHigherOrderVariable):
         # In the order of the inputs, of which some are new.
         order = {node: i for i, node in enumerate(module.graph.find_nodes(op="placeholder"))}
         outsides = sorted(given, key=lambda outside: order[given[outside]])
-        return subgraph, tuple(torch.fx.Proxy(outside, tx.output.current_tracer) for outside in outsides)
+        return subgraph, tuple(torch.fx.Proxy(outside, tracers[outside.graph]) for outside in outsides)
 
 
 def _is_of_floats(node: Node) -> bool:

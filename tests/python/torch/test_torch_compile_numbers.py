@@ -179,6 +179,20 @@ def test_floats_in_several_mods_and_outside(backend, dynamic):
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] - before <= 2
 
 
+def test_floats_of_checkpointed_layers():
+    from torch.utils.checkpoint import checkpoint
+
+    def layer(query, cap):
+        return flex_attention(query, query, query, lambda s, b, h, q, k: cap * torch.tanh(s / cap))
+
+    def function(query, cap):
+        query = checkpoint(layer, query, cap, use_reentrant=False)
+        return checkpoint(layer, query, cap, use_reentrant=False)
+
+    query = query_of(24)
+    assert_same(function, [(query, 0.5 + i) for i in range(3)])
+
+
 @BACKENDS
 def test_rules_made_inside(backend):
     """A size and a float in a rule that compiled code gives to a mask."""
