@@ -2,12 +2,12 @@
 
 Dynamo knows how to take mods apart for the higher-order operator of torch's own flex_attention, captured tensors and
 all. `quire_flex_attention` is another operator that it treats the same way; when the graph is traced further, or run, it
-turns into a plain operator that every backend can call. Layer: Python, above graph_operator.py.
+turns into a plain operator that every backend can call. What becomes of a mod is graph_formula.py's. Layer: Python, above
+graph_operator.py.
 """
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 from collections.abc import Callable
 
@@ -20,63 +20,8 @@ from quire import _core
 from quire.torch import graph_operator, validate
 from quire.torch.autocast import autocast
 from quire.torch.block_mask import BlockMask, is_no_mask
-from quire.torch.trace import trace_mask_mod, trace_score_mod, TraceError
-
-# ---- from dynamo's subgraph to a text
-
-
-def _stand_in(value: Any) -> Any:
-    """A tensor of the same dtype and shape that has memory; for a number a tensor with that number."""
-    if not isinstance(value, Tensor):
-        return torch.tensor(1.5 if isinstance(value, (float, torch.SymFloat)) else 1, device="cpu")
-    shape = [size if isinstance(size, int) else size.node.hint or 2 for size in value.shape]
-    stand_in = torch.zeros((), dtype=value.dtype, device="cpu").expand(shape)
-    return stand_in.requires_grad_(value.requires_grad) if value.requires_grad else stand_in
-
-
-class _Formula:
-    """Of a subgraph: its text, and which of its tensors the text reads under which names."""
-
-    def __init__(self, graph: Callable, values: tuple, is_score: bool):
-        with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
-            stand_ins = [_stand_in(value) for value in values]
-            self.text, self.names, self.positions = self._trace(graph, stand_ins, is_score)
-        if self.text is None:
-            self.text = graph_operator.name_function(graph)
-            self.names = ["tensor" if isinstance(value, Tensor) else "number" for value in values]
-            self.positions = range(len(values))
-
-    @staticmethod
-    def _trace(graph: Callable, stand_ins: list[Tensor], is_score: bool) -> tuple[Any, Any, Any]:
-        try:
-            if is_score:
-                traced = trace_score_mod(lambda s, b, h, q_idx, kv_idx: graph(s, b, h, q_idx, kv_idx, *stand_ins))
-            else:
-                traced = trace_mask_mod(lambda b, h, q_idx, kv_idx: graph(b, h, q_idx, kv_idx, *stand_ins))
-        except (TraceError, TypeError, RuntimeError):
-            # Numbers that are not used as numbers only, say as sizes. Traced with the real ones when it runs.
-            return None, None, None
-        positions = [next((i for i, one in enumerate(stand_ins) if one is t), None) for t in traced.tensors]
-        return (None, None, None) if None in positions else (traced.text, list(traced.names), positions)
-
-
-_formulas: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
-
-
-def formula_of(graph: Any, values: tuple, is_score: bool) -> tuple[str, list[str], list[Tensor]]:
-    known = _formulas.setdefault(graph, {})
-    key = tuple((v.dtype, v.dim()) if isinstance(v, Tensor) else "number" for v in values)
-    formula = known.get(key)
-    if formula is None:
-        formula = known[key] = _Formula(graph, values, is_score)
-    tensors = [values[position] for position in formula.positions]
-    return formula.text, formula.names, [t if isinstance(t, Tensor) else _as_tensor(t) for t in tensors]
-
-
-def _as_tensor(number: Any) -> Tensor:
-    is_float = isinstance(number, (float, torch.SymFloat))
-    return torch.ops.aten.scalar_tensor(number, dtype=torch.float32 if is_float else torch.int64, device="cpu")
-
+from quire.torch.graph_formula import formula_of
+from quire.torch.trace import trace_mask_mod, trace_score_mod
 
 # ---- the operator that dynamo sees
 
@@ -106,10 +51,11 @@ class _QuireFlexAttention(HigherOrderOperator):
             query, key, value = autocast(query), autocast(key), autocast(value)
         score = options["score_mod"], [], []
         if score[0] is None:
-            score = formula_of(score_mod, score_tensors, True)
+            dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
+            score = formula_of(score_mod, score_tensors, dtype)
         mask = options["mask_mod"], [], []
         if mask[0] is None:
-            mask = formula_of(mask_mod, mask_tensors, False)
+            mask = formula_of(mask_mod, mask_tensors, None)
         return graph_operator.flex_attention(
             query,
             key,
@@ -132,9 +78,11 @@ def tell_dynamo() -> bool:
     """Run by dynamo while it traces: Quire's operators take mods as torch's flex_attention does."""
     from torch._dynamo.variables import higher_order_ops
 
+    from quire.torch.graph_floats import QuireFlexAttentionVariable
+
     table = higher_order_ops._hop_name_to_variable_class
     for name in ("quire_flex_attention", "quire_create_block_mask"):
-        table.setdefault(name, higher_order_ops.FlexAttentionHigherOrderVariable)
+        table.setdefault(name, QuireFlexAttentionVariable)
     return True
 
 

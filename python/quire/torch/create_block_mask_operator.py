@@ -18,8 +18,9 @@ from torch.nn.attention.flex_attention import _identity, noop_mask
 from quire import _core
 from quire.torch.block_mask import BlockMask
 from quire.torch.blocks import as_tensor
-from quire.torch.compile import formula_of, function_or_text, tell_dynamo, text_of
-from quire.torch.graph_operator import bind
+from quire.torch.compile import function_or_text, tell_dynamo, text_of
+from quire.torch.graph_formula import formula_of
+from quire.torch.graph_mod import bind
 from quire.torch.trace import trace_mask_mod
 
 _library = torch.library.Library("quire", "FRAGMENT")
@@ -42,7 +43,7 @@ def _run(
     block_size: list[int],
     separate: bool,
 ) -> Tensor:
-    mod = bind(_core.MaskMod, mask_mod, names, tensors, torch.float32)[0]
+    mod = bind(_core.MaskMod, mask_mod, names, tensors, torch.float32).mod
     return as_tensor(_core.create_block_mask(mod, *shape, tuple(block_size), separate).encode(dense=True))
 
 
@@ -90,7 +91,7 @@ class _QuireCreateBlockMask(HigherOrderOperator):
         *sizes, mask_mod = block_mask
         rule = options["mask_mod"], [], []
         if rule[0] is None:
-            rule = formula_of(mask_mod, mask_tensors, False)
+            rule = formula_of(mask_mod, mask_tensors, None)
         return torch.ops.quire.create_block_mask(*rule, sizes[:4], sizes[4:], options["separate"])
 
 

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from quire import _core
 from quire.torch.backward import backward
-from quire.torch.graph_operator import bind, bind_function, bound_mask
+from quire.torch.graph_mod import bind, bind_program
+from quire.torch.graph_operator import bound_mask
+from quire.torch.graph_program import PREFIX
 from quire.torch.transforms import no_second_gradient
 
 _library = torch.library.Library("quire", "FRAGMENT")
@@ -52,8 +54,8 @@ def _run(
 
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
     score = (score_mod, score_names, score_tensors, dtype)
-    if score_mod.startswith("@"):
-        d = _through_function(score, wanted[3:], gradients)
+    if score_mod.startswith(PREFIX):
+        d = _through_program(score, wanted[3:], gradients)
     else:
         d = _through_text(score, wanted[3:], gradients)
     if d[2] is not None and whole_value is not value:
@@ -64,7 +66,7 @@ def _run(
 def _through_text(score: tuple, wanted: list[bool], gradients: Any) -> list[Tensor | None]:
     """The mod reads the tensors themselves."""
     text, names, tensors, _ = score
-    mod = bind(_core.ScoreMod, *score)[0] if text else None
+    mod = bind(_core.ScoreMod, *score).mod if text else None
     order = [] if mod is None or not names else [names.index(name) for name in mod.buffer_names]
     d = gradients(mod, [tensors[i] for i in order], [wanted[i] for i in order])
     found = dict(zip(order, d[3:]))
@@ -73,14 +75,14 @@ def _through_text(score: tuple, wanted: list[bool], gradients: Any) -> list[Tens
     return [*d[:3], *captured]
 
 
-def _through_function(score: tuple, wanted: list[bool], gradients: Any) -> list[Tensor | None]:
+def _through_program(score: tuple, wanted: list[bool], gradients: Any) -> list[Tensor | None]:
     """The mod reads what it computes from the tensors."""
     text, names, tensors, dtype = score
     autograd = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCPU).add(torch._C.DispatchKey.ADInplaceOrView)
     excluded = torch._C._dispatch_tls_local_exclude_set() - autograd
     with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded), torch.enable_grad():
         leaves = [tensor.detach().requires_grad_(want) for tensor, want in zip(tensors, wanted, strict=True)]
-        bound = bind_function(_core.ScoreMod, text, names, leaves, dtype)
+        bound = bind_program(_core.ScoreMod, text, names, leaves, dtype)
         wants = [tensor.requires_grad for tensor in bound.tensors]
         d = gradients(bound.mod, [tensor.detach() for tensor in bound.tensors], wants)
         computed = [(tensor, one) for tensor, one in zip(bound.tensors, d[3:], strict=True) if one is not None]

@@ -1,14 +1,12 @@
 """The operators torch.ops.quire.*: what a call of flex_attention is inside a graph of torch.compile.
 
-An operator takes formulas as texts, the tensors they read, and the blocks of the mask, as tensors (graph_blocks.py).
-Gradients are graph_backward.py's. Layer: Python, above forward.py, below compile.py.
+An operator takes mods as texts (graph_mod.py), the tensors they read, and the blocks of the mask, as tensors
+(graph_blocks.py). Gradients are graph_backward.py's. Layer: Python, above forward.py, below compile.py.
 """
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -18,8 +16,7 @@ from quire import _core
 from quire.torch.blocks import as_tensor
 from quire.torch.forward import forward, output_strides
 from quire.torch.graph_blocks import blocks_of_tensors, blocks_of_words
-from quire.torch.mods import bind_mask_mod, bind_score_mod
-from quire.torch.views import view_of
+from quire.torch.graph_mod import bind
 
 # Lists that may be empty are optional, because AOTInductor passes an empty one on as None.
 _library = torch.library.Library("quire", "DEF")
@@ -30,49 +27,6 @@ _library.define(
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 _library.define("index_tensor(Tensor words, str name, SymInt[] shape) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
-
-# ---- mods by text
-
-_MOST_PARSED = 1024
-_parsed: dict[Any, Any] = {}
-# Functions that have no text because they compute with their tensors before reading them: "@0", "@1", …
-_functions: dict[str, Callable] = {}
-_numbers = itertools.count()
-
-
-def name_function(function: Callable) -> str:
-    """A name by which the operator finds a function that was not written as a text. Good in this process only."""
-    name = f"@{next(_numbers)}:{id(_functions):x}"
-    _functions[name] = function
-    return name
-
-
-def bind_function(kind: type, text: str, names: list[str], tensors: list[Tensor], dtype: torch.dtype) -> Any:
-    """A mod that has a name for a text (name_function), traced with these tensors."""
-    function = _functions[text]
-    values = [tensor if name == "tensor" else tensor.item() for name, tensor in zip(names, tensors, strict=True)]
-    if kind is _core.MaskMod:
-        return bind_mask_mod(lambda b, h, q_idx, kv_idx: function(b, h, q_idx, kv_idx, *values))
-    return bind_score_mod(lambda s, b, h, q_idx, kv_idx: function(s, b, h, q_idx, kv_idx, *values), dtype)
-
-
-def bind(
-    kind: type, text: str, names: list[str] | None, tensors: list[Tensor] | None, dtype: torch.dtype
-) -> tuple[Any, Any]:
-    """The mod with its tensors, and an object that stands for its formula."""
-    names, tensors = names or [], tensors or []
-    if text.startswith("@"):
-        bound = bind_function(kind, text, names, tensors, dtype)
-        return bound.mod, bound
-    key = (kind, text, *names, *((tensor.dtype, tensor.dim()) for tensor in tensors))
-    mod = _parsed.get(key)
-    if mod is None:
-        if len(_parsed) >= _MOST_PARSED:
-            _parsed.clear()
-        mod = _parsed[key] = kind(text, dict(zip(names, map(view_of, tensors), strict=True))) if names else kind(text)
-    if not names:
-        return mod, mod
-    return kind.bind(mod, [view_of(tensors[names.index(name)]) for name in mod.buffer_names]), mod
 
 
 # ---- the mask
@@ -92,7 +46,8 @@ def bound_mask(
     found = blocks_of_tensors(blocks, tuple(seq_lengths), tuple(block_size))
     if not mask_mod:
         return found.with_rule(noop_mask)
-    return found.bound_to(*bind(_core.MaskMod, mask_mod, names, tensors, torch.float32), tensors or [])
+    bound = bind(_core.MaskMod, mask_mod, names, tensors, torch.float32)
+    return found.bound_to(bound.mod, bound.key, bound.tensors)
 
 
 # ---- the operators
@@ -116,7 +71,7 @@ def _flex_attention(
     max_scores: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
-    mod = bind(_core.ScoreMod, score_mod, score_names, score_tensors, dtype)[0] if score_mod else None
+    mod = bind(_core.ScoreMod, score_mod, score_names, score_tensors, dtype).mod if score_mod else None
     mask = bound_mask(mask_mod, mask_names, mask_tensors, blocks, seq_lengths, block_size)
     if value.size(0) != key.size(0):
         value = value.expand(key.size(0), -1, -1, -1)

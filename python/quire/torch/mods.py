@@ -42,7 +42,8 @@ class _Parsed:
         self.needs_grad = any(tensor.requires_grad for tensor in traced.tensors)
 
 
-def _bind(kind: type, traced: Any) -> Bound:
+def bind_traced(kind: type, traced: Any) -> Bound:
+    """What the tracer gives, as a mod. `kind`: _core.ScoreMod or _core.MaskMod."""
     constant = traced.constant
     try:
         parsed = constant.parsed
@@ -74,14 +75,14 @@ def bind_score_mod(mod: Any, dtype: torch.dtype = torch.float32) -> Bound:
     """`mod`: f(score, b, h, q_idx, kv_idx) over tensors, a quire.ScoreMod or a text. `dtype`: of the score."""
     if isinstance(mod, _GIVEN):
         return _given(_core.ScoreMod, mod)
-    return _bind(_core.ScoreMod, trace_score_mod(mod, dtype))
+    return bind_traced(_core.ScoreMod, trace_score_mod(mod, dtype))
 
 
 def bind_mask_mod(mod: Any) -> Bound:
     """`mod`: f(b, h, q_idx, kv_idx) over tensors, a quire.MaskMod or a text."""
     if isinstance(mod, _GIVEN):
         return _given(_core.MaskMod, mod)
-    return _bind(_core.MaskMod, trace_mask_mod(mod))
+    return bind_traced(_core.MaskMod, trace_mask_mod(mod))
 
 
 def positional_arguments(mod: Callable) -> int:

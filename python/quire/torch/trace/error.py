@@ -10,7 +10,7 @@ import sys
 
 import torch
 
-_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 
@@ -28,7 +28,7 @@ class TraceError(RuntimeError):
 
 
 def user_line() -> str:
-    """`file.py:12` of the innermost running line that is neither torch's nor the tracer's; "" if there is none."""
+    """`file.py:12` of the innermost running line that is neither torch's nor quire.torch's; "" if there is none."""
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename

@@ -12,6 +12,7 @@ import torch
 
 from .buffer_names import tensor_names, unique_names
 from .mod_key import KeyUnknown, mod_key
+from .number import tensor_of
 from .tracer import Formula, trace_mod
 
 _MOST_ENTRIES = 1024
@@ -86,10 +87,13 @@ def _traced(mod, score_dtype: torch.dtype | None) -> Traced:
         key, tensors = mod_key(mod, score_dtype)
     except KeyUnknown:
         return _single(_trace(mod, score_dtype, []))
-    with _lock:
-        entry = _entries.get(key)
-        if entry is not None:
-            _entries.move_to_end(key)
+    try:
+        with _lock:
+            entry = _entries.get(key)
+            if entry is not None:
+                _entries.move_to_end(key)
+    except TypeError:  # sizes without a value, under torch.export, cannot be hashed
+        return _single(_trace(mod, score_dtype, tensors))
     return _first(mod, score_dtype, key, tensors) if entry is None else entry.at(tensors)
 
 
@@ -100,14 +104,16 @@ def _trace(mod, score_dtype: torch.dtype | None, captured: list[torch.Tensor]) -
 
 def _single(formula: Formula) -> Traced:
     """For this call alone."""
-    return Traced(formula.text, [b.name for b in formula.buffers], formula.binding.bind(formula.captured), Constant())
+    numbers = {slot: tensor_of(symbol) for slot, symbol in formula.numbers.items()}
+    tensors = formula.binding.bind({**formula.captured, **numbers})
+    return Traced(formula.text, [b.name for b in formula.buffers], tensors, Constant())
 
 
 def _first(mod, score_dtype: torch.dtype | None, key: tuple, tensors: list[torch.Tensor]) -> Traced:
     formula = _trace(mod, score_dtype, tensors)
     place_of = {id(t): i for i, t in enumerate(tensors)}
     places = {slot: place_of.get(id(t)) for slot, t in formula.captured.items()}
-    if formula.reads_values or None in places.values():
+    if formula.reads_values or formula.numbers or None in places.values():
         return _single(formula)
     with _lock:
         entry = _entries.setdefault(key, _Entry(formula, places))

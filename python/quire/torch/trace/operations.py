@@ -291,6 +291,12 @@ MOVEMENTS = frozenset(
 # Operations that take only dtype and shape from a traced operand.
 CREATIONS = frozenset("new_ones new_zeros new_full ones_like zeros_like full_like".split())
 
+# Those of them, and of operations without a tensor, that are filled with a number.
+FILLS = frozenset("new_full full_like full scalar_tensor".split())
+
+# Operations that torch refuses for some values of a number, or that are written in another way: each value is traced.
+BY_VALUE = frozenset("pow celu softshrink".split())
+
 # Operations that go over elements of a row: how two values are combined, and the value of an empty row.
 REDUCTIONS = {
     "sum": (lambda a, b: a + b, 0),

@@ -12,13 +12,16 @@ import torch
 
 from .buffer import Slots, tensors_in
 from .error import TraceError, fail
-from .expression import Expr, const, converted, kind_of
+from .expression import INT, Expr, cast, const, converted, kind_of
 from .field import Field, Mapped, Product, Reduced, Row, Single, load, moved, positions_of, settled
 from .indexing import check_index_dtype, expanded, index_plain, index_traced
+from .number import SYMBOLS, dtype_of, has_symbol, needs_value
 from .operations import (
+    BY_VALUE,
     CAST,
     CONVERTED,
     CREATIONS,
+    FILLS,
     LOOKUPS,
     MOVEMENTS,
     OPERATIONS,
@@ -34,10 +37,13 @@ class Trace:
     """One run of one mod. `reads_values`: the mod looked at values of captured tensors, so this trace is for this call
     alone."""
 
-    def __init__(self, captured: list[torch.Tensor]) -> None:
+    def __init__(self, captured: list[torch.Tensor], are_sized: bool = True) -> None:
+        """are_sized: whether the shapes of captured tensors are known. If not, elements of them can be read and no more."""
         self.slots = Slots(captured)
+        self.unsized = set() if are_sized else {id(t) for t in captured if t.dim() > 0}
         self.reads_values = False
         self.function = ""  # the torch function that the mod called last
+        self.numbers: dict[int, tuple] = {}  # id of what is inside a number without a value -> the number, its tensor
 
     def field(self, tensor: torch.Tensor) -> Field:
         """What a tensor holds, traced or plain."""
@@ -49,6 +55,12 @@ class Trace:
             return Single(load(self.slots.buffer(tensor), ()))
         return Row(self.slots.buffer(tensor))
 
+    def number(self, symbol) -> Expr:
+        """A number without a value, as the formula reads it."""
+        if id(symbol.node) not in self.numbers:
+            self.numbers[id(symbol.node)] = symbol, torch.empty((), dtype=dtype_of(symbol))
+        return load(self.slots.buffer(self.numbers[id(symbol.node)][1]), ())
+
     def operation(self, func, args, kwargs):
         """One ATen operation, as the dispatcher calls it; NotImplemented asks for the operations it is made of."""
         if torch.Tag.nondeterministic_seeded in func.tags:
@@ -56,6 +68,10 @@ class Trace:
         if func._schema.is_mutable:
             return self._in_place(func, args, kwargs)
         name = func._schema.name.removeprefix("aten::")
+        if self.unsized and name != "index":
+            self.check_sized(args, kwargs)
+        if has_symbol(args) or has_symbol(list(kwargs.values())):
+            return self._with_number(name, func, args, kwargs)
         if not has_traced(args) and not has_traced(list(kwargs.values())):
             return self._plain(name, func, args, kwargs)
         if name in OPERATIONS:
@@ -84,12 +100,47 @@ class Trace:
         """x += y of a value of the mod: the tensor holds the sum from here on; what was made of it before keeps its value. Not
         of captured tensors, which belong to others, and not of views, whose other side would have to change too."""
         target, plain = args[0] if args else None, _out_of_place(func)
+        if func is torch.ops.aten.detach_.default and self.slots.is_known(target) and self.slots.is_constant(target):
+            return target  # torch.tensor(3.0), where autograd is switched off
         if plain is None or not isinstance(target, TracedTensor) or target.is_viewed:
             fail(f"the in-place operation {self._called(func)} cannot be traced; write x = x + y instead of x += y")
         func(*replaced(args, lambda t: ones(t).clone()), **_kwargs_of_ones(kwargs))  # torch's word on dtypes and shapes
         result = self.operation(plain, args, kwargs)
         target.field = _as_dtype(result.field, result.dtype, target.dtype)
         return target
+
+    def check_sized(self, *values) -> None:
+        """Throws NeedsValue if one of the tensors has sizes that are not known."""
+        if any(id(t) in self.unsized for t in tensors_in([list(v.values()) if isinstance(v, dict) else v for v in values])):
+            needs_value("an operation that goes over elements of a captured tensor")
+
+    def _with_number(self, name, func, args, kwargs):
+        """An operation that takes a number without a value. Not if its shape or its errors depend on the value."""
+        if name in FILLS:
+            return self._filled(func, args, kwargs)
+        if name not in OPERATIONS or name in BY_VALUE:
+            needs_value(self._called(func))
+        result = self._pointwise(name, func, args, kwargs)
+        dtype = (result[0] if isinstance(result, tuple) else result).dtype
+        # torch refuses infinities in ints, and computes from captured tensors of 64 bits without rounding.
+        is_cut = _has_float(args, kwargs) and kind_of(dtype) == INT
+        is_rounded = dtype is torch.float64 and not has_traced(args)
+        return needs_value(self._called(func)) if is_cut or is_rounded else result
+
+    def _filled(self, func, args, kwargs):
+        """A tensor of one number."""
+        given = {**dict(zip((a.name for a in func._schema.arguments), args)), **kwargs}
+        symbol = given.pop("fill_value", given.get("s"))
+        like = func(*replaced(args, ones), **_kwargs_of_ones(kwargs))
+        kind = kind_of(like.dtype)
+        is_cut = kind == INT and (isinstance(symbol, torch.SymFloat) or like.dtype is not torch.int64)
+        if is_cut or not isinstance(symbol, SYMBOLS) or has_symbol(given.get("size")):
+            needs_value(self._called(func))
+        value = Single(cast(self.number(symbol), kind))
+        result = TracedTensor(settled(Mapped("", lambda x: x, (value,), {}, tuple(like.shape), like.dtype)), like.dtype)
+        # Where torch makes the tensor itself, from the number in where(c, x, 2.0), it goes on as a number.
+        result._wrapped_number = symbol
+        return result
 
     def _called(self, func) -> str:
         """The operation, and the function it is a part of."""
@@ -112,12 +163,16 @@ class Trace:
         like = _result_on_ones(name, func, replaced(args, ones), _kwargs_of_ones(kwargs))
         is_tuple = isinstance(like, tuple)
         like = like[0] if is_tuple else like
-        to_field = lambda v: self.field(v) if isinstance(v, torch.Tensor) else v  # noqa: E731
-        mapped_args = tuple(to_field(a) for a in args)
-        mapped_kwargs = {k: to_field(v) for k, v in kwargs.items()}
+        mapped_args = tuple(self._operand(a) for a in args)
+        mapped_kwargs = {k: self._operand(v) for k, v in kwargs.items()}
         field = Mapped(name, OPERATIONS[name], mapped_args, mapped_kwargs, tuple(like.shape), like.dtype)
         result = TracedTensor(settled(field), like.dtype)
         return (result, self.slots.add_constant(torch.empty(0))) if is_tuple else result
+
+    def _operand(self, value):
+        if isinstance(value, torch.Tensor):
+            return self.field(value)
+        return Single(self.number(value)) if isinstance(value, SYMBOLS) else value
 
     def _cast(self, func, args, kwargs):
         source = args[0]
@@ -203,6 +258,8 @@ class Trace:
     def index(self, tensor: torch.Tensor, index):
         """tensor[index], where one of them is traced."""
         entries = [self._index_entry(e) for e in expanded(index, tensor.dim())]
+        if not all(isinstance(e, Field) and e.shape == () for e in entries):
+            self.check_sized([tensor])
         if isinstance(tensor, TracedTensor):
             tensor.is_viewed = True
             return TracedTensor(settled(index_traced(tensor.field, entries)), tensor.dtype, True)
@@ -212,9 +269,13 @@ class Trace:
         if isinstance(entry, torch.Tensor):
             check_index_dtype(entry.dtype)
             return self.field(entry)
+        if isinstance(entry, torch.SymInt):
+            return Single(self.number(entry))
         if isinstance(entry, (slice, int)) and not isinstance(entry, bool) or entry is None:
             if isinstance(entry, slice) and any(isinstance(e, torch.Tensor) for e in (entry.start, entry.stop, entry.step)):
                 fail("a slice with traced ends cannot be traced; its size would depend on the element")
+            if has_symbol(entry):
+                needs_value("a slice")
             return entry
         fail(f"an index of type {type(entry).__name__} cannot be traced")
 
@@ -226,6 +287,8 @@ class Trace:
             return self.field(result).element(())
         if isinstance(result, (bool, int, float)):
             return const(result)
+        if isinstance(result, SYMBOLS):
+            return self.number(result)
         raise TraceError(f"[trace] a mod must return a tensor or a number; got {type(result).__name__}")
 
 
@@ -250,6 +313,10 @@ def _out_of_place(func):
     overloads = [] if packet is None else packet.overloads()
     alike = [o for o in (func._overloadname, "default") if o in overloads]  # floor_divide_.Tensor: floor_divide.default
     return getattr(packet, alike[0]) if alike else None
+
+
+def _has_float(args, kwargs) -> bool:
+    return any(isinstance(v, torch.SymFloat) for v in (*args, *kwargs.values()))
 
 
 def _kwargs_of_ones(kwargs: dict) -> dict:

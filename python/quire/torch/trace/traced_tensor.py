@@ -9,6 +9,7 @@ import torch
 
 from .error import TraceError
 from .field import Field
+from .number import SYMBOLS, like_symbol
 
 _CPU = torch.device("cpu")
 _ONES: dict[torch.dtype, torch.Tensor] = {}
@@ -44,12 +45,12 @@ def ones(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def replaced(value, change):
-    """Nested lists and tuples with every tensor changed."""
+    """Nested lists and tuples with every tensor changed, and a number in the place of one without a value."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, (list, tuple)):
         return [replaced(v, change) for v in value]
-    return value
+    return like_symbol(value) if isinstance(value, SYMBOLS) else value
 
 
 def has_traced(value) -> bool:

@@ -66,6 +66,8 @@ class _Functions(TorchFunctionMode):
         self.trace = trace
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        if self.trace.unsized and not (func is torch.Tensor.__getitem__ and has_traced(args)):
+            self.trace.check_sized(args, kwargs or {})
         if func is torch.Tensor.__getitem__:
             if has_traced(args):
                 return self.trace.index(args[0], args[1])
@@ -147,15 +149,17 @@ def _plain_torch():
 
 class Formula:
     """What a mod computes. text; buffers: in the order of their names; binding: where their tensors come from;
-    captured: slot -> tensor of the call that was traced; reads_values: good for that call only."""
+    captured: slot -> tensor of the call that was traced; numbers: slot -> number without a value, of slots that are none of
+    `captured`; reads_values: good for that call only."""
 
-    __slots__ = ("text", "buffers", "binding", "captured", "reads_values")
+    __slots__ = ("text", "buffers", "binding", "captured", "numbers", "reads_values")
 
     def __init__(self, text: str, buffers: list[Buffer], trace: Trace) -> None:
         self.text = text
         self.buffers = buffers
         self.binding = Binding(trace.slots, buffers)
-        self.captured = {i: trace.slots.slots[i].tensor for i in self.binding.captured}
+        self.numbers = {trace.slots.slot_of(tensor): symbol for symbol, tensor in trace.numbers.values()}
+        self.captured = {i: trace.slots.slots[i].tensor for i in self.binding.captured if i not in self.numbers}
         self.reads_values = trace.reads_values
 
 
@@ -163,14 +167,17 @@ def _argument(name: str, kind: str, dtype: torch.dtype) -> TracedTensor:
     return TracedTensor(Single(Expr("arg", (name,), kind, INDEX)), dtype)
 
 
-def trace_mod(mod, score_dtype: torch.dtype | None, captured: list[torch.Tensor], name_buffers) -> Formula:
+def trace_mod(
+    mod, score_dtype: torch.dtype | None, captured: list[torch.Tensor], name_buffers, are_sized: bool = True
+) -> Formula:
     """Runs the mod and writes its formula.
 
     score_dtype: of a score mod; None for a mask mod, which has no score. captured: tensors that the mod is known to hold, as
     far as they are known. name_buffers(tensors): names for captured tensors
-    and, as None, for constants, all different. Throws TraceError, and whatever the mod or torch throws.
+    and, as None, for constants, all different. are_sized: the shapes of captured tensors are those of all calls; if not,
+    whatever depends on them throws NeedsValue. Throws TraceError, and whatever the mod or torch throws.
     """
-    trace = Trace(captured)
+    trace = Trace(captured, are_sized)
     arguments = [_argument(name, INT, torch.int64) for name in INDICES]
     if score_dtype is not None:
         arguments.insert(0, _argument("score", FLOAT, score_dtype))

@@ -1,0 +1,92 @@
+"""How dynamo takes mods apart for quire_flex_attention: as for torch's own flex_attention, with captured floats put right.
+
+Dynamo makes a float that changes from call to call an f64 tensor of which it takes item(), in the subgraph of the mod that
+uses it first. A second mod with the same float then fails inside dynamo ("lift_tracked_freevar_to_input"), in torch's
+flex_attention too. Here item() is taken outside of all mods, and each subgraph gets the tensor and takes item(), and what is
+computed from it, for itself: a float that went into the operator as a number would be compiled again for each value. Layer: Python, below compile.py;
+imported by dynamo alone, since importing dynamo takes a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+from collections.abc import Iterator
+
+import torch
+from torch._dynamo.variables.builder import VariableBuilder
+from torch._dynamo.variables.higher_order_ops import FlexAttentionHigherOrderVariable
+from torch.fx import Node
+
+
+@contextlib.contextmanager
+def _floats_outside(output: Any) -> Iterator[None]:
+    """What dynamo makes of floats it makes in the outermost graph. Dynamo compiles in one thread at a time."""
+    wrap = VariableBuilder.wrap_symfloat
+
+    def wrap_outside(self: Any, value: float) -> Any:
+        output.tracers.append(output.root_tracer)
+        try:
+            return wrap(self, value)
+        finally:
+            output.tracers.pop()
+
+    VariableBuilder.wrap_symfloat = wrap_outside
+    try:
+        yield
+    finally:
+        VariableBuilder.wrap_symfloat = wrap
+
+
+class QuireFlexAttentionVariable(FlexAttentionHigherOrderVariable):
+    """Dynamo's idea of quire_flex_attention."""
+
+    def create_wrapped_node(self, tx: Any, query: Any, fn: Any, fn_name: str) -> tuple[Any, tuple]:
+        with _floats_outside(tx.output):
+            subgraph, captured = super().create_wrapped_node(tx, query, fn, fn_name)
+        module = tx.output.nn_modules[subgraph.node.target]
+        inputs = module.graph.find_nodes(op="placeholder")
+        given: dict[Node, Any] = {}  # what the subgraph takes: node outside -> node inside
+        tracers = {}
+        for proxy, inside in zip(captured, inputs[len(inputs) - len(captured) :], strict=True):
+            given[proxy.node] = inside
+            tracers[proxy.node.graph] = proxy.tracer
+        for outside, inside in list(given.items()):
+            if _is_of_floats(outside):
+                _move_in(module.graph, outside, inside, given)
+        module.recompile()
+        # In the order of the inputs, of which some are new.
+        order = {node: i for i, node in enumerate(module.graph.find_nodes(op="placeholder"))}
+        outsides = sorted(given, key=lambda outside: order[given[outside]])
+        return subgraph, tuple(torch.fx.Proxy(outside, tracers[outside.graph]) for outside in outsides)
+
+
+def _is_of_floats(node: Node) -> bool:
+    """Whether a node is a float that comes from a captured one: item(), or what was computed from it."""
+    if node.op == "call_method" and node.target == "item":
+        return True
+    is_float = isinstance(node.meta.get("example_value"), torch.SymFloat)
+    return node.op == "call_function" and is_float and any(_is_of_floats(arg) for arg in node.all_input_nodes)
+
+
+def _move_in(graph: torch.fx.Graph, outside: Node, inside: Node, given: dict[Node, Any]) -> None:
+    """The subgraph computes `outside` itself, from what it is computed from, instead of taking it as the input `inside`."""
+    del given[outside]
+    first = next(node for node in graph.nodes if node.op != "placeholder")
+    with graph.inserting_before(first):
+        made = _copied(graph, outside, given)
+    inside.replace_all_uses_with(made)
+    graph.erase_node(inside)
+
+
+def _copied(graph: torch.fx.Graph, node: Node, given: dict[Node, Any]) -> Node:
+    if _is_of_floats(node):
+        copy = graph.node_copy(node, lambda arg: _copied(graph, arg, given))
+    elif node in given:
+        return given[node]
+    else:
+        last = graph.find_nodes(op="placeholder")[-1]
+        with graph.inserting_after(last):
+            copy = given[node] = graph.placeholder(f"{node.name}_taken")
+        copy.meta.update(node.meta)
+    return copy
