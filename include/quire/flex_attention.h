@@ -83,7 +83,9 @@ class QUIRE_API AttentionPlan {
   ~AttentionPlan();
 
   struct Outputs {
-    TensorView out;                                       // [B, Hq, L, Ev], q's dtype, any strides
+    /// [B, Hq, L, Ev], any strides, q's dtype or compute_type(): of half precision the f32 before
+    /// rounding, which makes the gradients of buffers more exact (BackwardInputs::out).
+    TensorView out;
     std::optional<TensorView> lse = {}, max_scores = {};  // [B, Hq, L], row-major, compute_type()
   };
 

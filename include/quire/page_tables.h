@@ -41,8 +41,9 @@ class QUIRE_API PageTables {
   std::int64_t pages_wanted(std::int64_t batch_idx, std::int64_t seq_len) const;
   /// Puts these pages behind those of the sequence. O(pages).
   void add_pages(std::int64_t batch_idx, std::span<const std::int64_t> pages);
-  /// Takes all pages away and returns them in the order of the sequence.
-  std::vector<std::int64_t> remove_pages(std::int64_t batch_idx);
+  /// Takes all pages of these sequences away and returns them, sequence by sequence in their order.
+  /// A sequence that is named twice gives its pages once. Throws Error before anything has changed.
+  std::vector<std::int64_t> remove_pages(std::span<const std::int64_t> batch_idx);
 
   /// Copies keys and values to their places. Dtypes of values and caches must be equal. Throws
   /// Error for sizes that do not fit together, positions without a page and places outside the
@@ -52,6 +53,8 @@ class QUIRE_API PageTables {
  private:
   std::int64_t checked_batch(const char* where, std::int64_t batch_idx) const;
   std::int64_t* row(const TensorView& table, std::int64_t batch_idx) const;
+  // How many pages it has. Throws Error for one that is not in the pool.
+  std::int64_t page_count(const char* where, std::int64_t batch_idx) const;
 
   TensorView page_table_, capacity_, physical_to_logical_;
   std::int64_t page_size_;

@@ -68,8 +68,9 @@ class QUIRE_API PagedAttention {
 
   /// Makes room for seq_len tokens, in whole pages. Throws Error if there are too few.
   void reserve(std::int64_t batch_idx, std::int64_t seq_len);
-  /// Gives the pages of a sequence back.
-  void erase(std::int64_t batch_idx);
+  /// Gives the pages of a sequence back, or of several: all of them or, if it throws, none.
+  void erase(std::int64_t batch_idx) { erase(std::span(&batch_idx, 1)); }
+  void erase(std::span<const std::int64_t> batch_idx);
   /// See PageTables::assign.
   void assign(const PagedAssignment& assignment);
 

@@ -17,8 +17,8 @@
 
 namespace quire {
 
-/// FLASH and EFFICIENT are two names for the same kernels and never differ in a bit; FLASH refuses
-/// f64 and an attn_mask, as torch's does. MATH is the f64 reference, one element at a time.
+/// FLASH and EFFICIENT are two names for the same kernels and never differ in a bit. MATH is the
+/// f64 reference, one element at a time.
 enum class SDPBackend : std::int8_t {
   kError = -1,
   kMath = 0,
@@ -51,6 +51,9 @@ struct SdpaOptions {
   /// Where to put the natural log of the row sums, which the backward pass needs; null: nowhere.
   /// [..., Hq, L], f32 (f64 of f64 calls); jagged: [total, heads] or [heads, total], as q's order.
   Tensor* lse = nullptr;
+  /// Of dense calls in half precision: return the f32 before rounding. As `out` of the backward
+  /// pass it makes the gradient of attn_mask more exact.
+  bool wide_out = false;
 };
 
 /// q [B, Hq, L, E], k [B, Hkv, S, E], v [B, Hkv, S, Ev]: one dtype, any strides, any number of

@@ -22,6 +22,19 @@ def number(value: Any) -> int:
     return index(value if item is None else item())
 
 
+def numbers(value: Any, size: int) -> list[int]:
+    """An int, or the elements of a list, array or tensor of ints; of `size` bools, the places of those that are true."""
+    found = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(found, (list, tuple)):
+        return [index(found)]
+    flat = np.asarray(found, None if found else np.int64).reshape(-1)
+    if flat.dtype != np.bool_:
+        return [index(one) for one in flat.tolist()]
+    if len(flat) != size:
+        raise IndexError(f"[erase] a mask of sequences must have {size} elements; got {len(flat)}")
+    return np.flatnonzero(flat).tolist()
+
+
 def reserve_pages(tables: _core.PageTables, empty_pages: list[int], batch_idx: int, seq_len: int) -> bool:
     """Takes pages from the end of `empty_pages`, which is changed; whether any were needed. AssertionError if there are too
     few."""
@@ -29,7 +42,7 @@ def reserve_pages(tables: _core.PageTables, empty_pages: list[int], batch_idx: i
     if wanted == 0:
         return False
     if wanted > len(empty_pages):
-        raise AssertionError(f"[reserve] {wanted} pages are wanted and {len(empty_pages)} are empty")
+        raise AssertionError(f"[reserve] requested {wanted} pages but there are only {len(empty_pages)} empty pages")
     tables.add_pages(batch_idx, empty_pages[-wanted:])
     del empty_pages[-wanted:]
     return True
@@ -91,8 +104,8 @@ class PagedAttention:
         reserve_pages(self._tables(), self.empty_pages, number(batch_idx), number(seq_len))
 
     def erase(self, batch_idx: Any) -> None:
-        """Gives the pages of a sequence back."""
-        self.empty_pages += self._tables().remove_pages(number(batch_idx))
+        """Gives the pages of a sequence back, or of several, in their order: all of them or, with an error, none."""
+        self.empty_pages += self._tables().remove_pages(numbers(batch_idx, len(self.capacity)))
 
     def assign(self, batch_idx: Any, input_pos: Any, k_val: Any, v_val: Any, k_cache: Any, v_cache: Any) -> None:
         """Writes k_val [B, H, S, D] and v_val [B, H, S, Dv] into the caches, at positions input_pos [B, S] of the sequences

@@ -21,8 +21,8 @@ Alignment = Literal["top_left", "bottom_right"]
 
 
 class SDPBackend(enum.IntEnum):
-    """FLASH_ATTENTION and EFFICIENT_ATTENTION are two names for the same kernels; the first refuses f64 and an attn_mask,
-    as PyTorch's. MATH is the f64 reference. ERROR: none is left.
+    """FLASH_ATTENTION and EFFICIENT_ATTENTION are two names for the same kernels. MATH is the f64 reference. ERROR: none is
+    left.
 
     >>> import quire
     >>> list(quire.SDPBackend.__members__)
@@ -134,8 +134,9 @@ def choose_backend(
 
     >>> import numpy, quire
     >>> x = numpy.ones((1, 2, 3, 8), numpy.float32)
-    >>> quire.choose_backend(x, x, x).name, quire.choose_backend(x, x, x, attn_mask="q_idx >= kv_idx").name
-    ('FLASH_ATTENTION', 'EFFICIENT_ATTENTION')
+    >>> wide = numpy.ones((1, 2, 3, 2000), numpy.float32)
+    >>> quire.choose_backend(x, x, x).name, quire.choose_backend(wide, wide, wide).name
+    ('FLASH_ATTENTION', 'MATH')
     """
     views = _views(are_jagged("choose_backend", query, key, value), query, key, value)
     options = (_mask(attn_mask), dropout_p, is_causal, alignment, scale, enable_gqa, allowed_backends())
@@ -158,9 +159,9 @@ def why_not(
     """Every reason why a backend cannot compute such a call, in sentences; none if it can.
 
     >>> import numpy, quire
-    >>> x = numpy.ones((1, 2, 3, 8))
+    >>> x = numpy.ones((1, 2, 3, 2000), numpy.float32)
     >>> quire.why_not(quire.SDPBackend.FLASH_ATTENTION, x, x, x)
-    ['FLASH_ATTENTION has no f64; got f64 tensors.']
+    ['FLASH_ATTENTION takes head dims of 0 to 1024; got 2000 for query and key and 2000 for value.']
     """
     views = _views(are_jagged("why_not", query, key, value), query, key, value)
     options = (_mask(attn_mask), dropout_p, is_causal, alignment, scale, enable_gqa, allowed_backends())

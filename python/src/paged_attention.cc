@@ -129,8 +129,8 @@ void register_paged_attention(nb::module_& module) {
           nb::arg("batch_idx"), nb::arg("pages"), "Puts pages behind those of the sequence.")
       .def(
           "remove_pages",
-          [](HeldTables& held, std::int64_t b) { return held.tables.remove_pages(b); },
-          nb::arg("batch_idx"), "Takes all pages away; returns them in order.")
+          [](HeldTables& held, const Numbers& b) { return held.tables.remove_pages(b); },
+          nb::arg("batch_idx"), "Takes all pages of the sequences away; returns them in order.")
       .def("assign", &assign, nb::arg("batch_idx"), nb::arg("input_pos"), nb::arg("k_val"),
            nb::arg("v_val"), nb::arg("k_cache"), nb::arg("v_cache"), nb::arg("openmp_threads") = 0,
            "Copies [B, H, S, D] values to their places in [1, H, slots, D] caches.")

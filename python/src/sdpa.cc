@@ -76,9 +76,10 @@ template <class Views>
 nb::tuple attend(const Views& q, const Views& k, const Views& v, nb::handle attn_mask,
                  double dropout_p, std::uint64_t seed, bool is_causal, const std::string& alignment,
                  std::optional<double> scale, bool enable_gqa, const std::vector<int>& backends,
-                 int openmp_threads, bool wants_lse) {
+                 int openmp_threads, bool wants_lse, bool wide_out) {
   Arguments all =
       arguments_of(attn_mask, dropout_p, seed, is_causal, alignment, scale, enable_gqa, backends);
+  all.options.wide_out = wide_out;
   Tensor out, lse;
   if (wants_lse) all.options.lse = &lse;
   {
@@ -150,10 +151,10 @@ void define(nb::module_& module) {
              nb::arg("attn_mask").none(), nb::arg("dropout_p"), nb::arg("seed"),
              nb::arg("is_causal"), nb::arg("alignment"), nb::arg("scale").none(),
              nb::arg("enable_gqa"), nb::arg("backends"), nb::arg("openmp_threads") = 0,
-             nb::arg("wants_lse") = false,
+             nb::arg("wants_lse") = false, nb::arg("wide_out") = false,
              "scaled_dot_product_attention, without the GIL: (out, lse or None), Views of new "
              "memory, row-major, of jagged views in q's order. attn_mask: None, a MaskMod or an "
-             "array.");
+             "array. wide_out: out as computed, not rounded to half precision.");
   module.def("sdpa_backward", &sdpa_backward<Views>, nb::arg("q"), nb::arg("k"), nb::arg("v"),
              nb::arg("out"), nb::arg("lse"), nb::arg("d_out"), nb::arg("wanted"),
              nb::arg("attn_mask").none(), nb::arg("dropout_p"), nb::arg("seed"),

@@ -60,8 +60,9 @@ std::size_t AttentionPlan::scratch_bytes() const { return plan_->scratch_bytes()
 void AttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k,
                         const ConstTensorView& v, const Outputs& outputs) {
   attention::validate_run(kFlexAttention, shape_, q, k, v);
+  const bool is_wide = outputs.out.dtype() == compute_type();
   attention::validate_tensor(kFlexAttention, "out", outputs.out, attention::output_shape(shape_),
-                             shape_.q_dtype);
+                             is_wide ? compute_type() : shape_.q_dtype);
   if (paged_ != nullptr && !paged_->call.is_unchanged()) {
     const FlexAttentionOptions given = paged_->given;
     make(given);

@@ -1,6 +1,7 @@
 // Sizes, scale, rules and layout, one by one. Attention layer.
 #include "attention/forward_request.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "attention/validate.h"
@@ -18,7 +19,9 @@ std::optional<Formula> score_formula(const std::optional<ScoreMod>& mod, DType c
 }
 
 double scale_of(const std::optional<double>& scale, std::int64_t head_dim, DType compute_type) {
-  const double exact = scale.value_or(1 / std::sqrt(static_cast<double>(head_dim)));
+  // Without channels there is nothing to scale.
+  const auto channels = static_cast<double>(std::max<std::int64_t>(head_dim, 1));
+  const double exact = scale.value_or(1 / std::sqrt(channels));
   return compute_type == DType::f64 ? exact : static_cast<double>(static_cast<float>(exact));
 }
 

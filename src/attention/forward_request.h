@@ -13,7 +13,7 @@ namespace quire::attention {
 /// Simplified; nothing if there is no mod or it gives the score back.
 std::optional<Formula> score_formula(const std::optional<ScoreMod>& mod, DType compute_type);
 
-/// 1 / sqrt(head_dim) if not given, rounded to the compute type.
+/// 1 / sqrt(head_dim) if not given, 1 without channels; rounded to the compute type.
 double scale_of(const std::optional<double>& scale, std::int64_t head_dim, DType compute_type);
 
 /// Of a dense call.

@@ -47,13 +47,15 @@ void PagedAttention::reserve(std::int64_t batch_idx, std::int64_t seq_len) {
   const auto empty = static_cast<std::int64_t>(empty_pages_.size());
   if (wanted == 0) return;
   if (wanted > empty) {
-    fail(ErrorKind::value, "reserve", "{} pages are wanted and {} are empty", wanted, empty);
+    fail(ErrorKind::value, "reserve", "requested {} pages but there are only {} empty pages",
+         wanted, empty);
   }
   all.add_pages(batch_idx, std::span(empty_pages_).last(static_cast<std::size_t>(wanted)));
   empty_pages_.resize(static_cast<std::size_t>(empty - wanted));
 }
 
-void PagedAttention::erase(std::int64_t batch_idx) {
+void PagedAttention::erase(std::span<const std::int64_t> batch_idx) {
+  empty_pages_.reserve(static_cast<std::size_t>(n_pages()) + empty_pages_.size());
   const std::vector<std::int64_t> pages = tables().remove_pages(batch_idx);
   empty_pages_.insert(empty_pages_.end(), pages.begin(), pages.end());
 }

@@ -18,7 +18,7 @@ using attention::SdpaCall;
 using attention::SdpaRules;
 
 attention::BackendProblem problem_of(const SdpaCall& call) {
-  return {call.shape.q_dtype, call.shape.head_dim, call.shape.v_head_dim};
+  return {call.shape.head_dim, call.shape.v_head_dim};
 }
 
 void run_fused(const SdpaCall& call, const SdpaRules& rules, const SdpaOptions& options,
@@ -34,9 +34,10 @@ Tensor scaled_dot_product_attention(const ConstTensorView& q, const ConstTensorV
   const SdpaCall call = attention::sdpa_call(q, k, v, options);
   const SdpaRules rules = attention::sdpa_rules(options, attention::mask_target(call));
   const SDPBackend backend = attention::required_backend(problem_of(call), options);
+  const DType type = options.wide_out ? attention::compute_type(call.shape) : q.dtype();
   if (element_count(call.out_shape) == 0 || call.shape.kv_len == 0) {  // nothing to see: 0
     if (options.lse != nullptr) *options.lse = attention::sdpa_lse_of_nothing(call);
-    return Tensor(call.out_shape, q.dtype());
+    return Tensor(call.out_shape, type);
   }
   const Shape rows = attention::sdpa_rows(call);
   if (backend == SDPBackend::kMath) {
@@ -44,7 +45,7 @@ Tensor scaled_dot_product_attention(const ConstTensorView& q, const ConstTensorV
     if (options.lse != nullptr) *options.lse = made.lse.reshape(rows);
     return made.out.reshape(call.out_shape);
   }
-  Tensor out = Tensor::empty(call.out_shape, q.dtype()), lse;
+  Tensor out = Tensor::empty(call.out_shape, type), lse;
   const AttentionShape& s = call.shape;
   if (options.lse != nullptr) lse = Tensor::empty(rows, attention::compute_type(s));
   run_fused(call, rules, options, out.view().reshape({s.batch, s.q_heads, s.q_len, s.v_head_dim}),

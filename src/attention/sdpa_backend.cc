@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <utility>
-#include <variant>
 
 #include "attention/validate.h"
 #include "quire/error.h"
@@ -45,15 +44,10 @@ std::vector<std::string> backend_reasons(SDPBackend backend, const BackendProble
       options.backends.end())
     add("{} is not among the backends that may be used.", name);
   if (backend == SDPBackend::kMath) return reasons;
-  if (std::max(problem.head_dim, problem.v_head_dim) > kMostDims ||
-      std::min(problem.head_dim, problem.v_head_dim) < 1) {
-    add("{} takes head dims of 1 to {}; got {} for query and key and {} for value.", name,
+  if (std::max(problem.head_dim, problem.v_head_dim) > kMostDims) {
+    add("{} takes head dims of 0 to {}; got {} for query and key and {} for value.", name,
         kMostDims, problem.head_dim, problem.v_head_dim);
   }
-  if (backend == SDPBackend::kEfficientAttention) return reasons;
-  if (problem.dtype == DType::f64) add("{} has no f64; got f64 tensors.", name);
-  if (!std::holds_alternative<std::monostate>(options.attn_mask))
-    add("{} takes no attn_mask; got one.", name);
   return reasons;
 }
 
@@ -66,7 +60,9 @@ SDPBackend first_backend(const BackendProblem& problem, const SdpaOptions& optio
 SDPBackend required_backend(const BackendProblem& problem, const SdpaOptions& options) {
   const SDPBackend found = first_backend(problem, options);
   if (found != SDPBackend::kError) return found;
-  std::string text = "[scaled_dot_product_attention] no backend is left.";
+  std::string text =
+      "[scaled_dot_product_attention] No viable backend for scaled_dot_product_attention was "
+      "found.";
   for (const SDPBackend backend : kInOrder)
     for (const std::string& reason : backend_reasons(backend, problem, options))
       text += " " + reason;

@@ -10,7 +10,6 @@ namespace quire::attention {
 
 /// What the reasons are about.
 struct BackendProblem {
-  DType dtype = DType::f32;
   std::int64_t head_dim = 0, v_head_dim = 0;
 };
 

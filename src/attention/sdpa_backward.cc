@@ -44,6 +44,8 @@ class InputGradient {
   InputGradient(bool wanted, const ConstTensorView& input, const ConstTensorView& axes, DType wide)
       : shape_(input.shape()), dtype_(input.dtype()) {
     if (!wanted) return;
+    is_empty_ = input.numel() == 0;  // no channels
+    if (is_empty_) return;
     is_sum_ = input.numel() != axes.numel();
     made_.emplace(axes.shape(), is_sum_ ? wide : dtype_);
   }
@@ -52,6 +54,7 @@ class InputGradient {
   }
   /// `expanded`: the input's shape after broadcasting.
   std::optional<Tensor> take(const Shape& expanded) const {
+    if (is_empty_) return Tensor(shape_, dtype_);
     if (!made_) return std::nullopt;
     if (!is_sum_) return made_->reshape(shape_);
     return attention::sum_to(made_->reshape(expanded), shape_, dtype_);
@@ -60,7 +63,7 @@ class InputGradient {
  private:
   Shape shape_;
   DType dtype_;
-  bool is_sum_ = false;
+  bool is_sum_ = false, is_empty_ = false;
   std::optional<Tensor> made_;
 };
 
@@ -140,6 +143,15 @@ SdpaGradients scaled_dot_product_attention_backward(const JaggedSdpaBackwardInpu
                                                     const SdpaGradientsWanted& wanted) {
   const attention::JaggedCall call = attention::jagged_call(inputs.q, inputs.k, inputs.v, options);
   check_mask_wanted(options, wanted.attn_mask);
+  if (call.v_rows.dim == 0) {
+    const auto zero = [](bool is_wanted, const Jagged& like) {
+      return is_wanted ? std::optional<Tensor>(Tensor(like.values.shape(), like.values.dtype()))
+                       : std::nullopt;
+    };
+    return {.q = zero(wanted.inputs.q, inputs.q),
+            .k = zero(wanted.inputs.k, inputs.k),
+            .v = zero(wanted.inputs.v, inputs.v)};
+  }
   plan::BackwardRequest request{.forward = attention::jagged_sdpa_request(call, options)};
   WantedGradients rows = wanted.inputs;
   rows.buffers = false;

@@ -148,7 +148,8 @@ void validate_options(const SdpaOptions& options) {
     fail(ErrorKind::value, names::kSdpa, "dropout_p must be in 0..1; got {}", options.dropout_p);
   if (options.is_causal && !std::holds_alternative<std::monostate>(options.attn_mask)) {
     fail(ErrorKind::value, names::kSdpa,
-         "is_causal and attn_mask exclude one another: give a rule such as causal & mask");
+         "Explicit attn_mask should not be set when is_causal=True: give a rule such as causal & "
+         "mask");
   }
 }
 

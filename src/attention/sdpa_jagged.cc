@@ -50,6 +50,7 @@ JaggedCall jagged_call(const Jagged& q, const Jagged& k, const Jagged& v,
   const SdpaHeads heads =
       common_heads(call.q_rows.heads, call.k_rows.heads, call.v_rows.heads, options.enable_gqa);
   validate_options(options);
+  if (options.wide_out) fail(ErrorKind::value, names::kSdpa, "wide_out is not for jagged batches");
   if (std::holds_alternative<ConstTensorView>(options.attn_mask)) {
     fail(ErrorKind::value, names::kSdpa,
          "the attn_mask of a jagged batch must be a rule; got a tensor");
@@ -142,7 +143,8 @@ Tensor scaled_dot_product_attention(const Jagged& q, const Jagged& k, const Jagg
                                     const SdpaOptions& options) {
   const JaggedCall call = attention::jagged_call(q, k, v, options);
   attention::JaggedOutputs made;
-  if (attention::required_backend(call.problem(), options) == SDPBackend::kMath) {
+  const SDPBackend backend = attention::required_backend(call.problem(), options);
+  if (backend == SDPBackend::kMath || call.v_rows.dim == 0) {  // of no values: nothing
     made = run_math(call, options);
     const Shape& values = made.out.shape();
     made.aux.lse = made.aux.lse->reshape({values[0], values[1]});

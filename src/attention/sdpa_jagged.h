@@ -14,7 +14,7 @@ struct JaggedCall {
   Jagged q, k, v;
   JaggedSequences q_rows, k_rows, v_rows;
 
-  BackendProblem problem() const { return {q.values.dtype(), q.values.dim(2), v.values.dim(2)}; }
+  BackendProblem problem() const { return {q.values.dim(2), v.values.dim(2)}; }
 };
 
 /// Throws Error for everything that does not fit.

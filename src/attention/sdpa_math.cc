@@ -14,7 +14,7 @@ MathOutput sdpa_math(const ConstTensorView& q, const ConstTensorView& k, const C
                                         .dropout = {options.dropout_p, options.seed}};
   const reference::AttentionOutput exact = reference::attention({q, k, v}, how);
   const DType numbers = q.dtype() == DType::f64 ? DType::f64 : DType::f32;
-  return {exact.out.to(q.dtype()), exact.lse.to(numbers)};
+  return {exact.out.to(options.wide_out ? numbers : q.dtype()), exact.lse.to(numbers)};
 }
 
 }  // namespace quire::attention

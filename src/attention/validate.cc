@@ -34,7 +34,7 @@ void validate_sizes(const char* where, const AttentionShape& shape) {
   check_size(where, "the number of key heads", shape.kv_heads, 0, kMostCount);
   check_size(where, "q_len", shape.q_len, 0, kMostPosition);
   check_size(where, "kv_len", shape.kv_len, 0, kMostPosition);
-  check_size(where, "the head dim of query and key", shape.head_dim, 1, kMostDims);
+  check_size(where, "the head dim of query and key", shape.head_dim, 0, kMostDims);
   check_size(where, "the head dim of value", shape.v_head_dim, 1, kMostDims);
 }
 
@@ -74,7 +74,7 @@ void validate_mask(const char* where, const AttentionShape& shape,
   const auto [q_len, kv_len] = mask.seq_lengths();
   if (q_len != shape.q_len || kv_len != shape.kv_len) {
     fail(ErrorKind::value, where,
-         "the block mask was made for {} queries and {} keys; got {} and {}. Make a new one, or "
+         "block_mask was created for {} queries and {} keys; got {} and {}. Make a new one, or "
          "take part of it with rows or adjust",
          q_len, kv_len, shape.q_len, shape.kv_len);
   }
@@ -83,12 +83,15 @@ void validate_mask(const char* where, const AttentionShape& shape,
     fail(ErrorKind::value, where, "the block mask has {} rows of blocks where {} queries need {}",
          mask.q_blocks(), q_len, blocks);
   }
-  if (mask.batch() != shape.batch && mask.batch() != 1) {
-    fail(ErrorKind::value, where, "the block mask must have a batch of {} or 1; got {}",
+  // Of more entries than the queries have, the first count, as in torch.
+  if (mask.batch() < shape.batch && mask.batch() != 1) {
+    fail(ErrorKind::value, where,
+         "the block mask must have a batch of 1, or one of {} or more, as the query; got {}",
          shape.batch, mask.batch());
   }
-  if (mask.heads() != shape.q_heads && mask.heads() != 1) {
-    fail(ErrorKind::value, where, "the block mask must have {} heads or 1; got {}", shape.q_heads,
+  if (mask.heads() < shape.q_heads && mask.heads() != 1) {
+    fail(ErrorKind::value, where,
+         "the block mask must have 1 head, or {} or more, as the query; got {}", shape.q_heads,
          mask.heads());
   }
 }

@@ -85,22 +85,35 @@ void PageTables::add_pages(std::int64_t batch_idx, std::span<const std::int64_t>
   capacity += count * page_size_;
 }
 
-std::vector<std::int64_t> PageTables::remove_pages(std::int64_t batch_idx) {
-  const std::int64_t b = checked_batch("erase", batch_idx), step = page_table_.strides()[1];
-  std::int64_t* const table = row(page_table_, b);
-  std::vector<std::int64_t> pages;
+std::int64_t PageTables::page_count(const char* where, std::int64_t batch_idx) const {
+  const std::int64_t* const table = row(page_table_, batch_idx);
+  std::int64_t count = 0;
   for (std::int64_t i = 0; i < n_pages(); ++i) {
-    const std::int64_t page = table[i * step];
-    if (page == -1) continue;
-    if (page < 0 || page >= n_pages()) {
-      fail(ErrorKind::index, "erase", "page_table must be in -1..{}; got {}", n_pages() - 1, page);
-    }
-    pages.push_back(page);
+    const std::int64_t page = table[i * page_table_.strides()[1]];
+    if (page < -1 || page >= n_pages())
+      fail(ErrorKind::index, where, "page_table must be in -1..{}; got {}", n_pages() - 1, page);
+    count += page != -1;
   }
-  std::int64_t* const logical = row(physical_to_logical_, b);
-  for (const std::int64_t page : pages) logical[page * physical_to_logical_.strides()[1]] = -1;
-  for (std::int64_t i = 0; i < n_pages(); ++i) table[i * step] = -1;
-  *row(capacity_, b) = 0;
+  return count;
+}
+
+std::vector<std::int64_t> PageTables::remove_pages(std::span<const std::int64_t> batch_idx) {
+  std::int64_t count = 0;
+  for (const std::int64_t b : batch_idx) count += page_count("erase", checked_batch("erase", b));
+  std::vector<std::int64_t> pages;
+  pages.reserve(static_cast<std::size_t>(count));
+  for (const std::int64_t index : batch_idx) {
+    const std::int64_t b = checked_batch("erase", index), step = page_table_.strides()[1];
+    std::int64_t* const table = row(page_table_, b);
+    std::int64_t* const logical = row(physical_to_logical_, b);
+    for (std::int64_t i = 0; i < n_pages(); ++i) {
+      const std::int64_t page = std::exchange(table[i * step], -1);
+      if (page == -1) continue;
+      pages.push_back(page);
+      logical[page * physical_to_logical_.strides()[1]] = -1;
+    }
+    *row(capacity_, b) = 0;
+  }
   return pages;
 }
 

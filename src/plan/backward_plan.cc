@@ -27,8 +27,15 @@ kernels::GradientTensor gradient_of(const std::optional<TensorView>& view) {
 }  // namespace
 
 BackwardPlan::BackwardPlan(BackwardRequest request)
-    : request_(std::move(request)), forward_(request_.forward), table_(&kernels::current_table()) {
+    : request_(std::move(request)),
+      forward_(request_.forward),
+      wanted_(request_.wanted),
+      table_(&kernels::current_table()) {
   ForwardRequest& f = request_.forward;
+  if (f.head_dim == 0) {  // one_channel.h
+    f.head_dim = 1;
+    request_.wanted.q = request_.wanted.k = false;  // have no elements
+  }
   is_f64_ = f.is_f64();
   if (f.queries == nullptr) f.queries = std::make_shared<layout::DenseQueries>(f.q_len);
   chunk_keys_ =

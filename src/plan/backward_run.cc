@@ -8,6 +8,7 @@
 #include "kernels/key_tile.h"
 #include "kernels/typed_functions.h"
 #include "plan/backward_plan.h"
+#include "plan/one_channel.h"
 #include "runtime/ceil_div.h"
 #include "runtime/float_env.h"
 
@@ -45,6 +46,13 @@ bool BackwardPlan::sums_in_place(const BackwardTensors& tensors) const {
 }
 
 void BackwardPlan::run(const BackwardTensors& tensors) {
+  if (tensors.q.dim(3) == 0) {
+    BackwardTensors some = tensors;
+    some.q = with_channel(tensors.q);
+    some.k = with_channel(tensors.k);
+    some.d_q = some.d_k = std::nullopt;
+    return run(some);
+  }
   if (request_.wanted.q && !sums_in_place(tensors)) allocate_sums();
   gradient_->begin_run(tensors.d_buffers);
   is_f64_ ? run_typed<double>(tensors) : run_typed<float>(tensors);

@@ -9,6 +9,7 @@
 #include "formula/first_fault.h"
 #include "kernels/dispatch.h"
 #include "plan/forward_call.h"
+#include "plan/one_channel.h"
 #include "plan/seen_tiles.h"
 #include "runtime/ceil_div.h"
 #include "runtime/float_env.h"
@@ -29,6 +30,7 @@ layout::KeyStrides key_strides(const ForwardTensors& tensors) {
 
 ForwardPlan::ForwardPlan(ForwardRequest request)
     : request_(std::move(request)), table_(&kernels::current_table()) {
+  request_.head_dim = std::max<std::int64_t>(request_.head_dim, 1);  // one_channel.h
   if (request_.queries == nullptr)
     request_.queries = std::make_shared<layout::DenseQueries>(request_.q_len);
   find_visible();
@@ -332,6 +334,12 @@ void ForwardPlan::run_claim(const kernels::ForwardCall& call, const ForwardTenso
 }
 
 void ForwardPlan::run(const ForwardTensors& tensors) {
+  if (tensors.q.dim(3) == 0) {
+    ForwardTensors some = tensors;
+    some.q = with_channel(tensors.q);
+    some.k = with_channel(tensors.k);
+    return run(some);
+  }
   const kernels::ForwardCall call = make_call(tensors);
   std::fill(faults_.begin(), faults_.end(), kernels::TileFault());
   if (!work_.prefixes.empty()) {

@@ -79,7 +79,8 @@ void require_shape(const char* name, const Shape& shape, const Shape& wanted) {
 
 Scores::Scores(const AttentionInputs& inputs, const AttentionOptions& options)
     : sizes_(checked_sizes(inputs)),
-      scale_(options.scale.value_or(1 / std::sqrt(static_cast<double>(sizes_.head_dim)))),
+      scale_(options.scale.value_or(
+          sizes_.head_dim == 0 ? 1 : 1 / std::sqrt(static_cast<double>(sizes_.head_dim)))),
       dropout_(options.dropout),
       b_begin_(options.b_begin),
       q_begin_(per_batch(options.q_begin, sizes_.batches)),

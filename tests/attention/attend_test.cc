@@ -182,7 +182,7 @@ TEST(Attend, WhatDoesNotFitIsRefused) {
   Harness wide(KVCacheOptions{.head_dim = 1025, .n_pages = 4});
   const std::vector<NewTokens> of_wide{{wide.create(2), 1}};
   expect_error(ErrorKind::value,
-               "[attend] the head dim of query and key must be in 1..1024; got 1025",
+               "[attend] the head dim of query and key must be in 0..1024; got 1025",
                [&] { AttendPlan(wide.cache, of_wide, {.q_heads = 1}); });
   const std::vector<NewTokens> none;
   EXPECT_EQ(attend(harness.cache, 0, none, q.view().slice(0, 0, 0)).shape(), (Shape{0, 4, 32}));

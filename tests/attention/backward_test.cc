@@ -344,7 +344,7 @@ TEST(Backward, Refuses) {
         [&](BackwardInputs& i) { i.k = i.v = heads; });
   fails(ErrorKind::value, "query and key must have the same head dim; got 1025 and 16",
         [&](BackwardInputs& i) { i.q = wide; });
-  fails(ErrorKind::value, "the head dim of query and key must be in 1..1024; got 1025",
+  fails(ErrorKind::value, "the head dim of query and key must be in 0..1024; got 1025",
         [&](BackwardInputs& i) { i.q = i.k = i.v = wide; });
   AttentionBackwardPlan plan(AttentionShape::of(t.forward.q, t.forward.k, t.forward.v));
   expect_error(ErrorKind::value,

@@ -229,6 +229,38 @@ TEST(FlexAttention, BlocksChosenByData) {
   EXPECT_LT(largest_error(out.to(DType::f64), exact(c, tensors).out), 1e-6);
 }
 
+// Scores are 0; a row is the mean of the values it sees.
+TEST(FlexAttention, NoChannels) {
+  for (const auto& [q_len, kv_len] : {std::pair{3, 5}, std::pair{1, 700}, std::pair{90, 300}}) {
+    AttentionCase c{.q_heads = 4,
+                    .kv_heads = 2,
+                    .q_len = q_len,
+                    .kv_len = kv_len,
+                    .head_dim = 0,
+                    .mask_mod = mods::causal()};
+    const AttentionTensors tensors(c, 9);
+    const BlockMask mask = create_block_mask(mods::causal(), 1, 1, q_len, kv_len);
+    for (const std::optional<double> scale : {std::optional<double>(), std::optional<double>(2)}) {
+      const Tensor out = flex_attention(tensors.q, tensors.k, tensors.v,
+                                        {.block_mask = mask, .scale = scale, .enable_gqa = true});
+      EXPECT_LT(largest_error(out.to(DType::f64), exact(c, tensors).out), 1e-6);
+    }
+  }
+}
+
+TEST(FlexAttention, MasksWithMoreEntriesThanTheQueries) {
+  const MaskMod rule = MaskMod::parse("q_idx + 8 * h >= kv_idx + 16 * b");
+  const AttentionTensors tensors(
+      {.batch = 2, .q_heads = 3, .kv_heads = 3, .q_len = 70, .kv_len = 70}, 9);
+  const auto run = [&](std::int64_t batch, std::int64_t heads) {
+    return flex_attention(
+        tensors.q, tensors.k, tensors.v,
+        {.block_mask = create_block_mask(rule, batch, heads, 70, 70, {.block_size = {16, 16}})});
+  };
+  const Tensor own = run(2, 3), more = run(5, 4);
+  EXPECT_EQ(largest_error(own.to(DType::f64), more.to(DType::f64)), 0);
+}
+
 TEST(FlexAttention, Errors) {
   const auto call = [](const Shape& q, const Shape& k, const Shape& v,
                        FlexAttentionOptions options) {
@@ -263,15 +295,19 @@ TEST(FlexAttention, Errors) {
                "[flex_attention] a key batch of 1 for a query batch of 2 needs a block mask",
                call(s, {1, 4, 8, 16}, {1, 4, 8, 16}, {}));
   expect_error(ErrorKind::value,
-               "[flex_attention] the block mask was made for 9 queries and 8 keys; got 8 and 8. "
+               "[flex_attention] block_mask was created for 9 queries and 8 keys; got 8 and 8. "
                "Make a new one, or take part of it with rows or adjust",
                call(s, s, s, {.block_mask = create_block_mask(mods::causal(), 1, 1, 9, 8)}));
   expect_error(
-      ErrorKind::value, "[flex_attention] the block mask must have 4 heads or 1; got 3",
+      ErrorKind::value,
+      "[flex_attention] the block mask must have 1 head, or 4 or more, as the query; got 3",
       call(s, s, s, {.block_mask = create_block_mask(MaskMod::parse("h >= 0"), 1, 3, 8, 8)}));
-  expect_error(ErrorKind::value,
-               "[flex_attention] the block mask must have a batch of 2 or 1; got 3",
-               call(s, s, s, {.block_mask = create_block_mask(mods::causal(), 3, 1, 8, 8)}));
+  expect_error(
+      ErrorKind::value,
+      "[flex_attention] the block mask must have a batch of 1, or one of 3 or more, as the "
+      "query; got 2",
+      call({3, 4, 8, 16}, {3, 4, 8, 16}, {3, 4, 8, 16},
+           {.block_mask = create_block_mask(mods::causal(), 2, 1, 8, 8)}));
   expect_error(ErrorKind::value, "[flex_attention] scale must be finite; got inf",
                call(s, s, s, {.scale = kInf}));
   expect_error(ErrorKind::value,

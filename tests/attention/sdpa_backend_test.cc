@@ -38,12 +38,11 @@ TEST(SdpaBackend, Choice) {
   };
   EXPECT_EQ(choice(f32), kFlashAttention);
   EXPECT_EQ(choice(f32, {.dropout_p = 0.5, .is_causal = true}), kFlashAttention);
-  EXPECT_EQ(choice(f64), kEfficientAttention);
-  EXPECT_EQ(choice(f32, {.attn_mask = mods::causal()}), kEfficientAttention);
+  EXPECT_EQ(choice(f64, {.attn_mask = mods::causal()}), kFlashAttention);
   EXPECT_EQ(choice(wide), kMath);
   EXPECT_EQ(choice(f32, {.backends = {kMath, kEfficientAttention}}), kEfficientAttention);
   EXPECT_EQ(choice(f32, {.backends = {kMath}}), kMath);
-  EXPECT_EQ(choice(f64, {.backends = {kFlashAttention}}), kError);
+  EXPECT_EQ(choice(wide, {.backends = {kFlashAttention, kEfficientAttention}}), kError);
   EXPECT_EQ(choice(f32, {.backends = {}}), kError);
 }
 
@@ -57,24 +56,24 @@ TEST(SdpaBackend, WhyNot) {
   for (const SDPBackend backend : {kFlashAttention, kEfficientAttention, kMath})
     EXPECT_EQ(reasons(backend, f32), Reasons{});
   EXPECT_EQ(reasons(kError, f32), Reasons{"ERROR is not a backend: it says that none is left."});
-  EXPECT_EQ(reasons(kFlashAttention, f64), Reasons{"FLASH_ATTENTION has no f64; got f64 tensors."});
-  EXPECT_EQ(reasons(kEfficientAttention, f64), Reasons{});
+  for (const SDPBackend backend : {kFlashAttention, kEfficientAttention})
+    EXPECT_EQ(reasons(backend, f64, {.attn_mask = mods::causal()}), Reasons{});
   EXPECT_EQ(reasons(kFlashAttention, wide, {.attn_mask = mods::causal(), .backends = {kMath}}),
             (Reasons{"FLASH_ATTENTION is not among the backends that may be used.",
-                     "FLASH_ATTENTION takes head dims of 1 to 1024; got 1025 for query and key and "
-                     "16 for value.",
-                     "FLASH_ATTENTION has no f64; got f64 tensors.",
-                     "FLASH_ATTENTION takes no attn_mask; got one."}));
+                     "FLASH_ATTENTION takes head dims of 0 to 1024; got 1025 for query and key and "
+                     "16 for value."}));
   EXPECT_EQ(reasons(kMath, wide), Reasons{});
 }
 
 TEST(SdpaBackend, NoneIsLeft) {
-  const auto t = tensors(DType::f64);
+  const auto t = tensors(DType::f64, 4, 1025);
   expect_error(
       ErrorKind::runtime,
-      "[scaled_dot_product_attention] no backend is left. FLASH_ATTENTION has no f64; got "
-      "f64 tensors. EFFICIENT_ATTENTION is not among the backends that may be used. MATH is "
-      "not among the backends that may be used.",
+      "[scaled_dot_product_attention] No viable backend for scaled_dot_product_attention was "
+      "found. FLASH_ATTENTION takes head dims of 0 to 1024; got 1025 for query and key and 16 for "
+      "value. EFFICIENT_ATTENTION is not among the backends that may be used. "
+      "EFFICIENT_ATTENTION takes head dims of 0 to 1024; got 1025 for query and key and 16 for "
+      "value. MATH is not among the backends that may be used.",
       [&] { scaled_dot_product_attention(t.q, t.k, t.v, {.backends = {kFlashAttention}}); });
 }
 
@@ -88,12 +87,10 @@ TEST(SdpaBackend, Agree) {
               t.q, t.k, t.v, {.dropout_p = p, .seed = 3, .is_causal = true, .backends = {backend}});
         };
         const Tensor efficient = out(kEfficientAttention), math = out(kMath);
-        if (dtype != DType::f64) {
-          const Tensor flash = out(kFlashAttention);
-          EXPECT_EQ(std::memcmp(flash.data(), efficient.data(),
-                                static_cast<std::size_t>(flash.numel()) * dtype_size(dtype)),
-                    0);
-        }
+        const Tensor flash = out(kFlashAttention);
+        EXPECT_EQ(std::memcmp(flash.data(), efficient.data(),
+                              static_cast<std::size_t>(flash.numel()) * dtype_size(dtype)),
+                  0);
         EXPECT_EQ(math.dtype(), dtype);
         EXPECT_LE(largest_error(efficient.to(DType::f64), math.to(DType::f64)),
                   dtype == DType::bf16  ? 0x1p-6

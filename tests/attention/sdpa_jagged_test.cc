@@ -115,10 +115,7 @@ TEST(SdpaJagged, BackendsAndErrors) {
   };
   const Batch q = batch({3, 4}, 2, 8), f64 = batch({3, 4}, 2, 8, DType::f64);
   EXPECT_EQ(choose_backend(q.jagged(), q.jagged(), q.jagged()), SDPBackend::kFlashAttention);
-  EXPECT_EQ(choose_backend(f64.jagged(), f64.jagged(), f64.jagged()),
-            SDPBackend::kEfficientAttention);
-  EXPECT_EQ(why_not(SDPBackend::kFlashAttention, f64.jagged(), f64.jagged(), f64.jagged()),
-            std::vector<std::string>{"FLASH_ATTENTION has no f64; got f64 tensors."});
+  EXPECT_EQ(choose_backend(f64.jagged(), f64.jagged(), f64.jagged()), SDPBackend::kFlashAttention);
   const Batch wide = batch({3, 4}, 2, 1100);
   EXPECT_EQ(choose_backend(wide.jagged(), wide.jagged(), wide.jagged()), SDPBackend::kMath);
   EXPECT_EQ(scaled_dot_product_attention(wide.jagged(), wide.jagged(), wide.jagged()).shape(),

@@ -270,8 +270,10 @@ TEST(Sdpa, Errors) {
   expect(value, "dropout_p must be in 0..1; got 1.5", q, k, k, {.dropout_p = 1.5});
   expect(value, "dropout_p must be in 0..1; got nan", q, k, k,
          {.dropout_p = std::numeric_limits<double>::quiet_NaN()});
-  expect(value, "is_causal and attn_mask exclude one another: give a rule such as causal & mask", q,
-         k, k, {.attn_mask = mods::causal(), .is_causal = true});
+  expect(
+      value,
+      "Explicit attn_mask should not be set when is_causal=True: give a rule such as causal & mask",
+      q, k, k, {.attn_mask = mods::causal(), .is_causal = true});
   const Tensor ints({5, 7}, DType::i32), wide({5, 8}, DType::boolean),
       deep({1, 2, 4, 5, 7}, DType::boolean);
   expect(type, "attn_mask must be bool or float; got i32", q, k, k,

@@ -49,6 +49,25 @@ TEST(PagedAttention, ReservesPagesFromTheEndOfTheList) {
   EXPECT_EQ(values(paged.page_table())[4], 1);
 }
 
+TEST(PagedAttention, ErasesSeveralSequencesOrNone) {
+  PagedAttention paged(5, 3, 3);
+  for (const std::int64_t b : {0, 1, 2}) paged.reserve(b, 3);
+  const Ints table = values(paged.page_table()), empty = paged.empty_pages();
+  expect_error(ErrorKind::index, "[erase] batch_idx must be in -3..2; got 3", [&] {
+    paged.erase(Ints{0, 3});
+  });
+  static_cast<std::int64_t*>(paged.page_table().data())[6] = 7;  // of sequence 1
+  expect_error(ErrorKind::index, "[erase] page_table must be in -1..4; got 7", [&] {
+    paged.erase(Ints{0, 1});
+  });
+  static_cast<std::int64_t*>(paged.page_table().data())[6] = -1;
+  EXPECT_EQ(values(paged.page_table()), table);
+  EXPECT_EQ(paged.empty_pages(), empty);
+  paged.erase(Ints{-1, 0, 2});  // the last one twice
+  EXPECT_EQ(paged.empty_pages(), (Ints{4, 3, 2, 0}));
+  EXPECT_EQ(values(paged.capacity()), (Ints{0, 3, 0}));
+}
+
 TEST(PagedAttention, RefusesTablesThatDoNotFit) {
   Tensor table({2, 4}, DType::i64), capacity({2}, DType::i64), inverse({2, 4}, DType::i64);
   Tensor ints({2, 4}, DType::i32), flat({8}, DType::i64), three({3}, DType::i64);
@@ -70,7 +89,7 @@ TEST(PagedAttention, RefusesTablesThatDoNotFit) {
   table.data_as<std::int64_t>()[1] = 9;  // page 0, then one that is not there
   PageTables tables(table.view(), capacity.view(), inverse.view(), 16);
   expect_error(ErrorKind::index, "[erase] page_table must be in -1..3; got 9",
-               [&] { tables.remove_pages(0); });
+               [&] { tables.remove_pages(Ints{0}); });
   EXPECT_EQ(table.data_as<std::int64_t>()[1], 9);
 }
 
@@ -78,7 +97,7 @@ TEST(PagedAttention, RefusesBeforeItChangesAnything) {
   PagedAttention paged(4, 3, 2);
   paged.reserve(0, 3);
   const Ints table = values(paged.page_table()), empty = paged.empty_pages();
-  expect_error(ErrorKind::value, "[reserve] 4 pages are wanted and 3 are empty",
+  expect_error(ErrorKind::value, "[reserve] requested 4 pages but there are only 3 empty pages",
                [&] { paged.reserve(1, 10); });
   expect_error(ErrorKind::index, "[reserve] batch_idx must be in -2..1; got 2",
                [&] { paged.reserve(2, 1); });

@@ -138,7 +138,7 @@ def _validate_in_graph(query: Tensor, key: Tensor, value: Tensor, block_mask: An
     validate.validate_tensors(query, key, value)
     validate.validate_sizes(query, key, value, block_mask, enable_gqa)
     if block_mask is not None and block_mask.mask_mod is _sliced_mask_mod_error:
-        raise RuntimeError("[flex_attention] the block mask is a part taken by [], and its mask_mod is gone")
+        raise RuntimeError("[flex_attention] Cannot use mask_mod from a sliced BlockMask: its mask_mod is gone")
 
 
 def _mask_in_graph(block_mask: Any) -> tuple:

@@ -30,7 +30,7 @@ from quire.torch.forward import forward, forward_as_computed
 from quire.torch.mods import bind_score_mod
 from quire.torch.nested import are_nested
 from quire.torch.nested_flex import nested_flex_attention
-from quire.torch.transforms import refuse_transforms
+from quire.torch.transforms import is_forward_mode, refuse_transforms
 
 _is_compiling = torch.compiler.is_dynamo_compiling
 _is_autocast = torch.is_autocast_enabled
@@ -87,7 +87,8 @@ def flex_attention(
         _warn_return_lse()
     if kernel_options is not None:
         validate.validate_options(kernel_options)
-    if _modes() or _jit() or type(query) not in _PLAIN or type(key) not in _PLAIN or type(value) not in _PLAIN:
+    is_plain = type(query) in _PLAIN and type(key) in _PLAIN and type(value) in _PLAIN and not query.is_nested
+    if not is_plain or _modes() or _jit():
         if are_nested(query, key, value):
             outputs = nested_flex_attention(
                 query, key, value, score_mod, block_mask, scale, enable_gqa, want_lse, want_max
@@ -105,14 +106,14 @@ def flex_attention(
     if block_mask is not None:
         mask, blocks = _mask_at_call(block_mask, q_len, kv_len)
     needs_grad = _is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
-    mod, captured = None, []
+    mod, captured, captured_needs_grad = None, [], False
     if score_mod is not None:
         mod, captured, captured_needs_grad, _ = bind_score_mod(score_mod, _F64 if query.dtype is _F64 else _F32)
         needs_grad = needs_grad or (captured_needs_grad and _is_grad_enabled())
-    if needs_grad or is_transformed:
+    if needs_grad or is_transformed or is_forward_mode():
         reads = [] if blocks is None else blocks.rule_reads()
         out, lse, max_scores = differentiable_forward(
-            query, key, value, (mod, mask, scale), want_max, captured, reads
+            query, key, value, (mod, mask, scale), want_max, captured, reads, captured_needs_grad
         )
         outputs = (out, lse if want_lse else None, max_scores)
     elif want_lse or want_max:

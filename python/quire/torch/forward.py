@@ -17,6 +17,7 @@ _View = _core.View
 _forward = _core.forward
 _empty = torch.empty
 _F64 = torch.float64
+HALF = frozenset({torch.bfloat16, torch.float16})
 _CPU = torch.device("cpu")  # said everywhere: the default device may be another
 
 
@@ -90,15 +91,19 @@ def forward_as_computed(
     scale: float | None,
     want_lse: bool,
     want_max: bool,
+    is_wide: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """The same; lse and max_scores are in f64 if one of the three inputs is."""
-    batch, heads, q_len, _ = shape = query.shape
+    """The same; lse and max_scores are in f64 if one of the three inputs is. `is_wide`: so is the output, and else in f32."""
+    batch, heads, q_len, dim = shape = query.shape
     dtype = query.dtype
+    if is_wide:
+        dtype = _F64 if key.dtype is _F64 or value.dtype is _F64 else torch.float32
     out_shape = (batch, heads, q_len, value.shape[3])
-    if query.is_contiguous():
+    strides = query.stride()
+    if strides == (heads * q_len * dim, q_len * dim, dim, 1):
         out = _empty(out_shape, dtype=dtype, device=_CPU)
     else:
-        out = torch.empty_strided(out_shape, output_strides(out_shape, query.stride()), dtype=dtype, device=_CPU)
+        out = torch.empty_strided(out_shape, output_strides(out_shape, strides), dtype=dtype, device=_CPU)
     lse = max_scores = lse_view = max_view = None
     if want_lse or want_max:
         is_f64 = dtype is _F64 or key.dtype is _F64 or value.dtype is _F64

@@ -49,7 +49,7 @@ class NestedFlexAttention(Recorded):
         wanted = [*needed[:3], *needed[4:]]
         if (d_out is None and d_lse is None) or not any(wanted):
             return (None,) * len(needed)
-        found = iter(NestedFlexAttentionBackward.apply(ctx.call, wanted, d_out, d_lse, *ctx.saved_tensors))
+        found = iter(NestedFlexAttentionBackward.of(ctx.call, wanted, d_out, d_lse, *ctx.saved_tensors))
         d = [next(found) if is_wanted else None for is_wanted in wanted]
         return (*d[:3], None, *d[3:])
 

@@ -14,9 +14,15 @@ from quire.torch.blocks import Seen
 from quire.torch.mods import bind_mask_mod, bind_score_mod
 from quire.torch.nested import NestedTensor, jagged_of, lengths_of, nested_like, tensor_of
 from quire.torch.nested_autograd import differentiable_nested_forward
+from quire.torch.nested_strided import are_strided_nested, can_be_packed, components_of, to_jagged, to_strided
 from quire.torch.threads import openmp_threads
+from quire.torch.transforms import is_forward_mode
 
 _F32, _F64 = torch.float32, torch.float64
+_UNEVEN = (
+    "[flex_attention] nested tensors must be [B, H, j, D] with the same heads and dims in all sequences; "
+    "theirs differ, or they have another number of axes"
+)
 
 
 class NestedBlockMask:
@@ -78,13 +84,22 @@ def create_nested_block_mask(
     [(4, 30, 64), (4, 7, 64)]
     """
     kv_nt = q_nt if kv_nt is None else kv_nt
+    q_nt, kv_nt = _packed(q_nt), _packed(kv_nt)
     for name, tensor in (("q_nt", q_nt), ("kv_nt", kv_nt)):
         if not isinstance(tensor, NestedTensor):
-            raise ValueError(f"[create_nested_block_mask] {name} must be a nested tensor of the layout torch.jagged")
+            raise ValueError(f"[create_nested_block_mask] {name} must be a nested tensor [B, H, j, D]")
     if B not in (None, 1, q_nt.size(0)):
         raise ValueError(f"[create_nested_block_mask] B must be None, 1 or {q_nt.size(0)}, the sequences; got {B}")
     size = BLOCK_SIZE if isinstance(BLOCK_SIZE, int) else tuple(BLOCK_SIZE)
     return NestedBlockMask(mask_mod, H, q_nt, kv_nt, size)
+
+
+def _packed(tensor: Any) -> Any:
+    """One of the layout torch.strided as torch.jagged; anything else as it is."""
+    if isinstance(tensor, Tensor) and tensor.is_nested and tensor.layout is torch.strided and tensor.dim() > 2:
+        parts = tensor.detach().unbind()
+        return to_jagged(parts) if can_be_packed(parts) else tensor
+    return tensor
 
 
 def nested_flex_attention(
@@ -99,6 +114,13 @@ def nested_flex_attention(
     want_max: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """(out, lse, max_scores), nested: [B, Hq, j, Ev], [B, Hq, j]."""
+    if are_strided_nested("flex_attention", query, key, value):
+        parts = components_of("flex_attention", query, key, value)
+        if query.dim() != 4 or not can_be_packed(*parts):
+            raise ValueError(_UNEVEN)
+        options = (score_mod, block_mask, scale, enable_gqa, want_lse, want_max)
+        outputs = nested_flex_attention(*map(to_jagged, parts), *options)
+        return tuple(None if one is None else to_strided(one, parts[0]) for one in outputs)
     _check(query, key, value)
     if torch.is_autocast_enabled("cpu"):
         query, key, value = autocast(query), autocast(key), autocast(value)
@@ -108,7 +130,7 @@ def nested_flex_attention(
     if score_mod is not None:
         bound = bind_score_mod(score_mod, _F64 if query.dtype is _F64 else _F32)
         mod, captured, needs_grad = bound.mod, bound.tensors, needs_grad or bound.needs_grad
-    if needs_grad and torch.is_grad_enabled():
+    if (needs_grad and torch.is_grad_enabled()) or is_forward_mode():
         out, lse, max_scores = differentiable_nested_forward(
             (query, key, value), (mod, masks, scale), enable_gqa, want_max, captured
         )

@@ -17,7 +17,7 @@ from torch.nn.attention.flex_attention import BlockMask as TorchBlockMask
 from torch.nn.attention.flex_attention import noop_mask
 
 from quire import _core
-from quire.paged_attention import number, reserve_pages
+from quire.paged_attention import number, numbers, reserve_pages
 from quire.torch.block_mask import BlockMask, blocks_of
 from quire.torch.blocks import Blocks
 from quire.torch.threads import openmp_threads
@@ -95,10 +95,10 @@ class PagedAttention(TorchPagedAttention):
             raise RuntimeError(str(error)) from None
 
     def erase(self, batch_idx: Tensor) -> None:
-        """Gives the pages of a sequence back."""
+        """Gives the pages of a sequence back, or of several, in their order: all of them or, with an error, none."""
         if _is_compiling() or (tables := self._tables()) is None:
             return super().erase(batch_idx)
-        self.empty_pages += tables.remove_pages(number(batch_idx))
+        self.empty_pages += tables.remove_pages(numbers(batch_idx, len(self.capacity)))
         self._count_edit()
 
     def assign(

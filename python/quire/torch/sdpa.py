@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from quire import _core
 from quire.torch.autocast import autocast
@@ -29,8 +30,9 @@ from quire.torch.nested import (
     sequences_of,
     values_of,
 )
+from quire.torch.nested_strided import are_strided_nested, can_be_packed, components_of, to_jagged, to_strided
 from quire.torch.sdpa_autograd import SdpaCall, differentiable_sdpa, run_sdpa
-from quire.torch.transforms import refuse_transforms
+from quire.torch.transforms import is_forward_mode, refuse_transforms
 from quire.torch.views import view_of
 
 _is_compiling = torch.compiler.is_dynamo_compiling
@@ -70,11 +72,26 @@ def scaled_dot_product_attention(
         return _in_graph(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if _transforms() is not None:
         refuse_transforms(_NAME, query, key, value)
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"[{_NAME}] {name} must be a tensor; got {type(tensor).__name__}")
+    given = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
+    if not all(isinstance(one, Tensor) for one in given):
+        if any(not isinstance(one, Tensor) and has_torch_function((one,)) for one in given):  # torch.fx's proxies
+            return _overridden(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        for name, tensor in (("query", query), ("key", key), ("value", value)):
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"[{_NAME}] {name} must be a tensor; got {type(tensor).__name__}")
     call = _nested if are_nested(query, key, value) else _dense
     return call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def _overridden(query: Any, key: Any, value: Any, attn_mask: Any, *options: Any) -> Any:
+    """What an argument with a __torch_function__ of its own makes of the call; options are named as a user would."""
+    names = ("dropout_p", "is_causal", "scale", "enable_gqa")
+    usual = (0.0, False, None, False)
+    given = {name: one for name, one, other in zip(names, options, usual, strict=True) if one is not other}
+    if attn_mask is not None:
+        given = {"attn_mask": attn_mask, **given}
+    tensors = (query, key, value)
+    return handle_torch_function(scaled_dot_product_attention, (*tensors, attn_mask), *tensors, **given)
 
 
 def why_not(
@@ -92,16 +109,23 @@ def why_not(
 
     >>> import torch
     >>> from quire.torch import SDPBackend, why_not
-    >>> q = torch.randn(1, 2, 10, 64)
-    >>> why_not(SDPBackend.FLASH_ATTENTION, q, q, q, torch.ones(10, 10))
-    ['FLASH_ATTENTION takes no attn_mask; got one.']
+    >>> q = torch.randn(1, 2, 10, 2000)
     >>> why_not(SDPBackend.FLASH_ATTENTION, q, q, q)
+    ['FLASH_ATTENTION takes head dims of 0 to 1024; got 2000 for query and key and 2000 for value.']
+    >>> why_not(SDPBackend.MATH, q, q, q)
     []
     """
     number = number_of(backend)
     if number is None:
         return [f"{backend.name} is not a backend of a CPU."]
     if are_nested(query, key, value):
+        if are_strided_nested("why_not", query, key, value):
+            parts = components_of("why_not", query, key, value)
+            if not can_be_packed(*parts):  # computed one by one
+                options = (attn_mask, dropout_p, is_causal, scale, enable_gqa)
+                found = (why_not(backend, *one, *options) for one in zip(*parts, strict=True))
+                return list(dict.fromkeys(reason for reasons in found for reason in reasons))
+            query, key, value = map(to_jagged, parts)
         _check_nested(query, key, value, attn_mask)
         views = [jagged_of(tensor) for tensor in (query, key, value)]
     else:
@@ -134,7 +158,7 @@ def _dense(
         if any(isinstance(tensor, FakeTensor) for tensor in (query, key, value)):
             raise TypeError(f"[{_NAME}] in a graph, and of tensors without memory, attn_mask is a tensor")
     call, mask = dense_call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    if _needs_grad(query, key, value, mask) or _transforms() is not None:
+    if _needs_grad(query, key, value, mask) or _transforms() is not None or is_forward_mode():
         return differentiable_sdpa(call, query, key, value, mask)
     return run_sdpa(call, query, key, value, mask, False)[0]
 
@@ -181,6 +205,8 @@ def _nested(
 ) -> Tensor:
     if _is_autocast("cpu"):
         query, key, value = _cast(query), _cast(key), _cast(value)
+    if are_strided_nested(_NAME, query, key, value):
+        return _strided(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     _check_nested(query, key, value, attn_mask)
     if query._ragged_idx == 1 and query.dim() > 3:
         # As torch has it: a ragged second batch axis before sequences that all have one length.
@@ -197,9 +223,29 @@ def _nested(
     rule = None if attn_mask is None else _rule(attn_mask)
     sequences = tuple(map(sequences_of, tensors))
     call = _call(rule, dropout_p, is_causal, "top_left", scale, enable_gqa)._replace(sequences=sequences)
-    if _needs_grad(*tensors):
+    if _needs_grad(*tensors) or is_forward_mode():
         return nested_from_values(differentiable_sdpa(call, *map(values_of, tensors), None), query)
     return nested_like(run_sdpa(call, *map(plain_values_of, tensors), None, False)[0], query)
+
+
+def _strided(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any, *options: Any) -> Tensor:
+    """Nested tensors of the layout torch.strided: packed where all sequences have the same heads, else one by one."""
+    _check_strided(query, key, value, attn_mask)
+    parts = components_of(_NAME, query, key, value)
+    if can_be_packed(*parts):
+        return to_strided(_nested(*map(to_jagged, parts), attn_mask, *options), parts[0])
+    if attn_mask is not None:
+        raise RuntimeError(f"[{_NAME}] a mask_mod of nested tensors needs the same heads and dims in all sequences")
+    return torch.nested.as_nested_tensor([_dense(*one, None, *options) for one in zip(*parts, strict=True)])
+
+
+def _check_strided(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any) -> None:
+    if isinstance(attn_mask, Tensor):
+        raise RuntimeError(f"[{_NAME}] a mask of nested tensors is a mask_mod f(b, h, q_idx, kv_idx), not a tensor")
+    if not query.dtype == key.dtype == value.dtype:
+        raise RuntimeError(
+            f"[{_NAME}] query, key and value must have the same dtype; got {query.dtype}, {key.dtype} and {value.dtype}"
+        )
 
 
 def _check_nested(query: Any, key: Any, value: Any, attn_mask: Any) -> None:

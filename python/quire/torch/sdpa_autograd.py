@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from quire import _core
-from quire.torch.forward import output_strides
+from quire.torch.forward import HALF
 from quire.torch.nested import Sequences, tensor_of
 from quire.torch.threads import openmp_threads
 from quire.torch.transforms import SdpaGradient, SdpaOnce
@@ -43,14 +43,23 @@ class SdpaCall(NamedTuple):
 
 
 def run_sdpa(
-    call: SdpaCall, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, want_lse: bool
+    call: SdpaCall,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    want_lse: bool,
+    is_wide: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """(out, lse). Of nested tensors their values, [total, heads, dim]."""
+    """(out, lse). Of nested tensors their values, [total, heads, dim]. `is_wide`: out as computed, not rounded to the query's
+    half precision."""
     try:
-        out, lse = _core.sdpa(*call.views((query, key, value)), *call.options(attn_mask), want_lse)
+        out, lse = _core.sdpa(*call.views((query, key, value)), *call.options(attn_mask), want_lse, is_wide)
     except (ValueError, TypeError) as error:
         raise RuntimeError(str(error)) from None
-    out = tensor_of(out) if call.sequences is not None else _as_torch_lays_it_out(tensor_of(out), query)
+    out = tensor_of(out)
+    if call.sequences is None and is_like_query(query, key, value, out.shape, call.dropout_p):
+        out = _laid_out_like(query, out)
     return out, None if lse is None else tensor_of(lse)
 
 
@@ -66,36 +75,46 @@ def run_sdpa_backward(
     return [None if one is None else tensor_of(one) for one in found]
 
 
-def _as_torch_lays_it_out(out: Tensor, query: Tensor) -> Tensor:
-    """Torch's flash kernel keeps the order of the query's axes in memory, so that out.transpose(1, 2) can be viewed as
-    [B, L, H * E] where the query could."""
-    if query.is_contiguous() or query.dim() != 4 or out.shape != query.shape:
+def is_like_query(query: Tensor, key: Tensor, value: Tensor, shape: Any, dropout_p: float) -> bool:
+    """Whether torch would take its flash kernel, whose result lies in memory as the query does: out.transpose(1, 2) can then be
+    viewed as [B, L, H * E] where the query could. Its other results are contiguous."""
+    is_flash = query.dim() == 4 and tuple(shape) == tuple(query.shape) and dropout_p == 0
+    return is_flash and query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
+
+
+def _laid_out_like(query: Tensor, out: Tensor) -> Tensor:
+    if query.stride() == out.stride():
         return out
-    strides = output_strides(tuple(out.shape), query.stride())
-    if strides == list(out.stride()):
-        return out
-    return torch.empty_strided(out.shape, strides, dtype=out.dtype, device="cpu").copy_(out)
+    like = torch.empty_like(query, dtype=out.dtype)
+    if like.is_contiguous():  # the same places: strides can differ where an axis has one element
+        return out.as_strided_(out.shape, like.stride())
+    return like.copy_(out)
 
 
 class Sdpa(SdpaOnce):
+    """(out, lse), and, where a mask in half precision wants a gradient, out before it was rounded: a row's sum of gradients of
+    scores is 0 only if the backward pass knows the weighted sum of values as exactly as it knows the weights."""
+
     @staticmethod
     def forward(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, call: SdpaCall) -> Any:
-        return run_sdpa(call, query, key, value, attn_mask, True)
+        if attn_mask is None or not attn_mask.requires_grad or query.dtype not in HALF:
+            return run_sdpa(call, query, key, value, attn_mask, True)
+        wide, lse = run_sdpa(call, query, key, value, attn_mask, True, True)
+        return wide.to(query.dtype), lse, wide
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
         *tensors, ctx.call = inputs
-        out, lse = output
-        ctx.mark_non_differentiable(lse)
+        ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors, out, lse)
+        ctx.save_for_backward(*tensors, output[2 if len(output) > 2 else 0], output[1])
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor | None, *_: Any) -> tuple:
         wanted = list(ctx.needs_input_grad[:4])
         if d_out is None:
             return (None,) * 5
-        found = iter(SdpaBackward.apply(ctx.call, wanted, d_out, *ctx.saved_tensors))
+        found = iter(SdpaBackward.of(ctx.call, wanted, d_out, *ctx.saved_tensors))
         return (*(next(found) if is_wanted else None for is_wanted in wanted), None)
 
 

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from quire.torch import sdpa
-from quire.torch.forward import output_strides
-from quire.torch.sdpa_autograd import run_sdpa, run_sdpa_backward
+from quire.torch.sdpa_autograd import is_like_query, run_sdpa, run_sdpa_backward
 from quire.torch.transforms import no_second_gradient
 
 _NAME = "scaled_dot_product_attention"
@@ -65,10 +64,8 @@ def _fake(
     skipped = -3 if enable_gqa and query.dim() > 2 else -2  # with enable_gqa the heads are the query's
     lead = torch.broadcast_shapes(*(tensor.shape[:skipped] for tensor in (query, key, value)))
     shape = (*lead, *query.shape[skipped:-1], value.shape[-1])
-    if query.is_contiguous() or query.dim() != 4 or tuple(shape) != tuple(query.shape):
-        out = query.new_empty(shape)
-    else:
-        out = query.new_empty_strided(shape, output_strides(shape, query.stride()))
+    is_like = is_like_query(query, key, value, shape, options[0])
+    out = torch.empty_like(query) if is_like else query.new_empty(shape)
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
     lse = query.new_empty(shape[:-1], dtype=dtype) if want_lse else query.new_empty(0)
     return out, lse, query.new_empty((), dtype=torch.int64)

@@ -1,23 +1,33 @@
-"""What torch.func and its like may do to attention: torch.func.grad, vjp and grad_and_value, and nothing else.
+"""What torch.func and its like may do to attention: gradients (grad, vjp, jacrev) and torch.vmap, not forward mode.
 
-Under them autograd.py's functions are called with wrapped tensors, and torch unwraps them. Layer: Python, below everything
-else of quire.torch.
+Under them autograd.py's functions are called with wrapped tensors, and torch unwraps them. vmap, which is also behind
+torch.autograd.grad(is_grads_batched=True) and jacobian(vectorize=True), computes one entry after the other: each has the bits
+it would have alone. Layer: Python, below everything else of quire.torch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 _stack = torch._C._functorch.get_interpreter_stack
-_GRAD = torch._C._functorch.TransformType.Grad
+_is_batched_by_autograd = torch._C._functorch.is_legacy_batchedtensor
+_types = torch._C._functorch.TransformType
+_SUPPORTED = (_types.Grad, _types.Vmap)
+
+
+def is_forward_mode() -> bool:
+    """Whether torch.autograd.forward_ad is on: the functions of autograd.py must then be called, which refuse its tensors."""
+    return forward_ad._current_level >= 0
 
 
 def refuse_transforms(function: str, *tensors: Any) -> None:
-    """NotImplementedError for vmap, forward mode and functionalize, and for nested tensors. For calls under a transform."""
+    """NotImplementedError for forward mode and functionalize, and for nested tensors. For calls under a transform."""
     for interpreter in _stack() or ():
-        if interpreter.key() != _GRAD:
+        if interpreter.key() not in _SUPPORTED:
             raise not_transformed(function, str(interpreter.key()).rpartition(".")[2])
     if any(isinstance(tensor, torch.Tensor) and tensor.is_nested for tensor in tensors):
         raise NotImplementedError(f"[{function}] nested tensors are not supported under torch.func; use autograd for them")
@@ -25,7 +35,7 @@ def refuse_transforms(function: str, *tensors: Any) -> None:
 
 def not_transformed(function: str, what: str) -> NotImplementedError:
     return NotImplementedError(
-        f"[{function}] torch.vmap and forward mode are not supported, torch.func.grad and vjp are; got {what}"
+        f"[{function}] forward mode is not supported, torch.func.grad, vjp and torch.vmap are; got {what}"
     )
 
 
@@ -34,9 +44,46 @@ def without_wrappers(tensor: torch.Tensor) -> torch.Tensor:
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(tensor):
         if functorch.is_batchedtensor(tensor):
-            raise not_transformed("flex_attention", "Vmap")
+            raise NotImplementedError(
+                "[flex_attention] torch.vmap may run over query, key and value, not over tensors that a mod reads"
+            )
         tensor = functorch.get_unwrapped(tensor)
     return tensor
+
+
+def one_by_one(function: Callable, entries: int, in_dims: tuple, arguments: tuple) -> tuple:
+    """What vmap of a function asks for: results with the entries as their first axis, and where that axis is."""
+
+    def entry(i: int) -> tuple:
+        """Of an empty batch, which has none, one of zeros."""
+        given = []
+        for one, dim in zip(arguments, in_dims, strict=True):
+            if isinstance(one, torch.Tensor) and dim is not None:
+                one = one.select(dim, i) if entries else one.sum(dim)
+            given.append(one)
+        found = function(*given)
+        return found if isinstance(found, tuple) else (found,)
+
+    if not entries:
+        results = tuple(one.new_empty((0, *one.shape)) for one in entry(0))
+    else:
+        results = tuple(map(torch.stack, zip(*(entry(i) for i in range(entries)), strict=True)))
+    return results, (0,) * len(results)
+
+
+def _batched_by_autograd(function: Callable, arguments: tuple) -> tuple:
+    """Under the vmap of torch.autograd's own, which is_grads_batched and vectorize use and which no Function has rules for: the
+    axis is taken out, the entries are computed, the axis is put in."""
+    level = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    in_dims = tuple(0 if isinstance(one, torch.Tensor) and _is_batched_by_autograd(one) else None for one in arguments)
+    plain = tuple(
+        one if dim is None else torch._remove_batch_dim(one, level, 1, 0)
+        for one, dim in zip(arguments, in_dims, strict=True)
+    )
+    entries = next(one.size(0) for one, dim in zip(plain, in_dims, strict=True) if dim is not None)
+    results, _ = one_by_one(function, entries, in_dims, plain)
+    return tuple(torch._add_batch_dim(one, 0, level) for one in results)
 
 
 def no_second_gradient(function: str) -> RuntimeError:
@@ -47,19 +94,26 @@ def no_second_gradient(function: str) -> RuntimeError:
 
 
 def functions_of(function: str) -> tuple[type, type]:
-    """Bases for a function of `function` that has a gradient, and for one that is a gradient and has none; no rules for vmap
-    and forward mode."""
+    """Bases for a function of `function` that has a gradient, and for one that is a gradient and has none; both with a rule for
+    vmap and none for forward mode."""
 
     class Once(torch.autograd.Function):
-        @staticmethod
-        def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
-            raise not_transformed(function, "Vmap")
+        @classmethod
+        def vmap(cls, info: Any, in_dims: tuple, *arguments: Any) -> Any:
+            return one_by_one(cls.apply, info.batch_size, in_dims, arguments)
 
         @staticmethod
         def jvp(ctx: Any, *tangents: Any) -> Any:
             raise not_transformed(function, "Jvp")
 
     class Gradient(Once):
+        @classmethod
+        def of(cls, *arguments: Any) -> Any:
+            """apply(), also for gradients that torch.autograd has batched."""
+            if any(isinstance(one, torch.Tensor) and _is_batched_by_autograd(one) for one in arguments):
+                return _batched_by_autograd(cls.apply, arguments)
+            return cls.apply(*arguments)
+
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
             pass

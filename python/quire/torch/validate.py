@@ -21,7 +21,8 @@ def validate_tensors(query: Any, key: Any, value: Any) -> None:
             raise TypeError(f"[flex_attention] {name} must be a tensor; got {type(tensor).__name__}")
     if query.is_nested or key.is_nested or value.is_nested:
         raise NotImplementedError(
-            "[flex_attention] nested tensors must have the layout torch.jagged, and are not supported inside torch.compile"
+            "[flex_attention] query, key and value must all be nested tensors, or none of them; inside torch.compile nested "
+            "tensors are not supported"
         )
     if query.device != key.device or query.device != value.device:
         raise ValueError(
@@ -86,13 +87,13 @@ def validate_mask(block_mask: Any, q_len: int, kv_len: int) -> None:
         raise TypeError(f"[flex_attention] block_mask must be a BlockMask; got {type(block_mask).__name__}")
     if block_mask.mask_mod is _sliced_mask_mod_error:
         raise RuntimeError(
-            "[flex_attention] the block mask is a part taken by [], and its mask_mod is gone: "
-            "set mask_mod, made from that of the whole mask and shifted to the part's positions"
+            "[flex_attention] Cannot use mask_mod from a sliced BlockMask: the block mask is a part taken by [], and its "
+            "mask_mod is gone. Set mask_mod, made from that of the whole mask and shifted to the part's positions"
         )
     mask_q, mask_kv = block_mask.seq_lengths
     if (mask_q, mask_kv) != (q_len, kv_len):
         raise ValueError(
-            f"[flex_attention] the block mask was made for {mask_q} queries and {mask_kv} keys; got {q_len} and "
+            f"[flex_attention] block_mask was created for {mask_q} queries and {mask_kv} keys; got {q_len} and "
             f"{kv_len}. Make a new one, or, if its first rows and columns are what is wanted, take "
             "block_mask._adjust(q_len, kv_len)"
         )

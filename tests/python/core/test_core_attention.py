@@ -183,7 +183,7 @@ ERRORS = {
     "mask_length": (
         lambda q, k, v: quire.flex_attention(q, k, v, block_mask=quire.create_block_mask(mods.causal(), None, None, 6, 9)),
         ValueError,
-        "the block mask was made for 6 queries and 9 keys; got 6 and 7",
+        "block_mask was created for 6 queries and 9 keys; got 6 and 7",
     ),
     "index": (
         lambda q, k, v: quire.flex_attention(q, k, v, quire.ScoreMod("score + t[kv_idx]", {"t": np.zeros(6)})),

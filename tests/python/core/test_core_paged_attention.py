@@ -17,7 +17,7 @@ def test_tables_are_arrays_and_a_list():
     assert paged.page_table[0, 0] == 4
     paged.erase(1)
     assert paged.empty_pages == [3, 2, 1, 0] and paged.physical_to_logical[1].tolist() == [-1] * 5
-    with pytest.raises(AssertionError, match="5 pages are wanted and 4 are empty"):
+    with pytest.raises(AssertionError, match="requested 5 pages but there are only 4 empty pages"):
         paged.reserve(1, 20)
     with pytest.raises(IndexError):
         paged.reserve(2, 1)
@@ -63,3 +63,16 @@ def test_bits_are_those_of_the_dense_call(page_size):
     physical.mask_mod = quire.MaskMod(wrapped)
     again = quire.flex_attention(q, *caches, score_mod=paged.get_score_mod(bias), block_mask=physical)
     assert np.array_equal(again, out)
+
+
+def test_erase_of_several_sequences():
+    paged = quire.PagedAttention(4, 8, 3)
+    for sequence in range(3):
+        paged.reserve(sequence, 8)
+    with pytest.raises(IndexError, match="batch_idx must be in -3..2; got 3"):
+        paged.erase(np.array([0, 3]))
+    assert paged.capacity.tolist() == [8, 8, 8]
+    paged.erase(np.array([2, 0]))
+    assert paged.capacity.tolist() == [0, 8, 0] and paged.empty_pages == [3, 2, 0]
+    paged.erase((True, True, False))
+    assert paged.empty_pages == [3, 2, 0, 1] and (paged.page_table == -1).all()

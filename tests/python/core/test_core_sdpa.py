@@ -178,34 +178,39 @@ def test_flash_and_efficient_are_the_same_and_math_is_near():
 def test_the_choice_is_ordered_and_explained():
     q, k, v = qkv()
     mask = np.ones((37, 53), bool)
-    assert quire.choose_backend(q, k, v) is FLASH
-    assert quire.choose_backend(q, k, v, mask) is EFFICIENT
     doubles = [one.astype(np.float64) for one in (q, k, v)]
-    assert quire.choose_backend(*doubles) is EFFICIENT
-    assert quire.why_not(FLASH, q, k, v) == quire.why_not(EFFICIENT, q, k, v, mask) == []
-    assert quire.why_not(FLASH, *doubles, mask) == [
-        "FLASH_ATTENTION has no f64; got f64 tensors.",
-        "FLASH_ATTENTION takes no attn_mask; got one.",
-    ]
-    batch = quire.Jagged(np.ones((10, 2, 8)), np.array([0, 4, 10]))
-    assert quire.why_not(FLASH, batch, batch, batch) == ["FLASH_ATTENTION has no f64; got f64 tensors."]
-    assert quire.choose_backend(batch, batch, batch) is EFFICIENT
+    assert quire.choose_backend(q, k, v) is quire.choose_backend(*doubles, mask) is FLASH
+    assert quire.why_not(FLASH, q, k, v) == quire.why_not(FLASH, *doubles, mask) == []
+    wide = quire.Jagged(np.ones((10, 2, 1025)), np.array([0, 4, 10]))
+    text = "takes head dims of 0 to 1024; got 1025 for query and key and 1025 for value."
+    assert quire.why_not(FLASH, wide, wide, wide) == [f"FLASH_ATTENTION {text}"]
+    assert quire.choose_backend(wide, wide, wide) is MATH
     with quire.sdpa_kernel(FLASH):
         (reason,) = quire.why_not(MATH, q, k, v)
     assert reason == "MATH is not among the backends that may be used."
 
 
 def test_none_is_left():
-    q, k, v = (one.astype(np.float64) for one in qkv())
+    q, k, v = (np.ones((1, 1, 3, 1025), np.float32) for _ in range(3))
     with quire.sdpa_kernel([]):
         assert quire.choose_backend(q, k, v) is quire.SDPBackend.ERROR
-        with pytest.raises(RuntimeError, match="no backend is left"):
+        with pytest.raises(RuntimeError, match="No viable backend for scaled_dot_product_attention was found"):
             SDPA(q, k, v)
     with quire.sdpa_kernel(FLASH):
         assert quire.choose_backend(q, k, v) is quire.SDPBackend.ERROR
-        with pytest.raises(RuntimeError, match="f64"):
+        with pytest.raises(RuntimeError, match="head dims of 0 to 1024"):
             SDPA(q, k, v)
-    assert quire.choose_backend(q, k, v) is EFFICIENT
+    assert quire.choose_backend(q, k, v) is MATH
+
+
+def test_without_channels_a_row_is_the_mean_of_the_values():
+    q, k = np.zeros((2, 3, 4, 0), np.float32), np.zeros((2, 3, 5, 0), np.float32)
+    v = np.random.default_rng(0).standard_normal((2, 3, 5, 8), np.float32)
+    mean = np.broadcast_to(v.mean(2, keepdims=True), (2, 3, 4, 8))
+    np.testing.assert_allclose(SDPA(q, k, v), mean, atol=1e-6)
+    np.testing.assert_allclose(quire.flex_attention(q, k, v), mean, atol=1e-6)
+    with quire.sdpa_kernel(MATH):
+        np.testing.assert_allclose(SDPA(q, k, v), mean, atol=1e-6)
 
 
 def test_restrictions_nest_and_belong_to_a_thread():
@@ -241,7 +246,7 @@ def test_errors():
         SDPA(q, k[:, :3], v[:, :3], enable_gqa=True)
     with pytest.raises(ValueError, match="dropout_p must be in 0..1; got 1.5"):
         SDPA(q, k, v, dropout_p=1.5)
-    with pytest.raises(ValueError, match="is_causal and attn_mask exclude one another"):
+    with pytest.raises(ValueError, match="Explicit attn_mask should not be set when is_causal=True"):
         SDPA(q, k, v, np.ones((37, 53), bool), is_causal=True)
     with pytest.raises(ValueError, match="attn_mask must broadcast to"):
         SDPA(q, k, v, np.ones((36, 53), bool))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from naive_attention import assert_close_enough, gradients, naive
 
-from quire.torch import AuxRequest, create_block_mask, flex_attention
+from quire.torch import AuxRequest, create_block_mask, flex_attention, scaled_dot_product_attention
 
 F64 = torch.float64
 
@@ -262,3 +262,32 @@ def test_bits_do_not_depend_on_threads(make, threads):
         torch.set_num_threads(before)
     for other in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other))
+
+
+# ---- biases that all scores of a row share have the gradient 0
+
+
+def torchs_gradient_of_a_bias_per_query(query, key, value, bias, d_out):
+    """As torch's flex_attention computes it: what a row has too much is taken from an output in half precision."""
+    scores = query.float() @ key.float().mT / query.size(-1) ** 0.5 + bias.float()[:, None]
+    weights = scores.softmax(-1)
+    out = weights.to(value.dtype) @ value
+    d_weights = d_out.float() @ value.float().mT
+    d_scores = weights * (d_weights - (out.float() * d_out.float()).sum(-1, keepdim=True))
+    return d_scores.sum((0, 1, 3)).to(bias.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("length", [37, 277])
+def test_a_bias_per_query_has_less_noise_than_torchs(dtype, length):
+    tensors = [torch.randn(2, 4, length, 16, dtype=dtype) for _ in range(3)]
+    d_out = torch.randn(2, 4, length, 16, dtype=dtype)
+    bias = torch.randn(length, dtype=dtype, requires_grad=True)
+    noise = lambda gradient: gradient.double().square().mean().sqrt().item()  # noqa: E731
+    allowed = 0.8 * noise(torchs_gradient_of_a_bias_per_query(*tensors, bias.detach(), d_out))
+    flex = flex_attention(*tensors, lambda score, b, h, q_idx, kv_idx: score + bias[q_idx])
+    sdpa = scaled_dot_product_attention(*tensors, bias.view(-1, 1))
+    plain = scaled_dot_product_attention(*tensors, bias.detach().view(-1, 1))
+    assert torch.equal(flex, plain) and torch.equal(sdpa, plain) and flex.dtype == dtype
+    for out in (flex, sdpa):
+        assert noise(torch.autograd.grad(out, bias, d_out)[0]) <= allowed

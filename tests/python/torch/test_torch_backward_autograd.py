@@ -81,20 +81,6 @@ def test_func_grad_of_a_module(tensors, mask):
         torch.testing.assert_close(found[name], parameter.grad)
 
 
-@pytest.mark.parametrize("where", ["vmap", "jacrev", "jvp", "hessian"])
-def test_other_transforms_are_refused(where, tensors):
-    query, key, value = (tensor.detach() for tensor in tensors)
-    call = lambda query: flex_attention(query, key, value)  # noqa: E731
-    runs = {
-        "vmap": lambda: torch.vmap(lambda query: flex_attention(query[None], key[:1], value[:1]))(query),
-        "jacrev": lambda: torch.func.jacrev(call)(query),
-        "jvp": lambda: torch.func.jvp(call, (query,), (query,)),
-        "hessian": lambda: torch.func.hessian(lambda query: call(query).sum())(query),
-    }
-    with pytest.raises(NotImplementedError, match="torch.vmap and forward mode are not supported"):
-        runs[where]()
-
-
 def test_forward_mode_is_refused(tensors):
     query, key, value = tensors
     with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward mode"):

@@ -251,7 +251,7 @@ def test_errors_inside(query):
     with pytest.raises(Exception, match="enable_gqa must be set"):
         compiled(wrong_heads)(query)
     mask = create_block_mask(causal, None, None, 100, 100)
-    with pytest.raises(ValueError, match="was made for 100 queries and 100 keys; got 150 and 150"):
+    with pytest.raises(ValueError, match="block_mask was created for 100 queries and 100 keys; got 150 and 150"):
         compiled(lambda query: flex_attention(query, query, query, block_mask=mask))(query)
 
 

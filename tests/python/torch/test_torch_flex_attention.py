@@ -169,6 +169,28 @@ def test_strides_of_the_output_with_axes_of_one():
         assert flex_attention(query, query, query).stride() == expected
 
 
+@pytest.mark.parametrize("batch, heads", [(1, 3), (2, 3), (4, 5), (1, 1)])
+@pytest.mark.parametrize("is_learned", [False, True])
+def test_masks_with_more_entries_than_the_queries(batch, heads, is_learned):
+    """Their first entries count, as in torch."""
+
+    def rule(b, h, q_idx, kv_idx):
+        return q_idx >= kv_idx + 16 * b - 8 * h
+
+    query = torch.randn(batch, heads, 113, 16, requires_grad=is_learned)
+    mask = create_block_mask(rule, 4, 5, 113, 113, BLOCK_SIZE=16)
+    theirs = torch_flex.create_block_mask(rule, 4, 5, 113, 113, device="cpu", BLOCK_SIZE=16)
+    for block_mask in (mask, theirs):
+        out, lse = flex_attention(query, query, query, None, block_mask, return_lse=True)
+        x = query.detach()
+        check((out.detach(), lse.detach()), x, x, x, None, theirs)
+    own = create_block_mask(rule, batch, heads, 113, 113, BLOCK_SIZE=16)
+    wanted = flex_attention(query, query, query, None, own)
+    assert torch.equal(out, wanted)
+    if is_learned:
+        assert torch.equal(torch.autograd.grad(out.sum(), query)[0], torch.autograd.grad(wanted.sum(), query)[0])
+
+
 def test_negative_bit():
     query = torch.view_as_complex(torch.randn(1, 2, 8, 4, 2)).conj().imag
     assert query.is_neg()

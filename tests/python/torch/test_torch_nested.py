@@ -188,7 +188,7 @@ def test_backends():
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         assert_each_alone(SDPA(q, k, v), q, k, v)
     assert quire_torch.why_not(SDPBackend.FLASH_ATTENTION, q, k, v) == []
-    assert "f64" in quire_torch.why_not(SDPBackend.FLASH_ATTENTION, q.double(), k.double(), v.double())[0]
+    assert quire_torch.why_not(SDPBackend.FLASH_ATTENTION, q.double(), k.double(), v.double(), "q_idx >= kv_idx") == []
 
 
 # ---- errors, of torch's types
@@ -283,8 +283,6 @@ def test_flex_attention_errors():
         quire_torch.flex_attention(q, DENSE, DENSE)
     with pytest.raises(ValueError, match="ragged on axis 2"):
         quire_torch.flex_attention(*[nested()] * 3)
-    with pytest.raises(NotImplementedError, match="torch.jagged"):
-        quire_torch.flex_attention(*[torch.nested.nested_tensor([torch.randn(2, 3, 8)])] * 3)
     with pytest.raises(TypeError, match="create_nested_block_mask"):
         quire_torch.flex_attention(q, k, v, block_mask=quire_torch.create_block_mask(causal, None, None, 40, 40))
     with pytest.raises(ValueError, match="B must be"):

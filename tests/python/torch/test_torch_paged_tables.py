@@ -124,6 +124,43 @@ def test_arguments_without_dimensions_and_numbers():
     assert (paged.page_table == -1).all() and (paged.physical_to_logical == -1).all()
 
 
+@pytest.mark.parametrize("sequences", ([0, 1, 2], [2, 0], [1, -3], [1, 1], [], [True, False, True]))
+def test_erase_of_several_sequences(sequences):
+    ours, theirs = both(12, 4)
+    for paged in (ours, theirs):
+        for b, length in enumerate((8, 24, 16)):
+            paged.reserve(torch.tensor([b]), torch.tensor([length]))
+        assert not paged.empty_pages
+    index = torch.tensor(sequences, dtype=None if sequences else torch.int64)
+    ours.erase(index)
+    theirs.erase(index)
+    if len(set(sequences)) < len(sequences) and sequences[0] is not True:  # torch gives their pages back twice
+        theirs.empty_pages = list(dict.fromkeys(theirs.empty_pages))
+    check_same(ours, theirs)
+    ours.reserve(0, 8)
+
+
+def test_erase_of_several_is_all_or_nothing():
+    paged = qt.PagedAttention(4, 8, 2)
+    paged.reserve(0, 9)
+    before = [paged.page_table.clone(), paged.capacity.clone(), paged.physical_to_logical.clone(), list(paged.empty_pages)]
+    for wrong in (torch.tensor([0, 2]), torch.tensor([0, -3]), [0, 7], torch.tensor([True, False, True])):
+        refuses(IndexError, paged.erase, wrong)
+    refuses(TypeError, paged.erase, torch.tensor([0.0]))
+    paged.page_table[1, 2] = 9
+    refuses(IndexError, paged.erase, torch.tensor([0, 1]))
+    paged.page_table[1, 2] = -1
+    assert torch.equal(paged.page_table, before[0]) and torch.equal(paged.capacity, before[1])
+    assert torch.equal(paged.physical_to_logical, before[2]) and paged.empty_pages == before[3]
+
+
+def test_too_few_pages_are_said_as_torch_says_it():
+    for paged in both(2, 4):
+        paged.reserve(torch.tensor([1]), torch.tensor([8]))
+        with pytest.raises(AssertionError, match="requested 2 pages but there are only 0 empty pages"):
+            paged.reserve(torch.tensor([0]), torch.tensor([8]))
+
+
 def test_copies_and_pickles_are_on_their_own():
     paged = qt.PagedAttention(4, 8, 2)
     paged.reserve(0, 9)

@@ -1,5 +1,7 @@
 """scaled_dot_product_attention of dense tensors against torch's own: values, layouts, exception types, modes."""
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -108,6 +110,37 @@ def test_memory_layout_is_torchs(name, v_dim):
     assert torch.equal(out, SDPA(q.contiguous(), k.contiguous(), v.contiguous()))
 
 
+SIZES_AND_ORDERS = list(itertools.product(itertools.product((1, 2), (1, 3), (1, 5), (1, 8)), itertools.permutations(range(4))))
+
+
+def test_strides_are_torchs_where_axes_have_size_1():
+    for sizes, order in SIZES_AND_ORDERS:
+        turned = torch.randn([sizes[axis] for axis in order]).permute([order.index(axis) for axis in range(4)])
+        for x in (turned, torch.randn(1, 1, *sizes[2:]).expand(sizes)):
+            out = SDPA(x, x, x)
+            assert out.stride() == F.scaled_dot_product_attention(x, x, x).stride(), (sizes, x.stride())
+            assert not out._is_view()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("lengths", [(4, 5), (1, 900), (300, 900)])
+def test_without_channels_a_row_is_the_mean_of_the_values_it_sees(dtype, lengths):
+    q, k = (torch.randn(2, 3, length, 0, dtype=dtype, requires_grad=True) for length in lengths)
+    v = torch.randn(2, 3, lengths[1], 16, dtype=dtype, requires_grad=True)
+    bias = torch.randn(lengths[0], lengths[1], dtype=dtype, requires_grad=True)
+    check(q, k, v, is_causal=True)
+    check(q, k, v, scale=3.0)
+    out, peer = check(q, k, v, bias)
+    d_out = torch.randn_like(out)
+    found = torch.autograd.grad(out, (q, k, v, bias), d_out)
+    wanted = torch.autograd.grad(peer, (q, k, v, bias), d_out)
+    for one, other in zip(found, wanted):
+        assert one.shape == other.shape
+        torch.testing.assert_close(one, other, atol=0.02 if dtype.itemsize == 2 else 1e-5, rtol=0)
+    with sdpa_kernel(SDPBackend.MATH):
+        torch.testing.assert_close(SDPA(q, k, v)[..., 0, :], v.mean(-2))
+
+
 def test_what_has_no_elements():
     q, k, v = tensors()
     assert SDPA(q[:, :, :0], k, v).shape == (2, 4, 0, 48)
@@ -152,21 +185,38 @@ def test_torchs_switches_and_quires_are_honoured():
         assert not torch.equal(SDPA(q, k, v), want)
         with quire.sdpa_kernel(quire.SDPBackend.FLASH_ATTENTION), pytest.raises(RuntimeError):
             SDPA(q, k, v)
-    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION), pytest.raises(RuntimeError):
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION), pytest.raises(RuntimeError, match="No viable backend"):
         SDPA(q, k, v)
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION), pytest.raises(RuntimeError, match="f64"):
-        SDPA(q.double(), k.double(), v.double())
+    wide = torch.randn(1, 1, 3, 1025)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION), pytest.raises(RuntimeError, match="head dims of 0 to 1024; got 1025"):
+        SDPA(wide, wide, wide)
     assert torch.equal(SDPA(q, k, v), want)
+
+
+@pytest.mark.parametrize("backend", [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION])
+def test_flash_takes_masks_and_f64(backend):
+    """As torch's does on a CPU."""
+    q, k, v = tensors(v_dim=32)
+    doubles = q.double(), k.double(), v.double()
+    mask, bias = torch.rand(113, 203) < 0.7, torch.randn(113, 203, requires_grad=True)
+    calls = [(doubles, {}), ((q, k, v), {"attn_mask": mask}), (doubles, {"attn_mask": mask}), ((q, k, v), {"attn_mask": bias})]
+    for inputs, options in calls:
+        want = SDPA(*inputs, **options)
+        with sdpa_kernel(backend):
+            assert torch.equal(SDPA(*inputs, **options), want)
+            assert quire_torch.why_not(backend, *inputs, **options) == []
+        if options.get("attn_mask") is not bias:
+            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                torch.testing.assert_close(want, F.scaled_dot_product_attention(*inputs, **options))
 
 
 def test_why_not():
     q, k, v = tensors()
     assert quire_torch.why_not(SDPBackend.FLASH_ATTENTION, q, k, v) == []
     assert quire_torch.why_not(SDPBackend.EFFICIENT_ATTENTION, q.double(), k.double(), v.double()) == []
-    (reason,) = quire_torch.why_not(SDPBackend.FLASH_ATTENTION, q.double(), k.double(), v.double())
-    assert "f64" in reason
-    (reason,) = quire_torch.why_not(SDPBackend.FLASH_ATTENTION, q, k, v, torch.ones(113, 203))
-    assert "mask" in reason
+    wide = torch.randn(1, 1, 3, 1025)
+    (reason,) = quire_torch.why_not(SDPBackend.FLASH_ATTENTION, wide, wide, wide)
+    assert "got 1025 for query and key" in reason
     assert quire_torch.why_not(SDPBackend.CUDNN_ATTENTION, q, k, v) == ["CUDNN_ATTENTION is not a backend of a CPU."]
     assert quire_torch.why_not(quire.SDPBackend.MATH, q, k, v) == []
 
@@ -209,10 +259,20 @@ def test_compiled():
     assert torch.equal(layer(turned, k, v, mask), want)
 
 
-def test_vmap_is_refused():
-    q, k, v = tensors()
-    with pytest.raises(NotImplementedError, match="vmap"):
-        torch.vmap(SDPA)(q, k, v)
+def test_symbolic_trace():
+    q, k, v = tensors(v_dim=32)
+    mask = torch.randn(113, 203)
+
+    class Layer(torch.nn.Module):
+        def forward(self, q, k, v, mask=None):
+            return SDPA(q, k, v, mask, scale=q.size(-1) ** -0.5) + SDPA(q, k, v, is_causal=True)
+
+    traced = torch.fx.symbolic_trace(Layer())
+    assert [node.target for node in traced.graph.nodes].count(SDPA) == 2
+    for arguments in ((q, k, v), (q, k, v, mask)):
+        assert torch.equal(traced(*arguments), Layer()(*arguments))
+    traced = torch.fx.symbolic_trace(Layer(), concrete_args={"q": q, "k": k, "v": v})
+    assert torch.equal(traced(q, k, v, mask), Layer()(q, k, v, mask))
 
 
 # ---- errors, of torch's types
@@ -252,5 +312,5 @@ def test_grouped_heads_that_do_not_divide():
 def test_what_torch_does_not_notice():
     with pytest.raises(RuntimeError):
         SDPA(D, torch.randn(2, 3, 5, 8), D)  # keys and values of different lengths
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="Explicit attn_mask should not be set when is_causal=True"):
         SDPA(D, D, D, torch.ones(4, 4).bool(), is_causal=True)
