@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 from transformers.masking_utils import (
     and_masks,
@@ -29,10 +30,11 @@ from quire.torch.mods import bind_mask_mod
 _is_compiling = torch.compiler.is_dynamo_compiling
 
 # By model_type: models that compute with their mask before they call their attention, choose keys by it (DeepSeek's sparse
-# attention and its relatives) or extend it. They are given the tensor that `eager` would give them; a BlockMask they would
+# attention and its relatives), extend it or join two. They are given the tensor that `eager` would give them; a BlockMask they would
 # leave out, or not understand.
 _COMPUTES_WITH_MASK = frozenset(
-    "axk2 deepseek_v32 deepseek_v4 doge glm_moe_dsa glm5_next_text hy_v4 mistral_large4_text qwen4_exp_text".split()
+    """axk2 deepseek_v32 deepseek_v4 doge glm_moe_dsa glm5_next_text hy_v4 mistral_large4_text qwen4_exp_text
+    t5gemma2_decoder""".split()
 )
 
 
@@ -67,7 +69,7 @@ class ModelMask(BlockMask):
 
     @classmethod
     def __torch_function__(cls, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        masks = [one for one in args if isinstance(one, ModelMask)]
+        masks = [one for one in tree_leaves((args, kwargs)) if isinstance(one, ModelMask)]
         raise _own_attention(masks[0].model_type if masks else "")
 
 

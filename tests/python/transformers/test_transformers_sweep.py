@@ -33,14 +33,19 @@ GROUPS = {
 NOT_RUN = {
     "blt": "wants patches of bytes",
     "cpmant": "puts tokens of its own in front",
+    "esmc": "its vocabulary cannot be cut",
     "gemma3n": "wants a library for images",
     "gemma4_assistant": "wants the states of another model",
     "gemma4_unified_assistant": "wants the states of another model",
     "hunyuan_vl_text": "wants positions on several axes",
-    "mistral_large4_text": "its layers share keys by number",
+    "kyutai_speech_to_text": "wants codes of sounds",
     "musicgen": "wants codes of sounds",
     "musicgen_melody": "wants codes of sounds",
+    "nemo_speechlm": "its parts must fit each other",
+    "perceiver": "gives as many rows as it likes",
     "sam3_lite_text": "wants images",
+    "speech_to_text": "wants sounds",
+    "voxtral_realtime": "wants sounds",
     "voxtral_realtime_text": "AutoModel does not find it",
 }
 
@@ -48,8 +53,10 @@ NOT_RUN = {
 def report(name, outcomes):
     counts = collections.Counter(one.kind for one in outcomes)
     own = sum(one.kind == "right" and not one.calls for one in outcomes)
-    lines = [f"{name}: {counts['right']} right ({own} of them without asking for attention), {counts['refused']} refused by name, "
-             f"{counts['wrong']} wrong, {counts['none']} not run"]
+    lines = [
+        f"{name}: {counts['right']} right ({own} of them without asking for attention), {counts['refused']} refused by name, "
+        f"{counts['wrong']} wrong, {counts['none']} not run"
+    ]
     return "\n".join(lines + [f"  {one.name}: {one.kind}: {one.text[:160]}" for one in outcomes if one.kind != "right"])
 
 

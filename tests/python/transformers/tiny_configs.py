@@ -57,6 +57,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "dbrx": dict(attn_config=dict(rope_theta=10_000.0, kv_n_heads=2, clip_qkv=8)),
     "deepseek_v2": _ROUTED,
     "dots1": _ROUTED,
+    "esm": dict(vocab_size=VOCABULARY, mask_token_id=2, pad_token_id=0),
+    "esmc": dict(num_key_value_heads=4),
     "gemma3n_text": dict(
         num_hidden_layers=4,
         layer_types=["sliding_attention", "full_attention"] * 2,
@@ -84,6 +86,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "mamba2": dict(num_heads=8),
     "minimax_m3_vl_text": dict(index_topk_blocks=1),
     "ministral": dict(head_dim=16),
+    "mistral_large4_text": dict(kv_source_layers=None, no_rope_layers=None),
     "nemotron": dict(num_key_value_heads=2),
     "qwen2_5_vl_text": _sections(4, 2, 2),
     "qwen2_vl_text": _sections(4, 2, 2),
