@@ -23,6 +23,7 @@ from torch.nn.attention.flex_attention import (
     noop_mask,
 )
 
+from quire.option_checks import check_scale
 from quire.torch import validate
 from quire.torch.autocast import autocast
 from quire.torch.autograd import differentiable_forward
@@ -90,6 +91,8 @@ def flex_attention(
         _warn_return_lse()
     if kernel_options is not None:
         validate.validate_options(kernel_options)
+    if scale is not None and type(scale) is not float:
+        scale = check_scale("flex_attention", scale)
     if _modes() or _jit() or type(query) not in _PLAIN or type(key) not in _PLAIN or type(value) not in _PLAIN:
         if are_nested(query, key, value):
             outputs = nested_flex_attention(

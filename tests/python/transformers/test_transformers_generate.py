@@ -44,7 +44,7 @@ def test_compiled_steps_over_a_static_cache():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "backend"), [("gemma2", "aot_eager"), ("mistral", "aot_eager"), ("gpt_oss", "aot_eager"), ("llama", "inductor")]
+    ("name", "backend"), [("gemma2", "aot_eager"), ("mistral", "aot_eager"), ("gemma3", "aot_eager"), ("llama", "inductor")]
 )
 def test_compiled_steps_of_other_models(name, backend):
     compiled(name, backend)
