@@ -57,6 +57,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "dbrx": dict(attn_config=dict(rope_theta=10_000.0, kv_n_heads=2, clip_qkv=8)),
     "deepseek_v2": _ROUTED,
     "dots1": _ROUTED,
+    "encoder-decoder": dict(decoder=dict(is_decoder=True, add_cross_attention=True)),
     "esm": dict(vocab_size=VOCABULARY, mask_token_id=2, pad_token_id=0),
     "esmc": dict(num_key_value_heads=4),
     "gemma3n_text": dict(
