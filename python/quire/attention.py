@@ -10,6 +10,7 @@ from . import _core
 from ._core import BlockMask, JaggedBlockMask, MaskMod, ScoreMod
 from .arrays import like
 from .jagged import are_jagged
+from .option_checks import check_kernel_options, check_scale
 
 _F32, _F64 = _core.DTYPES["f32"], _core.DTYPES["f64"]
 
@@ -46,7 +47,8 @@ class AuxOutput(NamedTuple):
 
 
 class FlexKernelOptions(TypedDict, total=False):
-    """Names of PyTorch's options. They steer a GPU; here any of them is accepted, and BACKEND must be one of PyTorch's.
+    """Names of PyTorch's options. They steer a GPU; here any of them is accepted, and BACKEND must be one of PyTorch's. A name
+    that PyTorch does not have is a warning.
 
     >>> import numpy, quire
     >>> x = numpy.ones((1, 2, 3, 8), numpy.float32)
@@ -106,8 +108,9 @@ def flex_attention(
     """
     if return_lse and return_aux is not None:
         raise ValueError("[flex_attention] return_lse and return_aux cannot be given both; AuxRequest(lse=True) is the same")
-    if kernel_options:
+    if kernel_options is not None:
         _check_kernel_options(kernel_options)
+    scale = check_scale("flex_attention", scale)
     wants_lse, wants_max = (return_lse, False) if return_aux is None else return_aux
     if score_mod is not None and type(score_mod) is not ScoreMod:
         score_mod = ScoreMod(score_mod)
@@ -158,6 +161,7 @@ def jagged_mask(mask_mod: Any, block_mask: Any) -> tuple[MaskMod | None, JaggedB
 
 
 def _check_kernel_options(options: Mapping[str, Any]) -> None:
+    check_kernel_options("flex_attention", options)
     backend = options.get("BACKEND", "AUTO")
     if backend not in _BACKENDS:
         raise ValueError(f"[flex_attention] BACKEND must be one of {_BACKENDS}; got {backend!r}")

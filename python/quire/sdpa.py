@@ -16,6 +16,7 @@ from . import _core
 from ._core import MaskMod
 from .arrays import like
 from .jagged import are_jagged
+from .option_checks import check_scale
 
 Alignment = Literal["top_left", "bottom_right"]
 
@@ -111,7 +112,7 @@ def scaled_dot_product_attention(
         seed,
         is_causal,
         alignment,
-        scale,
+        check_scale("scaled_dot_product_attention", scale),
         enable_gqa,
         allowed_backends(),
     )

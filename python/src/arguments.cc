@@ -2,6 +2,9 @@
 #include "arguments.h"
 
 #include <fmt/format.h>
+#include <nanobind/stl/string.h>
+
+#include <string>
 
 #include "quire/error.h"
 
@@ -15,6 +18,25 @@ std::vector<std::int64_t> q_begin_of(const char* where, nb::handle q_begin) {
   if (all.empty())
     throw nb::value_error(fmt::format("[{}] q_begin may not be empty", where).c_str());
   return all;
+}
+
+std::int64_t whole_number(const char* where, const char* name, nb::handle value) {
+  if (PyIndex_Check(value.ptr()) != 0) {
+    const nb::object number = nb::steal(PyNumber_Index(value.ptr()));
+    std::int64_t result = 0;
+    if (number.is_valid() && nb::try_cast(number, result)) return result;
+    PyErr_Clear();
+  }
+  throw nb::type_error(fmt::format("[{}] {} must be an int{}; got {} {}", where, name,
+                                   PyIndex_Check(value.ptr()) != 0 ? " of 64 bits" : "",
+                                   nb::cast<std::string>(nb::str(value.type().attr("__name__"))),
+                                   nb::cast<std::string>(nb::repr(value)))
+                           .c_str());
+}
+
+std::int64_t whole_number_or(const char* where, const char* name, nb::handle value,
+                             std::int64_t none) {
+  return value.is_none() ? none : whole_number(where, name, value);
 }
 
 TensorView writable(const char* where, const View& view, const char* name) {

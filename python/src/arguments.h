@@ -13,6 +13,13 @@ namespace quire::python {
 /// ..." for none of them.
 std::vector<std::int64_t> q_begin_of(const char* where, nb::handle q_begin);
 
+/// An int of Python, NumPy or torch. TypeError "[where] name must be an int; got ..." for others.
+std::int64_t whole_number(const char* where, const char* name, nb::handle value);
+
+/// The same; `none` for None.
+std::int64_t whole_number_or(const char* where, const char* name, nb::handle value,
+                             std::int64_t none);
+
 /// A view as something to write to. Throws Error "[where] name ..." if it is read-only.
 TensorView writable(const char* where, const View& view, const char* name);
 

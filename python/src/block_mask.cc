@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "arguments.h"
 #include "block_size.h"
 #include "gil.h"
 #include "mods.h"
@@ -104,15 +105,26 @@ bool made_from(const BlockMask& mask, nb::handle num_blocks, nb::handle indices,
 }
 
 // None counts as 1: the mask is the same for all.
-BlockMask create(nb::handle mask_mod, std::optional<std::int64_t> batch,
-                 std::optional<std::int64_t> heads, std::int64_t q_len, std::int64_t kv_len,
-                 nb::handle block_size, bool separate_full_blocks, std::int64_t q_begin) {
+struct MaskSizes {
+  MaskSizes(const char* where, nb::handle b, nb::handle h, nb::handle q, nb::handle kv)
+      : batch(whole_number_or(where, "B", b, 1)),
+        heads(whole_number_or(where, "H", h, 1)),
+        q_len(whole_number(where, "Q_LEN", q)),
+        kv_len(whole_number(where, "KV_LEN", kv)) {}
+
+  std::int64_t batch, heads, q_len, kv_len;
+};
+
+BlockMask create(nb::handle mask_mod, nb::handle batch, nb::handle heads, nb::handle q_len,
+                 nb::handle kv_len, nb::handle block_size, bool separate_full_blocks,
+                 std::int64_t q_begin) {
+  const MaskSizes sizes("create_block_mask", batch, heads, q_len, kv_len);
   const MaskMod mod = mask_mod_of(mask_mod);
   const BlockMaskOptions options{.block_size = block_size_of(block_size),
                                  .separate_full_blocks = separate_full_blocks,
                                  .q_begin = q_begin};
   const ReleasedGil released;
-  return create_block_mask(mod, batch.value_or(1), heads.value_or(1), q_len, kv_len, options);
+  return create_block_mask(mod, sizes.batch, sizes.heads, sizes.q_len, sizes.kv_len, options);
 }
 
 // Functions take one more argument for a score mod than for a mask mod.
@@ -126,9 +138,9 @@ bool is_score_function(nb::handle mod) {
   return needed == 5;
 }
 
-Array mask_array(nb::handle mod, std::optional<std::int64_t> batch,
-                 std::optional<std::int64_t> heads, std::int64_t q_len, std::int64_t kv_len,
-                 std::int64_t q_begin) {
+Array mask_array(nb::handle mod, nb::handle batch, nb::handle heads, nb::handle q_len,
+                 nb::handle kv_len, std::int64_t q_begin) {
+  const auto [b, h, rows, keys] = MaskSizes("create_mask", batch, heads, q_len, kv_len);
   std::optional<ScoreMod> score;
   std::optional<MaskMod> mask;
   const bool is_function = !nb::isinstance<MaskMod>(mod) && !nb::isinstance<nb::str>(mod);
@@ -136,13 +148,12 @@ Array mask_array(nb::handle mod, std::optional<std::int64_t> batch,
     score = score_mod_of(mod);
   else
     mask = mask_mod_of(mod);
-  const std::int64_t b = batch.value_or(1), h = heads.value_or(1);
   Tensor result;
   {
     const ReleasedGil released;
     const CreateMaskOptions options{.q_begin = q_begin};
-    result = score ? create_mask(*score, b, h, q_len, kv_len, options)
-                   : create_mask(*mask, b, h, q_len, kv_len, options);
+    result = score ? create_mask(*score, b, h, rows, keys, options)
+                   : create_mask(*mask, b, h, rows, keys, options);
   }
   return to_numpy(std::move(result));
 }
@@ -369,6 +380,9 @@ quire.MaskMod('(q_idx >= kv_idx) & (kv_idx < 512)'))doc");
       "create_block_mask", &create, nb::arg("mask_mod"), nb::arg("B").none(), nb::arg("H").none(),
       nb::arg("Q_LEN"), nb::arg("KV_LEN"), nb::arg("BLOCK_SIZE") = 128,
       nb::arg("separate_full_blocks") = true, nb::arg("q_begin") = 0,
+      nb::sig("def create_block_mask(mask_mod: object, B: int | None, H: int | None, Q_LEN: int, "
+              "KV_LEN: int, BLOCK_SIZE: object = 128, separate_full_blocks: bool = True, "
+              "q_begin: int = 0) -> BlockMask"),
       R"doc(The block mask of a rule, found by proof. B and H of None: the same for every batch entry and head. BLOCK_SIZE: one number, or
 (queries, keys). q_begin: q_idx of the first query.
 
@@ -379,6 +393,8 @@ quire.MaskMod('(q_idx >= kv_idx) & (kv_idx < 512)'))doc");
   module.def(
       "create_mask", &mask_array, nb::arg("mod"), nb::arg("B").none(), nb::arg("H").none(),
       nb::arg("Q_LEN"), nb::arg("KV_LEN"), nb::arg("q_begin") = 0,
+      nb::sig("def create_mask(mod: object, B: int | None, H: int | None, Q_LEN: int, KV_LEN: int, "
+              "q_begin: int = 0) -> numpy.ndarray"),
       R"doc(The mask as bools [B, H, Q_LEN, KV_LEN]; of a score mod, where it does not turn a score of 0 into -inf.
 
 >>> import quire

@@ -25,11 +25,13 @@ void refuse_buffers(nb::handle buffers, const char* what) {
   throw nb::type_error((std::string("[") + what + "] buffers belong to a text").c_str());
 }
 
-// Calls a mod with expressions. NumPy refuses to be indexed by them in words that do not help.
+// Calls a mod with expressions; quire/mod_calls.py looks at what functions get wrong. NumPy refuses
+// to be indexed by expressions in words that do not help.
 template <class... Arguments>
 nb::object call(nb::handle function, const char* what, const Arguments&... arguments) {
   try {
-    return function(PyExpr{arguments}...);
+    return nb::module_::import_("quire.mod_calls")
+        .attr("call_mod")(what, function, nb::make_tuple(PyExpr{arguments}...));
   } catch (nb::python_error& error) {
     const bool is_numpy =
         error.matches(PyExc_IndexError) &&
@@ -48,9 +50,18 @@ Formula formula_of(const nb::object& result, const char* what) {
   return Formula(operand(result, what));
 }
 
+// A condition where a score is wanted is a mask in the wrong place, more often than not.
+void warn_if_condition(const Formula& score) {
+  if (score.type() == ValueType::kBool)
+    nb::module_::import_("quire.mod_calls").attr("warn_if_condition")();
+}
+
 Formula trace_score(nb::handle function) {
   const detail::ModArguments a = detail::mod_arguments();
-  return formula_of(call(function, "ScoreMod", a.score, a.b, a.h, a.q_idx, a.kv_idx), "ScoreMod");
+  Formula score =
+      formula_of(call(function, "ScoreMod", a.score, a.b, a.h, a.q_idx, a.kv_idx), "ScoreMod");
+  warn_if_condition(score);
+  return score;
 }
 
 Formula trace_mask(nb::handle function) {
@@ -71,8 +82,13 @@ Mod mod_of(nb::handle mod, nb::handle buffers, const char* what, Formula (*trace
     refuse_buffers(buffers, what);
     return Mod(trace(mod));
   }
+  const char* const instead =
+      nb::isinstance<MaskMod>(mod)
+          ? ": give it to create_block_mask, and the block mask to flex_attention"
+      : nb::isinstance<ScoreMod>(mod) ? ": give it to flex_attention as score_mod"
+                                      : "";
   throw nb::type_error((std::string("[") + what + "] a " + what +
-                        ", a text or a function is needed; got " + name_of_type(mod))
+                        ", a text or a function is needed; got " + name_of_type(mod) + instead)
                            .c_str());
 }
 
@@ -231,6 +247,11 @@ nb::dict to_dict(const NamedBuffers& buffers) {
 }
 
 ScoreMod score_mod_of(nb::handle mod, nb::handle buffers) {
+  if (nb::isinstance<nb::str>(mod)) {
+    const Formula score = Formula::parse(nb::cast<std::string>(mod), named_buffers_of(buffers));
+    warn_if_condition(score);
+    return ScoreMod(score);
+  }
   return mod_of<ScoreMod>(mod, buffers, "ScoreMod", &trace_score);
 }
 

@@ -25,6 +25,20 @@ struct LogicalRules {
   std::optional<Buffer> bounds = {};     // of each sequence: keys from it on are hidden
 };
 
+// A score of -inf from a length on hides like a mask. As a mask it leaves the score mod of the
+// dense call, whose bits depend on whether there is one.
+void move_bound_to_mask(LogicalRules& rules, Precision precision) {
+  const std::optional<Buffer> bound = formula::find_key_bound(rules.score->formula(), precision);
+  if (!bound.has_value()) return;
+  if (!rules.bounds.has_value()) {
+    rules.bounds = bound;
+    const Buffer& lengths = *bound;
+    rules.mask = rules.mask & MaskMod([&](auto b, auto, auto, auto kv) { return kv < lengths[b]; });
+  }
+  if (formula::is_same_buffer(*rules.bounds, *bound))
+    rules.score = ScoreMod(formula::within_key_bound(rules.score->formula(), *bound));
+}
+
 std::optional<LogicalRules> logical_rules(const AttentionShape& shape,
                                           const FlexAttentionOptions& options) {
   const Formula* const mask =
@@ -51,7 +65,7 @@ std::optional<LogicalRules> logical_rules(const AttentionShape& shape,
     rules.score = ScoreMod(*logical);
     rules.hidden_by_score =
         formula::is_hidden(formula::for_dead_pages(*score, *pattern), precision);
-    if (!rules.bounds.has_value()) rules.bounds = formula::find_key_bound(*logical, precision);
+    move_bound_to_mask(rules, precision);
   }
   return rules;
 }

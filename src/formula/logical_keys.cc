@@ -45,12 +45,6 @@ std::optional<std::int64_t> page_size_of(const Graph& graph, NodeId id) {
   return std::int64_t{1} << *by;
 }
 
-bool is_same_buffer(const Buffer& a, const Buffer& b) {
-  const ConstTensorView &x = a.view(), &y = b.view();
-  return a.has_data() && b.has_data() && x.data() == y.data() && x.dtype() == y.dtype() &&
-         x.shape() == y.shape() && x.strides() == y.strides();
-}
-
 // The load of a page, if that is what it is.
 std::optional<PagePattern> page_load(const Graph& graph, NodeId id) {
   const Node& node = graph[id];
@@ -195,6 +189,12 @@ std::pair<Graph, std::vector<NodeId>> rewrite(const Formula& formula, const Repl
 
 }  // namespace
 
+bool is_same_buffer(const Buffer& a, const Buffer& b) {
+  const ConstTensorView &x = a.view(), &y = b.view();
+  return a.has_data() && b.has_data() && x.data() == y.data() && x.dtype() == y.dtype() &&
+         x.shape() == y.shape() && x.strides() == y.strides();
+}
+
 bool is_same(const PagePattern& a, const PagePattern& b) {
   if (a.page_size != b.page_size || a.row != b.row || !is_same_buffer(a.table, b.table))
     return false;
@@ -206,14 +206,18 @@ std::optional<PagePattern> find_page_pattern(const Formula& formula) {
   const Graph& graph = formula.graph();
   const auto size = static_cast<NodeId>(graph.size());
   if (size > kMostNodes) return std::nullopt;
+  std::optional<PagePattern>
+      asked;  // of a rule that sees all of a sequence: it has no other question
   for (NodeId id = 0; id < size; ++id) {
     const std::optional<PagePattern> pattern = page_load(graph, id);
     if (!pattern.has_value()) continue;
     const Roles roles(graph, *pattern);
-    for (NodeId user = id; user < size; ++user)
+    for (NodeId user = id; user < size; ++user) {
       if (roles.is_logical(user)) return pattern;
+      if (!asked.has_value() && roles.answer(user, true).has_value()) asked = pattern;
+    }
   }
-  return std::nullopt;
+  return asked;
 }
 
 std::optional<Formula> to_logical(const Formula& formula, const PagePattern& pattern) {
@@ -235,25 +239,45 @@ std::optional<Formula> to_logical(const Formula& formula, const PagePattern& pat
   return Formula(graph, map[static_cast<std::size_t>(formula.root())]);
 }
 
+namespace {
+
+// The lengths of `kv_idx < lengths[b]`, if the node is that.
+std::optional<Buffer> bound_of(const Graph& graph, NodeId id) {
+  const Op op = graph[id].op;
+  if (op != Op::kLt && op != Op::kGt) return std::nullopt;
+  const NodeId key = graph.arg(id, op == Op::kLt ? 0 : 1);
+  const NodeId length = graph.arg(id, op == Op::kLt ? 1 : 0);
+  const Node& load = graph[length];
+  if (graph[key].op != Op::kKvIdx || load.op != Op::kLoad || load.arg_count != 1)
+    return std::nullopt;
+  const Buffer& lengths = graph.buffer(load.buffers[0]);
+  if (!is_leaf(graph, graph.arg(length, 0), Op::kBatch) || !is_integers(lengths, 1) ||
+      !lengths.has_data())
+    return std::nullopt;
+  return lengths;
+}
+
+}  // namespace
+
 std::optional<Buffer> find_key_bound(const Formula& logical, Precision precision) {
   const Graph& graph = logical.graph();
   for (NodeId id = 0; id < static_cast<NodeId>(graph.size()); ++id) {
-    const Op op = graph[id].op;
-    if (op != Op::kLt && op != Op::kGt) continue;
-    const NodeId key = graph.arg(id, op == Op::kLt ? 0 : 1);
-    const NodeId length = graph.arg(id, op == Op::kLt ? 1 : 0);
-    const Node& load = graph[length];
-    if (graph[key].op != Op::kKvIdx || load.op != Op::kLoad || load.arg_count != 1) continue;
-    const Buffer& lengths = graph.buffer(load.buffers[0]);
-    if (!is_leaf(graph, graph.arg(length, 0), Op::kBatch) || !is_integers(lengths, 1) ||
-        !lengths.has_data())
-      continue;
+    const std::optional<Buffer> lengths = bound_of(graph, id);
+    if (!lengths.has_value()) continue;
     const auto [beyond, map] = rewrite(
         logical, [&](NodeId at, Graph& to) { return at == id ? make_bool(to, false) : kNoNode; });
     if (is_hidden(Formula(beyond, map[static_cast<std::size_t>(logical.root())]), precision))
       return lengths;
   }
   return std::nullopt;
+}
+
+Formula within_key_bound(const Formula& logical, const Buffer& lengths) {
+  const auto [graph, map] = rewrite(logical, [&](NodeId id, Graph& to) {
+    const std::optional<Buffer> bound = bound_of(logical.graph(), id);
+    return bound.has_value() && is_same_buffer(*bound, lengths) ? make_bool(to, true) : kNoNode;
+  });
+  return Formula(graph, map[static_cast<std::size_t>(logical.root())]);
 }
 
 bool is_hidden(const Formula& formula, Precision precision) {

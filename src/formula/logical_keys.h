@@ -25,7 +25,7 @@ struct PagePattern {
 /// Whether they read the same memory in the same way.
 bool is_same(const PagePattern& a, const PagePattern& b);
 
-/// Nothing if there is no logical index in it.
+/// Nothing if there is no logical index in it, nor a question about a page (page >= 0).
 std::optional<PagePattern> find_page_pattern(const Formula& formula);
 
 /// The same rule where kv_idx is the logical index, for pages that the table has (entries >= 0).
@@ -37,8 +37,14 @@ std::optional<Formula> to_logical(const Formula& formula, const PagePattern& pat
 /// there is none of this form.
 std::optional<Buffer> find_key_bound(const Formula& logical, Precision precision);
 
+/// The same rule for keys before their bound: `kv_idx < lengths[b]` is true wherever it stands.
+Formula within_key_bound(const Formula& logical, const Buffer& lengths);
+
 /// What is left of it for pages that the table has not (entries < 0), still on the pool's index.
 Formula for_dead_pages(const Formula& formula, const PagePattern& pattern);
+
+/// Whether two buffers are the same memory, read in the same way.
+bool is_same_buffer(const Buffer& a, const Buffer& b);
 
 /// Whether it is false, or -inf, whatever its arguments.
 bool is_hidden(const Formula& formula, Precision precision);

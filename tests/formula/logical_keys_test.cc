@@ -44,6 +44,12 @@ TEST(LogicalKeys, AreFoundInAnySurroundings) {
             "(kv_idx > 2) & (kv_idx // 16 != 4)");
 }
 
+TEST(LogicalKeys, OfARuleThatAsksForThePageAlone) {
+  EXPECT_EQ(logical("where(table[b, kv_idx // 16] >= 0, True, False)"), "True");
+  EXPECT_EQ(logical("where(table[b, kv_idx // 16] < 0, -inf, 2.0 * score)"), "2.0 * score");
+  EXPECT_EQ(logical("(table[b, kv_idx // 16] >= 0) & (kv_idx > 3)"), "place");
+}
+
 TEST(LogicalKeys, AreNotFoundWhereTheyAreNot) {
   EXPECT_EQ(logical("table[b, kv_idx // 16] == 3"), "");
   EXPECT_EQ(logical("table[b, kv_idx] <= q_idx"), "");
@@ -77,6 +83,15 @@ TEST(LogicalKeys, BoundsAreThoseWithoutWhichNothingIsSeen) {
   EXPECT_FALSE(bound("(kv_idx < len[b]) | (kv_idx <= q_idx)"));
   EXPECT_FALSE(bound("kv_idx < len[h]"));
   EXPECT_FALSE(bound("where(kv_idx < len[b], score, 0.0)"));
+}
+
+TEST(LogicalKeys, WithinABoundItsQuestionIsAnswered) {
+  const auto within = [](const char* text) {
+    return simplify(within_key_bound(parse(text), kLengths), Precision::kF32).to_string();
+  };
+  EXPECT_EQ(within("where(len[b] > kv_idx, score, -inf)"), "score");
+  EXPECT_EQ(within("where((kv_idx < len[b]) & (kv_idx < rows[b]), score, -inf)"),
+            "where(kv_idx < rows[b], score, -inf)");
 }
 
 }  // namespace

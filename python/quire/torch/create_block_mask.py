@@ -88,11 +88,16 @@ def create_block_mask(
             mask_mod, B, H, Q_LEN, KV_LEN, device, BLOCK_SIZE, False, separate_full_blocks, True, dq_kv_order
         )
     if not is_compiling and is_score_mod(mask_mod):
-        raise AssertionError(f"[create_block_mask] a mask mod takes 4 arguments (b, h, q_idx, kv_idx); got {mask_mod}")
+        raise AssertionError(
+            "[create_block_mask] a mask mod takes 4 arguments (b, h, q_idx, kv_idx); got a score mod, which takes 5, "
+            f"{mask_mod}: give it to flex_attention as score_mod"
+        )
     if _compile and not is_compiling:
         warnings.warn("_compile has no effect and will go, as in torch", DeprecationWarning, stacklevel=2)
     if not isinstance(dq_kv_order, bool):
         raise ValueError(f"[create_block_mask] dq_kv_order must be a bool; got {type(dq_kv_order).__name__}")
+    if not isinstance(BLOCK_SIZE, (int, tuple, list)):
+        raise TypeError(f"[create_block_mask] BLOCK_SIZE must be an int or a pair of ints; got {type(BLOCK_SIZE).__name__}")
     size = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else tuple(BLOCK_SIZE)
     shape = (1 if B is None else B, 1 if H is None else H, Q_LEN, KV_LEN)
     if is_compiling:
@@ -105,7 +110,7 @@ def create_block_mask(
         order = _compute_dq_write_order_from_block_mask(mask, dq_kv_order=dq_kv_order)
         mask.dq_write_order, mask.dq_write_order_full = order
         mask.dq_kv_order_spt = dq_kv_order
-    return mask if device is None or torch.device(device).type == "cpu" else mask.to(device)
+    return mask if device is None or torch.device(device).type == "cpu" else _on_device(mask, device)
 
 
 def _create(mask_mod: Any, shape: tuple, block_size: tuple, separate_full_blocks: bool) -> BlockMask:
@@ -114,3 +119,14 @@ def _create(mask_mod: Any, shape: tuple, block_size: tuple, separate_full_blocks
     blocks = Blocks(core, (index(shape[2]), index(shape[3])), block_size)
     blocks.made_with(rule.key, rule.tensors)
     return BlockMask._from_blocks(blocks, mask_mod)
+
+
+def _on_device(mask: BlockMask, device: DeviceLikeType) -> BlockMask:
+    """For torch's own flex_attention, where torch has that device. Else torch's exception, and what to do."""
+    try:
+        return mask.to(device)
+    except (AssertionError, RuntimeError) as error:
+        raise type(error)(
+            f"[create_block_mask] there is no device {device!r} here ({error}); Quire computes on the CPU: leave device out, or "
+            'give device="cpu"'
+        ) from error

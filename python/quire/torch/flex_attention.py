@@ -21,6 +21,7 @@ from torch.nn.attention.flex_attention import (
     FlexKernelOptions,
 )
 
+from quire.option_checks import check_scale
 from quire.torch import validate
 from quire.torch.autocast import autocast
 from quire.torch.autograd import differentiable_forward
@@ -87,6 +88,8 @@ def flex_attention(
         _warn_return_lse()
     if kernel_options is not None:
         validate.validate_options(kernel_options)
+    if scale is not None and type(scale) is not float:
+        scale = check_scale("flex_attention", scale)
     is_plain = type(query) in _PLAIN and type(key) in _PLAIN and type(value) in _PLAIN and not query.is_nested
     if not is_plain or _modes() or _jit():
         if are_nested(query, key, value):

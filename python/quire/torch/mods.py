@@ -15,6 +15,7 @@ from collections.abc import Callable
 import torch
 
 from quire import _core
+from quire.mod_calls import refuse_other_kind
 from quire.torch.trace import trace_mask_mod, trace_score_mod
 from quire.torch.views import view_of
 
@@ -75,14 +76,29 @@ def bind_score_mod(mod: Any, dtype: torch.dtype = torch.float32) -> Bound:
     """`mod`: f(score, b, h, q_idx, kv_idx) over tensors, a quire.ScoreMod or a text. `dtype`: of the score."""
     if isinstance(mod, _GIVEN):
         return _given(_core.ScoreMod, mod)
-    return bind_traced(_core.ScoreMod, trace_score_mod(mod, dtype))
+    try:
+        return bind_traced(_core.ScoreMod, trace_score_mod(mod, dtype))
+    except TypeError as error:
+        _explain(error, mod, "score_mod", 5)
+        raise
 
 
 def bind_mask_mod(mod: Any) -> Bound:
     """`mod`: f(b, h, q_idx, kv_idx) over tensors, a quire.MaskMod or a text."""
     if isinstance(mod, _GIVEN):
         return _given(_core.MaskMod, mod)
-    return bind_traced(_core.MaskMod, trace_mask_mod(mod))
+    try:
+        return bind_traced(_core.MaskMod, trace_mask_mod(mod))
+    except TypeError as error:
+        _explain(error, mod, "mask_mod", 4)
+        raise
+
+
+def _explain(error: TypeError, mod: Any, what: str, count: int) -> None:
+    """TypeError in words, if the mod is no function, or one of the other kind."""
+    if not callable(mod):
+        raise TypeError(f"[{what}] a function over tensors, a quire mod or a text is needed; got {type(mod).__name__}") from error
+    refuse_other_kind(what, mod.forward if isinstance(mod, torch.nn.Module) else mod, count, error)
 
 
 def positional_arguments(mod: Callable) -> int:

@@ -53,7 +53,15 @@ class PagedAttention(TorchPagedAttention):
     """
 
     def __init__(self, n_pages: int, page_size: int, max_batch_size: int, device: Any = "cpu") -> None:
-        super().__init__(n_pages, page_size, max_batch_size, device)
+        try:
+            super().__init__(n_pages, page_size, max_batch_size, device)
+        except (AssertionError, RuntimeError) as error:
+            if torch.device(device).type == "cpu":
+                raise
+            raise type(error)(
+                f"[PagedAttention] there is no device {device!r} here ({error}); Quire computes on the CPU: leave device out, or "
+                'give device="cpu"'
+            ) from error
 
     def __repr__(self) -> str:
         used = self.n_pages - len(self.empty_pages)

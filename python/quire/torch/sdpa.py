@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from quire import _core
+from quire.option_checks import check_scale
 from quire.torch.autocast import autocast
 from quire.torch.backends import allowed_backends, number_of
 from quire.torch.mods import bind_mask_mod
@@ -79,6 +80,8 @@ def scaled_dot_product_attention(
         for name, tensor in (("query", query), ("key", key), ("value", value)):
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"[{_NAME}] {name} must be a tensor; got {type(tensor).__name__}")
+    if scale is not None and type(scale) is not float:
+        scale = check_scale(_NAME, scale)
     call = _nested if are_nested(query, key, value) else _dense
     return call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 

@@ -9,9 +9,12 @@ from typing import Any, get_args
 
 import torch
 from torch.nn.attention.flex_attention import BlockMask as TorchBlockMask
-from torch.nn.attention.flex_attention import _Backend, _sliced_mask_mod_error
+from torch.nn.attention.flex_attention import FlexKernelOptions, _Backend, _sliced_mask_mod_error
+
+from quire.option_checks import check_kernel_options
 
 _BACKENDS = get_args(_Backend)
+_OPTIONS = frozenset(FlexKernelOptions.__annotations__)
 
 
 def validate_tensors(query: Any, key: Any, value: Any) -> None:
@@ -39,7 +42,10 @@ def validate_tensors(query: Any, key: Any, value: Any) -> None:
             f"[flex_attention] query and key must have the same head dim; got {query.size(-1)} and {key.size(-1)}"
         )
     if query.device.type != "cpu":
-        raise ValueError(f"[flex_attention] Quire computes on the CPU; got tensors on {query.device}")
+        raise ValueError(
+            f"[flex_attention] Quire computes on the CPU; got tensors on {query.device}. Bring them here with .cpu(), or take "
+            "torch.nn.attention.flex_attention, without quire.torch.enable(), for that device"
+        )
     if any(tensor.layout != torch.strided for tensor in (query, key, value)):
         raise TypeError("[flex_attention] query, key and value must be dense tensors")
     if not query.dim() == key.dim() == value.dim() == 4:
@@ -100,7 +106,8 @@ def validate_mask(block_mask: Any, q_len: int, kv_len: int) -> None:
 
 
 def validate_options(options: Any) -> None:
-    """`kernel_options`. Those that steer a GPU mean nothing here and are not looked at."""
+    """`kernel_options`. Those that steer a GPU mean nothing here, and only their names are looked at."""
+    check_kernel_options("flex_attention", options, _OPTIONS)
     if "BACKEND" in options:
         if options.get("FORCE_USE_FLEX_ATTENTION", False):
             raise RuntimeError("[flex_attention] give BACKEND or FORCE_USE_FLEX_ATTENTION, not both")

@@ -30,7 +30,7 @@ _View = _core.View
 def view_of(tensor: torch.Tensor) -> _core.View:
     """A View that keeps the tensor alive. Throws TypeError for a dtype Quire does not have."""
     if tensor.device.type != "cpu":
-        raise ValueError(f"Quire computes on the CPU; got a tensor on {tensor.device}")
+        raise ValueError(f"Quire computes on the CPU; got a tensor on {tensor.device}. Bring it here with .cpu()")
     code = CODES.get(tensor.dtype)
     if code is None:
         raise TypeError(f"Quire has no tensors of {tensor.dtype}; it has {', '.join(_NAMES.values())}")

@@ -16,6 +16,7 @@ from transformers import AttentionInterface, AttentionMaskInterface  # noqa: E40
 
 from quire.transformers.attention import quire_attention  # noqa: E402
 from quire.transformers.masks import quire_mask  # noqa: E402
+from quire.transformers.own_classes import refuse_in_tables  # noqa: E402
 
 __all__ = ["quire_attention", "quire_mask", "register"]
 
@@ -32,3 +33,4 @@ def register(name: str = "quire") -> None:
     """
     AttentionInterface.register(name, quire_attention)
     AttentionMaskInterface.register(name, quire_mask)
+    refuse_in_tables(name)

@@ -1,13 +1,12 @@
 """The attention of a transformers layer by quire.torch: masks, soft-caps, biases, sinks and dropout as the layer asks.
 
 Everything goes through flex_attention and scaled_dot_product_attention of quire.torch, so autograd, autocast and
-torch.compile are theirs. Layer: Python, top of this package.
+torch.compile are theirs. What a layer may ask for is in keywords.py. Layer: Python, top of this package.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,9 +15,12 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from quire.torch import AuxRequest, flex_attention, scaled_dot_product_attention
+from quire.transformers.chosen_keys import chosen_block_mask, keys_of_blocks, keys_of_indices
+from quire.transformers.keywords import refuse_unknown
 from quire.transformers.masks import block_mask_of, causal_block_mask
 
 _LSE = AuxRequest(lse=True)
+_WIDEST = 1024  # rows of values that one call takes
 
 
 def quire_attention(
@@ -33,14 +35,21 @@ def quire_attention(
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     position_bias: Tensor | None = None,
+    indices: Tensor | None = None,
+    block_indices: Tensor | None = None,
+    output_attentions: bool | None = False,
+    kernel_options: dict[str, Any] | None = None,
     **kwargs: Any,
-) -> tuple[Tensor, None]:
+) -> tuple[Tensor, Tensor | None]:
     """What transformers calls in every layer, with transformers' arguments.
 
     query [B, Hq, L, E], key [B, Hkv, S, E], value [B, Hkv, S, Ev]. `attention_mask`: what quire_mask gave, or a user's own
     [B or 1, Hq or 1, L, S]: bools, or floats that are added to the scores. `softcap`: scores become softcap * tanh(score /
     softcap). `s_aux`: a sink per head, [Hq], a score that takes its share of the weights and has no value.
-    `position_bias`: added to the scores. Returns [B, L, Hq, Ev], contiguous, and None: weights never exist.
+    `position_bias`: added to the scores. `indices`: [B, L, n], the keys that a query may see at most, -1 for none;
+    `block_indices`: [B, groups of heads, L, n], the same in blocks of `module.indexer.block_size` keys. Other keywords that
+    could change the result are a NotImplementedError that names them. Returns [B, L, Hq, Ev], contiguous, and, if
+    `output_attentions` asks for them, the weights [B, Hq, L, S], else None.
 
     >>> import torch
     >>> from quire.transformers import quire_attention, quire_mask
@@ -49,48 +58,83 @@ def quire_attention(
     >>> quire_attention(torch.nn.Module(), query, key, key, mask, softcap=30.0, s_aux=torch.zeros(8))[0].shape
     torch.Size([2, 5, 8, 64])
     """
-    if kwargs.get("output_attentions"):
-        warnings.warn('attn_implementation="quire" has no weights to return; use "eager" for output_attentions', stacklevel=2)
-    if kwargs.get("cache") is not None:
-        raise NotImplementedError("[quire.transformers] paged caches (continuous batching) are not supported")
-    mask, biases = _mask_and_biases(module, query, key, attention_mask, is_causal)
+    refuse_unknown(kwargs, has_mask=attention_mask is not None)
+    mask, visible, biases = _mask_and_biases(module, query, key, attention_mask, is_causal)
+    if indices is not None:
+        mask = chosen_block_mask(mask, keys_of_indices(indices, key.shape[2]), query)
+    if block_indices is not None:
+        mask = chosen_block_mask(mask, keys_of_blocks(block_indices, module, query.shape[1], key.shape[2]), query)
     if position_bias is not None:
         biases = (*biases, position_bias[..., : key.shape[2]])
-    mod = _score_mod(softcap, tuple(bias.expand(*query.shape[:3], -1) for bias in biases))
-    call = {"block_mask": mask, "score_mod": mod, "scale": scaling, "enable_gqa": True}
+    every = (*query.shape[:3], -1)
+    biases = tuple(bias.expand(every) for bias in biases)
+    mod = _score_mod(softcap, biases, None if visible is None else visible.expand(every))
+    call = {"block_mask": mask, "score_mod": mod, "scale": scaling, "enable_gqa": True, "kernel_options": kernel_options}
     probability = dropout if module.training else 0.0
+    state = torch.get_rng_state() if output_attentions and probability > 0.0 else None
+    out = _attend(query, key, value, call, probability, s_aux)
+    weights = _weights(query, key, value, call, probability, s_aux, state) if output_attentions else None
+    return out.transpose(1, 2).contiguous(), weights
+
+
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, call: dict[str, Any], probability: float, s_aux: Tensor | None
+) -> Tensor:
+    """[B, Hq, L, Ev]."""
     if probability > 0.0:
         out, lse = _with_dropout(query, key, value, call, probability, want_lse=s_aux is not None)
     elif s_aux is not None:
         out, aux = flex_attention(query, key, value, return_aux=_LSE, **call)
         lse = aux.lse
     else:
-        out = flex_attention(query, key, value, **call)
-    if s_aux is not None:
-        # exp(lse) is the sum of a row's weights; with the sink it is exp(lse) + exp(sink). A row that sees nothing has
-        # lse = -inf and stays 0.
-        out = (out * torch.sigmoid(lse - s_aux.reshape(1, -1, 1)).unsqueeze(-1)).to(out.dtype)
-    return out.transpose(1, 2).contiguous(), None
+        return flex_attention(query, key, value, **call)
+    if s_aux is None:
+        return out
+    # exp(lse) is the sum of a row's weights; with the sink it is exp(lse) + exp(sink). A row that sees nothing has
+    # lse = -inf and stays 0.
+    return (out * torch.sigmoid(lse - s_aux.reshape(1, -1, 1)).unsqueeze(-1)).to(out.dtype)
+
+
+def _weights(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    call: dict[str, Any],
+    probability: float,
+    s_aux: Tensor | None,
+    state: Tensor | None,
+) -> Tensor:
+    """[B, Hq, L, S]: the output for values that are unit vectors, a part of the keys at a time. `state`: of the generator
+    before the output was computed, so that the same weights are dropped."""
+    unit = torch.eye(key.shape[2], dtype=value.dtype, device=value.device)
+    parts = []
+    for part in unit.split(_WIDEST, 1):
+        if state is not None:
+            torch.set_rng_state(state)
+        parts.append(_attend(query, key, part.expand(*key.shape[:3], -1), call, probability, s_aux))
+    return torch.cat(parts, -1)
 
 
 def _mask_and_biases(
     module: torch.nn.Module, query: Tensor, key: Tensor, attention_mask: Any, is_causal: bool | None
-) -> tuple[BlockMask | None, tuple[Tensor, ...]]:
-    """What hides keys, and what is added to the scores."""
+) -> tuple[BlockMask | None, Tensor | None, tuple[Tensor, ...]]:
+    """What hides keys, as a block mask or as bools that are True for visible ones, and what is added to the scores."""
     q_length, kv_length = query.shape[2], key.shape[2]
     if attention_mask is None:
         is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-        return (causal_block_mask(q_length, kv_length) if is_causal and q_length > 1 else None), ()
+        return (causal_block_mask(q_length, kv_length) if is_causal and q_length > 1 else None), None, ()
     if isinstance(attention_mask, BlockMask):
-        return attention_mask, ()
-    if attention_mask.dtype is torch.bool:
-        return block_mask_of(attention_mask, *query.shape[:2], kv_length), ()
-    return None, (attention_mask[..., :kv_length],)
+        return attention_mask, None, ()
+    if attention_mask.dtype is not torch.bool:
+        return None, None, (attention_mask[..., :kv_length],)
+    if torch.compiler.is_dynamo_compiling():  # a block mask would be made in the graph, by every layer and at every call
+        return None, attention_mask[..., :kv_length], ()
+    return block_mask_of(attention_mask, *query.shape[:2], kv_length), None, ()
 
 
-def _score_mod(softcap: float | None, biases: tuple[Tensor, ...]) -> Callable | None:
-    """The soft-cap first, as eager does it. `biases`: [B, Hq, L, S] each."""
-    if softcap is None and not biases:
+def _score_mod(softcap: float | None, biases: tuple[Tensor, ...], visible: Tensor | None) -> Callable | None:
+    """The soft-cap first, as eager does it. `biases`, `visible`: [B, Hq, L, S] each."""
+    if softcap is None and not biases and visible is None:
         return None
 
     def score_mod(score, b, h, q_idx, kv_idx):
@@ -98,6 +142,8 @@ def _score_mod(softcap: float | None, biases: tuple[Tensor, ...]) -> Callable | 
             score = softcap * torch.tanh(score / softcap)
         for bias in biases:
             score = score + bias[b, h, q_idx, kv_idx]
+        if visible is not None:
+            score = torch.where(visible[b, h, q_idx, kv_idx], score, -math.inf)
         return score
 
     return score_mod

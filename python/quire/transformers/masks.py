@@ -6,15 +6,18 @@ that a step of decoding binds new values to a known formula. Layer: Python, belo
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 from transformers.masking_utils import (
     and_masks,
     causal_mask_function,
+    eager_mask,
     padding_mask_function,
     prepare_padding_mask,
     sdpa_mask,
@@ -26,11 +29,20 @@ from quire.torch.mods import bind_mask_mod
 
 _is_compiling = torch.compiler.is_dynamo_compiling
 
+# By model_type: models that compute with their mask before they call their attention, choose keys by it (DeepSeek's sparse
+# attention and its relatives), extend it or join two. They are given the tensor that `eager` would give them; a BlockMask they would
+# leave out, or not understand.
+_COMPUTES_WITH_MASK = frozenset(
+    """axk2 deepseek_v32 deepseek_v4 doge glm_moe_dsa glm5_next_text hy_v4 mistral_large4_text qwen4_exp_text
+    t5gemma2_decoder""".split()
+)
+
 
 class ModelMask(BlockMask):
     """A BlockMask that may stand where transformers expects a tensor [batch, 1, q_length, kv_length]."""
 
     ndim = 4  # GPT-2 looks at it to know a mask that is made from one that is still to be made
+    model_type = ""  # of the model that it was made for
 
     def dim(self) -> int:
         return self.ndim
@@ -44,21 +56,34 @@ class ModelMask(BlockMask):
 
     def to(self, device: torch.device | str | torch.dtype) -> BlockMask:
         if isinstance(device, torch.dtype):
-            raise _own_attention()
+            raise _own_attention(self.model_type)
         return self if torch.device(device).type == "cpu" else super().to(device)
 
     def __getitem__(self, index: Any) -> BlockMask:
-        raise _own_attention()
+        raise _own_attention(self.model_type)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OF_TENSORS:
+            raise _own_attention(self.model_type)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @classmethod
     def __torch_function__(cls, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        raise _own_attention()
+        masks = [one for one in tree_leaves((args, kwargs)) if isinstance(one, ModelMask)]
+        raise _own_attention(masks[0].model_type if masks else "")
 
 
-def _own_attention() -> NotImplementedError:
+# A model that asks for one of these has a tensor in mind.
+_OF_TENSORS = frozenset(
+    """all any bool dtype eq expand expand_as flatten float int is_floating_point logical_and logical_not logical_or long
+    masked_fill masked_fill_ mul repeat repeat_interleave reshape squeeze sum transpose type unsqueeze view""".split()
+)
+
+
+def _own_attention(model_type: str) -> NotImplementedError:
     return NotImplementedError(
-        "[quire.transformers] this model uses its mask as a tensor: it has an attention of its own and does not call the one "
-        'that attn_implementation names; use "eager" for it'
+        f"[quire.transformers] {model_type or 'this model'} uses its mask as a tensor: it has an attention of its own and does "
+        'not call the one that attn_implementation names; use "eager" for it'
     )
 
 
@@ -74,33 +99,22 @@ def quire_mask(
     allow_is_causal_skip: bool = True,
     allow_is_bidirectional_skip: bool = False,
     use_vmap: bool = False,
+    config: Any = None,
     **kwargs: Any,
 ) -> BlockMask | Tensor | None:
     """The mask that transformers asks an attention implementation for, with transformers' arguments.
 
     `attention_mask`: the padding, bools [batch, keys so far], True for tokens. Returns a BlockMask [batch, 1, q_length,
-    kv_length]; None where every query sees every key, if the caller allows that; and bools of that shape if the mask
-    function cannot be written as a formula.
+    kv_length]; None where every query sees every key, if the caller allows that; bools of that shape if the mask function
+    cannot be written as a formula, or if there is one query and a static cache or a window; for models that compute with their mask the floats that `eager` adds to the scores.
 
     >>> from quire.transformers import quire_mask
     >>> quire_mask(batch_size=2, q_length=5, kv_length=300, q_offset=295).shape
     (2, 1, 5, 300)
     """
-    padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
-    if padding is not None and not _is_compiling():
-        padding = None if bool(padding.all()) else _widened(padding)
-    if padding is None and (local_size is None or kv_length < local_size):
-        is_last = q_length == 1 and isinstance(q_offset, int) and kv_length + kv_offset == q_offset + 1
-        if allow_is_bidirectional_skip or (allow_is_causal_skip and is_last):
-            return None
-    rule = mask_function if padding is None else and_masks(mask_function, padding_mask_function(padding))
-    rule = _shifted(rule, _captured(q_offset), _captured(kv_offset))
-    if _is_compiling():
-        return create_block_mask(rule, batch_size, None, q_length, kv_length)
-    try:
-        mod = bind_mask_mod(rule).mod  # layers are given the formula, not the function: they need not look at it again
-    except TraceError:
-        return sdpa_mask(
+    model_type = getattr(config, "model_type", "")
+    if model_type in _COMPUTES_WITH_MASK:
+        return eager_mask(
             batch_size,
             q_length,
             kv_length,
@@ -108,11 +122,40 @@ def quire_mask(
             kv_offset,
             mask_function,
             attention_mask,
-            allow_is_causal_skip=False,
+            allow_is_bidirectional_skip=allow_is_bidirectional_skip,
             use_vmap=use_vmap,
+            **kwargs,
+        )
+    padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
+    if padding is not None and not _is_compiling():
+        padding = None if bool(padding.all()) else _widened(padding)
+    if padding is None and (local_size is None or kv_length < local_size):
+        is_last = q_length == 1 and isinstance(q_offset, int) and kv_length + kv_offset == q_offset + 1
+        if allow_is_bidirectional_skip or (allow_is_causal_skip and is_last):
+            return None
+    if q_length == 1 and (isinstance(q_offset, Tensor) or local_size is not None) and not _is_compiling():
+        # A step over a static cache, or, with a window, perhaps over one. generate() hands its mask to a compiled forward
+        # pass: a graph takes tensors.
+        return _bools(
+            batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, use_vmap=use_vmap
+        )
+    rule = mask_function if padding is None else and_masks(mask_function, padding_mask_function(padding))
+    rule = _shifted(rule, _captured(q_offset), _captured(kv_offset))
+    if _is_compiling():
+        return create_block_mask(rule, batch_size, None, q_length, kv_length)
+    try:
+        mod = bind_mask_mod(rule).mod  # layers are given the formula, not the function: they need not look at it again
+    except TraceError:
+        return _bools(
+            batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, use_vmap=use_vmap
         )
     mask = create_block_mask(mod, batch_size, None, q_length, kv_length)
-    return ModelMask._from_blocks(blocks_of(mask), mod)
+    made = ModelMask._from_blocks(blocks_of(mask), mod)
+    made.model_type = model_type
+    return made
+
+
+_bools = functools.partial(sdpa_mask, allow_is_causal_skip=False)
 
 
 def causal_block_mask(q_length: int, kv_length: int) -> BlockMask:
@@ -131,7 +174,10 @@ def block_mask_of(bools: Tensor, batch: int, heads: int, kv_length: int) -> Bloc
     if known is not None and known[0] == version:
         return known[1]
     # Another object than the key: the cache must not keep that alive. The rule is asked about every sequence and head.
-    visible = bools.detach()[..., :kv_length].expand(batch, heads, -1, -1)
+    visible = bools.detach()[..., :kv_length]
+    if visible.shape[2] == 1:
+        visible = _widened(visible)
+    visible = visible.expand(batch, heads, -1, -1)
 
     def rule(b, h, q_idx, kv_idx):
         return visible[b, h, q_idx, kv_idx]
@@ -145,7 +191,7 @@ def block_mask_of(bools: Tensor, batch: int, heads: int, kv_length: int) -> Bloc
 def _widened(padding: Tensor) -> Tensor:
     """With columns that nobody asks about. The shape of a captured tensor belongs to the formula, so this one changes only
     every 256 steps of decoding."""
-    return torch.nn.functional.pad(padding, (0, -padding.shape[1] % 256))
+    return torch.nn.functional.pad(padding, (0, -padding.shape[-1] % 256))
 
 
 def _captured(offset: int | Tensor) -> Tensor:

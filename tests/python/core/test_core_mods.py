@@ -96,9 +96,9 @@ def test_mods_inside_mods():
 
 
 def test_wrong_mods():
-    with pytest.raises(TypeError, match="takes 4 positional arguments but 5 were given"):
+    with pytest.raises(TypeError, match="takes 4 arguments, which makes it a mask mod"):
         quire.ScoreMod(lambda b, h, q, kv: q >= kv)
-    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+    with pytest.raises(TypeError, match="takes 5 arguments, which makes it a score mod"):
         quire.MaskMod(lambda s, b, h, q, kv: s)
     with pytest.raises(TypeError, match=r"\[ScoreMod\] a ScoreMod, a text or a function is needed; got int"):
         quire.ScoreMod(3)

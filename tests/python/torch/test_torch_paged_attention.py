@@ -79,6 +79,55 @@ def test_bits_are_those_of_the_dense_call(cls, page_size, q_len):
     )
 
 
+SCORES = {
+    "nothing": None,
+    "identity": lambda score, b, h, q_idx, kv_idx: score,
+    "twice": lambda score, b, h, q_idx, kv_idx: score * 2,
+    "soft-cap": lambda score, b, h, q_idx, kv_idx: 20 * torch.tanh(score / 20),
+    "alibi": lambda score, b, h, q_idx, kv_idx: score + (kv_idx - q_idx) * torch.exp2(-((h + 1) * 8.0 / 4)),
+    "causal": lambda score, b, h, q_idx, kv_idx: torch.where(q_idx + 200 >= kv_idx, score, -float("inf")),
+}
+
+
+def as_attention_gym_converts(paged, score_mod, mask_mod):
+    """With the page as the only question of its own, which is how attention-gym's class writes mods."""
+
+    def page_and_key(b, kv_idx):
+        page = paged.physical_to_logical[b, kv_idx // paged.page_size]
+        return page, page * paged.page_size + kv_idx % paged.page_size
+
+    def score(value, b, h, q_idx, kv_idx):
+        page, key = page_and_key(b, kv_idx)
+        return torch.where(page >= 0, score_mod(value, b, h, q_idx, key), -float("inf"))
+
+    def mask(b, h, q_idx, kv_idx):
+        page, key = page_and_key(b, kv_idx)
+        return torch.where(page >= 0, mask_mod(b, h, q_idx, key), False)
+
+    return None if score_mod is None else score, mask
+
+
+@pytest.mark.parametrize("rule", [qt.noop_mask, windowed], ids=["noop", "windowed"])
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("cls", CLASSES)
+def test_bits_with_any_mod(cls, score, rule):
+    """Lengths in the score mod, in the mask, in both; the formulas of attention-gym, for whole pages."""
+    pool, score_mod = Pool(cls, 16, (300, 16, 128)), SCORES[score]
+    query = pool.query(5)
+    expected = pool.dense(query, rule, score_mod)
+    for in_score, in_mask in ((True, True), (True, False), (False, True)):
+        mask = pool.paged.convert_logical_block_mask(pool.logical(rule, 5), kv_len=pool.lengths if in_mask else None)
+        mod = pool.paged.get_score_mod(score_mod, pool.lengths if in_score else None) if in_score or score_mod else None
+        out = qt.flex_attention(query, pool.k_cache, pool.v_cache, mod, mask, enable_gqa=True)
+        assert torch.equal(out, expected), (in_score, in_mask)
+    pool = Pool(cls, 16, (304, 16, 128))
+    mod, converted = as_attention_gym_converts(pool.paged, score_mod, rule)
+    mask = pool.paged.convert_logical_block_mask(pool.logical(rule, 5, separate_full_blocks=False))
+    mask.mask_mod = converted
+    out = qt.flex_attention(query, pool.k_cache, pool.v_cache, mod, mask, enable_gqa=True)
+    assert torch.equal(out, pool.dense(query, rule, score_mod))
+
+
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16, torch.float64))
 def test_bits_of_other_dtypes(dtype):
     pool = Pool(qt.PagedAttention, 16, (90, 300), dtype=dtype)

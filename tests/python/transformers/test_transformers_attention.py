@@ -108,14 +108,101 @@ def test_dropout_of_a_model_in_training():
     assert torch.equal(logits(made, "quire", ids), logits(made, "quire", ids))
 
 
-def test_weights_cannot_be_returned():
-    with pytest.warns(UserWarning, match='"quire" has no weights'):
-        quire_attention(layer(), *qkv(), None, output_attentions=True)
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss", "bert"])
+def test_weights_are_those_of_eager(name):
+    ids, mask = tokens(2, 23), padding((23, 17), 23, "left")
+    made, weights = model(name), []
+    for how in ("eager", "quire"):
+        made.set_attn_implementation(how)
+        with torch.no_grad():
+            weights.append(made(ids, attention_mask=mask, output_attentions=True).attentions)
+    assert len(weights[1]) == 2
+    seen = mask.bool()[:, None, :, None].expand(2, 6, 23, 23)
+    for expected, got in zip(*weights, strict=True):
+        assert got.shape == (2, 6, 23, 23)
+        torch.testing.assert_close(got[seen], expected[seen], atol=1e-6, rtol=1e-4)
+    assert made(ids).attentions is None
 
 
-def test_paged_caches_are_refused():
-    with pytest.raises(NotImplementedError, match="continuous batching"):
-        quire_attention(layer(), *qkv(), None, cache=object())
+def test_weights_of_many_keys_and_of_a_layer_with_dropout():
+    q, k, v = qkv(heads=2, q_len=3, kv_len=1100)
+    weights = quire_attention(layer(), q, k, v, None, output_attentions=True)[1]
+    _, exact = reference_attention(layer(), q, k, v, None)
+    torch.testing.assert_close(weights, exact.float(), atol=1e-6, rtol=1e-4)
+    out, dropped = quire_attention(layer(training=True), q, k, v, None, dropout=0.3, output_attentions=True)
+    assert 0.2 < (dropped == 0).float().mean() < 0.4
+    torch.testing.assert_close((dropped @ v).transpose(1, 2), out, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_chosen_keys(masked):
+    q, k, v = qkv()
+    mask = quire_mask(2, 11, 29, q_offset=18) if masked else None
+    visible = torch.ones(11, 29, dtype=torch.bool).tril(18) if masked else torch.ones(11, 29, dtype=torch.bool)
+    indices = torch.rand(2, 11, 29).topk(6).indices.int()
+    indices[:, 4, 2:] = -1  # fewer
+    chosen = torch.zeros(2, 11, 30, dtype=torch.bool).scatter(-1, torch.where(indices < 0, 29, indices).long(), True)[..., :29]
+    exact, _ = reference_attention(layer(), q, k, v, (chosen & visible)[:, None])
+    got = quire_attention(layer(), q, k, v, mask, indices=indices)[0]
+    torch.testing.assert_close(got, exact, atol=1e-6, rtol=1e-5)
+    added = torch.where(visible, 0.0, torch.finfo(torch.float32).min)[None, None]
+    got = quire_attention(layer(), q, k, v, added, indices=indices)[0]
+    rows = (chosen & visible).any(-1)
+    torch.testing.assert_close(got[rows], exact[rows], atol=1e-6, rtol=1e-5)
+
+
+def test_chosen_blocks_of_keys():
+    q, k, v = qkv()
+    module = layer()
+    blocks = torch.tensor([0, 3]).expand(2, 2, 11, 2).clone()
+    blocks[1, 1, :, 1] = -1
+    with pytest.raises(NotImplementedError, match="block_indices .* no indexer.block_size"):
+        quire_attention(module, q, k, v, None, block_indices=blocks)
+    module.indexer = torch.nn.Module()
+    module.indexer.block_size = 8
+    visible = torch.zeros(2, 6, 11, 29, dtype=torch.bool)
+    visible[..., :8] = visible[..., 24:] = True
+    visible[1, 3:, :, 24:] = False
+    exact, _ = reference_attention(module, q, k, v, visible)
+    torch.testing.assert_close(quire_attention(module, q, k, v, None, block_indices=blocks)[0], exact, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["head_mask", "attention_similarity", "lengths", "score_mod"])
+def test_keywords_that_are_not_understood_are_refused_by_name(name):
+    with pytest.raises(NotImplementedError, match=rf"\[quire.transformers\] this model passes {name} to its attention"):
+        quire_attention(layer(), *qkv(), None, **{name: torch.ones(1)})
+    quire_attention(layer(), *qkv(), None, **{name: None})
+    made = model("llama")
+    made.set_attn_implementation("quire")
+    with pytest.raises(NotImplementedError, match=name):
+        made(tokens(2, 9), **{name: 1})
+
+
+def test_packed_sequences_need_their_mask():
+    q, k, v = qkv(batch=1, q_len=9, kv_len=9)
+    packed = dict(cu_seq_lens_q=torch.tensor([0, 4, 9]), max_length_q=5)
+    with pytest.raises(NotImplementedError, match="cu_seq_lens_q without an attention mask"):
+        quire_attention(layer(), q, k, v, None, **packed)
+    quire_attention(layer(), q, k, v, quire_mask(1, 9, 9), **packed)
+    quire_attention(layer(), q, k, v, None, cu_seq_lens_q=torch.tensor([0, 9]), max_length_q=9)
+
+
+@pytest.mark.parametrize("name", ["cache", "block_table"])
+def test_paged_caches_are_refused(name):
+    with pytest.raises(NotImplementedError, match=f"continuous batching.*; got {name}"):
+        quire_attention(layer(), *qkv(), None, **{name: object()})
+
+
+def test_continuous_batching_is_refused_by_name():
+    made = model("llama")
+    made.set_attn_implementation("quire")
+    with pytest.raises(ValueError, match="Implementation quire is not supported for continuous batching"):
+        made.generate_batch([[5, 6, 7]], max_new_tokens=2)
+
+
+def test_kernel_options_are_looked_at():
+    with pytest.raises(ValueError, match="BACKEND"):
+        quire_attention(layer(), *qkv(), None, kernel_options={"BACKEND": "FAST"})
 
 
 def test_register_under_another_name():

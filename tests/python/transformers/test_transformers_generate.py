@@ -3,7 +3,7 @@
 import pytest
 import torch
 from small_models import DECODERS, TOKENS, VOCABULARY, logits, model, padding, tokens
-from transformers import AutoModelForSeq2SeqLM, BartConfig, T5Config, DynamicCache
+from transformers import AutoModelForSeq2SeqLM, BartConfig, CompileConfig, DynamicCache, T5Config
 
 import quire.transformers.masks
 
@@ -22,6 +22,32 @@ def test_a_padded_batch(name, cache):
     eager, quire = (generated(model(name), how, ids, mask, **options) for how in ("eager", "quire"))
     assert quire.shape == (3, 25) and torch.equal(eager, quire)
     assert len({tuple(row) for row in quire[:, 11:].tolist()}) == 3  # not one answer to everything
+
+
+def compiled(name, backend):
+    ids, mask = tokens(3, 11), padding((11, 4, 9), 11, "left")
+    eager = generated(model(name), "eager", ids, mask, max_new_tokens=8)
+    settings = CompileConfig(fullgraph=True, backend=backend, mode=None)
+    settings._compile_all_devices = True  # transformers compiles for GPUs alone, if it is not asked
+    torch._dynamo.reset()
+    quire = generated(
+        model(name), "quire", ids, mask, max_new_tokens=8, cache_implementation="static", compile_config=settings
+    )
+    assert torch.equal(eager, quire)
+    assert model(name).__dict__.pop("_compiled_call") is not None
+    torch._dynamo.reset()
+
+
+def test_compiled_steps_over_a_static_cache():
+    compiled("llama", "eager")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "backend"), [("gemma2", "aot_eager"), ("mistral", "aot_eager"), ("gemma3", "aot_eager"), ("llama", "inductor")]
+)
+def test_compiled_steps_of_other_models(name, backend):
+    compiled(name, backend)
 
 
 @pytest.mark.parametrize("options", [dict(use_cache=False), dict(num_beams=3)], ids=str)

@@ -14,6 +14,8 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from quire.mod_calls import random_state, warn_if_condition, warn_if_random
+
 from .buffer import Binding, Buffer, tensors_in
 from .error import fail
 from .expression import BOOL, FLOAT, INDEX, INT, Expr, cast
@@ -36,11 +38,12 @@ _READS = _methods(
 # Methods that tell of a captured tensor what the cache's key does not hold.
 _TELLS = _methods("stride is_contiguous storage_offset data_ptr storage untyped_storage __repr__ __format__")
 _WORDS = {
-    "__bool__": "the truth of a traced value (if, while, and, or, not, min, max)",
+    "__bool__": "the truth of a traced value (if, while, and, or, not, chained comparisons, min, max)",
     "is_nonzero": "the truth of a traced value (is_nonzero)",
     "__contains__": "the truth of a traced value (in)",
 }
-_INSTEAD = dict.fromkeys(("__index__", "__array__"), "index a tensor: torch.tensor(a_list)[q_idx], torch.from_numpy(an_array)[q_idx]")
+_LOGIC = "write & for and, | for or, ~ for not, (a <= x) & (x < b) for a <= x < b, torch.where(c, x, y) for x if c else y"
+_INSTEAD = dict.fromkeys(("__bool__", "is_nonzero", "__contains__"), _LOGIC) | dict.fromkeys(("__index__", "__array__"), "index a tensor: torch.tensor(a_list)[q_idx], torch.from_numpy(an_array)[q_idx]")
 _GET_DATA = torch.Tensor.data.__get__
 
 
@@ -183,7 +186,11 @@ def trace_mod(
         arguments.insert(0, _argument("score", FLOAT, score_dtype))
     with _plain_torch():
         with _Functions(trace), _Operations(trace):
+            before = random_state()
             result = mod(*arguments)
+            warn_if_random("trace", before)
+        if score_dtype is not None and (result is True or result is False or getattr(result, "dtype", None) is torch.bool):
+            warn_if_condition("trace")
         value = cast(trace.value(result), BOOL if score_dtype is None else FLOAT)
         buffers = _buffers_of(value)
         origins = [trace.slots.origin(b.slot) for b in buffers]

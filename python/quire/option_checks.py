@@ -1,0 +1,42 @@
+"""Options of attention that are checked in Python, with a text that names them: scale and kernel_options.
+
+Shared by quire and quire.torch. Layer: Python, bottom.
+"""
+
+from __future__ import annotations
+
+import difflib
+import numbers
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+# PyTorch's names. They steer a GPU and mean nothing here; a name that is none of them is a slip of the pen.
+_KERNEL_OPTIONS = frozenset(
+    """BACKEND BLOCKS_ARE_CONTIGUOUS BLOCK_M BLOCK_M1 BLOCK_M2 BLOCK_N BLOCK_N1 BLOCK_N2 FLOAT32_PRECISION FORCE_USE_FLEX_ATTENTION
+    GQA_SHARED_HEADS HAS_FULL_BLOCKS IS_DIVISIBLE OUTPUT_LOGSUMEXP OUTPUT_MAX PRESCALE_QK QK_HEAD_DIM QK_HEAD_DIM_ROUNDED
+    ROWS_GUARANTEED_SAFE SAFE_HEAD_DIM SM_SCALE SPARSE_KV_BLOCK_SIZE SPARSE_Q_BLOCK_SIZE SPLIT_KV USE_TMA V_HEAD_DIM
+    V_HEAD_DIM_ROUNDED WRITE_DQ kpack matrix_instr_nonkdim num_stages num_warps waves_per_eu""".split()
+)
+
+
+def check_scale(where: str, scale: Any) -> float | None:
+    """The scale as a float; None if it is not given. Numbers of NumPy and tensors of one element are taken."""
+    if scale is None or type(scale) is float:
+        return scale
+    if isinstance(scale, (str, bytes)) or not (isinstance(scale, numbers.Real) or hasattr(scale, "__float__")):
+        raise TypeError(f"[{where}] scale must be a number; got {type(scale).__name__} {scale!r}")
+    return float(scale)
+
+
+def check_kernel_options(where: str, options: Any, more: frozenset[str] = frozenset()) -> None:
+    """TypeError if they are no mapping; a warning for a name that PyTorch does not have either. more: names it has besides."""
+    if not isinstance(options, Mapping):
+        raise TypeError(f"[{where}] kernel_options must be a dict; got {type(options).__name__} {options!r}")
+    known = _KERNEL_OPTIONS | more
+    for name in options:
+        if not isinstance(name, str) or name.removeprefix("fwd_").removeprefix("bwd_") in known:
+            continue
+        near = difflib.get_close_matches(name, known, 1)
+        meant = f"; {near[0]} may be meant" if near else ""
+        warnings.warn(f"[{where}] kernel_options has no option {name!r}{meant}. It has no effect", UserWarning, stacklevel=4)

@@ -1,0 +1,50 @@
+"""Which keywords of a layer's call the attention may leave alone, and the refusal of all others.
+
+transformers hands on whatever a model was called with. A keyword is harmless if no implementation of attention that works
+with masks could do anything with it; the list was made from the calls in transformers' models. Layer: Python, bottom of this
+package.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Done before attention is called: tokens and positions are in query and key, caches are in key and value.
+_APPLIED = frozenset(
+    """input_ids inputs_embeds position_ids position_embeddings cache_position past_key_values past_key_value use_cache
+    cache_params layer_idx""".split()
+)
+# Said again by the mask, which quire_mask made of them. Flash attention, which has no mask, needs them.
+_IN_THE_MASK = frozenset(
+    """sliding_window token_type_ids mm_token_type_ids block_sequence_ids encoder_hidden_states encoder_attention_mask
+    seq_idx""".split()
+)
+# About what the model returns, its loss, or how other parts of it compute.
+_ELSEWHERE = frozenset(
+    """return_dict output_hidden_states output_router_logits num_items_in_batch logits_to_keep labels deterministic
+    cross_attention_kwargs""".split()
+)
+_HARMLESS = _APPLIED | _IN_THE_MASK | _ELSEWHERE
+# Sequences side by side in a row. The mask of such a row keeps them apart; without one they would see each other.
+_PACKED = frozenset("cu_seq_lens_q cu_seq_lens_k max_length_q max_length_k".split())
+_PAGED = frozenset("cache block_table read_index write_index".split())
+
+
+def refuse_unknown(kwargs: dict[str, Any], has_mask: bool) -> None:
+    """NotImplementedError for a keyword that may change the result. None is as good as not given."""
+    for name, value in kwargs.items():
+        if value is None or name in _HARMLESS or (name in _PACKED and has_mask):
+            continue
+        if name in _PAGED:
+            raise NotImplementedError(f"[quire.transformers] paged caches (continuous batching) are not supported; got {name}")
+        if name in _PACKED:
+            if name.startswith("max_length") or value.numel() <= 2:  # one sequence; the lengths have a list beside them
+                continue
+            raise NotImplementedError(
+                f"[quire.transformers] {name} without an attention mask: packed sequences are told apart by their mask, which "
+                "transformers makes of position_ids"
+            )
+        raise NotImplementedError(
+            f"[quire.transformers] this model passes {name} to its attention, and Quire does not know what that means; "
+            'use attn_implementation="eager" for it'
+        )
