@@ -7,7 +7,6 @@ number of a mask (block_mask.py). Gradients are graph_backward.py's. Layer: Pyth
 from __future__ import annotations
 
 import itertools
-import threading
 from collections import OrderedDict
 from typing import Any
 from collections.abc import Callable
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import noop_mask
 
-from quire import _core
+from quire import _core, fork
 from quire.torch.block_mask import mask_of_handle
 from quire.torch.blocks import KV_LISTS, Blocks, convert
 from quire.torch.forward import forward, output_strides
@@ -34,7 +33,7 @@ _library.define("index_tensor(Tensor handle, str name, SymInt[] shape) -> Tensor
 
 # ---- mods by text
 
-_lock = threading.Lock()
+_lock = fork.lock()
 _MOST_PARSED = 1024
 _parsed: dict[Any, Any] = {}
 # Functions that have no text because they compute with their tensors before reading them: "@0", "@1", …
