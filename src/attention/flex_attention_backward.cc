@@ -66,6 +66,7 @@ AttentionGradients flex_attention_backward(const BackwardInputs& inputs,
   const FloatEnv float_env;
   const AttentionShape shape =
       attention::shape_of(kFlexAttentionBackward, inputs.q, inputs.k, inputs.v);
+  attention::validate(kFlexAttentionBackward, shape, options.forward);
   attention::validate_loss(  // before a plan is made of sizes that do not fit
       kFlexAttentionBackward, {inputs.out, inputs.lse, inputs.d_out, inputs.d_lse},
       {shape.batch, shape.q_heads, shape.q_len}, attention::output_shape(shape));

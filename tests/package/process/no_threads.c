@@ -8,9 +8,11 @@
 
 static atomic_int made;
 
-int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*), void* argument) {
+int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*),
+                   void* argument) {
   int (*create)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*) =
-      (int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*))dlsym(RTLD_NEXT, "pthread_create");
+      (int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*))dlsym(RTLD_NEXT,
+                                                                                 "pthread_create");
   const char* most = getenv("THREADS");
   if (atomic_fetch_add(&made, 1) >= (most == NULL ? 0 : atoi(most))) return EAGAIN;
   return create(thread, attributes, body, argument);
