@@ -30,7 +30,7 @@ struct Row {
 
 Row measure(const Problem& problem, const std::string& group, bool of_stream,
             const Settings& settings) {
-  const auto executor = make_tbb_executor(settings.threads);
+  const auto executor = make_thread_pool(settings.threads);
   const PeakShare found = measure_share(problem, of_stream, *executor, settings.repetitions);
   return {.group = group,
           .name = problem.name(),

@@ -25,7 +25,7 @@ namespace {
 class Pass {
  public:
   Pass(const Problem& problem, int threads)
-      : executor_(make_tbb_executor(threads)), tensors_(problem) {
+      : executor_(make_thread_pool(threads)), tensors_(problem) {
     tensors_.options.executor = executor_.get();
     const AttentionShape shape =
         AttentionShape::of(tensors_.q_view, tensors_.k_view, tensors_.v_view);

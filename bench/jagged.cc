@@ -25,7 +25,7 @@ struct Row {
 };
 
 Row measure(const JaggedProblem& problem, const Settings& settings) {
-  const auto executor = make_tbb_executor(settings.threads);
+  const auto executor = make_thread_pool(settings.threads);
   JaggedProblemTensors t(problem);
   t.options.executor = executor.get();
   const Jagged q = t.jagged(t.q), k = t.jagged(t.k), v = t.jagged(t.v);

@@ -126,7 +126,7 @@ void print_ratio(const Settings& settings, const std::string& name, const char* 
 
 void measure_paged(const PagedProblem& p, const Settings& settings) {
   if (p.name().find(settings.only) == std::string::npos) return;
-  const auto executor = make_tbb_executor(settings.threads);
+  const auto executor = make_thread_pool(settings.threads);
   PagedTensors t(p);
   AttentionPlan dense(AttentionShape::of(t.q, t.k, t.v),
                       {.enable_gqa = true, .executor = executor.get()});
@@ -153,7 +153,7 @@ void measure_shared(std::int64_t sequences, DType dtype, const Settings& setting
   PagedProblem p{.batch = sequences, .kv_len = 4096, .dtype = dtype};
   const std::string name = fmt::format("shared prefix, {}", p.name());
   if (name.find(settings.only) == std::string::npos) return;
-  const auto executor = make_tbb_executor(settings.threads);
+  const auto executor = make_thread_pool(settings.threads);
   PagedTensors t(p);
   Tensor shared = t.table.to(DType::i64);
   for (std::int64_t b = 1; b < sequences; ++b)
@@ -174,7 +174,7 @@ void measure_books(const Settings& settings) {
   constexpr int kSequences = 256;
   const std::string name = fmt::format("append and plan of {} sequences", kSequences);
   if (name.find(settings.only) == std::string::npos) return;
-  const auto executor = make_tbb_executor(settings.threads);
+  const auto executor = make_thread_pool(settings.threads);
   KVCache cache({.kv_heads = 8, .head_dim = 128, .page_size = 16, .n_pages = kSequences * 100});
   std::vector<NewTokens> step;
   for (int i = 0; i < kSequences; ++i) {

@@ -1,6 +1,6 @@
 """Quire's threads beside torch's: a loop that alternates a torch matmul and attention, against the sum of its parts.
 
-Torch computes on OpenMP threads, Quire on oneTBB's; both pools have as many threads as there are cores. The loop should
+Torch computes on OpenMP threads, Quire on a pool of its own; both have as many threads as there are cores. The loop should
 take what its parts take alone, within 10 %. Rounds of the three are interleaved, medians compared.
 
     python bench/threads_torch.py [--threads 2] [--rounds 15] [--passive]

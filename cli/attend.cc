@@ -5,16 +5,17 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "commands.h"
 #include "computed_share.h"
 #include "formula_arguments.h"
 #include "number_option.h"
+#include "output_file.h"
 #include "quire/error.h"
 #include "quire/flex_attention.h"
 #include "tensor/npy.h"
@@ -80,13 +81,6 @@ Formula formula_of(const std::string& text, const AttendArguments& arguments, co
 // "-" is stdin.
 Tensor read_array(const std::string& path) { return read_npy(path == "-" ? "/dev/stdin" : path); }
 
-// "-" is stdout.
-void write_array(const std::string& path, const Tensor& values) {
-  if (path != "-") return write_npy(path, values);
-  write_npy(std::cout, values);
-  if (!std::cout.flush()) throw Error(ErrorKind::runtime, "[attend] cannot write to stdout");
-}
-
 Call read_call(const AttendArguments& arguments) {
   const Tensor q = read_array(arguments.q), k = read_array(arguments.k),
                v = read_array(arguments.v);
@@ -94,6 +88,7 @@ Call read_call(const AttendArguments& arguments) {
             .k = with_rank_4(k, arguments.k),
             .v = with_rank_4(v, arguments.v),
             .rank = q.rank()};
+  (void)AttentionShape::of(call.q, call.k, call.v);  // before anything is made of their sizes
   call.scale = arguments.scale;
   call.q_begin = arguments.q_begin;
   if (!arguments.score.empty()) call.score = ScoreMod(formula_of(arguments.score, arguments, call));
@@ -177,9 +172,7 @@ void check_names(const AttendArguments& arguments) {
   };
   if (said_twice({arguments.q, arguments.k, arguments.v}) == "-")
     throw CLI::ValidationError("-", "only one array can come from stdin");
-  if (const std::string name = said_twice({arguments.out, arguments.lse, arguments.max_scores});
-      !name.empty())
-    throw CLI::ValidationError("--out", fmt::format("two results cannot both be '{}'", name));
+  check_different("--out", {arguments.out, arguments.lse, arguments.max_scores});
   if (arguments.scale.has_value() && !std::isfinite(*arguments.scale))
     throw CLI::ValidationError("--scale", fmt::format("must be finite; got {}", *arguments.scale));
 }
@@ -187,16 +180,26 @@ void check_names(const AttendArguments& arguments) {
 void run_attend(const AttendArguments& arguments) {
   check_names(arguments);
   const Call call = read_call(arguments);
+  // All are opened before anything is computed, and all are written before one is replaced.
+  std::vector<std::pair<std::unique_ptr<OutputFile>, Tensor>> files;
+  const auto open = [&](const std::string& path) {
+    files.emplace_back(path.empty() ? nullptr : std::make_unique<OutputFile>("attend", path),
+                       Tensor());
+  };
+  for (const std::string& path : {arguments.out, arguments.lse, arguments.max_scores}) open(path);
   const AuxRequest wanted{.lse = !arguments.lse.empty(),
                           .max_scores = !arguments.max_scores.empty()};
   const auto start = std::chrono::steady_clock::now();
   const Results results = attend(call, wanted);
   const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - start;
   const Tensor out = with_rank(results.out, call.rank);
-  write_array(arguments.out, out);
-  if (wanted.lse) write_array(arguments.lse, with_rank(*results.lse, call.rank - 1));
-  if (wanted.max_scores)
-    write_array(arguments.max_scores, with_rank(*results.max_scores, call.rank - 1));
+  files[0].second = out;
+  if (wanted.lse) files[1].second = with_rank(*results.lse, call.rank - 1);
+  if (wanted.max_scores) files[2].second = with_rank(*results.max_scores, call.rank - 1);
+  for (const auto& [file, values] : files)
+    if (file != nullptr) write_npy(file->stream(), values);
+  for (const auto& [file, values] : files)
+    if (file != nullptr) file->keep();
   const std::string hidden = call.mask.has_value()
                                  ? fmt::format(", {:.2f} % of the scores never computed",
                                                100 * (1 - computed_share(*call.mask)))

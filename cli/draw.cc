@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <fstream>
 #include <memory>
 #include <span>
 #include <string>
@@ -13,6 +11,7 @@
 #include "commands.h"
 #include "formula_arguments.h"
 #include "number_option.h"
+#include "output_file.h"
 #include "quire/error.h"
 #include "terminal.h"
 
@@ -32,16 +31,10 @@ struct DrawArguments {
   bool ascii = false, list = false;
 };
 
-// "-" is stdout.
 void write_file(const std::string& path, std::span<const char> bytes) {
-  if (path == "-") {
-    std::fwrite(bytes.data(), 1, bytes.size(), stdout);
-    return;
-  }
-  std::ofstream file(path, std::ios::binary);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  if (!file) throw Error(ErrorKind::runtime, fmt::format("[draw] cannot write '{}'", path));
+  OutputFile file("draw", path);
+  file.stream().write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  file.keep();
 }
 
 // A block mask, a mask mod or a score mod, in the ways that were asked for.
@@ -147,6 +140,7 @@ void add_draw(CLI::App& app) {
       throw CLI::ValidationError("--list", "lists the gallery and takes no formula");
     if (arguments->list) return print_list();
     if (arguments->formula.formula.empty()) throw CLI::RequiredError("formula");
+    check_different("--png", {arguments->svg, arguments->png});
     draw_formula(*arguments);
   });
 }

@@ -71,7 +71,7 @@ int main() {
   SerialExecutor one;
   options.executor = &one;
   const Tensor serial = flex_attention(q, k, v, options);
-  const auto two = make_tbb_executor(2);
+  const auto two = make_thread_pool(2);
   options.executor = two.get();
   report("1 and 2 threads, bits equal: ", same_bits(serial, flex_attention(q, k, v, options)));
 

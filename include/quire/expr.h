@@ -17,6 +17,7 @@
 
 #include "quire/buffer.h"
 #include "quire/export.h"
+#include "quire/float16.h"
 #include "quire/op.h"
 
 namespace quire {
@@ -139,6 +140,8 @@ ExprBase to_base(const T& x) {
     return ExprBase::literal(x);
   else if constexpr (std::integral<T>)
     return ExprBase::literal(static_cast<std::int64_t>(x));
+  else if constexpr (std::same_as<T, float>)
+    return ExprBase::literal(detail::widen(x));
   else if constexpr (std::floating_point<T>)
     return ExprBase::literal(static_cast<double>(x));
   else

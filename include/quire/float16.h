@@ -3,10 +3,28 @@
 // tensor layer.
 #pragma once
 #include <bit>
+#include <concepts>
 #include <cstdint>
 
 namespace quire {
 namespace detail {
+
+// The same value as a double, by its bits: a conversion would lose subnormals in a program that
+// flushes them to zero.
+constexpr double widen(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint64_t sign = uint64_t{bits >> 31} << 63;
+  uint64_t exponent = bits >> 23 & 0xff, mantissa = bits & 0x7fffffu;
+  if (exponent == 0 && mantissa == 0) return std::bit_cast<double>(sign);
+  if (exponent == 0) {  // its leading bit becomes the implicit one of a normal number
+    const int shift = 24 - static_cast<int>(std::bit_width(mantissa));
+    mantissa = mantissa << shift & 0x7fffffu;
+    exponent = static_cast<uint64_t>(1023 - 126 - shift);
+  } else {
+    exponent = exponent == 0xff ? 0x7ff : exponent + 1023 - 127;
+  }
+  return std::bit_cast<double>(sign | exponent << 52 | mantissa << 29);
+}
 
 // The nearest value, ties to even, of the format with `kMantissa` stored mantissa bits and smallest
 // normal exponent `kMinExponent` (its bias is 1 - kMinExponent). A float is widened first, which is
@@ -74,6 +92,8 @@ struct BFloat16 {
   uint16_t bits = 0;
 
   constexpr BFloat16() = default;
+  template <std::same_as<float> F>
+  constexpr explicit BFloat16(F value) : BFloat16(detail::widen(value)) {}
   constexpr explicit BFloat16(double value) : bits(detail::narrow_to_16_bits<7, -126>(value)) {}
   static constexpr BFloat16 from_bits(uint16_t bits) {
     BFloat16 result;
@@ -88,6 +108,8 @@ struct Float16 {
   uint16_t bits = 0;
 
   constexpr Float16() = default;
+  template <std::same_as<float> F>
+  constexpr explicit Float16(F value) : Float16(detail::widen(value)) {}
   constexpr explicit Float16(double value) : bits(detail::narrow_to_16_bits<10, -14>(value)) {}
   static constexpr Float16 from_bits(uint16_t bits) {
     Float16 result;

@@ -1,8 +1,13 @@
-"""After os.fork() the child has none of its parent's threads: it works with one of its own until it asks for more."""
+"""os.fork(): what a child does first, and locks that it does not find locked.
+
+A child has a copy of all objects and only the thread that forked: its calls start threads of their own. It begins with
+one, as children of a pool are usually as many as there are cores, and may ask for more.
+"""
 
 from __future__ import annotations
 
 import os
+import threading
 
 from ._core import set_num_threads
 
@@ -11,3 +16,11 @@ def install() -> None:
     """Registers what a child does first. Called once, when the package is imported."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=lambda: set_num_threads(1))
+
+
+def lock() -> threading.Lock:
+    """A lock for an object of the process. In a child it is open, whichever thread of the parent held it at the fork."""
+    made = threading.Lock()
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=made._at_fork_reinit)  # type: ignore[attr-defined]
+    return made

@@ -2,6 +2,7 @@
 #include "openmp.h"
 
 #include <nanobind/nanobind.h>
+#include <pthread.h>
 
 #include <cstdint>
 #include <mutex>
@@ -15,8 +16,21 @@ std::mutex g_mutex;
 OpenMpRuntime g_runtime;
 std::shared_ptr<Executor> g_executor;
 
+// After a fork() the threads of the runtime are the parent's, and most runtimes wait for them: a
+// child runs on a pool of its own. The mutex is taken across the fork, so that the child finds it
+// open.
+bool g_is_child = false;
+[[maybe_unused]] const int g_registered = pthread_atfork(
+    +[] { g_mutex.lock(); }, +[] { g_mutex.unlock(); },
+    +[] {
+      g_is_child = true;
+      g_runtime = {};
+      g_mutex.unlock();
+    });
+
 void use_openmp(std::uintptr_t parallel, std::uintptr_t thread_number) {
   const std::lock_guard lock(g_mutex);
+  if (g_is_child) return;
   g_runtime = {reinterpret_cast<decltype(OpenMpRuntime::parallel)>(parallel),
                reinterpret_cast<decltype(OpenMpRuntime::thread_number)>(thread_number)};
   g_executor.reset();

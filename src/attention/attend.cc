@@ -13,6 +13,7 @@
 #include "plan/forward_plan.h"
 #include "quire/error.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 
 namespace quire {
 
@@ -37,7 +38,8 @@ struct AttendPlan::State {
 
 AttendPlan::AttendPlan(const KVCache& cache, std::span<const NewTokens> step,
                        const AttendQueries& queries, const AttendOptions& options)
-    : state_(std::make_unique<State>(cache, step, queries, options)) {}
+    : state_(in_float_env([&] { return std::make_unique<State>(cache, step, queries, options); })) {
+}
 AttendPlan::AttendPlan(AttendPlan&&) noexcept = default;
 AttendPlan& AttendPlan::operator=(AttendPlan&&) noexcept = default;
 AttendPlan::~AttendPlan() = default;
@@ -48,6 +50,7 @@ std::size_t AttendPlan::scratch_bytes() const { return state_->plan.scratch_byte
 
 void AttendPlan::run(const KVCache& cache, std::int64_t layer, const ConstTensorView& q,
                      const Outputs& outputs) {
+  const FloatEnv float_env;
   const KVCacheOptions& sizes = cache.options();
   if (&cache.state() != state_->cache || cache.version() != state_->version)
     fail(ErrorKind::value, kAttend, "the cache is another, or has changed since the plan was made");
@@ -64,12 +67,14 @@ void AttendPlan::run(const KVCache& cache, std::int64_t layer, const ConstTensor
                                .stats_by_row = true};
   attention::set_stats(kAttend, {outputs.lse, outputs.max_scores}, {tokens(), heads},
                        compute_type(), tensors);
-  attention::validate_disjoint(kAttend, tensors, {outputs.lse, outputs.max_scores});
+  attention::validate_disjoint(kAttend, tensors, {outputs.lse, outputs.max_scores},
+                               state_->plan.buffers());
   state_->plan.run(tensors);
 }
 
 Tensor attend(const KVCache& cache, std::int64_t layer, std::span<const NewTokens> step,
               const ConstTensorView& q, const AttendOptions& options) {
+  const FloatEnv float_env;
   attention::validate_aux(kAttend, options.return_aux, options.aux);
   if (q.rank() != 3) {
     fail(ErrorKind::value, kAttend, "q must be [tokens, q_heads, head_dim]; got {}",

@@ -84,13 +84,17 @@ void validate_disjoint(const char* where, std::span<const NamedView> inputs,
 }
 
 void validate_disjoint(const char* where, const plan::ForwardTensors& tensors,
-                       const StatViews& stats) {
+                       const StatViews& stats, std::span<const Buffer> buffers) {
   const std::array<NamedView, 3> inputs{
       {{"query", tensors.q}, {"key", tensors.k}, {"value", tensors.v}}};
   std::array<NamedView, 3> outputs{{{"out", tensors.out}, {"lse", {}}, {"max_scores", {}}}};
   if (stats.lse.has_value()) outputs[1].view = *stats.lse;
   if (stats.max_scores.has_value()) outputs[2].view = *stats.max_scores;
   validate_disjoint(where, inputs, outputs);
+  for (const Buffer& buffer : buffers) {
+    const NamedView captured[] = {{buffer.name().c_str(), buffer.view()}};
+    validate_disjoint(where, captured, outputs);
+  }
 }
 
 void validate_disjoint(const char* where, const BackwardInputs& inputs,

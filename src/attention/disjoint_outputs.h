@@ -23,9 +23,9 @@ struct NamedView {
 void validate_disjoint(const char* where, std::span<const NamedView> inputs,
                        std::span<const NamedView> outputs);
 
-/// Of a forward pass, under its usual names.
+/// Of a forward pass, under its usual names, and against the buffers its mods capture.
 void validate_disjoint(const char* where, const plan::ForwardTensors& tensors,
-                       const StatViews& stats);
+                       const StatViews& stats, std::span<const Buffer> buffers);
 
 /// Of a backward pass: gradients against inputs, captured buffers and one another.
 void validate_disjoint(const char* where, const BackwardInputs& inputs,

@@ -14,6 +14,7 @@
 #include "plan/forward_plan.h"
 #include "quire/error.h"
 #include "quire/paged.h"
+#include "runtime/float_env.h"
 
 namespace quire {
 
@@ -35,6 +36,7 @@ struct AttentionPlan::Paged {
 
 AttentionPlan::AttentionPlan(const AttentionShape& shape, const FlexAttentionOptions& options)
     : shape_(shape) {
+  const FloatEnv float_env;
   attention::validate(kFlexAttention, shape, options);
   make(options);
 }
@@ -59,6 +61,7 @@ std::size_t AttentionPlan::scratch_bytes() const { return plan_->scratch_bytes()
 
 void AttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k,
                         const ConstTensorView& v, const Outputs& outputs) {
+  const FloatEnv float_env;
   attention::validate_run(kFlexAttention, shape_, q, k, v);
   const bool is_wide = outputs.out.dtype() == compute_type();
   attention::validate_tensor(kFlexAttention, "out", outputs.out, attention::output_shape(shape_),
@@ -75,12 +78,14 @@ void AttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k,
   const Shape rows{shape_.batch, shape_.q_heads, shape_.q_len};
   attention::set_stats(kFlexAttention, {outputs.lse, outputs.max_scores}, rows, compute_type(),
                        tensors);
-  attention::validate_disjoint(kFlexAttention, tensors, {outputs.lse, outputs.max_scores});
+  attention::validate_disjoint(kFlexAttention, tensors, {outputs.lse, outputs.max_scores},
+                               plan_->buffers());
   plan_->run(tensors);
 }
 
 Tensor flex_attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                       const FlexAttentionOptions& options) {
+  const FloatEnv float_env;
   const AttentionShape shape = AttentionShape::of(q, k, v);
   attention::validate_aux(kFlexAttention, options.return_aux, options.aux);
   AttentionPlan plan(shape, options);

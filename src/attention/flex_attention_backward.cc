@@ -11,6 +11,7 @@
 #include "plan/backward_plan.h"
 #include "quire/error.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 
 namespace quire {
 
@@ -24,8 +25,9 @@ const Tensor& AttentionGradients::of(const std::string& buffer) const {
 
 AttentionBackwardPlan::AttentionBackwardPlan(const AttentionShape& shape,
                                              const FlexAttentionBackwardOptions& options)
-    : shape_(shape),
-      plan_(std::make_unique<plan::BackwardPlan>(attention::backward_request(shape, options))) {}
+    : shape_(shape), plan_(in_float_env([&] {
+        return std::make_unique<plan::BackwardPlan>(attention::backward_request(shape, options));
+      })) {}
 AttentionBackwardPlan::AttentionBackwardPlan(AttentionBackwardPlan&&) noexcept = default;
 AttentionBackwardPlan& AttentionBackwardPlan::operator=(AttentionBackwardPlan&&) noexcept = default;
 AttentionBackwardPlan::~AttentionBackwardPlan() = default;
@@ -35,6 +37,7 @@ const std::vector<Buffer>& AttentionBackwardPlan::buffers() const { return plan_
 std::size_t AttentionBackwardPlan::scratch_bytes() const { return plan_->scratch_bytes(); }
 
 void AttentionBackwardPlan::run(const BackwardInputs& inputs, const Outputs& outputs) {
+  const FloatEnv float_env;
   attention::validate_run(kFlexAttentionBackward, shape_, inputs.q, inputs.k, inputs.v);
   attention::validate_loss(
       kFlexAttentionBackward, {inputs.out, inputs.lse, inputs.d_out, inputs.d_lse},
@@ -60,8 +63,14 @@ void AttentionBackwardPlan::run(const BackwardInputs& inputs, const Outputs& out
 
 AttentionGradients flex_attention_backward(const BackwardInputs& inputs,
                                            const FlexAttentionBackwardOptions& options) {
-  AttentionBackwardPlan plan(
-      attention::shape_of(kFlexAttentionBackward, inputs.q, inputs.k, inputs.v), options);
+  const FloatEnv float_env;
+  const AttentionShape shape =
+      attention::shape_of(kFlexAttentionBackward, inputs.q, inputs.k, inputs.v);
+  attention::validate(kFlexAttentionBackward, shape, options.forward);
+  attention::validate_loss(  // before a plan is made of sizes that do not fit
+      kFlexAttentionBackward, {inputs.out, inputs.lse, inputs.d_out, inputs.d_lse},
+      {shape.batch, shape.q_heads, shape.q_len}, attention::output_shape(shape));
+  AttentionBackwardPlan plan(shape, options);
   AttentionGradients made;
   AttentionBackwardPlan::Outputs outputs;
   const auto make = [](bool wanted, const ConstTensorView& like, std::optional<Tensor>& to,

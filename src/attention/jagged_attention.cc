@@ -9,6 +9,7 @@
 #include "attention/validate.h"
 #include "plan/forward_plan.h"
 #include "quire/jagged.h"
+#include "runtime/float_env.h"
 
 namespace quire {
 
@@ -37,7 +38,7 @@ struct JaggedAttentionPlan::State {
 
 JaggedAttentionPlan::JaggedAttentionPlan(const Jagged& q, const Jagged& k, const Jagged& v,
                                          const JaggedAttentionOptions& options)
-    : state_(std::make_unique<State>(q, k, v, options)) {}
+    : state_(in_float_env([&] { return std::make_unique<State>(q, k, v, options); })) {}
 JaggedAttentionPlan::JaggedAttentionPlan(JaggedAttentionPlan&&) noexcept = default;
 JaggedAttentionPlan& JaggedAttentionPlan::operator=(JaggedAttentionPlan&&) noexcept = default;
 JaggedAttentionPlan::~JaggedAttentionPlan() = default;
@@ -47,6 +48,7 @@ std::size_t JaggedAttentionPlan::scratch_bytes() const { return state_->plan.scr
 
 void JaggedAttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k,
                               const ConstTensorView& v, const Outputs& outputs) {
+  const FloatEnv float_env;
   attention::validate_planned(kFlexAttention, "query", q, state_->q.shape, state_->q.dtype);
   attention::validate_planned(kFlexAttention, "key", k, state_->k.shape, state_->k.dtype);
   attention::validate_planned(kFlexAttention, "value", v, state_->v.shape, state_->v.dtype);
@@ -57,12 +59,14 @@ void JaggedAttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k
   plan::ForwardTensors tensors = attention::jagged_tensors(q, k, v, outputs.out, state_->orders);
   attention::set_stats(kFlexAttention, {outputs.lse, outputs.max_scores}, rows, compute_type(),
                        tensors);
-  attention::validate_disjoint(kFlexAttention, tensors, {outputs.lse, outputs.max_scores});
+  attention::validate_disjoint(kFlexAttention, tensors, {outputs.lse, outputs.max_scores},
+                               state_->plan.buffers());
   state_->plan.run(tensors);
 }
 
 Tensor flex_attention(const Jagged& q, const Jagged& k, const Jagged& v,
                       const JaggedAttentionOptions& options) {
+  const FloatEnv float_env;
   attention::validate_aux(kFlexAttention, options.return_aux, options.aux);
   plan::ForwardPlan plan(attention::jagged_request(kFlexAttention, q, k, v, options));
   attention::JaggedOutputs made = attention::run_jagged(plan, q, k, v, options.return_aux);

@@ -10,6 +10,7 @@
 #include "attention/jagged_sequences.h"
 #include "plan/backward_plan.h"
 #include "quire/flex_attention_backward.h"
+#include "runtime/float_env.h"
 
 namespace quire {
 namespace attention {
@@ -54,6 +55,7 @@ AttentionGradients run_jagged_backward(const char* where, plan::BackwardPlan& pl
 
 AttentionGradients flex_attention_backward(const JaggedBackwardInputs& inputs,
                                            const JaggedBackwardOptions& options) {
+  const FloatEnv float_env;
   using attention::names::kFlexAttentionBackward;
   plan::BackwardRequest request{.forward =
                                     attention::jagged_request(kFlexAttentionBackward, inputs.q,

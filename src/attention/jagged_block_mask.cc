@@ -6,6 +6,7 @@
 #include "quire/error.h"
 #include "quire/jagged.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 
 namespace quire {
 
@@ -24,6 +25,7 @@ const BlockMask& JaggedBlockMask::operator[](std::int64_t sequence) const {
 JaggedBlockMask create_jagged_block_mask(const MaskMod& mask_mod, std::int64_t heads,
                                          const Jagged& q, const Jagged& kv,
                                          const BlockMaskOptions& options) {
+  const FloatEnv float_env;
   constexpr const char* kWhere = "create_jagged_block_mask";
   const attention::JaggedSequences q_rows = attention::read_sequences(kWhere, "query", q);
   const attention::JaggedSequences kv_rows = attention::read_sequences(kWhere, "key", kv);

@@ -9,6 +9,7 @@
 
 #include "quire/error.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 #include "tensor/element.h"
 
 namespace quire {
@@ -131,6 +132,7 @@ class Merger {
 }  // namespace
 
 MergedState merge_states(std::span<const AttentionState> states) {
+  const FloatEnv float_env;
   check(states);
   const AttentionState& first = states[0];
   MergedState merged{.out = Tensor::empty(first.out.shape(), first.out.dtype()),
@@ -151,6 +153,7 @@ MergedState merge_states(std::span<const AttentionState> states) {
 }
 
 MergedState merge_states(const AttentionState& a, const AttentionState& b) {
+  const FloatEnv float_env;
   const AttentionState both[] = {a, b};
   return merge_states(both);
 }

@@ -6,6 +6,7 @@
 #include "quire/error.h"
 #include "quire/mods.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 
 namespace quire {
 namespace {
@@ -60,16 +61,21 @@ void PagedAttention::erase(std::span<const std::int64_t> batch_idx) {
   empty_pages_.insert(empty_pages_.end(), pages.begin(), pages.end());
 }
 
-void PagedAttention::assign(const PagedAssignment& assignment) { tables().assign(assignment); }
+void PagedAttention::assign(const PagedAssignment& assignment) {
+  const FloatEnv float_env;
+  tables().assign(assignment);
+}
 
 BlockMask PagedAttention::convert_logical_block_mask(const BlockMask& logical,
                                                      const ConvertOptions& options) {
+  const FloatEnv float_env;
   return physical_block_mask(logical, tables(), options.batch_idx,
                              get_mask_mod(logical.mask_mod(), options.kv_len));
 }
 
 MaskMod PagedAttention::get_mask_mod(const std::optional<MaskMod>& mask_mod,
                                      const std::optional<Buffer>& kv_len) const {
+  const FloatEnv float_env;
   return physical_mask_mod(mask_mod.value_or(noop_mask()),
                            Buffer(physical_to_logical_, {.name = "physical_to_logical"}),
                            page_size_, kv_len);
@@ -77,6 +83,7 @@ MaskMod PagedAttention::get_mask_mod(const std::optional<MaskMod>& mask_mod,
 
 ScoreMod PagedAttention::get_score_mod(const std::optional<ScoreMod>& score_mod,
                                        const std::optional<Buffer>& kv_len) const {
+  const FloatEnv float_env;
   const ScoreMod same = [](auto score, auto, auto, auto, auto) { return score; };
   return physical_score_mod(score_mod.value_or(same),
                             Buffer(physical_to_logical_, {.name = "physical_to_logical"}),

@@ -9,6 +9,7 @@
 #include "quire/error.h"
 #include "quire/paged_attention.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 
 namespace quire {
 namespace {
@@ -43,6 +44,7 @@ Tensor pages_of_blocks(const Tensor& blocks, const TableRows& rows) {
 BlockMask physical_block_mask(const BlockMask& logical, const PageTables& tables,
                               std::span<const std::int64_t> batch_idx,
                               const MaskMod& physical_rule) {
+  const FloatEnv float_env;
   const BlockSize size = logical.block_size();
   if (size.kv != tables.page_size()) {
     fail(ErrorKind::value, kConvert,

@@ -11,6 +11,7 @@
 #include "quire/error.h"
 #include "quire/paged.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 
 namespace quire {
 
@@ -43,7 +44,7 @@ struct PagedKeysPlan::State {
 
 PagedKeysPlan::PagedKeysPlan(const ConstTensorView& q, const PagedKeys& keys,
                              const PagedKeysOptions& options)
-    : state_(std::make_unique<State>(q, keys, options)) {}
+    : state_(in_float_env([&] { return std::make_unique<State>(q, keys, options); })) {}
 PagedKeysPlan::PagedKeysPlan(PagedKeysPlan&&) noexcept = default;
 PagedKeysPlan& PagedKeysPlan::operator=(PagedKeysPlan&&) noexcept = default;
 PagedKeysPlan::~PagedKeysPlan() = default;
@@ -53,6 +54,7 @@ std::size_t PagedKeysPlan::scratch_bytes() const { return state_->plan.scratch_b
 
 void PagedKeysPlan::run(const ConstTensorView& q, const ConstTensorView& k,
                         const ConstTensorView& v, const AttentionPlan::Outputs& outputs) {
+  const FloatEnv float_env;
   const AttentionShape& shape = state_->shape;
   attention::validate_run(kFlexAttention, shape, q, k, v);
   attention::validate_tensor(kFlexAttention, "out", outputs.out, attention::output_shape(shape),
@@ -61,12 +63,14 @@ void PagedKeysPlan::run(const ConstTensorView& q, const ConstTensorView& k,
   const Shape rows{shape.batch, shape.q_heads, shape.q_len};
   attention::set_stats(kFlexAttention, {outputs.lse, outputs.max_scores}, rows, compute_type(),
                        tensors);
-  attention::validate_disjoint(kFlexAttention, tensors, {outputs.lse, outputs.max_scores});
+  attention::validate_disjoint(kFlexAttention, tensors, {outputs.lse, outputs.max_scores},
+                               state_->plan.buffers());
   state_->plan.run(tensors);
 }
 
 Tensor flex_attention(const ConstTensorView& q, const PagedKeys& keys,
                       const PagedKeysOptions& options) {
+  const FloatEnv float_env;
   attention::validate_aux(kFlexAttention, options.return_aux, options.aux);
   PagedKeysPlan plan(q, keys, options);
   Tensor out = Tensor::empty({q.dim(0), q.dim(1), q.dim(2), keys.v.dim(3)}, q.dtype());

@@ -6,6 +6,7 @@
 #include "quire/operations.h"
 #include "quire/paged_attention.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 
 namespace quire {
 namespace {
@@ -45,6 +46,7 @@ Place place_of(const IntExpr& b, const IntExpr& kv_idx, const Buffer& physical_t
 
 MaskMod physical_mask_mod(const MaskMod& mask_mod, const Buffer& physical_to_logical,
                           std::int64_t page_size, const std::optional<Buffer>& kv_len) {
+  const FloatEnv float_env;
   return [&](IntExpr b, IntExpr h, IntExpr q_idx, IntExpr kv_idx) {
     const auto [logical, is_live] = place_of(b, kv_idx, physical_to_logical, page_size, kv_len);
     const BoolExpr rule(
@@ -55,6 +57,7 @@ MaskMod physical_mask_mod(const MaskMod& mask_mod, const Buffer& physical_to_log
 
 ScoreMod physical_score_mod(const ScoreMod& score_mod, const Buffer& physical_to_logical,
                             std::int64_t page_size, const std::optional<Buffer>& kv_len) {
+  const FloatEnv float_env;
   return [&](FloatExpr score, IntExpr b, IntExpr h, IntExpr q_idx, IntExpr kv_idx) {
     const auto [logical, is_live] = place_of(b, kv_idx, physical_to_logical, page_size, kv_len);
     const FloatExpr changed(detail::apply(score_mod.formula(), {score, b, h, q_idx, logical}));

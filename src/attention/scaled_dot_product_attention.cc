@@ -10,6 +10,7 @@
 #include "attention/validate.h"
 #include "plan/forward_plan.h"
 #include "quire/error.h"
+#include "runtime/float_env.h"
 
 namespace quire {
 namespace {
@@ -31,6 +32,7 @@ void run_fused(const SdpaCall& call, const SdpaRules& rules, const SdpaOptions& 
 
 Tensor scaled_dot_product_attention(const ConstTensorView& q, const ConstTensorView& k,
                                     const ConstTensorView& v, const SdpaOptions& options) {
+  const FloatEnv float_env;
   const SdpaCall call = attention::sdpa_call(q, k, v, options);
   const SdpaRules rules = attention::sdpa_rules(options, attention::mask_target(call));
   const SDPBackend backend = attention::required_backend(problem_of(call), options);
@@ -57,6 +59,7 @@ Tensor scaled_dot_product_attention(const ConstTensorView& q, const ConstTensorV
 std::vector<std::string> why_not(SDPBackend backend, const ConstTensorView& q,
                                  const ConstTensorView& k, const ConstTensorView& v,
                                  const SdpaOptions& options) {
+  const FloatEnv float_env;
   try {
     const SdpaCall call = attention::sdpa_call(q, k, v, options);
     attention::sdpa_rules(options, attention::mask_target(call));
@@ -68,6 +71,7 @@ std::vector<std::string> why_not(SDPBackend backend, const ConstTensorView& q,
 
 SDPBackend choose_backend(const ConstTensorView& q, const ConstTensorView& k,
                           const ConstTensorView& v, const SdpaOptions& options) {
+  const FloatEnv float_env;
   try {
     const SdpaCall call = attention::sdpa_call(q, k, v, options);
     attention::sdpa_rules(options, attention::mask_target(call));

@@ -15,6 +15,7 @@
 #include "quire/error.h"
 #include "quire/scaled_dot_product_attention.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 
 namespace quire {
 namespace {
@@ -129,6 +130,7 @@ SdpaGradients zeros(const SdpaBackwardInputs& inputs, const SdpaOptions& options
 SdpaGradients scaled_dot_product_attention_backward(const SdpaBackwardInputs& inputs,
                                                     const SdpaOptions& options,
                                                     const SdpaGradientsWanted& wanted) {
+  const FloatEnv float_env;
   const SdpaCall call = attention::sdpa_call(inputs.q, inputs.k, inputs.v, options);
   check_mask_wanted(options, wanted.attn_mask);
   attention::validate_loss(kSdpaBackward, {inputs.out, inputs.lse, inputs.d_out, std::nullopt},
@@ -141,6 +143,7 @@ SdpaGradients scaled_dot_product_attention_backward(const SdpaBackwardInputs& in
 SdpaGradients scaled_dot_product_attention_backward(const JaggedSdpaBackwardInputs& inputs,
                                                     const SdpaOptions& options,
                                                     const SdpaGradientsWanted& wanted) {
+  const FloatEnv float_env;
   const attention::JaggedCall call = attention::jagged_call(inputs.q, inputs.k, inputs.v, options);
   check_mask_wanted(options, wanted.attn_mask);
   if (call.v_rows.dim == 0) {

@@ -18,6 +18,7 @@
 #include "quire/mods.h"
 #include "quire/scaled_dot_product_attention.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 
 namespace quire {
 namespace attention {
@@ -141,6 +142,7 @@ attention::JaggedOutputs run_math(const JaggedCall& call, const SdpaOptions& opt
 
 Tensor scaled_dot_product_attention(const Jagged& q, const Jagged& k, const Jagged& v,
                                     const SdpaOptions& options) {
+  const FloatEnv float_env;
   const JaggedCall call = attention::jagged_call(q, k, v, options);
   attention::JaggedOutputs made;
   const SDPBackend backend = attention::required_backend(call.problem(), options);
@@ -158,6 +160,7 @@ Tensor scaled_dot_product_attention(const Jagged& q, const Jagged& k, const Jagg
 
 std::vector<std::string> why_not(SDPBackend backend, const Jagged& q, const Jagged& k,
                                  const Jagged& v, const SdpaOptions& options) {
+  const FloatEnv float_env;
   try {
     return attention::backend_reasons(backend, attention::jagged_call(q, k, v, options).problem(),
                                       options);
@@ -168,6 +171,7 @@ std::vector<std::string> why_not(SDPBackend backend, const Jagged& q, const Jagg
 
 SDPBackend choose_backend(const Jagged& q, const Jagged& k, const Jagged& v,
                           const SdpaOptions& options) {
+  const FloatEnv float_env;
   try {
     return attention::first_backend(attention::jagged_call(q, k, v, options).problem(), options);
   } catch (const Error&) {

@@ -3,12 +3,13 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/attention_order.h"
 #include "quire/flex_attention.h"
 
 namespace quire::attention {
 
 /// Head dims the kernels take.
-inline constexpr std::int64_t kMostDims = 1024;
+inline constexpr std::int64_t kMostDims = kernels::kMostHeadDim;
 /// Batches, heads.
 inline constexpr std::int64_t kMostCount = std::int64_t{1} << 30;
 

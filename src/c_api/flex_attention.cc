@@ -22,8 +22,10 @@ quire_status quire_flex_attention(const quire_tensor* q, const quire_tensor* k,
     const auto to = c_api::outputs<AttentionPlan::Outputs>(out, given, kName);
     auto wanted = c_api::shared_options<FlexAttentionOptions>(given, kName);
     if (given.block_mask != nullptr) wanted.block_mask = given.block_mask->mask;
-    wanted.q_begin = c_api::q_begin(given, kName);
-    AttentionPlan plan(AttentionShape::of(q_view, k_view, v_view), wanted);
+    wanted.q_begin = c_api::q_begin(given, q_view, kName);
+    const AttentionShape shape = AttentionShape::of(q_view, k_view, v_view);
+    c_api::check_outputs(to, q_view, v_view);
+    AttentionPlan plan(shape, wanted);
     plan.run(q_view, k_view, v_view, to);
   });
 }
@@ -41,6 +43,7 @@ quire_status quire_flex_attention_jagged(const quire_jagged* q, const quire_jagg
     const auto to = c_api::outputs<JaggedAttentionPlan::Outputs>(out, given, kName);
     auto wanted = c_api::shared_options<JaggedAttentionOptions>(given, kName);
     if (given.mask_mod != nullptr) wanted.mask_mod = given.mask_mod->mod;
+    c_api::check_outputs(to, q_batch.values, v_batch.values);
     JaggedAttentionPlan plan(q_batch, k_batch, v_batch, wanted);
     plan.run(q_batch.values, k_batch.values, v_batch.values, to);
   });

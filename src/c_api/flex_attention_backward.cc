@@ -160,10 +160,14 @@ quire_status quire_flex_attention_backward(const quire_tensor* q, const quire_te
     const Places places(gradients, kName);
     auto forward = c_api::shared_options<FlexAttentionOptions>(given, kName);
     if (given.block_mask != nullptr) forward.block_mask = given.block_mask->mask;
-    forward.q_begin = c_api::q_begin(given, kName);
+    forward.q_begin = c_api::q_begin(given, inputs.q, kName);
     places.check(inputs.q, inputs.k, inputs.v, forward.score_mod);
-    AttentionBackwardPlan plan(AttentionShape::of(inputs.q, inputs.k, inputs.v),
-                               {.forward = forward, .wanted = places.wanted()});
+    const AttentionShape shape = AttentionShape::of(inputs.q, inputs.k, inputs.v);
+    const c_api::RowShapes rows(inputs.q, inputs.v);
+    c_api::check_shape("flex_attention_backward", "lse", inputs.lse, rows.stats);
+    if (inputs.d_out.has_value())
+      c_api::check_shape("flex_attention_backward", "d_out", *inputs.d_out, rows.out);
+    AttentionBackwardPlan plan(shape, {.forward = forward, .wanted = places.wanted()});
     std::vector<Tensor> unasked;
     const std::vector<TensorView> buffers = places.of_buffers(plan.buffers(), unasked);
     plan.run(inputs, {.q = places.q, .k = places.k, .v = places.v, .buffers = buffers});

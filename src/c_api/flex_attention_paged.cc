@@ -21,7 +21,8 @@ quire_status quire_flex_attention_paged(const quire_tensor* q, const quire_paged
     auto wanted = c_api::shared_options<PagedKeysOptions>(given, kName);
     if (given.mask_mod != nullptr) wanted.mask_mod = given.mask_mod->mod;
     if (given.block_mask != nullptr) wanted.block_mask = given.block_mask->mask;
-    wanted.q_begin = c_api::q_begin(given, kName);
+    wanted.q_begin = c_api::q_begin(given, q_view, kName);
+    c_api::check_outputs(to, q_view, pages.v);
     PagedKeysPlan plan(q_view, pages, wanted);
     plan.run(q_view, pages.k, pages.v, to);
   });

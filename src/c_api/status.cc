@@ -7,6 +7,7 @@
 #include <new>
 
 #include "quire/error.h"
+#include "runtime/float_env.h"
 
 namespace quire::c_api {
 namespace {
@@ -43,6 +44,7 @@ quire_status status_of(ErrorKind kind) noexcept {
 }  // namespace
 
 quire_status guarded(FunctionRef<void()> body) noexcept {
+  const FloatEnv float_env;
   try {
     body();
     return QUIRE_OK;

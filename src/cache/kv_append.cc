@@ -7,6 +7,7 @@
 #include "cache/kv_cache_state.h"
 #include "quire/error.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 
 namespace quire {
 
@@ -171,6 +172,7 @@ void KVCache::reserve(SequenceId sequence, std::int64_t count) {
 }
 
 void KVCache::append(std::span<const NewTokens> step) {
+  const FloatEnv float_env;
   state_->check_step("KVCache::append", step);
   state_->require_pages("KVCache::append", step);
   state_->prepare_tables(step);
@@ -183,6 +185,7 @@ void KVCache::append(std::span<const NewTokens> step) {
 }
 
 void KVCache::append(SequenceId sequence, std::int64_t count, std::span<const std::int64_t> ids) {
+  const FloatEnv float_env;
   const NewTokens one{sequence, count, ids};
   append(std::span(&one, 1));
 }

@@ -7,9 +7,11 @@
 #include <utility>
 
 #include "cache/kv_cache_state.h"
+#include "kernels/attention_order.h"
 #include "quire/error.h"
 #include "runtime/check_size.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 #include "runtime/memory.h"
 
 namespace quire {
@@ -26,8 +28,8 @@ KVCacheOptions checked(KVCacheOptions options) {
   if (options.page_hash == nullptr) options.page_hash = cache::default_page_hash;
   check_size("KVCache", "layers", options.layers, 1, kMostSize);
   check_size("KVCache", "kv_heads", options.kv_heads, 1, kMostSize);
-  check_size("KVCache", "head_dim", options.head_dim, 1, kMostSize);
-  check_size("KVCache", "v_head_dim", options.v_head_dim, 1, kMostSize);
+  check_size("KVCache", "head_dim", options.head_dim, 1, kernels::kMostHeadDim);
+  check_size("KVCache", "v_head_dim", options.v_head_dim, 1, kernels::kMostHeadDim);
   check_size("KVCache", "page_size", options.page_size, 1, kMostSize);
   check_size("KVCache", "n_pages", options.n_pages, 0, kMostSize);
   if (!is_floating(options.dtype)) {
@@ -213,6 +215,7 @@ TensorView KVCache::v_pages(std::int64_t layer) {
 }
 
 KVCacheStats KVCache::stats() const noexcept {
+  const FloatEnv float_env;
   const cache::PagePool& pool = state_->pool;
   KVCacheStats stats;
   stats.sequences = state_->live_sequences;

@@ -113,6 +113,17 @@ Header read_header(const KVCacheOptions& options, std::span<const std::byte> byt
   return header;
 }
 
+// A page table has an entry for each page before `begin`, too, of which the file holds nothing: a
+// few bytes could ask for any amount of memory.
+void check_table(const Header& header, std::int64_t n_pages, std::size_t bytes) {
+  constexpr std::int64_t kAlways = std::int64_t{16} << 20, kPerByte = 64;
+  const std::int64_t table = saturating_product(n_pages, sizeof(std::int32_t));
+  if (table <= kAlways || table / kPerByte <= static_cast<std::int64_t>(bytes)) return;
+  fail(ErrorKind::value, kLoad,
+       "{} bytes cannot bring a sequence whose rows begin at {}: its page table would take {}",
+       bytes, header.begin, bytes_text(table));
+}
+
 }  // namespace
 
 std::vector<std::byte> KVCache::save(SequenceId id) const {
@@ -156,6 +167,7 @@ SequenceId KVCache::load(std::span<const std::byte> bytes, std::uint64_t salt) {
   const Header header = read_header(state.options, bytes);
   const std::int64_t page_size = state.options.page_size;
   const std::int64_t n_pages = state.pages_for(header.length), first = header.begin / page_size;
+  check_table(header, n_pages, bytes.size());
   if (n_pages - first > state.pool.available()) {
     fail(ErrorKind::runtime, kLoad, "out of pages: {} needed, {} free and {} cached",
          n_pages - first, state.pool.free(), state.pool.cached());

@@ -5,6 +5,7 @@
 #include "cache/kv_cache_state.h"
 #include "quire/error.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 #include "tensor/convert.h"
 
 namespace quire {
@@ -110,6 +111,7 @@ void mark(KVCache::State& state, std::span<const NewTokens> step) noexcept {
 
 void KVCache::write(std::int64_t layer, std::span<const NewTokens> step, const ConstTensorView& k,
                     const ConstTensorView& v) {
+  const FloatEnv float_env;
   constexpr const char* kWhere = "KVCache::write";
   State& state = *state_;
   cache::check_layer(kWhere, state.options, layer);
@@ -125,6 +127,7 @@ void KVCache::write(std::int64_t layer, std::span<const NewTokens> step, const C
 
 void KVCache::append(std::span<const NewTokens> step, const ConstTensorView& k,
                      const ConstTensorView& v) {
+  const FloatEnv float_env;
   constexpr const char* kWhere = "KVCache::append";
   State& state = *state_;
   state.check_step(kWhere, step);

@@ -10,6 +10,8 @@
 #include "quire/page_tables.h"
 #include "runtime/executor_of.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
+#include "runtime/run_parallel.h"
 
 namespace quire {
 namespace {
@@ -103,6 +105,7 @@ void copy_head(const ConstTensorView& val, const TensorView& cache, std::int64_t
 }  // namespace
 
 void PageTables::assign(const PagedAssignment& all) const {
+  const FloatEnv float_env;
   check_shapes(all);
   const std::int64_t batch = all.k_val.dim(0), tokens = all.k_val.dim(2);
   const std::int64_t slots = std::min(all.k_cache.dim(2), all.v_cache.dim(2));
@@ -140,7 +143,7 @@ void PageTables::assign(const PagedAssignment& all) const {
   if (bytes(all.k_val) + bytes(all.v_val) <= kSerialBytes) {
     for (std::size_t i = 0; i < heads; ++i) copy(i, 0);
   } else {
-    executor_of(all.executor)->run(heads, copy);
+    run_parallel(*executor_of(all.executor), heads, copy);
   }
 }
 

@@ -16,6 +16,7 @@
 #include "runtime/executor_of.h"
 #include "runtime/fail.h"
 #include "runtime/float_env.h"
+#include "runtime/run_parallel.h"
 
 namespace quire {
 
@@ -92,8 +93,7 @@ void Evaluation::run(std::size_t tile_bytes, const Tile& tile) {
                          whole(program_.scratch_bytes) + whole(tile_bytes)};
   Tensor memory = Tensor::empty(per_worker, DType::u8);
   std::vector<TileFault> faults(executor->concurrency());
-  executor->run(items, [&](std::size_t item, std::size_t worker) {
-    const FloatEnv float_env;
+  run_parallel(*executor, items, [&](std::size_t item, std::size_t worker) {
     auto* scratch =
         memory.view().data_as<std::uint8_t>() + static_cast<std::int64_t>(worker) * per_worker[1];
     TileRunner runner(program_, functions, scratch);
@@ -147,6 +147,7 @@ Tensor evaluate_scores(const Formula& mod, const ConstTensorView& scores, Precis
 }  // namespace
 
 Tensor evaluate(const ScoreMod& mod, ConstTensorView scores, const EvaluateOptions& options) {
+  const FloatEnv float_env;
   check_arguments(scores.shape(), options);
   const bool f64 = scores.dtype() == DType::f64;
   if (!f64 && scores.dtype() != DType::f32) {
@@ -160,6 +161,7 @@ Tensor evaluate(const ScoreMod& mod, ConstTensorView scores, const EvaluateOptio
 }
 
 Tensor evaluate(const MaskMod& mod, const Shape& shape, const EvaluateOptions& options) {
+  const FloatEnv float_env;
   check_arguments(shape, options);
   const Formula simple = simplify(mod.formula(), Precision::kF32);
   Tensor result = Tensor::empty(shape, DType::boolean);

@@ -15,6 +15,7 @@
 #include "formula/simplify.h"
 #include "formula/type_rules.h"
 #include "quire/mod.h"
+#include "runtime/float_env.h"
 
 namespace quire {
 
@@ -99,6 +100,7 @@ kernels::TileProgram program_of(const Formula& formula, const ExplainOptions& op
 }  // namespace
 
 std::string explain(const Formula& given, const ExplainOptions& options) {
+  const FloatEnv float_env;
   const bool mask = given.type() == ValueType::kBool;
   const Formula formula = mask ? MaskMod(given).formula() : ScoreMod(given).formula();
   const Formula simple = simplify(formula, options.precision);

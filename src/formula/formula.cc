@@ -10,6 +10,7 @@
 #include "quire/error.h"
 #include "quire/mod.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 
 namespace quire {
 
@@ -44,6 +45,7 @@ Formula require_no_score(const Formula& formula) {
 }  // namespace
 
 Formula::Formula(const Graph& graph, std::int32_t root) {
+  const FloatEnv float_env;
   auto own = std::make_shared<Graph>();
   std::vector<NodeId> map;
   root_ = copy_reachable(graph, root, *own, map);
@@ -51,6 +53,7 @@ Formula::Formula(const Graph& graph, std::int32_t root) {
 }
 
 Formula::Formula(const ExprBase& expr) {
+  const FloatEnv float_env;
   auto own = std::make_shared<Graph>();
   if (expr.graph()) {
     std::vector<NodeId> map;
@@ -66,10 +69,15 @@ Formula::Formula(const ExprBase& expr) {
 }
 
 Formula Formula::parse(std::string_view text, const NamedBuffers& buffers) {
+  const FloatEnv float_env;
   return formula::parse(text, buffers);
 }
 
-std::string Formula::to_string() const { return formula::print(*graph_, root_); }
+std::string Formula::to_string() const {
+  const FloatEnv float_env;
+  return formula::print(*graph_, root_);
+}
+
 ValueType Formula::type() const { return (*graph_)[root_].type; }
 std::size_t Formula::size() const { return graph_->size(); }
 
@@ -80,6 +88,7 @@ std::vector<Buffer> Formula::buffers() const {
 NamedBuffers Formula::named_buffers() const { return formula::printed_names(*graph_); }
 
 Formula Formula::with_buffers(std::vector<Buffer> buffers) const {
+  const FloatEnv float_env;
   const auto old = graph_->buffers();
   if (buffers.size() != old.size()) {
     fail(ErrorKind::value, "with_buffers", "the formula reads {} buffers; got {}", old.size(),
@@ -121,26 +130,33 @@ bool operator==(const Formula& a, const Formula& b) {
   return true;
 }
 
-ScoreMod::ScoreMod(const Formula& formula) : formula_(cast_root(formula, ValueType::kFloat)) {}
+ScoreMod::ScoreMod(const Formula& formula)
+    : formula_(in_float_env([&] { return cast_root(formula, ValueType::kFloat); })) {}
 
 ScoreMod ScoreMod::parse(std::string_view text, const NamedBuffers& buffers) {
+  const FloatEnv float_env;
   return ScoreMod(Formula::parse(text, buffers));
 }
 
 MaskMod::MaskMod(const Formula& formula)
-    : formula_(cast_root(require_no_score(formula), ValueType::kBool)) {}
+    : formula_(
+          in_float_env([&] { return cast_root(require_no_score(formula), ValueType::kBool); })) {}
 
 MaskMod MaskMod::parse(std::string_view text, const NamedBuffers& buffers) {
+  const FloatEnv float_env;
   return MaskMod(Formula::parse(text, buffers));
 }
 
 MaskMod operator&(const MaskMod& a, const MaskMod& b) {
+  const FloatEnv float_env;
   return MaskMod(combine(Op::kAnd, a.formula_, b.formula_));
 }
 MaskMod operator|(const MaskMod& a, const MaskMod& b) {
+  const FloatEnv float_env;
   return MaskMod(combine(Op::kOr, a.formula_, b.formula_));
 }
 MaskMod operator~(const MaskMod& a) {
+  const FloatEnv float_env;
   Graph graph = a.formula_.graph();
   const NodeId root = make_unary(graph, Op::kNot, a.formula_.root());
   return MaskMod(Formula(graph, root));

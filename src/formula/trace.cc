@@ -9,6 +9,7 @@
 #include "quire/expr.h"
 #include "quire/mod.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 
 namespace quire {
 
@@ -64,23 +65,27 @@ std::vector<NodeId> nodes_in(const GraphPtr& graph, const std::vector<ExprBase>&
 }  // namespace
 
 ExprBase unary(Op op, const ExprBase& a) {
+  const FloatEnv float_env;
   const GraphPtr graph = graph_of(a);
   return {graph, make_unary(*graph, op, node_in(graph, a))};
 }
 
 ExprBase binary(Op op, const ExprBase& a, const ExprBase& b) {
+  const FloatEnv float_env;
   const GraphPtr graph = graph_of(a, b);
   const NodeId x = node_in(graph, a), y = node_in(graph, b);
   return {graph, make_binary(*graph, op, x, y)};
 }
 
 ExprBase ternary(Op op, const ExprBase& a, const ExprBase& b, const ExprBase& c) {
+  const FloatEnv float_env;
   const GraphPtr graph = graph_of(a, b, c);
   const NodeId x = node_in(graph, a), y = node_in(graph, b), z = node_in(graph, c);
   return {graph, op == Op::kWhere ? make_where(*graph, x, y, z) : make_clamp(*graph, x, y, z)};
 }
 
 ExprBase checked_divide(const ExprBase& a, const ExprBase& b) {
+  const FloatEnv float_env;
   const GraphPtr graph = graph_of(a, b);
   const NodeId x = node_in(graph, a), y = node_in(graph, b);
   if ((*graph)[x].type != ValueType::kFloat && (*graph)[y].type != ValueType::kFloat) {
@@ -90,12 +95,14 @@ ExprBase checked_divide(const ExprBase& a, const ExprBase& b) {
 }
 
 ExprBase load(const Buffer& buffer, const std::vector<ExprBase>& indices) {
+  const FloatEnv float_env;
   GraphPtr graph = graph_of(indices);
   if (!graph) graph = std::make_shared<Graph>();
   return {graph, make_load(*graph, buffer, nodes_in(graph, indices))};
 }
 
 ExprBase sum(const Buffer& buffer, const std::vector<ExprBase>& indices) {
+  const FloatEnv float_env;
   GraphPtr graph = graph_of(indices);
   if (!graph) graph = std::make_shared<Graph>();
   return {graph, make_sum(*graph, buffer, nodes_in(graph, indices))};
@@ -103,6 +110,7 @@ ExprBase sum(const Buffer& buffer, const std::vector<ExprBase>& indices) {
 
 ExprBase dot(const Buffer& a, const std::vector<ExprBase>& a_indices, const Buffer& b,
              const std::vector<ExprBase>& b_indices) {
+  const FloatEnv float_env;
   GraphPtr graph = graph_of(a_indices);
   if (!graph) graph = graph_of(b_indices);
   if (!graph) graph = std::make_shared<Graph>();
@@ -110,6 +118,7 @@ ExprBase dot(const Buffer& a, const std::vector<ExprBase>& a_indices, const Buff
 }
 
 ExprBase apply(const Formula& formula, const std::array<ExprBase, 5>& arguments) {
+  const FloatEnv float_env;
   const auto& [score, b, h, q_idx, kv_idx] = arguments;
   const GraphPtr graph = graph_of(score, b, h, q_idx, kv_idx);
   const Graph& from = formula.graph();
@@ -133,6 +142,7 @@ ExprBase apply(const Formula& formula, const std::array<ExprBase, 5>& arguments)
 }
 
 ModArguments mod_arguments() {
+  const FloatEnv float_env;
   const auto graph = std::make_shared<Graph>();
   const auto leaf = [&](Op op) { return ExprBase(graph, make_leaf(*graph, op)); };
   const ExprBase score = leaf(Op::kScore), b = leaf(Op::kBatch), h = leaf(Op::kHead),

@@ -13,6 +13,7 @@
 #include "formula/names.h"
 #include "formula/token_stream.h"
 #include "quire/explain.h"
+#include "runtime/float_env.h"
 
 namespace quire {
 
@@ -128,6 +129,7 @@ void grow(Shape& shape, std::span<const NodeId> indices, const std::vector<Inter
 
 Formula parse_undeclared(std::string_view text, const NamedBuffers& buffers,
                          const ExplainOptions& options) {
+  const FloatEnv float_env;
   const Missing missing = Scan(text, buffers).run();
   if (missing.empty()) return Formula::parse(text, buffers);
   // First with any sizes, to see which indices there are; then with those they ask for.

@@ -36,6 +36,8 @@ inline constexpr int kSplitKeys = kSplitTiles * kTileKeys;
 inline constexpr int kPartialSums = 16;
 inline constexpr double kLog2e = 1.4426950408889634;  // rounded to the compute type
 inline constexpr double kLn2 = 0.6931471805599453;
+/// Numbers a row of queries, keys or values has at most.
+inline constexpr int kMostHeadDim = 1024;
 /// |m| from here on is too coarse for the scaled form in f32.
 inline constexpr double kCoarseMax = 16777216.0;  // 2^24
 

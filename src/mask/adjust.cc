@@ -11,6 +11,7 @@
 #include "runtime/ceil_div.h"
 #include "runtime/check_size.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 
 namespace quire {
 
@@ -68,6 +69,7 @@ GivenLists first_rows(const GivenLists& given, std::int64_t rows) {
 }  // namespace
 
 BlockMask BlockMask::adjust(std::int64_t q_len, std::int64_t kv_len) const {
+  const FloatEnv float_env;
   check_size(kAdjust, "q_len", q_len, 0, kMostPosition);
   check_size(kAdjust, "kv_len", kv_len, 0, kMostPosition);
   const Cut cut{ceil_div(q_len, data_->block_size.q), ceil_div(kv_len, data_->block_size.kv),

@@ -84,6 +84,7 @@ Proof mask::proof_for_append(std::int64_t new_area, std::int64_t buffer_elements
 }
 
 void BlockMask::append_rows(std::int64_t q_rows, std::int64_t kv_columns) {
+  const FloatEnv float_env;
   constexpr std::int64_t kMost = std::int64_t{1} << 31;
   const BlockMaskData& from = *data_;
   if (q_rows < 0 || kv_columns < 0 || from.q_len > kMost - q_rows ||
@@ -96,7 +97,6 @@ void BlockMask::append_rows(std::int64_t q_rows, std::int64_t kv_columns) {
     fail(ErrorKind::value, kAppendRows,
          "blocks chosen by data say nothing about new rows; make a new mask with from_kv_blocks");
   }
-  const FloatEnv float_env;
   const BlockGrid old = grid_of(from, kAppendRows);
   const BlockGrid grid{old.q_begin, old.q_len + q_rows, old.kv_len + kv_columns, old.size};
   check_size(kAppendRows, "the number of query blocks", grid.q_blocks(), 0, kMostBlocks);

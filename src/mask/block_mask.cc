@@ -6,6 +6,7 @@
 #include "mask/block_mask_data.h"
 #include "quire/error.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 #include "runtime/memory.h"
 
 namespace quire {
@@ -31,6 +32,7 @@ std::int64_t BlockMask::numel() const {
 }
 
 double BlockMask::sparsity() const {
+  const FloatEnv float_env;
   const mask::BlockRows& rows = *data_->rows;
   // Blocks of a stored plane, counted once per plane however many (batch, head) share it.
   std::vector<std::int64_t> of_plane(static_cast<std::size_t>(rows.planes()), -1);
@@ -83,6 +85,7 @@ bool BlockMask::has_mask_mod() const { return data_->mask_mod.has_value(); }
 // What is empty and what is listed as full was decided by another rule and stays, as in torch; in
 // blocks listed as partial the new rule decides.
 void BlockMask::set_mask_mod(MaskMod mod) {
+  const FloatEnv float_env;
   auto data = std::make_shared<BlockMaskData>(*data_);
   data->mask_mod = std::move(mod);
   data->chosen_by_data = true;

@@ -100,7 +100,6 @@ class Combiner {
 
   template <class Row>
   std::shared_ptr<const BlockRows> run(std::int64_t batches, std::int64_t heads, const Row& row) {
-    const FloatEnv float_env;
     BlockRowsBuilder builder(batches, heads, grid_.q_blocks());
     for (std::int64_t b = 0; b < batches; ++b) {
       for (std::int64_t h = 0; h < heads; ++h) {
@@ -150,14 +149,17 @@ BlockMask combine(Combination how, const BlockMask& left, const BlockMask& right
 }  // namespace
 
 BlockMask operator&(const BlockMask& a, const BlockMask& b) {
+  const FloatEnv float_env;
   return combine(Combination::kAnd, a, b);
 }
 
 BlockMask operator|(const BlockMask& a, const BlockMask& b) {
+  const FloatEnv float_env;
   return combine(Combination::kOr, a, b);
 }
 
 BlockMask operator~(const BlockMask& mask) {
+  const FloatEnv float_env;
   const BlockMaskData& a = mask.data();
   const BlockGrid grid = grid_of(a, "BlockMask");
   const MaskMod mod = ~mask.whole_mask_mod();

@@ -8,6 +8,7 @@
 #include "mask/size_limits.h"
 #include "quire/block_mask.h"
 #include "runtime/check_size.h"
+#include "runtime/float_env.h"
 
 namespace quire {
 
@@ -34,6 +35,7 @@ void check_arguments(std::int64_t batch, std::int64_t heads, const BlockGrid& gr
 BlockMask create_block_mask(const MaskMod& mask_mod, std::int64_t batch, std::int64_t heads,
                             std::int64_t q_len, std::int64_t kv_len,
                             const BlockMaskOptions& options) {
+  const FloatEnv float_env;
   const BlockGrid grid{options.q_begin, q_len, kv_len, options.block_size};
   check_arguments(batch, heads, grid, options);
   const BlockProver prover(mask_mod, batch, heads, grid);

@@ -9,6 +9,7 @@
 #include "mask/picture.h"
 #include "mask/png.h"
 #include "runtime/check_size.h"
+#include "runtime/float_env.h"
 
 namespace quire {
 
@@ -47,6 +48,7 @@ Sheet sheet_of(const Mod& mod, std::int64_t q_len, std::int64_t kv_len, const Dr
 }  // namespace
 
 std::string draw(const BlockMask& mask, const DrawOptions& options) {
+  const FloatEnv float_env;
   check_width(options);
   const auto [q_len, kv_len] = drawn_lengths(mask);
   const auto picture = [&](bool halves) {
@@ -61,6 +63,7 @@ std::string draw(const BlockMask& mask, const DrawOptions& options) {
 
 std::string draw(const MaskMod& mod, std::int64_t q_len, std::int64_t kv_len,
                  const DrawOptions& options) {
+  const FloatEnv float_env;
   check_width(options);
   const CellLimit fine = terminal_limit(q_len, kv_len, options.width, true);
   const bool elements = q_len <= fine.q && kv_len <= fine.kv;
@@ -73,6 +76,7 @@ std::string draw(const MaskMod& mod, std::int64_t q_len, std::int64_t kv_len,
 
 std::string draw(const ScoreMod& mod, std::int64_t q_len, std::int64_t kv_len,
                  const DrawOptions& options) {
+  const FloatEnv float_env;
   check_width(options);
   const CellLimit limit =
       terminal_limit(q_len, kv_len, options.width, options.style == DrawStyle::kColour);
@@ -81,28 +85,34 @@ std::string draw(const ScoreMod& mod, std::int64_t q_len, std::int64_t kv_len,
 }
 
 std::string draw_svg(const BlockMask& mask, const DrawOptions& options) {
+  const FloatEnv float_env;
   return svg_text(sheet_of(mask, options));
 }
 std::string draw_svg(const MaskMod& mod, std::int64_t q_len, std::int64_t kv_len,
                      const DrawOptions& options) {
+  const FloatEnv float_env;
   return svg_text(sheet_of(mod, q_len, kv_len, options, 512));
 }
 std::string draw_svg(const ScoreMod& mod, std::int64_t q_len, std::int64_t kv_len,
                      const DrawOptions& options) {
+  const FloatEnv float_env;
   return svg_text(sheet_of(mod, q_len, kv_len, options, 128));
 }
 
 bool has_png() { return png_is_built(); }
 
 std::vector<std::uint8_t> draw_png(const BlockMask& mask, const DrawOptions& options) {
+  const FloatEnv float_env;
   return encode_png(paint(sheet_of(mask, options)));
 }
 std::vector<std::uint8_t> draw_png(const MaskMod& mod, std::int64_t q_len, std::int64_t kv_len,
                                    const DrawOptions& options) {
+  const FloatEnv float_env;
   return encode_png(paint(sheet_of(mod, q_len, kv_len, options, 512)));
 }
 std::vector<std::uint8_t> draw_png(const ScoreMod& mod, std::int64_t q_len, std::int64_t kv_len,
                                    const DrawOptions& options) {
+  const FloatEnv float_env;
   return encode_png(paint(sheet_of(mod, q_len, kv_len, options, 256)));
 }
 

@@ -21,6 +21,7 @@
 #include "runtime/check_size.h"
 #include "runtime/executor_of.h"
 #include "runtime/fail.h"
+#include "runtime/run_parallel.h"
 
 namespace quire::mask {
 namespace {
@@ -162,15 +163,16 @@ void evaluate_cells(const Formula& formula, const DrawOptions& options, Picture&
   picture.values.resize(picture.kinds.size());
   const std::int64_t height = HeatStrip(formula, options, picture.q, picture.kv).cell_rows();
   const std::shared_ptr<Executor> executor = executor_of(options.executor);
-  executor->run(static_cast<std::size_t>(ceil_div(rows, height)), [&](std::size_t item, auto) {
-    const std::int64_t row = static_cast<std::int64_t>(item) * height;
-    HeatStrip strip(formula, options, picture.q, picture.kv);
-    auto at = static_cast<std::size_t>(row * cols);
-    for (const CellMean& cell : strip.evaluate_cells(row, std::min(row + height, rows))) {
-      picture.kinds[at] = cell.kind();
-      picture.values[at++] = cell.mean();
-    }
-  });
+  run_parallel(
+      *executor, static_cast<std::size_t>(ceil_div(rows, height)), [&](std::size_t item, auto) {
+        const std::int64_t row = static_cast<std::int64_t>(item) * height;
+        HeatStrip strip(formula, options, picture.q, picture.kv);
+        auto at = static_cast<std::size_t>(row * cols);
+        for (const CellMean& cell : strip.evaluate_cells(row, std::min(row + height, rows))) {
+          picture.kinds[at] = cell.kind();
+          picture.values[at++] = cell.mean();
+        }
+      });
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "quire/executor.h"
+#include "runtime/run_parallel.h"
 
 namespace quire::mask {
 namespace {
@@ -36,7 +37,7 @@ void fill_planes(const BlockRows& rows, const PlaneArray& array, FillRow fill_ro
     return static_cast<std::byte*>(array.data) +
            (static_cast<std::size_t>(place) * row_count + row) * row_bytes;
   };
-  default_executor()->run(places.size() * bands, [&](std::size_t task, std::size_t) {
+  run_parallel(*default_executor(), places.size() * bands, [&](std::size_t task, std::size_t) {
     const std::size_t plane = task / bands, begin = task % bands * band;
     const std::size_t end = std::min(begin + band, row_count);
     const std::vector<std::int64_t>& of_plane = places[plane];

@@ -15,6 +15,7 @@
 #include "runtime/ceil_div.h"
 #include "runtime/check_size.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 #include "runtime/memory.h"
 
 namespace quire {
@@ -197,6 +198,7 @@ bool BlockMask::made_from(const BlockLists& kv, const std::optional<BlockLists>&
 }
 
 BlockMask BlockMask::from_kv_blocks(const BlockLists& kv, const FromKvBlocksOptions& options) {
+  const FloatEnv float_env;
   check_tensors(kv, "");
   if (options.full.has_value()) check_tensors(*options.full, "full_");
   check_together(kv, options);

@@ -7,6 +7,7 @@
 #include "quire/block_mask.h"
 #include "quire/error.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 #include "runtime/memory.h"
 
 namespace quire {
@@ -149,6 +150,7 @@ GivenLists take_given(const BlockMaskData& data, const TakenAxes& taken) {
 
 BlockMask BlockMask::index(const BlockIndex& b, const BlockIndex& h,
                            const BlockIndex& q_block) const {
+  const FloatEnv float_env;
   const TakenAxes taken{take(b, data_->batch, "batch"), take(h, data_->heads, "head"),
                         take(q_block, data_->q_blocks, "query block")};
   auto data = std::make_shared<BlockMaskData>(*data_);

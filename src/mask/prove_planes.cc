@@ -7,8 +7,8 @@
 
 #include "runtime/ceil_div.h"
 #include "runtime/executor_of.h"
-#include "runtime/float_env.h"
 #include "runtime/memory.h"
+#include "runtime/run_parallel.h"
 
 namespace quire::mask {
 namespace {
@@ -50,16 +50,17 @@ BlockRows prove_planes(const BlockProver& prover, const BlockGrid& grid, PlaneCo
       band_rows(rows, count, static_cast<std::int64_t>(workers.size()), prover.leaf_rows());
   const std::int64_t bands = ceil_div(rows, band);
   std::vector<RunList> runs(static_cast<std::size_t>(rows * count));
-  executor->run(static_cast<std::size_t>(bands * count), [&](std::size_t task, std::size_t worker) {
-    const FloatEnv float_env;
-    const std::int64_t plane = static_cast<std::int64_t>(task) / bands;
-    const std::int64_t begin = static_cast<std::int64_t>(task) % bands * band;
-    const std::int64_t end = std::min(rows, begin + band);
-    const std::span<RunList> out = std::span(runs).subspan(
-        static_cast<std::size_t>(plane * rows + begin), static_cast<std::size_t>(end - begin));
-    prover.prove(plane / planes.heads, plane % planes.heads, {begin, end, 0, grid.kv_blocks()}, out,
-                 workers[worker]);
-  });
+  run_parallel(*executor, static_cast<std::size_t>(bands * count),
+               [&](std::size_t task, std::size_t worker) {
+                 const std::int64_t plane = static_cast<std::int64_t>(task) / bands;
+                 const std::int64_t begin = static_cast<std::int64_t>(task) % bands * band;
+                 const std::int64_t end = std::min(rows, begin + band);
+                 const std::span<RunList> out =
+                     std::span(runs).subspan(static_cast<std::size_t>(plane * rows + begin),
+                                             static_cast<std::size_t>(end - begin));
+                 prover.prove(plane / planes.heads, plane % planes.heads,
+                              {begin, end, 0, grid.kv_blocks()}, out, workers[worker]);
+               });
   prover.throw_first_fault(workers);
   add_to_report(options.report, grid, count, workers);
 

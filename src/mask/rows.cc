@@ -38,7 +38,6 @@ std::shared_ptr<const BlockRows> whole_rows(const BlockRows& from, std::int64_t 
 // A new row of blocks covers at most two of the old ones: both have the same height.
 std::shared_ptr<const BlockRows> cut_rows(const BlockMaskData& from, const BlockGrid& grid,
                                           const MaskMod& mod, std::int64_t q_begin) {
-  const FloatEnv float_env;
   const BlockProver prover(mod, from.batch, from.heads, grid, Proof::kNone);
   BlockProver::Worker worker(prover);
   const BlockRows& old = *from.rows;
@@ -70,6 +69,7 @@ std::shared_ptr<const BlockRows> cut_rows(const BlockMaskData& from, const Block
 }  // namespace
 
 BlockMask BlockMask::rows(std::int64_t q_begin, std::int64_t q_end) const {
+  const FloatEnv float_env;
   const BlockMaskData& from = *data_;
   check_rows(from, q_begin, q_end);
   const BlockGrid old = grid_of(from, "BlockMask::rows");

@@ -14,8 +14,8 @@
 #include "mask/size_limits.h"
 #include "runtime/check_size.h"
 #include "runtime/executor_of.h"
-#include "runtime/float_env.h"
 #include "runtime/memory.h"
+#include "runtime/run_parallel.h"
 
 namespace quire::mask {
 namespace {
@@ -107,8 +107,7 @@ SequenceMasks create_sequence_masks(const char* where, const MaskMod& rule, std:
 
   Different different = find_different(lengths, prover.depends_on_b());
   std::vector<std::shared_ptr<BlockMaskData>> data(different.first.size());
-  executor->run(data.size(), [&](std::size_t i, std::size_t worker) {
-    const FloatEnv float_env;
+  run_parallel(*executor, data.size(), [&](std::size_t i, std::size_t worker) {
     const std::int64_t b = different.first[i];
     const auto at = static_cast<std::size_t>(b);
     const BlockGrid grid{begin_of(lengths, at), lengths.q[at], lengths.kv[at], options.block_size};

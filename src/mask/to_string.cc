@@ -13,6 +13,7 @@
 #include "quire/error.h"
 #include "runtime/ceil_div.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 
 namespace quire {
 
@@ -83,6 +84,7 @@ class BlockPicture {
 }  // namespace
 
 std::string BlockMask::to_string(std::array<std::int64_t, 2> grid_size, std::int64_t limit) const {
+  const FloatEnv float_env;
   BlockPicture picture(*data_, grid_size);
   const std::size_t batch_axes = data_->shape.rank() - 2;
   std::string text;
@@ -102,6 +104,7 @@ std::string BlockMask::to_string(std::array<std::int64_t, 2> grid_size, std::int
 }
 
 std::ostream& operator<<(std::ostream& out, const BlockMask& mask) {
+  const FloatEnv float_env;
   constexpr std::string_view kBlank = " \n";
   std::string picture = mask.to_string();
   picture.erase(picture.find_last_not_of(kBlank) + 1);

@@ -4,6 +4,7 @@
 #include "mask/block_mask_data.h"
 #include "mask/fill_planes.h"
 #include "quire/block_mask.h"
+#include "runtime/float_env.h"
 #include "runtime/memory.h"
 
 namespace quire {
@@ -48,6 +49,7 @@ MaskMod is_in(const BlockMaskData& data, const Buffer& blocks) {
 }  // namespace
 
 MaskMod BlockMask::whole_mask_mod() const {
+  const FloatEnv float_env;
   const MaskMod& rule = mask_mod();
   const BlockMaskData& data = *data_;
   if (!data.chosen_by_data) return rule;

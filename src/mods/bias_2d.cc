@@ -2,11 +2,13 @@
 // "AlphaFold", 2021; the attn_mask of floats that scaled_dot_product_attention takes. Layer: mods.
 #include "mods/arguments.h"
 #include "quire/mods.h"
+#include "runtime/float_env.h"
 
 namespace quire::mods {
 
 // score + bias[q_idx, kv_idx], bias[h, q_idx, kv_idx] or bias[b, h, q_idx, kv_idx]
 ScoreMod bias_2d(const Table& bias) {
+  const FloatEnv float_env;
   const Buffer table = float_table("bias_2d", "bias", bias);
   check_rank("bias_2d", table, 2, 4,
              "[q_len, kv_len], [heads, q_len, kv_len] or [batch, heads, q_len, kv_len]");

@@ -3,11 +3,13 @@
 // mods.
 #include "mods/arguments.h"
 #include "quire/mods.h"
+#include "runtime/float_env.h"
 
 namespace quire::mods {
 
 // (q_idx // size == kv_idx // size), and (q_idx >= kv_idx) if causal.
 MaskMod chunked(std::int64_t size, bool is_causal) {
+  const FloatEnv float_env;
   check_at_least("chunked", "size", size, 1);
   const MaskMod same_chunk = [size](auto, auto, auto q, auto kv) {
     return floor_div(q, size) == floor_div(kv, size);

@@ -1,5 +1,6 @@
 // noop_mask, and_masks, or_masks. Layer: mods.
 #include "quire/mods.h"
+#include "runtime/float_env.h"
 
 namespace quire {
 namespace {
@@ -10,9 +11,13 @@ MaskMod constant(bool visible) {
 
 }  // namespace
 
-MaskMod noop_mask() { return constant(true); }
+MaskMod noop_mask() {
+  const FloatEnv float_env;
+  return constant(true);
+}
 
 MaskMod and_masks(std::span<const MaskMod> masks) {
+  const FloatEnv float_env;
   if (masks.empty()) return constant(true);
   MaskMod all = masks[0];
   for (const MaskMod& mask : masks.subspan(1)) all = all & mask;
@@ -20,6 +25,7 @@ MaskMod and_masks(std::span<const MaskMod> masks) {
 }
 
 MaskMod or_masks(std::span<const MaskMod> masks) {
+  const FloatEnv float_env;
   if (masks.empty()) return constant(false);
   MaskMod any = masks[0];
   for (const MaskMod& mask : masks.subspan(1)) any = any | mask;

@@ -6,6 +6,7 @@
 #include "quire/error.h"
 #include "quire/mods.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 
 namespace quire::mods {
 namespace {
@@ -43,11 +44,13 @@ void check_offsets(std::span<const std::int64_t> offsets) {
 }  // namespace
 
 MaskMod document(const Table& ids) {
+  const FloatEnv float_env;
   const Buffer both = integer_table("document", "ids", ids);
   return same_document(both, both);
 }
 
 MaskMod document(const Table& q_ids, const Table& kv_ids) {
+  const FloatEnv float_env;
   return same_document(integer_table("document", "q_ids", q_ids),
                        integer_table("document", "kv_ids", kv_ids));
 }
@@ -55,6 +58,7 @@ MaskMod document(const Table& q_ids, const Table& kv_ids) {
 // The ids are written out, because of ids in ascending order an interval of positions is an
 // interval of ids; a search in the offsets would be nothing that can be proved about.
 MaskMod document_from_offsets(const Table& offsets, std::int64_t length) {
+  const FloatEnv float_env;
   constexpr const char* kFunction = "document_from_offsets";
   const Buffer given = integer_table(kFunction, "offsets", offsets);
   check_rank(kFunction, given, 1, 1, "[documents + 1]");

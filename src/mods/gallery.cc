@@ -13,6 +13,7 @@
 #include "quire/evaluate.h"
 #include "quire/mods.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 
 namespace quire::mods {
 namespace {
@@ -94,10 +95,12 @@ void check_kind(const GalleryEntry& entry, GalleryEntry::Kind wanted) {
 }  // namespace
 
 std::string GalleryEntry::full_text(const GallerySizes& at) const {
+  const FloatEnv float_env;
   return Names(*this, at).bind(text);
 }
 
 NamedBuffers GalleryEntry::buffers(const GallerySizes& at) const {
+  const FloatEnv float_env;
   const Names names(*this, at);
   NamedBuffers filled;
   for (const Table& table : tables) filled.emplace_back(table.name, fill(table, names, filled));
@@ -105,21 +108,25 @@ NamedBuffers GalleryEntry::buffers(const GallerySizes& at) const {
 }
 
 MaskMod GalleryEntry::mask_mod(const GallerySizes& at) const {
+  const FloatEnv float_env;
   check_kind(*this, Kind::kMask);
   return MaskMod::parse(full_text(at), buffers(at));
 }
 
 ScoreMod GalleryEntry::score_mod(const GallerySizes& at) const {
+  const FloatEnv float_env;
   check_kind(*this, Kind::kScore);
   return ScoreMod::parse(full_text(at), buffers(at));
 }
 
 std::span<const GalleryEntry> gallery() {
+  const FloatEnv float_env;
   static const std::vector<GalleryEntry> entries = parse_gallery(kGalleryText);
   return entries;
 }
 
 const GalleryEntry& gallery_entry(std::string_view name) {
+  const FloatEnv float_env;
   const std::span<const GalleryEntry> entries = gallery();
   const auto found = std::ranges::find(entries, name, &GalleryEntry::name);
   if (found != entries.end()) return *found;

@@ -5,11 +5,13 @@
 #include "quire/error.h"
 #include "quire/mods.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 
 namespace quire::mods {
 
 // score + table[h, clamp(kv_idx - q_idx + max - 1, 0, 2 * max - 2)]
 ScoreMod relative_bias(const Table& table) {
+  const FloatEnv float_env;
   constexpr std::string_view kShapes = "[2 * max - 1] or [heads, 2 * max - 1]";
   const Buffer biases = float_table("relative_bias", "table", table);
   check_rank("relative_bias", biases, 1, 2, kShapes);

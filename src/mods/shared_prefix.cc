@@ -3,12 +3,14 @@
 // Inference with Shared Prefixes", 2024. Layer: mods.
 #include "mods/arguments.h"
 #include "quire/mods.h"
+#include "runtime/float_env.h"
 
 namespace quire::mods {
 
 // (q_idx >= kv_idx) & ((kv_idx < prefix_length) | document(ids)). A token that belongs to no branch
 // (padding) still sees the prefix.
 MaskMod shared_prefix(std::int64_t prefix_length, const Table& ids) {
+  const FloatEnv float_env;
   check_at_least("shared_prefix", "prefix_length", prefix_length, 0);
   return causal() & (attention_sink(prefix_length) | document(ids));
 }

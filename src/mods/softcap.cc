@@ -5,11 +5,13 @@
 #include "quire/error.h"
 #include "quire/mods.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 
 namespace quire::mods {
 
 // cap * tanh(score / cap)
 ScoreMod softcap(double cap) {
+  const FloatEnv float_env;
   if (!(cap > 0) || !std::isfinite(cap))
     fail(ErrorKind::value, "softcap", "cap must be positive and finite; got {}", cap);
   return [cap](auto score, auto, auto, auto, auto) { return cap * tanh(score / cap); };

@@ -8,6 +8,7 @@
 #include "quire/error.h"
 #include "quire/mods.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 
 namespace quire::mods {
 namespace {
@@ -107,12 +108,14 @@ MaskMod tree_mask(const Buffer& parents, Context context_of) {
 }  // namespace
 
 MaskMod tree(const Table& parents, std::int64_t context) {
+  const FloatEnv float_env;
   check_at_least("tree", "context", context, 0);
   return tree_mask(integer_table("tree", "parents", parents),
                    [&](const IntExpr&) { return context; });
 }
 
 MaskMod tree(const Table& parents, const Table& contexts) {
+  const FloatEnv float_env;
   const Buffer table = batch_table("tree", "contexts", contexts);
   return tree_mask(integer_table("tree", "parents", parents),
                    [&](const IntExpr& b) { return of_batch(table, b); });

@@ -10,7 +10,7 @@
 #include "plan/backward_plan.h"
 #include "plan/one_channel.h"
 #include "runtime/ceil_div.h"
-#include "runtime/float_env.h"
+#include "runtime/run_parallel.h"
 
 namespace quire::plan {
 
@@ -72,21 +72,19 @@ void BackwardPlan::run_typed(const BackwardTensors& tensors) {
   next_item_.store(0, std::memory_order_relaxed);
   const auto for_tiles = [&](auto work) {
     const std::int64_t at_once = is_small_ ? std::max<std::int64_t>(tiles, 1) : kTilesAtOnce;
-    forward_.executor->run(static_cast<std::size_t>(ceil_div(tiles, at_once)),
-                           [&](std::size_t claim, std::size_t worker) {
-                             const FloatEnv float_env;
-                             const std::int64_t begin = static_cast<std::int64_t>(claim) * at_once;
-                             const std::int64_t end = std::min(begin + at_once, tiles);
-                             for (std::int64_t i = begin; i < end; ++i) work(tile_place(i), worker);
-                           });
+    run_parallel(*forward_.executor, static_cast<std::size_t>(ceil_div(tiles, at_once)),
+                 [&](std::size_t claim, std::size_t worker) {
+                   const std::int64_t begin = static_cast<std::int64_t>(claim) * at_once;
+                   const std::int64_t end = std::min(begin + at_once, tiles);
+                   for (std::int64_t i = begin; i < end; ++i) work(tile_place(i), worker);
+                 });
   };
   for_tiles([&](const TilePlace& place, std::size_t worker) {
     prepare<T>(call, tensors, place, worker);
   });
   // Whatever order the executor has: items are claimed in their own.
   const std::size_t claims = is_small_ ? std::min<std::size_t>(items_.size(), 1) : items_.size();
-  forward_.executor->run(claims, [&](std::size_t, std::size_t worker) {
-    const FloatEnv float_env;
+  run_parallel(*forward_.executor, claims, [&](std::size_t, std::size_t worker) {
     do {
       const std::size_t item = next_item_.fetch_add(1, std::memory_order_relaxed);
       if (item >= items_.size()) return;

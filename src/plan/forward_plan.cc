@@ -2,6 +2,7 @@
 #include "plan/forward_plan.h"
 
 #include <algorithm>
+#include <iterator>
 #include <type_traits>
 #include <utility>
 
@@ -12,7 +13,7 @@
 #include "plan/one_channel.h"
 #include "plan/seen_tiles.h"
 #include "runtime/ceil_div.h"
-#include "runtime/float_env.h"
+#include "runtime/run_parallel.h"
 
 namespace quire::plan {
 
@@ -38,6 +39,9 @@ ForwardPlan::ForwardPlan(ForwardRequest request)
                      static_cast<std::int64_t>(request_.executor->concurrency()));
   compile_programs();
   allocate_scratch();
+  for (const std::optional<Formula>* formula : {&request_.score_mod, &mask_formula_})
+    if (formula->has_value())
+      std::ranges::copy((*formula)->buffers(), std::back_inserter(buffers_));
 }
 
 void ForwardPlan::find_visible() {
@@ -343,18 +347,15 @@ void ForwardPlan::run(const ForwardTensors& tensors) {
   const kernels::ForwardCall call = make_call(tensors);
   std::fill(faults_.begin(), faults_.end(), kernels::TileFault());
   if (!work_.prefixes.empty()) {
-    request_.executor->run(work_.prefixes.size(), [&](std::size_t i, std::size_t worker) {
-      const FloatEnv float_env;
+    run_parallel(*request_.executor, work_.prefixes.size(), [&](std::size_t i, std::size_t worker) {
       run_prefix(call, tensors, work_.prefixes[i], worker);
     });
   }
-  request_.executor->run(work_.claims.size() - 1, [&](std::size_t claim, std::size_t worker) {
-    const FloatEnv float_env;
-    run_claim(call, tensors, claim, worker);
-  });
+  run_parallel(
+      *request_.executor, work_.claims.size() - 1,
+      [&](std::size_t claim, std::size_t worker) { run_claim(call, tensors, claim, worker); });
   if (!work_.merges.empty()) {
-    request_.executor->run(work_.merges.size(), [&](std::size_t i, std::size_t worker) {
-      const FloatEnv float_env;
+    run_parallel(*request_.executor, work_.merges.size(), [&](std::size_t i, std::size_t worker) {
       run_merge(call, tensors, work_.merges[i], worker);
     });
   }

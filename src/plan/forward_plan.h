@@ -44,6 +44,8 @@ class ForwardPlan {
 
   DType compute_type() const { return request_.is_f64() ? DType::f64 : DType::f32; }
   const ForwardTasks& tasks() const { return work_; }
+  /// What its mods read at each run.
+  std::span<const Buffer> buffers() const { return buffers_; }
   /// Of all sequences together.
   std::int64_t queries() const;
   std::size_t scratch_bytes() const;
@@ -84,6 +86,7 @@ class ForwardPlan {
   const kernels::KernelTable* table_;
   std::unique_ptr<const VisibleKeys> visible_;  // null: everything
   std::optional<Formula> mask_formula_;         // simplified
+  std::vector<Buffer> buffers_;                 // of the score mod, then of the mask
   std::optional<kernels::TileProgram> prefill_score_, prefill_mask_, decode_score_, decode_mask_;
   ForwardTasks work_;
   std::vector<kernels::KeySpan> spans_;  // [workers][max_spans]

@@ -5,8 +5,13 @@
 #include <mutex>
 
 #include "quire/executor.h"
+#include "quire/isa.h"
 #include "runtime/check_size.h"
 #include "runtime/thread_count.h"
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#endif
 
 namespace quire {
 namespace {
@@ -16,10 +21,26 @@ struct DefaultExecutor {
   std::shared_ptr<Executor> executor;  // null until it is asked for
 };
 
+// Never destroyed: at the end of a process other threads may still be inside calls, and threads of
+// a pool must not be waited for that may themselves wait for what has ended.
 DefaultExecutor& state() {
-  static DefaultExecutor instance;
+  static DefaultExecutor& instance = *new DefaultExecutor;
   return instance;
 }
+
+#if defined(__unix__) || defined(__APPLE__)
+// A lock that another thread holds at a fork stays locked in the child for ever, and so does the
+// beginning of a static object. So whoever forks waits until no thread is inside of either.
+void before_fork() {
+  try {
+    (void)isa_choice();
+  } catch (...) {  // QUIRE_ISA is wrong: whoever computes is told
+  }
+  state().mutex.lock();
+}
+void after_fork() { state().mutex.unlock(); }
+[[maybe_unused]] const int g_registered = pthread_atfork(before_fork, after_fork, after_fork);
+#endif
 
 }  // namespace
 
@@ -28,21 +49,20 @@ std::shared_ptr<Executor> default_executor() {
   const std::lock_guard lock(current.mutex);
   if (!current.executor) {
     const int n = choose_num_threads(std::getenv("QUIRE_NUM_THREADS"), available_cpus());
-    current.executor = make_tbb_executor(n);
+    current.executor = make_thread_pool(n);
   }
   return current.executor;
 }
 
 void set_num_threads(int n) {
   check_size("set_num_threads", "n", n, 1, kMaxThreads);
-  std::shared_ptr<Executor> replaced = make_tbb_executor(n);
+  std::shared_ptr<Executor> replaced = make_thread_pool(n);
   DefaultExecutor& current = state();
   {
     const std::lock_guard lock(current.mutex);
     current.executor.swap(replaced);
   }
-  // `replaced` ends here, outside the lock: the last holder of an arena waits for nothing but its
-  // own threads.
+  // `replaced` ends here, outside the lock: its last holder waits for its threads to end.
 }
 
 int get_num_threads() { return static_cast<int>(default_executor()->concurrency()); }

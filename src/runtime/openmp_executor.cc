@@ -1,14 +1,22 @@
 // Executor on the threads of an OpenMP runtime that somebody else has brought into the process.
 // Each run is one parallel region whose threads claim indices until none are left. Nothing of
-// OpenMP is compiled in or linked. Runtime layer.
+// OpenMP is compiled in or linked. Where a runtime would end or hang the process, because threads
+// cannot be made or are those of the parent of a fork(), a pool of our own runs instead. Runtime
+// layer.
 #include <algorithm>
+#include <atomic>
 #include <memory>
+#include <new>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 #include "quire/error.h"
 #include "quire/executor.h"
 #include "runtime/check_size.h"
 #include "runtime/claim.h"
 #include "runtime/fail.h"
+#include "runtime/fork_count.h"
 #include "runtime/thread_count.h"
 
 namespace quire {
@@ -16,20 +24,42 @@ namespace {
 
 // Whether this thread is inside a body of any OpenMpExecutor.
 thread_local bool t_inside_region = false;
+// The largest team that this thread has had: its threads wait for the next region.
+thread_local unsigned t_largest_team = 1;
+
+// Whether `n` threads can be alive beside those there are, by trying.
+bool can_start_threads(std::size_t n) {
+  std::atomic<bool> may_end{false};
+  std::vector<std::thread> threads;
+  bool started = true;
+  try {
+    threads.reserve(n);
+    while (threads.size() < n) threads.emplace_back([&] { may_end.wait(false); });
+  } catch (const std::system_error&) {
+    started = false;
+  } catch (const std::bad_alloc&) {
+    started = false;
+  }
+  may_end.store(true);
+  may_end.notify_all();
+  for (std::thread& thread : threads) thread.join();
+  return started;
+}
 
 class OpenMpExecutor final : public Executor {
  public:
   OpenMpExecutor(const OpenMpRuntime& runtime, int n)
-      : runtime_(runtime), concurrency_(static_cast<size_t>(n)) {}
+      : runtime_(runtime), concurrency_(static_cast<unsigned>(n)), pool_(make_thread_pool(n)) {}
 
   void run(size_t n, Body body) override {
-    if (std::min(n, concurrency_) <= 1 || t_inside_region) {
+    if (std::min<size_t>(n, concurrency_) <= 1 || t_inside_region) {
       for (size_t index = 0; index < n; ++index) body(index, 0);
       return;
     }
+    if (!can_use_runtime()) return pool_->run(n, body);
     Region region{Claim(n, body), runtime_.thread_number};
     // Always all threads: a smaller team would end the others, and the next one start them again.
-    runtime_.parallel(&work, &region, static_cast<unsigned>(concurrency_), 0);
+    runtime_.parallel(&work, &region, concurrency_, 0);
     region.claim.finish();
   }
 
@@ -49,8 +79,24 @@ class OpenMpExecutor final : public Executor {
     t_inside_region = outer;
   }
 
-  OpenMpRuntime runtime_;
-  size_t concurrency_;
+  // libgomp ends the process when it cannot make a thread, so the first region of each calling
+  // thread tries before.
+  bool can_use_runtime() {
+    if (fork_count() != forks_ || is_refused_.load(std::memory_order_relaxed)) return false;
+    if (t_largest_team >= concurrency_) return true;
+    if (can_start_threads(concurrency_ - t_largest_team)) {
+      t_largest_team = concurrency_;
+      return true;
+    }
+    is_refused_.store(true, std::memory_order_relaxed);
+    return false;
+  }
+
+  const OpenMpRuntime runtime_;
+  const unsigned concurrency_;
+  const std::shared_ptr<Executor> pool_;  // starts no thread before it is used
+  const std::uint64_t forks_ = fork_count();
+  std::atomic<bool> is_refused_{false};
 };
 
 }  // namespace

@@ -9,8 +9,8 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <limits>
+#include <optional>
 #include <ostream>
 #include <system_error>
 #include <utility>
@@ -18,6 +18,7 @@
 
 #include "quire/error.h"
 #include "runtime/fail.h"
+#include "runtime/memory.h"
 #include "tensor/npy_header.h"
 
 namespace quire {
@@ -30,20 +31,53 @@ std::string reason(int error) {
   return error == 0 ? "" : ": " + std::generic_category().message(error);
 }
 
-// Elements in the file are as many as the shape says, and no byte more.
-void check_length(const NpyHeader& header, std::size_t bytes, std::string_view name) {
+// How many bytes of elements the header promises; the largest number where that does not fit.
+std::int64_t promised_bytes(const NpyHeader& header, std::string_view name) {
   const auto size = static_cast<std::int64_t>(npy_element_size(header));
-  std::int64_t count = 0;
   try {
-    count = element_count(header.shape);
+    return saturating_product(element_count(header.shape), size);
   } catch (const Error&) {
     refuse_npy(name, fmt::format("has shape {}, which is too large", to_string(header.shape)));
   }
-  const bool fits = count <= std::numeric_limits<std::int64_t>::max() / size;
-  if (!fits || static_cast<std::uint64_t>(count * size) != bytes) {
-    refuse_npy(name, fmt::format("has shape {}, {} bytes an element, and {} bytes of elements",
-                                 to_string(header.shape), size, bytes));
+}
+
+// Elements in the file are as many as the shape says, and no byte more.
+void check_length(const NpyHeader& header, std::size_t bytes, std::string_view name) {
+  if (std::cmp_equal(promised_bytes(header, name), bytes)) return;
+  refuse_npy(name, fmt::format("has shape {}, {} bytes an element, and {} bytes of elements",
+                               to_string(header.shape), npy_element_size(header), bytes));
+}
+
+// Adds bytes of the stream until there are `size` of them or no more come. Memory grows with what
+// has come, not with what was promised.
+void read_until(std::istream& stream, std::size_t size, std::vector<char>& bytes) {
+  constexpr std::size_t kLeast = std::size_t{1} << 20;
+  while (bytes.size() < size && stream) {
+    const std::size_t had = bytes.size();
+    bytes.resize(std::min(size, std::max(2 * had, kLeast)));
+    stream.read(bytes.data() + had, static_cast<std::streamsize>(bytes.size() - had));
+    bytes.resize(had + static_cast<std::size_t>(stream.gcount()));
   }
+}
+
+// All bytes of an array, and no more than its header promises: a pipe or a device may never end.
+// `size`: of all that there is, where that is known.
+std::vector<char> read_array(std::istream& stream, std::optional<std::uintmax_t> size,
+                             std::string_view name) {
+  std::vector<char> bytes;
+  read_until(stream, kNpyPrelude, bytes);
+  read_until(stream, npy_header_bytes(bytes, name), bytes);
+  const NpyHeader header = parse_npy_header(bytes, name);
+  const std::int64_t promised = promised_bytes(header, name);
+  if (size.has_value()) check_length(header, *size - header.data_begin, name);
+  require_memory("read_npy", "the array", promised);
+  const std::size_t all = header.data_begin + static_cast<std::size_t>(promised);
+  read_until(stream, all, bytes);
+  if (bytes.size() == all && stream.peek() != std::istream::traits_type::eof()) {
+    refuse_npy(name, fmt::format("goes on behind the {} bytes of elements that its shape {} has",
+                                 promised, to_string(header.shape)));
+  }
+  return bytes;
 }
 
 template <class From, class To>
@@ -107,22 +141,22 @@ Tensor parse_npy(std::span<const char> bytes, std::string_view name) {
 }
 
 Tensor read_npy(const std::string& path) {
-  std::vector<char> bytes;
+  const auto refuse = [&](int error) {
+    fail(ErrorKind::runtime, "read_npy", "cannot read '{}'{}", path, reason(error));
+  };
   errno = 0;
   std::ifstream file(path, std::ios::binary);
-  int refused = errno;
+  if (!file.is_open()) refuse(errno);
   std::error_code error;
-  if (std::filesystem::is_directory(path, error)) {
-    refused = EISDIR;
-    file.close();
-  } else if (std::filesystem::is_regular_file(path, error)) {
-    bytes.resize(static_cast<std::size_t>(std::filesystem::file_size(path)));
-    file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  } else {  // a pipe has no size
-    bytes.assign(std::istreambuf_iterator<char>(file), {});
+  if (std::filesystem::is_directory(path, error)) refuse(EISDIR);
+  std::optional<std::uintmax_t> size;  // a pipe has none, and files that are made as they are read
+                                       // say 0
+  if (std::filesystem::is_regular_file(path, error)) {
+    const std::uintmax_t known = std::filesystem::file_size(path, error);
+    if (!error && known > 0) size = known;
   }
-  if (!file.is_open() || !file)
-    fail(ErrorKind::runtime, "read_npy", "cannot read '{}'{}", path, reason(refused));
+  const std::vector<char> bytes = read_array(file, size, path);
+  if (file.bad()) refuse(errno);
   return parse_npy(bytes, path);
 }
 
@@ -133,14 +167,6 @@ void write_npy(std::ostream& stream, const ConstTensorView& view) {
   stream.write(static_cast<const char*>(view.is_contiguous() ? view.data() : copy.data()),
                static_cast<std::streamsize>(view.numel()) *
                    static_cast<std::streamsize>(dtype_size(view.dtype())));
-}
-
-void write_npy(const std::string& path, const ConstTensorView& view) {
-  errno = 0;
-  std::ofstream file(path, std::ios::binary);
-  write_npy(file, view);
-  file.close();
-  if (!file) fail(ErrorKind::runtime, "write_npy", "cannot write '{}'{}", path, reason(errno));
 }
 
 }  // namespace quire

@@ -15,14 +15,12 @@ namespace quire {
 /// Error, with `name` in its text, for anything that is not exactly one array.
 Tensor parse_npy(std::span<const char> bytes, std::string_view name);
 
-/// The same of a file. Throws Error(runtime), with the system's reason, if it cannot be read.
+/// The same of a file, a pipe or a device, of which no more is read than the header promises (and
+/// the one byte that tells whether it ends there). Throws Error(runtime), with the system's reason,
+/// if it cannot be read.
 Tensor read_npy(const std::string& path);
 
 /// Writes any view as a row-major array of version 1. Whether it was written, the stream knows.
 void write_npy(std::ostream& stream, const ConstTensorView& view);
-
-/// The same to a file, replacing what is there. Throws Error(runtime), with the system's reason, if
-/// it cannot be written.
-void write_npy(const std::string& path, const ConstTensorView& view);
 
 }  // namespace quire

@@ -196,8 +196,8 @@ std::size_t npy_element_size(const NpyHeader& header) noexcept {
   return dtype_size(header.dtype);
 }
 
-NpyHeader parse_npy_header(std::span<const char> bytes, std::string_view name) {
-  const std::string_view text(bytes.data(), bytes.size());
+std::size_t npy_header_bytes(std::span<const char> first, std::string_view name) {
+  const std::string_view text(first.data(), first.size());
   if (!text.starts_with(kNpyMagic))
     refuse_npy(name, "is no .npy file: it does not begin with \\x93NUMPY");
   if (text.size() < kNpyMagic.size() + 2) refuse_npy(name, "ends inside its header");
@@ -208,15 +208,21 @@ NpyHeader parse_npy_header(std::span<const char> bytes, std::string_view name) {
   }
   const std::size_t width = version == 1 ? 2 : 4, begin = kNpyMagic.size() + 2 + width;
   if (text.size() < begin) refuse_npy(name, "ends inside its header");
-  const std::size_t length = little_endian(bytes.subspan(begin - width, width));
+  const std::size_t length = little_endian(first.subspan(begin - width, width));
   if (length > kMaxHeader) {
     refuse_npy(name, fmt::format("has a header of {} bytes; more than {} are refused", length,
                                  kMaxHeader));
   }
-  if (text.size() - begin < length) refuse_npy(name, "ends inside its header");
+  return begin + length;
+}
+
+NpyHeader parse_npy_header(std::span<const char> bytes, std::string_view name) {
+  const std::size_t end = npy_header_bytes(bytes, name);
+  if (bytes.size() < end) refuse_npy(name, "ends inside its header");
+  const std::size_t begin = bytes[6] == 1 ? kNpyPrelude - 2 : kNpyPrelude;
   NpyHeader header;
-  DictionaryReader(text.substr(begin, length), name).read(header);
-  header.data_begin = begin + length;
+  DictionaryReader(std::string_view(bytes.data() + begin, end - begin), name).read(header);
+  header.data_begin = end;
   return header;
 }
 

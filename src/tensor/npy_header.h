@@ -36,6 +36,13 @@ std::size_t npy_element_size(const NpyHeader& header) noexcept;
 [[noreturn]] void refuse_npy(std::string_view name, std::string_view what,
                              ErrorKind kind = ErrorKind::value);
 
+/// Enough bytes of a file for npy_header_bytes.
+inline constexpr std::size_t kNpyPrelude = 12;
+
+/// How many bytes the header has altogether, from the first of them. Throws Error(value) for what
+/// is no .npy file.
+std::size_t npy_header_bytes(std::span<const char> first, std::string_view name);
+
 /// Reads the beginning of a file of format version 1, 2 or 3. `name` is the file's, for the texts
 /// of errors. Throws Error(value) for everything that is not exactly such a header, and Error(type)
 /// for an element type that no tensor has.

@@ -8,6 +8,7 @@
 
 #include "quire/error.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 #include "runtime/huge_pages.h"
 #include "tensor/convert.h"
 
@@ -84,13 +85,17 @@ Tensor Tensor::from(const std::vector<bool>& values) {
 
 Tensor Tensor::clone() const { return contiguous(view_); }
 
-Tensor Tensor::to(DType dtype) const { return quire::to(view_, dtype); }
+Tensor Tensor::to(DType dtype) const {
+  const FloatEnv float_env;
+  return quire::to(view_, dtype);
+}
 
 Tensor Tensor::reshape(const Shape& shape) const { return Tensor(memory_, view_.reshape(shape)); }
 
 Tensor contiguous(const ConstTensorView& view) { return to(view, view.dtype()); }
 
 Tensor to(const ConstTensorView& view, DType dtype) {
+  const FloatEnv float_env;
   Tensor result = Tensor::empty(view.shape(), dtype);
   copy_elements(view, dtype, result.data());
   return result;

@@ -6,6 +6,7 @@
 
 #include "quire/error.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 #include "tensor/element.h"
 
 namespace quire {
@@ -122,6 +123,7 @@ Void* BasicTensorView<Void>::element(int64_t offset) const noexcept {
 
 template <class Void>
 double BasicTensorView<Void>::load_float(std::span<const int64_t> indices) const {
+  const FloatEnv float_env;
   const int64_t offset = checked_offset(indices);
   return visit_dtype(dtype_, [&]<class T>(std::type_identity<T>) {
     return static_cast<double>(load_element<T>(data_, offset));

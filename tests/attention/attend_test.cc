@@ -179,11 +179,9 @@ TEST(Attend, WhatDoesNotFitIsRefused) {
   harness.cache.release(a);
   expect_error(ErrorKind::value, "[attend] the handle is stale: its sequence was released",
                [&] { call(2); });
-  Harness wide(KVCacheOptions{.head_dim = 1025, .n_pages = 4});
-  const std::vector<NewTokens> of_wide{{wide.create(2), 1}};
-  expect_error(ErrorKind::value,
-               "[attend] the head dim of query and key must be in 0..1024; got 1025",
-               [&] { AttendPlan(wide.cache, of_wide, {.q_heads = 1}); });
+  // A head dim that attention does not take is refused when the cache is made.
+  expect_error(ErrorKind::value, "[KVCache] head_dim must be in 1..1024; got 1025",
+               [] { KVCache wide({.head_dim = 1025, .n_pages = 4}); });
   const std::vector<NewTokens> none;
   EXPECT_EQ(attend(harness.cache, 0, none, q.view().slice(0, 0, 0)).shape(), (Shape{0, 4, 32}));
 }

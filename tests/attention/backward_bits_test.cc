@@ -88,7 +88,7 @@ TEST(BackwardBits, ThreadsAndExecutors) {
     SerialExecutor serial;
     options.forward.executor = &serial;
     const AttentionGradients want = flex_attention_backward(t.inputs(), options);
-    const auto two = make_tbb_executor(2), many = make_tbb_executor(16);
+    const auto two = make_thread_pool(2), many = make_thread_pool(16);
     ShufflingExecutor shuffled_one(1), shuffled(5);
     for (Executor* executor :
          std::vector<Executor*>{two.get(), many.get(), &shuffled_one, &shuffled}) {

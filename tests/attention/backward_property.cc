@@ -64,7 +64,7 @@ RC_GTEST_PROP(BackwardProperty, ThreadsDoNotMatter, (std::uint64_t seed)) {
   const AttentionCase c = random_case(random);
   RC_LOG() << c.to_string() << std::endl;
   const BackwardTensors t(c, seed);
-  static const auto many = make_tbb_executor(7);
+  static const auto many = make_thread_pool(7);
   SerialExecutor serial;
   FlexAttentionBackwardOptions options{.forward = c.options()};
   options.forward.executor = &serial;

@@ -80,7 +80,7 @@ std::vector<AttentionCase> cases(std::int64_t kv_len = 2300) {
 
 TEST(Bits, DoNotDependOnThreads) {
   SerialExecutor serial;
-  const auto three = make_tbb_executor(3);
+  const auto three = make_thread_pool(3);
   for (const AttentionCase& c : cases()) {
     const AttentionTensors t(c, 1);
     FlexAttentionOptions options = c.options();

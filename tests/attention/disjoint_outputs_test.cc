@@ -50,6 +50,34 @@ TEST_F(DisjointOutputs, OfTheForwardPass) {
   EXPECT_EQ(out.at<float>({1, 2, 4, 7}), 1);
 }
 
+// Mods are run while the output is being written.
+TEST_F(DisjointOutputs, OfTheForwardPassAndCapturedBuffers) {
+  Tensor memory = ones({2, 3, 5, 8});
+  const TensorView bias(memory.data(), DType::f32, {7});
+  const Buffer captured = Buffer::borrow(bias, {.name = "bias"});
+  const MaskMod rule = [&](auto, auto, auto, auto kv) { return captured[kv] > 0.5; };
+  const ScoreMod score = [&](auto s, auto, auto, auto, auto kv) { return s + captured[kv]; };
+  const auto refuse = [&](const FlexAttentionOptions& options) {
+    AttentionPlan captures(AttentionShape::of(q, k, v), options);
+    expect_error(ErrorKind::value, "[flex_attention] out must not share memory with bias",
+                 [&] { captures.run(q, k, v, {.out = memory.view()}); });
+    const TensorView part(memory.data_as<float>() + 5, DType::f32, {2, 3, 5});
+    expect_error(ErrorKind::value, "[flex_attention] lse must not share memory with bias",
+                 [&] { captures.run(q, k, v, {.out = out.view(), .lse = part}); });
+    captures.run(q, k, v, {.out = out.view()});
+  };
+  refuse({.score_mod = score});
+  refuse({.block_mask = create_block_mask(rule, 1, 1, 5, 7)});
+  Tensor values = ones({7, 3, 8}), place = ones({7, 3, 8});
+  const Buffer whole = Buffer::borrow(place.view().reshape({168}), {.name = "table"});
+  const ScoreMod reads = [&](auto s, auto, auto, auto, auto kv) { return s + whole[kv]; };
+  const Tensor offsets = Tensor::from<std::int32_t>({0, 7}, {2});
+  const Jagged batch{.values = values, .offsets = offsets};
+  JaggedAttentionPlan jagged(batch, batch, batch, {.score_mod = reads});
+  expect_error(ErrorKind::value, "[flex_attention] out must not share memory with table",
+               [&] { jagged.run(values, values, values, {.out = place.view()}); });
+}
+
 TEST_F(DisjointOutputs, PartsOfPackedTensorsPass) {
   // [batch, length, what, heads, dim]: query, key, value and the output in one piece of memory.
   Tensor packed = ones({2, 5, 4, 3, 8});

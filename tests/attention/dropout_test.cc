@@ -119,7 +119,7 @@ TEST(Dropout, OtherSeedsDropOthers) {
 
 TEST(Dropout, BitsDoNotDependOnThreads) {
   SerialExecutor serial;
-  const auto three = make_tbb_executor(3);
+  const auto three = make_thread_pool(3);
   for (const AttentionCase& c : cases()) {
     const AttentionTensors t(c, 1);
     FlexAttentionOptions options = c.options();

@@ -189,7 +189,7 @@ TEST(GradientProperty, OfBuffersAndTensorsInF64) {
 }
 
 TEST(GradientProperty, ThreadsDoNotMatter) {
-  static const auto many = make_tbb_executor(7);
+  static const auto many = make_thread_pool(7);
   EXPECT_TRUE(rc::check("threads", [&] {
     const auto seed = *rc::gen::noShrink(rc::gen::arbitrary<std::uint64_t>());
     std::mt19937_64 random(seed);

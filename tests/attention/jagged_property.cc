@@ -96,8 +96,8 @@ RC_GTEST_PROP(Jagged, IsEachSequenceAlone, (std::uint64_t seed)) {
   RC_LOG() << c.to_string() << std::endl;
   const JaggedTensors t(c, seed);
   constexpr int kThreads[] = {1, 2, 7};
-  static const std::shared_ptr<Executor> executors[] = {make_tbb_executor(1), make_tbb_executor(2),
-                                                        make_tbb_executor(7)};
+  static const std::shared_ptr<Executor> executors[] = {make_thread_pool(1), make_thread_pool(2),
+                                                        make_thread_pool(7)};
   const std::int64_t which = below(random, std::size(kThreads));
   const JaggedResult all = run_jagged(c, t, executors[which].get());
   RC_ASSERT(first_different(all, c, t) == -1);

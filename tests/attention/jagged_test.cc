@@ -56,10 +56,10 @@ TEST(Jagged, LongAndShortSequencesInOneBatch) {
     if (masked) c.mask_mod = MaskMod::parse("(kv_idx - q_idx) % 7 != b");
     c.asks_for_b = masked;
     const JaggedTensors t(c, 9);
-    const JaggedResult serial = run_jagged(c, t, make_tbb_executor(1).get());
+    const JaggedResult serial = run_jagged(c, t, make_thread_pool(1).get());
     EXPECT_EQ(first_different(serial, c, t), -1);
     for (const int threads : {2, 7})
-      EXPECT_TRUE(same_bits(run_jagged(c, t, make_tbb_executor(threads).get()), serial)) << threads;
+      EXPECT_TRUE(same_bits(run_jagged(c, t, make_thread_pool(threads).get()), serial)) << threads;
   }
 }
 

@@ -290,6 +290,15 @@ TEST_F(CApi, NothingThatIsAskedForIsIgnored) {
   expect_failed(QUIRE_ERROR_VALUE,
                 "[quire_flex_attention] options.q_begin is given, and options.q_begin_count is 0",
                 quire_flex_attention(&c_q, &c_k, &c_v, &options, &c_out));
+  for (const std::size_t count : {std::size_t{3}, std::size_t{1} << 61, ~std::size_t{0}}) {
+    options.q_begin_count = count;
+    expect_failed(
+        QUIRE_ERROR_VALUE,
+        "[quire_flex_attention] options.q_begin_count must be 1, for all batch entries, or "
+        "2, one for each; got " +
+            std::to_string(count),
+        quire_flex_attention(&c_q, &c_k, &c_v, &options, &c_out));
+  }
   const KvBlocks blocks;
   auto sizes = sized<quire_block_mask_options>();
   sizes.q_begin = 7;
@@ -298,6 +307,29 @@ TEST_F(CApi, NothingThatIsAskedForIsIgnored) {
                 "[quire_block_mask_from_kv_blocks] batch and heads are those of the lists, and "
                 "q_begin is not taken: options must have 0 there",
                 quire_block_mask_from_kv_blocks(&blocks.lists, &sizes, &chosen));
+}
+
+// Before a plan is made: one for 2^40 keys takes all memory there is.
+TEST_F(CApi, SizesThatDoNotFitAreNamedWhateverTheirSize) {
+  quire_tensor long_k = c_k, long_v = c_v, long_q = c_q;
+  long_k.shape[2] = long_v.shape[2] = long_q.shape[2] = std::int64_t{1} << 40;
+  for (quire_tensor* tensor : {&long_k, &long_v, &long_q})
+    for (int axis = 0; axis < 3; ++axis) tensor->strides[axis] = 0;
+  Tensor out = Tensor::empty({2, 4, 37, 8}, DType::f32),
+         wrong = Tensor::empty({2, 4, 36, 8}, DType::f32);
+  const quire_tensor c_out = c_tensor(out), c_wrong = c_tensor(wrong);
+  auto options = sized<quire_flex_attention_options>();
+  options.enable_gqa = 1;
+  const auto refused = [&](const quire_tensor& q_given, const quire_tensor& k_given,
+                           const quire_tensor& v_given, const quire_tensor& out_given) {
+    EXPECT_EQ(quire_flex_attention(&q_given, &k_given, &v_given, &options, &out_given),
+              QUIRE_ERROR_VALUE);
+    return std::string(quire_last_error());
+  };
+  EXPECT_TRUE(refused(c_q, long_k, c_v, c_out).starts_with("[flex_attention] key and value must"));
+  EXPECT_EQ(refused(c_q, long_k, long_v, c_wrong),
+            "[flex_attention] out must have shape [2, 4, 37, 8]; got [2, 4, 36, 8]");
+  EXPECT_TRUE(refused(long_q, c_k, c_v, c_out).starts_with("[flex_attention] out must have shape"));
 }
 
 TEST_F(CApi, ANameThatNoTextCouldReadIsRefusedAtOnce) {

@@ -156,6 +156,20 @@ TEST_F(KVCacheLoad, RefusesAPositionWhosePageTableWouldNotFit) {
   EXPECT_EQ(cache_.stats().sequences, 1);
 }
 
+// A header alone, of a sequence that was released to its end: the page table would be all there is.
+TEST_F(KVCacheLoad, AFewBytesDoNotAskForMuchMemory) {
+  const std::vector<std::byte> header(bytes_.begin(), bytes_.begin() + 80);
+  const auto at = [&](std::int64_t position) {
+    return forged(forged(forged(header, 48, position), 56, position), 64, 0);
+  };
+  const std::int64_t far = std::int64_t{1} << 31;
+  refused(
+      "80 bytes cannot bring a sequence whose rows begin at 2147483648: its page table would "
+      "take 2.1 GB",
+      at(far));
+  EXPECT_EQ(cache_.view(cache_.load(at(1000))).length, 1000);
+}
+
 TEST_F(KVCacheLoad, RefusesWhatThePoolCannotHold) {
   cache_.reserve(cache_.create(), 28);
   refused("out of pages: 2 needed, 1 free and 0 cached", bytes_, ErrorKind::runtime);

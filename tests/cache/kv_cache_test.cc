@@ -337,9 +337,11 @@ TEST(KVCache, RefusesSizesThatMakeNoSense) {
   const std::string most = "2147483647";
   refuse("[KVCache] layers must be in 1.." + most + "; got 0", [](auto& o) { o.layers = 0; });
   refuse("[KVCache] kv_heads must be in 1.." + most + "; got -2", [](auto& o) { o.kv_heads = -2; });
-  refuse("[KVCache] head_dim must be in 1.." + most + "; got 0", [](auto& o) { o.head_dim = 0; });
-  refuse("[KVCache] v_head_dim must be in 1.." + most + "; got -1",
-         [](auto& o) { o.v_head_dim = -1; });
+  // Those that attention takes.
+  refuse("[KVCache] head_dim must be in 1..1024; got 0", [](auto& o) { o.head_dim = 0; });
+  refuse("[KVCache] head_dim must be in 1..1024; got 1025", [](auto& o) { o.head_dim = 1025; });
+  refuse("[KVCache] v_head_dim must be in 1..1024; got -1", [](auto& o) { o.v_head_dim = -1; });
+  refuse("[KVCache] v_head_dim must be in 1..1024; got 1025", [](auto& o) { o.v_head_dim = 1025; });
   refuse("[KVCache] page_size must be in 1.." + most + "; got 0", [](auto& o) { o.page_size = 0; });
   refuse("[KVCache] n_pages must be in 0.." + most + "; got -1", [](auto& o) { o.n_pages = -1; });
   KVCacheOptions ints = kSmall;

@@ -3,7 +3,9 @@ reads; errors and exit codes; the progress bar on a terminal."""
 
 import os
 import pty
+import signal
 import subprocess
+import time
 
 import numpy as np
 import pytest
@@ -166,12 +168,72 @@ def test_errors_are_exit_code_1(quire, save, tmp_path):
     assert error_of(quire("attend", *files, "--score", "scor"))[0] == "[parse] unknown name 'scor'; did you mean 'score'?"
     assert error_of(quire("attend", *files, "--mask", "score > 0")) == ["[MaskMod] a mask may not depend on the score"]
     assert error_of(quire("attend", *files[:4], "no/out.npy")) == [
-        "[write_npy] cannot write 'no/out.npy': No such file or directory"]
+        "[attend] cannot write 'no/out.npy': No such file or directory"]
+    assert error_of(quire("attend", *files[:4], ".")) == ["[attend] cannot write '.': Is a directory"]
     assert error_of(quire("attend", "q.npy", "k.npy", "q.npy", "-o", "out.npy"))[0].startswith("[flex_attention]")
     assert not (tmp_path / "out.npy").exists()
     (tmp_path / "cut.npy").write_bytes((tmp_path / "q.npy").read_bytes()[:-1])
     assert error_of(quire("attend", "cut.npy", *files[1:])) == [
         "[read_npy] 'cut.npy' has shape [1, 2, 5, 4], 4 bytes an element, and 159 bytes of elements"]
+
+
+def test_what_never_ends_is_not_read_for_ever(quire, save, tmp_path):
+    save(k=numbers(6, 4), v=numbers(6, 4))
+    assert error_of(quire("attend", "/dev/zero", "k.npy", "v.npy", "-o", "out.npy")) == [
+        "[read_npy] '/dev/zero' is no .npy file: it does not begin with \\x93NUMPY"]
+    endless = "(cat k.npy; cat /dev/zero) | $QUIRE attend - k.npy v.npy -o out.npy"
+    done = subprocess.run(endless, shell=True, cwd=tmp_path, text=True, capture_output=True, timeout=60,
+                          env={**os.environ, "QUIRE": quire("--version").args[0]})
+    assert done.returncode == 1 and "goes on behind the 96 bytes of elements" in done.stderr
+
+
+def test_sizes_are_compared_before_a_mask_is_made(quire, save, tmp_path):
+    """A length of 2^40 costs nothing in a file, if the dim is 0."""
+    save(q=numbers(5, 4), v=numbers(6, 4))
+    np.save(tmp_path / "k.npy", np.zeros((2**40, 0), np.float32))
+    assert error_of(quire("attend", "q.npy", "k.npy", "v.npy", "--causal", "-o", "out.npy")) == [
+        "[flex_attention] query and key must have the same head dim; got 4 and 0"]
+
+
+def test_two_results_in_one_file_are_refused(quire, save, tmp_path):
+    save(q=numbers(5, 4))
+    (tmp_path / "link.npy").symlink_to("out.npy")
+    for name in ("out.npy", "./out.npy", str(tmp_path / "out.npy"), "link.npy"):
+        done = quire("attend", "q.npy", "q.npy", "q.npy", "-o", "out.npy", "--lse", name)
+        assert done.returncode == 2 and f"two results cannot both be '{name}'" in done.stderr
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_in_the_middle_the_old_file_is_there(build_dir, clean_env, save, tmp_path, sign):
+    save(q=numbers(2, 8, 2048, 64), k=numbers(2, 8, 16384, 64), v=numbers(2, 8, 16384, 64))
+    (tmp_path / "out.npy").write_bytes(b"the old one")
+    before = sorted(os.listdir(tmp_path))
+    child = subprocess.Popen([build_dir / "quire", "attend", "q.npy", "k.npy", "v.npy", "-o", "out.npy"], cwd=tmp_path,
+                             env={**clean_env, "QUIRE_ISA": "scalar"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 30
+    while sorted(os.listdir(tmp_path)) == before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    child.send_signal(sign)
+    child.communicate(timeout=30)
+    assert child.returncode == -sign
+    assert (tmp_path / "out.npy").read_bytes() == b"the old one"
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_a_file_that_is_replaced(quire, save, tmp_path):
+    """It keeps its permissions, and a link to it stays one; pipes and devices are written to as they are."""
+    save(q=numbers(5, 4))
+    (tmp_path / "real.npy").write_bytes(b"old")
+    (tmp_path / "real.npy").chmod(0o640)
+    (tmp_path / "link.npy").symlink_to("real.npy")
+    for out in ("link.npy", "new.npy", "/dev/null"):
+        assert quire("attend", "q.npy", "q.npy", "q.npy", "-o", out).returncode == 0
+    assert (tmp_path / "link.npy").is_symlink() and np.load(tmp_path / "real.npy").shape == (5, 4)
+    assert (tmp_path / "real.npy").stat().st_mode & 0o777 == 0o640
+    mask = os.umask(0)
+    os.umask(mask)
+    assert (tmp_path / "new.npy").stat().st_mode & 0o777 == 0o666 & ~mask
+    assert sorted(os.listdir(tmp_path)) == ["link.npy", "new.npy", "q.npy", "real.npy"]
 
 
 def test_a_buffer_that_was_not_given_is_explained(quire, save):

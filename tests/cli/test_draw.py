@@ -379,7 +379,17 @@ def test_errors_are_exit_code_1(quire, tmp_path):
     assert error_of(quire("draw", "score", "--block", "8")) == ["[draw] --block is for masks; the formula is a score mod"]
     assert error_of(quire("draw", "kv_idx > h", "--score", "8")) == ["[draw] --score is for score mods; the formula is a mask"]
     path = tmp_path / "no" / "such.svg"
-    assert error_of(quire("draw", "kv_idx > h", "--svg", str(path))) == [f"[draw] cannot write '{path}'"]
+    assert error_of(quire("draw", "kv_idx > h", "--svg", str(path))) == [
+        f"[draw] cannot write '{path}': No such file or directory"]
+
+
+@pytest.mark.parametrize("names", [("a", "a"), ("a", "./a"), ("-", "-")])
+def test_two_pictures_in_one_file_are_refused(quire, tmp_path, names):
+    names = [name if name == "-" else f"{tmp_path}/{name}" for name in names]
+    done = quire("draw", "q_idx >= kv_idx", "--svg", names[0], "--png", names[1])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"two results cannot both be '{names[1]}'" in done.stderr
+    assert not (tmp_path / "a").exists()
 
 
 def test_help(quire):

@@ -80,8 +80,8 @@ TEST(Evaluate, TheSameBitsForAnyExecutorStridesAndIsa) {
   SerialExecutor serial;
   EXPECT_TRUE(same_bytes(evaluate(mod, scores, {.executor = &serial}), expected));
   for (const int threads : {1, 2, 5})
-    EXPECT_TRUE(same_bytes(evaluate(mod, scores, {.executor = make_tbb_executor(threads).get()}),
-                           expected));
+    EXPECT_TRUE(
+        same_bytes(evaluate(mod, scores, {.executor = make_thread_pool(threads).get()}), expected));
   Tensor swapped({2, 3, 200, 100}, DType::f32);  // [.., kv, q] in memory
   for (int b = 0; b < 2; ++b)
     for (int h = 0; h < 3; ++h)
@@ -242,7 +242,7 @@ TEST(Evaluate, TheFirstFaultIsTheSameForAnyThreads) {
   };
   const Tensor scores = some_scores({2, 3, 100, 300});
   for (const int threads : {1, 2, 4}) {
-    const auto executor = make_tbb_executor(threads);
+    const auto executor = make_thread_pool(threads);
     expect_error(ErrorKind::index,
                  "[formula] index 201 is outside buffer 'slopes' of size 8 (axis 0) at b=1, h=1, "
                  "q_idx=50, kv_idx=201",

@@ -64,6 +64,12 @@ TEST(Alibi, Errors) {
   expect_error(ErrorKind::value, "[alibi] heads must be at least 1; got 0", [] { mods::alibi(0); });
   expect_error(ErrorKind::value, "[alibi_slopes] heads must be at least 1; got -1",
                [] { mods::alibi_slopes(-1); });
+  for (const std::int64_t heads : {(std::int64_t{1} << 20) + 1, std::int64_t{1} << 62}) {
+    const std::string text =
+        "[alibi_slopes] heads must be in 1..1048576; got " + std::to_string(heads);
+    expect_error(ErrorKind::value, text, [&] { mods::alibi_slopes(heads); });
+    expect_error(ErrorKind::value, text, [&] { mods::alibi(heads); });
+  }
   expect_error(ErrorKind::type, "[alibi] slopes must be floats; got i32",
                [] { mods::alibi(std::vector<int>{1}); });
   expect_error(ErrorKind::value, "[alibi] slopes must have the shape [heads]; got [2, 1]", [] {

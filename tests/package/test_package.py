@@ -138,7 +138,7 @@ def test_the_version_is_one(prefix, tmp_path, root):
     source.write_text("#include <quire/version.h>\n#include <cstdio>\nint main() { std::printf(\"%d.%d.%d %s\\n\", "
                       "quire::kVersionMajor, quire::kVersionMinor, quire::kVersionPatch, quire::version()); }\n")
     library = single(prefix, "libquire.a")
-    run("g++", "-std=c++20", source, f"-I{prefix}/include", library, "-ltbb", "-lfmt", "-o", tmp_path / "version")
+    run("g++", "-std=c++20", source, f"-I{prefix}/include", library, "-lfmt", "-o", tmp_path / "version")
     of_headers, of_library = run(tmp_path / "version").split()
     assert of_headers == of_library == run(prefix / "bin/quire", "--version").strip()
 

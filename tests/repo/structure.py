@@ -21,8 +21,8 @@ ARROWS = {
     "attention": ["plan", "reference"],
     # fp64 loops that share nothing with the kernels; beside this it sees REFERENCE_MAY_SEE.
     "reference": ["tensor"],
-    # A stable C interface over the public headers.
-    "c_api": [],
+    # A stable C interface over the public headers, in the floating-point environment of runtime/.
+    "c_api": ["runtime"],
 }
 
 # Of formula/, reference/ sees the graph and its type rules, never what compiles, simplifies or bounds.
@@ -77,6 +77,7 @@ REFERENCE_MAY_SEE_PUBLIC = {"quire/op.h", "quire/buffer.h", "quire/expr.h", "qui
 # Files outside kernels/ that may use a compiler builtin of one architecture, and why.
 BUILTIN_EXCEPTIONS = {
     "src/runtime/float_env.h": "reads and writes MXCSR, which is no SIMD and must surround every task",
+    "src/runtime/pool_threads.cc": "tells the CPU that it spins",
 }
 
 CPP_FOLDERS = ("include", "src", "tests", "cli", "bench", "examples", "fuzz", "python")
@@ -219,14 +220,16 @@ def check_simd(files):
     return complaints
 
 
-def check_libraries(files):
-    """TBB is behind Executor: only runtime/ knows it."""
+_EXECUTOR_RUN = re.compile(r"\b\w*executor\w*(?:\([^()]*\))?(?:->|\.)run\(")
+
+
+def check_executors(files):
+    """Work goes to an Executor through run_parallel, so that every body has the default floating-point environment."""
     return [
-        f"{path}: includes {name}; only src/runtime/ knows TBB"
+        f"{path}: {m[0]}...); use run_parallel (src/runtime/run_parallel.h)"
         for path, text in files.items()
-        if is_cpp(path) and path.startswith(("src/", "include/")) and not path.startswith("src/runtime/")
-        for _, name in includes(text)
-        if name.startswith(("tbb/", "oneapi/"))
+        if is_cpp(path) and path.startswith("src/") and not path.startswith("src/runtime/")
+        for m in _EXECUTOR_RUN.finditer(code_only(text))
     ]
 
 
@@ -281,7 +284,7 @@ ALL_CHECKS = [
     check_public_headers,
     check_examples,
     check_simd,
-    check_libraries,
+    check_executors,
     check_quiet,
     check_first_lines,
     check_readme,

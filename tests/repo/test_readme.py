@@ -131,7 +131,7 @@ def compile_and_run(block, build_dir, folder, env):
     """(whether it compiled and returned 0, what was printed)."""
     source = folder / f"program.{block.kind}"
     source.write_text(block.text)
-    compiler = [*COMPILERS[block.kind], f"-I{ROOT}/include", str(source), f"{build_dir}/libquire.a", "-ltbb", "-lfmt",
+    compiler = [*COMPILERS[block.kind], f"-I{ROOT}/include", str(source), f"{build_dir}/libquire.a", "-lfmt",
                 "-lstdc++", "-lm", "-o", str(folder / "program")]
     for command in (compiler, [str(folder / "program")]):
         done = subprocess.run(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)

@@ -29,7 +29,7 @@ def test_the_repository_is_looked_at():
     files = repository()
     assert "include/quire/tensor.h" in files
     assert "src/kernels/isa/avx2.cc" in files
-    assert "src/runtime/tbb_executor.cc" in files
+    assert "src/runtime/thread_pool.cc" in files
     assert len(files) > 50
 
 
@@ -78,7 +78,11 @@ BAD = [
     (structure.check_simd, "src/tensor/x.h", "float32x4_t lanes;"),
     (structure.check_simd, "src/runtime/x.h", "__builtin_ia32_ldmxcsr(0);"),
     (structure.check_simd, "src/runtime/x.h", 'asm volatile("nop");'),
-    (structure.check_libraries, "src/plan/x.cc", "#include <oneapi/tbb/parallel_for.h>"),
+    # Executors.
+    (structure.check_executors, "src/plan/x.cc", "request_.executor->run(n, body);"),
+    (structure.check_executors, "src/plan/x.cc", "executor_of(options.executor)->run(n, body);"),
+    (structure.check_executors, "src/plan/x.cc", "default_executor()->run(n, body);"),
+    (structure.check_executors, "src/plan/x.cc", "executor.run(n, body);"),
     # Printing and ending.
     (structure.check_quiet, "src/plan/x.cc", "#include <iostream>"),
     (structure.check_quiet, "src/plan/x.cc", "std::cerr << 1;"),

@@ -1,11 +1,10 @@
 // What every Executor promises: each index once, ascending claims, unique workers, the lowest
 // exception, nesting, use from several threads. The same tests run for the serial executor and for
-// TBB and OpenMP with 1, 2 and 7 threads each.
+// a pool and OpenMP with 1, 2 and 7 threads each.
 #include "quire/executor.h"
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
-#include <oneapi/tbb/task_group.h>
 
 #include <algorithm>
 #include <atomic>
@@ -43,7 +42,7 @@ OpenMpRuntime openmp_runtime() {
 // 0 stands for SerialExecutor, -n for n threads of OpenMP.
 std::shared_ptr<Executor> executor_of(int kind) {
   if (kind == 0) return std::make_shared<SerialExecutor>();
-  if (kind > 0) return make_tbb_executor(kind);
+  if (kind > 0) return make_thread_pool(kind);
   return openmp_runtime().parallel == nullptr ? nullptr
                                               : make_openmp_executor(openmp_runtime(), -kind);
 }
@@ -161,7 +160,7 @@ TEST_P(ExecutorTest, SeveralThreadsRunAtOnce) {
 INSTANTIATE_TEST_SUITE_P(Kinds, ExecutorTest, ::testing::Values(0, 1, 2, 7, -1, -2, -7),
                          [](const auto& info) {
                            if (info.param == 0) return std::string("serial");
-                           return (info.param > 0 ? "tbb" : "openmp") +
+                           return (info.param > 0 ? "pool" : "openmp") +
                                   std::to_string(std::abs(info.param));
                          });
 
@@ -179,8 +178,8 @@ TEST(SerialExecutor, KeepsOrderAndThread) {
 
 // More threads than CPUs are real threads: results must be testable with 7 threads on a machine
 // of 2.
-TEST(TbbExecutor, GivesAsManyThreadsAsAsked) {
-  const auto executor = make_tbb_executor(7);
+TEST(ThreadPool, GivesAsManyThreadsAsAsked) {
+  const auto executor = make_thread_pool(7);
   std::atomic<int> arrived{0};
   std::atomic<int> most{0};
   executor->run(7, [&](size_t, size_t) {
@@ -192,11 +191,11 @@ TEST(TbbExecutor, GivesAsManyThreadsAsAsked) {
   EXPECT_EQ(most, 7);
 }
 
-TEST(TbbExecutor, RefusesBadCounts) {
+TEST(ThreadPool, RefusesBadCounts) {
   for (const int n : {0, -1, 1025}) {
     testing::expect_error(ErrorKind::value,
-                          "[make_tbb_executor] n must be in 1..1024; got " + std::to_string(n),
-                          [n] { make_tbb_executor(n); });
+                          "[make_thread_pool] n must be in 1..1024; got " + std::to_string(n),
+                          [n] { make_thread_pool(n); });
   }
 }
 
@@ -212,38 +211,11 @@ TEST(OpenMpExecutor, RefusesBadCountsAndNoRuntime) {
                         [] { make_openmp_executor({}, 2); });
 }
 
-// A body may use TBB itself and cancel its own group, from a task of which it calls Quire: a run is
-// all or an exception. The task is taken by a thread of the arena that is not inside a body, so
-// this inner run is a parallel one.
-TEST(TbbExecutor, RunsToTheEndInsideACancelledGroup) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "ThreadSanitizer cannot see how TBB hands over the tasks that this test makes";
-#endif
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "libtbb is not built with ThreadSanitizer: how a task_group hands over is unseen";
-#endif
-  const auto executor = make_tbb_executor(4);
-  std::atomic<int> count{0};
-  executor->run(2, [&](size_t index, size_t) {
-    if (index != 0) return;
-    tbb::task_group group;
-    std::atomic<bool> begun{false};
-    group.run([&] {
-      begun = true;
-      group.cancel();
-      executor->run(100, [&](size_t, size_t) { ++count; });
-    });
-    while (!begun) std::this_thread::yield();
-    group.wait();
-  });
-  EXPECT_EQ(count, 100);
-}
-
 // A body that leaves work of another executor behind must not meet it again while waiting:
 // isolation.
-TEST(TbbExecutor, TwoExecutorsNest) {
-  const auto outer = make_tbb_executor(3);
-  const auto inner = make_tbb_executor(2);
+TEST(ThreadPool, TwoExecutorsNest) {
+  const auto outer = make_thread_pool(3);
+  const auto inner = make_thread_pool(2);
   std::atomic<int> count{0};
   outer->run(10, [&](size_t, size_t) { inner->run(10, [&](size_t, size_t) { ++count; }); });
   EXPECT_EQ(count, 100);

@@ -5,13 +5,16 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tensor/npy_header.h"
@@ -55,19 +58,24 @@ std::string temporary(const std::string& name) {
       .string();
 }
 
+void write_file(const std::string& path, const ConstTensorView& values) {
+  std::ofstream file(path, std::ios::binary);
+  write_npy(file, values);
+}
+
 TEST(Npy, EveryDtypeGoesThereAndBack) {
   const std::string path = temporary("every.npy");
   const Tensor numbers = Tensor::from<std::int32_t>({0, 1, 2, 3, 100, 127}, {2, 3});
   for (int i = 0; i < kDTypeCount; ++i) {
     const Tensor values = numbers.to(static_cast<DType>(i));
-    write_npy(path, values);
+    write_file(path, values);
     const Tensor read = read_npy(path);
     ASSERT_EQ(read.dtype(), values.dtype());
     ASSERT_EQ(read.shape(), values.shape());
     EXPECT_EQ(0, std::memcmp(read.data(), values.data(), 6 * dtype_size(values.dtype())));
   }
   // A view that is not row-major is written as one that is.
-  write_npy(path, numbers.view().transpose(0, 1));
+  write_file(path, numbers.view().transpose(0, 1));
   EXPECT_EQ(read_npy(path).at<std::int32_t>({2, 1}), 127);
   std::filesystem::remove(path);
 }
@@ -203,7 +211,7 @@ TEST(Npy, TheBytesMustBeAsManyAsTheShapeSays) {
                  file_of(dictionary("<f8", "(1099511627776,)"), "abcdefgh"));
 }
 
-TEST(Npy, FilesThatCannotBeReadOrWritten) {
+TEST(Npy, FilesThatCannotBeRead) {
   const std::string missing = temporary("no/such.npy"),
                     folder = std::filesystem::temp_directory_path().string();
   expect_error(ErrorKind::runtime,
@@ -211,9 +219,43 @@ TEST(Npy, FilesThatCannotBeReadOrWritten) {
                [&] { read_npy(missing); });
   expect_error(ErrorKind::runtime, "[read_npy] cannot read '" + folder + "': Is a directory",
                [&] { read_npy(folder); });
-  expect_error(ErrorKind::runtime,
-               "[write_npy] cannot write '" + missing + "': No such file or directory",
-               [&] { write_npy(missing, Tensor({2}, DType::f32)); });
+}
+
+// A pipe that goes on for ever is not read for ever, and one that promises much gets no memory for
+// it before it comes.
+TEST(Npy, NoMoreIsReadThanTheHeaderPromises) {
+  expect_error(ErrorKind::value,
+               "[read_npy] '/dev/zero' is no .npy file: it does not begin with \\x93NUMPY",
+               [] { read_npy("/dev/zero"); });
+  EXPECT_THROW(read_npy("/dev/null"), Error);
+  const std::string path = temporary("pipe");
+  const auto from_pipe = [&](const std::string& begin, bool goes_on) {
+    std::filesystem::remove(path);
+    ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+    std::jthread writer([&] {
+      std::signal(SIGPIPE, SIG_IGN);
+      std::ofstream file(path, std::ios::binary);
+      file << begin << std::flush;
+      const std::string more(65536, 'x');
+      while (goes_on && file) file << more << std::flush;
+    });
+    const Tensor read = read_npy(path);
+    EXPECT_EQ(read.at<float>({1}), 2);
+  };
+  const std::string two = file_of(dictionary("<f4", "(2,)"), bytes_of<float>({1, 2}));
+  from_pipe(two, false);
+  expect_error(
+      ErrorKind::value,
+      "[read_npy] '" + path + "' goes on behind the 8 bytes of elements that its shape [2] has",
+      [&] { from_pipe(two, true); });
+  const std::string large = file_of(dictionary("<f4", "(1099511627776, 1048576)"), "");
+  EXPECT_THROW(from_pipe(large, true), Error);
+  const std::string missing = file_of(dictionary("<f4", "(3,)"), bytes_of<float>({1, 2}));
+  expect_error(
+      ErrorKind::value,
+      "[read_npy] '" + path + "' has shape [3], 4 bytes an element, and 8 bytes of elements",
+      [&] { from_pipe(missing, false); });
+  std::filesystem::remove(path);
 }
 
 }  // namespace

@@ -7,13 +7,13 @@ torch's way. Layer: Python, top.
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import torch
 import torch.nested._internal.sdpa as torch_nested_sdpa
 import torch.nn.attention.flex_attention as torch_flex
 
+from quire import fork
 from quire.torch import originals
 from quire.torch.create_block_mask import create_block_mask
 from quire.torch.flex_attention import flex_attention
@@ -123,7 +123,7 @@ _EXCHANGED = (
 
 # ---- on and off
 
-_lock = threading.Lock()
+_lock = fork.lock()
 _is_on = False  # by enable()
 _open = 0  # `with enable():` blocks that are running, of all threads
 

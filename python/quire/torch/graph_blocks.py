@@ -8,14 +8,13 @@ below graph_operator.py.
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from quire import _core
+from quire import _core, fork
 from quire.torch.blocks import KV_LISTS, Blocks, as_tensor, convert
 from quire.torch.views import view_of
 
@@ -44,7 +43,7 @@ class _Kept:
     """Blocks by a key, the latest last; few, and none that matters: what is not found is made again."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = fork.lock()
         self._entries: OrderedDict[Any, tuple[Any, Blocks]] = OrderedDict()
         self._bytes = 0
 

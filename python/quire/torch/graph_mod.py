@@ -9,14 +9,13 @@ computed from each other in Python, with its 64 bits, before the formula sees th
 from __future__ import annotations
 
 import functools
-import threading
 from collections import OrderedDict
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from quire import _core
+from quire import _core, fork
 from quire.torch.graph_program import PREFIX, Step, from_text, resolved
 from quire.torch.mods import Bound, bind_traced
 from quire.torch.trace import Traced
@@ -26,7 +25,7 @@ from quire.torch.trace.number import number
 from quire.torch.trace.tracer import Formula, trace_mod
 from quire.torch.views import view_of
 
-_lock = threading.Lock()
+_lock = fork.lock()
 _MOST_PARSED = 1024
 _parsed: dict[Any, Any] = {}
 

@@ -5,10 +5,11 @@ Layer: trace. Safe to call from several threads.
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 
 import torch
+
+from quire import fork
 
 from .buffer_names import tensor_names, unique_names
 from .mod_key import KeyUnknown, mod_key
@@ -60,7 +61,7 @@ class _Entry:
 
 
 _entries: OrderedDict[tuple, _Entry] = OrderedDict()
-_lock = threading.Lock()
+_lock = fork.lock()
 
 
 def trace_score_mod(mod, dtype: torch.dtype = torch.float32) -> Traced:

@@ -1,0 +1,26 @@
+// Counts in the child, by a handler that fork() itself calls. Runtime layer.
+#include "runtime/fork_count.h"
+
+#include <atomic>
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#endif
+
+namespace quire {
+namespace {
+
+constinit std::atomic<std::uint64_t> g_forks{0};
+
+#if defined(__unix__) || defined(__APPLE__)
+// At load, not at the first use: the first use may be another thread's, beside a fork. It can fail
+// for want of memory alone; the process has none then to begin with.
+[[maybe_unused]] const int g_registered = pthread_atfork(
+    nullptr, nullptr, +[] { g_forks.fetch_add(1, std::memory_order_relaxed); });
+#endif
+
+}  // namespace
+
+std::uint64_t fork_count() noexcept { return g_forks.load(std::memory_order_relaxed); }
+
+}  // namespace quire
