@@ -12,6 +12,7 @@ using Bytes = std::span<const std::uint8_t>;
 
 void formula_parser(Bytes bytes);
 void kv_blocks(Bytes bytes);
+void mask_words(Bytes bytes);
 void jagged_offsets(Bytes bytes);
 void npy_reader(Bytes bytes);
 void kv_cache_state(Bytes bytes);
@@ -20,11 +21,10 @@ struct Target {
   const char* name;  // of its function, and of its folder in fuzz/corpus/
   void (*run)(Bytes bytes);
 };
-inline constexpr Target kTargets[] = {{"formula_parser", formula_parser},
-                                      {"kv_blocks", kv_blocks},
-                                      {"jagged_offsets", jagged_offsets},
-                                      {"npy_reader", npy_reader},
-                                      {"kv_cache_state", kv_cache_state}};
+inline constexpr Target kTargets[] = {
+    {"formula_parser", formula_parser}, {"kv_blocks", kv_blocks},
+    {"mask_words", mask_words},         {"jagged_offsets", jagged_offsets},
+    {"npy_reader", npy_reader},         {"kv_cache_state", kv_cache_state}};
 
 inline void check(bool kept, const char* promise) {
   if (!kept) throw std::logic_error(promise);

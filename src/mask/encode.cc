@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "mask/block_mask_data.h"
+#include "mask/mask_words.h"
 #include "mask/size_limits.h"
 #include "quire/block_mask.h"
 #include "quire/error.h"
@@ -28,12 +29,24 @@ namespace quire {
 
 using namespace mask;
 
+std::int64_t mask::words_checksum(std::span<const std::int64_t> words) {
+  constexpr std::size_t kFirstSummed = 2;
+  std::uint64_t sum = words.size();
+  for (const std::int64_t word : words.subspan(kFirstSummed)) {
+    sum = (sum ^ static_cast<std::uint64_t>(word)) * 0x9e3779b97f4a7c15u;
+    sum ^= sum >> 32;
+  }
+  return static_cast<std::int64_t>(sum);
+}
+
 namespace {
 
 constexpr const char* kEncode = "BlockMask::encode";
 constexpr const char* kDecode = "BlockMask::decode";
 constexpr std::int64_t kMagic = 0x5175697265424b01;  // "QuireBK" and the version
 constexpr std::int64_t kBlocksPerWord = 32;
+// Rows of a mask without keys take no words: so many are believed.
+constexpr std::int64_t kMostRowsWithoutWords = std::int64_t{1} << 24;
 constexpr std::int64_t kMostShortDenseWords = (std::int64_t{256} << 10) / sizeof(std::int64_t);
 
 constexpr std::int64_t kFormDense = 0, kFormRuns = 1;
@@ -54,17 +67,6 @@ struct Header {
 };
 constexpr std::size_t kHeaderWords = sizeof(Header) / sizeof(std::int64_t);
 using HeaderWords = std::array<std::int64_t, kHeaderWords>;
-constexpr std::size_t kFirstSummed = 2;
-
-std::int64_t checksum(std::span<const std::int64_t> words) {
-  std::uint64_t sum = words.size();
-  for (const std::int64_t word : words.subspan(kFirstSummed)) {
-    sum = (sum ^ static_cast<std::uint64_t>(word)) * 0x9e3779b97f4a7c15u;
-    sum ^= sum >> 32;
-  }
-  return static_cast<std::int64_t>(sum);
-}
-
 Header header_of(const BlockMaskData& data, std::int64_t form) {
   return {.form = form,
           .rank = static_cast<std::int64_t>(data.shape.rank()),
@@ -206,6 +208,7 @@ BlockRows read_dense(const Header& header, Reader reader) {
           "there are too many or too few words");
   // Planes without blocks take no words, however many the header says there are.
   const bool is_empty = width == 0 || header.q_blocks == 0;
+  require(width > 0 || header.q_blocks <= kMostRowsWithoutWords, "rows without keys");
   require_memory(kDecode, "the rows", saturating_product(header.q_blocks, sizeof(std::uint32_t)));
   BlockRowsBuilder builder(is_empty ? 1 : header.stored_batches, is_empty ? 1 : header.stored_heads,
                            header.q_blocks);
@@ -323,7 +326,7 @@ Tensor BlockMask::encode(BlockCode code) const {
     write_dense(rows, data.kv_blocks, out + kHeaderWords);
   else
     write_runs(rows, out + kHeaderWords);
-  out[1] = checksum({out, static_cast<std::size_t>(words)});
+  out[1] = words_checksum({out, static_cast<std::size_t>(words)});
   return result;
 }
 
@@ -339,7 +342,7 @@ BlockMask BlockMask::decode(const ConstTensorView& words) {
   std::ranges::copy(all.first(kHeaderWords), first.begin());
   const auto header = std::bit_cast<Header>(first);
   require(header.magic == kMagic, "they begin with another number, or are of another version");
-  require(header.checksum == checksum(all), "checksum");
+  require(header.checksum == words_checksum(all), "checksum");
   check_header(header);
   auto data = std::make_shared<BlockMaskData>(data_of(header));
   const Reader body{all.subspan(kHeaderWords)};
