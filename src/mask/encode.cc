@@ -23,6 +23,7 @@
 #include "runtime/ceil_div.h"
 #include "runtime/check_size.h"
 #include "runtime/fail.h"
+#include "runtime/float_env.h"
 #include "runtime/memory.h"
 
 namespace quire {
@@ -331,6 +332,7 @@ Tensor BlockMask::encode(BlockCode code) const {
 }
 
 BlockMask BlockMask::decode(const ConstTensorView& words) {
+  const FloatEnv float_env;
   if (words.dtype() != DType::i64 || words.shape().rank() != 1)
     fail(ErrorKind::type, kDecode, "words must be i64 with one axis; got {} {}",
          dtype_name(words.dtype()), quire::to_string(words.shape()));

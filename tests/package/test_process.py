@@ -73,7 +73,8 @@ EXEMPT = {
     r"AttentionPlan::make": "private; called by the constructor and run, which have one",
     r"AttentionShape::of|AttentionGradients::of": "read sizes; find by name",
     r"BlockMask::(batch|heads|shape|seq_lengths|block_size|block_rows|q_blocks|kv_blocks|q_begin|separate_full_blocks|numel|nbytes"
-    r"|has_mask_mod|mask_mod|runs|kind|plane|transposed|same_blocks|to_dense|(full_)?(kv|q)_(num_blocks|indices))": "integers",
+    r"|has_mask_mod|mask_mod|runs|kind|plane|transposed|same_blocks|to_dense|encode|dense_words|made_from"
+    r"|(full_)?(kv|q)_(num_blocks|indices))": "integers",
     r"operator==": "compares integers and bits",
     r"Buffer::": "keeps or describes memory",
     r"(Error|Executor|SerialExecutor|Shape|ScopedIsa|JaggedBlockMask)::": "no floats; bodies of executors have one (run_parallel)",
@@ -81,7 +82,7 @@ EXEMPT = {
     r"Formula::(buffers|named_buffers|size|type)": "describe a graph",
     r"KVCache::(KVCache|State|cached_prefix|can_reserve|contains|create|create_with_prefix|fork|k_pages|v_pages|load|save"
     r"|mark_written|options|release|release_before|reserve|truncate|version|view)": "pages, ids and bytes",
-    r"PageTables::(PageTables|add_pages|checked_batch|pages_wanted|remove_pages|row)": "pages",
+    r"PageTables::(PageTables|add_pages|page_count|checked_batch|pages_wanted|remove_pages|row)": "pages",
     r"PagedAttention::(PagedAttention|erase|reserve|tables)|pages_of": "pages",
     r"Tensor::(Tensor|clone|copy_of|empty|from|reshape)|contiguous|contiguous_strides|element_count|to_string": "copy bytes, count",
     r"BasicTensorView<.*>::(?!load_float)": "addresses and integers",

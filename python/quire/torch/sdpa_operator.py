@@ -64,7 +64,7 @@ def _fake(
     skipped = -3 if enable_gqa and query.dim() > 2 else -2  # with enable_gqa the heads are the query's
     lead = torch.broadcast_shapes(*(tensor.shape[:skipped] for tensor in (query, key, value)))
     shape = (*lead, *query.shape[skipped:-1], value.shape[-1])
-    is_like = is_like_query(query, key, value, shape, options[0])
+    is_like = is_like_query(query, key, value, shape, dropout_p)
     out = torch.empty_like(query) if is_like else query.new_empty(shape)
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
     lse = query.new_empty(shape[:-1], dtype=dtype) if want_lse else query.new_empty(0)

@@ -244,6 +244,11 @@ class Trace:
         """How many of the sorted boundaries lie below a value, or not above it; or whether one is equal to it."""
         like = func(*replaced(args, ones), **kwargs)
         value, sought = (args[1], args[0]) if name == "searchsorted" else (args[0], args[1])
+        if name == "isin" and all(not isinstance(one, torch.Tensor) or one.dim() == 0 for one in (value, sought)):
+            compare = torch.ops.aten.ne if kwargs.get("invert", False) else torch.ops.aten.eq
+            value, sought = (value, sought) if isinstance(value, torch.Tensor) else (sought, value)
+            overload = compare.Tensor if isinstance(sought, torch.Tensor) else compare.Scalar
+            return self.operation(overload, (value, sought), {})
         is_plain = isinstance(sought, torch.Tensor) and sought.dim() == 1 and kwargs.get("sorter") is None
         if not is_plain or not isinstance(value, torch.Tensor) or value.dim() != 0:
             refuse(func, self._called(func))

@@ -379,6 +379,9 @@ SEARCHED = [
     lambda s, b, h, q, k: torch.searchsorted(BOUNDS.float(), s, out_int32=True),
     lambda s, b, h, q, k: torch.isin(q - k, BOUNDS),
     lambda s, b, h, q, k: torch.isin(q - k, BOUNDS, invert=True),
+    lambda s, b, h, q, k: torch.isin(q - k, 3),
+    lambda s, b, h, q, k: torch.isin(3, q - k, invert=True),
+    lambda s, b, h, q, k: torch.isin(q - k, BOUNDS[1]),
 ]
 LOOKED_UP = [
     lambda s, b, h, q, k: F.embedding(q, A)[2],
