@@ -13,12 +13,12 @@ struct FoldFactors {
   T a, b;
 };
 
-template <class T, class Form>
-HWY_INLINE FoldFactors<T> fold_factors(T m, T split_m, T to) {
+template <class T>
+HWY_INLINE FoldFactors<T> fold_factors(const SoftmaxExponent<T>& exponent, T m, T split_m, T to) {
   constexpr hn::ScalableTag<T> d;
   const VecOf<T> target = hn::Set(d, to);
-  return {hn::GetLane(move_factor<T, Form>(hn::Set(d, m), target)),
-          hn::GetLane(move_factor<T, Form>(hn::Set(d, split_m), target))};
+  return {hn::GetLane(move_factor(exponent, hn::Set(d, m), target)),
+          hn::GetLane(move_factor(exponent, hn::Set(d, split_m), target))};
 }
 
 template <class T>
@@ -34,6 +34,7 @@ template <class T>
 void fold(const FoldArgs<T>& args) noexcept {
   constexpr T kNone = -static_cast<T>(__builtin_inff());
   constexpr hn::ScalableTag<T> d;
+  const SoftmaxExponent<T> exponent(args.exponent_factor);
   for (int q = 0; q < args.queries; ++q) {
     const T m = args.m[q], split_m = args.split_m[q];
     if (split_m == kNone) continue;
@@ -47,8 +48,7 @@ void fold(const FoldArgs<T>& args) noexcept {
       continue;
     }
     const T to = split_m > m ? split_m : m;
-    const FoldFactors<T> factors = args.natural ? fold_factors<T, NaturalForm<T>>(m, split_m, to)
-                                                : fold_factors<T, ScaledForm<T>>(m, split_m, to);
+    const FoldFactors<T> factors = fold_factors(exponent, m, split_m, to);
     const VecOf<T> other = hn::Set(d, args.split_l[q] * factors.b);
     args.m[q] = to;
     args.l[q] = hn::GetLane(fma(hn::Set(d, args.l[q]), hn::Set(d, factors.a), other));

@@ -35,7 +35,9 @@ namespace quire::kernels::QUIRE_ISA_NS {
 QUIRE_UNARY(exp2)
 QUIRE_UNARY(exp)
 QUIRE_UNARY(expm1)
-QUIRE_UNARY(exp2_softmax)
+struct Math_exp2_softmax {
+  static HWY_INLINE V apply(V x) { return exp2_softmax(x, SoftmaxExponent<float>(1.f)); }
+};
 QUIRE_UNARY(log)
 QUIRE_UNARY(log2)
 QUIRE_UNARY(log1p)

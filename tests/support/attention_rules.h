@@ -2,6 +2,7 @@
 // straight from its words: what the vector kernels are compared with by their bits. Shares no code
 // with them.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -16,11 +17,11 @@ inline constexpr T kNone = -std::numeric_limits<T>::infinity();
 template <class T>
 inline constexpr T kLog2E = static_cast<T>(1.442695040888963407359924681001892137L);
 
-/// 2^x of the softmax.
+/// 2^(x c) of the softmax.
 template <class T>
-T exp2(T x) {
+T exp2(T x, T c) {
   constexpr bool kFloat = std::is_same_v<T, float>;
-  if (x < (kFloat ? T{-64} : T{-960})) return 0;
+  if (x < std::max((kFloat ? T{-64} : T{-960}) / c, std::numeric_limits<T>::lowest())) return 0;
   if (x != x) return x;
   constexpr float kFloats[] = {0x1.5b9bacp-10f, 0x1.3ceca8p-7f, 0x1.c6b744p-5f,
                                0x1.ebf9b4p-3f,  0x1.62e42ap-1f, 1.f};
@@ -28,7 +29,10 @@ T exp2(T x) {
       0x1.e9d3fe3952179p-32, 0x1.e6063f7217bc6p-28, 0x1.b524fae627834p-24, 0x1.62bfd47773353p-20,
       0x1.ffcbfc670dcd4p-17, 0x1.430913096fd9fp-13, 0x1.5d87fe78a5276p-10, 0x1.3b2ab6fba1ddap-7,
       0x1.c6b08d704a0c2p-5,  0x1.ebfbdff82c598p-3,  0x1.62e42fefa39efp-1,  1.0};
-  const T n = std::nearbyint(x), f = x - n;
+  T n = std::nearbyint(x * c);  // the product is rounded here; f is not
+  if (std::fma(x, c, -n) > T{0.5}) ++n;
+  if (std::fma(x, c, -n) < T{-0.5}) --n;
+  const T f = std::fma(x, c, -n);
   T p = 0;
   if constexpr (kFloat)
     for (const float c : kFloats) p = std::fma(p, f, c);
@@ -39,15 +43,27 @@ T exp2(T x) {
 
 /// What a sum is multiplied by when its maximum moves.
 template <class T>
-T factor(T from, T to, bool natural) {
-  if (from == to) return 1;
-  return exp2(natural ? (from - to) * kLog2E<T> : from - to);
+T factor(T from, T to, T c) {
+  return from == to ? T{1} : exp2(from - to, c);
 }
 
 /// The larger one; a NaN x is swallowed.
 template <class T>
 T raise(T max, T x) {
   return x > max ? x : max;
+}
+
+/// The sum of a score: chains of 32 dims, each from 0, added up in order. step(i, acc) adds the
+/// i-th product, or pair of products.
+template <class T, class Step>
+T dot(int steps, int numbers_per_step, const Step& step) {
+  T sum = 0;
+  for (int begin = 0, chain_steps = 32 / numbers_per_step; begin < steps; begin += chain_steps) {
+    T chain = 0;
+    for (int i = begin; i < std::min(steps, begin + chain_steps); ++i) chain = step(i, chain);
+    sum = begin == 0 ? chain : sum + chain;
+  }
+  return sum;
 }
 
 template <class T>
