@@ -107,7 +107,7 @@ void accumulate(benchmark::State& state) {
   const int queries = static_cast<int>(state.range(2));
   Buffer64<T> values(keys * columns), weights(kQueryPanels * kScorePanelStep);
   Buffer64<T> out(kQueryTile * columns), factor(kPanel);
-  const auto runs = chains(keys, kChainKeys);
+  const auto runs = chains(keys, chain_keys(false));
   const auto& run = functions<T>().accumulate;
   state.counters["share"] =
       share_of_peak(state, kArithmetic<T>, 2.0 * keys * columns * queries * kQueryPanels, [&] {
@@ -148,7 +148,7 @@ void pair_accumulate(benchmark::State& state) {
   const int queries = static_cast<int>(state.range(2));
   Buffer64<float> values(keys * columns), weights(kQueryPanels * kScorePanelStep);
   Buffer64<float> out(kQueryTile * columns), factor(kPanel);
-  const auto runs = chains(keys, kChainKeys / 2);
+  const auto runs = chains(keys, chain_keys(true) / 2);
   const auto& run = current_table().pairs->accumulate;
   state.counters["share"] = share_of_peak(
       state, Arithmetic::bf16_pairs, 4.0 * keys * columns * queries * kQueryPanels, [&] {

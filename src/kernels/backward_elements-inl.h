@@ -151,13 +151,13 @@ void add_rows(const AddRowsArgs<T>& args) noexcept {
 template <class T>
 void lane_dots(const LaneDotsArgs<T>& args) noexcept {
   constexpr hn::ScalableTag<T> d;
+  const int length = chain_dims(args.dims, false);
   for (int lane = 0; lane < args.panels * kPanel; lane += static_cast<int>(kLanesOf<T>)) {
     const T *a = args.a + lane, *b = args.b + lane;
     VecOf<T> sum = hn::Zero(d);
-    for (int done = 0; done < args.dims; done += kChainDims) {
+    for (int done = 0; done < args.dims; done += length) {
       VecOf<T> chain = hn::Zero(d);
-      for (int i = HWY_MIN(kChainDims, args.dims - done); i > 0;
-           --i, a += kQueryTile, b += kQueryTile)
+      for (int i = HWY_MIN(length, args.dims - done); i > 0; --i, a += kQueryTile, b += kQueryTile)
         chain = fma(hn::LoadU(d, a), hn::LoadU(d, b), chain);
       sum = done == 0 ? chain : hn::Add(sum, chain);
     }

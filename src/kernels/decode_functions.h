@@ -52,7 +52,7 @@ struct UnitAhead {
   const char* const* rows = nullptr;  // where each of them lies, if not `step` apart from `at` on
 };
 
-/// scores[row][key] = key[d] * query[d] summed over d in chains of kChainDims, times scale if
+/// scores[row][key] = key[d] * query[d] summed over d in chains of chain_dims, times scale if
 /// `natural`.
 template <class T>
 struct UnitScoresArgs {
@@ -94,7 +94,7 @@ struct DropRowArgs {
   uint16_t* bf16_weights = nullptr;  // as of the softmax, which need not write them then
 };
 
-/// O[row] += for each chain of kChainKeys, weight[key] * value[key] added up over its keys,
+/// O[row] += for each chain of chain_keys, weight[key] * value[key] added up over its keys,
 /// ascending, from 0. Until it ends, it lies in `chain`.
 template <class T>
 struct UnitValuesArgs {

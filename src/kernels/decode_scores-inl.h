@@ -1,5 +1,5 @@
 // Scores of the decode kernel: units of 16 keys, keys across the lanes, d ascending in fma chains
-// of kChainDims, which are added up where the scores lie. A block is a few vectors of keys by 1, 2,
+// of chain_dims, which are added up where the scores lie. A block is a few vectors of keys by 1, 2,
 // 4 or 8 query rows; keys are transposed on their way from memory, queries broadcast. f32 on
 // vectors; f64, and everything on one lane, in plain loops. Kernels layer.
 #pragma once
@@ -100,11 +100,12 @@ HWY_NOINLINE void score_block(const UnitScoresArgs<float>& args, int unit_idx, i
   constexpr int kAhead = kVectors * kN * 4 * kChunk / 64;
   const V scale = hn::Set(kF32, args.scale);
   float* const out = args.scores + first_row * kDecodeScoreStep + unit.place * kUnitKeys + first;
+  const int chain = chain_dims(args.dims, std::is_same_v<typename Keys::Query, uint32_t>);
   int done = 0;
   do {
     QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) QUIRE_UNROLL for (int g = 0; g < kRows; ++g)
         acc[v][g] = hn::Zero(kF32);
-    int left = HWY_MIN(kChainDims, args.dims - done) * Keys::kBytes;
+    int left = HWY_MIN(chain, args.dims - done) * Keys::kBytes;
     for (; left >= 4 * kChunk; left -= 4 * kChunk, rows.advance(4 * kChunk)) {
       const char *near_line = nullptr, *far_line = nullptr;
       if constexpr (Rows::kIsList) {
@@ -143,7 +144,7 @@ HWY_NOINLINE void score_block(const UnitScoresArgs<float>& args, int unit_idx, i
       }
     }
     const bool is_first = done == 0;
-    done += kChainDims;
+    done += chain;
     const bool scaled = args.natural && done >= args.dims;
     QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) {
       QUIRE_UNROLL for (int g = 0; g < kRows; ++g) {
@@ -211,6 +212,7 @@ inline void scores_f32(const UnitScoresArgs<float>& args) noexcept {
 // Sixteen chains side by side, number by number.
 template <class T, class E>
 void plain_scores(const UnitScoresArgs<T>& args) {
+  const int chain = chain_dims(args.dims, false);
   for (int u = 0; u < args.unit_count; ++u) {
     const DecodeUnit& unit = args.units[u];
     for (int row = 0, first = 0; row < args.rows; ++row) {
@@ -224,9 +226,9 @@ void plain_scores(const UnitScoresArgs<T>& args) {
           std::memcpy(&number, row + d * static_cast<int>(sizeof(E)), sizeof(E));
           acc[key] = fma_lane(widened<T>(number), q[d * block], acc[key]);
         }
-        if ((d + 1) % kChainDims != 0 && d + 1 != args.dims) continue;
+        if ((d + 1) % chain != 0 && d + 1 != args.dims) continue;
         for (int key = 0; key < kUnitKeys; ++key) {
-          sums[key] = d < kChainDims ? acc[key] : sums[key] + acc[key];
+          sums[key] = d < chain ? acc[key] : sums[key] + acc[key];
           acc[key] = 0;
         }
       }

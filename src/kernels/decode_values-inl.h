@@ -1,5 +1,5 @@
 // Values of the decode kernel: O[row][column] += weight[row][key] * value[key][column], columns
-// across the lanes, keys ascending in fma chains of kChainKeys, each from 0. A value is loaded and
+// across the lanes, keys ascending in fma chains of chain_keys, each from 0. A value is loaded and
 // widened once for all rows of a block; blocks of columns outside, the 16 keys of a unit inside.
 // bf16 numbers are taken apart as they lie, so that O holds its columns in another order until
 // `reorder`. Kernels layer.

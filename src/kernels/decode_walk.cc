@@ -210,7 +210,7 @@ void DecodeWalk<T>::run_units(bool values, Wanted wanted_of, Args& args,
   int used[kTileUnits], used_count = 0;  // of live_
   for (int i = 0; i < live_count_; ++i)
     if ((wanted[i] = wanted_of(live_[i])) != 0) used[used_count++] = i;
-  const auto chain_of = [&](int i) { return live_[used[i]] * kUnitKeys / kChainKeys; };
+  const auto chain_of = [&](int i) { return live_[used[i]] * kUnitKeys / chain_keys(call_.pairs); };
   args.units = units;
   args.unit_count = 0;
   bool gathered = false;

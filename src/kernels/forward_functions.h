@@ -48,7 +48,7 @@ struct CopyRowsArgs {
 };
 
 /// Scores: out[panel][row][lane] = key[row][d] * query[d][lane] summed over d, in chains of
-/// kChainDims. Element: T, or uint32_t for bf16 pairs (d, d + 1); `dims` then counts pairs.
+/// chain_dims. Element: T, or uint32_t for bf16 pairs (d, d + 1); `dims` then counts pairs.
 template <class T, class Element = T>
 struct ScoresArgs {
   const Element* keys = nullptr;  // rows key_step elements apart

@@ -132,19 +132,19 @@ void Prefill<T>::soften(int i, int64_t key, int rows, const KeyTile& keys) noexc
 
 namespace {
 
-// The stretches of keys without a gap that a panel sees, cut where chains end. `whole_groups`: of
-// as many of the tile's `rows` as groups have.
-int list_runs(const TileActivity& activity, int panel, int rows, bool whole_groups,
+// The stretches of keys without a gap that a panel sees, cut where chains end. Pairs: whole groups,
+// as far as the tile's `rows` go.
+int list_runs(const TileActivity& activity, int panel, int rows, bool pairs,
               ChainRun (&runs)[kKeyGroups]) {
-  constexpr int kGroups = kChainKeys / kKeyGroup;
+  const int groups = chain_keys(pairs) / kKeyGroup;
   int count = 0;
-  for (int chain = 0; chain < kKeyGroups; chain += kGroups) {
+  for (int chain = 0; chain < kKeyGroups; chain += groups) {
     const int first = count;
-    for (int g = chain; g < chain + kGroups; ++g) {
+    for (int g = chain; g < chain + groups; ++g) {
       const GroupActivity& group = activity.groups[g];
       if (group.empty() || panel < group.panel_begin || panel >= group.panel_end) continue;
-      const int begin = whole_groups ? g * kKeyGroup : group.row_begin;
-      const int end = whole_groups ? std::min(rows, (g + 1) * kKeyGroup) : group.row_end;
+      const int begin = pairs ? g * kKeyGroup : group.row_begin;
+      const int end = pairs ? std::min(rows, (g + 1) * kKeyGroup) : group.row_end;
       if (count > first && runs[count - 1].value_row + runs[count - 1].rows == begin)
         runs[count - 1].rows += end - begin;
       else

@@ -132,13 +132,11 @@ template <class Product, size_t R, size_t C, class E, class Store>
 HWY_INLINE void chain_stretch(VecOf<typename Product::Sum> (&acc)[R][C], const E* a,
                               ptrdiff_t a_row, ptrdiff_t a_step, const E* b, ptrdiff_t b_step,
                               int steps, bool ends, const Store& store) {
-  if (HWY_LIKELY(ends && steps >= 2)) {
-    product_chain<Product>(acc, a, a_row, a_step, b, b_step, steps - 2);
-    last_two_steps<Product>(acc, a, a_row, a_step, b, b_step, store);
-    return;
-  }
-  product_chain<Product>(acc, a, a_row, a_step, b, b_step, steps);
-  if (!ends) return;
+  const int last = ends && steps >= 2 ? 2 : 0;
+  product_chain<Product>(acc, a, a_row, a_step, b, b_step, steps - last);
+  if (HWY_UNLIKELY(!ends)) return;
+  if (HWY_LIKELY(last != 0))
+    return last_two_steps<Product>(acc, a, a_row, a_step, b, b_step, store);
   QUIRE_UNROLL for (size_t r = 0; r < R; ++r) store.row(r, acc[r]);
 }
 

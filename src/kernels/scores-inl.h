@@ -1,5 +1,5 @@
 // Scores of one tile: [key][query] = keys x queries. Keys are broadcast from their own layout,
-// queries lie across the lanes; d ascending in chains of kChainDims, each from 0, which are added
+// queries lie across the lanes; d ascending in chains of chain_dims, each from 0, which are added
 // up where the scores lie, whatever the lane count and the register block. Kernels layer.
 #pragma once
 #include "kernels/math/minmax-inl.h"
@@ -105,12 +105,13 @@ struct ScoreBlocks {
   template <size_t R, size_t C>
   static HWY_NOINLINE void block(const Args& args, size_t vector, const Place at) {
     constexpr hn::ScalableTag<T> d;
-    constexpr int kChain = kChainDims / Product::kNumbers;
+    constexpr int kNumbers = Product::kNumbers;
+    const int chain = chain_dims(args.dims * kNumbers, kNumbers == 2) / kNumbers;
     VecOf<T> acc[R][C];
     const E* keys = at.keys;
     const E* queries = args.queries + vector * kLanesOf<T>;
     for (int done = 0;;) {
-      const int steps = HWY_MIN(kChain, args.dims - done);
+      const int steps = HWY_MIN(chain, args.dims - done);
       const bool is_last = done + steps == args.dims;
       const StoreScores<T> store{at.scores, done == 0, args.scaled && is_last, args.scale};
       clear_block<T>(acc);

@@ -53,14 +53,15 @@ T raise(T max, T x) {
   return x > max ? x : max;
 }
 
-/// The sum of a score: chains of 32 dims, each from 0, added up in order. step(i, acc) adds the
-/// i-th product, or pair of products.
+/// The sum of a score: chains of 64 dims (of at most 64 dims: 32; of pairs: 128), each from 0,
+/// added up in order. step(i, acc) adds the i-th product, or pair of products.
 template <class T, class Step>
 T dot(int steps, int numbers_per_step, const Step& step) {
+  const int length = numbers_per_step == 2 || steps > 64 ? 64 : 32;
   T sum = 0;
-  for (int begin = 0, chain_steps = 32 / numbers_per_step; begin < steps; begin += chain_steps) {
+  for (int begin = 0; begin < steps; begin += length) {
     T chain = 0;
-    for (int i = begin; i < std::min(steps, begin + chain_steps); ++i) chain = step(i, chain);
+    for (int i = begin; i < std::min(steps, begin + length); ++i) chain = step(i, chain);
     sum = begin == 0 ? chain : sum + chain;
   }
   return sum;

@@ -17,8 +17,6 @@
 namespace quire::testing {
 namespace {
 
-using kernels::kChainDims;
-using kernels::kChainKeys;
 using kernels::kLog2e;
 using kernels::kPartialSums;
 using kernels::kSplitKeys;
@@ -75,9 +73,10 @@ class Row {
 
   // Chains of dims, each from 0, added up in order.
   T dot(const T* k) const {
+    const std::size_t length = in_.pairs ? 128 : in_.q.size() <= 64 ? 32 : 64;
     T sum = 0;
-    for (std::size_t d = 0; d < in_.q.size(); d += kChainDims) {
-      const T chain = chain_of(k, d, std::min(in_.q.size(), d + kChainDims));
+    for (std::size_t d = 0; d < in_.q.size(); d += length) {
+      const T chain = chain_of(k, d, std::min(in_.q.size(), d + length));
       sum = d == 0 ? chain : sum + chain;
     }
     return sum;
@@ -138,9 +137,10 @@ class Row {
     if (in_.kept)
       for (std::int64_t i = begin; i < end; ++i)
         p[static_cast<std::size_t>(i - begin)] *= in_.kept(i);
-    for (std::size_t first = 0; first < p.size(); first += kChainKeys) {
+    const std::size_t length = in_.pairs ? 256 : 128;
+    for (std::size_t first = 0; first < p.size(); first += length) {
       std::vector<T> chain(split.o.size(), 0);
-      add_values(begin, p, first, std::min(p.size(), first + kChainKeys), chain);
+      add_values(begin, p, first, std::min(p.size(), first + length), chain);
       for (std::size_t d = 0; d < chain.size(); ++d) split.o[d] += chain[d];
     }
   }
