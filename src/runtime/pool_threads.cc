@@ -78,7 +78,7 @@ void PoolThreads::work(Claim& claim, std::size_t helpers) {
 }
 
 void PoolThreads::offer(Run& run) {
-  std::size_t sleepers = 0;
+  std::size_t places = 0, sleepers = 0;
   {
     const std::lock_guard lock(mutex_);
     start_threads(std::min(run.places, most_));
@@ -90,9 +90,10 @@ void PoolThreads::offer(Run& run) {
     while (*last != nullptr) last = &(*last)->next;
     *last = &run;
     offers_.fetch_add(1, std::memory_order_release);
+    places = run.places;
     sleepers = sleepers_;
   }
-  wake(run.places, sleepers);
+  wake(places, sleepers);
 }
 
 // The threads that are there, and those that can be made now. A process at its limit of threads or
