@@ -39,7 +39,7 @@ void before_fork() {
   state().mutex.lock();
 }
 void after_fork() { state().mutex.unlock(); }
-[[maybe_unused]] const int g_registered = pthread_atfork(before_fork, after_fork, after_fork);
+[[maybe_unused]] const int g_waits_for_forks = pthread_atfork(before_fork, after_fork, after_fork);
 #endif
 
 }  // namespace
