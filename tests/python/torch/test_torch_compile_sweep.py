@@ -135,6 +135,12 @@ def sweep(names, backend, dynamic, monkeypatch):
 EVERY_CHUNK = pytest.mark.parametrize("names", CHUNKS, ids=lambda names: f"{names[0]}-{names[-1]}")
 
 
+def test_a_slice_compiled_as_eager(monkeypatch):
+    """Every fourth operation. All of them, below, take more than a minute."""
+    sweep(NAMES[::4], "eager", True, monkeypatch)
+
+
+@pytest.mark.slow
 @EVERY_CHUNK
 def test_compiled_as_eager(names, monkeypatch):
     sweep(names, "eager", True, monkeypatch)
@@ -142,7 +148,7 @@ def test_compiled_as_eager(names, monkeypatch):
 
 def test_aot_as_eager(monkeypatch):
     """Some of all kinds. The others are slow."""
-    sweep(NAMES[::13], "aot_eager", None, monkeypatch)
+    sweep(NAMES[2::26], "aot_eager", None, monkeypatch)
 
 
 @pytest.mark.slow
