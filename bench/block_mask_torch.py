@@ -1,7 +1,7 @@
 """create_block_mask of Quire and of torch on the same masks, one after the other, several times: medians and ratios.
 
-    build/release/bench/block_mask must exist, and this Python needs torch (2.13.0 was compared):
-    python bench/block_mask_torch.py [longest number of tokens, default 8192]
+build/release/bench/block_mask must exist, and this Python needs torch (2.13.0 was compared):
+python bench/block_mask_torch.py [longest number of tokens, default 8192]
 """
 
 import json
@@ -20,7 +20,9 @@ PROGRAM = Path(__file__).resolve().parent.parent / "build/release/bench/block_ma
 def quire_seconds(tokens):
     out = subprocess.run(
         [PROGRAM, f"--benchmark_filter=^causal/{tokens}/", "--benchmark_format=json"],
-        check=True, capture_output=True, text=True,
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout
     (run,) = json.loads(out)["benchmarks"]
     return run["real_time"] * {"ns": 1e-9, "us": 1e-6, "ms": 1e-3}[run["time_unit"]]
@@ -41,7 +43,9 @@ def main():
         torch_seconds(min(tokens, 2048))  # warm
         pairs = [(torch_seconds(tokens), quire_seconds(tokens)) for _ in range(5 if tokens < 10000 else 3)]
         theirs, ours = (statistics.median(column) for column in zip(*pairs))
-        print(f"{tokens:>7} tokens: torch {theirs * 1e3:10.2f} ms   quire {ours * 1e3:8.3f} ms   ratio {theirs / ours:10.0f}")
+        print(
+            f"{tokens:>7} tokens: torch {theirs * 1e3:10.2f} ms   quire {ours * 1e3:8.3f} ms   ratio {theirs / ours:10.0f}"
+        )
 
 
 if __name__ == "__main__":

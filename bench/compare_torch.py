@@ -16,13 +16,12 @@ import sys
 # Torch's threads otherwise spin for a while after each of its calls, in the time of whoever comes next.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+import quire  # noqa: E402
+import quire.torch as quire_torch  # noqa: E402
 import torch  # noqa: E402
 import torch.nn.attention.experimental._paged_attention as torch_paged  # noqa: E402
 import torch.nn.attention.flex_attention as torch_flex  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
-
-import quire  # noqa: E402
-import quire.torch as quire_torch  # noqa: E402
 from comparison import Row, chart, table  # noqa: E402
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -255,7 +254,12 @@ def paged_calls():
             rule = lambda b, h, q_idx, kv_idx, last=last: kv_idx <= q_idx + last[b]  # noqa: E731
             yield f"decode 8 x 32/8 heads page {page_size} {dtype}", pool, q, rule
         pool = PagedPool(128, [2048], DTYPES[dtype])
-        yield f"prefill S=2048 32/8 heads page 128 {dtype}", pool, torch.randn(1, 32, 2048, 128).to(DTYPES[dtype]), causal
+        yield (
+            f"prefill S=2048 32/8 heads page 128 {dtype}",
+            pool,
+            torch.randn(1, 32, 2048, 128).to(DTYPES[dtype]),
+            causal,
+        )
 
 
 def paged():

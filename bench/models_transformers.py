@@ -12,11 +12,10 @@ import os
 import statistics
 import time
 
+import quire.transformers
 import torch
 from transformers import AutoModelForCausalLM, Gemma2Config, GptOssConfig, LlamaConfig, MistralConfig
 from transformers.utils import logging
-
-import quire.transformers
 
 logging.set_verbosity_error()
 SIZES = dict(
@@ -61,7 +60,9 @@ class Workload:
                 self.mask[i, : i * length // (2 * batch)] = 0
         if self.kind == "decode":
             self.begin = length - STEPS
-            self.cache = self.model(self.ids[:, : self.begin], attention_mask=self.mask[:, : self.begin]).past_key_values
+            self.cache = self.model(
+                self.ids[:, : self.begin], attention_mask=self.mask[:, : self.begin]
+            ).past_key_values
 
     def seconds(self):
         if self.kind == "prefill":

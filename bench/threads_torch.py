@@ -15,10 +15,9 @@ import time
 if "--passive" in sys.argv:  # before torch is imported: its threads sleep at once instead of spinning for a while
     os.environ["OMP_WAIT_POLICY"] = "passive"
 
-import torch  # noqa: E402
-
 import quire  # noqa: E402
 import quire.torch as quire_torch  # noqa: E402
+import torch  # noqa: E402
 
 
 def seconds(work, calls):

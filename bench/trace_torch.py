@@ -13,9 +13,8 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests/python/torch/trace"))
 
-from user_mods import USER_MODS  # noqa: E402
-
 from quire.torch.trace import clear_cache, trace_mask_mod, trace_score_mod  # noqa: E402
+from user_mods import USER_MODS  # noqa: E402
 
 
 def seconds(call, calls=1):
@@ -44,7 +43,9 @@ def main():
     print(f"{'mod':32} {'first call, ms':>14} {'later ones, us':>14}")
     for name, first, later in rows:
         print(f"{name:32} {first * 1e3:14.3f} {later * 1e6:14.2f}")
-    print(f"{'median':32} {statistics.median(r[1] for r in rows) * 1e3:14.3f} {statistics.median(r[2] for r in rows) * 1e6:14.2f}")
+    print(
+        f"{'median':32} {statistics.median(r[1] for r in rows) * 1e3:14.3f} {statistics.median(r[2] for r in rows) * 1e6:14.2f}"
+    )
     print(f"{'largest':32} {max(r[1] for r in rows) * 1e3:14.3f} {max(r[2] for r in rows) * 1e6:14.2f}")
 
 

@@ -4,7 +4,6 @@ The bits of every step are those of one call over the whole sequence.
 """
 
 import numpy as np
-
 import quire
 
 HEADS, KV_HEADS, DIM, PROMPT, STEPS, WINDOW = 8, 2, 64, 100, 20, 32

@@ -1,7 +1,6 @@
 """Mods in Python: written as functions and as text, combined, drawn, and used by attention on NumPy arrays."""
 
 import numpy as np
-
 import quire
 
 # A mask is a rule about positions; a score mod changes a score. A function is called once, with expressions.

@@ -22,7 +22,6 @@ os.environ.setdefault("MKL_CBWR", "AVX2,STRICT")
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
-
 from quire.torch import create_block_mask, flex_attention  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]

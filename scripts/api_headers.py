@@ -69,7 +69,9 @@ def without_export(lines: list[str]) -> list[str]:
     """The export macro is no part of what a reader looks for; what was aligned behind it moves with it."""
     bare = [line.replace("QUIRE_API ", "", 1) for line in lines]
     if lines[0].startswith("QUIRE_API "):
-        bare[1:] = [line.removeprefix(" " * len("QUIRE_API ")) if line.startswith(" " * 12) else line for line in bare[1:]]
+        bare[1:] = [
+            line.removeprefix(" " * len("QUIRE_API ")) if line.startswith(" " * 12) else line for line in bare[1:]
+        ]
     return bare
 
 
@@ -133,8 +135,13 @@ def paragraphs(text: str) -> list[tuple[str, list[str], list[str]]]:
 
 def cpp_page() -> str:
     """All public headers."""
-    page = ["# C++ names", "", "Made from `include/quire/`: what the headers declare, with their comments. "
-            "`#include <quire/quire.h>` has all of them; everything is in namespace `quire`.", ""]
+    page = [
+        "# C++ names",
+        "",
+        "Made from `include/quire/`: what the headers declare, with their comments. "
+        "`#include <quire/quire.h>` has all of them; everything is in namespace `quire`.",
+        "",
+    ]
     for header in sorted((ROOT / "include/quire").glob("*.h")):
         text = header.read_text()
         shown = paragraphs(text) if header.name not in ("quire_c.h", "quire.h", "export.h") else []

@@ -114,7 +114,9 @@ def python_page() -> str:
     for package, folder in PACKAGES.items():
         tree = module_of(package)
         known = {} if package == "quire.torch" else dict(compiled)
-        for module in sorted((ROOT / folder).rglob("*.py") if package == "quire.torch" else (ROOT / folder).glob("*.py")):
+        for module in sorted(
+            (ROOT / folder).rglob("*.py") if package == "quire.torch" else (ROOT / folder).glob("*.py")
+        ):
             known |= names_in(ast.parse(module.read_text()).body)
         others = elsewhere(tree)
         page += [f"## {package}", "", *docstring(ast.get_docstring(tree) or ""), ""]

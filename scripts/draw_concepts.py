@@ -33,12 +33,16 @@ class Picture:
         ]
 
     def text(self, x, y, words, kind="", anchor="start"):
-        self.parts.append(f'<text class="{kind}" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{html.escape(words)}</text>')
+        self.parts.append(
+            f'<text class="{kind}" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{html.escape(words)}</text>'
+        )
 
     def rect(self, x, y, width, height, kind, fill="", radius=0):
         colour = f' style="fill:{fill}"' if fill else ""
         rounded = f' rx="{radius}"' if radius else ""
-        self.parts.append(f'<rect class="{kind}"{colour} x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"{rounded}/>')
+        self.parts.append(
+            f'<rect class="{kind}"{colour} x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"{rounded}/>'
+        )
 
     def arrow(self, *points):
         path = "L".join(f"{x:g} {y:g}" for x, y in points)
@@ -49,7 +53,14 @@ class Picture:
         for i, row in enumerate(rows):
             for j, what in enumerate(row):
                 is_colour = what.startswith("#")
-                self.rect(x + j * size, y + i * size, size, size, "cell" if is_colour else f"cell {what}", what if is_colour else "")
+                self.rect(
+                    x + j * size,
+                    y + i * size,
+                    size,
+                    size,
+                    "cell" if is_colour else f"cell {what}",
+                    what if is_colour else "",
+                )
 
     def legend(self, x, y, entries):
         for kind, words in entries:
@@ -75,8 +86,12 @@ def mask_and_score():
     modified = [[scores[q][k] + 0.5 * (k - q) for k in range(n)] for q in range(n)]
     visible = [[q >= k for k in range(n)] for q in range(n)]
     picture = Picture("A score mod changes scores, a mask mod decides which pairs exist", 760, 236)
-    stages = [("q · k / √E", "scores"), ("score + (kv_idx-q_idx)/2", "score mod"), ("q_idx >= kv_idx", "mask mod"),
-              ("softmax over what is left", "weights")]
+    stages = [
+        ("q · k / √E", "scores"),
+        ("score + (kv_idx-q_idx)/2", "score mod"),
+        ("q_idx >= kv_idx", "mask mod"),
+        ("softmax over what is left", "weights"),
+    ]
     for i, (formula, name) in enumerate(stages):
         x = 16 + i * 190
         picture.text(x, 24, name, "b")
@@ -96,8 +111,13 @@ def mask_and_score():
         picture.grid(x, 56, size, rows)
         if i < 3:
             picture.arrow((x + n * size + 8, 124), (x + 182, 124))
-    picture.text(16, 214, "A row is a query, a column a key. Grey pairs do not exist: they are not computed, and a key that no "
-                 "query sees is not read.", "s")
+    picture.text(
+        16,
+        214,
+        "A row is a query, a column a key. Grey pairs do not exist: they are not computed, and a key that no "
+        "query sees is not read.",
+        "s",
+    )
     return picture
 
 
@@ -125,7 +145,15 @@ def block_mask():
     blocks = kinds_of(4, 32, visible)
     picture.grid(350, 40, 30, blocks)
     counts = {kind: sum(row.count(kind) for row in blocks) for kind in ("full", "part", "hidden")}
-    picture.legend(350, 304, [("full", f"{counts['full']} full"), ("part", f"{counts['part']} partial"), ("hidden", f"{counts['hidden']} empty")])
+    picture.legend(
+        350,
+        304,
+        [
+            ("full", f"{counts['full']} full"),
+            ("part", f"{counts['part']} partial"),
+            ("hidden", f"{counts['hidden']} empty"),
+        ],
+    )
     picture.text(20, 304, "a row is a query, a column a key", "s")
     picture.text(20, 330, "(q_idx >= kv_idx) & ((q_idx - kv_idx < 11) | (kv_idx < 2))", "m s")
     picture.text(20, 350, "In full blocks the rule need not run; of empty blocks nothing is read or computed.", "s")
@@ -140,13 +168,32 @@ def proof():
         rows = []
         for row in range(8):
             above, left = row // side * side, [col // side * side for col in range(8)]
-            rows.append(["full" if begin + side <= above else "hidden" if begin >= above + side else "part" if side == 1 else "open"
-                         for begin in left])
+            rows.append(
+                [
+                    "full"
+                    if begin + side <= above
+                    else "hidden"
+                    if begin >= above + side
+                    else "part"
+                    if side == 1
+                    else "open"
+                    for begin in left
+                ]
+            )
         picture.grid(x, 40, 20, rows)
         picture.text(x, 26, ("one rectangle", "halved twice", "halved twice again", "single blocks")[i], "b")
         if i < 3:
             picture.arrow((x + 164, 120), (x + 182, 120))
-    picture.legend(16, 226, [("open", "undecided"), ("full", "proved full"), ("hidden", "proved empty"), ("part", "partial: corners differ")])
+    picture.legend(
+        16,
+        226,
+        [
+            ("open", "undecided"),
+            ("full", "proved full"),
+            ("hidden", "proved empty"),
+            ("part", "partial: corners differ"),
+        ],
+    )
     return picture
 
 
@@ -169,7 +216,9 @@ def layouts():
             token(picture, x, 166, size, i, j)
             x += size
     picture.text(16, 240, "paged", "b")
-    picture.text(110, 240, "a pool of pages of 2 slots, and a table of pages for each sequence; sequences may share pages", "s")
+    picture.text(
+        110, 240, "a pool of pages of 2 slots, and a table of pages for each sequence; sequences may share pages", "s"
+    )
     pages = {(0, 0): 4, (0, 1): 1, (0, 2): 6, (1, 0): 2, (1, 1): 7, (2, 0): 0, (2, 1): 5, (2, 2): 8}
     owner = {page: who for who, page in pages.items()}
     for page in range(9):
@@ -183,10 +232,20 @@ def layouts():
         listed = ", ".join(str(pages[i, part]) for part in range(-(-SEQUENCES[i] // 2)))
         picture.rect(110 + i * 150, 308, 12, 12, f"q{i}")
         picture.text(128 + i * 150, 318, f"pages {listed}", "s")
-    picture.text(16, 352, "A cell is a key, with its number in its sequence: all that mods and masks know of it. Grey slots are never "
-                 "read.", "s")
-    picture.text(16, 372, "A span is a run of keys that lie one behind the other; kernels walk over spans, so a row has the same bits "
-                 "in all three.", "s")
+    picture.text(
+        16,
+        352,
+        "A cell is a key, with its number in its sequence: all that mods and masks know of it. Grey slots are never "
+        "read.",
+        "s",
+    )
+    picture.text(
+        16,
+        372,
+        "A span is a run of keys that lie one behind the other; kernels walk over spans, so a row has the same bits "
+        "in all three.",
+        "s",
+    )
     return picture
 
 
@@ -194,8 +253,10 @@ def token(picture, x, y, size, sequence, number):
     is_free = sequence is None or number is None
     picture.rect(x, y, size, size, "cell free" if is_free else f"cell q{sequence}")
     if not is_free:
-        picture.parts.append(f'<text class="on{1 if sequence == 1 else ""}" style="font-size:12px" x="{x + size / 2:g}" y="{y + size / 2 + 4:g}" '
-                             f'text-anchor="middle">{number}</text>')
+        picture.parts.append(
+            f'<text class="on{1 if sequence == 1 else ""}" style="font-size:12px" x="{x + size / 2:g}" y="{y + size / 2 + 4:g}" '
+            f'text-anchor="middle">{number}</text>'
+        )
 
 
 def states():
@@ -234,8 +295,16 @@ def bits():
     for split in range(3):
         x = left + split * 4 * unit
         picture.rect(x + 2, 68, 4 * unit - 4, 26, f"q{split}", radius=4)
-        picture.parts.append(f'<text class="on{1 if split == 1 else ""}" x="{x + 2 * unit}" y="85" text-anchor="middle">split {split}: m, l, O</text>')
-    for row, (name, cuts) in enumerate((("prefill, 1 thread", []), ("decode, 3 threads", [4, 8]), ("pages of 384 keys", [1.5, 3, 4.5, 6, 7.5, 9, 10.5]))):
+        picture.parts.append(
+            f'<text class="on{1 if split == 1 else ""}" x="{x + 2 * unit}" y="85" text-anchor="middle">split {split}: m, l, O</text>'
+        )
+    for row, (name, cuts) in enumerate(
+        (
+            ("prefill, 1 thread", []),
+            ("decode, 3 threads", [4, 8]),
+            ("pages of 384 keys", [1.5, 3, 4.5, 6, 7.5, 9, 10.5]),
+        )
+    ):
         y = 126 + row * 36
         picture.text(16, y + 15, name, "")
         edges = [0, *cuts, 12]
@@ -244,16 +313,35 @@ def bits():
     for split in range(1, 3):
         x = left + split * 4 * unit
         picture.parts.append(f'<path class="line" stroke-dasharray="4 4" d="M{x} 96V230"/>')
-    picture.text(16, 256, "Inside a tile every sum is one chain in a fixed order; states of splits are folded from the left. Threads, pages,", "s")
-    picture.text(16, 274, "batches and chunks change who computes a tile, never where it begins: the result of a row has one value, to the bit.", "s")
+    picture.text(
+        16,
+        256,
+        "Inside a tile every sum is one chain in a fixed order; states of splits are folded from the left. Threads, pages,",
+        "s",
+    )
+    picture.text(
+        16,
+        274,
+        "batches and chunks change who computes a tile, never where it begins: the result of a row has one value, to the bit.",
+        "s",
+    )
     return picture
 
 
-PICTURES = {"mask_and_score": mask_and_score, "block_mask": block_mask, "proof": proof, "layouts": layouts, "states": states, "bits": bits}
+PICTURES = {
+    "mask_and_score": mask_and_score,
+    "block_mask": block_mask,
+    "proof": proof,
+    "layouts": layouts,
+    "states": states,
+    "bits": bits,
+}
 
 
 def main():
-    folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[1] / "docs/pictures")
+    folder = pathlib.Path(
+        sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[1] / "docs/pictures"
+    )
     folder.mkdir(parents=True, exist_ok=True)
     for name, draw in PICTURES.items():
         (folder / f"{name}.svg").write_text(str(draw()), encoding="utf-8")

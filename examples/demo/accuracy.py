@@ -15,7 +15,9 @@ EPSILONS = 4  # an error above so many roundings of the largest value is shown a
 
 
 def with_quire(rule, q, k, v):
-    mask = quire.create_block_mask(quire.mods.causal(), None, None, q.shape[2], k.shape[2]) if rule == "causal" else None
+    mask = (
+        quire.create_block_mask(quire.mods.causal(), None, None, q.shape[2], k.shape[2]) if rule == "causal" else None
+    )
     return quire.flex_attention(q, k, v, mod_spellings.from_text() if rule == "mod" else None, mask)
 
 

@@ -61,14 +61,18 @@ def custom_mods(context):
     results = {name: (str(mod), quire.flex_attention(q, k, v, mod)) for name, mod in mods.items()}
     html = in_cpp(context) + "<h3>Python</h3>" + '<div class="pair">'
     html += code(inspect.getsource(mod_spellings.from_text) + f"\nTEXT = {mod_spellings.TEXT!r}", "as text")
-    html += code(inspect.getsource(mod_spellings.from_function), "as a function, called once with expressions") + "</div>"
+    html += (
+        code(inspect.getsource(mod_spellings.from_function), "as a function, called once with expressions") + "</div>"
+    )
     html += "<h3>quire.torch</h3>"
     if context.torch is None:
         html += paragraph(HOW_TO_GET_TORCH)
     else:
         traced, milliseconds, out = in_torch(context, q, k, v)
         results["torch operations"] = (traced, out)
-        html += '<div class="pair">' + code(inspect.getsource(mod_spellings.with_torch), "written with torch operations")
+        html += '<div class="pair">' + code(
+            inspect.getsource(mod_spellings.with_torch), "written with torch operations"
+        )
         html += code(traced, f"what was traced; first call, tracing and attention: {milliseconds:.1f} ms") + "</div>"
     return _compared(html, results, exact)
 

@@ -28,4 +28,6 @@ def _without_headings(text):
     top = max((int(found[1]) for found in headings), default=0)
     width, height = re.search(r'viewBox="0 0 (\d+) (\d+)"', text).groups()
     text = re.sub(r'font-size="[\d.]+"', 'font-size="15"', text, count=1)
-    return re.sub(r'width="\d+" height="\d+" viewBox="[^"]*"', f'viewBox="0 {top} {width} {int(height) - top}"', text, count=1)
+    return re.sub(
+        r'width="\d+" height="\d+" viewBox="[^"]*"', f'viewBox="0 {top} {width} {int(height) - top}"', text, count=1
+    )

@@ -81,7 +81,9 @@ def paged(batch):
 
 def cached(batch):
     """A KVCache that all sequences are appended to, then one call for the tokens of all."""
-    cache = quire.KVCache(layers=1, kv_heads=KV_HEADS, head_dim=DIM, page_size=PAGE, n_pages=sum(batch.lengths) // PAGE + 8)
+    cache = quire.KVCache(
+        layers=1, kv_heads=KV_HEADS, head_dim=DIM, page_size=PAGE, n_pages=sum(batch.lengths) // PAGE + 8
+    )
     sequences = [cache.create() for _ in batch.lengths]
     counts = list(batch.lengths)
     cache.append(sequences, counts, k=batch.packed(1)[None], v=batch.packed(2)[None])
@@ -92,7 +94,10 @@ def cached(batch):
 WAYS = {
     "dense, each alone": ("a call for each sequence", alone),
     "jagged": ("packed one behind the other, one call", jagged),
-    f"paged, {PAGE} tokens": ("PagedAttention: pages handed out in turns, so that no sequence lies together; one call", paged),
+    f"paged, {PAGE} tokens": (
+        "PagedAttention: pages handed out in turns, so that no sequence lies together; one call",
+        paged,
+    ),
     "KVCache and attend": ("appended to a KVCache, one call for all tokens of all sequences", cached),
 }
 

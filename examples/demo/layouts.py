@@ -46,7 +46,9 @@ def dense(context):
             f"{BATCH} × {HEADS} heads over {KV_HEADS} of keys, {length} tokens, causal, f32. "
             "Nothing is copied or reordered first."
         )
-        + table(head, [(*row[:3], Raw(f'<span class="hash">{row[3]}</span>'), tick(row[4])) for row in rows], numeric=(2,))
+        + table(
+            head, [(*row[:3], Raw(f'<span class="hash">{row[3]}</span>'), tick(row[4])) for row in rows], numeric=(2,)
+        )
     )
     lines = [
         f"dense {name}: error against f64 {error}, bits equal: {'yes' if is_equal else 'NO'}"
@@ -60,4 +62,6 @@ LAYOUTS = [dense, batches]
 
 def layouts(context):
     parts = [layout(context) for layout in LAYOUTS]
-    return Section("".join(p.html for p in parts), [line for p in parts for line in p.lines], all(p.good for p in parts))
+    return Section(
+        "".join(p.html for p in parts), [line for p in parts for line in p.lines], all(p.good for p in parts)
+    )

@@ -16,7 +16,10 @@ def machine(context):
         ("features", " ".join(info["features"])),
         ("ISA", f"{info['isa']} ({info['isa_why']}); available: {' '.join(info['available_isas'])}"),
         ("threads", f"{info['threads']} of {info['logical_cpus']} CPUs"),
-        ("caches", f"L1d {info['l1d_bytes'] >> 10} KiB, L2 {info['l2_bytes'] >> 10} KiB, L3 {info['l3_bytes'] >> 20} MiB"),
+        (
+            "caches",
+            f"L1d {info['l1d_bytes'] >> 10} KiB, L2 {info['l2_bytes'] >> 10} KiB, L3 {info['l3_bytes'] >> 20} MiB",
+        ),
     ]
     measured = [(f"peak: {name}", f"{value:.4g} {unit}") for name, value, unit in peak_share.peaks(context.peak_rows)]
     rows += measured

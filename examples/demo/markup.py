@@ -21,7 +21,9 @@ def table(head, rows, numeric=()):
     """Cells are text, or markup if they are a Raw. `numeric`: the columns that are set flush right."""
 
     def cells(tag, row):
-        return "".join(f"<{tag}{' class=n' if i in numeric else ''}>{_markup(cell)}</{tag}>" for i, cell in enumerate(row))
+        return "".join(
+            f"<{tag}{' class=n' if i in numeric else ''}>{_markup(cell)}</{tag}>" for i, cell in enumerate(row)
+        )
 
     body = "".join(f"<tr>{cells('td', row)}</tr>\n" for row in rows)
     return f'<div class="wide"><table><thead><tr>{cells("th", head)}</tr></thead>\n<tbody>{body}</tbody></table></div>'

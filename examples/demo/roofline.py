@@ -30,7 +30,9 @@ def roofline(title, roofs, points):
     for name, flops, stream in roofs:
         bend, top = flops / stream, axes.y(flops)
         start = max(axes.x_low, axes.y_low / stream)
-        line = f"M{axes.x(start):.1f} {axes.y(start * stream):.1f}L{axes.x(bend):.1f} {top:.1f}H{axes.x(axes.x_high):.1f}"
+        line = (
+            f"M{axes.x(start):.1f} {axes.y(start * stream):.1f}L{axes.x(bend):.1f} {top:.1f}H{axes.x(axes.x_high):.1f}"
+        )
         parts.append(f'<path class="roof" d="{line}"/>')
         parts.append(_text("tick", axes.x(axes.x_high) - 4, top - 5, "end", f"{name}: {flops:.4g} GFLOP/s"))
     _, flops, stream = min(roofs, key=lambda roof: roof[1])
@@ -54,10 +56,17 @@ def _free_places(points):
     """For each point a place beside it for a number, away from other points and numbers where there is room."""
     taken, places = list(points), []
     for x, y in points:
-        around = [(x + dx, y + dy) for dx, dy in ((13, 0), (-13, 0), (0, -14), (0, 14), (13, -13), (-13, 13), (13, 13), (-13, -13))]
+        around = [
+            (x + dx, y + dy)
+            for dx, dy in ((13, 0), (-13, 0), (0, -14), (0, 14), (13, -13), (-13, 13), (13, 13), (-13, -13))
+        ]
 
         def room(place):
-            return min(max(abs(place[0] - a) / 14, abs(place[1] - b) / 12) for a, b in taken if (a, b) != (x, y)) if len(taken) > 1 else 1
+            return (
+                min(max(abs(place[0] - a) / 14, abs(place[1] - b) / 12) for a, b in taken if (a, b) != (x, y))
+                if len(taken) > 1
+                else 1
+            )
 
         best = next((place for place in around if room(place) >= 1), None) or max(around, key=room)
         places.append(best)

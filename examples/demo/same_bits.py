@@ -79,7 +79,9 @@ def on_every_isa(context, sizes):
     found = {dtype: [] for dtype in sizes}
     command = [sys.executable, str(pathlib.Path(__file__).with_name("bits_on_isa.py"))] + ["--quick"] * context.quick
     for isa in quire.info()["available_isas"]:
-        done = subprocess.run(command, env={**os.environ, "QUIRE_ISA": isa}, capture_output=True, check=True, timeout=120)
+        done = subprocess.run(
+            command, env={**os.environ, "QUIRE_ISA": isa}, capture_output=True, check=True, timeout=120
+        )
         ran = done.stderr.decode().strip()
         if ran != isa:
             raise RuntimeError(f"QUIRE_ISA={isa} ran {ran}")

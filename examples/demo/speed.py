@@ -113,7 +113,8 @@ def _ratio_name(row):
 
 def _ratio_chart(rows):
     bars = [
-        Bar(f"{_ratio_name(r)} (against {r['peer']})", r["ratio"], f"{_times(r['ratio'])}×", loss=r["ratio"] < 1) for r in rows
+        Bar(f"{_ratio_name(r)} (against {r['peer']})", r["ratio"], f"{_times(r['ratio'])}×", loss=r["ratio"] < 1)
+        for r in rows
     ]
     low = min(-1, math.floor(math.log10(min(r["ratio"] for r in rows))))
     high = max(1, math.ceil(math.log10(max(r["ratio"] for r in rows))))

@@ -10,7 +10,9 @@ Arrays are NumPy's or anything that speaks DLPack; results are of the kind of th
 with PyTorch's signatures.
 """
 
+from . import fork as _fork
 from . import mods
+from . import pickling as _pickling
 from ._core import (
     BlockMask,
     Buffer,
@@ -24,33 +26,29 @@ from ._core import (
     SequenceId,
     View,
     __version__,
-    and_masks,
-    create_block_mask,
-    create_mask,
-    draw,
-    draw_png,
-    draw_svg,
-    explain,
-    force_isa,
-    get_num_threads,
-    info,
-    or_masks,
-    set_num_threads,
-)
-from ._core import (
     abs,
+    and_masks,
     ceil,
     clamp,
     cos,
+    create_block_mask,
+    create_mask,
     dot,
+    draw,
+    draw_png,
+    draw_svg,
     erf,
     exp,
     exp2,
+    explain,
     expm1,
     floor,
     floor_div,
+    force_isa,
     gelu,
     gelu_tanh,
+    get_num_threads,
+    info,
     log,
     log1p,
     log2,
@@ -60,11 +58,13 @@ from ._core import (
     logical_xor,
     maximum,
     minimum,
+    or_masks,
     pow,
     relu,
     remainder,
     round,
     rsqrt,
+    set_num_threads,
     sigmoid,
     sign,
     silu,
@@ -87,8 +87,6 @@ from .masks import noop_mask
 from .paged_attention import PagedAttention
 from .sdpa import SDPBackend, choose_backend, scaled_dot_product_attention, sdpa_kernel, why_not
 from .vjp import Gradients, flex_attention_vjp
-from . import fork as _fork
-from . import pickling as _pickling
 
 create_nested_block_mask = create_jagged_block_mask  # the name that PyTorch once had for it
 

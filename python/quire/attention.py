@@ -107,7 +107,9 @@ def flex_attention(
     ((1, 8, 300, 64), True)
     """
     if return_lse and return_aux is not None:
-        raise ValueError("[flex_attention] return_lse and return_aux cannot be given both; AuxRequest(lse=True) is the same")
+        raise ValueError(
+            "[flex_attention] return_lse and return_aux cannot be given both; AuxRequest(lse=True) is the same"
+        )
     if kernel_options is not None:
         _check_kernel_options(kernel_options)
     scale = check_scale("flex_attention", scale)
@@ -126,7 +128,9 @@ def flex_attention(
             return result, AuxOutput(lse, max_scores)
         return (result, lse) if return_lse else result
     if mask_mod is not None:
-        raise ValueError("[flex_attention] mask_mod is for jagged inputs; give create_block_mask(mask_mod, ...) otherwise")
+        raise ValueError(
+            "[flex_attention] mask_mod is for jagged inputs; give create_block_mask(mask_mod, ...) otherwise"
+        )
     if isinstance(block_mask, JaggedBlockMask):
         raise TypeError("[flex_attention] a JaggedBlockMask is for jagged inputs")
     if block_mask is not None and not isinstance(block_mask, BlockMask):

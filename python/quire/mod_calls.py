@@ -52,7 +52,9 @@ def _count(function: Callable) -> int | None:
     if any(one.kind is one.VAR_POSITIONAL for one in parameters):
         return None
     return sum(
-        1 for one in parameters if one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+        1
+        for one in parameters
+        if one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
     )
 
 

@@ -39,4 +39,6 @@ def check_kernel_options(where: str, options: Any, more: frozenset[str] = frozen
             continue
         near = difflib.get_close_matches(name, known, 1)
         meant = f"; {near[0]} may be meant" if near else ""
-        warnings.warn(f"[{where}] kernel_options has no option {name!r}{meant}. It has no effect", UserWarning, stacklevel=4)
+        warnings.warn(
+            f"[{where}] kernel_options has no option {name!r}{meant}. It has no effect", UserWarning, stacklevel=4
+        )

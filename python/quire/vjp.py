@@ -84,9 +84,7 @@ def flex_attention_vjp(
         mask_mod = MaskMod(mask_mod)
     request = AuxRequest(lse=True, max_scores=return_aux is not None and return_aux.max_scores)
     options = dict(score_mod=score_mod, block_mask=block_mask, scale=scale, enable_gqa=enable_gqa)
-    out, aux = flex_attention(
-        query, key, value, **options, return_aux=request, q_begin=q_begin, mask_mod=mask_mod
-    )
+    out, aux = flex_attention(query, key, value, **options, return_aux=request, q_begin=q_begin, mask_mod=mask_mod)
     call = _Call((query, key, value), (out, aux.lse), options, [name in wanted for name in _INPUTS], names)
 
     def vjp(d_out: Any = None, d_lse: Any = None) -> Gradients:
@@ -136,12 +134,17 @@ class _Call(NamedTuple):
         return self._named([None if one is None else like(one, array) for one, array in zip(new, self.inputs)], buffers)
 
     def jagged_gradients(self, d_out: Any, d_lse: Any, mask_mod: Any) -> Gradients:
-        wanted = [name for name, is_wanted in zip("qkv", self.wanted) if is_wanted] + (["buffers"] if self.names else [])
+        wanted = [name for name, is_wanted in zip("qkv", self.wanted) if is_wanted] + (
+            ["buffers"] if self.names else []
+        )
         mod, _ = self._mod()
         *new, buffers = _core.jagged_backward(
             *(one.views() for one in self.inputs),
             *(_core.view(one.values) for one in self.results),
-            *(None if one is None else _core.view(one.values if isinstance(one, Jagged) else one) for one in (d_out, d_lse)),
+            *(
+                None if one is None else _core.view(one.values if isinstance(one, Jagged) else one)
+                for one in (d_out, d_lse)
+            ),
             wanted,
             mod,
             *jagged_mask(mask_mod, self.options["block_mask"]),

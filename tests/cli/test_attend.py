@@ -16,8 +16,14 @@ def quire(build_dir, clean_env, tmp_path):
     """quire(*arguments) -> the finished process, run where the files are."""
 
     def run(*arguments, **environment):
-        return subprocess.run([build_dir / "quire", *map(str, arguments)], env={**clean_env, **environment}, text=True,
-                              timeout=60, capture_output=True, cwd=tmp_path)
+        return subprocess.run(
+            [build_dir / "quire", *map(str, arguments)],
+            env={**clean_env, **environment},
+            text=True,
+            timeout=60,
+            capture_output=True,
+            cwd=tmp_path,
+        )
 
     return run
 
@@ -83,19 +89,44 @@ def test_masks_score_mods_and_buffers(attend, save):
     slopes, doc = np.array([1, 0.5, 0.25, 0.125], np.float32), np.arange(40, dtype=np.int64) // 7
     save(slopes=slopes, doc=doc)
     rows, columns = np.arange(40)[:, None], np.arange(40)
-    out, printed = attend(q, k, v, "--causal", "--mask", "doc[q_idx] == doc[kv_idx]", "--score",
-                          "score + slopes[h] * (kv_idx - q_idx)", "--buffer", "doc=doc.npy", "--buffer", "slopes=slopes.npy",
-                          "--scale", "0.5", "--block", "8")
-    wanted, _ = expected(q, k, v, (rows >= columns) & (doc[:, None] == doc), scale=0.5,
-                         change=lambda score: score + slopes[:, None, None] * (columns - rows))
+    out, printed = attend(
+        q,
+        k,
+        v,
+        "--causal",
+        "--mask",
+        "doc[q_idx] == doc[kv_idx]",
+        "--score",
+        "score + slopes[h] * (kv_idx - q_idx)",
+        "--buffer",
+        "doc=doc.npy",
+        "--buffer",
+        "slopes=slopes.npy",
+        "--scale",
+        "0.5",
+        "--block",
+        "8",
+    )
+    wanted, _ = expected(
+        q,
+        k,
+        v,
+        (rows >= columns) & (doc[:, None] == doc),
+        scale=0.5,
+        change=lambda score: score + slopes[:, None, None] * (columns - rows),
+    )
     np.testing.assert_allclose(out, wanted, atol=2e-6)
     assert "% of the scores never computed" in printed
 
 
 def test_formulas_that_begin_with_a_minus(attend):
     q, k, v = numbers(9, 4), numbers(9, 4, seed=1), numbers(9, 4, seed=2)
-    np.testing.assert_allclose(attend(q, k, v, "--score", "-score")[0], expected(q, k, v, change=np.negative)[0], atol=2e-6)
-    np.testing.assert_allclose(attend(q, k, v, "--mask", "-kv_idx + 4 > 0")[0], expected(q, k, v, np.arange(9) < 4)[0], atol=2e-6)
+    np.testing.assert_allclose(
+        attend(q, k, v, "--score", "-score")[0], expected(q, k, v, change=np.negative)[0], atol=2e-6
+    )
+    np.testing.assert_allclose(
+        attend(q, k, v, "--mask", "-kv_idx + 4 > 0")[0], expected(q, k, v, np.arange(9) < 4)[0], atol=2e-6
+    )
 
 
 def test_the_gallery(attend):
@@ -144,7 +175,9 @@ def test_every_version_of_the_format(quire, tmp_path, version):
 def test_buffers_of_every_type(attend, save, dtype):
     save(keep=np.array([1, 0, 1, 1, 0, 1, 0], dtype=dtype))
     q, k, v = numbers(6, 4), numbers(7, 4, seed=1), numbers(7, 4, seed=2)
-    out, _ = attend(q, k, v, "--mask", "keep[kv_idx] > 0" if dtype != "?" else "keep[kv_idx]", "--buffer", "keep=keep.npy")
+    out, _ = attend(
+        q, k, v, "--mask", "keep[kv_idx] > 0" if dtype != "?" else "keep[kv_idx]", "--buffer", "keep=keep.npy"
+    )
     np.testing.assert_allclose(out, expected(q, k, v, np.array([1, 0, 1, 1, 0, 1, 0]) > 0)[0], atol=2e-6)
 
 
@@ -161,29 +194,43 @@ def test_errors_are_exit_code_1(quire, save, tmp_path):
     save(q=numbers(1, 2, 5, 4), k=numbers(1, 2, 6, 4), v=numbers(1, 2, 6, 4), flat=numbers(5), c=np.zeros(3, complex))
     files = ["q.npy", "k.npy", "v.npy", "-o", "out.npy"]
     assert error_of(quire("attend", "none.npy", *files[1:])) == [
-        "[read_npy] cannot read 'none.npy': No such file or directory"]
+        "[read_npy] cannot read 'none.npy': No such file or directory"
+    ]
     assert error_of(quire("attend", "flat.npy", *files[1:])) == [
-        "[attend] 'flat.npy' must be [length, dim], [heads, length, dim] or [batch, heads, length, dim]; got [5]"]
+        "[attend] 'flat.npy' must be [length, dim], [heads, length, dim] or [batch, heads, length, dim]; got [5]"
+    ]
     assert "has elements of type '<c16'" in error_of(quire("attend", "c.npy", *files[1:]))[0]
-    assert error_of(quire("attend", *files, "--score", "scor"))[0] == "[parse] unknown name 'scor'; did you mean 'score'?"
+    assert (
+        error_of(quire("attend", *files, "--score", "scor"))[0] == "[parse] unknown name 'scor'; did you mean 'score'?"
+    )
     assert error_of(quire("attend", *files, "--mask", "score > 0")) == ["[MaskMod] a mask may not depend on the score"]
     assert error_of(quire("attend", *files[:4], "no/out.npy")) == [
-        "[attend] cannot write 'no/out.npy': No such file or directory"]
+        "[attend] cannot write 'no/out.npy': No such file or directory"
+    ]
     assert error_of(quire("attend", *files[:4], ".")) == ["[attend] cannot write '.': Is a directory"]
     assert error_of(quire("attend", "q.npy", "k.npy", "q.npy", "-o", "out.npy"))[0].startswith("[flex_attention]")
     assert not (tmp_path / "out.npy").exists()
     (tmp_path / "cut.npy").write_bytes((tmp_path / "q.npy").read_bytes()[:-1])
     assert error_of(quire("attend", "cut.npy", *files[1:])) == [
-        "[read_npy] 'cut.npy' has shape [1, 2, 5, 4], 4 bytes an element, and 159 bytes of elements"]
+        "[read_npy] 'cut.npy' has shape [1, 2, 5, 4], 4 bytes an element, and 159 bytes of elements"
+    ]
 
 
 def test_what_never_ends_is_not_read_for_ever(quire, save, tmp_path):
     save(k=numbers(6, 4), v=numbers(6, 4))
     assert error_of(quire("attend", "/dev/zero", "k.npy", "v.npy", "-o", "out.npy")) == [
-        "[read_npy] '/dev/zero' is no .npy file: it does not begin with \\x93NUMPY"]
+        "[read_npy] '/dev/zero' is no .npy file: it does not begin with \\x93NUMPY"
+    ]
     endless = "(cat k.npy; cat /dev/zero) | $QUIRE attend - k.npy v.npy -o out.npy"
-    done = subprocess.run(endless, shell=True, cwd=tmp_path, text=True, capture_output=True, timeout=60,
-                          env={**os.environ, "QUIRE": quire("--version").args[0]})
+    done = subprocess.run(
+        endless,
+        shell=True,
+        cwd=tmp_path,
+        text=True,
+        capture_output=True,
+        timeout=60,
+        env={**os.environ, "QUIRE": quire("--version").args[0]},
+    )
     assert done.returncode == 1 and "goes on behind the 96 bytes of elements" in done.stderr
 
 
@@ -192,7 +239,8 @@ def test_sizes_are_compared_before_a_mask_is_made(quire, save, tmp_path):
     save(q=numbers(5, 4), v=numbers(6, 4))
     np.save(tmp_path / "k.npy", np.zeros((2**40, 0), np.float32))
     assert error_of(quire("attend", "q.npy", "k.npy", "v.npy", "--causal", "-o", "out.npy")) == [
-        "[flex_attention] query and key must have the same head dim; got 4 and 0"]
+        "[flex_attention] query and key must have the same head dim; got 4 and 0"
+    ]
 
 
 def test_two_results_in_one_file_are_refused(quire, save, tmp_path):
@@ -208,8 +256,13 @@ def test_stopped_in_the_middle_the_old_file_is_there(build_dir, clean_env, save,
     save(q=numbers(2, 8, 2048, 64), k=numbers(2, 8, 16384, 64), v=numbers(2, 8, 16384, 64))
     (tmp_path / "out.npy").write_bytes(b"the old one")
     before = sorted(os.listdir(tmp_path))
-    child = subprocess.Popen([build_dir / "quire", "attend", "q.npy", "k.npy", "v.npy", "-o", "out.npy"], cwd=tmp_path,
-                             env={**clean_env, "QUIRE_ISA": "scalar"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    child = subprocess.Popen(
+        [build_dir / "quire", "attend", "q.npy", "k.npy", "v.npy", "-o", "out.npy"],
+        cwd=tmp_path,
+        env={**clean_env, "QUIRE_ISA": "scalar"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     deadline = time.monotonic() + 30
     while sorted(os.listdir(tmp_path)) == before and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -242,11 +295,18 @@ def test_a_buffer_that_was_not_given_is_explained(quire, save):
     assert error[0].startswith("[parse] unknown name 'doc'") and "--buffer doc=file.npy" in error[-1]
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (["-", "-", "v.npy", "-o", "out.npy"], "-: only one array can come from stdin"),
-    (["q.npy", "k.npy", "v.npy", "-o", "out.npy", "--lse", "out.npy"], "--out: two results cannot both be 'out.npy'"),
-    (["q.npy", "k.npy", "v.npy", "-o", "out.npy", "--scale", "nan"], "--scale: must be finite; got nan"),
-], ids=str)
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["-", "-", "v.npy", "-o", "out.npy"], "-: only one array can come from stdin"),
+        (
+            ["q.npy", "k.npy", "v.npy", "-o", "out.npy", "--lse", "out.npy"],
+            "--out: two results cannot both be 'out.npy'",
+        ),
+        (["q.npy", "k.npy", "v.npy", "-o", "out.npy", "--scale", "nan"], "--scale: must be finite; got nan"),
+    ],
+    ids=str,
+)
 def test_arguments_that_cannot_be_right(quire, save, arguments, message):
     save(q=numbers(5, 4), k=numbers(6, 4), v=numbers(6, 4))
     done = quire("attend", *arguments)
@@ -263,17 +323,31 @@ def test_the_share_that_was_never_computed(attend):
 def test_stdin_and_stdout(attend, build_dir, clean_env, tmp_path):
     q, k, v = numbers(2, 5, 4), numbers(2, 6, 4, seed=1), numbers(2, 6, 4, seed=2)
     out, _ = attend(q, k, v)
-    done = subprocess.run([build_dir / "quire", "attend", "-", "k.npy", "v.npy", "-o", "-"], env=clean_env, cwd=tmp_path,
-                          input=(tmp_path / "q.npy").read_bytes(), capture_output=True, timeout=60)
+    done = subprocess.run(
+        [build_dir / "quire", "attend", "-", "k.npy", "v.npy", "-o", "-"],
+        env=clean_env,
+        cwd=tmp_path,
+        input=(tmp_path / "q.npy").read_bytes(),
+        capture_output=True,
+        timeout=60,
+    )
     assert done.returncode == 0 and done.stderr.startswith(b"stdout: f32 [2, 5, 4] in ")
     assert done.stdout == (tmp_path / "out.npy").read_bytes()
     np.testing.assert_array_equal(out, np.load(tmp_path / "out.npy"))
 
 
-@pytest.mark.parametrize("arguments", [
-    [], ["q.npy"], ["q.npy", "k.npy", "v.npy"], ["q.npy", "k.npy", "v.npy", "w.npy", "-o", "out.npy"],
-    ["q.npy", "k.npy", "v.npy", "-o", "out.npy", "--block", "0"], ["q.npy", "k.npy", "v.npy", "-o", "out.npy", "--nothing"],
-], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["q.npy"],
+        ["q.npy", "k.npy", "v.npy"],
+        ["q.npy", "k.npy", "v.npy", "w.npy", "-o", "out.npy"],
+        ["q.npy", "k.npy", "v.npy", "-o", "out.npy", "--block", "0"],
+        ["q.npy", "k.npy", "v.npy", "-o", "out.npy", "--nothing"],
+    ],
+    ids=" ".join,
+)
 def test_a_wrong_command_line_is_exit_code_2(quire, arguments):
     done = quire("attend", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
@@ -290,8 +364,9 @@ def test_the_progress_bar_is_for_terminals_and_changes_no_bit(attend, build_dir,
     lse = np.load(tmp_path / "lse.npy")
     leader, follower = pty.openpty()
     command = [build_dir / "quire", "attend", "q.npy", "k.npy", "v.npy", "-o", "shown.npy", *options]
-    done = subprocess.run(command, env={**clean_env, "TERM": "xterm"}, cwd=tmp_path, stdout=subprocess.PIPE, stderr=follower,
-                          timeout=60)
+    done = subprocess.run(
+        command, env={**clean_env, "TERM": "xterm"}, cwd=tmp_path, stdout=subprocess.PIPE, stderr=follower, timeout=60
+    )
     os.close(follower)
     shown = os.read(leader, 65536).decode()
     os.close(leader)

@@ -10,8 +10,13 @@ import pytest
 @pytest.fixture
 def quire(build_dir, clean_env):
     def run(*arguments, **environment):
-        return subprocess.run([build_dir / "quire", *arguments], env={**clean_env, **environment}, text=True, timeout=120,
-                              capture_output=True)
+        return subprocess.run(
+            [build_dir / "quire", *arguments],
+            env={**clean_env, **environment},
+            text=True,
+            timeout=120,
+            capture_output=True,
+        )
 
     return run
 
@@ -52,10 +57,15 @@ def test_demo(quire):
     assert (done.returncode, done.stderr) == (0, "")
     headings = re.findall(r"^== (.*)$", done.stdout, re.MULTILINE)
     assert headings == [
-        "This machine", "Masks are formulas, and can be drawn", "One rule over dense, jagged and paged keys: the same bits",
+        "This machine",
+        "Masks are formulas, and can be drawn",
+        "One rule over dense, jagged and paged keys: the same bits",
         "Its gradients, those of the captured table included",
-        "A mask over a million tokens is proved, not filled in", "A mistake is shown where it is",
-        "Speed, as a share of what this machine can do", "What to try next"]
+        "A mask over a million tokens is proved, not filled in",
+        "A mistake is shown where it is",
+        "Speed, as a share of what this machine can do",
+        "What to try next",
+    ]
     assert len(re.findall(r": +yes$", done.stdout, re.MULTILINE)) == 10 and "NO" not in done.stdout
     for layout in ("dense, one by one", "jagged, one call", "pages of 16 tokens"):
         assert re.search(rf"^  {layout} +error against f64 \S+, bits equal: yes$", done.stdout, re.MULTILINE)

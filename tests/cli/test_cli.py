@@ -13,8 +13,13 @@ def quire(build_dir, clean_env):
     """quire(*arguments, **environment) -> the finished process."""
 
     def run(*arguments, **environment):
-        return subprocess.run([build_dir / "quire", *arguments], env={**clean_env, **environment}, text=True, timeout=60,
-                              capture_output=True)
+        return subprocess.run(
+            [build_dir / "quire", *arguments],
+            env={**clean_env, **environment},
+            text=True,
+            timeout=60,
+            capture_output=True,
+        )
 
     return run
 
@@ -82,14 +87,16 @@ def test_info_shows_a_forced_isa_and_why(quire):
 
 def test_an_isa_that_does_not_exist_is_an_error(quire):
     assert error_of(quire("info", QUIRE_ISA="avx3")) == [
-        "[QUIRE_ISA] no ISA has this name; got 'avx3', available: " + ", ".join(isas(quire))]
+        "[QUIRE_ISA] no ISA has this name; got 'avx3', available: " + ", ".join(isas(quire))
+    ]
 
 
 def test_an_isa_that_this_machine_lacks_is_an_error(quire):
     available = isas(quire)
     lacking = next(isa for isa in ("neon", "avx2", "avx512") if isa not in available)
     assert error_of(quire("info", QUIRE_ISA=lacking)) == [
-        f"[QUIRE_ISA] this CPU or this build lacks the ISA; got '{lacking}', available: " + ", ".join(available)]
+        f"[QUIRE_ISA] this CPU or this build lacks the ISA; got '{lacking}', available: " + ", ".join(available)
+    ]
 
 
 def test_the_number_of_threads(quire):
@@ -108,7 +115,9 @@ def test_explain_of_alibi(explain):
     assert section(lines, "simplified") == [ALIBI]
     assert section(lines, "buffers") == ["slopes f32[8]  (declared, no data)"]
     assert [re.split(r" += ", line) for line in section(lines, "derivatives")] == [
-        ["d score", "1.0"], ["d slopes[h]", "float(kv_idx - q_idx)"]]
+        ["d score", "1.0"],
+        ["d slopes[h]", "float(kv_idx - q_idx)"],
+    ]
     assert [line.split(maxsplit=2) for line in section(lines, "values")] == [
         ["element", "float", "score"],
         ["uniform", "int", "h"],
@@ -131,10 +140,15 @@ def test_the_tile_program_of_alibi(explain):
     assert list(phases) == ["uniform", "diagonal", "element"]
     assert "u1.f32 = strided slopes at u0, +0 a lane, +0 a row" in phases["uniform"]
     assert phases["diagonal"] == [
-        "d0.i32 = iota u4, -1 a lane, +1 a row", "d1.f32 = to_float d0", "d2.f32 = mul u1, d1"]
+        "d0.i32 = iota u4, -1 a lane, +1 a row",
+        "d1.f32 = to_float d0",
+        "d2.f32 = mul u1, d1",
+    ]
     # Per element nothing is left but one addition, fused with the store and the running maximum.
     assert phases["element"] == ["score = add score, d2 (store; max)"]
-    assert re.fullmatch(r"\d+ bytes of scratch a thread; \d+ rows at a time per element; checks of reads and divisions: 0", lines[-1])
+    assert re.fullmatch(
+        r"\d+ bytes of scratch a thread; \d+ rows at a time per element; checks of reads and divisions: 0", lines[-1]
+    )
 
 
 def test_decode_puts_the_keys_across_the_lanes(explain):
@@ -186,7 +200,8 @@ def test_sizes_decide_what_is_proved(explain):
     assert "divisions: 0" in explain("score + bias[q_idx]", "--buffer", "bias=f32[100]", "--q", "100")[-1]
     assert section(explain("score + bias[q_idx]", "--q", "300"), "buffers") == ["bias f32[300]  (declared, no data)"]
     assert section(explain("score + bias[kv_idx, h, b]", "--kv", "7", "--heads", "5", "--batch", "3"), "buffers") == [
-        "bias f32[7, 5, 3]  (declared, no data)"]
+        "bias f32[7, 5, 3]  (declared, no data)"
+    ]
 
 
 def test_f64(explain):
@@ -265,10 +280,19 @@ def test_a_long_formula(explain):
 # ---- the command line
 
 
-@pytest.mark.parametrize("arguments", [
-    [], ["no-such-command"], ["explain"], ["explain", "score", "--no-such-option"], ["explain", "score", "--heads", "0"],
-    ["explain", "score", "--heads", "many"], ["explain", "score", "more"],
-], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["no-such-command"],
+        ["explain"],
+        ["explain", "score", "--no-such-option"],
+        ["explain", "score", "--heads", "0"],
+        ["explain", "score", "--heads", "many"],
+        ["explain", "score", "more"],
+    ],
+    ids=" ".join,
+)
 def test_a_wrong_command_line_is_exit_code_2(quire, arguments):
     done = quire(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
@@ -315,24 +339,33 @@ def test_a_wrong_command_line_says_where_help_is(quire):
 @pytest.mark.parametrize("arguments", [["--help"], ["draw", "--list"], ["draw", "kv_idx > h"]], ids=" ".join)
 def test_a_full_disk_is_an_error(build_dir, clean_env, arguments):
     with open("/dev/full", "w") as full:
-        done = subprocess.run([build_dir / "quire", *arguments], env=clean_env, text=True, timeout=60, stdout=full,
-                              stderr=subprocess.PIPE)
+        done = subprocess.run(
+            [build_dir / "quire", *arguments], env=clean_env, text=True, timeout=60, stdout=full, stderr=subprocess.PIPE
+        )
     assert done.returncode == 1
     assert done.stderr.startswith("quire: cannot write to ")
 
 
 def test_a_pipe_that_closes_early_is_no_noise(build_dir, clean_env):
-    done = subprocess.run(f"{build_dir}/quire draw --list | head -n 1", env=clean_env, text=True, timeout=60, shell=True,
-                          capture_output=True)
+    done = subprocess.run(
+        f"{build_dir}/quire draw --list | head -n 1",
+        env=clean_env,
+        text=True,
+        timeout=60,
+        shell=True,
+        capture_output=True,
+    )
     assert done.stderr == "" and done.stdout.startswith("@causal ")
 
 
 def test_a_small_mask_is_not_skipped_by_a_negative_share(explain):
     assert explain("q_idx >= kv_idx", "--mask", "--q", "64", "--kv", "64")[-1] == (
-        "  skipped     0.00 % of the pairs are in empty blocks")
+        "  skipped     0.00 % of the pairs are in empty blocks"
+    )
     # Blocks (0, 0), (1, 0) and (1, 1) of 150 x 150 pairs in blocks of 100: 100 x 50 pairs are in an empty one.
     assert explain("q_idx >= kv_idx", "--mask", "--q", "150", "--kv", "150", "--block", "100")[-1] == (
-        "  skipped     22.22 % of the pairs are in empty blocks")
+        "  skipped     22.22 % of the pairs are in empty blocks"
+    )
 
 
 def test_version(quire):
@@ -346,7 +379,9 @@ def test_version(quire):
 
 
 def test_first_mods_has_the_same_bits_on_every_isa(quire, build_dir, clean_env):
-    done = subprocess.run([build_dir / "examples/first_mods"], env=clean_env, text=True, timeout=60, capture_output=True)
+    done = subprocess.run(
+        [build_dir / "examples/first_mods"], env=clean_env, text=True, timeout=60, capture_output=True
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert f"alibi:    {ALIBI}\n" in done.stdout
     same = re.findall(r"^capped at .* on (\w+): .*, bits as on scalar: (\w+)$", done.stdout, re.MULTILINE)

@@ -9,8 +9,11 @@ import time
 import pytest
 
 HEADINGS = [
-    "== Quire: programmable attention for CPUs", "== Attention with a rule of one's own",
-    "== Masks are formulas, and can be drawn", "== A mistake is shown where it is", "== What to try next",
+    "== Quire: programmable attention for CPUs",
+    "== Attention with a rule of one's own",
+    "== Masks are formulas, and can be drawn",
+    "== A mistake is shown where it is",
+    "== What to try next",
 ]
 
 
@@ -18,7 +21,9 @@ HEADINGS = [
 def demo(root, build_dir, clean_env, tmp_path):
     def run(**environment):
         env = {**clean_env, "QUIRE_BUILD_DIR": str(build_dir), **environment}
-        return subprocess.run([root / "scripts/demo", "--tour"], cwd=tmp_path, env=env, text=True, timeout=60, capture_output=True)
+        return subprocess.run(
+            [root / "scripts/demo", "--tour"], cwd=tmp_path, env=env, text=True, timeout=60, capture_output=True
+        )
 
     return run
 
@@ -26,8 +31,9 @@ def demo(root, build_dir, clean_env, tmp_path):
 def on_a_terminal(command, env, stdin=False):
     """What the command writes to a terminal; with `stdin` it is that, too (stty asks there)."""
     leader, follower = pty.openpty()
-    process = subprocess.Popen(command, env=env, stdin=follower if stdin else subprocess.DEVNULL, stdout=follower,
-                               stderr=follower)
+    process = subprocess.Popen(
+        command, env=env, stdin=follower if stdin else subprocess.DEVNULL, stdout=follower, stderr=follower
+    )
     os.close(follower)
     written = b""
     while True:
@@ -56,8 +62,12 @@ def test_every_part_is_there_and_quick(demo):
 
 def test_attention_masks_and_drawings(demo):
     shown = demo().stdout
-    for line in ("within 1e-6 of plain loops in f64", "1 and 2 threads, bits equal", "every ISA of this CPU, bits equal",
-                 "the last row computed alone, bits equal"):
+    for line in (
+        "within 1e-6 of plain loops in f64",
+        "1 and 2 threads, bits equal",
+        "every ISA of this CPU, bits equal",
+        "the last row computed alone, bits equal",
+    ):
         assert f"\n{line}: yes\n" in shown
     assert shown.count("$ quire draw @") == shown.count("\nkv_idx  0 ") - 1 == 2  # the example draws one more
 

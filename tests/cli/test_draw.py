@@ -7,7 +7,6 @@ import zlib
 from pathlib import Path
 
 import pytest
-
 from test_cli import error_of, quire  # noqa: F401 (a fixture)
 from test_demo import on_a_terminal
 
@@ -106,7 +105,9 @@ def unfilter(kind, line, above):
     out = bytearray(line)
     for i in range(len(out)):
         left, up, corner = (out[i - 3] if i >= 3 else 0), above[i], (above[i - 3] if i >= 3 else 0)
-        nearest = min((abs(up - corner), 0, left), (abs(left - corner), 1, up), (abs(left + up - 2 * corner), 2, corner))
+        nearest = min(
+            (abs(up - corner), 0, left), (abs(left - corner), 1, up), (abs(left + up - 2 * corner), 2, corner)
+        )
         out[i] = (out[i] + (0, left, up, (left + up) // 2, nearest[2])[kind]) & 255
     return bytes(out)
 
@@ -117,16 +118,16 @@ def unfilter(kind, line, above):
 def test_a_window(draw):
     text = draw(WINDOW, "--q", "4096", "--kv", "4096")
     lines = picture_lines(text)
-    assert text.startswith(WINDOW + "\nbatch 0 of 1, head 0 of 1; 4096 queries x 4096 keys; a cell: 128 x 64 elements\n")
+    assert text.startswith(
+        WINDOW + "\nbatch 0 of 1, head 0 of 1; 4096 queries x 4096 keys; a cell: 128 x 64 elements\n"
+    )
     assert text.endswith("█ full   ▒ partial   · empty\n")
     assert len(lines) == 32
     for row, line in enumerate(lines):
         expected = ""
         for col in range(64):
             visible = [
-                (q >= kv) and (q - kv < 256)
-                for q in (128 * row, 128 * row + 127)
-                for kv in (64 * col, 64 * col + 63)
+                (q >= kv) and (q - kv < 256) for q in (128 * row, 128 * row + 127) for kv in (64 * col, 64 * col + 63)
             ]
             nearest = max(128 * row - 64 * col - 63, 0)  # the smallest distance that is not negative
             some = 128 * row + 127 >= 64 * col and nearest < 256
@@ -155,7 +156,9 @@ def test_blocks(draw):
 
 
 def test_batch_and_head(draw):
-    text = draw("kv_idx <= h + 2 * b", "--q", "1", "--kv", "8", "--b", "1", "--head", "3", "--heads", "4", "--batch", "2")
+    text = draw(
+        "kv_idx <= h + 2 * b", "--q", "1", "--kv", "8", "--b", "1", "--head", "3", "--heads", "4", "--batch", "2"
+    )
     assert "batch 1 of 2, head 3 of 4" in text
     assert picture_lines(text) == ["█" * 12 + "·" * 4]
     assert "batch 2 of 3, head 5 of 6" in draw("kv_idx <= h", "--b", "2", "--h", "5")
@@ -200,8 +203,11 @@ def test_a_terminal_that_cannot_show_it_gets_ascii(quire):
 
 
 def test_the_drawing_fits_a_narrow_terminal(build_dir, clean_env):
-    shown = on_a_terminal(["sh", "-c", f"stty cols 40; exec {build_dir}/quire draw '{WINDOW}'"], {**clean_env, "NO_COLOR": "1"},
-                          stdin=True)
+    shown = on_a_terminal(
+        ["sh", "-c", f"stty cols 40; exec {build_dir}/quire draw '{WINDOW}'"],
+        {**clean_env, "NO_COLOR": "1"},
+        stdin=True,
+    )
     picture = [line for line in shown.splitlines() if "│" in line]
     assert picture and max(map(len, picture)) <= 40
 
@@ -237,7 +243,8 @@ def test_a_buffer_without_data_cannot_be_drawn(quire):
 
 def test_a_fault_names_where_it_is(quire):
     assert error_of(quire("draw", "t[kv_idx] > 0", "--buffer", "t=1,2,3", "--kv", "4", "--h", "2")) == [
-        "[formula] index 3 is outside buffer 't' of size 3 (axis 0) at b=0, h=2, q_idx=0, kv_idx=3"]
+        "[formula] index 3 is outside buffer 't' of size 3 (axis 0) at b=0, h=2, q_idx=0, kv_idx=3"
+    ]
 
 
 @pytest.mark.parametrize("buffer", ["doc", "=1,2", "doc=", "doc=1,x", "doc=i32[4", "doc=i32[4] kv_idx", "doc=i32[4,]"])
@@ -296,7 +303,9 @@ def test_the_svg_has_the_elements_of_the_mask(svg):
 
 def test_the_svg_has_the_blocks_of_a_large_mask(svg):
     grid = cells_of(svg("q_idx >= kv_idx", "--q", "4096", "--kv", "4096", "--cells", "64"))
-    assert grid == [[VISIBLE if row > col else PARTIAL if row == col else HIDDEN for col in range(64)] for row in range(64)]
+    assert grid == [
+        [VISIBLE if row > col else PARTIAL if row == col else HIDDEN for col in range(64)] for row in range(64)
+    ]
 
 
 def test_the_svg_is_small(draw, tmp_path):
@@ -320,7 +329,10 @@ def test_words_of_the_svg(svg):
 def test_a_heat_map_as_svg(svg):
     root = svg("where(q_idx >= kv_idx, score + kv_idx - q_idx, -inf)", "--q", "4", "--kv", "4")
     grid, words = cells_of(root), [text.text for text in root.iter(f"{SVG}text")]
-    colours = {name: colour for name, colour in re.findall(r"\.(i\d+){fill:(#\w+)}", root.find(f"{SVG}style").text.split("@")[0])}
+    colours = {
+        name: colour
+        for name, colour in re.findall(r"\.(i\d+){fill:(#\w+)}", root.find(f"{SVG}style").text.split("@")[0])
+    }
     for q in range(4):
         assert [cell == MASKED for cell in grid[q]] == [q < kv for kv in range(4)]
         assert grid[q][q] == grid[0][0] and colours[grid[q][q]] == "#f7f7f7"
@@ -362,10 +374,21 @@ def test_a_heat_map_as_png(png):
 # ---- the command line
 
 
-@pytest.mark.parametrize("arguments", [
-    [], ["score", "--q", "0"], ["score", "--width", "7"], ["score", "--cells", "4096"], ["score", "--head", "-1"],
-    ["--list", "score"], ["score", "--block", "0"], ["score", "--no-such-option"], ["score", "more"],
-], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["score", "--q", "0"],
+        ["score", "--width", "7"],
+        ["score", "--cells", "4096"],
+        ["score", "--head", "-1"],
+        ["--list", "score"],
+        ["score", "--block", "0"],
+        ["score", "--no-such-option"],
+        ["score", "more"],
+    ],
+    ids=" ".join,
+)
 def test_a_wrong_command_line_is_exit_code_2(quire, arguments):
     done = quire("draw", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
@@ -376,11 +399,16 @@ def test_errors_are_exit_code_1(quire, tmp_path):
     assert error_of(quire("draw", "q_idx >= kv_idy"))[0] == "[parse] unknown name 'kv_idy'; did you mean 'kv_idx'?"
     assert error_of(quire("draw", "score > 0")) == ["[MaskMod] a mask may not depend on the score"]
     assert error_of(quire("draw", "kv_idx > h", "--h", "4", "--heads", "4")) == ["[draw] h 4 is outside 0..3"]
-    assert error_of(quire("draw", "score", "--block", "8")) == ["[draw] --block is for masks; the formula is a score mod"]
-    assert error_of(quire("draw", "kv_idx > h", "--score", "8")) == ["[draw] --score is for score mods; the formula is a mask"]
+    assert error_of(quire("draw", "score", "--block", "8")) == [
+        "[draw] --block is for masks; the formula is a score mod"
+    ]
+    assert error_of(quire("draw", "kv_idx > h", "--score", "8")) == [
+        "[draw] --score is for score mods; the formula is a mask"
+    ]
     path = tmp_path / "no" / "such.svg"
     assert error_of(quire("draw", "kv_idx > h", "--svg", str(path))) == [
-        f"[draw] cannot write '{path}': No such file or directory"]
+        f"[draw] cannot write '{path}': No such file or directory"
+    ]
 
 
 @pytest.mark.parametrize("names", [("a", "a"), ("a", "./a"), ("-", "-")])
@@ -395,7 +423,19 @@ def test_two_pictures_in_one_file_are_refused(quire, tmp_path, names):
 def test_help(quire):
     done = quire("draw", "--help")
     assert (done.returncode, done.stderr) == (0, "")
-    for option in ("--buffer", "--q", "--kv", "--head", "--block", "--svg", "--png", "--width", "--ascii", "--score", "--list"):
+    for option in (
+        "--buffer",
+        "--q",
+        "--kv",
+        "--head",
+        "--block",
+        "--svg",
+        "--png",
+        "--width",
+        "--ascii",
+        "--score",
+        "--list",
+    ):
         assert option in done.stdout
     assert 'quire draw "(q_idx >= kv_idx) & (q_idx - kv_idx < 256)" --q 4096 --kv 4096' in done.stdout
 
@@ -446,4 +486,6 @@ def test_an_entry_of_the_gallery_is_proved(quire):
 
 
 def test_a_score_mod_has_no_block_mask(quire):
-    assert error_of(quire("explain", "score", "--mask")) == ["[explain] --mask is for masks; the formula is a score mod"]
+    assert error_of(quire("explain", "score", "--mask")) == [
+        "[explain] --mask is for masks; the formula is a score mod"
+    ]

@@ -24,7 +24,9 @@ def declared(root):
 
 def symbols(build_dir):
     """[(letter, name)] of what the library defines and offers to a linker, C++ names as they are."""
-    done = subprocess.run(["nm", "--defined-only", "--extern-only", build_dir / "libquire.a"], text=True, capture_output=True)
+    done = subprocess.run(
+        ["nm", "--defined-only", "--extern-only", build_dir / "libquire.a"], text=True, capture_output=True
+    )
     return re.findall(r"^[0-9a-f]+ (\w) (\S+)$", done.stdout, re.MULTILINE)
 
 
@@ -32,7 +34,11 @@ def test_every_function_is_there_and_no_other(root, build_dir):
     names = declared(root)
     assert len(names) > 20 and len(names) == len(set(names))
     # What is not C++ (no _Z) is the C interface, and all of it begins with quire_.
-    in_c = {name for _, name in symbols(build_dir) if not name.startswith(("_Z", "DW.ref.", "__gcov", "__odr_asan", "__asan"))}
+    in_c = {
+        name
+        for _, name in symbols(build_dir)
+        if not name.startswith(("_Z", "DW.ref.", "__gcov", "__odr_asan", "__asan"))
+    }
     assert in_c == set(names)
     assert all(name.startswith("quire_") for name in names)
 
@@ -43,16 +49,34 @@ def test_the_header_is_plain_c(root, tmp_path, compiler, standard):
     source = tmp_path / "twice.c"
     source.write_text("#include <quire/quire_c.h>\n#include <quire/quire_c.h>\nint main(void) { return QUIRE_OK; }\n")
     for path in (source, root / "include/quire/quire_c.h", root / "examples/c_api.c"):
-        done = subprocess.run([compiler, f"-std={standard}", "-pedantic", "-Wall", "-Wextra", "-Werror", "-x", "c",
-                               "-fsyntax-only", f"-I{root}/include", path], text=True, capture_output=True)
+        done = subprocess.run(
+            [
+                compiler,
+                f"-std={standard}",
+                "-pedantic",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-x",
+                "c",
+                "-fsyntax-only",
+                f"-I{root}/include",
+                path,
+            ],
+            text=True,
+            capture_output=True,
+        )
         assert done.returncode == 0, done.stderr
 
 
 def test_the_header_is_c89_but_for_stdint(root, tmp_path):
     source = tmp_path / "old.c"
     source.write_text("#include <quire/quire_c.h>\nint main(void) { return QUIRE_OK; }\n")
-    done = subprocess.run(["gcc", "-std=c89", "-pedantic", "-Wall", "-Werror", "-fsyntax-only", f"-I{root}/include", source],
-                          text=True, capture_output=True)
+    done = subprocess.run(
+        ["gcc", "-std=c89", "-pedantic", "-Wall", "-Werror", "-fsyntax-only", f"-I{root}/include", source],
+        text=True,
+        capture_output=True,
+    )
     assert done.returncode == 0, done.stderr
 
 

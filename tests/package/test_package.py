@@ -49,9 +49,13 @@ def test_what_is_installed(prefix, root):
     assert "include/quire/quire_c.h" in headers and headers <= names
     rest = {re.sub(r"^lib(64|/[^/]*-linux-gnu)?/", "lib/", name) for name in names - headers}
     assert rest - {"bin/quire"} == {
-        "lib/libquire.a", "lib/pkgconfig/quire.pc", "lib/cmake/quire/quireConfig.cmake",
-        "lib/cmake/quire/quireConfigVersion.cmake", "lib/cmake/quire/quireTargets.cmake",
-        "lib/cmake/quire/quireTargets-release.cmake"}
+        "lib/libquire.a",
+        "lib/pkgconfig/quire.pc",
+        "lib/cmake/quire/quireConfig.cmake",
+        "lib/cmake/quire/quireConfigVersion.cmake",
+        "lib/cmake/quire/quireTargets.cmake",
+        "lib/cmake/quire/quireTargets-release.cmake",
+    }
     for name in sorted(names - headers):
         if name.endswith((".pc", ".cmake")):
             assert str(root) not in (prefix / name).read_text(), f"{name} names the source tree"
@@ -66,29 +70,50 @@ def generator(root):
 
 @pytest.mark.parametrize("compilers", COMPILERS, ids=lambda pair: pair[1])
 def test_find_package(prefix, cmake, generator, tmp_path, compilers):
-    run(cmake, "-S", HERE / "consumer", "-B", tmp_path, *generator, f"-DCMAKE_PREFIX_PATH={prefix}",
-        "-DCMAKE_BUILD_TYPE=Debug", f"-DCMAKE_C_COMPILER={compilers[0]}", f"-DCMAKE_CXX_COMPILER={compilers[1]}")
+    run(
+        cmake,
+        "-S",
+        HERE / "consumer",
+        "-B",
+        tmp_path,
+        *generator,
+        f"-DCMAKE_PREFIX_PATH={prefix}",
+        "-DCMAKE_BUILD_TYPE=Debug",
+        f"-DCMAKE_C_COMPILER={compilers[0]}",
+        f"-DCMAKE_CXX_COMPILER={compilers[1]}",
+    )
     run(cmake, "--build", tmp_path)
     assert run(tmp_path / "consumer").splitlines() == [
-        ROWS, "[parse] expected a value; got the end of the text", "  score +", "         ^"]
+        ROWS,
+        "[parse] expected a value; got the end of the text",
+        "  score +",
+        "         ^",
+    ]
     assert run(tmp_path / "consumer_c") == ROWS + "\n"
 
 
 def test_a_project_in_c_alone(prefix, cmake, generator, tmp_path):
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.25)\nproject(c_alone LANGUAGES C)\nfind_package(quire 0.1 REQUIRED)\n"
-        f"add_executable(c_alone {HERE}/consumer/main.c)\ntarget_link_libraries(c_alone PRIVATE quire::quire)\n")
+        f"add_executable(c_alone {HERE}/consumer/main.c)\ntarget_link_libraries(c_alone PRIVATE quire::quire)\n"
+    )
     run(cmake, "-S", tmp_path, "-B", tmp_path / "build", *generator, f"-DCMAKE_PREFIX_PATH={prefix}")
     run(cmake, "--build", tmp_path / "build")
     assert run(tmp_path / "build/c_alone") == ROWS + "\n"
 
 
 def test_another_minor_version_is_refused(prefix, cmake, generator, tmp_path):
-    (tmp_path / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.25)\nproject(later LANGUAGES CXX)\n"
-                                             "find_package(quire 0.2 REQUIRED)\n")
-    done = subprocess.run([cmake, "-S", tmp_path, "-B", tmp_path / "build", *generator, f"-DCMAKE_PREFIX_PATH={prefix}"],
-                          text=True, capture_output=True)
-    assert done.returncode != 0 and 'compatible with requested version "0.2"' in " ".join(done.stderr.split()), done.stderr
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\nproject(later LANGUAGES CXX)\nfind_package(quire 0.2 REQUIRED)\n"
+    )
+    done = subprocess.run(
+        [cmake, "-S", tmp_path, "-B", tmp_path / "build", *generator, f"-DCMAKE_PREFIX_PATH={prefix}"],
+        text=True,
+        capture_output=True,
+    )
+    assert done.returncode != 0 and 'compatible with requested version "0.2"' in " ".join(done.stderr.split()), (
+        done.stderr
+    )
 
 
 def test_as_a_subdirectory(root, cmake, generator, tmp_path):
@@ -97,7 +122,8 @@ def test_as_a_subdirectory(root, cmake, generator, tmp_path):
         "cmake_minimum_required(VERSION 3.25)\nproject(engine LANGUAGES CXX)\n"
         f"add_subdirectory({root} quire)\nadd_executable(engine {HERE}/consumer/main.cc)\n"
         "target_link_libraries(engine PRIVATE quire::quire)\n"
-        f"get_property(targets DIRECTORY {root} PROPERTY BUILDSYSTEM_TARGETS)\nmessage(STATUS \"targets: ${{targets}}\")\n")
+        f'get_property(targets DIRECTORY {root} PROPERTY BUILDSYSTEM_TARGETS)\nmessage(STATUS "targets: ${{targets}}")\n'
+    )
     text = run(cmake, "-S", tmp_path, "-B", tmp_path / "build", *generator)
     assert re.search(r"targets: hwy_headers;quire$", text, re.MULTILINE), text
     assert "CMAKE_BUILD_TYPE:STRING=\n" in (tmp_path / "build/CMakeCache.txt").read_text()
@@ -111,8 +137,18 @@ def test_pkg_config(prefix, tmp_path):
     run("g++", "-std=c++20", HERE / "consumer/main.cc", *flags, "-o", tmp_path / "consumer")
     assert run(tmp_path / "consumer").startswith(ROWS)
     # A C program needs nothing but a C compiler.
-    run("gcc", "-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", HERE / "consumer/main.c", *flags, "-o",
-        tmp_path / "consumer_c")
+    run(
+        "gcc",
+        "-std=c99",
+        "-pedantic",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        HERE / "consumer/main.c",
+        *flags,
+        "-o",
+        tmp_path / "consumer_c",
+    )
     assert run(tmp_path / "consumer_c") == ROWS + "\n"
 
 
@@ -123,7 +159,16 @@ def test_no_file_says_where_it_was_installed(prefix):
     assert "${pcfiledir}" in single(prefix, "quire.pc").read_text()
 
 
-STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Wold-style-cast", "-Werror"]
+STRICT = [
+    "-Wall",
+    "-Wextra",
+    "-Wpedantic",
+    "-Wconversion",
+    "-Wsign-conversion",
+    "-Wshadow",
+    "-Wold-style-cast",
+    "-Werror",
+]
 
 
 @pytest.mark.parametrize("compiler", [pair[1] for pair in COMPILERS])
@@ -135,8 +180,10 @@ def test_headers_are_free_of_warnings(prefix, compiler, standard):
 
 def test_the_version_is_one(prefix, tmp_path, root):
     source = tmp_path / "version.cc"
-    source.write_text("#include <quire/version.h>\n#include <cstdio>\nint main() { std::printf(\"%d.%d.%d %s\\n\", "
-                      "quire::kVersionMajor, quire::kVersionMinor, quire::kVersionPatch, quire::version()); }\n")
+    source.write_text(
+        '#include <quire/version.h>\n#include <cstdio>\nint main() { std::printf("%d.%d.%d %s\\n", '
+        "quire::kVersionMajor, quire::kVersionMinor, quire::kVersionPatch, quire::version()); }\n"
+    )
     library = single(prefix, "libquire.a")
     run("g++", "-std=c++20", source, f"-I{prefix}/include", library, "-lfmt", "-o", tmp_path / "version")
     of_headers, of_library = run(tmp_path / "version").split()

@@ -22,8 +22,23 @@ def compile_program(root, build_dir, folder, name, *flags):
     if program.exists():
         return program
     png = ["-lpng16"] if "PNG_LIBRARY" in (build_dir / "CMakeCache.txt").read_text() else []
-    done = subprocess.run(["g++", "-std=c++20", "-O1", *flags, source, f"-I{root}/include", build_dir / "libquire.a", "-lfmt",
-                           *png, "-o", program], text=True, capture_output=True)
+    done = subprocess.run(
+        [
+            "g++",
+            "-std=c++20",
+            "-O1",
+            *flags,
+            source,
+            f"-I{root}/include",
+            build_dir / "libquire.a",
+            "-lfmt",
+            *png,
+            "-o",
+            program,
+        ],
+        text=True,
+        capture_output=True,
+    )
     assert done.returncode == 0, done.stderr
     return program
 
@@ -61,7 +76,10 @@ def test_every_environment_gives_the_same(float_env, mode, clean_env):
 @pytest.mark.skipif(not X86, reason="sets MXCSR")
 def test_a_program_built_with_fast_math_gets_the_same_bits(root, build_dir, programs, clean_env):
     made = [compile_program(root, build_dir, programs, "float_env", *flags) for flags in ((), ("-ffast-math",))]
-    texts = [subprocess.run([one, "plain"], text=True, capture_output=True, env=clean_env, timeout=120).stdout for one in made]
+    texts = [
+        subprocess.run([one, "plain"], text=True, capture_output=True, env=clean_env, timeout=120).stdout
+        for one in made
+    ]
     assert texts[0].splitlines()[2] == texts[1].splitlines()[2] != ""
 
 
@@ -97,7 +115,9 @@ def public_functions(build_dir, root):
     library = build_dir / "libquire.a"
     headers = re.sub(r"//.*|/\*.*?\*/", "", "\n".join(p.read_text() for p in (root / "include/quire").glob("*.h")))
     words = set(re.findall(r"\w+", headers))
-    names = subprocess.run(["nm", "-C", "--defined-only", "--extern-only", library], text=True, capture_output=True).stdout
+    names = subprocess.run(
+        ["nm", "-C", "--defined-only", "--extern-only", library], text=True, capture_output=True
+    ).stdout
     code = subprocess.run(["objdump", "-drC", "--no-show-raw-insn", library], text=True, capture_output=True).stdout
     body = {}
     for part in re.split(r"^(?=[0-9a-f]+ <.*>:$)", code, flags=re.MULTILINE):
@@ -108,8 +128,15 @@ def public_functions(build_dir, root):
     for name in re.findall(r"^[0-9a-f]+ (?:T|W(?= (?:\w+ )*quire::BasicTensorView)) (.*)$", names, re.MULTILINE):
         plain = re.sub(r"\[abi:\w+\]|<[^<>]*>", "", re.sub(r"\(.*", "", name.split("::operator")[0]))
         parts = plain.split()[-1].split("::")
-        inside = parts[0] == "quire" and all(p.lstrip("~") in words for p in parts[1:]) and len(parts) > 1 and not (
-            set(parts) & {"formula", "mask", "kernels", "plan", "layout", "cache", "reference", "c_api", "attention"})
+        inside = (
+            parts[0] == "quire"
+            and all(p.lstrip("~") in words for p in parts[1:])
+            and len(parts) > 1
+            and not (
+                set(parts)
+                & {"formula", "mask", "kernels", "plan", "layout", "cache", "reference", "c_api", "attention"}
+            )
+        )
         if name.startswith("quire_") or inside or name.startswith("quire::operator"):
             public[name] = body.get(name, "")
     return public
@@ -165,7 +192,11 @@ def test_a_limit_of_memory(few_threads, clean_env, megabytes):
     """Where there is no room for stacks; with less still, an error."""
     for threads in ("8", "64"):
         done = run_limited(few_threads, clean_env, [(resource.RLIMIT_AS, megabytes << 20)], threads=threads)
-        assert done.returncode == 0 and done.stdout in ("fine\n", "no memory\n"), (done.returncode, done.stdout, done.stderr)
+        assert done.returncode == 0 and done.stdout in ("fine\n", "no memory\n"), (
+            done.returncode,
+            done.stdout,
+            done.stderr,
+        )
 
 
 @pytest.mark.parametrize("made", [0, 1, 3])
@@ -184,5 +215,7 @@ def test_threads_that_fail(few_threads, programs, clean_env, made):
 
 def test_children_work(root, build_dir, programs, clean_env):
     program = compile_program(root, build_dir, programs, "fork")
-    done = subprocess.run([program, "40"], text=True, capture_output=True, env={**clean_env, "QUIRE_NUM_THREADS": "3"}, timeout=180)
+    done = subprocess.run(
+        [program, "40"], text=True, capture_output=True, env={**clean_env, "QUIRE_NUM_THREADS": "3"}, timeout=180
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "0 of 40 children failed\n", "")

@@ -13,7 +13,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 def package_dir():
     """The folder that holds the package `quire`, extension included."""
     given = os.environ.get("QUIRE_PYTHON_DIR")
-    return pathlib.Path(given or pathlib.Path(os.environ.get("QUIRE_BUILD_DIR") or ROOT / "build/release") / "python").resolve()
+    return pathlib.Path(
+        given or pathlib.Path(os.environ.get("QUIRE_BUILD_DIR") or ROOT / "build/release") / "python"
+    ).resolve()
 
 
 if not list(package_dir().glob("quire/_core*.so")):

@@ -24,7 +24,9 @@ def result(group, ratio=2.0):
 
 def test_a_row_runs_both_sides_in_turn():
     calls = []
-    row = comparison.Row("g", "n", lambda: calls.append("theirs"), lambda: calls.append("ours"), repetitions=2, our_calls=3)
+    row = comparison.Row(
+        "g", "n", lambda: calls.append("theirs"), lambda: calls.append("ours"), repetitions=2, our_calls=3
+    )
     found = row.run(7)
     assert calls == (["theirs"] + ["ours"] * 3) * 3  # once before it is timed
     assert found["ratio_low"] <= found["ratio_high"] and found["torch_ms"] > 0 and found["quire_ms"] > 0

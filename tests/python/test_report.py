@@ -178,7 +178,9 @@ def test_layouts_notice_another_result(demo_modules, monkeypatch):
         wrong = lambda batch: [out * np.float32(factor) for out in batches.jagged(batch)]  # noqa: E731
         monkeypatch.setitem(batches.WAYS, "jagged", ("", wrong))
         shown = batches.batches(context)
-        assert not shown.good and shown.lines[1].endswith("bits equal: NO") and shown.lines[2].endswith("bits equal: yes")
+        assert (
+            not shown.good and shown.lines[1].endswith("bits equal: NO") and shown.lines[2].endswith("bits equal: yes")
+        )
 
 
 def test_gradients_notice_another_result(demo_modules, monkeypatch):
@@ -187,9 +189,7 @@ def test_gradients_notice_another_result(demo_modules, monkeypatch):
     assert gradients.gradients(context).good
     right = gradients.with_quire
     for factors in ({1: 1.001, 2: 1.001, 3: 1.001}, {1: 1.0, 2: 1.0, 3: 1 + 2**-20}):
-        monkeypatch.setattr(
-            gradients, "with_quire", lambda *a: [one * np.float32(factors[a[-1]]) for one in right(*a)]
-        )
+        monkeypatch.setattr(gradients, "with_quire", lambda *a: [one * np.float32(factors[a[-1]]) for one in right(*a)])
         assert not gradients.gradients(context).good
 
 
@@ -212,13 +212,21 @@ def test_on_a_slow_machine_quick_runs_stand_in(demo_modules, monkeypatch):
 
     def run(program, groups, only, repetitions, timeout):
         asked.append((groups, repetitions))
-        return [{"of": "stream"}] if repetitions == 1 and groups == peak_share.QUICK_RUNS[1][0] else None if repetitions > 1 else []
+        return (
+            [{"of": "stream"}]
+            if repetitions == 1 and groups == peak_share.QUICK_RUNS[1][0]
+            else None
+            if repetitions > 1
+            else []
+        )
 
     monkeypatch.setattr(peak_share, "_run", run)
     context = section.Context(None)
     monkeypatch.setattr(section.Context, "program", lambda self, name: name)
     assert peak_share.measure(context) == [{"of": "stream"}]
-    assert asked == [step for usual, quick in zip(peak_share.RUNS, peak_share.QUICK_RUNS) for step in ((usual[0], 3), (quick[0], 1))]
+    assert asked == [
+        step for usual, quick in zip(peak_share.RUNS, peak_share.QUICK_RUNS) for step in ((usual[0], 3), (quick[0], 1))
+    ]
 
 
 def test_points_lie_under_the_roof(demo_modules):
@@ -257,7 +265,9 @@ def test_bars_begin_at_the_mark(demo_modules):
     slower, faster = (
         {k: float(v) for k, v in r.attrib.items() if k != "class"} for r in svg.iter("{http://www.w3.org/2000/svg}rect")
     )
-    assert slower["x"] + slower["width"] == pytest.approx(faster["x"]) and slower["width"] == pytest.approx(faster["width"])
+    assert slower["x"] + slower["width"] == pytest.approx(faster["x"]) and slower["width"] == pytest.approx(
+        faster["width"]
+    )
 
 
 def test_without_torch_it_says_how_to_get_it(report):
@@ -277,7 +287,9 @@ def test_the_terminal(report):
     assert "\x1b" not in done.stdout
     assert re.search(r"^yes  f32 .* threads: 1, 2", done.stdout, re.MULTILINE) and "\nNO " not in done.stdout
     for layout in ("dense [B, H, D, S]", "jagged", "paged, 16 tokens", "KVCache and attend"):
-        assert re.search(rf"^{re.escape(layout)}: error against f64 \d\.\de-0[67], bits equal: yes$", done.stdout, re.MULTILINE)
+        assert re.search(
+            rf"^{re.escape(layout)}: error against f64 \d\.\de-0[67], bits equal: yes$", done.stdout, re.MULTILINE
+        )
     assert len(re.findall(r"by differences \S+; bits equal: yes$", done.stdout, re.MULTILINE)) == 4
     assert re.search(r"^causal +[\d.]+ ms +33,550,336 blocks full", done.stdout, re.MULTILINE)
     assert re.search(r"\nreport: \S+report\.html \(0\.\d+ MB", done.stdout)

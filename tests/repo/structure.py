@@ -72,7 +72,14 @@ PUBLIC_LAYER = {
 C_HEADERS = {"include/quire/quire_c.h"}
 
 # Public headers of formula/ that reference/ may include: what a formula is.
-REFERENCE_MAY_SEE_PUBLIC = {"quire/op.h", "quire/buffer.h", "quire/expr.h", "quire/operations.h", "quire/formula.h", "quire/mod.h"}
+REFERENCE_MAY_SEE_PUBLIC = {
+    "quire/op.h",
+    "quire/buffer.h",
+    "quire/expr.h",
+    "quire/operations.h",
+    "quire/formula.h",
+    "quire/mod.h",
+}
 
 # Files outside kernels/ that may use a compiler builtin of one architecture, and why.
 BUILTIN_EXCEPTIONS = {
@@ -239,7 +246,9 @@ _NOISE = re.compile(
     r"|\bfmt::v?print(?:ln)?\b|\bstd::v?print(?:ln)?\b"
     r"|\b(?:stdout|stderr)\b"
 )
-_END = re.compile(r"(?<![.>\w])(?:std::|::)?(?:exit|_exit|_Exit|quick_exit|abort|terminate)\s*\(|\b__builtin_(?:trap|abort)\b")
+_END = re.compile(
+    r"(?<![.>\w])(?:std::|::)?(?:exit|_exit|_Exit|quick_exit|abort|terminate)\s*\(|\b__builtin_(?:trap|abort)\b"
+)
 
 
 def check_quiet(files):

@@ -54,7 +54,9 @@ def programs_of(blocks):
         if block.kind not in ("cpp", "c") or "int main(" not in block.text:
             continue
         follows = blocks[i + 1] if i + 1 < len(blocks) else None
-        assert follows is not None and follows.kind in ("text", "console"), f"{block.place}: no output behind the program"
+        assert follows is not None and follows.kind in ("text", "console"), (
+            f"{block.place}: no output behind the program"
+        )
         programs.append((block, follows.text))
     return programs
 
@@ -103,8 +105,15 @@ def run_command(command, build_dir, env):
     """Standard output and error of a command for the shell, with quire in the PATH."""
     env = {**env, "PATH": f"{build_dir}{os.pathsep}{env.get('PATH', '')}"}
     command = re.sub(r"(?<!\S)build/release/", f"{build_dir}/", command)
-    done = subprocess.run(["bash", "-c", command], cwd=ROOT, env=env, text=True, timeout=60, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT)
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=ROOT,
+        env=env,
+        text=True,
+        timeout=60,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     return done.stdout
 
 
@@ -131,10 +140,21 @@ def compile_and_run(block, build_dir, folder, env):
     """(whether it compiled and returned 0, what was printed)."""
     source = folder / f"program.{block.kind}"
     source.write_text(block.text)
-    compiler = [*COMPILERS[block.kind], f"-I{ROOT}/include", str(source), f"{build_dir}/libquire.a", "-lfmt",
-                "-lstdc++", "-lm", "-o", str(folder / "program")]
+    compiler = [
+        *COMPILERS[block.kind],
+        f"-I{ROOT}/include",
+        str(source),
+        f"{build_dir}/libquire.a",
+        "-lfmt",
+        "-lstdc++",
+        "-lm",
+        "-o",
+        str(folder / "program"),
+    ]
     for command in (compiler, [str(folder / "program")]):
-        done = subprocess.run(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
+        done = subprocess.run(
+            command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300
+        )
         if done.returncode != 0:
             return False, done.stdout
     return True, done.stdout
@@ -179,7 +199,9 @@ def test_program(block, expected, build_dir, tmp_path, clean_env):
     assert complaint is None, complaint
 
 
-@pytest.mark.parametrize("place, command, expected", COMMANDS, ids=[f"{place} {command}" for place, command, _ in COMMANDS])
+@pytest.mark.parametrize(
+    "place, command, expected", COMMANDS, ids=[f"{place} {command}" for place, command, _ in COMMANDS]
+)
 def test_command(place, command, expected, build_dir, clean_env):
     complaint = check_command(place, command, expected, build_dir, clean_env)
     assert complaint is None, complaint
@@ -225,7 +247,7 @@ def test_the_documents_are_looked_at():
 
 
 def test_readme_says_how_to_test_and_ci_does_that():
-    assert ("make test" in [command for place, command, _ in COMMANDS if place.startswith("README.md")])
+    assert "make test" in [command for place, command, _ in COMMANDS if place.startswith("README.md")]
     assert (ROOT / ".ci/run").read_text().rstrip().endswith("exec make test")
 
 
@@ -263,62 +285,79 @@ def test_a_program_without_output_is_noticed():
         blocks_of("```cpp\n", "x.md")
 
 
-@pytest.mark.parametrize("expected, printed, same", [
-    ("a\nb", "a\nb\n", True),
-    ("a\nb ", "a \nb\n", True),
-    ("", "", True),
-    ("a ... c", "a b b c\n", True),
-    ("a...", "abc\n", True),
-    ("a\n...\nd", "a\nb\nc\nd\n", True),
-    ("a\n...\nd", "a\nd\n", True),
-    ("a\n...", "a\n", True),
-    ("a", "", False),
-    ("", "a\n", False),
-    ("a\nb", "a\nc\n", False),
-    ("a\nb", "a\nb\nc\n", False),
-    ("a\n...\nd", "a\nb\nc\n", False),
-    ("a ... c", "a\nc\n", False),
-    ("  a", "a\n", False),
-    ("a.c", "abc\n", False),
-])
+@pytest.mark.parametrize(
+    "expected, printed, same",
+    [
+        ("a\nb", "a\nb\n", True),
+        ("a\nb ", "a \nb\n", True),
+        ("", "", True),
+        ("a ... c", "a b b c\n", True),
+        ("a...", "abc\n", True),
+        ("a\n...\nd", "a\nb\nc\nd\n", True),
+        ("a\n...\nd", "a\nd\n", True),
+        ("a\n...", "a\n", True),
+        ("a", "", False),
+        ("", "a\n", False),
+        ("a\nb", "a\nc\n", False),
+        ("a\nb", "a\nb\nc\n", False),
+        ("a\n...\nd", "a\nb\nc\n", False),
+        ("a ... c", "a\nc\n", False),
+        ("  a", "a\n", False),
+        ("a.c", "abc\n", False),
+    ],
+)
 def test_matching(expected, printed, same):
     assert matches(expected, printed) == same
 
 
-@pytest.mark.parametrize("command, run", [
-    ("quire info", True),
-    ("QUIRE_ISA=avx2 quire info", True),
-    ("build/release/examples/first_mods", True),
-    ("make test", False),
-    ("quirex info", False),
-    ("cat build/release/x", False),
-])
+@pytest.mark.parametrize(
+    "command, run",
+    [
+        ("quire info", True),
+        ("QUIRE_ISA=avx2 quire info", True),
+        ("build/release/examples/first_mods", True),
+        ("make test", False),
+        ("quirex info", False),
+        ("cat build/release/x", False),
+    ],
+)
 def test_what_is_run(command, run):
     assert is_run(command) == run
 
 
-@pytest.mark.parametrize("command, expected, complaint", [
-    ("quire explain 'q_idx >= kv_idx'", "mask mod\n  q_idx >= kv_idx\n...", None),
-    ("quire explain 'q_idx >= kv_idx'", "mask mod\n  q_idx > kv_idx\n...", "and not what is shown"),
-    ("quire explain 'q_idx >='", "", "and not what is shown"),
-    ("build/release/no_such_program", "", "and not what is shown"),
-    ("make test", "", None),
-    ("make no-such-target", "", "has no target"),
-    ("git status", "clean", "may not show output"),
-])
+@pytest.mark.parametrize(
+    "command, expected, complaint",
+    [
+        ("quire explain 'q_idx >= kv_idx'", "mask mod\n  q_idx >= kv_idx\n...", None),
+        ("quire explain 'q_idx >= kv_idx'", "mask mod\n  q_idx > kv_idx\n...", "and not what is shown"),
+        ("quire explain 'q_idx >='", "", "and not what is shown"),
+        ("build/release/no_such_program", "", "and not what is shown"),
+        ("make test", "", None),
+        ("make no-such-target", "", "has no target"),
+        ("git status", "clean", "may not show output"),
+    ],
+)
 def test_commands_are_checked(command, expected, complaint, build_dir, clean_env):
     found = check_command("x.md:1", command, expected, build_dir, clean_env)
     assert (found is None) if complaint is None else (complaint in found)
 
 
-@pytest.mark.parametrize("kind, source, expected, complaint", [
-    ("cpp", '#include <cstdio>\nint main() { std::puts("yes"); }', "no", "and not what is shown"),
-    ("cpp", "int main() { return x; }", "", "does not compile or fails"),
-    ("cpp", "int main() { return 1; }", "", "does not compile or fails"),
-    ("cpp", '#include <cstdio>\nint main() { std::puts("yes"); }', "yes", None),
-    ("c", '#include <stdio.h>\nint main(void) { puts("yes"); return 0; }', "yes", None),
-    ("c", '#include <stdio.h>\nint main(void) { int x; puts("yes"); return 0; }', "yes", "does not compile or fails"),
-])
+@pytest.mark.parametrize(
+    "kind, source, expected, complaint",
+    [
+        ("cpp", '#include <cstdio>\nint main() { std::puts("yes"); }', "no", "and not what is shown"),
+        ("cpp", "int main() { return x; }", "", "does not compile or fails"),
+        ("cpp", "int main() { return 1; }", "", "does not compile or fails"),
+        ("cpp", '#include <cstdio>\nint main() { std::puts("yes"); }', "yes", None),
+        ("c", '#include <stdio.h>\nint main(void) { puts("yes"); return 0; }', "yes", None),
+        (
+            "c",
+            '#include <stdio.h>\nint main(void) { int x; puts("yes"); return 0; }',
+            "yes",
+            "does not compile or fails",
+        ),
+    ],
+)
 def test_programs_are_checked(kind, source, expected, complaint, build_dir, tmp_path, clean_env):
     found = check_program(Block("x.md:1", kind, source), expected, build_dir, tmp_path, clean_env)
     assert (found is None) if complaint is None else (complaint in found)

@@ -16,7 +16,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 def build(config, folder):
     return subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(config), "--site-dir", str(folder)],
-        capture_output=True, text=True, cwd=ROOT,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
     )
 
 
@@ -57,7 +59,9 @@ def words_of(page):
 
 
 def test_the_reference_has_every_public_name_of_cpp(site):
-    hidden = re.compile(r"namespace (detail|plan) \{.*?^\}  // namespace \1|^namespace plan \{\n.*?^\}", re.DOTALL | re.MULTILINE)
+    hidden = re.compile(
+        r"namespace (detail|plan) \{.*?^\}  // namespace \1|^namespace plan \{\n.*?^\}", re.DOTALL | re.MULTILINE
+    )
     names = set()
     for header in (ROOT / "include/quire").glob("*.h"):
         if header.name in ("quire_c.h", "export.h"):
@@ -77,7 +81,9 @@ def test_the_reference_has_every_function_of_c(site):
 def test_the_reference_has_every_public_name_of_python(site):
     page = (site / "api_python.html").read_text()
     for package in ("quire/__init__.py", "quire/mods.py", "quire/torch/__init__.py", "quire/transformers/__init__.py"):
-        listed = re.search(r"^__all__ = \[(.*?)\]", (ROOT / "python" / package).read_text(), re.DOTALL | re.MULTILINE)[1]
+        listed = re.search(r"^__all__ = \[(.*?)\]", (ROOT / "python" / package).read_text(), re.DOTALL | re.MULTILINE)[
+            1
+        ]
         names = [name for name in re.findall(r'"(\w+)"', listed) if not name.startswith("_")]
         assert names and [name for name in names if f">{name}<" not in page] == []
     assert "sparsity" in page and "&gt;&gt;&gt; import quire" in page  # members and examples are there, too

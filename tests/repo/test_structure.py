@@ -108,20 +108,36 @@ BAD = [
 
 # (check, path, text): nobody may complain.
 GOOD = [
-    (structure.check_arrows, "src/tensor/x.cc", '#include "runtime/claim.h"\n#include "quire/error.h"\n#include <vector>'),
-    (structure.check_arrows, "src/attention/x.cc", '#include "plan/p.h"\n#include "reference/a.h"\n#include "runtime/r.h"'),
+    (
+        structure.check_arrows,
+        "src/tensor/x.cc",
+        '#include "runtime/claim.h"\n#include "quire/error.h"\n#include <vector>',
+    ),
+    (
+        structure.check_arrows,
+        "src/attention/x.cc",
+        '#include "plan/p.h"\n#include "reference/a.h"\n#include "runtime/r.h"',
+    ),
     (structure.check_arrows, "src/mods/x.cc", '#include "formula/graph.h"\n#include "kernels/tile_program.h"'),
     (structure.check_arrows, "src/reference/x.cc", '#include "formula/graph.h"\n#include "quire/formula.h"'),
     (structure.check_arrows, "src/runtime/x.cc", '// #include "tensor/element.h"\n/* #include "mask/m.h"\n*/'),
     (structure.check_arrows, "src/runtime/x.cc", '#include "isa_list.h"'),
     (structure.check_public_headers, "include/quire/tensor.h", '#include <vector>\n#include "quire/dtype.h"'),
     (structure.check_simd, "src/kernels/x-inl.h", "#include <hwy/highway.h>\n__m512 x;"),
-    (structure.check_simd, "src/kernels/isa/avx2.cc", '#include "kernels/table-inl.h"\nstatic_assert(HWY_TARGET == 1);'),
+    (
+        structure.check_simd,
+        "src/kernels/isa/avx2.cc",
+        '#include "kernels/table-inl.h"\nstatic_assert(HWY_TARGET == 1);',
+    ),
     (structure.check_simd, "src/runtime/float_env.h", "__builtin_ia32_ldmxcsr(0);"),
     (structure.check_simd, "src/plan/x.cc", "// _mm256_add_ps would be nice, hwy:: too\nint x;"),
     (structure.check_quiet, "src/plan/x.cc", '// never exit(1) or std::cout\nauto s = "abort() printf(";'),
-    (structure.check_quiet, "src/plan/x.cc", "assert(x); std::snprintf(a, 3, b); on_exit(1); scope.exit(); p->abort();"),
-    (structure.check_quiet, "cli/main.cc", '#include <iostream>\nstd::cout << 1; std::exit(1);'),
+    (
+        structure.check_quiet,
+        "src/plan/x.cc",
+        "assert(x); std::snprintf(a, 3, b); on_exit(1); scope.exit(); p->abort();",
+    ),
+    (structure.check_quiet, "cli/main.cc", "#include <iostream>\nstd::cout << 1; std::exit(1);"),
     (structure.check_first_lines, "src/plan/x.h", "// What it does.\n#pragma once\nint x;\n"),
     (structure.check_first_lines, "src/plan/x.h", "#pragma once\n// What it does.\nint x;\n"),
     (structure.check_first_lines, "src/plan/x.cc", "/* What it does. */\nint x;\n"),
@@ -150,8 +166,16 @@ def test_every_check_has_a_bad_example():
 
 
 def test_scripts_are_executable():
-    for script in ["scripts/install-deps", "scripts/make-venv", "scripts/build", "scripts/format", "scripts/test",
-                   "scripts/check-all", "scripts/bench", ".ci/run"]:
+    for script in [
+        "scripts/install-deps",
+        "scripts/make-venv",
+        "scripts/build",
+        "scripts/format",
+        "scripts/test",
+        "scripts/check-all",
+        "scripts/bench",
+        ".ci/run",
+    ]:
         assert (ROOT / script).stat().st_mode & 0o111, script
 
 

@@ -12,16 +12,19 @@ require("torch", "2.13")
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.nn.attention.flex_attention import (  # noqa: F401, E402
     _DEFAULT_SPARSE_BLOCK_SIZE,
-    _mask_mod_signature,
-    _score_mod_signature,
-    and_masks,
     AuxOutput,
     AuxRequest,
     FlexKernelOptions,
+    _mask_mod_signature,
+    _score_mod_signature,
+    and_masks,
     noop_mask,
     or_masks,
 )
 
+from quire.torch import block_mask_pytree as _block_mask_pytree  # noqa: F401, E402
+from quire.torch import graph_backward as _graph_backward  # noqa: F401, E402
+from quire.torch import sdpa_operator as _sdpa_operator  # noqa: F401, E402
 from quire.torch.block_mask import BlockMask  # noqa: E402
 from quire.torch.create_block_mask import create_block_mask, create_mask  # noqa: E402
 from quire.torch.enable import disable, enable  # noqa: E402
@@ -30,9 +33,6 @@ from quire.torch.merge_states import merge_states  # noqa: E402
 from quire.torch.nested_flex import NestedBlockMask, create_nested_block_mask  # noqa: E402
 from quire.torch.paged_attention import PagedAttention  # noqa: E402
 from quire.torch.sdpa import scaled_dot_product_attention, why_not  # noqa: E402
-from quire.torch import block_mask_pytree as _block_mask_pytree  # noqa: F401, E402
-from quire.torch import graph_backward as _graph_backward  # noqa: F401, E402
-from quire.torch import sdpa_operator as _sdpa_operator  # noqa: F401, E402
 from quire.torch.trace import TraceError  # noqa: E402
 
 __all__ = [

@@ -12,16 +12,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask as TorchBlockMask
 from torch.nn.attention.flex_attention import (
-    _compute_dq_write_order_from_block_mask,
     _DEFAULT_SPARSE_BLOCK_SIZE,
     _LARGE_SPARSE_BLOCK_SIZE,
+    _compute_dq_write_order_from_block_mask,
     _mask_mod_signature,
     _sliced_mask_mod_error,
     _transpose_ordered,
     noop_mask,
 )
+from torch.nn.attention.flex_attention import BlockMask as TorchBlockMask
 
 from quire.torch.blocks import KV_LISTS, Blocks, as_tensor, blocks_of_torch, convert
 from quire.torch.graph_blocks import blocks_of_words, encode
@@ -33,6 +33,7 @@ _BY_WORDS = (
     *("dq_write_order", "dq_write_order_full", "dq_kv_order_spt"),
 )
 _Q_LISTS = ("q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices")
+
 
 def _index_tensor(name: str) -> property:
     def get(self: BlockMask) -> Tensor | None:

@@ -8,13 +8,13 @@ graph_operator.py.
 
 from __future__ import annotations
 
-from typing import Any
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch._ops import HigherOrderOperator
-from torch.nn.attention.flex_attention import _identity, _sliced_mask_mod_error, AuxOutput, noop_mask
+from torch.nn.attention.flex_attention import AuxOutput, _identity, _sliced_mask_mod_error, noop_mask
 
 from quire import _core
 from quire.torch import graph_operator, validate
@@ -113,7 +113,9 @@ def flex_attention_in_graph(
         validate.validate_options(kernel_options)
     *sizes, mask_mod = _mask_in_graph(block_mask)
     score_function, score_text = function_or_text(score_mod, _identity, "flex_attention")
-    mask_function, mask_text = function_or_text(None if mask_mod is noop_mask else mask_mod, noop_mask, "flex_attention")
+    mask_function, mask_text = function_or_text(
+        None if mask_mod is noop_mask else mask_mod, noop_mask, "flex_attention"
+    )
     options = {"score_mod": score_text, "mask_mod": mask_text, "lse": want_lse, "max_scores": want_max}
     out, lse, max_scores = quire_flex_attention(
         query, key, value, score_function, (*sizes, mask_function), scale, options

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import (
-    _compute_dq_write_order_from_block_mask,
     _DEFAULT_SPARSE_BLOCK_SIZE,
+    _compute_dq_write_order_from_block_mask,
     _mask_mod_signature,
     _score_mod_signature,
 )
@@ -97,7 +97,9 @@ def create_block_mask(
     if not isinstance(dq_kv_order, bool):
         raise ValueError(f"[create_block_mask] dq_kv_order must be a bool; got {type(dq_kv_order).__name__}")
     if not isinstance(BLOCK_SIZE, (int, tuple, list)):
-        raise TypeError(f"[create_block_mask] BLOCK_SIZE must be an int or a pair of ints; got {type(BLOCK_SIZE).__name__}")
+        raise TypeError(
+            f"[create_block_mask] BLOCK_SIZE must be an int or a pair of ints; got {type(BLOCK_SIZE).__name__}"
+        )
     size = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else tuple(BLOCK_SIZE)
     shape = (1 if B is None else B, 1 if H is None else H, Q_LEN, KV_LEN)
     if is_compiling:

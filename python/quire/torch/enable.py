@@ -42,9 +42,7 @@ def behind_nested_sdpa(query: Any, key: Any, value: Any, *arguments: Any) -> Any
     """Quire for tensors on the CPU. Torch for others, and inside torch.compile."""
     tensors = (query, key, value)
     is_ours = (
-        query.device.type == "cpu"
-        and not torch.compiler.is_compiling()
-        and torch._C._len_torch_dispatch_stack() == 0
+        query.device.type == "cpu" and not torch.compiler.is_compiling() and torch._C._len_torch_dispatch_stack() == 0
     )
     call = scaled_dot_product_attention if is_ours else originals.jagged_scaled_dot_product_attention
     return call(*tensors, *arguments)

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.attention.flex_attention import (
-    _score_mod_signature,
-    _sliced_mask_mod_error,
     AuxOutput,
     AuxRequest,
     BlockMask,
     FlexKernelOptions,
+    _score_mod_signature,
+    _sliced_mask_mod_error,
 )
 
 from quire.option_checks import check_scale

@@ -10,8 +10,8 @@ imported by dynamo alone, since importing dynamo takes a second.
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch._dynamo.variables.builder import VariableBuilder

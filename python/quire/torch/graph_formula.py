@@ -9,8 +9,8 @@ trace/ and graph_program.py.
 from __future__ import annotations
 
 import weakref
-from typing import Any
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,7 +45,9 @@ def _form(graph: Any, values: tuple, score_dtype: torch.dtype | None) -> _Form:
     with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
         if all(isinstance(value, Tensor) for value in values):
             is_fixed = not any(None in _shape_of(value) for value in values)
-            form = _formula(graph, values, score_dtype, False) or (is_fixed and _formula(graph, values, score_dtype, True))
+            form = _formula(graph, values, score_dtype, False) or (
+                is_fixed and _formula(graph, values, score_dtype, True)
+            )
             if form:
                 return form
         text = graph_program.to_text(graph.graph)
@@ -58,7 +60,11 @@ def _formula(graph: Callable, values: tuple, score_dtype: torch.dtype | None, ar
     like = [torch.zeros((), dtype=v.dtype).expand(v.shape if are_sized else [2] * v.dim()) for v in values]
     try:
         formula = trace_mod(
-            lambda *arguments: graph(*arguments, *like), score_dtype, like, lambda read: unique_names(read, {}), are_sized
+            lambda *arguments: graph(*arguments, *like),
+            score_dtype,
+            like,
+            lambda read: unique_names(read, {}),
+            are_sized,
         )
     except (TraceError, TypeError, RuntimeError, IndexError):
         # Said again when it runs, with the values of the call, if these do not help.

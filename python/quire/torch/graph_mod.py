@@ -36,9 +36,7 @@ _MOST_FORMULAS = 64
 _MOST_PROGRAMS = 256
 
 
-def bind(
-    kind: type, text: str, names: list[str] | None, tensors: list[Tensor] | None, dtype: torch.dtype
-) -> Bound:
+def bind(kind: type, text: str, names: list[str] | None, tensors: list[Tensor] | None, dtype: torch.dtype) -> Bound:
     """The mod with its tensors. `names`: of a formula's buffers; of a program "tensor" or "number" for each."""
     names, tensors = names or [], tensors or []
     if text.startswith(PREFIX):
@@ -78,7 +76,9 @@ _NUMBER_MODULES = ("_operator", "math", "builtins")
 def _gives_number(step: Step) -> bool:
     """Whether a step that is given numbers only gives one."""
     name = getattr(step.target, "__name__", "")
-    is_of_numbers = getattr(step.target, "__module__", "") in _NUMBER_MODULES or name.startswith(("sym_", "_sym_", "_check"))
+    is_of_numbers = getattr(step.target, "__module__", "") in _NUMBER_MODULES or name.startswith(
+        ("sym_", "_sym_", "_check")
+    )
     return step.op == "method" or (step.op == "function" and is_of_numbers)
 
 

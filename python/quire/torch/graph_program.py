@@ -13,8 +13,8 @@ import json
 import math
 import operator
 import types
-from typing import Any, NamedTuple
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node
@@ -83,7 +83,9 @@ def function_of(name: str) -> Callable:
             found = getattr(found, part, None)
         is_operator = parts[1] == "ops" and isinstance(found, (torch._ops.OpOverload, torch._ops.OpOverloadPacket))
         is_number = first == "torch" and (last in _OF_NUMBERS or last.startswith("_sym_"))
-        is_function = first == "torch.nn.functional" and isinstance(found, types.FunctionType) and not last.startswith("_")
+        is_function = (
+            first == "torch.nn.functional" and isinstance(found, types.FunctionType) and not last.startswith("_")
+        )
         if callable(found) and (is_operator or is_number or is_function or found in _takes_tensors()):
             return found
     raise TraceError(f"[trace] {name} cannot be a part of a mod in a graph")

@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from typing import Any, NamedTuple
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 
@@ -97,7 +97,9 @@ def bind_mask_mod(mod: Any) -> Bound:
 def _explain(error: TypeError, mod: Any, what: str, count: int) -> None:
     """TypeError in words, if the mod is no function, or one of the other kind."""
     if not callable(mod):
-        raise TypeError(f"[{what}] a function over tensors, a quire mod or a text is needed; got {type(mod).__name__}") from error
+        raise TypeError(
+            f"[{what}] a function over tensors, a quire mod or a text is needed; got {type(mod).__name__}"
+        ) from error
     refuse_other_kind(what, mod.forward if isinstance(mod, torch.nn.Module) else mod, count, error)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nested._internal.nested_tensor import _nt_view_dummy, NestedTensor
+from torch.nested._internal.nested_tensor import NestedTensor, _nt_view_dummy
 
 from quire import _core
 from quire.torch.views import view_of

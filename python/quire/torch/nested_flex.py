@@ -136,9 +136,7 @@ def nested_flex_attention(
         )
         return out, lse if want_lse else None, max_scores
     views = [jagged_of(tensor) for tensor in (query, key, value)]
-    results = _core.jagged_attention(
-        *views, mod, None, masks, scale, enable_gqa, want_lse, want_max, openmp_threads()
-    )
+    results = _core.jagged_attention(*views, mod, None, masks, scale, enable_gqa, want_lse, want_max, openmp_threads())
     out, *aux = (None if view is None else tensor_of(view) for view in results)
     if query.dtype is not _F64:
         aux = [None if one is None else one.float() for one in aux]

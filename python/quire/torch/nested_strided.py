@@ -21,7 +21,9 @@ def are_strided_nested(function: str, *tensors: Any) -> bool:
     found = [tensor.is_nested and tensor.layout is torch.strided for tensor in tensors]
     if any(found) and not all(found) and not any(isinstance(tensor, NestedTensor) for tensor in tensors):
         kinds = ", ".join("nested" if one else "dense" for one in found)
-        raise RuntimeError(f"[{function}] query, key and value must all be nested tensors, or none of them; got {kinds}")
+        raise RuntimeError(
+            f"[{function}] query, key and value must all be nested tensors, or none of them; got {kinds}"
+        )
     return all(found)
 
 

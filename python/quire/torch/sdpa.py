@@ -135,9 +135,7 @@ def why_not(
         views = [view_of(tensor) for tensor in (query, key, value)]
     mask, is_causal, alignment = _mask(attn_mask, is_causal, query, key)
     mask = view_of(mask) if isinstance(mask, Tensor) else mask
-    return _core.why_not(
-        number, *views, mask, dropout_p, is_causal, alignment, scale, enable_gqa, allowed_backends()
-    )
+    return _core.why_not(number, *views, mask, dropout_p, is_causal, alignment, scale, enable_gqa, allowed_backends())
 
 
 # ---- dense tensors

@@ -116,9 +116,7 @@ def _backward(ctx: Any, d_out: Tensor, *_: Any) -> tuple:
     if not ctx.has_lse:
         raise RuntimeError(f"[{_NAME}] torch.ops.quire.{_NAME} was called without lse=True, which gradients need")
     wanted = list(ctx.needs_input_grad[:4])
-    found = iter(
-        torch.ops.quire.scaled_dot_product_attention_backward(*ctx.saved_tensors, d_out, wanted, *ctx.options)
-    )
+    found = iter(torch.ops.quire.scaled_dot_product_attention_backward(*ctx.saved_tensors, d_out, wanted, *ctx.options))
     return (*(next(found) if is_wanted else None for is_wanted in wanted), *(None for _ in range(6)))
 
 

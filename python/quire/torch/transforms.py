@@ -30,7 +30,9 @@ def refuse_transforms(function: str, *tensors: Any) -> None:
         if interpreter.key() not in _SUPPORTED:
             raise not_transformed(function, str(interpreter.key()).rpartition(".")[2])
     if any(isinstance(tensor, torch.Tensor) and tensor.is_nested for tensor in tensors):
-        raise NotImplementedError(f"[{function}] nested tensors are not supported under torch.func; use autograd for them")
+        raise NotImplementedError(
+            f"[{function}] nested tensors are not supported under torch.func; use autograd for them"
+        )
 
 
 def not_transformed(function: str, what: str) -> NotImplementedError:

@@ -69,7 +69,13 @@ def quire_attention(
     every = (*query.shape[:3], -1)
     biases = tuple(bias.expand(every) for bias in biases)
     mod = _score_mod(softcap, biases, None if visible is None else visible.expand(every))
-    call = {"block_mask": mask, "score_mod": mod, "scale": scaling, "enable_gqa": True, "kernel_options": kernel_options}
+    call = {
+        "block_mask": mask,
+        "score_mod": mod,
+        "scale": scaling,
+        "enable_gqa": True,
+        "kernel_options": kernel_options,
+    }
     probability = dropout if module.training else 0.0
     state = torch.get_rng_state() if output_attentions and probability > 0.0 else None
     out = _attend(query, key, value, call, probability, s_aux)
@@ -127,7 +133,9 @@ def _mask_and_biases(
         return attention_mask, None, ()
     if attention_mask.dtype is not torch.bool:
         return None, None, (attention_mask[..., :kv_length],)
-    if torch.compiler.is_dynamo_compiling():  # a block mask would be made in the graph, by every layer and at every call
+    if (
+        torch.compiler.is_dynamo_compiling()
+    ):  # a block mask would be made in the graph, by every layer and at every call
         return None, attention_mask[..., :kv_length], ()
     return block_mask_of(attention_mask, *query.shape[:2], kv_length), None, ()
 

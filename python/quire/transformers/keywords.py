@@ -36,7 +36,9 @@ def refuse_unknown(kwargs: dict[str, Any], has_mask: bool) -> None:
         if value is None or name in _HARMLESS or (name in _PACKED and has_mask):
             continue
         if name in _PAGED:
-            raise NotImplementedError(f"[quire.transformers] paged caches (continuous batching) are not supported; got {name}")
+            raise NotImplementedError(
+                f"[quire.transformers] paged caches (continuous batching) are not supported; got {name}"
+            )
         if name in _PACKED:
             if name.startswith("max_length") or value.numel() <= 2:  # one sequence; the lengths have a list beside them
                 continue

@@ -7,7 +7,6 @@ import weakref
 import ml_dtypes
 import numpy as np
 import pytest
-
 import quire
 from quire import _core
 
@@ -131,7 +130,9 @@ def test_device_memory_is_refused():
         _core.view(OnDevice(np.zeros(3)))
 
 
-@pytest.mark.parametrize("values", [np.zeros(2, np.uint32), np.zeros(2, np.complex64), np.zeros(2, ">f4"), np.array(["a"])])
+@pytest.mark.parametrize(
+    "values", [np.zeros(2, np.uint32), np.zeros(2, np.complex64), np.zeros(2, ">f4"), np.array(["a"])]
+)
 def test_dtypes_that_quire_has_not(values):
     with pytest.raises(TypeError, match=r"\[quire\] an array has a dtype that Quire has not"):
         _core.view(values)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 import quire
 
 
@@ -23,7 +22,9 @@ def filled():
 
 def alone(q, k, v, **options):
     """flex_attention of the last tokens, [tokens, heads, dim] in and out; q_idx are positions."""
-    mask = quire.create_block_mask(options.pop("mask", "q_idx >= kv_idx"), None, None, len(k), len(k)).rows(len(k) - len(q), len(k))
+    mask = quire.create_block_mask(options.pop("mask", "q_idx >= kv_idx"), None, None, len(k), len(k)).rows(
+        len(k) - len(q), len(k)
+    )
     q, k, v = (one.transpose(1, 0, 2)[None] for one in (q, k, v))
     return quire.flex_attention(q, k, v, block_mask=mask, enable_gqa=True, **options)[0].transpose(1, 0, 2)
 
@@ -50,7 +51,9 @@ def test_counts_that_are_not_given(filled):
     cache, made = filled
     handles = [one[0] for one in made]
     q = queries(3)
-    np.testing.assert_array_equal(quire.attend(cache, 0, handles, q), quire.attend(cache, 0, handles, q, counts=[1, 1, 1]))
+    np.testing.assert_array_equal(
+        quire.attend(cache, 0, handles, q), quire.attend(cache, 0, handles, q, counts=[1, 1, 1])
+    )
     np.testing.assert_array_equal(quire.attend(cache, 0, handles[0], q), alone(q, made[0][1][0], made[0][2][0]))
 
 
@@ -58,7 +61,9 @@ def test_masks_windows_and_aux(filled):
     cache, made = filled
     sequence, k, v = made[0]
     q = queries(2)
-    seen = quire.attend(cache, 1, sequence, q, None, lambda b, h, q_idx, kv_idx: (q_idx >= kv_idx) & (q_idx - kv_idx < 9))
+    seen = quire.attend(
+        cache, 1, sequence, q, None, lambda b, h, q_idx, kv_idx: (q_idx >= kv_idx) & (q_idx - kv_idx < 9)
+    )
     np.testing.assert_array_equal(seen, quire.attend(cache, 1, sequence, q, window=9))
     out, lse = quire.attend(cache, 1, sequence, q, return_lse=True)
     again, aux = quire.attend(cache, 1, sequence, q, return_aux=quire.AuxRequest(lse=True, max_scores=True))
@@ -92,7 +97,9 @@ def test_merge_states():
     random = np.random.default_rng(0)
     q, k, v = (random.standard_normal((1, 2, n, 16)).astype(np.float32) for n in (3, 50, 50))
     whole = quire.flex_attention(q, k, v, return_lse=True)
-    parts = [quire.flex_attention(q, k[:, :, a:b], v[:, :, a:b], return_lse=True) for a, b in ((0, 11), (11, 12), (12, 50))]
+    parts = [
+        quire.flex_attention(q, k[:, :, a:b], v[:, :, a:b], return_lse=True) for a, b in ((0, 11), (11, 12), (12, 50))
+    ]
     for merged in (quire.merge_states(*parts), quire.merge_states(parts)):
         np.testing.assert_allclose(merged[0], whole[0], rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(merged[1], whole[1], rtol=1e-6)

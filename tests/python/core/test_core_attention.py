@@ -5,10 +5,9 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
+import quire
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import quire
 from numpy_reference import assert_as_good_as_naive, attention
 from property_runs import runs
 from quire import mods
@@ -45,11 +44,19 @@ def test_mods_and_mask():
     buffer = quire.Buffer(slopes, "slopes")
     mask = quire.create_block_mask(lambda b, h, q, kv: (q + 20 >= kv) & (kv % 7 != b), 2, None, 70, 90, 16)
     out, aux = quire.flex_attention(
-        q, k, v, lambda s, b, h, q_idx, kv_idx: s + buffer[h] * (kv_idx - q_idx), mask, 0.3, True,
+        q,
+        k,
+        v,
+        lambda s, b, h, q_idx, kv_idx: s + buffer[h] * (kv_idx - q_idx),
+        mask,
+        0.3,
+        True,
         return_aux=quire.AuxRequest(lse=True, max_scores=True),
     )
     reference = dict(
-        score_mod=lambda s, b, h, q, kv: s + slopes[h] * (kv - q), mask_mod=lambda b, h, q, kv: (q + 20 >= kv) & (kv % 7 != b), scale=0.3
+        score_mod=lambda s, b, h, q, kv: s + slopes[h] * (kv - q),
+        mask_mod=lambda b, h, q, kv: (q + 20 >= kv) & (kv % 7 != b),
+        scale=0.3,
     )
     assert_as_good_as_naive(out, q, k, v, **reference)
     exact = attention(q, k, v, **reference)
@@ -84,7 +91,9 @@ def test_what_is_returned():
 def test_kernel_options():
     q, k, v = qkv((1, 1, 5, 8), (1, 1, 6, 8))
     expected = quire.flex_attention(q, k, v)
-    np.testing.assert_array_equal(quire.flex_attention(q, k, v, kernel_options={"BLOCK_M": 64, "BACKEND": "TRITON"}), expected)
+    np.testing.assert_array_equal(
+        quire.flex_attention(q, k, v, kernel_options={"BLOCK_M": 64, "BACKEND": "TRITON"}), expected
+    )
     with pytest.raises(ValueError, match=r"BACKEND must be one of .*; got 'CUDA'"):
         quire.flex_attention(q, k, v, kernel_options={"BACKEND": "CUDA"})
 
@@ -104,7 +113,9 @@ def test_q_begin():
     np.testing.assert_array_equal(quire.flex_attention(q[:, :, 30:], k, v, alibi, q_begin=[30, 30]), whole[:, :, 30:])
     mask = quire.create_block_mask(mods.causal(), None, None, 40, 40, 16)
     whole = quire.flex_attention(q, k, v, block_mask=mask)
-    np.testing.assert_array_equal(quire.flex_attention(q[:, :, 30:], k, v, block_mask=mask.rows(30, 40)), whole[:, :, 30:])
+    np.testing.assert_array_equal(
+        quire.flex_attention(q[:, :, 30:], k, v, block_mask=mask.rows(30, 40)), whole[:, :, 30:]
+    )
     with pytest.raises(ValueError, match="may not be empty"):
         quire.flex_attention(q, k, v, q_begin=[])
 
@@ -125,19 +136,36 @@ dims = st.integers(1, 20)
 
 @settings(max_examples=runs(60))
 @given(
-    batch=st.integers(1, 2), kv_heads=st.integers(1, 3), group=st.integers(1, 3), q_len=st.integers(1, 40), kv_len=st.integers(1, 70),
-    e=dims, ev=dims, dtypes=st.tuples(*[st.sampled_from(DTYPES)] * 3), order=st.permutations(range(4)), step=st.sampled_from([1, 2, -1]),
-    has_mask=st.booleans(), seed=st.integers(0, 9),
+    batch=st.integers(1, 2),
+    kv_heads=st.integers(1, 3),
+    group=st.integers(1, 3),
+    q_len=st.integers(1, 40),
+    kv_len=st.integers(1, 70),
+    e=dims,
+    ev=dims,
+    dtypes=st.tuples(*[st.sampled_from(DTYPES)] * 3),
+    order=st.permutations(range(4)),
+    step=st.sampled_from([1, 2, -1]),
+    has_mask=st.booleans(),
+    seed=st.integers(0, 9),
 )
 def test_random_calls(batch, kv_heads, group, q_len, kv_len, e, ev, dtypes, order, step, has_mask, seed):
     """Shapes, dtypes (mixed), axis orders, steps and heads of any kind."""
     q, k, v = (
         one.astype(dtype)
-        for one, dtype in zip(qkv((batch, kv_heads * group, q_len, e), (batch, kv_heads, kv_len, e), ev, np.float64, seed), dtypes)
+        for one, dtype in zip(
+            qkv((batch, kv_heads * group, q_len, e), (batch, kv_heads, kv_len, e), ev, np.float64, seed), dtypes
+        )
     )
     inverse = np.argsort(order)
     q = np.ascontiguousarray(q.transpose(order)).transpose(inverse)
-    v = np.repeat(v, 2, axis=2)[:, :, ::2] if step == 2 else np.ascontiguousarray(v[:, :, ::-1])[:, :, ::-1] if step == -1 else v
+    v = (
+        np.repeat(v, 2, axis=2)[:, :, ::2]
+        if step == 2
+        else np.ascontiguousarray(v[:, :, ::-1])[:, :, ::-1]
+        if step == -1
+        else v
+    )
     mask, mod = None, None
     if has_mask:
         mod = lambda b, h, q, kv: (q + 5 >= kv) | (kv % 3 == 0)  # noqa: E731
@@ -172,16 +200,38 @@ def test_every_isa_gives_the_same_bits(isa):
 
 
 ERRORS = {
-    "rank": (lambda q, k, v: quire.flex_attention(q[0], k, v), ValueError, r"query, key and value must be \[batch, heads, length, dim\]; got \[2, 6, 8\]"),
+    "rank": (
+        lambda q, k, v: quire.flex_attention(q[0], k, v),
+        ValueError,
+        r"query, key and value must be \[batch, heads, length, dim\]; got \[2, 6, 8\]",
+    ),
     "value_rank": (lambda q, k, v: quire.flex_attention(q, k, v[0]), ValueError, "query, key and value must be"),
     "dims": (lambda q, k, v: quire.flex_attention(q[..., :4], k, v), ValueError, "the same head dim; got 4 and 8"),
-    "heads": (lambda q, k, v: quire.flex_attention(q, k[:, :1], v[:, :1]), ValueError, "same number of heads, or enable_gqa must be set; got 2 and 1"),
-    "groups": (lambda q, k, v: quire.flex_attention(q[:, [0, 1, 0]], k, v, enable_gqa=True), ValueError, "q_heads must be a multiple of kv_heads; got 3 and 2"),
-    "batch": (lambda q, k, v: quire.flex_attention(q[[0, 0]], k, v), ValueError, "a key batch of 1 for a query batch of 2 needs a block mask"),
-    "dtype": (lambda q, k, v: quire.flex_attention(q.astype(int), k, v), TypeError, "query must be f32, f64, bf16 or f16; got i64"),
+    "heads": (
+        lambda q, k, v: quire.flex_attention(q, k[:, :1], v[:, :1]),
+        ValueError,
+        "same number of heads, or enable_gqa must be set; got 2 and 1",
+    ),
+    "groups": (
+        lambda q, k, v: quire.flex_attention(q[:, [0, 1, 0]], k, v, enable_gqa=True),
+        ValueError,
+        "q_heads must be a multiple of kv_heads; got 3 and 2",
+    ),
+    "batch": (
+        lambda q, k, v: quire.flex_attention(q[[0, 0]], k, v),
+        ValueError,
+        "a key batch of 1 for a query batch of 2 needs a block mask",
+    ),
+    "dtype": (
+        lambda q, k, v: quire.flex_attention(q.astype(int), k, v),
+        TypeError,
+        "query must be f32, f64, bf16 or f16; got i64",
+    ),
     "scale": (lambda q, k, v: quire.flex_attention(q, k, v, scale=math.inf), ValueError, "scale must be finite"),
     "mask_length": (
-        lambda q, k, v: quire.flex_attention(q, k, v, block_mask=quire.create_block_mask(mods.causal(), None, None, 6, 9)),
+        lambda q, k, v: quire.flex_attention(
+            q, k, v, block_mask=quire.create_block_mask(mods.causal(), None, None, 6, 9)
+        ),
         ValueError,
         "block_mask was created for 6 queries and 9 keys; got 6 and 7",
     ),
@@ -190,7 +240,11 @@ ERRORS = {
         IndexError,
         "index 6 is outside buffer 't' of size 6",
     ),
-    "mask_type": (lambda q, k, v: quire.flex_attention(q, k, v, block_mask=mods.causal()), TypeError, "block_mask must be a BlockMask, from create_block_mask"),
+    "mask_type": (
+        lambda q, k, v: quire.flex_attention(q, k, v, block_mask=mods.causal()),
+        TypeError,
+        "block_mask must be a BlockMask, from create_block_mask",
+    ),
     "isa": (lambda q, k, v: quire.force_isa("z80"), ValueError, "no ISA has this name; got 'z80'"),
     "threads": (lambda q, k, v: quire.set_num_threads(0), ValueError, "0"),
 }

@@ -5,10 +5,9 @@ import pickle
 
 import numpy as np
 import pytest
+import quire
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import quire
 from property_runs import runs
 from quire import mods
 
@@ -31,7 +30,12 @@ def lists_of(present):
 
 def assert_lists(mask, dense):
     partial, full = blocks_of(dense, mask.BLOCK_SIZE)
-    for found, kind, swap in (("kv", partial, False), ("full_kv", full, False), ("q", partial, True), ("full_q", full, True)):
+    for found, kind, swap in (
+        ("kv", partial, False),
+        ("full_kv", full, False),
+        ("q", partial, True),
+        ("full_q", full, True),
+    ):
         number, indices = lists_of(kind.swapaxes(-1, -2) if swap else kind)
         got = getattr(mask, f"{found}_num_blocks"), getattr(mask, f"{found}_indices")
         assert got[0].dtype == got[1].dtype == np.int32
@@ -42,7 +46,11 @@ def assert_lists(mask, dense):
 
 @settings(max_examples=runs(40))
 @given(
-    st.integers(1, 40), st.integers(1, 40), st.tuples(st.integers(1, 17), st.integers(1, 17)), st.integers(1, 12), st.integers(0, 2)
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.tuples(st.integers(1, 17), st.integers(1, 17)),
+    st.integers(1, 12),
+    st.integers(0, 2),
 )
 def test_random_masks(q_len, kv_len, block, window, heads):
     mod = mods.sliding_window(window) | quire.MaskMod(lambda b, h, q, kv: (q + 3 * h) % 5 == kv % 7)
@@ -66,7 +74,10 @@ def test_options():
     np.testing.assert_array_equal(joined.to_dense(), mask.to_dense())
     later = quire.create_block_mask("q_idx >= kv_idx", None, None, 8, 200, 16, q_begin=100)
     assert later.q_begin == 100 and later.BLOCK_SIZE == (16, 16)
-    np.testing.assert_array_equal(quire.create_mask("q_idx >= kv_idx", 1, 1, 8, 200, q_begin=100)[0, 0], np.arange(100, 108)[:, None] >= np.arange(200))
+    np.testing.assert_array_equal(
+        quire.create_mask("q_idx >= kv_idx", 1, 1, 8, 200, q_begin=100)[0, 0],
+        np.arange(100, 108)[:, None] >= np.arange(200),
+    )
     with pytest.raises(ValueError, match=r"\[BLOCK_SIZE\] must be a number or a pair"):
         quire.create_block_mask(mods.causal(), 1, 1, 8, 8, (1, 2, 3))
     with pytest.raises(ValueError):
@@ -98,7 +109,10 @@ def test_index():
         (slice(None), slice(None), np.array(2)),
     ):
         part = mask[at]
-        expected = tuple(slice(i, i + 1 or None) if np.ndim(i) == 0 and not isinstance(i, slice) else i for i in (at if isinstance(at, tuple) else (at,)))
+        expected = tuple(
+            slice(i, i + 1 or None) if np.ndim(i) == 0 and not isinstance(i, slice) else i
+            for i in (at if isinstance(at, tuple) else (at,))
+        )
         for name in lists:
             whole = getattr(mask, name)
             for axis, one in enumerate(expected):
@@ -107,7 +121,14 @@ def test_index():
         assert part.seq_lengths == (64, 64) and not part.has_mask_mod
         with pytest.raises(RuntimeError, match="the mask mod of an indexed block mask cannot be used"):
             part.mask_mod
-    for wrong, kind in ((7, IndexError), ((0, 0, 0, 0), IndexError), (np.zeros((2, 2), int), IndexError), ("x", TypeError), (1.5, TypeError), (np.array([True]), TypeError)):
+    for wrong, kind in (
+        (7, IndexError),
+        ((0, 0, 0, 0), IndexError),
+        (np.zeros((2, 2), int), IndexError),
+        ("x", TypeError),
+        (1.5, TypeError),
+        (np.array([True]), TypeError),
+    ):
         with pytest.raises(kind):
             mask[wrong]
 
@@ -120,7 +141,9 @@ def test_a_part_needs_a_rule_before_it_is_used():
     part.mask_mod = lambda b, h, q_idx, kv_idx: q_idx >= kv_idx
     whole = quire.create_block_mask(mods.causal(), None, None, 64, 64, 16)
     assert part.mask_mod == mods.causal()
-    np.testing.assert_array_equal(quire.flex_attention(q, q, q, block_mask=part), quire.flex_attention(q, q, q, block_mask=whole))
+    np.testing.assert_array_equal(
+        quire.flex_attention(q, q, q, block_mask=part), quire.flex_attention(q, q, q, block_mask=whole)
+    )
 
 
 def test_parts_and_growth():
@@ -151,7 +174,9 @@ def test_from_kv_blocks():
     assert mask.shape == (1, 1, 8, 16) and mask.full_kv_num_blocks is None
     np.testing.assert_array_equal(mask.kv_indices, indices)
     np.testing.assert_array_equal(mask.q_num_blocks[0, 0], [2, 1])
-    full = quire.BlockMask.from_kv_blocks(number * 0, indices, number, indices, 8, seq_lengths=(15, 16), compute_q_blocks=False)
+    full = quire.BlockMask.from_kv_blocks(
+        number * 0, indices, number, indices, 8, seq_lengths=(15, 16), compute_q_blocks=False
+    )
     assert full.seq_lengths == (15, 16) and full.q_indices is None
     np.testing.assert_array_equal(full.full_kv_num_blocks, number)
     whole = quire.create_mask(mask.whole_mask_mod(), 1, 1, 8, 16)[0, 0]
@@ -180,14 +205,19 @@ def test_text():
     assert mask.to_string() == picture
     assert mask.to_string(grid_size=(1, 1)) == "(0, 0)\n░░\n"
     assert mask.to_string(grid_size=2, limit=1).count("\n") == 3
-    assert repr(mask) == "quire.BlockMask(shape=(1, 1, 384, 384), BLOCK_SIZE=(128, 128), 3 x 3 blocks, sparsity=33.33%, mask_mod=q_idx >= kv_idx)"
+    assert (
+        repr(mask)
+        == "quire.BlockMask(shape=(1, 1, 384, 384), BLOCK_SIZE=(128, 128), 3 x 3 blocks, sparsity=33.33%, mask_mod=q_idx >= kv_idx)"
+    )
     assert repr(mask[0]).endswith("mask_mod=none)")
 
 
 def test_pickles():
     ids = np.array([0] * 30 + [1] * 34)
     made = quire.create_block_mask(mods.document(ids), 2, None, 64, 64, 16, q_begin=0)
-    chosen = quire.BlockMask.from_kv_blocks(np.array([[[1, 1]]]), np.array([[[[1, 0], [0, 1]]]]), BLOCK_SIZE=8, seq_lengths=(16, 15))
+    chosen = quire.BlockMask.from_kv_blocks(
+        np.array([[[1, 1]]]), np.array([[[[1, 0], [0, 1]]]]), BLOCK_SIZE=8, seq_lengths=(16, 15)
+    )
     for mask in (made, chosen, made[1], quire.create_block_mask(mods.causal(), 1, 1, 8, 64, 16, False, 9)):
         again = pickle.loads(pickle.dumps(mask))
         assert again.same_blocks(mask) and again.has_mask_mod == mask.has_mask_mod and again.q_begin == mask.q_begin

@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-
 import quire
 
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -49,7 +48,9 @@ PRINTED = {
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_examples(name, root, python_env):
-    run = subprocess.run([sys.executable, root / "examples" / name], env=python_env, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(
+        [sys.executable, root / "examples" / name], env=python_env, capture_output=True, text=True, timeout=60
+    )
     assert run.returncode == 0 and run.stderr == "" and PRINTED[name] in run.stdout
 
 

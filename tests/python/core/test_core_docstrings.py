@@ -5,7 +5,6 @@ import doctest
 
 import numpy as np
 import pytest
-
 import quire
 
 OPERATORS = ["abs", "pow", "round", "sum"]  # in quire, and left out of __all__ for Python's own
@@ -38,8 +37,17 @@ def test_an_example_uses_the_name(name):
     last = name.split(".")[-1]
     sources = "".join(example.source for example in doctest.DocTestParser().get_examples(public(name).__doc__))
     # These are met through what makes them.
-    through = {"AuxOutput": "AuxRequest", "Gradients": "flex_attention_vjp", "Expr": "ScoreMod", "BufferSlice": "Buffer"}
-    through |= {"BlockMask": "create_block_mask", "JaggedBlockMask": "create_jagged_block_mask", "KVCacheStats": "stats()"}
+    through = {
+        "AuxOutput": "AuxRequest",
+        "Gradients": "flex_attention_vjp",
+        "Expr": "ScoreMod",
+        "BufferSlice": "Buffer",
+    }
+    through |= {
+        "BlockMask": "create_block_mask",
+        "JaggedBlockMask": "create_jagged_block_mask",
+        "KVCacheStats": "stats()",
+    }
     through |= {"SequenceId": "cache.create()", "GalleryEntry": "gallery_entry"}
     through |= {"create_nested_block_mask": "create_jagged_block_mask"}
     assert through.get(last, last) in sources
@@ -61,10 +69,14 @@ def shown():
     yield quire.mods.gallery_entry("alibi"), "alibi"
 
 
-@pytest.mark.parametrize("thing, text", list(shown()), ids=lambda one: type(one).__name__ if not isinstance(one, str) else "")
+@pytest.mark.parametrize(
+    "thing, text", list(shown()), ids=lambda one: type(one).__name__ if not isinstance(one, str) else ""
+)
 def test_what_a_prompt_shows(thing, text):
     assert text in repr(thing) and " object at 0x" not in repr(thing)
-    assert repr(thing).startswith(f"quire.{'mods.' if type(thing).__name__ == 'GalleryEntry' else ''}{type(thing).__name__}(")
+    assert repr(thing).startswith(
+        f"quire.{'mods.' if type(thing).__name__ == 'GalleryEntry' else ''}{type(thing).__name__}("
+    )
 
 
 @pytest.mark.parametrize("thing", [quire.mods.causal(), quire.mods.softcap(30.0), quire.mods.alibi(4)], ids=str)

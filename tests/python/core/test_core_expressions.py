@@ -5,10 +5,9 @@ import operator
 
 import numpy as np
 import pytest
+import quire
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import quire
 from numpy_reference import grids
 from property_runs import runs
 
@@ -36,7 +35,9 @@ def test_arithmetic(op):
     assert_same_values(lambda s, b, h, q, kv: op(s, 3))
     assert_same_values(lambda s, b, h, q, kv: op(2.5, q + 1))  # reflected
     assert_same_values(lambda s, b, h, q, kv: op(-7, kv + 1))
-    assert_same_values(lambda s, b, h, q, kv: op(np.float32(2.5), kv + 1.0))  # NumPy's numbers leave it to the expression
+    assert_same_values(
+        lambda s, b, h, q, kv: op(np.float32(2.5), kv + 1.0)
+    )  # NumPy's numbers leave it to the expression
     assert_same_values(lambda s, b, h, q, kv: op(np.int64(5), kv + 1))
     assert_same_values(lambda s, b, h, q, kv: op(kv, np.array(3)))
 
@@ -63,8 +64,10 @@ def test_powers_and_signs():
     assert_same_values(lambda s, b, h, q, kv: -s + (+q) - abs(q - kv))
     assert_same_values(lambda s, b, h, q, kv: (~(q > kv)) * 1, lambda s, b, h, q, kv: (q <= kv) * 1)
     assert_same_values(lambda s, b, h, q, kv: ~q)
-    assert_same_values(lambda s, b, h, q, kv: round(s) + math.floor(s) - math.ceil(s) * math.trunc(s),
-                       lambda s, b, h, q, kv: np.round(s) + np.floor(s) - np.ceil(s) * np.trunc(s))
+    assert_same_values(
+        lambda s, b, h, q, kv: round(s) + math.floor(s) - math.ceil(s) * math.trunc(s),
+        lambda s, b, h, q, kv: np.round(s) + np.floor(s) - np.ceil(s) * np.trunc(s),
+    )
 
 
 def test_logic_of_bools():
@@ -125,7 +128,9 @@ def test_functions(name):
 @pytest.mark.parametrize("name", BINARY)
 def test_functions_of_two(name):
     function = getattr(quire, name)
-    assert_same_values(lambda s, b, h, q, kv: function(q + 1, kv + 1), lambda s, b, h, q, kv: BINARY[name](q + 1, kv + 1))
+    assert_same_values(
+        lambda s, b, h, q, kv: function(q + 1, kv + 1), lambda s, b, h, q, kv: BINARY[name](q + 1, kv + 1)
+    )
     assert_same_values(lambda s, b, h, q, kv: function(q, 2), lambda s, b, h, q, kv: BINARY[name](q, 2))
 
 
@@ -133,13 +138,27 @@ def test_every_function_of_the_language_is_tested():
     """The functions that quire offers are those of the formula language."""
     others = {"where", "clamp", "sum", "dot"}
     offered = {name for name in vars(quire) if type(getattr(quire, name)).__name__ == "nb_func"}
-    not_functions = {"and_masks", "or_masks", "create_block_mask", "create_mask", "draw", "draw_png", "draw_svg", "explain",
-                     "force_isa", "get_num_threads", "info", "set_num_threads"}
+    not_functions = {
+        "and_masks",
+        "or_masks",
+        "create_block_mask",
+        "create_mask",
+        "draw",
+        "draw_png",
+        "draw_svg",
+        "explain",
+        "force_isa",
+        "get_num_threads",
+        "info",
+        "set_num_threads",
+    }
     assert offered - not_functions == {*FUNCTIONS, *POSITIVE, *BINARY, *others}
 
 
 def test_choice():
-    assert_same_values(lambda s, b, h, q, kv: quire.where(q >= kv, s, -100), lambda s, b, h, q, kv: np.where(q >= kv, s, -100))
+    assert_same_values(
+        lambda s, b, h, q, kv: quire.where(q >= kv, s, -100), lambda s, b, h, q, kv: np.where(q >= kv, s, -100)
+    )
     assert_same_values(lambda s, b, h, q, kv: quire.clamp(kv - q, -2, 2), lambda s, b, h, q, kv: np.clip(kv - q, -2, 2))
     hidden = quire.evaluate(quire.ScoreMod(lambda s, b, h, q, kv: quire.where(q >= kv, s, -math.inf)), SCORES)
     assert np.isneginf(hidden[0, 0, 0, 1]) and np.isfinite(hidden[0, 0, 0, 0])
@@ -158,13 +177,21 @@ def test_buffers_are_indexed():
     ids = np.array([0, 0, 1, 1, 1, 0, 0], np.int32)
     slopes, doc, t = quire.Buffer([0.5, 0.25, 0.125], "slopes"), quire.Buffer(ids, "doc"), quire.Buffer(table, name="t")
     scalar = quire.Buffer(np.array(2.5), "c")
-    assert_same_values(lambda s, b, h, q, kv: s + slopes[h] * (kv - q), lambda s, b, h, q, kv: s + np.array([0.5, 0.25, 0.125])[h] * (kv - q))
+    assert_same_values(
+        lambda s, b, h, q, kv: s + slopes[h] * (kv - q),
+        lambda s, b, h, q, kv: s + np.array([0.5, 0.25, 0.125])[h] * (kv - q),
+    )
     assert_same_values(lambda s, b, h, q, kv: t[b, h, kv % 4], lambda s, b, h, q, kv: table[b, h, kv % 4])
     assert_same_values(lambda s, b, h, q, kv: t[b][h][-1] + 1, lambda s, b, h, q, kv: table[b, h, -1] + 1)
-    assert_same_values(lambda s, b, h, q, kv: t[doc[kv], 0, doc[q] + 1], lambda s, b, h, q, kv: table[ids[kv], 0, ids[q] + 1])
+    assert_same_values(
+        lambda s, b, h, q, kv: t[doc[kv], 0, doc[q] + 1], lambda s, b, h, q, kv: table[ids[kv], 0, ids[q] + 1]
+    )
     assert_same_values(lambda s, b, h, q, kv: s * scalar + 2 * scalar, lambda s, b, h, q, kv: s * 2.5 + 5)
     assert_same_values(lambda s, b, h, q, kv: s + quire.sum(t[b, h]), lambda s, b, h, q, kv: s + table.sum(-1)[b, h])
-    assert_same_values(lambda s, b, h, q, kv: quire.dot(t[0, h], t[b, 1]), lambda s, b, h, q, kv: np.einsum("hd,bd->bh", table[0], table[:, 1])[b, h])
+    assert_same_values(
+        lambda s, b, h, q, kv: quire.dot(t[0, h], t[b, 1]),
+        lambda s, b, h, q, kv: np.einsum("hd,bd->bh", table[0], table[:, 1])[b, h],
+    )
     assert_same_values(lambda s, b, h, q, kv: s + quire.sum(t), lambda s, b, h, q, kv: s + table.sum())
     assert t.shape == (2, 3, 4) and t.name == "t" and t.dtype == "f64"
     assert np.shares_memory(t.numpy(), table)
@@ -247,9 +274,18 @@ INTS = st.recursive(
     st.sampled_from(["b", "h", "q", "kv", "1", "2", "3", "7"]),
     lambda inner: st.one_of(
         st.builds("({} {} {})".format, inner, st.sampled_from(["+", "-", "*", "&", "|", "^"]), inner),
-        st.builds("({} {} {})".format, inner, st.sampled_from(["//", "%"]), st.sampled_from(["2", "3", "-4", "(q + 1)"])),
+        st.builds(
+            "({} {} {})".format, inner, st.sampled_from(["//", "%"]), st.sampled_from(["2", "3", "-4", "(q + 1)"])
+        ),
         st.builds("({} {} {})".format, inner, st.sampled_from(["<<", ">>"]), st.sampled_from(["0", "1", "2"])),
-        st.builds("where({} {} {}, {}, {})".format, inner, st.sampled_from(["<", "<=", ">", ">=", "==", "!="]), inner, inner, inner),
+        st.builds(
+            "where({} {} {}, {}, {})".format,
+            inner,
+            st.sampled_from(["<", "<=", ">", ">=", "==", "!="]),
+            inner,
+            inner,
+            inner,
+        ),
         st.builds("(-{})".format, inner),
         st.builds("(~{})".format, inner),
         st.builds("abs({})".format, inner),

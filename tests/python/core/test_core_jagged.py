@@ -5,10 +5,9 @@ import threading
 import ml_dtypes
 import numpy as np
 import pytest
+import quire
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import quire
 from numpy_reference import assert_as_good_as_naive, attention
 from property_runs import runs
 
@@ -32,7 +31,11 @@ def alone(batch, sequence):
 
 
 def same_bits(a, b):
-    return a.shape == b.shape and a.dtype == b.dtype and np.ascontiguousarray(a).tobytes() == np.ascontiguousarray(b).tobytes()
+    return (
+        a.shape == b.shape
+        and a.dtype == b.dtype
+        and np.ascontiguousarray(a).tobytes() == np.ascontiguousarray(b).tobytes()
+    )
 
 
 @st.composite

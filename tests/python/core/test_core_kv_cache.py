@@ -4,12 +4,13 @@ import gc
 
 import numpy as np
 import pytest
-
 import quire
 
 
 def make(**changes):
-    return quire.KVCache(**{"layers": 2, "kv_heads": 3, "head_dim": 5, "v_head_dim": 2, "page_size": 4, "n_pages": 12, **changes})
+    return quire.KVCache(
+        **{"layers": 2, "kv_heads": 3, "head_dim": 5, "v_head_dim": 2, "page_size": 4, "n_pages": 12, **changes}
+    )
 
 
 def rows(cache, ids, dim):
@@ -127,7 +128,9 @@ def test_pages_are_the_caches_memory_and_keep_it_alive():
     assert k[0, 0, 0, 0] == 3001
 
 
-@pytest.mark.parametrize("dtype, name", [("float64", "f64"), (np.float16, "f16"), ("bf16", "bf16"), (np.dtype("float32"), "f32")])
+@pytest.mark.parametrize(
+    "dtype, name", [("float64", "f64"), (np.float16, "f16"), ("bf16", "bf16"), (np.dtype("float32"), "f32")]
+)
 def test_dtypes(dtype, name):
     assert make(dtype=dtype).dtype == name
 

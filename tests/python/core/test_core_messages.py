@@ -4,7 +4,6 @@ import random
 
 import numpy as np
 import pytest
-
 import quire
 
 X = np.ones((1, 2, 8, 16), np.float32)

@@ -7,7 +7,6 @@ import weakref
 
 import numpy as np
 import pytest
-
 import quire
 from numpy_reference import grids
 from quire import mods
@@ -50,7 +49,9 @@ def test_a_mod_keeps_its_buffers_alive():
 
 
 def test_bind_reads_other_memory():
-    text = quire.ScoreMod("score + bias[h] * scale[b]", {"bias": np.zeros(3, np.float32), "scale": np.ones(2, np.float32)})
+    text = quire.ScoreMod(
+        "score + bias[h] * scale[b]", {"bias": np.zeros(3, np.float32), "scale": np.ones(2, np.float32)}
+    )
     assert text.buffer_names == ["bias", "scale"]
     bias, scale = np.array([1, 2, 3, 4], np.float32)[:3], np.array([10, 20], np.float32)
     bound = quire.ScoreMod.bind(text, [quire._core.view(bias), scale])
@@ -70,11 +71,22 @@ def test_bind_reads_other_memory():
 
 def test_masks_combine():
     causal, window = mods.causal(), mods.sliding_window(3)
-    np.testing.assert_array_equal(mask_of(causal & ~window), np.broadcast_to((Q >= KV) & ~((Q >= KV) & (Q - KV < 3)), SHAPE))
-    np.testing.assert_array_equal(mask_of(window | (lambda b, h, q, kv: kv < 2)), mask_of(quire.or_masks(window, "kv_idx < 2")))
-    np.testing.assert_array_equal(mask_of((lambda b, h, q, kv: h == 1) & causal), np.broadcast_to((H == 1) & (Q >= KV), SHAPE))
-    np.testing.assert_array_equal(mask_of((lambda b, h, q, kv: h == 1) | causal), np.broadcast_to((H == 1) | (Q >= KV), SHAPE))
-    np.testing.assert_array_equal(mask_of(quire.and_masks(causal, lambda b, h, q, kv: kv > 1, quire.noop_mask)), np.broadcast_to((Q >= KV) & (KV > 1), SHAPE))
+    np.testing.assert_array_equal(
+        mask_of(causal & ~window), np.broadcast_to((Q >= KV) & ~((Q >= KV) & (Q - KV < 3)), SHAPE)
+    )
+    np.testing.assert_array_equal(
+        mask_of(window | (lambda b, h, q, kv: kv < 2)), mask_of(quire.or_masks(window, "kv_idx < 2"))
+    )
+    np.testing.assert_array_equal(
+        mask_of((lambda b, h, q, kv: h == 1) & causal), np.broadcast_to((H == 1) & (Q >= KV), SHAPE)
+    )
+    np.testing.assert_array_equal(
+        mask_of((lambda b, h, q, kv: h == 1) | causal), np.broadcast_to((H == 1) | (Q >= KV), SHAPE)
+    )
+    np.testing.assert_array_equal(
+        mask_of(quire.and_masks(causal, lambda b, h, q, kv: kv > 1, quire.noop_mask)),
+        np.broadcast_to((Q >= KV) & (KV > 1), SHAPE),
+    )
     assert mask_of(quire.and_masks()).all() and not mask_of(quire.or_masks()).any()
     for wrong in (3, None, quire.ScoreMod("score")):
         with pytest.raises(TypeError):

@@ -11,7 +11,6 @@ import xml.etree.ElementTree
 
 import numpy as np
 import pytest
-
 import quire
 from quire import mods
 from quire.requirements import require
@@ -69,7 +68,13 @@ def test_what_is_missing_or_too_old_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ModuleNotFoundError, match=r'quire.torch needs torch 2.13 or later: pip install "\.\[torch\]"'):
         require("torch", "2.13")
-    for version, is_old in (("2.9.1+cpu", True), ("2.13.0a0+git12", False), ("2.14", False), ("3.0", False), ("1.99", True)):
+    for version, is_old in (
+        ("2.9.1+cpu", True),
+        ("2.13.0a0+git12", False),
+        ("2.14", False),
+        ("3.0", False),
+        ("1.99", True),
+    ):
         monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(__version__=version))
         if is_old:
             with pytest.raises(ImportError, match=rf"needs torch 2.13 or later: .*; got {re.escape(version)}"):
@@ -86,12 +91,15 @@ def test_stubs_name_everything(tmp_path):
     public = {name for name, value in vars(quire._core).items() if not name.startswith("_") and callable(value)}
     assert public <= named
     mask = next(node for node in stub.body if isinstance(node, ast.ClassDef) and node.name == "BlockMask")
-    assert {"kv_indices", "from_kv_blocks", "__getitem__", "to_string"} <= {n.name for n in mask.body if isinstance(n, ast.FunctionDef)}
+    assert {"kv_indices", "from_kv_blocks", "__getitem__", "to_string"} <= {
+        n.name for n in mask.body if isinstance(n, ast.FunctionDef)
+    }
 
 
 def test_every_function_of_the_extension_is_documented():
     undocumented = [
-        name for name, value in vars(quire._core).items()
+        name
+        for name, value in vars(quire._core).items()
         if type(value).__name__ == "nb_func" and len((value.__doc__ or "").strip().splitlines()) < 2
     ]
     functions_of_mods = set(quire.__all__)  # their names say what they do
@@ -100,7 +108,13 @@ def test_every_function_of_the_extension_is_documented():
 
 def pictures():
     mask = quire.create_block_mask(mods.causal(), 2, None, 300, 300)
-    return [(mask, ()), (mods.causal(), (40, 50)), (mods.alibi(4), (40,)), ("q_idx >= kv_idx", (30,)), (lambda b, h, q, kv: q > kv, (8, 8))]
+    return [
+        (mask, ()),
+        (mods.causal(), (40, 50)),
+        (mods.alibi(4), (40,)),
+        ("q_idx >= kv_idx", (30,)),
+        (lambda b, h, q, kv: q > kv, (8, 8)),
+    ]
 
 
 def test_draw():
@@ -144,7 +158,9 @@ def test_notebooks_show_pictures():
 def test_explain():
     text = quire.explain("score + bias[h, kv_idx - q_idx + 9]", {"bias": np.zeros((8, 4095), np.float16)})
     assert "score mod" in text and "bias f16[8, 4095]" in text
-    assert "mask mod" in quire.explain(mods.causal()) and "score mod" in quire.explain(mods.softcap(2.0), f64=True, decode=True)
+    assert "mask mod" in quire.explain(mods.causal()) and "score mod" in quire.explain(
+        mods.softcap(2.0), f64=True, decode=True
+    )
     assert "declared, no data" in quire.explain("score + unknown[h]", heads=4)
     with pytest.raises(TypeError, match=r"\[explain\] a ScoreMod, a MaskMod or a text is needed"):
         quire.explain(3)

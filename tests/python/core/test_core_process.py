@@ -10,7 +10,6 @@ import sys
 
 import numpy as np
 import pytest
-
 import quire
 from quire import mods
 
@@ -145,7 +144,9 @@ print(codes.count(0))
 
 
 def test_children_of_a_process_whose_threads_compute(python_env):
-    run = subprocess.run([sys.executable, "-W", "ignore", "-c", FORK], env=python_env, capture_output=True, text=True, timeout=120)
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK], env=python_env, capture_output=True, text=True, timeout=120
+    )
     assert (run.returncode, run.stdout, run.stderr) == (0, "30\n", "")
 
 
@@ -166,5 +167,7 @@ def test_a_process_without_room_for_threads(python_env):
         resource.setrlimit(resource.RLIMIT_AS, (600 << 20, 600 << 20))
 
     env = {**python_env, "OPENBLAS_NUM_THREADS": "1"}
-    run = subprocess.run([sys.executable, "-c", FEW], env=env, capture_output=True, text=True, timeout=60, preexec_fn=limit)
+    run = subprocess.run(
+        [sys.executable, "-c", FEW], env=env, capture_output=True, text=True, timeout=60, preexec_fn=limit
+    )
     assert (run.returncode, run.stdout, run.stderr) == (0, "done\n", "")

@@ -5,7 +5,6 @@ import threading
 import ml_dtypes
 import numpy as np
 import pytest
-
 import quire
 from numpy_reference import assert_as_good_as_naive
 
@@ -38,7 +37,9 @@ def test_as_good_as_numpy(dtype, q_heads):
     assert_as_good_as_naive(out, q, k, v, mask_mod=lambda b, h, x, y: x + 53 - 37 >= y)
 
 
-@pytest.mark.parametrize("shape", [(37, 53), (1, 53), (37, 1), (4, 1, 53), (2, 1, 1, 53), (2, 4, 37, 53), (1, 4, 37, 1)])
+@pytest.mark.parametrize(
+    "shape", [(37, 53), (1, 53), (37, 1), (4, 1, 53), (2, 1, 1, 53), (2, 4, 37, 53), (1, 4, 37, 1)]
+)
 @pytest.mark.parametrize("kind", ["bool", "float"])
 def test_masks_broadcast(shape, kind):
     q, k, v = qkv()

@@ -7,7 +7,6 @@ import time
 
 import numpy as np
 import pytest
-
 import quire
 from quire import mods
 
@@ -43,7 +42,9 @@ CALLS = {
     "flex_attention": lambda q: quire.flex_attention(q, q, q),
     "create_block_mask": lambda q: quire.create_block_mask(slow_mask(), 4, None, 4096, 4096),
     "create_mask": lambda q: quire.create_mask(slow_mask(), 4, 2, 2048, 4096),
-    "evaluate": lambda q: quire.evaluate(quire.ScoreMod("exp(tanh(score)) + sin(kv_idx)"), np.zeros((4, 4, 1024, 1024), np.float32)),
+    "evaluate": lambda q: quire.evaluate(
+        quire.ScoreMod("exp(tanh(score)) + sin(kv_idx)"), np.zeros((4, 4, 1024, 1024), np.float32)
+    ),
     "draw_svg": lambda q: quire.draw_svg(slow_mask(), 8192, 8192),
 }
 

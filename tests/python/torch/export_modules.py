@@ -2,9 +2,8 @@
 
 import torch
 import torch.nn.attention.bias
-from torch import nn
-
 from quire.torch import create_block_mask, flex_attention, scaled_dot_product_attention
+from torch import nn
 
 LENGTH = 60
 

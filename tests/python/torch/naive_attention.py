@@ -29,7 +29,9 @@ def naive(query, key, value, score_mod=None, mask_mod=None, scale=None):
     group = q_heads // key.shape[1]
     key, value = (t.expand(batch, -1, -1, -1).repeat_interleave(group, 1) for t in (key, value))
     scores = query @ key.transpose(-1, -2) * (dim**-0.5 if scale is None else scale)
-    b, h, i, j = (torch.arange(n).view([-1 if a == axis else 1 for a in range(4)]) for axis, n in enumerate(scores.shape))
+    b, h, i, j = (
+        torch.arange(n).view([-1 if a == axis else 1 for a in range(4)]) for axis, n in enumerate(scores.shape)
+    )
     if score_mod is not None:
         scores = score_mod(scores, b, h, i, j)
     if mask_mod is not None:

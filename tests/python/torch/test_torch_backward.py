@@ -3,7 +3,6 @@
 import pytest
 import torch
 from naive_attention import assert_close_enough, gradients, naive
-
 from quire.torch import AuxRequest, create_block_mask, flex_attention, scaled_dot_product_attention
 
 F64 = torch.float64

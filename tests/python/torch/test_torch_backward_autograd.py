@@ -1,13 +1,12 @@
 """Gradients of flex_attention and the machinery around them: torch.func, checkpoints, autocast, in-place edits, enable()."""
 
 import pytest
+import quire.torch as quire_torch
 import torch
 import torch.nn.attention.flex_attention as torch_flex
 from naive_attention import naive
-from torch.utils.checkpoint import checkpoint
-
-import quire.torch as quire_torch
 from quire.torch import AuxRequest, create_block_mask, flex_attention
+from torch.utils.checkpoint import checkpoint
 
 F64 = torch.float64
 

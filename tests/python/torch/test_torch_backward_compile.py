@@ -1,9 +1,8 @@
 """Training steps under torch.compile: forward and backward in one graph each, with every backend."""
 
 import pytest
-import torch
-
 import quire.torch as quire_torch
+import torch
 from quire.torch import AuxRequest, create_block_mask, flex_attention
 
 MASK = create_block_mask(lambda b, h, i, j: (i >= j) | (j == 3), None, None, 37, 41)
@@ -120,7 +119,9 @@ def test_a_model_trains():
 
 def test_operators_called_by_hand_need_lse():
     query = torch.randn(1, 1, 4, 8, requires_grad=True)
-    out = torch.ops.quire.flex_attention(query, query, query, "", [], [], "", [], [], [], [0, 0], [1, 1], None, False, False)
+    out = torch.ops.quire.flex_attention(
+        query, query, query, "", [], [], "", [], [], [], [0, 0], [1, 1], None, False, False
+    )
     with pytest.raises(RuntimeError, match="without lse=True"):
         out[0].sum().backward()
     out = torch.ops.quire.scaled_dot_product_attention(query, query, query, None, 0.0, False, None, False, False)

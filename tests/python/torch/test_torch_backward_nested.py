@@ -1,10 +1,9 @@
 """Gradients over nested tensors: each sequence has the bits of that sequence alone, finite differences, holes."""
 
 import pytest
+import quire.torch as quire_torch
 import torch
 import torch.nn.functional as F
-
-import quire.torch as quire_torch
 from quire.torch import AuxRequest, create_nested_block_mask, flex_attention
 
 LENGTHS = (30, 1, 0, 67)
@@ -76,7 +75,13 @@ def test_gradcheck(is_causal):
         q, k = nested(tensors[:3]), nested(tensors[3:])
         mask = create_nested_block_mask(causal, None, None, q) if is_causal else None
         out, aux = flex_attention(
-            q, k, k, lambda s, b, h, i, j: torch.tanh(s * bias[h]), mask, enable_gqa=True, return_aux=AuxRequest(lse=True)
+            q,
+            k,
+            k,
+            lambda s, b, h, i, j: torch.tanh(s * bias[h]),
+            mask,
+            enable_gqa=True,
+            return_aux=AuxRequest(lse=True),
         )
         other = SDPA(q, k, k, is_causal=is_causal, enable_gqa=True)
         return values_of(out), aux.lse.transpose(1, 2).values(), values_of(other)
@@ -89,7 +94,8 @@ def test_sdpa_is_torchs():
     sources = (*query, *key, *value)
     found = torch.autograd.grad(values_of(SDPA(nested(query), nested(key), nested(value))).square().sum(), sources)
     loss = sum(
-        F.scaled_dot_product_attention(alone(a), alone(b), alone(c)).square().sum() for a, b, c in zip(query, key, value)
+        F.scaled_dot_product_attention(alone(a), alone(b), alone(c)).square().sum()
+        for a, b, c in zip(query, key, value)
     )
     for one, other in zip(found, torch.autograd.grad(loss, sources), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
@@ -137,7 +143,8 @@ def test_enable_trains_nested_attention():
         out = F.scaled_dot_product_attention(x, x, x, is_causal=True)  # refused by torch
     found = torch.autograd.grad(values_of(out).square().sum(), query)
     loss = sum(
-        F.scaled_dot_product_attention(alone(one), alone(one), alone(one), is_causal=True).square().sum() for one in query
+        F.scaled_dot_product_attention(alone(one), alone(one), alone(one), is_causal=True).square().sum()
+        for one in query
     )
     for one, other in zip(found, torch.autograd.grad(loss, query)):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)

@@ -1,14 +1,13 @@
 """Gradients of scaled_dot_product_attention over dense tensors, against torch's own."""
 
 import pytest
+import quire.torch as quire_torch
 import torch
 import torch.nn.functional as F
 from naive_attention import assert_close_enough
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 from torch.utils.checkpoint import checkpoint
-
-import quire.torch as quire_torch
 
 SDPA = quire_torch.scaled_dot_product_attention
 
@@ -47,7 +46,9 @@ def test_heads(heads, is_causal):
     assert_like_torch(tensors(*heads), is_causal=is_causal, enable_gqa=True)
 
 
-@pytest.mark.parametrize("shape", [(57, 83), (1, 83), (4, 57, 83), (4, 1, 83), (2, 1, 57, 83), (2, 4, 57, 83), (83,)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(57, 83), (1, 83), (4, 57, 83), (4, 1, 83), (2, 1, 57, 83), (2, 4, 57, 83), (83,)], ids=str
+)
 def test_gradient_of_a_mask(shape):
     if len(shape) == 1:
         shape = (1, *shape)
@@ -124,7 +125,9 @@ def test_dropout_is_replayed(backend):
     kept = (weights.detach() != 0).double() / 0.6
     exact = [tensor.detach().double().requires_grad_() for tensor in (query, key, value)]
     out = torch.softmax(exact[0] @ exact[1].transpose(-1, -2) / 8**0.5, -1) * kept @ exact[2]
-    torch.testing.assert_close(d_key, torch.autograd.grad(out, exact[1], d_out.double())[0].float(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        d_key, torch.autograd.grad(out, exact[1], d_out.double())[0].float(), rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])

@@ -3,10 +3,9 @@
 import math
 
 import pytest
+import quire.torch as quire_torch
 import torch
 import torch.nn.attention.flex_attention as torch_flex
-
-import quire.torch as quire_torch
 from peer import causal
 
 LISTS = (

@@ -1,11 +1,10 @@
 """Random masks, block sizes and parts against torch's own BlockMask, entry by entry."""
 
 import hypothesis.strategies as st
+import quire.torch as quire_torch
 import torch
 import torch.nn.attention.flex_attention as torch_flex
 from hypothesis import HealthCheck, given, settings
-
-import quire.torch as quire_torch
 from test_torch_block_mask import assert_same
 
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)

@@ -6,7 +6,6 @@ import sys
 import pytest
 import torch
 import torch.nn.attention.flex_attention as torch_flex
-
 from peer import causal
 from quire.torch import AuxRequest, BlockMask, create_block_mask, flex_attention
 

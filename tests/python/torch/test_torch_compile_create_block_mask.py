@@ -1,13 +1,12 @@
 """torch.compile(create_block_mask), by itself and inside larger graphs: one operator, the mask of eager code."""
 
 import pytest
+import quire.torch
 import torch
 import torch.nn.attention.flex_attention as torch_flex
-from torch.nn.attention.bias import causal_lower_right, causal_upper_left
-
-import quire.torch
 from peer import causal
 from quire.torch import BlockMask, create_block_mask, flex_attention, scaled_dot_product_attention
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 BACKENDS = pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 LISTS = (
@@ -28,7 +27,11 @@ def compiled(function, backend="aot_eager", **options):
 
 def assert_same_mask(mask, expected):
     assert type(mask) is type(expected) is BlockMask
-    assert (mask.shape, mask.BLOCK_SIZE, mask.seq_lengths) == (expected.shape, expected.BLOCK_SIZE, expected.seq_lengths)
+    assert (mask.shape, mask.BLOCK_SIZE, mask.seq_lengths) == (
+        expected.shape,
+        expected.BLOCK_SIZE,
+        expected.seq_lengths,
+    )
     assert str(mask) == str(expected) and mask.sparsity() == pytest.approx(expected.sparsity(), nan_ok=True)
     for name in LISTS:
         one, other = getattr(mask, name), getattr(expected, name)
@@ -48,7 +51,9 @@ def test_by_itself(backend):
     assert_same_mask(mask, expected)
     query = torch.randn(2, 2, 100, 16)
     assert mask.mask_mod is rule
-    assert torch.equal(flex_attention(query, query, query, block_mask=mask), flex_attention(query, query, query, block_mask=expected))
+    assert torch.equal(
+        flex_attention(query, query, query, block_mask=mask), flex_attention(query, query, query, block_mask=expected)
+    )
     doc.copy_(torch.arange(100) // 7)  # captured by the graph as a tensor: read when it runs
     assert_same_mask(run(rule, 2, None, 100, 100, "cpu", 16), create_block_mask(rule, 2, None, 100, 100, "cpu", 16))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
@@ -62,7 +67,9 @@ def test_sizes_and_options():
         ((2, 2, 0, 5), {"BLOCK_SIZE": 8}),
     ]:
         assert_same_mask(run(causal, *sizes, **options), create_block_mask(causal, *sizes, **options))
-    assert_same_mask(run("q_idx >= kv_idx", None, None, 50, 50), create_block_mask("q_idx >= kv_idx", None, None, 50, 50))
+    assert_same_mask(
+        run("q_idx >= kv_idx", None, None, 50, 50), create_block_mask("q_idx >= kv_idx", None, None, 50, 50)
+    )
     with pytest.raises(Exception, match="a mod is a function over tensors or a text"):
         run(quire.MaskMod("q_idx >= kv_idx"), None, None, 50, 50)
     with pytest.raises(Exception, match="block_size must be"):
@@ -73,7 +80,9 @@ def test_behind_torchs_name():
     with quire.torch.enable():
         run = compiled(torch_flex.create_block_mask)
         mask = run(causal, 2, None, 100, 103, device="cpu", BLOCK_SIZE=(16, 32))
-        assert_same_mask(mask, torch_flex.create_block_mask(causal, 2, None, 100, 103, device="cpu", BLOCK_SIZE=(16, 32)))
+        assert_same_mask(
+            mask, torch_flex.create_block_mask(causal, 2, None, 100, 103, device="cpu", BLOCK_SIZE=(16, 32))
+        )
 
 
 @pytest.mark.slow
@@ -119,7 +128,9 @@ def test_no_mask(backend):
     query = torch.randn(1, 2, 100, 16)
     expected = flex_attention(query, query, query)
     mask = torch_flex._create_empty_block_mask(query, query)
-    assert torch.equal(compiled(lambda x, mask: flex_attention(x, x, x, block_mask=mask), backend)(query, mask), expected)
+    assert torch.equal(
+        compiled(lambda x, mask: flex_attention(x, x, x, block_mask=mask), backend)(query, mask), expected
+    )
     inside = lambda x: flex_attention(x, x, x, block_mask=torch_flex._create_empty_block_mask(x, x))  # noqa: E731
     assert torch.equal(compiled(inside, backend)(query), expected)
 
@@ -145,7 +156,9 @@ def test_causal_biases(backend, make):
     def function(query, bias):
         return scaled_dot_product_attention(query, key, key, attn_mask=bias)
 
-    one, other = (torch.randn(1, 2, 40, 16, generator=torch.Generator().manual_seed(0)).requires_grad_() for _ in range(2))
+    one, other = (
+        torch.randn(1, 2, 40, 16, generator=torch.Generator().manual_seed(0)).requires_grad_() for _ in range(2)
+    )
     found, expected = compiled(function, backend)(one, bias), function(other, bias)
     assert torch.equal(found, expected)
     found.sum().backward()

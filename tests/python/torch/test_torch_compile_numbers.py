@@ -10,7 +10,6 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-
 from quire.torch import TraceError, create_block_mask, flex_attention, graph_mod, graph_program
 
 VALUES = (3, 5, 11)
@@ -230,7 +229,9 @@ def test_mask_mods(backend, dynamic):
 @BACKENDS
 def test_gradients_of_captured_tensors_beside_numbers(backend):
     def function(bias, query, n, f):
-        return flex_attention(query, query, query, lambda s, b, h, q, k: s * f + (bias * n).tanh()[k] + bias[q].clamp(max=n))
+        return flex_attention(
+            query, query, query, lambda s, b, h, q, k: s * f + (bias * n).tanh()[k] + bias[q].clamp(max=n)
+        )
 
     bias, query = torch.randn(24, requires_grad=True), query_of(24).detach()
     assert_same(function, [(bias, query, n, n / 4) for n in VALUES], backend)

@@ -6,7 +6,6 @@ with an int, a float and a size that change from call to call, forward and backw
 
 import pytest
 import torch
-
 from number_cases import CASES, OF_INTS
 from quire.torch import create_block_mask, flex_attention, graph_mod
 from quire.torch.trace import operations
@@ -69,7 +68,9 @@ def attend(names, queries, masks, integer, real):
     size = queries.size(3) // 8
     outs = []
     for name, query, mask in zip(names, queries.unbind(0), masks):
-        outs.append(flex_attention(query, query, query, score_mod_of(name, numbers_of(name, integer, real, size)), mask))
+        outs.append(
+            flex_attention(query, query, query, score_mod_of(name, numbers_of(name, integer, real, size)), mask)
+        )
     return torch.stack(outs)
 
 

@@ -7,9 +7,8 @@ import gc
 
 import pytest
 import torch
-from torch.utils.checkpoint import checkpoint
-
 from quire.torch import create_block_mask, flex_attention
+from torch.utils.checkpoint import checkpoint
 
 LENGTH = 70
 STEPS = 10

@@ -1,10 +1,9 @@
 """Small differences from torch on purpose (docs/differences.md) that no other file is about."""
 
 import pytest
+import quire.torch
 import torch
 import torch.nn.attention.flex_attention as torch_flex
-
-import quire.torch
 from quire.torch import TraceError, create_block_mask, create_mask, flex_attention, scaled_dot_product_attention
 
 X = torch.randn(1, 2, 20, 8, generator=torch.Generator().manual_seed(3))
@@ -12,7 +11,11 @@ X = torch.randn(1, 2, 20, 8, generator=torch.Generator().manual_seed(3))
 
 def test_rules_that_give_numbers():
     nonzero = create_mask(lambda b, h, q_idx, kv_idx: q_idx != kv_idx, None, None, 5, 7)
-    for rule in (lambda b, h, q, kv: q - kv, lambda b, h, q, kv: (q - kv) * 0.5, lambda b, h, q, kv: (q != kv).to(torch.uint8)):
+    for rule in (
+        lambda b, h, q, kv: q - kv,
+        lambda b, h, q, kv: (q - kv) * 0.5,
+        lambda b, h, q, kv: (q != kv).to(torch.uint8),
+    ):
         with pytest.raises(AssertionError):
             torch_flex.create_block_mask(rule, None, None, 5, 7, "cpu")
         found = create_block_mask(rule, None, None, 5, 7, BLOCK_SIZE=1).to_dense().bool()
@@ -35,14 +38,21 @@ def test_mods_that_give_something_else():
             flex_attention(X, X, X, lambda s, b, h, q, kv: result)
 
 
-@pytest.mark.parametrize(("dim", "v_dim", "text"), [(1025, 8, "of query and key must be in 0..1024"), (8, 0, "of value must be in 1..1024")])
+@pytest.mark.parametrize(
+    ("dim", "v_dim", "text"), [(1025, 8, "of query and key must be in 0..1024"), (8, 0, "of value must be in 1..1024")]
+)
 def test_head_dims(dim, v_dim, text):
     query, value = torch.randn(1, 1, 3, dim), torch.randn(1, 1, 3, v_dim)
     assert torch_flex.flex_attention(query, query, value).shape == (1, 1, 3, v_dim)
     with pytest.raises(ValueError, match=text):
         flex_attention(query, query, value)
     assert scaled_dot_product_attention(query, query, value).shape == (1, 1, 3, v_dim)
-    assert flex_attention(X.new_ones(1, 1, 3, 1024), X.new_ones(1, 1, 3, 1024), X.new_ones(1, 1, 3, 1)).shape == (1, 1, 3, 1)
+    assert flex_attention(X.new_ones(1, 1, 3, 1024), X.new_ones(1, 1, 3, 1024), X.new_ones(1, 1, 3, 1)).shape == (
+        1,
+        1,
+        3,
+        1,
+    )
 
 
 def test_no_heads():

@@ -3,7 +3,6 @@
 import doctest
 
 import pytest
-
 import quire.torch
 
 OWN = [name for name in quire.torch.__all__ if getattr(quire.torch, name).__module__.startswith("quire.")]
@@ -27,4 +26,7 @@ def test_what_a_notebook_shows_of_a_mask():
     assert picture.startswith("<svg") and "512 queries" in picture
     mask.full_kv_num_blocks.zero_()  # what is edited is drawn
     assert mask._repr_svg_() != picture
-    assert quire.torch.create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 0, 5)._repr_svg_() is None
+    assert (
+        quire.torch.create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 0, 5)._repr_svg_()
+        is None
+    )

@@ -3,13 +3,12 @@
 import threading
 
 import pytest
+import quire.torch as quire_torch
 import torch
 import torch.nn.attention.flex_attention as torch_flex
+from peer import causal
 from torch.nn.attention.flex_attention import create_block_mask as imported_before
 from torch.nn.attention.flex_attention import flex_attention as flex_imported_before
-
-import quire.torch as quire_torch
-from peer import causal
 
 CODE = torch_flex.flex_attention.__code__, torch_flex.create_block_mask.__code__
 

@@ -1,10 +1,9 @@
 """Errors: torch's exception types, texts that say what is wrong."""
 
 import pytest
+import quire.torch as quire_torch
 import torch
 import torch.nn.attention.flex_attention as torch_flex
-
-import quire.torch as quire_torch
 from peer import causal
 
 
@@ -50,7 +49,11 @@ CASES = [
         lambda m: m.flex_attention(Q[:, :, :15], Q, Q, block_mask=mask(m, 1, 1, 16, 16)),
         "block_mask was created for 16 queries and 16 keys; got 15 and 16",
     ),
-    ("sliced", lambda m: m.flex_attention(Q, Q, Q, block_mask=sliced(m)), "Cannot use mask_mod from a sliced BlockMask"),
+    (
+        "sliced",
+        lambda m: m.flex_attention(Q, Q, Q, block_mask=sliced(m)),
+        "Cannot use mask_mod from a sliced BlockMask",
+    ),
     (
         "mask on another device",
         lambda m: m.flex_attention(Q, Q, Q, block_mask=mask(m, 1, 1, 16, 16).to("meta")),
@@ -144,7 +147,9 @@ def test_what_is_no_tensor_or_mask():
 def test_masks_that_do_not_fit_in_batch_or_heads():
     many = Q[:1, :1].expand(4, 4, -1, -1)
     for sizes in [(3, 1), (1, 3)]:
-        with pytest.raises(ValueError, match="the block mask must have .* or 4 or more, as the query; got 3|of 4 or more"):
+        with pytest.raises(
+            ValueError, match="the block mask must have .* or 4 or more, as the query; got 3|of 4 or more"
+        ):
             quire_torch.flex_attention(many, many, many, block_mask=mask(quire_torch, *sizes, 16, 16))
 
 

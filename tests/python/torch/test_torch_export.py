@@ -6,10 +6,9 @@ import sys
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-
 from export_modules import LENGTH, MaskGiven, MaskOfAnArgument, cases, causal, create, query
 from quire.torch import create_block_mask, create_mask, flex_attention, scaled_dot_product_attention
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 CASES = cases()
 
@@ -80,7 +79,9 @@ def test_lengths_may_vary():
         def forward(self, x, documents):
             length = x.size(2)
             same = lambda b, h, q, kv: documents[q] == documents[kv]  # noqa: E731
-            return flex_attention(x, x, x, block_mask=create_block_mask(same, None, None, length, length, BLOCK_SIZE=16))
+            return flex_attention(
+                x, x, x, block_mask=create_block_mask(same, None, None, length, length, BLOCK_SIZE=16)
+            )
 
     length = torch.export.Dim("length", min=2, max=4096)
     arguments = (query(), torch.arange(LENGTH) // 9)

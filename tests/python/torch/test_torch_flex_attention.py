@@ -4,10 +4,9 @@ import pathlib
 import sys
 
 import pytest
+import quire.torch as quire_torch
 import torch
 import torch.nn.attention.flex_attention as torch_flex
-
-import quire.torch as quire_torch
 from peer import causal, check, tensors
 from quire.torch import AuxRequest, create_block_mask, flex_attention
 

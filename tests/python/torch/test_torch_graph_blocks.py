@@ -5,7 +5,6 @@ import pickle
 
 import pytest
 import torch
-
 from peer import causal
 from quire import _core
 from quire.torch import BlockMask, create_block_mask, flex_attention
@@ -58,7 +57,21 @@ def test_damaged_words_are_an_error():
 
     def attend(words):
         return torch.ops.quire.flex_attention(
-            query, query, query, "", [], [], "q_idx >= kv_idx", [], [], [words], [100, 100], [16, 16], None, False, False
+            query,
+            query,
+            query,
+            "",
+            [],
+            [],
+            "q_idx >= kv_idx",
+            [],
+            [],
+            [words],
+            [100, 100],
+            [16, 16],
+            None,
+            False,
+            False,
         )
 
     attend(words)
@@ -124,7 +137,9 @@ def test_rules_without_a_name_are_pickled_as_formulas():
     doc.zero_()  # not the other's
     query = torch.randn(1, 2, 100, 16)
     doc_then = torch.arange(100) // 30
-    expected = create_block_mask(lambda b, h, q, kv: (q >= kv) & (doc_then[q] == doc_then[kv]), None, None, 100, 100, BLOCK_SIZE=16)
+    expected = create_block_mask(
+        lambda b, h, q, kv: (q >= kv) & (doc_then[q] == doc_then[kv]), None, None, 100, 100, BLOCK_SIZE=16
+    )
     assert_same(other, expected)
     found = flex_attention(query, query, query, block_mask=other)
     assert torch.equal(found, flex_attention(query, query, query, block_mask=expected))

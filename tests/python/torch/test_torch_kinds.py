@@ -4,11 +4,10 @@ import functools
 import math
 
 import pytest
+import quire.torch as quire_torch
 import torch
 import torch.nn.attention.flex_attention as torch_flex
 import torch.nn.functional as F
-
-import quire.torch as quire_torch
 from peer import causal, check, tensors
 from quire.torch import AuxRequest, create_block_mask, flex_attention
 
@@ -137,7 +136,10 @@ def test_lists_of_queries_that_were_taken_away():
         setattr(mask, name, None)
     for x in (query, key, value):
         x.requires_grad_()
-    out, want = flex_attention(query, key, value, block_mask=mask), F.scaled_dot_product_attention(query, key, value, is_causal=True)
+    out, want = (
+        flex_attention(query, key, value, block_mask=mask),
+        F.scaled_dot_product_attention(query, key, value, is_causal=True),
+    )
     torch.testing.assert_close(out, want)
     for one, other in zip(*(torch.autograd.grad(x.sum(), (query, key, value)) for x in (out, want))):
         torch.testing.assert_close(one, other)
@@ -147,7 +149,9 @@ def test_two_halves_of_a_mask_merged_by_their_lse():
     query, key, value = (x.requires_grad_() for x in inputs())
     near = create_block_mask(lambda b, h, q, kv: (q >= kv) & (q - kv <= 20), None, None, LENGTH, LENGTH, BLOCK_SIZE=32)
     far = create_block_mask(lambda b, h, q, kv: (q >= kv) & (q - kv > 20), None, None, LENGTH, LENGTH, BLOCK_SIZE=32)
-    parts = [flex_attention(query, key, value, block_mask=mask, return_aux=AuxRequest(lse=True)) for mask in (near, far)]
+    parts = [
+        flex_attention(query, key, value, block_mask=mask, return_aux=AuxRequest(lse=True)) for mask in (near, far)
+    ]
     lse = torch.stack([aux.lse for _, aux in parts])
     weights = torch.exp(lse - lse.max(0).values).unsqueeze(-1)
     merged = sum(weight * out for weight, (out, _) in zip(weights, parts)) / weights.sum(0)
@@ -214,7 +218,9 @@ def test_values_that_overlap_in_memory():
     buffer = torch.randn(4000)
     shape = (BATCH, HEADS, 40, DIM)
     views = [buffer.as_strided(shape, strides, 97) for strides in ((640, 160, 16, 1), (1, DIM, 60, 1), (16, 32, 8, 1))]
-    torch.testing.assert_close(flex_attention(*views), F.scaled_dot_product_attention(*(view.contiguous() for view in views)))
+    torch.testing.assert_close(
+        flex_attention(*views), F.scaled_dot_product_attention(*(view.contiguous() for view in views))
+    )
 
 
 def test_one_query_and_one_key():
@@ -268,7 +274,9 @@ def test_pages_reserved_little_by_little(make):
 # ---- SDPA
 
 
-@pytest.mark.parametrize("mask_shape", [(LENGTH, LENGTH), (1, LENGTH), (LENGTH, 1), (BATCH, 1, 1, LENGTH), (1, HEADS, LENGTH, 1)])
+@pytest.mark.parametrize(
+    "mask_shape", [(LENGTH, LENGTH), (1, LENGTH), (LENGTH, 1), (BATCH, 1, 1, LENGTH), (1, HEADS, LENGTH, 1)]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gradients_of_broadcast_masks(mask_shape, dtype):
     query, key, value = inputs(dtype=dtype)

@@ -4,7 +4,6 @@ import hypothesis.strategies as st
 import torch
 import torch.nn.attention.flex_attention as torch_flex
 from hypothesis import HealthCheck, given, settings
-
 from peer import check
 from quire.torch import AuxRequest, create_block_mask, flex_attention
 

@@ -3,11 +3,10 @@ torch, in quire.torch as a function, and in quire.torch as quire's own object.""
 
 import numpy
 import pytest
-import torch
-import torch.nn.attention.flex_attention as torch_flex
-
 import quire
 import quire.torch as quire_torch
+import torch
+import torch.nn.attention.flex_attention as torch_flex
 from peer import check, tensors
 
 BATCH, HEADS, Q_LEN, KV_LEN = 2, 4, 64, 64

@@ -4,10 +4,9 @@ import gc
 import weakref
 
 import pytest
+import quire.torch as quire_torch
 import torch
 import torch.nn.attention.flex_attention as torch_flex
-
-import quire.torch as quire_torch
 from peer import causal
 from quire.torch import create_block_mask, flex_attention
 from quire.torch.blocks import _converted

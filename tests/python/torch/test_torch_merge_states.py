@@ -1,9 +1,8 @@
 """quire.torch.merge_states: attention over parts of the keys, put together; its gradients are those of the whole."""
 
 import pytest
-import torch
-
 import quire
+import torch
 from quire.torch import AuxRequest, flex_attention, merge_states
 
 CUTS = ((0, 11), (11, 12), (12, 50))
@@ -25,7 +24,9 @@ def test_parts_give_the_whole(dtype):
     whole = state(q, k, v, 0, 50)
     parts = [state(q, k, v, *cut) for cut in CUTS]
     # Of 16 bits, outs are rounded thrice: parts, merged and whole.
-    atol = 1.5 * torch.finfo(dtype).eps * max(out.abs().max().item() for out, _ in parts) if dtype.itemsize == 2 else 1e-5
+    atol = (
+        1.5 * torch.finfo(dtype).eps * max(out.abs().max().item() for out, _ in parts) if dtype.itemsize == 2 else 1e-5
+    )
     for out, lse in (merge_states(*parts), merge_states(parts)):
         assert out.dtype is dtype and lse.dtype is whole[1].dtype
         torch.testing.assert_close(out, whole[0], rtol=1e-6, atol=atol)
@@ -37,7 +38,10 @@ def test_parts_give_the_whole(dtype):
 def test_a_state_without_keys_changes_nothing():
     q, k, v = tensors(torch.float32, grad=True)
     whole = state(q, k, v, 0, 50)
-    empty = torch.full_like(whole[0], torch.nan).requires_grad_(), torch.full_like(whole[1], -torch.inf).requires_grad_()
+    empty = (
+        torch.full_like(whole[0], torch.nan).requires_grad_(),
+        torch.full_like(whole[1], -torch.inf).requires_grad_(),
+    )
     merged = merge_states(empty, whole)
     assert torch.equal(merged[0], whole[0]) and torch.equal(merged[1], whole[1])
     grads = torch.autograd.grad(merged[0].sum() + merged[1].sum(), (*empty, *whole))
@@ -49,7 +53,9 @@ def test_a_state_without_keys_changes_nothing():
 
 def test_gradients_are_those_of_finite_differences():
     torch.manual_seed(6)
-    states = [torch.randn(2, 3, *more, dtype=torch.float64, requires_grad=True) for _ in range(3) for more in ((5,), ())]
+    states = [
+        torch.randn(2, 3, *more, dtype=torch.float64, requires_grad=True) for _ in range(3) for more in ((5,), ())
+    ]
     assert torch.autograd.gradcheck(lambda *all: merge_states(list(zip(all[::2], all[1::2]))), states)
 
 

@@ -4,10 +4,9 @@ import random
 
 import numpy as np
 import pytest
-import torch
-
 import quire
 import quire.torch as qt
+import torch
 
 X = torch.ones(1, 2, 8, 16)
 
@@ -26,14 +25,18 @@ def masked(mod):
     ],
 )
 def test_logic_of_python(mod):
-    with pytest.raises(qt.TraceError, match=r"write & for and, \| for or, ~ for not, \(a <= x\) & \(x < b\) for a <= x < b"):
+    with pytest.raises(
+        qt.TraceError, match=r"write & for and, \| for or, ~ for not, \(a <= x\) & \(x < b\) for a <= x < b"
+    ):
         masked(mod)
 
 
 def test_a_mod_of_the_other_kind():
     with pytest.raises(TypeError, match="takes 4 arguments, which makes it a mask mod.*give it to create_block_mask"):
         qt.flex_attention(X, X, X, lambda b, h, q, k: q >= k)
-    with pytest.raises(AssertionError, match="takes 4 arguments.*got a score mod, which takes 5.*flex_attention as score_mod"):
+    with pytest.raises(
+        AssertionError, match="takes 4 arguments.*got a score mod, which takes 5.*flex_attention as score_mod"
+    ):
         masked(lambda s, b, h, q, k: s)
     with pytest.raises(TypeError, match="got MaskMod: give it to create_block_mask"):
         qt.flex_attention(X, X, X, quire.mods.causal())

@@ -3,14 +3,13 @@
 import threading
 
 import pytest
+import quire.torch
 import torch
 import torch.nn.attention.flex_attention as torch_flex
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils.flop_counter import FlopCounterMode
-
-import quire.torch
 from peer import causal
 from quire.torch import AuxRequest, create_block_mask, create_mask, flex_attention, scaled_dot_product_attention
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
 
 SLOPES = torch.tensor([0.5, 0.25])
 

@@ -8,11 +8,10 @@ import subprocess
 import sys
 
 import pytest
+import quire.torch as quire_torch
 import torch
 import torch.nn.attention.flex_attention as torch_flex
 from torch.utils import _pytree as pytree
-
-import quire.torch as quire_torch
 
 
 @pytest.mark.parametrize("name", torch_flex.__all__)

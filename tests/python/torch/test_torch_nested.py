@@ -1,18 +1,17 @@
 """Nested tensors of the layout torch.jagged: SDPA against torch's own where torch runs, flex_attention, enable()."""
 
 import pytest
+import quire
+import quire.torch as quire_torch
 import torch
 import torch.nn.attention.flex_attention as torch_flex
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from peer import assert_as_exact_as_torch, causal
 from torch.nested._internal import sdpa as torch_sdpa
 from torch.nested._internal.nested_tensor import NestedTensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-
-import quire
-import quire.torch as quire_torch
-from peer import assert_as_exact_as_torch, causal
 
 SDPA = quire_torch.scaled_dot_product_attention
 LENGTHS = [3, 40, 1, 17]

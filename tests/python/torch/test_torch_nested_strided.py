@@ -1,10 +1,9 @@
 """Nested tensors of the layout torch.strided: SDPA against torch's own, flex_attention against each sequence alone."""
 
 import pytest
+import quire.torch as quire_torch
 import torch
 import torch.nn.functional as F
-
-import quire.torch as quire_torch
 
 SDPA = quire_torch.scaled_dot_product_attention
 FLEX = quire_torch.flex_attention
@@ -22,7 +21,11 @@ def assert_same(found, wanted):
 
 CASES = {
     "heads": [nested((2, 30, 8), (2, 5, 8)) for _ in range(3)],
-    "lengths of their own": [nested((2, 7, 8), (2, 60, 8)), nested((2, 30, 8), (2, 5, 8)), nested((2, 30, 4), (2, 5, 4))],
+    "lengths of their own": [
+        nested((2, 7, 8), (2, 60, 8)),
+        nested((2, 30, 8), (2, 5, 8)),
+        nested((2, 30, 4), (2, 5, 4)),
+    ],
     "without heads": [nested((3, 8), (5, 8)) for _ in range(3)],
     "two batch axes": [nested((4, 2, 3, 8), (4, 2, 5, 8)) for _ in range(3)],
     "heads that vary": [nested((3, 4, 8), (2, 5, 8)) for _ in range(3)],
@@ -68,7 +71,9 @@ def test_flex_attention():
     out, lse = FLEX(x, x, x, rule, causal, return_lse=True)
     for b, one in enumerate(x.unbind()):
         length = one.size(1)
-        mask = quire_torch.create_block_mask(lambda _, h, q_idx, kv_idx: q_idx + b >= kv_idx, None, None, length, length)
+        mask = quire_torch.create_block_mask(
+            lambda _, h, q_idx, kv_idx: q_idx + b >= kv_idx, None, None, length, length
+        )
         alone = lambda score, _, h, q_idx, kv_idx: score * (b + 1) + h  # noqa: E731
         want, want_lse = FLEX(one[None], one[None], one[None], alone, mask, return_lse=True)
         assert torch.equal(out[b], want[0]) and torch.equal(lse[b], want_lse[0])

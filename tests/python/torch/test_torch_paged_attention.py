@@ -3,12 +3,11 @@
 import random
 
 import pytest
+import quire.torch as qt
 import torch
+from quire import _core
 from torch.nn.attention.experimental._paged_attention import PagedAttention as TorchPagedAttention
 from torch.nn.attention.flex_attention import flex_attention as torch_flex_attention
-
-import quire.torch as qt
-from quire import _core
 
 CLASSES = (qt.PagedAttention, TorchPagedAttention)
 

@@ -4,13 +4,12 @@ import copy
 import pickle
 
 import pytest
+import quire.torch as qt
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.attention.experimental._paged_attention import PagedAttention as TorchPagedAttention
 from torch.nn.attention.flex_attention import create_block_mask as torch_create_block_mask
-
-import quire.torch as qt
 
 BATCH = 3
 
@@ -143,7 +142,12 @@ def test_erase_of_several_sequences(sequences):
 def test_erase_of_several_is_all_or_nothing():
     paged = qt.PagedAttention(4, 8, 2)
     paged.reserve(0, 9)
-    before = [paged.page_table.clone(), paged.capacity.clone(), paged.physical_to_logical.clone(), list(paged.empty_pages)]
+    before = [
+        paged.page_table.clone(),
+        paged.capacity.clone(),
+        paged.physical_to_logical.clone(),
+        list(paged.empty_pages),
+    ]
     for wrong in (torch.tensor([0, 2]), torch.tensor([0, -3]), [0, 7], torch.tensor([True, False, True])):
         refuses(IndexError, paged.erase, wrong)
     refuses(TypeError, paged.erase, torch.tensor([0.0]))
@@ -232,7 +236,12 @@ def test_a_position_without_a_page_is_an_error_and_nothing_is_written():
 def test_gradients_are_refused():
     paged = qt.PagedAttention(4, 8, 2)
     paged.reserve(0, 8)
-    cache, values, index, positions = torch.zeros(1, 1, 32, 2), torch.ones(1, 1, 1, 2), torch.tensor([0]), torch.tensor([[0]])
+    cache, values, index, positions = (
+        torch.zeros(1, 1, 32, 2),
+        torch.ones(1, 1, 1, 2),
+        torch.tensor([0]),
+        torch.tensor([[0]]),
+    )
     learned = values.clone().requires_grad_()
     for k, v in ((learned, values), (values, learned)):
         refuses(RuntimeError, paged.assign, index, positions, k, v, cache, cache)

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 import torch
-
 from quire.torch import create_block_mask, flex_attention
 
 FORK = """
@@ -60,7 +59,9 @@ print(bool((out == 1).numpy().all()))
 
 
 def run_program(program, env):
-    return subprocess.run([sys.executable, "-W", "ignore", "-c", program], env=env, capture_output=True, text=True, timeout=180)
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], env=env, capture_output=True, text=True, timeout=180
+    )
 
 
 def test_children_of_a_process_whose_threads_compute(python_env):
@@ -92,7 +93,9 @@ def test_workers_of_a_data_loader():
     q = torch.randn(1, 2, 100, 16)
     rows = Rows(q)
     expected = rows[0]
-    loader = torch.utils.data.DataLoader(rows, batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=60)
+    loader = torch.utils.data.DataLoader(
+        rows, batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=60
+    )
     for got in loader:
         assert torch.equal(got, expected)
 
@@ -100,8 +103,9 @@ def test_workers_of_a_data_loader():
 @pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this CPU does not flush")
 def test_flushing_of_subnormals_changes_nothing():
     def compute():
-        mask = create_block_mask(lambda b, h, q, k: torch.exp(-0.5 * (q - k)) > 1e-40, None, None, 512, 512, device="cpu",
-                                 BLOCK_SIZE=16)
+        mask = create_block_mask(
+            lambda b, h, q, k: torch.exp(-0.5 * (q - k)) > 1e-40, None, None, 512, 512, device="cpu", BLOCK_SIZE=16
+        )
         q = torch.ones(1, 1, 512, 8)
         return mask.to_dense(), flex_attention(q, q, q, score_mod=lambda s, b, h, i, j: s + 1e-39 * j, block_mask=mask)
 

@@ -3,14 +3,13 @@
 import itertools
 
 import pytest
-import torch
-import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.bias import causal_lower_right, causal_upper_left
-
 import quire
 import quire.torch as quire_torch
+import torch
+import torch.nn.functional as F
 from peer import assert_as_exact_as_torch, tensors
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 SDPA = quire_torch.scaled_dot_product_attention
 
@@ -91,7 +90,9 @@ def test_mask_mods():
 
     visible = (torch.arange(113)[:, None] - torch.arange(203)).abs() <= window
     assert torch.equal(SDPA(q, k, v, near), SDPA(q, k, v, "(q_idx - kv_idx <= 30) & (kv_idx - q_idx <= 30)"))
-    torch.testing.assert_close(SDPA(q, k, v, near)[:, :, :100], F.scaled_dot_product_attention(q, k, v, visible)[:, :, :100])
+    torch.testing.assert_close(
+        SDPA(q, k, v, near)[:, :, :100], F.scaled_dot_product_attention(q, k, v, visible)[:, :, :100]
+    )
     assert torch.equal(SDPA(q, k, v, quire.mods.causal()), SDPA(q, k, v, is_causal=True))
 
 
@@ -110,7 +111,9 @@ def test_memory_layout_is_torchs(name, v_dim):
     assert torch.equal(out, SDPA(q.contiguous(), k.contiguous(), v.contiguous()))
 
 
-SIZES_AND_ORDERS = list(itertools.product(itertools.product((1, 2), (1, 3), (1, 5), (1, 8)), itertools.permutations(range(4))))
+SIZES_AND_ORDERS = list(
+    itertools.product(itertools.product((1, 2), (1, 3), (1, 5), (1, 8)), itertools.permutations(range(4)))
+)
 
 
 def test_strides_are_torchs_where_axes_have_size_1():
@@ -199,7 +202,12 @@ def test_flash_takes_masks_and_f64(backend):
     q, k, v = tensors(v_dim=32)
     doubles = q.double(), k.double(), v.double()
     mask, bias = torch.rand(113, 203) < 0.7, torch.randn(113, 203, requires_grad=True)
-    calls = [(doubles, {}), ((q, k, v), {"attn_mask": mask}), (doubles, {"attn_mask": mask}), ((q, k, v), {"attn_mask": bias})]
+    calls = [
+        (doubles, {}),
+        ((q, k, v), {"attn_mask": mask}),
+        (doubles, {"attn_mask": mask}),
+        ((q, k, v), {"attn_mask": bias}),
+    ]
     for inputs, options in calls:
         want = SDPA(*inputs, **options)
         with sdpa_kernel(backend):

@@ -1,10 +1,9 @@
 """torch.vmap and gradients of many at once (is_grads_batched, jacobian, jacrev) of both attentions, against torch's SDPA."""
 
 import pytest
+import quire.torch as quire_torch
 import torch
 import torch.nn.functional as F
-
-import quire.torch as quire_torch
 
 ATTENTIONS = {"flex": quire_torch.flex_attention, "sdpa": quire_torch.scaled_dot_product_attention}
 

@@ -131,7 +131,9 @@ def outcome(auto: Any, config_class: type) -> Outcome:
         return Outcome(name, "wrong", f"{type(error).__name__}: {error}", len(calls))
     finally:
         AttentionInterface.register("quire", attend)
-    return Outcome(name, "right", "", len(calls), bool(calls) and _masks_matter(auto, config_class, weights, ids, expected))
+    return Outcome(
+        name, "right", "", len(calls), bool(calls) and _masks_matter(auto, config_class, weights, ids, expected)
+    )
 
 
 def _masks_matter(auto: Any, config_class: type, weights: dict, ids: torch.Tensor, expected: dict) -> bool:

@@ -5,10 +5,9 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
+import quire.transformers
 import torch
 from transformers.utils import logging
-
-import quire.transformers
 
 logging.set_verbosity_error()
 quire.transformers.register()

@@ -25,9 +25,7 @@ from transformers import (
 from transformers.masking_utils import sdpa_mask
 
 VOCABULARY = 97
-SIZES = dict(
-    vocab_size=VOCABULARY, hidden_size=60, intermediate_size=72, num_hidden_layers=2, num_attention_heads=6
-)
+SIZES = dict(vocab_size=VOCABULARY, hidden_size=60, intermediate_size=72, num_hidden_layers=2, num_attention_heads=6)
 TOKENS = dict(pad_token_id=0, bos_token_id=1, eos_token_id=None)
 DECODER = dict(**SIZES, **TOKENS, num_key_value_heads=2, head_dim=20, max_position_embeddings=512)
 # All experts: which of several is chosen may hang on the last bit of a bf16.

@@ -3,12 +3,11 @@
 import copy
 
 import pytest
-import torch
-from small_models import logits, model, padding, reference_attention, tokens
-
 import quire.transformers
+import torch
 from quire.transformers import quire_attention
 from quire.transformers.masks import block_mask_of, quire_mask
+from small_models import logits, model, padding, reference_attention, tokens
 
 
 def layer(training=False, is_causal=False):
@@ -44,7 +43,9 @@ def test_no_mask_is_causal_only_where_the_layer_is():
     for is_causal, visible in ((True, causal), (False, None)):
         exact, _ = reference_attention(layer(), q, k, v, visible)
         for module, given in ((layer(is_causal=is_causal), None), (layer(is_causal=not is_causal), is_causal)):
-            torch.testing.assert_close(quire_attention(module, q, k, v, None, is_causal=given)[0], exact, atol=1e-6, rtol=1e-5)
+            torch.testing.assert_close(
+                quire_attention(module, q, k, v, None, is_causal=given)[0], exact, atol=1e-6, rtol=1e-5
+            )
     exact, _ = reference_attention(layer(), q[:, :, :1], k, v, None)  # one query is the last: it sees all
     got = quire_attention(layer(is_causal=True), q[:, :, :1], k, v, None)[0]
     torch.testing.assert_close(got, exact, atol=1e-6, rtol=1e-5)
@@ -141,7 +142,9 @@ def test_chosen_keys(masked):
     visible = torch.ones(11, 29, dtype=torch.bool).tril(18) if masked else torch.ones(11, 29, dtype=torch.bool)
     indices = torch.rand(2, 11, 29).topk(6).indices.int()
     indices[:, 4, 2:] = -1  # fewer
-    chosen = torch.zeros(2, 11, 30, dtype=torch.bool).scatter(-1, torch.where(indices < 0, 29, indices).long(), True)[..., :29]
+    chosen = torch.zeros(2, 11, 30, dtype=torch.bool).scatter(-1, torch.where(indices < 0, 29, indices).long(), True)[
+        ..., :29
+    ]
     exact, _ = reference_attention(layer(), q, k, v, (chosen & visible)[:, None])
     got = quire_attention(layer(), q, k, v, mask, indices=indices)[0]
     torch.testing.assert_close(got, exact, atol=1e-6, rtol=1e-5)
@@ -164,7 +167,9 @@ def test_chosen_blocks_of_keys():
     visible[..., :8] = visible[..., 24:] = True
     visible[1, 3:, :, 24:] = False
     exact, _ = reference_attention(module, q, k, v, visible)
-    torch.testing.assert_close(quire_attention(module, q, k, v, None, block_indices=blocks)[0], exact, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(
+        quire_attention(module, q, k, v, None, block_indices=blocks)[0], exact, atol=1e-6, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("name", ["head_mask", "attention_similarity", "lengths", "score_mod"])

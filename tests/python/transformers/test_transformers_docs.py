@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-
 import quire.transformers
 
 PAGE = (pathlib.Path(__file__).resolve().parents[3] / "docs/transformers.md").read_text()

@@ -1,11 +1,10 @@
 """Hugging Face's own attn_implementation="flex_attention", which compiles torch's flex_attention, trained under enable()."""
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM
-
 import quire.torch
+import torch
 from small_models import DECODERS, VOCABULARY
+from transformers import AutoModelForCausalLM
 
 STEPS = 10
 

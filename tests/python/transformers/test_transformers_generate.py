@@ -1,11 +1,10 @@
 """Greedy generation gives the tokens of `eager`: padded batches, every kind of cache, beams, encoder-decoders."""
 
 import pytest
+import quire.transformers.masks
 import torch
 from small_models import DECODERS, TOKENS, VOCABULARY, logits, model, padding, tokens
 from transformers import AutoModelForSeq2SeqLM, BartConfig, CompileConfig, DynamicCache, T5Config
-
-import quire.transformers.masks
 
 
 def generated(made, implementation, ids, mask, **options):
@@ -44,7 +43,8 @@ def test_compiled_steps_over_a_static_cache():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "backend"), [("gemma2", "aot_eager"), ("mistral", "aot_eager"), ("gemma3", "aot_eager"), ("llama", "inductor")]
+    ("name", "backend"),
+    [("gemma2", "aot_eager"), ("mistral", "aot_eager"), ("gemma3", "aot_eager"), ("llama", "inductor")],
 )
 def test_compiled_steps_of_other_models(name, backend):
     compiled(name, backend)
@@ -65,14 +65,23 @@ def test_a_prompt_in_pieces(name):
     for begin, end in ((0, 9), (9, 10), (10, 21), (21, 23)):
         positions = torch.arange(begin, end).repeat(2, 1)
         pieces.append(
-            logits(model(name), "quire", ids[:, begin:end], mask[:, :end], past_key_values=cache, position_ids=positions)
+            logits(
+                model(name), "quire", ids[:, begin:end], mask[:, :end], past_key_values=cache, position_ids=positions
+            )
         )
     torch.testing.assert_close(torch.cat(pieces, 1)[mask.bool()], whole[mask.bool()], atol=1e-5, rtol=1e-5)
 
 
 ENCODER_DECODERS = {
     "t5": lambda: T5Config(
-        vocab_size=VOCABULARY, d_model=60, d_kv=10, d_ff=72, num_layers=2, num_heads=6, decoder_start_token_id=0, **TOKENS
+        vocab_size=VOCABULARY,
+        d_model=60,
+        d_kv=10,
+        d_ff=72,
+        num_layers=2,
+        num_heads=6,
+        decoder_start_token_id=0,
+        **TOKENS,
     ),
     "bart": lambda: BartConfig(
         vocab_size=VOCABULARY,

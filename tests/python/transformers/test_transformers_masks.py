@@ -1,13 +1,12 @@
 """quire_mask against the dense mask that transformers makes of the same arguments."""
 
 import pytest
-import torch
-from transformers import masking_utils
-from transformers.masking_utils import and_masks, causal_mask_function, or_masks, sdpa_mask
-
 import quire.torch
 import quire.transformers
+import torch
 from quire.transformers.masks import ModelMask, quire_mask
+from transformers import masking_utils
+from transformers.masking_utils import and_masks, causal_mask_function, or_masks, sdpa_mask
 
 GROUPS = (torch.arange(400).repeat(3, 1) // 37) - 2
 

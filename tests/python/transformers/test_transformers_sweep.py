@@ -24,7 +24,10 @@ DECODERS = of(MODEL_FOR_CAUSAL_LM_MAPPING)
 GROUPS = {
     "decoders": (AutoModelForCausalLM, DECODERS),
     # of models that also see and hear
-    "text parts": (AutoModel, {n: k for n, k in of(MODEL_MAPPING).items() if n.endswith("_text") and n not in DECODERS}),
+    "text parts": (
+        AutoModel,
+        {n: k for n, k in of(MODEL_MAPPING).items() if n.endswith("_text") and n not in DECODERS},
+    ),
     "encoders": (AutoModelForMaskedLM, {n: k for n, k in of(MODEL_FOR_MASKED_LM_MAPPING).items() if n not in DECODERS}),
     "encoder-decoders": (AutoModelForSeq2SeqLM, of(MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING)),
 }

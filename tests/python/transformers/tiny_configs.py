@@ -96,7 +96,9 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "reformer": dict(is_decoder=True, axial_pos_embds_dim=[32, 32], axial_pos_shape=[16, 32]),
     "xlstm": dict(num_heads=2, qk_dim_factor=1.0),
     "xmod": dict(default_language="en_XX"),
-    "zamba": dict(num_hidden_layers=4, layers_block_type=["mamba", "hybrid"] * 2, attention_head_dim=32, attention_hidden_size=128),
+    "zamba": dict(
+        num_hidden_layers=4, layers_block_type=["mamba", "hybrid"] * 2, attention_head_dim=32, attention_hidden_size=128
+    ),
 }
 
 

@@ -207,6 +207,8 @@ class Binding:
         values = {**self.constants, **captured}
         for step in self.steps:
             args = _mapped(step.args, lambda v: values[v.slot] if isinstance(v, _Ref) else v)
-            kwargs = {k: _mapped(x, lambda v: values[v.slot] if isinstance(v, _Ref) else v) for k, x in step.kwargs.items()}
+            kwargs = {
+                k: _mapped(x, lambda v: values[v.slot] if isinstance(v, _Ref) else v) for k, x in step.kwargs.items()
+            }
             values.update(zip(step.outputs, tensors_in(step.func(*args, **kwargs))))
         return [values[i] for i in self.wanted]

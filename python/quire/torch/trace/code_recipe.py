@@ -21,7 +21,9 @@ UNSAFE_ATTRIBUTES = frozenset(
     """__dict__ __class__ __globals__ get_default_dtype is_grad_enabled is_inference_mode_enabled get_num_threads
     are_deterministic_algorithms_enabled is_autocast_enabled get_autocast_dtype initial_seed get_rng_state""".split()
 )
-_UNSAFE_INSTRUCTIONS = frozenset("STORE_GLOBAL DELETE_GLOBAL DELETE_DEREF STORE_ATTR DELETE_ATTR LOAD_BUILD_CLASS".split())
+_UNSAFE_INSTRUCTIONS = frozenset(
+    "STORE_GLOBAL DELETE_GLOBAL DELETE_DEREF STORE_ATTR DELETE_ATTR LOAD_BUILD_CLASS".split()
+)
 _ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 _SAFE_IMPORTS = ("torch", "math", "operator", "functools")
 
@@ -91,7 +93,9 @@ class _Uses:
             return  # handed to an inner function, which is visited
         if name in ("LOAD_GLOBAL", "LOAD_NAME"):
             _note(self.names, argument, attributes)
-        elif name.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR", "STORE_FAST_LOAD_FAST")):
+        elif name.startswith(
+            ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR", "STORE_FAST_LOAD_FAST")
+        ):
             several = argument if isinstance(argument, tuple) else (argument,)
             for i, variable in enumerate(several):
                 if variable in own:

@@ -82,7 +82,9 @@ class Expr:
         return lift(other) - self
 
     def __mul__(self, other):
-        return _arithmetic("*", self, other, lambda a, b: _hull(x * y for x in (a.low, a.high) for y in (b.low, b.high)))
+        return _arithmetic(
+            "*", self, other, lambda a, b: _hull(x * y for x in (a.low, a.high) for y in (b.low, b.high))
+        )
 
     def __rmul__(self, other):
         return lift(other) * self

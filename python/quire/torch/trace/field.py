@@ -268,7 +268,9 @@ def _whole_sum(field: Field) -> Expr | None:
     if row is not None:
         part = row.as_slice()
         return Expr("sum", (part,), part.kind)
-    is_product = isinstance(field, Mapped) and field.name == "mul" and field.dtype not in (torch.int8, torch.uint8, torch.int16)
+    is_product = (
+        isinstance(field, Mapped) and field.name == "mul" and field.dtype not in (torch.int8, torch.uint8, torch.int16)
+    )
     if is_product and all(isinstance(a, Row) and a.shape == field.shape for a in field.args):
         return _row_dot(field.args[0], field.args[1])
     return None
@@ -285,7 +287,9 @@ def _check_count(count: int, name: str) -> None:
 class Reduced(Field):
     """A reduction over some axes; the axes that are left have the shape `shape`."""
 
-    def __init__(self, name: str, field: Field, axes: tuple[int, ...], shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    def __init__(
+        self, name: str, field: Field, axes: tuple[int, ...], shape: tuple[int, ...], dtype: torch.dtype
+    ) -> None:
         self.name, self.field, self.axes, self.shape, self.dtype = name, field, axes, shape, dtype
         self.kept = [axis for axis in range(len(field.shape)) if axis not in axes]
         self.keeps_dims = len(shape) == len(field.shape) and bool(axes)

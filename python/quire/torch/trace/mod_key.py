@@ -290,7 +290,9 @@ def _whole(value, is_module: bool) -> dict:
         return {"forward": None}
     if callable(value):
         return {"__call__": None}
-    methods = [n for base in cls.__mro__[:-1] for n, v in base.__dict__.items() if callable(v) or isinstance(v, property)]
+    methods = [
+        n for base in cls.__mro__[:-1] for n, v in base.__dict__.items() if callable(v) or isinstance(v, property)
+    ]
     if not hasattr(value, "__dict__") or not _DATA_METHODS.issuperset(methods):
         raise KeyUnknown(f"an instance of {cls.__name__}")
     data = [n for base in cls.__mro__[:-1] for n in base.__dict__ if not n.startswith("__")]

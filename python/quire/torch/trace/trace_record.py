@@ -111,7 +111,9 @@ class Trace:
 
     def check_sized(self, *values) -> None:
         """Throws NeedsValue if one of the tensors has sizes that are not known."""
-        if any(id(t) in self.unsized for t in tensors_in([list(v.values()) if isinstance(v, dict) else v for v in values])):
+        if any(
+            id(t) in self.unsized for t in tensors_in([list(v.values()) if isinstance(v, dict) else v for v in values])
+        ):
             needs_value("an operation that goes over elements of a captured tensor")
 
     def _with_number(self, name, func, args, kwargs):
@@ -153,7 +155,9 @@ class Trace:
         result = self.slots.run(func, args, kwargs)
         inputs = tensors_in((args, list(kwargs.values())))
         if not all(self.slots.is_constant(t) for t in inputs):
-            is_value = not all(isinstance(r, torch.Tensor) for r in (result if isinstance(result, (list, tuple)) else [result]))
+            is_value = not all(
+                isinstance(r, torch.Tensor) for r in (result if isinstance(result, (list, tuple)) else [result])
+            )
             by_mask = name != "index" or any(t.dtype in (torch.bool, torch.uint8) for t in tensors_in(args[1]))
             shape_follows_values = torch.Tag.dynamic_output_shape in func.tags and by_mask
             self.reads_values |= is_value or shape_follows_values
@@ -277,7 +281,9 @@ class Trace:
         if isinstance(entry, torch.SymInt):
             return Single(self.number(entry))
         if isinstance(entry, (slice, int)) and not isinstance(entry, bool) or entry is None:
-            if isinstance(entry, slice) and any(isinstance(e, torch.Tensor) for e in (entry.start, entry.stop, entry.step)):
+            if isinstance(entry, slice) and any(
+                isinstance(e, torch.Tensor) for e in (entry.start, entry.stop, entry.step)
+            ):
                 fail("a slice with traced ends cannot be traced; its size would depend on the element")
             if has_symbol(entry):
                 needs_value("a slice")

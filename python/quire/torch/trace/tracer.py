@@ -42,8 +42,12 @@ _WORDS = {
     "is_nonzero": "the truth of a traced value (is_nonzero)",
     "__contains__": "the truth of a traced value (in)",
 }
-_LOGIC = "write & for and, | for or, ~ for not, (a <= x) & (x < b) for a <= x < b, torch.where(c, x, y) for x if c else y"
-_INSTEAD = dict.fromkeys(("__bool__", "is_nonzero", "__contains__"), _LOGIC) | dict.fromkeys(("__index__", "__array__"), "index a tensor: torch.tensor(a_list)[q_idx], torch.from_numpy(an_array)[q_idx]")
+_LOGIC = (
+    "write & for and, | for or, ~ for not, (a <= x) & (x < b) for a <= x < b, torch.where(c, x, y) for x if c else y"
+)
+_INSTEAD = dict.fromkeys(("__bool__", "is_nonzero", "__contains__"), _LOGIC) | dict.fromkeys(
+    ("__index__", "__array__"), "index a tensor: torch.tensor(a_list)[q_idx], torch.from_numpy(an_array)[q_idx]"
+)
 _GET_DATA = torch.Tensor.data.__get__
 
 
@@ -57,7 +61,8 @@ def _is_place(index) -> bool:
     are_tensors = [isinstance(e, torch.Tensor) for e in entries]
     numbers = (torch.int64, torch.int32)
     return any(are_tensors) and all(
-        (is_tensor and e.dim() == 0 and e.dtype in numbers) or type(e) is int for e, is_tensor in zip(entries, are_tensors)
+        (is_tensor and e.dim() == 0 and e.dtype in numbers) or type(e) is int
+        for e, is_tensor in zip(entries, are_tensors)
     )
 
 
@@ -189,7 +194,9 @@ def trace_mod(
             before = random_state()
             result = mod(*arguments)
             warn_if_random("trace", before)
-        if score_dtype is not None and (result is True or result is False or getattr(result, "dtype", None) is torch.bool):
+        if score_dtype is not None and (
+            result is True or result is False or getattr(result, "dtype", None) is torch.bool
+        ):
             warn_if_condition("trace")
         value = cast(trace.value(result), BOOL if score_dtype is None else FLOAT)
         buffers = _buffers_of(value)

@@ -8,10 +8,9 @@ import weakref
 import numpy
 import pytest
 import torch
+from quire.torch.trace import clear_cache, mod_cache, mod_key, trace_mask_mod, trace_score_mod
 from torch._subclasses.fake_tensor import FakeTensorMode
 from traced_values import by_quire, by_torch
-
-from quire.torch.trace import clear_cache, mod_cache, mod_key, trace_mask_mod, trace_score_mod
 
 SIZES = (1, 2, 5, 6)
 TABLE = torch.arange(8.0)
@@ -254,7 +253,12 @@ def test_threads():
         for i in range(100):
             mod = biased(tables[number]) if i % 2 else scaled(number + i % 5)
             traced = trace_score_mod(mod)
-            if i % 2 and traced.tensors[0] is not tables[number] or not i % 2 and traced.text != f"score * {number + i % 5}":
+            if (
+                i % 2
+                and traced.tensors[0] is not tables[number]
+                or not i % 2
+                and traced.text != f"score * {number + i % 5}"
+            ):
                 wrong.append((number, i, traced.text))
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
@@ -265,14 +269,18 @@ def test_threads():
     assert not wrong
 
 
-@pytest.mark.parametrize("context", [torch.inference_mode, torch.no_grad, torch.enable_grad, lambda: torch.autocast("cpu")])
+@pytest.mark.parametrize(
+    "context", [torch.inference_mode, torch.no_grad, torch.enable_grad, lambda: torch.autocast("cpu")]
+)
 def test_modes_of_torch_change_nothing(context):
     clear_cache()
     table, flags = torch.ones(8, requires_grad=True), torch.ones(8, dtype=torch.bool)
 
     def mod(s, b, h, q, k):
         near = torch.where((q > k) & flags[k], 1.5, 0)
-        return s.to(torch.float64) + table.double()[q] * near + torch.nn.functional.softsign(s) + torch.dot(table, table)
+        return (
+            s.to(torch.float64) + table.double()[q] * near + torch.nn.functional.softsign(s) + torch.dot(table, table)
+        )
 
     expected = trace_score_mod(mod).text
     clear_cache()

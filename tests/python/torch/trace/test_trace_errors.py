@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-
 from quire.torch.trace import TraceError, trace_mask_mod, trace_score_mod
 
 TABLE = torch.arange(8.0)

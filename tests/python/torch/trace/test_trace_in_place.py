@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from traced_values import by_elements, by_quire, scores_of
-
 from quire.torch import TraceError, create_block_mask, flex_attention
 from quire.torch.trace import trace_score_mod
+from traced_values import by_elements, by_quire, scores_of
 
 SIZES = (2, 3, 5, 7)
 TABLE = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
@@ -51,7 +50,9 @@ def filled(score, b, h, q_idx, kv_idx):
     return score.masked_fill_(q_idx < kv_idx, -1.0)
 
 
-@pytest.mark.parametrize("mod", [augmented, methods, integers, an_argument, a_row, filled], ids=lambda mod: mod.__name__)
+@pytest.mark.parametrize(
+    "mod", [augmented, methods, integers, an_argument, a_row, filled], ids=lambda mod: mod.__name__
+)
 def test_values_are_those_of_torch(mod):
     scores = scores_of(SIZES)
     expected = by_elements(mod, SIZES, scores.clone()).float()
@@ -113,7 +114,9 @@ def of_a_constant(score, b, h, q_idx, kv_idx):
     return total
 
 
-@pytest.mark.parametrize("mod", [of_a_view, of_what_is_viewed, of_an_alias, of_a_constant], ids=lambda mod: mod.__name__)
+@pytest.mark.parametrize(
+    "mod", [of_a_view, of_what_is_viewed, of_an_alias, of_a_constant], ids=lambda mod: mod.__name__
+)
 def test_what_somebody_else_looks_at_is_refused(mod):
     with pytest.raises(TraceError, match=r"the in-place operation aten.add_.Tensor cannot be traced; write x = x \+ y"):
         trace_score_mod(mod)

@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from traced_values import by_elements, by_quire
-
 from quire.torch.trace import TraceError, trace_score_mod
+from traced_values import by_elements, by_quire
 
 SIZES = (1, 2, 5, 6)
 
@@ -41,7 +40,9 @@ INDEXED = {
     "unpacked": lambda s, b, h, q, k: sum((lambda x, y, *rest: (x, y * 2))(*PLANE[q])),
     "iterated": lambda s, b, h, q, k: sum(x * i for i, x in enumerate(PLANE[q])),
     "flipped": lambda s, b, h, q, k: PLANE[q].flip(0)[1] + PLANE.flip(1)[q, k],
-    "reshaped": lambda s, b, h, q, k: PLANE[q].view(2, 3)[1, 2] + PLANE[q].reshape(3, 2)[2][0] + PLANE.reshape(-1)[q * 6 + k],
+    "reshaped": lambda s, b, h, q, k: (
+        PLANE[q].view(2, 3)[1, 2] + PLANE[q].reshape(3, 2)[2][0] + PLANE.reshape(-1)[q * 6 + k]
+    ),
     "transposed": lambda s, b, h, q, k: PLANE.t()[k, q] + PLANE.T[k][q] + CUBE[h].T[k][q] + CUBE[h].mT[2, 1],
     "stacked": lambda s, b, h, q, k: torch.stack([q, k, q * k])[2] + torch.stack([s, s * 2]).sum(),
     "joined": lambda s, b, h, q, k: torch.cat([PLANE[q], LINE[1:3]])[7] + torch.cat([PLANE[q], IDS])[8],
@@ -101,15 +102,35 @@ REFUSED = {
     "float": (lambda s, b, h, q, k: LINE[s], IndexError, "must be of dtype long or int; got torch.float32"),
     "int16": (lambda s, b, h, q, k: LINE[q.short()], IndexError, "must be of dtype long or int; got torch.int16"),
     "mask": (lambda s, b, h, q, k: LINE[q > k], TraceError, r"selects by a mask; convert it with .long\(\)"),
-    "constant outside": (lambda s, b, h, q, k: PLANE[q, 6], IndexError, "index 6 is out of bounds for dimension 1 with size 6"),
+    "constant outside": (
+        lambda s, b, h, q, k: PLANE[q, 6],
+        IndexError,
+        "index 6 is out of bounds for dimension 1 with size 6",
+    ),
     "constant outside a row": (lambda s, b, h, q, k: PLANE[q][-7], IndexError, "index -7 is out of bounds"),
     "traced slice": (lambda s, b, h, q, k: PLANE[0, q:].sum(), TraceError, "a slice with traced ends cannot be traced"),
     "row": (lambda s, b, h, q, k: PLANE[q], TraceError, r"must return one value; got a tensor of shape \(6,\)"),
-    "index_select": (lambda s, b, h, q, k: PLANE.index_select(0, q), TraceError, r"aten.index_select.default cannot be traced"),
-    "place in a flipped row": (lambda s, b, h, q, k: PLANE[q].flip(0)[k], TraceError, "a traced index into rearranged elements"),
-    "slice beside a traced place": (lambda s, b, h, q, k: (CUBE[h] * 2)[q, 1:].sum(), TraceError, "only elements and whole rows"),
+    "index_select": (
+        lambda s, b, h, q, k: PLANE.index_select(0, q),
+        TraceError,
+        r"aten.index_select.default cannot be traced",
+    ),
+    "place in a flipped row": (
+        lambda s, b, h, q, k: PLANE[q].flip(0)[k],
+        TraceError,
+        "a traced index into rearranged elements",
+    ),
+    "slice beside a traced place": (
+        lambda s, b, h, q, k: (CUBE[h] * 2)[q, 1:].sum(),
+        TraceError,
+        "only elements and whole rows",
+    ),
     "too large to move": (lambda s, b, h, q, k: LARGE[h].flip(0)[0, 0], TraceError, "too large to be rearranged"),
-    "too large to write out": (lambda s, b, h, q, k: (LARGE[h] * 2).sum(), TraceError, "sum over 90000 computed elements"),
+    "too large to write out": (
+        lambda s, b, h, q, k: (LARGE[h] * 2).sum(),
+        TraceError,
+        "sum over 90000 computed elements",
+    ),
     "bits": (lambda s, b, h, q, k: PLANE[q].view(torch.int32)[0], TraceError, "aten.view.dtype cannot be traced"),
     "too large to repeat": (lambda s, b, h, q, k: s.expand(100_000).sum(), TraceError, "too large to be written out"),
     "complex": (lambda s, b, h, q, k: COMPLEX[q].abs(), TraceError, "dtype torch.complex64 are not supported"),

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from torch.nn.attention.flex_attention import and_masks
-
 from quire.torch.trace import trace_mask_mod, trace_score_mod
+from torch.nn.attention.flex_attention import and_masks
 
 NUMBER = 3
 TABLE = torch.arange(8.0)
@@ -132,7 +131,9 @@ def test_changed_partials():
     def mod(factor, s, b, h, q, k, *, offset=1):
         return s * factor + offset
 
-    texts = {trace_score_mod(functools.partial(mod, *a, **o)).text for a in ((1,), (2,), (2.0,)) for o in ({}, {"offset": 4})}
+    texts = {
+        trace_score_mod(functools.partial(mod, *a, **o)).text for a in ((1,), (2,), (2.0,)) for o in ({}, {"offset": 4})
+    }
     assert len(texts) == 6
     assert is_kept(lambda: functools.partial(mod, 2, offset=TABLE[0]))
     assert is_kept(lambda: functools.partial(functools.partial(mod, 2), offset=3))
@@ -286,7 +287,10 @@ def test_numpy_values():
 def test_random_and_time_are_asked_at_each_call():
     for mod in (lambda s, b, h, q, k: s * random.random(), lambda s, b, h, q, k: s * time.perf_counter()):
         assert trace_score_mod(mod).text != trace_score_mod(mod).text
-    assert trace_score_mod(lambda s, b, h, q, k: s * np.random.rand()).text != trace_score_mod(lambda s, b, h, q, k: s).text
+    assert (
+        trace_score_mod(lambda s, b, h, q, k: s * np.random.rand()).text
+        != trace_score_mod(lambda s, b, h, q, k: s).text
+    )
 
 
 def test_a_mod_that_hides_what_it_reads():

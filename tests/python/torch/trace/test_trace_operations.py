@@ -9,11 +9,10 @@ import operator
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-from traced_values import by_elements, by_quire, by_torch, scores_of
-
 from quire.torch.trace import clear_cache, trace_score_mod
 from quire.torch.trace.operations import CONVERTED, CREATIONS, OPERATIONS, REDUCTIONS
+from torch import Tensor
+from traced_values import by_elements, by_quire, by_torch, scores_of
 
 SIZES = (1, 2, 5, 6)
 
@@ -137,9 +136,20 @@ UNARY = {
     "relu": [F.relu, torch.relu, method("relu")],
     "gelu": [F.gelu, named(F.gelu, approximate="tanh")],
     "softplus": [F.softplus, named(F.softplus, beta=2), named(F.softplus, beta=0.5, threshold=1)],
-    **{name: both(name) for name in ("erfc", "log10", "tan", "sinh", "cosh", "asinh", "acosh", "atanh", "deg2rad", "rad2deg")},
+    **{
+        name: both(name)
+        for name in ("erfc", "log10", "tan", "sinh", "cosh", "asinh", "acosh", "atanh", "deg2rad", "rad2deg")
+    },
     **{name: both(name) for name in ("isnan", "isinf", "isposinf", "isneginf", "logical_not", "bitwise_not")},
-    "pow": [torch.square, method("square"), lambda x: x**2, lambda x: x**-1, lambda x: x**0.5, lambda x: 2**x, lambda x: 0.5**x],
+    "pow": [
+        torch.square,
+        method("square"),
+        lambda x: x**2,
+        lambda x: x**-1,
+        lambda x: x**0.5,
+        lambda x: 2**x,
+        lambda x: 0.5**x,
+    ],
     "nan_to_num": [torch.nan_to_num, method("nan_to_num")],
     "threshold": [lambda x: F.threshold(x, 0.5, -2)],
     "leaky_relu": [F.leaky_relu, named(F.leaky_relu, negative_slope=0.2)],
@@ -204,7 +214,9 @@ def mods_of(spelling, *operands):
 
 
 def cases(table):
-    return [pytest.param(name, s, id=f"{name}-{i}") for name, spellings in table.items() for i, s in enumerate(spellings)]
+    return [
+        pytest.param(name, s, id=f"{name}-{i}") for name, spellings in table.items() for i, s in enumerate(spellings)
+    ]
 
 
 def check(name, spelling, monkeypatch, *operands):
@@ -257,7 +269,9 @@ CASTS = {
     "to other's dtype": lambda x: x.to(CAPTURED["captured float"].dtype),
     "to device": lambda x: x.to("cpu"),
 }
-NARROW_CASTS = {dtype: lambda x, dtype=dtype: x.to(dtype) for dtype in (torch.int8, torch.uint8, torch.int16, torch.int32)}
+NARROW_CASTS = {
+    dtype: lambda x, dtype=dtype: x.to(dtype) for dtype in (torch.int8, torch.uint8, torch.int16, torch.int32)
+}
 
 
 @pytest.mark.parametrize("spelling", CASTS.values(), ids=CASTS.keys())
@@ -270,7 +284,11 @@ def test_casts(spelling):
 @pytest.mark.parametrize(("dtype", "spelling"), NARROW_CASTS.items(), ids=map(str, NARROW_CASTS.keys()))
 def test_narrow_casts_wrap(dtype, spelling):
     # A negative float as an unsigned integer is not defined.
-    operands = ["int", "bool", *(n for n in TABLES if dtype is not torch.uint8 or n not in ("float element", "half element"))]
+    operands = [
+        "int",
+        "bool",
+        *(n for n in TABLES if dtype is not torch.uint8 or n not in ("float element", "half element")),
+    ]
     large = lambda s, b, h, q, k: spelling((q - 3) * 1000 + k * 77)  # noqa: E731
     larger = lambda s, b, h, q, k: spelling((q - 3) * 4_000_000_000 + k)  # noqa: E731
     wrong, computed = complaints({"large": large, "larger": larger, **mods_of(spelling, operands)})

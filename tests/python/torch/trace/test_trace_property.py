@@ -33,7 +33,11 @@ def ints(depth):
     return st.one_of(
         leaves,
         st.tuples(st.sampled_from(INT_BINARY), below, below),
-        st.tuples(st.sampled_from(["floor_divide", "remainder", "fmod"]), below, st.integers(1, 9).map(lambda v: ("number", v))),
+        st.tuples(
+            st.sampled_from(["floor_divide", "remainder", "fmod"]),
+            below,
+            st.integers(1, 9).map(lambda v: ("number", v)),
+        ),
         st.tuples(st.just("element"), st.sampled_from([1, 3]), below),
         st.tuples(st.just("where"), bools(depth - 1), below, below),
         st.tuples(st.sampled_from(["abs", "neg"]), below),
@@ -50,7 +54,11 @@ def bools(depth):
     below = bools(depth - 1)
     return st.one_of(
         st.tuples(st.sampled_from(COMPARISONS), ints(depth - 1), ints(depth - 1)),
-        st.tuples(st.sampled_from(["bitwise_and", "bitwise_or", "bitwise_xor", "logical_and", "eq", "add", "mul"]), below, below),
+        st.tuples(
+            st.sampled_from(["bitwise_and", "bitwise_or", "bitwise_xor", "logical_and", "eq", "add", "mul"]),
+            below,
+            below,
+        ),
         st.tuples(st.just("logical_not"), below),
         st.tuples(st.just("element"), st.just(2), ints(depth - 1)),
     )

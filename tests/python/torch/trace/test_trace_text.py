@@ -6,13 +6,12 @@ import time
 
 import pytest
 import torch
-from traced_values import by_quire, by_torch
-
 from quire import _core
 from quire.torch.trace import trace_mask_mod, trace_score_mod
 from quire.torch.trace.buffer_names import unique_names
 from quire.torch.trace.expression import const
 from quire.torch.trace.text import RESERVED, write
+from traced_values import by_quire, by_torch
 
 SIZES = (1, 2, 5, 6)
 slopes = torch.ones(8)
@@ -90,7 +89,9 @@ def test_names_of_values_do_not_clash_with_buffers():
     assert trace_score_mod(mod).text == "vv0 = q_idx - kv_idx; vv0 * vv0 * v0[h]"
 
 
-@pytest.mark.parametrize("value", [0, -1, 2**63 - 1, -(2**63), 1.5, -1e30, 1e-45, float("inf"), -float("inf"), True, False])
+@pytest.mark.parametrize(
+    "value", [0, -1, 2**63 - 1, -(2**63), 1.5, -1e30, 1e-45, float("inf"), -float("inf"), True, False]
+)
 def test_constants_are_read_back(value):
     mod = _core.ScoreMod(f"float({write(const(value), {})})")
     read = _core.evaluate_score(mod, torch.zeros(1, 1, 1, 1).numpy())[0, 0, 0, 0]

@@ -2,12 +2,11 @@
 
 import pytest
 import torch
+from quire.torch.trace import trace_mask_mod, trace_score_mod
 from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch.fx.experimental.proxy_tensor import make_fx
 from traced_values import assert_same_values, by_quire, scores_of
 from user_mods import USER_MODS
-
-from quire.torch.trace import trace_mask_mod, trace_score_mod
 
 
 def test_there_are_many():
@@ -34,7 +33,9 @@ def test_the_second_call_uses_the_first_trace(name, kind, factory):
     trace = trace_score_mod if kind == "score" else trace_mask_mod
     first, second = trace(mod), trace(mod)
     assert second.constant is first.constant
-    assert [t.data_ptr() for t in second.tensors] == [t.data_ptr() for t in first.tensors] or name == "whole_tensor_computed"
+    assert [t.data_ptr() for t in second.tensors] == [
+        t.data_ptr() for t in first.tensors
+    ] or name == "whole_tensor_computed"
 
 
 @pytest.mark.parametrize(("name", "kind", "factory"), USER_MODS, ids=[m[0] for m in USER_MODS])

@@ -2,11 +2,10 @@
 
 import numpy
 import torch
-from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
-from torch.nn.attention.flex_attention import _vmap_for_bhqkv
-
 from quire import _core
 from quire.torch.trace import trace_mask_mod, trace_score_mod
+from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+from torch.nn.attention.flex_attention import _vmap_for_bhqkv
 
 _NAMES = {
     torch.float32: "f32",
@@ -40,7 +39,9 @@ def by_torch(kind, mod, sizes, scores=None):
 
 
 def view(tensor):
-    return _core.View(tensor.data_ptr(), _core.DTYPES[_NAMES[tensor.dtype]], tuple(tensor.shape), tensor.stride(), tensor)
+    return _core.View(
+        tensor.data_ptr(), _core.DTYPES[_NAMES[tensor.dtype]], tuple(tensor.shape), tensor.stride(), tensor
+    )
 
 
 def by_quire(kind, mod, sizes, scores=None):
@@ -50,7 +51,9 @@ def by_quire(kind, mod, sizes, scores=None):
     assert len(traced.names) == len(traced.tensors)
     buffers = {name: view(tensor.detach()) for name, tensor in zip(traced.names, traced.tensors)}
     if kind == "score":
-        return torch.from_numpy(numpy.asarray(_core.evaluate_score(_core.ScoreMod(traced.text, buffers), scores.numpy())))
+        return torch.from_numpy(
+            numpy.asarray(_core.evaluate_score(_core.ScoreMod(traced.text, buffers), scores.numpy()))
+        )
     return torch.from_numpy(numpy.asarray(_core.evaluate_mask(_core.MaskMod(traced.text, buffers), tuple(sizes))))
 
 

@@ -114,7 +114,9 @@ def t5_buckets(B, H, Q, KV):
         max_exact = half // 2
         is_small = distance < max_exact
         safe = torch.clamp(distance, min=1).float()
-        large = max_exact + (torch.log(safe / max_exact) / math.log(max_distance / max_exact) * (half - max_exact)).to(torch.long)
+        large = max_exact + (torch.log(safe / max_exact) / math.log(max_distance / max_exact) * (half - max_exact)).to(
+            torch.long
+        )
         large = torch.min(large, torch.full_like(large, half - 1))
         bucket = bucket + torch.where(is_small, distance, large)
         return score + embedding[bucket, h]
