@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/decode.h"
+#include "kernels/decode/decode.h"
 #include "kernels/dispatch.h"
 #include "kernels/kernel_table.h"
 

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "formula/compile.h"
-#include "formula/differentiate.h"
-#include "formula/simplify.h"
+#include "formula/compile/compile.h"
+#include "formula/gradient/differentiate.h"
+#include "formula/simplify/simplify.h"
 #include "kernels/dispatch.h"
-#include "kernels/tile_runner.h"
+#include "kernels/tile/tile_runner.h"
 #include "quire/mod.h"
 #include "quire/tensor.h"
 

@@ -2,7 +2,7 @@
 // peak timed next to each repetition, the softmax in clock cycles per 16 scores (cycles: as long as
 // one 512-bit multiply-add at that peak, or two of 256 bits, takes). On the ISA that QUIRE_ISA
 // says.
-#include "kernels/forward_functions.h"
+#include "kernels/prefill/forward_functions.h"
 
 #include <benchmark/benchmark.h>
 

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "attention/validate.h"
-#include "formula/simplify.h"
+#include "formula/simplify/simplify.h"
 #include "runtime/executor_of.h"
 
 namespace quire::attention {

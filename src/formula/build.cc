@@ -8,7 +8,7 @@
 #include <cmath>
 #include <vector>
 
-#include "formula/op_names.h"
+#include "formula/text/op_names.h"
 #include "formula/type_rules.h"
 #include "quire/error.h"
 #include "runtime/fail.h"

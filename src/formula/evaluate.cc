@@ -6,11 +6,11 @@
 #include <limits>
 #include <vector>
 
-#include "formula/compile.h"
+#include "formula/compile/compile.h"
 #include "formula/first_fault.h"
-#include "formula/simplify.h"
+#include "formula/simplify/simplify.h"
 #include "kernels/dispatch.h"
-#include "kernels/tile_runner.h"
+#include "kernels/tile/tile_runner.h"
 #include "quire/error.h"
 #include "runtime/ceil_div.h"
 #include "runtime/executor_of.h"

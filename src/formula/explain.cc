@@ -5,14 +5,14 @@
 
 #include <algorithm>
 
-#include "formula/compile.h"
-#include "formula/depends.h"
-#include "formula/differentiate.h"
-#include "formula/disassemble.h"
+#include "formula/bound/depends.h"
+#include "formula/compile/compile.h"
+#include "formula/compile/disassemble.h"
+#include "formula/gradient/differentiate.h"
 #include "formula/graph.h"
-#include "formula/op_names.h"
-#include "formula/print.h"
-#include "formula/simplify.h"
+#include "formula/simplify/simplify.h"
+#include "formula/text/op_names.h"
+#include "formula/text/print.h"
 #include "formula/type_rules.h"
 #include "quire/mod.h"
 #include "runtime/float_env.h"

@@ -3,8 +3,8 @@
 
 #include <cstddef>
 
-#include "formula/compile.h"
-#include "formula/lower.h"
+#include "formula/compile/compile.h"
+#include "formula/compile/lower.h"
 #include "quire/error.h"
 
 namespace quire::formula {

@@ -3,8 +3,8 @@
 #pragma once
 #include <span>
 
-#include "formula/bound.h"
-#include "kernels/tile_runner.h"
+#include "formula/bound/bound.h"
+#include "kernels/tile/tile_runner.h"
 #include "quire/formula.h"
 
 namespace quire::formula {

@@ -5,8 +5,8 @@
 
 #include "formula/build.h"
 #include "formula/graph.h"
-#include "formula/parse.h"
-#include "formula/print.h"
+#include "formula/text/parse.h"
+#include "formula/text/print.h"
 #include "quire/error.h"
 #include "quire/mod.h"
 #include "runtime/fail.h"

@@ -9,8 +9,8 @@
 
 #include "formula/build.h"
 #include "formula/graph.h"
-#include "formula/simplify.h"
-#include "formula/simplify_rules.h"
+#include "formula/simplify/simplify.h"
+#include "formula/simplify/simplify_rules.h"
 
 namespace quire::formula {
 namespace {

@@ -1,10 +1,10 @@
 // Dropout of weights in place, in both orders of scores: queries across the lanes, keys across the
 // lanes. The rule is that of dropout.h. Kernels layer.
 #pragma once
-#include "kernels/decode_functions.h"
-#include "kernels/decode_softmax-inl.h"
-#include "kernels/forward_functions.h"
+#include "kernels/decode/functions.h"
+#include "kernels/decode/softmax-inl.h"
 #include "kernels/math/philox-inl.h"
+#include "kernels/prefill/forward_functions.h"
 #include "kernels/product-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/tile_functions.h"
-#include "kernels/tile_program.h"
+#include "kernels/tile/tile_functions.h"
+#include "kernels/tile/tile_program.h"
 #include "quire/dtype.h"
 
 namespace quire::kernels {

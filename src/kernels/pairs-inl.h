@@ -1,7 +1,7 @@
 // bf16 pairs for the products of PairProduct: queries, keys, values and weights brought into 32-bit
 // pairs. Only where the ISA has the instruction. Kernels layer.
 #pragma once
-#include "kernels/load_queries-inl.h"
+#include "kernels/prefill/load_queries-inl.h"
 
 #if defined(QUIRE_BF16_DOT)
 HWY_BEFORE_NAMESPACE();

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "kernels/fma-inl.h"
-#include "kernels/forward_functions.h"
+#include "kernels/prefill/forward_functions.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {

@@ -1,14 +1,14 @@
 // The only thing isa/*.cc include: all kernels for one ISA and the one symbol they export,
 // quire::kernels::<isa>::table(). Kernels layer.
 #pragma once
-#include "kernels/backward_table-inl.h"
-#include "kernels/decode_table-inl.h"
-#include "kernels/forward_table-inl.h"
+#include "kernels/backward/table-inl.h"
+#include "kernels/decode/table-inl.h"
 #include "kernels/kernel_table.h"
-#include "kernels/math_table-inl.h"
+#include "kernels/math/math_table-inl.h"
 #include "kernels/peaks-inl.h"
+#include "kernels/prefill/forward_table-inl.h"
 #include "kernels/simd-inl.h"
-#include "kernels/tile_table-inl.h"
+#include "kernels/tile/tile_table-inl.h"
 
 // Outside HWY_BEFORE_NAMESPACE: baseline instructions only, callable before the CPU has been
 // checked.

@@ -3,7 +3,7 @@
 // Kernels layer.
 #pragma once
 #include "kernels/simd-inl.h"
-#include "kernels/tile_program.h"
+#include "kernels/tile/tile_program.h"
 
 #if HWY_TARGET != HWY_SCALAR
 HWY_BEFORE_NAMESPACE();

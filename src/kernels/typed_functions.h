@@ -3,10 +3,10 @@
 #pragma once
 #include <type_traits>
 
-#include "kernels/backward_functions.h"
-#include "kernels/decode_functions.h"
-#include "kernels/forward_functions.h"
+#include "kernels/backward/functions.h"
+#include "kernels/decode/functions.h"
 #include "kernels/kernel_table.h"
+#include "kernels/prefill/forward_functions.h"
 
 namespace quire::kernels {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "formula/bound.h"
+#include "formula/bound/bound.h"
 #include "mask/block_mask_data.h"
 #include "runtime/ceil_div.h"
 

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <array>
 
-#include "formula/compile.h"
-#include "formula/depends.h"
+#include "formula/bound/depends.h"
+#include "formula/compile/compile.h"
 #include "formula/first_fault.h"
-#include "formula/simplify.h"
+#include "formula/simplify/simplify.h"
 #include "kernels/bit_range.h"
 #include "kernels/dispatch.h"
 

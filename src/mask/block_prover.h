@@ -13,8 +13,8 @@
 #include <span>
 #include <vector>
 
-#include "formula/bound.h"
-#include "kernels/tile_runner.h"
+#include "formula/bound/bound.h"
+#include "kernels/tile/tile_runner.h"
 #include "mask/block_grid.h"
 #include "mask/block_rows.h"
 #include "mask/run_budget.h"

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "formula/compile.h"
-#include "kernels/backward.h"
-#include "kernels/backward_rows.h"
+#include "formula/compile/compile.h"
+#include "kernels/backward/backward.h"
+#include "kernels/backward/rows.h"
 #include "kernels/dispatch.h"
-#include "kernels/key_tile.h"
+#include "kernels/prefill/key_tile.h"
 #include "plan/choose_kernel.h"
 #include "plan/forward_call.h"
 #include "runtime/ceil_div.h"

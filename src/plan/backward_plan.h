@@ -14,11 +14,11 @@
 #include <span>
 #include <vector>
 
-#include "kernels/backward_problem.h"
-#include "kernels/gradient_runner.h"
-#include "kernels/tile_program.h"
-#include "kernels/tile_runner.h"
-#include "kernels/turn.h"
+#include "kernels/backward/gradient_runner.h"
+#include "kernels/backward/problem.h"
+#include "kernels/backward/turn.h"
+#include "kernels/tile/tile_program.h"
+#include "kernels/tile/tile_runner.h"
 #include "plan/backward_request.h"
 #include "plan/chunk_tiles.h"
 #include "plan/gradient_plan.h"

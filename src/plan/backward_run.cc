@@ -3,9 +3,9 @@
 #include <cstring>
 
 #include "formula/first_fault.h"
-#include "kernels/backward.h"
-#include "kernels/backward_rows.h"
-#include "kernels/key_tile.h"
+#include "kernels/backward/backward.h"
+#include "kernels/backward/rows.h"
+#include "kernels/prefill/key_tile.h"
 #include "kernels/typed_functions.h"
 #include "plan/backward_plan.h"
 #include "plan/one_channel.h"

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "kernels/decode.h"
-#include "kernels/forward_functions.h"
+#include "kernels/decode/decode.h"
+#include "kernels/prefill/forward_functions.h"
 
 namespace quire::plan {
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "formula/simplify.h"
+#include "formula/simplify/simplify.h"
 #include "kernels/kernel_table.h"
 
 namespace quire::plan {

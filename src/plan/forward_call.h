@@ -4,7 +4,7 @@
 #pragma once
 #include <optional>
 
-#include "formula/compile.h"
+#include "formula/compile/compile.h"
 #include "kernels/forward_problem.h"
 #include "plan/forward_request.h"
 #include "quire/formula.h"

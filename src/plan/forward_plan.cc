@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "formula/compile.h"
+#include "formula/compile/compile.h"
 #include "formula/first_fault.h"
 #include "kernels/dispatch.h"
 #include "plan/forward_call.h"

@@ -13,9 +13,9 @@
 #include <span>
 #include <vector>
 
-#include "kernels/decode.h"
-#include "kernels/prefill.h"
-#include "kernels/tile_program.h"
+#include "kernels/decode/decode.h"
+#include "kernels/prefill/prefill.h"
+#include "kernels/tile/tile_program.h"
 #include "plan/forward_request.h"
 #include "plan/forward_tasks.h"
 #include "plan/visible_keys.h"

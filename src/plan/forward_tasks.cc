@@ -5,8 +5,8 @@
 #include <numeric>
 #include <tuple>
 
-#include "kernels/decode.h"
-#include "kernels/prefill.h"
+#include "kernels/decode/decode.h"
+#include "kernels/prefill/prefill.h"
 #include "runtime/ceil_div.h"
 
 namespace quire::plan {

@@ -3,8 +3,8 @@
 
 #include <cstring>
 
-#include "kernels/forward_functions.h"
-#include "kernels/gradient_runner.h"
+#include "kernels/backward/gradient_runner.h"
+#include "kernels/prefill/forward_functions.h"
 #include "runtime/ceil_div.h"
 #include "tensor/element.h"
 

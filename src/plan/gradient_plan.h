@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "formula/compile_gradient.h"
-#include "kernels/gradient_program.h"
+#include "formula/gradient/compile_gradient.h"
+#include "kernels/backward/gradient_program.h"
 #include "quire/buffer.h"
 #include "quire/formula.h"
 #include "quire/tensor.h"

@@ -5,7 +5,7 @@
 #include <array>
 #include <tuple>
 
-#include "kernels/decode.h"
+#include "kernels/decode/decode.h"
 #include "plan/choose_kernel.h"
 
 namespace quire::plan {

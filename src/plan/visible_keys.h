@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/prefill.h"
+#include "kernels/prefill/prefill.h"
 #include "plan/mask_runs.h"
 #include "plan/mask_source.h"
 

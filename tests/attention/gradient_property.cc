@@ -7,7 +7,7 @@
 #include <limits>
 #include <random>
 
-#include "formula/differentiate.h"
+#include "formula/gradient/differentiate.h"
 #include "quire/flex_attention_backward.h"
 #include "quire/isa.h"
 #include "reference/evaluate.h"

@@ -1,5 +1,5 @@
 // Affine forms of single values; random ones are in depends_property.cc.
-#include "formula/affine.h"
+#include "formula/bound/affine.h"
 
 #include <gtest/gtest.h>
 

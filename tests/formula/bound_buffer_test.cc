@@ -1,6 +1,6 @@
 // Reads of buffers over rectangles: wrapping and clamping of indices, several axes, strides, sums,
 // and what is known without the contents.
-#include "formula/bound_buffer.h"
+#include "formula/bound/bound_buffer.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include "formula/bound.h"
+#include "formula/bound/bound.h"
 #include "quire/mod.h"
 #include "quire/tensor.h"
 #include "tests/support/expect_interval.h"

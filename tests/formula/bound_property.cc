@@ -9,9 +9,9 @@
 #include <limits>
 #include <random>
 
-#include "formula/bound.h"
+#include "formula/bound/bound.h"
+#include "formula/bound/float_grid.h"
 #include "formula/build.h"
-#include "formula/float_grid.h"
 #include "formula/graph.h"
 #include "formula/type_rules.h"
 #include "reference/arithmetic.h"

@@ -1,6 +1,6 @@
 // Bounds of whole formulas over rectangles: masks as users write them, affine ints, the score,
 // and the class itself. Buffers in detail: bound_buffer_test.cc.
-#include "formula/bound.h"
+#include "formula/bound/bound.h"
 
 #include <gtest/gtest.h>
 

@@ -7,9 +7,9 @@
 #include <cmath>
 #include <random>
 
-#include "formula/affine.h"
-#include "formula/depends.h"
-#include "formula/simplify.h"
+#include "formula/bound/affine.h"
+#include "formula/bound/depends.h"
+#include "formula/simplify/simplify.h"
 #include "reference/evaluate.h"
 #include "tests/support/random_formula.h"
 

@@ -1,5 +1,5 @@
 // Dependences of single values; random ones are in depends_property.cc.
-#include "formula/depends.h"
+#include "formula/bound/depends.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "formula/simplify.h"
+#include "formula/simplify/simplify.h"
 #include "quire/formula.h"
 
 namespace quire::formula {

@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "formula/differentiate.h"
+#include "formula/gradient/differentiate.h"
 #include "reference/error_bound.h"
 #include "reference/evaluate.h"
 #include "reference/point_gradient.h"

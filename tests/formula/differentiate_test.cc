@@ -1,6 +1,6 @@
 // Derivatives operation by operation: against central differences, at kinks, and the sites of reads
 // as formulas. Random formulas are in differentiate_property.cc.
-#include "formula/differentiate.h"
+#include "formula/gradient/differentiate.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "formula/simplify.h"
+#include "formula/simplify/simplify.h"
 #include "quire/formula.h"
 
 namespace quire::testing {

@@ -1,5 +1,5 @@
 // Operations on constants: what is folded, in which precision, and what is not.
-#include "formula/fold.h"
+#include "formula/simplify/fold.h"
 
 #include <gtest/gtest.h>
 

@@ -1,12 +1,12 @@
 // Which pattern each kind of read gets: the table of examples.
-#include "formula/gradient_pattern.h"
+#include "formula/gradient/gradient_pattern.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
-#include "formula/compile_gradient.h"
+#include "formula/gradient/compile_gradient.h"
 
 namespace quire::formula {
 namespace {

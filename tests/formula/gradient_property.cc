@@ -7,8 +7,8 @@
 #include <cmath>
 #include <random>
 
-#include "formula/differentiate.h"
-#include "formula/simplify.h"
+#include "formula/gradient/differentiate.h"
+#include "formula/simplify/simplify.h"
 #include "tests/formula/site_gradients.h"
 #include "tests/support/gradient_harness.h"
 #include "tests/support/random_formula.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "formula/first_fault.h"
-#include "formula/simplify.h"
+#include "formula/simplify/simplify.h"
 #include "reference/evaluate.h"
 #include "reference/point_gradient.h"
 #include "tests/support/expect_error.h"

@@ -7,9 +7,9 @@
 #include <limits>
 #include <vector>
 
-#include "formula/float_grid.h"
-#include "formula/interval.h"
-#include "formula/interval_rules.h"
+#include "formula/bound/float_grid.h"
+#include "formula/bound/interval.h"
+#include "formula/bound/interval_rules.h"
 #include "reference/arithmetic.h"
 #include "tests/support/expect_interval.h"
 

@@ -1,13 +1,13 @@
 // The interval rules of integer operations, of comparisons, logic, casts and choice: soundness over
 // corner values against the operations' meaning, and how tight they are where that matters.
-#include "formula/interval.h"
+#include "formula/bound/interval.h"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <vector>
 
-#include "formula/interval_rules.h"
+#include "formula/bound/interval_rules.h"
 #include "reference/arithmetic.h"
 #include "tests/support/expect_interval.h"
 

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "formula/simplify.h"
+#include "formula/simplify/simplify.h"
 
 namespace quire::formula {
 namespace {

@@ -1,5 +1,5 @@
 // The min/max tree against brute force.
-#include "formula/minmax_tree.h"
+#include "formula/bound/minmax_tree.h"
 
 #include <gtest/gtest.h>
 

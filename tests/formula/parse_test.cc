@@ -1,6 +1,6 @@
 // The parser: what texts mean (against the same formula traced from C++, or fully parenthesised),
 // and its limits.
-#include "formula/parse.h"
+#include "formula/text/parse.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The printer: exact texts, that they parse back to the same formula, and that size and depth of
 // the text stay bounded.
-#include "formula/print.h"
+#include "formula/text/print.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 
 #include "formula/build.h"
 #include "formula/graph.h"
-#include "formula/parse.h"
+#include "formula/text/parse.h"
 #include "quire/formula.h"
 #include "quire/mod.h"
 

@@ -13,7 +13,7 @@
 
 #include "formula/build.h"
 #include "formula/graph.h"
-#include "formula/simplify.h"
+#include "formula/simplify/simplify.h"
 #include "reference/evaluate.h"
 #include "tests/support/random_formula.h"
 

@@ -1,6 +1,6 @@
 // Each rule once, and each non-rule that looks like one. That rules never change a value:
 // simplify_property.cc. Constants: fold_test.cc.
-#include "formula/simplify.h"
+#include "formula/simplify/simplify.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "formula/differentiate.h"
+#include "formula/gradient/differentiate.h"
 #include "reference/buffer_index.h"
 #include "reference/evaluate.h"
 #include "reference/point_gradient.h"

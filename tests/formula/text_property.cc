@@ -13,8 +13,8 @@
 
 #include "formula/build.h"
 #include "formula/graph.h"
-#include "formula/print.h"
-#include "formula/simplify.h"
+#include "formula/simplify/simplify.h"
+#include "formula/text/print.h"
 #include "quire/error.h"
 #include "quire/formula.h"
 #include "tests/support/random_formula.h"

@@ -9,10 +9,10 @@
 #include <limits>
 #include <random>
 
-#include "formula/bound.h"
+#include "formula/bound/bound.h"
 #include "formula/build.h"
-#include "formula/compile.h"
-#include "formula/simplify.h"
+#include "formula/compile/compile.h"
+#include "formula/simplify/simplify.h"
 #include "reference/arithmetic.h"
 #include "reference/error_bound.h"
 #include "tests/support/random_formula.h"

@@ -1,7 +1,5 @@
 // The primitives of the backward kernel, one number at a time by their rules, by their bits, on the
 // ISA that runs.
-#include "kernels/backward_functions.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,7 +7,8 @@
 #include <random>
 #include <vector>
 
-#include "kernels/backward_spoiled.h"
+#include "kernels/backward/functions.h"
+#include "kernels/backward/spoiled.h"
 #include "kernels/dispatch.h"
 #include "kernels/kernel_table.h"
 #include "kernels/typed_functions.h"

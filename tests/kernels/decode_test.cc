@@ -1,7 +1,7 @@
 // The decode kernel gives the bits of the rules (tests/support/row_rules.h), whatever the shape,
 // type, place in memory, split, mask or mod; and reads nothing it may not. ctest runs this once per
 // ISA.
-#include "kernels/decode.h"
+#include "kernels/decode/decode.h"
 
 #include <gtest/gtest.h>
 

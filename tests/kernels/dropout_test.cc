@@ -10,9 +10,9 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/decode.h"
+#include "kernels/decode/decode.h"
+#include "kernels/decode/row_kernel.h"
 #include "kernels/dispatch.h"
-#include "kernels/row_kernel.h"
 #include "reference/dropout.h"
 #include "tests/support/forward_case.h"
 

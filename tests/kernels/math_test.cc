@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "kernels/dispatch.h"
-#include "kernels/math_table.h"
+#include "kernels/math/math_table.h"
 #include "quire/isa.h"
 
 namespace quire {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/dispatch.h"
-#include "kernels/math_table.h"
+#include "kernels/math/math_table.h"
 #include "reference/dropout.h"
 
 namespace quire {

@@ -1,7 +1,7 @@
 // The row kernel alone: the bits of the rules for every type, so that a row may be handed to it or
 // not; values with weight 0 are not read; a coarse maximum changes the form. ctest runs this once
 // per ISA.
-#include "kernels/row_kernel.h"
+#include "kernels/decode/row_kernel.h"
 
 #include <gtest/gtest.h>
 

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "formula/bound.h"
-#include "formula/simplify.h"
+#include "formula/bound/bound.h"
+#include "formula/simplify/simplify.h"
 #include "quire/evaluate.h"
 #include "quire/mods.h"
 

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/prefill.h"
+#include "kernels/prefill/prefill.h"
 
 namespace quire::plan {
 namespace {

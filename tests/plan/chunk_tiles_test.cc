@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "kernels/backward.h"
+#include "kernels/backward/backward.h"
 #include "quire/mods.h"
 
 namespace quire::plan {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "formula/op_names.h"
+#include "formula/text/op_names.h"
 #include "reference/arithmetic.h"
 
 namespace quire::reference {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "formula/interval.h"
+#include "formula/bound/interval.h"
 
 namespace quire::testing {
 

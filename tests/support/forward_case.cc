@@ -8,9 +8,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "formula/compile.h"
-#include "formula/simplify.h"
-#include "kernels/decode.h"
+#include "formula/compile/compile.h"
+#include "formula/simplify/simplify.h"
+#include "kernels/decode/decode.h"
 #include "kernels/dispatch.h"
 #include "quire/evaluate.h"
 #include "reference/dropout.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/dispatch.h"
-#include "kernels/forward_functions.h"
+#include "kernels/prefill/forward_functions.h"
 #include "tests/support/attention_rules.h"
 
 namespace quire {

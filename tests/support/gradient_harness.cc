@@ -10,9 +10,9 @@
 #include <mutex>
 #include <thread>
 
+#include "kernels/backward/gradient_runner.h"
 #include "kernels/dispatch.h"
-#include "kernels/forward_functions.h"
-#include "kernels/gradient_runner.h"
+#include "kernels/prefill/forward_functions.h"
 
 namespace quire::testing {
 

@@ -6,9 +6,9 @@
 #include <functional>
 #include <vector>
 
-#include "formula/bound.h"
-#include "formula/compile_gradient.h"
-#include "kernels/tile_runner.h"
+#include "formula/bound/bound.h"
+#include "formula/gradient/compile_gradient.h"
+#include "kernels/tile/tile_runner.h"
 #include "quire/formula.h"
 #include "quire/isa.h"
 

@@ -10,7 +10,7 @@
 
 #include "kernels/attention_order.h"
 #include "kernels/dispatch.h"
-#include "kernels/math_table.h"
+#include "kernels/math/math_table.h"
 #include "quire/float16.h"
 
 namespace quire::testing {

@@ -64,7 +64,7 @@ def test_reserved_names_are_those_of_the_language():
     for name in sorted(RESERVED):
         with pytest.raises(ValueError, match="\\[parse\\]"):
             _core.ScoreMod(f"score + {name}[0]", {name: buffer.numpy()})
-    spellings = (pathlib.Path(__file__).parents[4] / "src/formula/op_names.cc").read_text()
+    spellings = (pathlib.Path(__file__).parents[4] / "src/formula/text/op_names.cc").read_text()
     names = set(re.findall(r'Op::k\w+, "(\w+)"', spellings)) | set(re.findall(r'{"(\w+)", Op::k', spellings))
     assert len(names) > 50 and names - {"load"} <= RESERVED
     assert unique_names([buffer, slopes], {id(buffer): "where", id(slopes): "where"}) == ["where_", "where__2"]

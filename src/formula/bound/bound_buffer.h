@@ -1,0 +1,71 @@
+// What reads of one buffer can give: indices with their intervals become ranges of a min/max tree,
+// with the language's wrapping and clamping of indices. Also sums and dot products of such reads.
+// Formula layer.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "formula/bound/interval.h"
+#include "formula/bound/minmax_tree.h"
+#include "quire/buffer.h"
+#include "quire/formula.h"
+#include "quire/shape.h"
+
+namespace quire::formula {
+
+class BufferBounds {
+ public:
+  /// Without `read_contents`, or if the buffer is only declared, all that is known of its elements
+  /// is the range of their dtype.
+  BufferBounds(const Buffer& buffer, Precision precision, bool read_contents);
+
+  /// All elements that indices in these intervals can reach, the axes behind them read whole. 0 if
+  /// the buffer is empty. O(log n), times up to kMaxRuns when several leading indices vary.
+  Interval elements(std::span<const Interval> indices) const;
+
+  /// Whether `elements` gives the same whatever the indices.
+  bool is_constant() const { return !tree_.has_value(); }
+
+  /// How many elements lie behind one setting of the first `indices` indices.
+  std::int64_t trailing_count(std::size_t indices) const;
+
+  /// Up to this many runs of consecutive elements are looked up one by one; beyond, one range that
+  /// covers them. 128: a block of the usual size of a dense mask[q_idx, kv_idx] is looked up row by
+  /// row, which costs no more than evaluating its elements would.
+  static constexpr std::int64_t kMaxRuns = 128;
+
+ private:
+  struct Axis {
+    std::int64_t size;    // as indexed
+    std::int64_t stored;  // in the tree: 1 where a view repeats its elements
+    std::int64_t stride;  // in the tree
+  };
+  // Positions first..last of an axis, but not those strictly between the ends of the gap.
+  struct Positions {
+    std::int64_t first, last;
+    std::int64_t gap_first, gap_last;
+    bool has_gap() const { return gap_first != gap_last; }
+  };
+  static Positions positions(const Interval& index, std::int64_t size);
+
+  Interval runs(std::span<const Positions> reads) const;
+  Interval run(std::int64_t base, std::span<const Positions> reads, std::size_t outer) const;
+
+  std::array<Axis, kMaxRank> axes_{};
+  std::size_t rank_ = 0;
+  std::optional<MinMaxTree> tree_;
+  Interval all_;  // of any element
+};
+
+/// A sum of `count` ints or floats in one chain from 0, each rounded, or wrapping.
+Interval bound_sum(const Interval& element, std::int64_t count, Precision precision);
+
+/// The dot product of `count` pairs, each pair one fused multiply-add if either is a float. `same`:
+/// both elements of a pair are one value.
+Interval bound_dot(const Interval& a, const Interval& b, std::int64_t count, bool same,
+                   Precision precision);
+
+}  // namespace quire::formula

@@ -1,0 +1,16 @@
+// A tile program as readable lines, one per instruction. Formula layer.
+#pragma once
+#include <string>
+
+#include "kernels/tile/tile_program.h"
+
+namespace quire::formula {
+
+/// Places are named by what they vary over: u (uniform), l (lane), r (row), d (diagonal), t
+/// (element); suffix: the type.
+///   uniform    u1.f32 = strided slopes at u0
+///   diagonal   d0.i32 = iota u2, 1 a row, -1 a lane
+///   element    score  = add score, d2            store, max
+std::string disassemble(const kernels::TileProgram& program);
+
+}  // namespace quire::formula

@@ -1,0 +1,23 @@
+// Emission: low nodes to the instructions of a tile program, with their places in scratch memory.
+// Formula layer.
+#pragma once
+#include <vector>
+
+#include "formula/compile/compile.h"
+#include "formula/compile/low_graph.h"
+#include "kernels/tile/tile_program.h"
+
+namespace quire::formula {
+
+/// What a program computes; kNoLow for what it does not.
+struct LowRoots {
+  LowId score = kNoLow;
+  LowId mask = kNoLow;
+  std::vector<LowId> outputs = {};  // numbers kept for the whole tile: TileProgram::outputs
+};
+
+/// Throws Error for a program too large to run.
+kernels::TileProgram emit(const LowGraph& low, const LowRoots& roots,
+                          const CompileOptions& options);
+
+}  // namespace quire::formula

@@ -1,0 +1,76 @@
+// Hash-consing and classes of low nodes. Formula layer.
+#include "formula/compile/low_graph.h"
+
+namespace quire::formula {
+
+using kernels::TileClass;
+using kernels::TileOp;
+using kernels::TileType;
+
+std::size_t LowNodeHash::operator()(const LowNode& node) const {
+  std::size_t hash =
+      static_cast<std::size_t>(node.op) << 8 | static_cast<std::size_t>(node.value_class);
+  const auto mix = [&](std::int64_t value) {
+    hash = (hash ^ static_cast<std::size_t>(value)) * 0x9e3779b97f4a7c15u;
+    hash ^= hash >> 29;
+  };
+  mix(node.a), mix(node.b), mix(node.c), mix(node.imm), mix(node.lane_step), mix(node.row_step);
+  mix(static_cast<std::int64_t>(node.type) << 32 | node.buffer << 16 | node.other_buffer);
+  return hash;
+}
+
+TileClass join(TileClass a, TileClass b) {
+  if (a == TileClass::kUniform || a == b) return b;
+  return b == TileClass::kUniform ? a : TileClass::kElement;
+}
+
+TileClass affine_class(std::int64_t lane_step, std::int64_t row_step) {
+  if (lane_step == 0) return row_step == 0 ? TileClass::kUniform : TileClass::kRow;
+  if (row_step == 0) return TileClass::kLane;
+  const bool opposite =
+      static_cast<std::uint64_t>(lane_step) + static_cast<std::uint64_t>(row_step) == 0;
+  return opposite ? TileClass::kDiagonal : TileClass::kElement;
+}
+
+LowId LowGraph::add(const LowNode& node) {
+  const auto [at, is_new] = known_.try_emplace(node, size());
+  if (is_new) nodes_.push_back(node);
+  return at->second;
+}
+
+LowId LowGraph::add_op(TileOp op, TileType type, LowId a, LowId b, LowId c) {
+  TileClass value_class = all_elements ? TileClass::kElement : TileClass::kUniform;
+  for (const LowId arg : {a, b, c})
+    if (arg != kNoLow) value_class = join(value_class, (*this)[arg].value_class);
+  return add({.op = op, .type = type, .value_class = value_class, .a = a, .b = b, .c = c});
+}
+
+LowId LowGraph::int_const(std::int64_t value, TileType type) {
+  return add({.op = type == TileType::kInt32 ? TileOp::kConstI : TileOp::kConstL,
+              .type = type,
+              .imm = value});
+}
+
+LowId LowGraph::as_type(LowId id, TileType type) {
+  const LowNode node = (*this)[id];
+  if (node.type == type) return id;
+  if (node.op == TileOp::kConstI || node.op == TileOp::kConstL) {
+    LowNode constant = node;
+    constant.op = type == TileType::kInt32 ? TileOp::kConstI : TileOp::kConstL;
+    constant.type = type;
+    return add(constant);
+  }
+  return add_op(type == TileType::kInt32 ? TileOp::kLongToInt : TileOp::kIntToLong, type, id);
+}
+
+void LowGraph::add_check(const LowCheck& check) {
+  if (check_of_.try_emplace(check.node, static_cast<int>(checks_.size())).second)
+    checks_.push_back(check);
+}
+
+int LowGraph::check_of(LowId id) const {
+  const auto at = check_of_.find(id);
+  return at == check_of_.end() ? -1 : at->second;
+}
+
+}  // namespace quire::formula

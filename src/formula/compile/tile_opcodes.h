@@ -1,0 +1,17 @@
+// Which opcode of a tile program computes an operation of a formula. Formula layer.
+#pragma once
+#include "kernels/tile/tile_program.h"
+#include "quire/op.h"
+
+namespace quire::formula {
+
+/// The opcode `offset` places behind the first of its family.
+kernels::TileOp shifted(kernels::TileOp first, int offset);
+
+/// Of an operation on integers, in 32 bits (`narrow`) or in 64.
+kernels::TileOp int_op(Op op, bool narrow);
+
+/// Of an operation on floats.
+kernels::TileOp float_op(Op op);
+
+}  // namespace quire::formula

@@ -1,0 +1,25 @@
+// From a score mod to a gradient program: value, slope and the reads of buffers that want a
+// gradient in one tile program, and a pattern for each read. Formula layer.
+#pragma once
+#include <vector>
+
+#include "formula/compile/compile.h"
+#include "kernels/backward/gradient_program.h"
+#include "quire/formula.h"
+
+namespace quire::formula {
+
+/// Whether the program has sites for buffers, or value and slope only.
+enum class GradientSites : std::uint8_t { kNone, kMarkedBuffers };
+
+struct CompiledGradient {
+  kernels::GradientProgram program;
+  std::vector<Buffer> targets;  // those that want a gradient and are read, by target number
+};
+
+/// Tiles are prefill's: options.vary and options.groups as by default. Throws Error for a buffer
+/// without data and for a formula whose derivatives are too large.
+CompiledGradient compile_gradient(const Formula& score_mod, const CompileOptions& options,
+                                  GradientSites sites = GradientSites::kMarkedBuffers);
+
+}  // namespace quire::formula

@@ -1,0 +1,57 @@
+// How one node is written: the pieces of its text, with the arguments left open. Decides on casts
+// (hidden where parsing puts them back) and parentheses (only where parsing needs them); the
+// printer puts the pieces together. Layer: formula.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "formula/graph.h"
+#include "formula/text/op_names.h"
+
+namespace quire::formula {
+
+/// Text, or an argument.
+struct Piece {
+  std::string text = {};
+  NodeId value = kNoNode;  // the argument; text is empty then
+  int levels = 0;          // how much deeper it stands: brackets, a prefix or ** in front of it
+};
+
+class NodeText {
+ public:
+  explicit NodeText(const Graph& graph);
+
+  /// Writes `id` as `name` from now on.
+  void bind(NodeId id, std::string name);
+  bool is_bound(NodeId id) const { return bound_[static_cast<std::size_t>(id)] >= 0; }
+
+  /// The pieces of the value itself, whether bound or not.
+  void append_pieces(NodeId id, std::vector<Piece>& pieces) const;
+  /// The name of a bound value.
+  const std::string& name(NodeId id) const;
+  /// The name a buffer is written with.
+  const std::string& buffer_name(std::int32_t buffer) const;
+  bool is_buffer_name(const std::string& name) const;
+
+ private:
+  bool is_cast(NodeId id, ValueType to) const;
+  bool is_plain_power(NodeId id) const;
+  Precedence precedence(NodeId id) const;
+  std::vector<NodeId> shown_args(NodeId id) const;
+  void append_argument(NodeId id, Precedence weakest, int levels, std::vector<Piece>& pieces) const;
+  void append_list(std::span<const NodeId> values, std::vector<Piece>& pieces) const;
+  void append_slice(std::int32_t buffer, std::span<const NodeId> indices,
+                    std::vector<Piece>& pieces) const;
+
+  const Graph& graph_;
+  std::vector<std::string> buffer_names_;  // by index in the graph
+  std::vector<std::string> names_;         // of bound values
+  std::vector<std::int32_t> bound_;        // by node: index into names_, or -1
+};
+
+/// As an operand that the parser reads as a constant of the same type and bits.
+std::string constant_text(const Node& node);
+
+}  // namespace quire::formula

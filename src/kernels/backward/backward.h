@@ -1,0 +1,110 @@
+// The backward kernel: the gradients that one chunk of keys of one key head takes part in. Scores
+// are recomputed by the forward's own primitives; the gradients of its keys and values are summed
+// up in scratch over all query tiles that see them, and what it adds to the gradients of queries
+// goes to their rows in turn, chunk after chunk. Kernels layer.
+//
+// Order of arithmetic, for f32 calls (f64 the same): scores as in attention_order.h. Scaled form: P
+// = exp2(fms(s, c, lse * log2e)); natural: P = exp2((t - lse) * log2e). dP = one chain over d of v
+// * d_out; delta = the same chain of out * d_out, minus d_lse: where a row sees one key, natural
+// form, out is its v, and both are equal. D = P * (dP - delta), dS = D, with a score mod D * slope.
+// dV and dK: one chain per element over the queries of a tile of 64, ascending; the chains of tiles
+// are added up from 0, tiles descending, heads of the group ascending, batch entries that share
+// keys ascending; dK is multiplied by scale at the end. dQ: one chain over the keys of a chunk,
+// ascending; the chains of chunks times scale are added up from 0 by fma, ascending. Hidden
+// elements are skipped or multiplied by 0.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "kernels/backward/functions.h"
+#include "kernels/backward/gradient_runner.h"
+#include "kernels/backward/memory.h"
+#include "kernels/backward/problem.h"
+#include "kernels/prefill/row_prefetch.h"
+#include "kernels/prefill/tile_activity.h"
+#include "kernels/typed_functions.h"
+
+namespace quire::kernels {
+
+/// Keys of a chunk: a multiple of every tile's; what is summed up in scratch stays in L2. A
+/// constant of the order of arithmetic, like the splits of the forward: 384 for dims up to 256
+/// together, 192 up to 512, else 64.
+int backward_chunk_keys(int dims, int value_dims);
+
+/// Keys of a tile, at most: P and dS of these are what L1 holds. Bits do not depend on it.
+inline constexpr int kBackwardTileKeys = 96;
+
+/// Scratch a thread needs, aligned to 64 bytes.
+std::size_t backward_scratch_bytes(const BackwardCall& call);
+
+/// Keys of a sequence.
+struct ChunkPlace {
+  int64_t begin = 0;
+  int count = 0;
+};
+
+template <class T>
+class BackwardChunk {
+ public:
+  /// `keys`: where those of the sequence lie. The chunk is [place.begin, + place.count) of them.
+  /// `gradient`: a runner of call.gradient, between begin_head and end_head whenever tiles are
+  /// added; null without one.
+  BackwardChunk(const BackwardCall& call, const KeySpan& keys, const ChunkPlace& place,
+                GradientRunner* gradient, void* scratch);
+
+  /// A query tile that may see something of the chunk.
+  void add(const BackwardTile& tile) noexcept;
+  /// Writes the gradients of keys and values: rows at these offsets, of the chunk's first key.
+  void finish(int64_t d_k_offset, int64_t d_v_offset) noexcept;
+  /// The first of the mask program.
+  void report(TileFault& fault) const noexcept;
+
+ private:
+  struct Block {
+    GroupActivity of;
+    BlockShape shape;
+  };
+
+  void load_keys(const KeySpan& span) noexcept;
+  void load_queries() noexcept;
+  void bring_next() noexcept;
+  uint64_t load_rows(const RowsView& from, T* rows, ptrdiff_t step) noexcept;
+  void run_tile(int first, int rows) noexcept;
+  TileActivity look(int first, int rows) noexcept;
+  void list_blocks(const TileActivity& activity) noexcept;
+  void begin_mod(int first, int rows) noexcept;
+  void weigh(const Block& block, int first) noexcept;
+  void differentiate(const Block& block, int first) noexcept;
+  void differentiate_mod(const Block& block) noexcept;
+  void drop(const Block& block, int first, T* values) noexcept;
+  void add_values(const Block& block, int first) noexcept;
+  void add_keys(const Block& block, int first) noexcept;
+  void add_queries(int first) noexcept;
+  bool has_spoiled_keys(int first, int rows) const noexcept;
+  void write(const T* from, ptrdiff_t step, int columns, const GradientTensor& to,
+             int64_t offset) noexcept;
+
+  const BackwardCall& call_;
+  const ForwardCall& forward_;
+  const ForwardFunctions<T>& functions_;
+  const BackwardFunctions<T>& backward_;
+  GradientRunner* gradient_;
+  BackwardMemory<T> memory_;
+  int64_t begin_;
+  int count_;
+  T scale_;
+  bool wants_modified_;  // gradients of modified scores are needed as such
+  DropoutRule dropout_;  // if call.forward.dropout.p > 0
+  // Of the tile under way:
+  const BackwardTile* tile_ = nullptr;
+  bool loaded_ = false;
+  RowPrefetch next_q_, next_d_out_;             // rows of the tile before it, which mostly is next
+  uint64_t spoiled_q_ = 0, spoiled_d_out_ = 0;  // lanes whose rows are not finite
+  bool is_full_ = false;                        // everything is visible: there are no words
+  bool spoiled_tile_ = false;                   // holds a key or value that is not finite
+  Block blocks_[kKeyGroups];
+  int block_count_ = 0;
+};
+
+}  // namespace quire::kernels

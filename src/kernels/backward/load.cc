@@ -1,0 +1,119 @@
+// How rows come into the scratch of a chunk, keys and values once, queries tile by tile with the
+// next ones asked for, and how the gradients of keys and values leave it. Kernels layer.
+#include <algorithm>
+
+#include "kernels/backward/backward.h"
+#include "kernels/backward/rows.h"
+
+namespace quire::kernels {
+namespace {
+
+const void* element_address(const void* data, const ForwardTensor& tensor, int64_t offset) {
+  return static_cast<const char*>(data) + offset * static_cast<int64_t>(dtype_size(tensor.dtype));
+}
+
+RowsView rows_at(const void* data, const ForwardTensor& tensor, int64_t offset, int rows,
+                 int columns) {
+  return {.data = element_address(data, tensor, offset),
+          .dtype = tensor.dtype,
+          .row_step = tensor.row_step,
+          .column_step = tensor.column_step,
+          .rows = rows,
+          .columns = columns};
+}
+
+}  // namespace
+
+// Keys and values in compute type, and which of them are not finite.
+template <class T>
+void BackwardChunk<T>::load_keys(const KeySpan& span) noexcept {
+  const auto columns = static_cast<int>(whole_panels(forward_.dims));
+  const auto value_columns = static_cast<int>(whole_panels(forward_.value_dims));
+  const int64_t ahead = begin_ - span.begin;
+  const RowsView keys =
+      rows_at(forward_.k, forward_.k_rows, span.key_offset + ahead * forward_.k_rows.row_step,
+              count_, forward_.dims);
+  functions_.copy_rows({keys, memory_.keys, memory_.step, columns});
+  if (forward_.pairs)
+    forward_.table->pairs->copy_rows(keys, memory_.key_pairs, (forward_.dims + 1) / 2);
+  functions_.copy_rows(
+      {rows_at(forward_.v, forward_.v_rows, span.value_offset + ahead * forward_.v_rows.row_step,
+               count_, forward_.value_dims),
+       memory_.values, memory_.value_step, value_columns});
+  for (int row = 0; row < count_; ++row)
+    memory_.spoiled_keys[row] =
+        !backward_.is_finite(memory_.keys + row * memory_.step, columns) ||
+        !backward_.is_finite(memory_.values + row * memory_.value_step, value_columns);
+  std::fill_n(memory_.d_keys, count_ * memory_.step, T(0));
+  std::fill_n(memory_.d_values, count_ * memory_.value_step, T(0));
+}
+
+template <class T>
+void BackwardChunk<T>::bring_next() noexcept {
+  next_q_.bring_some();
+  next_d_out_.bring_some();
+}
+
+template <class T>
+void BackwardChunk<T>::load_queries() noexcept {
+  const QueryTile& at = tile_->at;
+  const int panels = (at.queries + kPanel - 1) / kPanel;
+  const RowsView q = rows_at(forward_.q, forward_.q_rows, at.q_offset, at.queries, forward_.dims);
+  if (forward_.pairs)
+    forward_.table->pairs->load_queries(q, panels,
+                                        reinterpret_cast<uint32_t*>(memory_.query_columns));
+  else
+    functions_.load_queries({q, panels, memory_.query_columns});
+  spoiled_q_ = load_rows(q, memory_.queries, memory_.step);
+  next_q_ = RowPrefetch(q, -kQueryTile);
+  spoiled_d_out_ = 0;
+  if (call_.d_out != nullptr) {
+    const RowsView d_out =
+        rows_at(call_.d_out, call_.d_out_rows, at.out_offset, at.queries, forward_.value_dims);
+    functions_.load_queries({d_out, panels, memory_.d_out_columns});
+    spoiled_d_out_ = load_rows(d_out, memory_.d_outs, memory_.value_step);
+    next_d_out_ = RowPrefetch(d_out, -kQueryTile);
+  }
+  if (call_.wants_q) std::fill_n(memory_.d_queries, at.queries * memory_.step, T(0));
+  loaded_ = true;
+}
+
+// Rows in compute type, zeros up to a whole panel of them; returns a bit for each that is not
+// finite.
+template <class T>
+uint64_t BackwardChunk<T>::load_rows(const RowsView& from, T* rows, ptrdiff_t step) noexcept {
+  const auto columns = static_cast<int>(whole_panels(from.columns));
+  functions_.copy_rows({from, rows, step, columns});
+  uint64_t spoiled = 0;
+  for (int row = 0; row < from.rows; ++row)
+    if (!backward_.is_finite(rows + row * step, columns)) spoiled |= uint64_t{1} << row;
+  const int end = (from.rows + kPanel - 1) / kPanel * kPanel;
+  std::fill(rows + from.rows * step, rows + end * step, T(0));
+  return spoiled;
+}
+
+template <class T>
+void BackwardChunk<T>::finish(int64_t d_k_offset, int64_t d_v_offset) noexcept {
+  if (call_.d_k.data != nullptr)
+    for (ptrdiff_t i = 0; i < count_ * memory_.step; ++i) memory_.d_keys[i] *= scale_;
+  write(memory_.d_keys, memory_.step, forward_.dims, call_.d_k, d_k_offset);
+  write(memory_.d_values, memory_.value_step, forward_.value_dims, call_.d_v, d_v_offset);
+}
+
+template <class T>
+void BackwardChunk<T>::write(const T* from, ptrdiff_t step, int columns, const GradientTensor& to,
+                             int64_t offset) noexcept {
+  if (to.data == nullptr) return;
+  write_rows<T>(functions_, {from, step, count_, columns}, to, offset);
+}
+
+template void BackwardChunk<float>::load_keys(const KeySpan&) noexcept;
+template void BackwardChunk<float>::load_queries() noexcept;
+template void BackwardChunk<float>::bring_next() noexcept;
+template void BackwardChunk<float>::finish(int64_t, int64_t) noexcept;
+template void BackwardChunk<double>::load_keys(const KeySpan&) noexcept;
+template void BackwardChunk<double>::load_queries() noexcept;
+template void BackwardChunk<double>::bring_next() noexcept;
+template void BackwardChunk<double>::finish(int64_t, int64_t) noexcept;
+
+}  // namespace quire::kernels

@@ -1,0 +1,188 @@
+// Items of the decode kernel: splits one after the other, folded or stored, then outputs. Kernels
+// layer; no SIMD.
+#include "kernels/decode/decode.h"
+
+#include <algorithm>
+
+#include "kernels/decode/finish.h"
+#include "kernels/decode/row_kernel.h"
+#include "kernels/decode/walk.h"
+#include "kernels/scratch_layout.h"
+
+namespace quire::kernels {
+namespace {
+
+// Stored states: m, l, largest score, then, aligned, O.
+constexpr int kStateHead = 16;
+
+template <class T>
+DecodeState<T> stored_state(T* at, int value_dims) {
+  return {at, at + 1, at + 2, at + kStateHead, decode_columns(value_dims)};
+}
+
+// What both entry points have in scratch.
+template <class T>
+struct Memory {
+  DecodeState<T> total, split;
+  T* ordered;
+  void* row_scratch;
+
+  Memory(const ForwardCall& call, int row_count, ScratchLayout& layout)
+      : total(take_state<T>(row_count, call.value_dims, layout)),
+        split(take_state<T>(row_count, call.value_dims, layout)),
+        ordered(layout.take<T>(static_cast<std::size_t>(total.columns))),
+        row_scratch(layout.take<char>(row_scratch_bytes(call))) {}
+};
+
+// Rows that a split leaves to the row kernel.
+template <class T>
+uint32_t slow_rows(const ForwardCall& call, const DecodeState<T>& split, int row_count) {
+  uint32_t slow = 0;
+  for (int i = 0; i < row_count; ++i)
+    if (needs_row_kernel(call.natural, split.m[i], split.l[i])) slow |= 1u << i;
+  return slow;
+}
+
+template <class T>
+void finish_item(const ForwardCall& call, const DecodeItem& item, const Memory<T>& memory,
+                 DecodeKind kind, uint32_t slow, TileFault& fault) {
+  for (int i = 0; i < item.row_count; ++i) {
+    const QueryRow& row = item.rows[i];
+    if (slow >> i & 1 || !finish_row(call, row, memory.total, i, kind, memory.ordered))
+      compute_row(call, item.keys, row, memory.row_scratch, fault);
+  }
+}
+
+template <class T>
+void store_state(const DecodeState<T>& state, int row_count, int value_dims, T* to) {
+  for (int i = 0; i < row_count; ++i, to += decode_state_size(value_dims)) {
+    const DecodeState<T> stored = stored_state(to, value_dims);
+    *stored.m = state.m[i];
+    *stored.l = state.l[i];
+    *stored.raw_max = state.raw_max[i];
+    std::copy_n(state.o + i * state.columns, state.columns, stored.o);
+  }
+}
+
+template <class T>
+const T* prefix_state(const DecodeItem& item, int64_t split) {
+  return static_cast<const T*>(item.prefix.states) + split * item.prefix.step;
+}
+
+// Row `i` of states that lie one behind the other, folded into `total`; whether it is a slow one.
+template <class T>
+uint32_t fold_stored(const ForwardCall& call, const DecodeState<T>& total, int i, const T* from) {
+  // Only read; a state has one type for both.
+  const DecodeState<T> stored = stored_state(const_cast<T*>(from), call.value_dims);
+  DecodeState<T> row = total;
+  row.m += i;
+  row.l += i;
+  row.raw_max += i;
+  row.o += i * row.columns;
+  fold_split(call, row, stored, 1);
+  return slow_rows(call, stored, 1) << i;
+}
+
+// The splits that are whole in the prefix.
+template <class T>
+uint32_t fold_prefix(const ForwardCall& call, const DecodeItem& item, const DecodeState<T>& total) {
+  uint32_t slow = 0;
+  for (int64_t split = 0; split < item.prefix.tiles / kSplitTiles; ++split) {
+    const T* from = prefix_state<T>(item, split);
+    for (int i = 0; i < item.row_count; ++i, from += decode_state_size(call.value_dims))
+      slow |= fold_stored(call, total, i, from);
+  }
+  return slow;
+}
+
+// A split from its first tile, or from where the prefix ends. Whether anything was visible.
+template <class T>
+bool run_split(const ForwardCall& call, const DecodeItem& item, int64_t split, DecodeWalk<T>& walk,
+               const DecodeState<T>& state) {
+  if (item.prefix.tiles % kSplitTiles == 0 || split != item.prefix.tiles / kSplitTiles)
+    return walk.run_split(split, state);
+  clear_state(state, item.row_count);
+  const T* from = prefix_state<T>(item, split);
+  for (int i = 0; i < item.row_count; ++i, from += decode_state_size(call.value_dims)) {
+    const DecodeState<T> stored = stored_state(const_cast<T*>(from), call.value_dims);
+    state.m[i] = *stored.m;
+    state.l[i] = *stored.l;
+    state.raw_max[i] = *stored.raw_max;
+    std::copy_n(stored.o, state.columns, state.o + i * state.columns);
+  }
+  walk.run_tiles(item.prefix.tiles, (split + 1) * kSplitTiles, state);
+  return true;
+}
+
+template <class T>
+void decode_in(const ForwardCall& call, const DecodeItem& item, void* scratch, TileFault& fault) {
+  ScratchLayout layout(scratch);
+  Memory<T> memory(call, item.row_count, layout);
+  DecodeWalk<T> walk(call, item.keys, item.rows, item.row_count, ZeroWeights::kMultiply, layout);
+  if (item.states != nullptr) {
+    T* to = static_cast<T*>(item.states);
+    for (int64_t i = item.split_begin; i < item.split_end; ++i) {
+      run_split(call, item, i, walk, memory.split);
+      store_state(memory.split, item.row_count, call.value_dims, to);
+      to += item.row_count * decode_state_size(call.value_dims);
+    }
+    return walk.report(fault);
+  }
+  clear_state(memory.total, item.row_count);
+  uint32_t slow = fold_prefix(call, item, memory.total);
+  for (int64_t i = item.split_begin; i < item.split_end; ++i) {
+    if (!run_split(call, item, i, walk, memory.split)) continue;
+    slow |= slow_rows(call, memory.split, item.row_count);
+    fold_split(call, memory.total, memory.split, item.row_count);
+  }
+  walk.report(fault);
+  finish_item(call, item, memory, unit_kind<T>(call, true), slow, fault);
+}
+
+template <class T>
+void merge_in(const ForwardCall& call, const DecodeItem& item, const void* states, int64_t splits,
+              void* scratch, TileFault& fault) {
+  ScratchLayout layout(scratch);
+  Memory<T> memory(call, item.row_count, layout);
+  clear_state(memory.total, item.row_count);
+  const T* from = static_cast<const T*>(states);
+  uint32_t slow = fold_prefix(call, item, memory.total);
+  for (int64_t split = 0; split < splits; ++split)
+    for (int i = 0; i < item.row_count; ++i, from += decode_state_size(call.value_dims))
+      slow |= fold_stored(call, memory.total, i, from);
+  finish_item(call, item, memory, unit_kind<T>(call, true), slow, fault);
+}
+
+template <class T>
+std::size_t scratch_bytes(const ForwardCall& call, int row_count) {
+  ScratchLayout layout(nullptr);
+  Memory<T>(call, row_count, layout);
+  DecodeWalk<T>(call, {}, nullptr, row_count, ZeroWeights::kMultiply, layout);
+  return layout.bytes();
+}
+
+}  // namespace
+
+int64_t decode_state_size(int value_dims) { return kStateHead + decode_columns(value_dims); }
+
+std::size_t decode_scratch_bytes(const ForwardCall& call, int row_count) {
+  return call.f64 ? scratch_bytes<double>(call, row_count) : scratch_bytes<float>(call, row_count);
+}
+
+void decode(const ForwardCall& call, const DecodeItem& item, void* scratch,
+            TileFault& fault) noexcept {
+  if (call.f64)
+    decode_in<double>(call, item, scratch, fault);
+  else
+    decode_in<float>(call, item, scratch, fault);
+}
+
+void merge_splits(const ForwardCall& call, const DecodeItem& item, const void* states,
+                  int64_t splits, void* scratch, TileFault& fault) noexcept {
+  if (call.f64)
+    merge_in<double>(call, item, states, splits, scratch, fault);
+  else
+    merge_in<float>(call, item, states, splits, scratch, fault);
+}
+
+}  // namespace quire::kernels

@@ -1,0 +1,61 @@
+// States to outputs. Folding and division are those of the prefill kernel. Kernels layer; no SIMD.
+#include "kernels/decode/finish.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "kernels/prefill/forward_functions.h"
+#include "kernels/row_stats.h"
+#include "kernels/typed_functions.h"
+
+namespace quire::kernels {
+template <class T>
+void fold_split(const ForwardCall& call, const DecodeState<T>& total, const DecodeState<T>& split,
+                int row_count) noexcept {
+  forward_functions<T>(*call.table)
+      .fold({.m = total.m,
+             .l = total.l,
+             .o = total.o,
+             .split_m = split.m,
+             .split_l = split.l,
+             .split_o = split.o,
+             .queries = row_count,
+             .columns = total.columns,
+             .step = total.columns,
+             .natural = call.natural});
+  for (int i = 0; i < row_count; ++i)
+    total.raw_max[i] = std::max(total.raw_max[i], split.raw_max[i]);
+}
+
+template <class T>
+bool finish_row(const ForwardCall& call, const QueryRow& row, const DecodeState<T>& total,
+                int index, DecodeKind kind, T* ordered) noexcept {
+  const T l = total.l[index];
+  decode_functions<T>(*call.table)
+      .reorder(kind, total.o + index * total.columns, total.columns, ordered);
+  const auto element = static_cast<int64_t>(dtype_size(call.out_rows.dtype));
+  const uint64_t not_finite =
+      forward_functions<T>(*call.table)
+          .finish({.l = &l,
+                   .o = ordered,
+                   .step = total.columns,
+                   .queries = 1,
+                   .columns = call.value_dims,
+                   .out = static_cast<char*>(call.out) + row.out_offset * element,
+                   .dtype = call.out_rows.dtype,
+                   .row_step = 0,
+                   .column_step = call.out_rows.column_step});
+  write_stats<T>(call, {total.m + index, &l, total.raw_max + index}, 1, row.stat_offset);
+  return not_finite == 0;
+}
+
+template void fold_split(const ForwardCall&, const DecodeState<float>&, const DecodeState<float>&,
+                         int) noexcept;
+template void fold_split(const ForwardCall&, const DecodeState<double>&, const DecodeState<double>&,
+                         int) noexcept;
+template bool finish_row(const ForwardCall&, const QueryRow&, const DecodeState<float>&, int,
+                         DecodeKind, float*) noexcept;
+template bool finish_row(const ForwardCall&, const QueryRow&, const DecodeState<double>&, int,
+                         DecodeKind, double*) noexcept;
+
+}  // namespace quire::kernels

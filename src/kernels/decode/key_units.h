@@ -1,0 +1,98 @@
+// Keys of a sequence as units of 16: where they lie, together or one by one; where keys are missing
+// or must be converted, rows gathered into scratch, those nobody wants as zeros. Positions count
+// from the sequence's first key, whatever the spans. Kernels layer.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/decode/functions.h"
+#include "kernels/forward_problem.h"
+#include "kernels/prefill/forward_functions.h"
+#include "kernels/scratch_layout.h"
+
+namespace quire::kernels {
+
+/// How a call's keys, or its values, are read in compute type T.
+template <class T>
+DecodeKind unit_kind(const ForwardCall& call, bool values);
+
+/// Addresses of the units of a tile, null where a unit has keys in several spans, or numbers that
+/// do not lie side by side: then `rows` has the address of each of its keys. (Rows that do not
+/// exist have that of the last one.)
+struct PlacedUnits {
+  const char* at[kTileUnits];
+  const char* rows[kTileKeys];
+};
+
+/// Finds the spans of keys that are asked for in nearly ascending order.
+class SpanCursor {
+ public:
+  explicit SpanCursor(const KeySequence& keys) : keys_(keys) {}
+
+  /// The span that holds `key`; near the last one it takes a few steps.
+  const KeySpan& find(int64_t key) noexcept {
+    const KeySpan* const last = keys_.spans + at_;
+    if (key < last->begin) return search(key);
+    if (key < last->end) return *last;
+    if (at_ + 1 == keys_.span_count || key >= last[1].end) return search(key);
+    ++at_;
+    return last[1];
+  }
+
+ private:
+  const KeySpan& search(int64_t key) noexcept;
+
+  const KeySequence& keys_;
+  int64_t at_ = 0;  // where the last key was found
+};
+
+/// The keys or the values of a sequence.
+template <class T>
+class UnitRows {
+ public:
+  UnitRows(const ForwardCall& call, const KeySequence& keys, bool values, ScratchLayout& layout);
+
+  DecodeKind kind() const { return kind_; }
+
+  /// Units that can be gathered before their memory is used again.
+  static constexpr int kSlots = 4;
+
+  /// The units of a tile: `keys` keys from `key` on.
+  void place(int64_t key, int keys, PlacedUnits& units) noexcept;
+
+  /// Where a placed unit can be prefetched.
+  UnitAhead ahead(const PlacedUnits& units, int unit) const noexcept {
+    if (units.at[unit] != nullptr) return {units.at[unit], step_, lines_};
+    return {nullptr, 0, rows_.column_step == 1 ? lines_ : 1, units.rows + unit * kUnitKeys};
+  }
+
+  /// A placed unit to be read where it, or each of its keys, lies: keys of which `wanted` has the
+  /// bit. False: it must be gathered.
+  bool find(const PlacedUnits& units, uint32_t wanted, DecodeUnit& unit) const noexcept;
+  /// The same, gathered into a slot.
+  void gather(const PlacedUnits& units, uint32_t wanted, int slot, DecodeUnit& unit) noexcept;
+
+  /// Bytes from key to key of what is found or gathered.
+  ptrdiff_t step(bool gathered) const { return gathered ? slot_step_ : step_; }
+
+ private:
+  const char* address(const KeySpan& span, int64_t key) const noexcept;
+  void place_rows(int64_t key, int keys, const char** rows) noexcept;
+  void copy_row(const char* from, char* to) const noexcept;
+
+  const ForwardCall& call_;
+  const ForwardTensor& rows_;
+  const char* data_;
+  bool values_;
+  bool converted_;     // gathered in compute type
+  bool side_by_side_;  // the numbers of a row, and they stay what they are
+  DecodeKind kind_;
+  int columns_;
+  ptrdiff_t element_, step_;  // bytes of a number, from key to key
+  int lines_;                 // of 64 bytes in a row
+  ptrdiff_t slot_step_;       // bytes from row to row of a gathered unit
+  char* slots_;
+  SpanCursor spans_;
+};
+
+}  // namespace quire::kernels

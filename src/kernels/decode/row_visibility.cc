@@ -1,0 +1,121 @@
+// Runs of keys to bits per row. Kernels layer; no SIMD.
+#include "kernels/decode/row_visibility.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/bit_range.h"
+#include "kernels/decode/decode.h"
+#include "kernels/kernel_table.h"
+#include "kernels/prefill/visible_words.h"
+
+namespace quire::kernels {
+namespace {
+
+constexpr int kWordKeys = 64;
+
+void set_bits(uint64_t* words, int begin, int end) {
+  for (int word = begin / kWordKeys; word * kWordKeys < end; ++word)
+    words[word] |= bits_between(std::max(begin - word * kWordKeys, 0), end - word * kWordKeys);
+}
+
+}  // namespace
+
+RowVisibility::RowVisibility(const ForwardCall& call, const QueryRow* rows, int row_count,
+                             ScratchLayout& layout)
+    : rows_(rows), row_count_(row_count), everything_(true) {
+  const auto count = static_cast<size_t>(row_count), words = count * (kTileKeys / kWordKeys);
+  words_ = layout.take<uint64_t>(words);
+  asked_ = layout.take<uint64_t>(words);
+  answers_ = layout.take<uint64_t>(words);
+  batches_ = layout.take<int64_t>(count);
+  heads_ = layout.take<int64_t>(count);
+  queries_ = layout.take<int64_t>(count);
+  const TileProgram* mask = call.decode.mask;
+  void* scratch = layout.take<char>(mask == nullptr ? 0 : mask->scratch_bytes);
+  if (rows == nullptr) return;  // counting
+  for (int i = 0; i < row_count; ++i) everything_ &= rows[i].visible.count < 0;
+  if (mask != nullptr)
+    runner_.emplace(*mask, call.f64 ? *call.table->tile_f64 : *call.table->tile_f32, scratch);
+}
+
+int64_t RowVisibility::next_tile(int64_t tile) const noexcept {
+  if (everything_) return tile;
+  int64_t next = std::numeric_limits<int64_t>::max();
+  for (int i = 0; i < row_count_; ++i) {
+    const KeyRuns& visible = rows_[i].visible;
+    if (visible.count < 0) return tile;
+    const KeyRun* run = first_behind(visible, tile * kTileKeys);
+    if (run == visible.runs + visible.count) continue;
+    next = std::min(next, std::max(tile, run->begin / kTileKeys));
+  }
+  return next;
+}
+
+void RowVisibility::add_runs(int row, int64_t key, int keys) noexcept {
+  const KeyRuns& visible = rows_[row].visible;
+  if (visible.count < 0) return set_bits(words_ + row * groups_, 0, keys);
+  const KeyRun* const end = visible.runs + visible.count;
+  for (const KeyRun* run = first_behind(visible, key); run != end; ++run) {
+    if (run->begin >= key + keys) break;
+    const int from = static_cast<int>(std::max<int64_t>(run->begin - key, 0));
+    const int to = static_cast<int>(std::min<int64_t>(run->end - key, keys));
+    set_bits((run->full || !runner_ ? words_ : asked_) + row * groups_, from, to);
+  }
+}
+
+// Only rows that ask go to the program: what another row would do wrong there is nobody's concern.
+void RowVisibility::ask_mask(int64_t key, int keys) noexcept {
+  TileCoords coords;
+  int asking[kDecodeRows];
+  for (int i = 0; i < row_count_; ++i) {
+    const uint64_t* asked = asked_ + i * groups_;
+    if (std::none_of(asked, asked + groups_, [](uint64_t word) { return word != 0; })) continue;
+    batches_[coords.rows] = rows_[i].b;
+    heads_[coords.rows] = rows_[i].h;
+    queries_[coords.rows] = rows_[i].q_idx;
+    asking[coords.rows++] = i;
+  }
+  if (coords.rows == 0) return;
+  coords.start[static_cast<int>(Coord::kB)] = rows_[0].b;
+  coords.list[static_cast<int>(Coord::kB)] = batches_;
+  coords.list[static_cast<int>(Coord::kH)] = heads_;
+  coords.list[static_cast<int>(Coord::kQ)] = queries_;
+  coords.start[static_cast<int>(Coord::kKv)] = key;
+  coords.lanes = keys;
+  runner_->begin(coords);
+  runner_->mask(answers_);
+  for (int i = 0; i < coords.rows; ++i)
+    for (int g = 0; g < groups_; ++g)
+      words_[asking[i] * groups_ + g] |=
+          asked_[asking[i] * groups_ + g] & answers_[i * groups_ + g];
+}
+
+bool RowVisibility::look(int64_t tile, int keys) noexcept {
+  groups_ = (keys + kWordKeys - 1) / kWordKeys;
+  std::fill(std::begin(any_), std::end(any_), 0);
+  if (everything_) {
+    all_ = true;
+    sees_ = ~0u;
+    set_bits(any_, 0, keys);
+    return true;
+  }
+  std::fill_n(words_, row_count_ * groups_, 0);
+  std::fill_n(asked_, row_count_ * groups_, 0);
+  const int64_t key = tile * kTileKeys;
+  for (int i = 0; i < row_count_; ++i) add_runs(i, key, keys);
+  if (runner_) ask_mask(key, keys);
+  all_ = true;
+  sees_ = 0;
+  for (int i = 0; i < row_count_; ++i) {
+    for (int g = 0; g < groups_; ++g) {
+      const uint64_t word = words_[i * groups_ + g];
+      any_[g] |= word;
+      if (word != 0) sees_ |= 1u << i;
+      all_ &= word == bits_between(0, keys - g * kWordKeys);
+    }
+  }
+  return sees_ != 0;
+}
+
+}  // namespace quire::kernels

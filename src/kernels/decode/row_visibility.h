@@ -1,0 +1,53 @@
+// What each row of a decode item may see of a tile of keys: a bit per key, from the rows' lists of
+// runs and, where these say so, the mask program. Kernels layer.
+#pragma once
+#include <cstdint>
+#include <optional>
+
+#include "kernels/attention_order.h"
+#include "kernels/forward_problem.h"
+#include "kernels/scratch_layout.h"
+#include "kernels/tile/tile_runner.h"
+
+namespace quire::kernels {
+
+class RowVisibility {
+ public:
+  RowVisibility(const ForwardCall& call, const QueryRow* rows, int row_count,
+                ScratchLayout& layout);
+
+  /// The first tile from `tile` on in which some run of some row lies; the largest number if none.
+  int64_t next_tile(int64_t tile) const noexcept;
+
+  /// Fills in what follows for the `keys` keys of a tile. Returns whether any row sees any.
+  bool look(int64_t tile, int keys) noexcept;
+
+  bool all() const { return all_; }  // every row sees every key
+  /// A word per 64 keys of the tile; not filled in if all().
+  const uint64_t* words(int row) const { return words_ + row * groups_; }
+  bool sees(int row) const { return sees_ >> row & 1; }  // anything
+  /// Keys of unit `unit` that some row sees.
+  uint32_t unit(int unit) const {
+    return static_cast<uint32_t>(any_[unit / 4] >> (unit % 4 * 16)) & 0xffffu;
+  }
+
+  /// Of the mask program.
+  const TileFault* fault() const { return runner_ ? &runner_->fault() : nullptr; }
+
+ private:
+  void add_runs(int row, int64_t key, int keys) noexcept;
+  void ask_mask(int64_t key, int keys) noexcept;
+
+  const QueryRow* rows_;
+  int row_count_;
+  int groups_ = 0;
+  bool everything_;  // no row has a list
+  bool all_ = false;
+  uint32_t sees_ = 0;
+  uint64_t *words_, *asked_, *answers_;   // [rows][groups]
+  int64_t *batches_, *heads_, *queries_;  // of the rows that ask
+  uint64_t any_[kTileKeys / 64] = {};
+  std::optional<TileRunner> runner_;
+};
+
+}  // namespace quire::kernels

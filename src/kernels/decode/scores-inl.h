@@ -1,0 +1,242 @@
+// Scores of the decode kernel: units of 16 keys, keys across the lanes, one fma chain per score, d
+// ascending. A block is a few vectors of keys by 1, 2, 4 or 8 query rows; keys are transposed on
+// their way from memory, queries broadcast. f32 on vectors; f64, and everything on one lane, in
+// plain loops. Kernels layer.
+#pragma once
+#include <type_traits>
+
+#include "kernels/decode/columns-inl.h"
+#include "kernels/float16-inl.h"
+#include "kernels/fma-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace quire::kernels::QUIRE_ISA_NS {
+
+HWY_INLINE double fma_lane(double a, double b, double c) { return __builtin_fma(a, b, c); }
+
+#if HWY_TARGET != HWY_SCALAR
+
+HWY_INLINE float fma_lane(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+
+// One 32-bit number of each key: kNumbers query elements of `Query`.
+struct KeysF32 {
+  using Query = float;
+  static constexpr int kNumbers = 1;
+  static constexpr int kBytes = 4;  // of a dim
+  template <int kRows>
+  static HWY_INLINE void step(VU x, const float* q, V (&acc)[kRows]) {
+    QUIRE_UNROLL for (int g = 0; g < kRows; ++g) acc[g] =
+        fma(hn::BitCast(kF32, x), hn::Set(kF32, q[g]), acc[g]);
+  }
+};
+struct KeysBf16 {
+  using Query = float;
+  static constexpr int kNumbers = 2;
+  static constexpr int kBytes = 2;
+  template <int kRows>
+  static HWY_INLINE void step(VU x, const float* q, V (&acc)[kRows]) {
+    const V even = hn::BitCast(kF32, hn::ShiftLeft<16>(x));
+    QUIRE_UNROLL for (int g = 0; g < kRows; ++g) acc[g] = fma(even, hn::Set(kF32, q[g]), acc[g]);
+    const V odd = hn::BitCast(kF32, hn::And(x, hn::Set(kU32, 0xffff0000u)));
+    QUIRE_UNROLL for (int g = 0; g < kRows; ++g) acc[g] =
+        fma(odd, hn::Set(kF32, q[kRows + g]), acc[g]);
+  }
+};
+struct KeysF16 {
+  using Query = float;
+  static constexpr int kNumbers = 2;
+  static constexpr int kBytes = 2;
+  static HWY_INLINE V widen(VU x) {
+    const hn::Rebind<uint16_t, F32> narrow;
+    const hn::Rebind<hwy::float16_t, F32> half;
+    return hn::PromoteTo(kF32, hn::BitCast(half, hn::TruncateTo(narrow, x)));
+  }
+  template <int kRows>
+  static HWY_INLINE void step(VU x, const float* q, V (&acc)[kRows]) {
+    const V even = widen(hn::And(x, hn::Set(kU32, 0xffffu)));
+    QUIRE_UNROLL for (int g = 0; g < kRows; ++g) acc[g] = fma(even, hn::Set(kF32, q[g]), acc[g]);
+    const V odd = widen(hn::ShiftRight<16>(x));
+    QUIRE_UNROLL for (int g = 0; g < kRows; ++g) acc[g] =
+        fma(odd, hn::Set(kF32, q[kRows + g]), acc[g]);
+  }
+};
+#if defined(QUIRE_BF16_DOT)
+struct KeysPairs {
+  using Query = uint32_t;
+  static constexpr int kNumbers = 1;  // a pair
+  static constexpr int kBytes = 2;
+  template <int kRows>
+  static HWY_INLINE void step(VU x, const uint32_t* q, V (&acc)[kRows]) {
+    QUIRE_UNROLL for (int g = 0; g < kRows; ++g) {
+      const VU pair = hn::Set(kU32, q[g]);
+      acc[g] = V{_mm512_dpbf16_ps(acc[g].raw, reinterpret_cast<__m512bh>(x.raw),
+                                  reinterpret_cast<__m512bh>(pair.raw))};
+    }
+  }
+};
+#endif
+
+constexpr int kUnitVectors = kUnitKeys / static_cast<int>(kLanes);
+
+// Keys [first, first + kVectors * kLanes) of a unit by kRows rows. One unit at a time: with its
+// neighbour on the way there are two in L1, 16 KiB of f32 at 128 dims.
+template <class Keys, int kRows, int kVectors, class Rows>
+HWY_NOINLINE void score_block(const UnitScoresArgs<float>& args, int unit_idx, int first,
+                              int first_row) {
+  constexpr auto kN = static_cast<int>(kLanes);
+  const DecodeUnit& unit = args.units[unit_idx];
+  Rows rows = Rows(unit, args.step).from(first);
+  typename Rows::NearCursor near;
+  typename Rows::FarCursor far;
+  if (first_row == 0) {  // once is enough
+    near.start(args.ahead[unit_idx + 1], first);
+    far.start(args.ahead[unit_idx + kUnitsAhead], first);
+  }
+  V acc[kVectors][kRows];
+  QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) QUIRE_UNROLL for (int g = 0; g < kRows; ++g)
+      acc[v][g] = hn::Zero(kF32);
+  const auto* q = static_cast<const typename Keys::Query*>(args.queries);
+  q += first_row * args.query_step;
+  // As many lines ahead as a chunk of all keys has, one between each two columns: bursts would fill
+  // the miss buffers.
+  constexpr int kAhead = kVectors * kN * 4 * kChunk / 64;
+  int left = args.dims * Keys::kBytes;
+  for (; left >= 4 * kChunk; left -= 4 * kChunk, rows.advance(4 * kChunk)) {
+    const char *near_line = nullptr, *far_line = nullptr;
+    if constexpr (Rows::kIsList) {
+      near.template take<kAhead>();
+      far.template take<kAhead>();
+    } else {
+      near_line = near.take(kAhead, rows.row(0));
+      far_line = far.take(kAhead, rows.row(0));
+    }
+    QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) {
+      VU x[kChunk];
+      WholeChunk whole;
+      load_columns(whole, rows.from(v * kN), x);
+      QUIRE_UNROLL for (int j = 0; j < kChunk; ++j) {
+        if constexpr (!Rows::kIsList) {
+          if (v * kChunk + j < kAhead) {
+            __builtin_prefetch(near_line, 0, 3);
+            __builtin_prefetch(far_line, 0, 2);
+            near_line += near.inner;
+            far_line += far.inner;
+          }
+        }
+        Keys::step(x[j], q + j * Keys::kNumbers * kRows, acc[v]);
+      }
+      asm volatile("" ::: "memory");  // or g++ loads the next vector early, and spills
+    }
+    q += kChunk * Keys::kNumbers * kRows;
+  }
+  if (left > 0) {
+    PartOfChunk part(left);
+    QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) {
+      VU x[kChunk];
+      load_columns(part, rows.from(v * kN), x);
+      QUIRE_UNROLL for (int j = 0; j < kChunk; ++j)
+          Keys::step(x[j], q + j * Keys::kNumbers * kRows, acc[v]);
+    }
+  }
+  const V scale = hn::Set(kF32, args.scale);
+  float* out = args.scores + first_row * kDecodeScoreStep + unit.place * kUnitKeys + first;
+  QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) {
+    QUIRE_UNROLL for (int g = 0; g < kRows; ++g) {
+      const V s = args.natural ? hn::Mul(acc[v][g], scale) : acc[v][g];
+      hn::StoreU(s, kF32, out + g * kDecodeScoreStep + v * kN);
+    }
+  }
+}
+
+template <class Keys, int kRows>
+HWY_INLINE void score_rows(const UnitScoresArgs<float>& args, int first_row) {
+  constexpr int kVectors = kRows <= 4 ? HWY_MIN(kUnitVectors, 2) : 1;
+  for (int unit = 0; unit < args.unit_count; ++unit) {
+    const bool is_list = args.units[unit].rows != nullptr;
+    if (first_row == 0) {
+      prefetch_other<3>(args.ahead[unit + 1], is_list);
+      prefetch_other<2>(args.ahead[unit + kUnitsAhead], is_list);
+    }
+    const auto block = is_list ? score_block<Keys, kRows, kVectors, ListRows>
+                               : score_block<Keys, kRows, kVectors, StepRows>;
+    for (int first = 0; first < kUnitKeys; first += kVectors * static_cast<int>(kLanes))
+      block(args, unit, first, first_row);
+  }
+}
+
+template <class Keys>
+void unit_scores(const UnitScoresArgs<float>& args) {
+  for (int row = 0; row < args.rows; row += kRowBlock[args.rows - row]) {
+    switch (kRowBlock[args.rows - row]) {
+      case 8:
+        score_rows<Keys, 8>(args, row);
+        break;
+      case 4:
+        score_rows<Keys, 4>(args, row);
+        break;
+      case 2:
+        score_rows<Keys, 2>(args, row);
+        break;
+      default:
+        score_rows<Keys, 1>(args, row);
+    }
+  }
+}
+
+inline void scores_f32(const UnitScoresArgs<float>& args) noexcept {
+  switch (args.kind) {
+    case DecodeKind::kOwn:
+      return unit_scores<KeysF32>(args);
+    case DecodeKind::kBf16:
+      return unit_scores<KeysBf16>(args);
+    case DecodeKind::kF16:
+      return unit_scores<KeysF16>(args);
+    case DecodeKind::kPairs:
+#if defined(QUIRE_BF16_DOT)
+      return unit_scores<KeysPairs>(args);
+#endif
+      return;
+  }
+}
+
+#endif
+
+// Sixteen chains side by side, number by number.
+template <class T, class E>
+void plain_scores(const UnitScoresArgs<T>& args) {
+  for (int u = 0; u < args.unit_count; ++u) {
+    const DecodeUnit& unit = args.units[u];
+    for (int row = 0, first = 0; row < args.rows; ++row) {
+      const int block = kRowBlock[args.rows - first];
+      const T* q = static_cast<const T*>(args.queries) + first * args.query_step + row - first;
+      T acc[kUnitKeys] = {};
+      for (int d = 0; d < args.dims; ++d) {
+        for (int key = 0; key < kUnitKeys; ++key) {
+          E number;
+          const char* row = unit.rows == nullptr ? unit.at + key * args.step : unit.rows[key];
+          std::memcpy(&number, row + d * static_cast<int>(sizeof(E)), sizeof(E));
+          acc[key] = fma_lane(widened<T>(number), q[d * block], acc[key]);
+        }
+      }
+      T* out = args.scores + row * kDecodeScoreStep + unit.place * kUnitKeys;
+      for (int key = 0; key < kUnitKeys; ++key)
+        out[key] = args.natural ? acc[key] * args.scale : acc[key];
+      if (row + 1 == first + block) first = row + 1;
+    }
+  }
+}
+
+inline void scores_f64(const UnitScoresArgs<double>& args) noexcept {
+  plain_scores<double, double>(args);
+}
+
+#if HWY_TARGET == HWY_SCALAR
+inline void scores_f32(const UnitScoresArgs<float>& args) noexcept {
+  if (args.kind == DecodeKind::kBf16) return plain_scores<float, Bf16Bits>(args);
+  if (args.kind == DecodeKind::kF16) return plain_scores<float, F16Bits>(args);
+  plain_scores<float, float>(args);
+}
+#endif
+
+}  // namespace quire::kernels::QUIRE_ISA_NS
+HWY_AFTER_NAMESPACE();

@@ -1,0 +1,25 @@
+// The tables of the decode kernel's primitives of one ISA. Kernels layer.
+#pragma once
+#include "kernels/decode/scores-inl.h"
+#include "kernels/decode/softmax-inl.h"
+#include "kernels/decode/values-inl.h"
+#include "kernels/dropout-inl.h"
+
+namespace quire::kernels::QUIRE_ISA_NS {
+
+constexpr DecodeFunctions<float> kDecodeF32{.scores = &scores_f32,
+                                            .softmax = &row_softmax<float>,
+                                            .drop = &drop_row<float>,
+                                            .values = &values_f32,
+                                            .rescale = &rescale_numbers<float>,
+                                            .reorder = &reorder<float>,
+                                            .log = &log_f32};
+constexpr DecodeFunctions<double> kDecodeF64{.scores = &scores_f64,
+                                             .softmax = &row_softmax<double>,
+                                             .drop = &drop_row<double>,
+                                             .values = &values_f64,
+                                             .rescale = &rescale_numbers<double>,
+                                             .reorder = &reorder<double>,
+                                             .log = &log_f64};
+
+}  // namespace quire::kernels::QUIRE_ISA_NS

@@ -1,0 +1,300 @@
+// Values of the decode kernel: O[row][column] += weight[row][key] * value[key][column], columns
+// across the lanes, one fma chain per number, keys ascending. A value is loaded and widened once
+// for all rows of a block; blocks of columns outside, the 16 keys of a unit inside. bf16 numbers
+// are taken apart as they lie, so that O holds its columns in another order until `reorder`.
+// Kernels layer.
+#pragma once
+#include <cstring>
+
+#include "kernels/decode/columns-inl.h"
+#include "kernels/float16-inl.h"
+#include "kernels/fma-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace quire::kernels::QUIRE_ISA_NS {
+
+// Bytes [0, bytes) of what a vector would load, zeros behind, where a vector can load them. A copy,
+// because not all targets have masked loads of all types.
+template <size_t kBytes>
+struct PaddedBytes {
+  HWY_ALIGN char bytes[kBytes] = {};
+  HWY_INLINE const char* from(const char* at, int count) {
+    std::memcpy(bytes, at, static_cast<size_t>(count));
+    return bytes;
+  }
+};
+
+// A "line" of values is what one load takes: kVectors vectors of kColumns columns altogether.
+template <class D, class E>
+struct PlainValues {
+  using Tag = D;
+  using Weight = hn::TFromD<D>;
+  static constexpr int kKeys = 1;     // a step
+  static constexpr int kVectors = 1;  // accumulators of a line
+  static constexpr int kBytes = static_cast<int>(hn::MaxLanes(D()) * sizeof(E));
+  static constexpr int kColumnBytes = sizeof(E);
+  struct Line {
+    hn::Vec<D> x;
+  };
+  static HWY_INLINE Line load(const char* at, ptrdiff_t) {
+    return {load_widened(D(), reinterpret_cast<const E*>(at))};
+  }
+  static HWY_INLINE void step(const Line& line, const Weight* weight, hn::Vec<D> (&acc)[1]) {
+    acc[0] = fma(line.x, hn::Set(D(), *weight), acc[0]);
+  }
+};
+
+#if HWY_TARGET != HWY_SCALAR
+// Even columns, then odd ones.
+struct Bf16Values {
+  using Tag = F32;
+  using Weight = float;
+  static constexpr int kKeys = 1;
+  static constexpr int kVectors = 2;
+  static constexpr int kBytes = 4 * kLanes;
+  static constexpr int kColumnBytes = 2;
+  struct Line {
+    V even, odd;
+  };
+  static HWY_INLINE Line load(const char* at, ptrdiff_t) {
+    const hn::Repartition<uint8_t, U32> bytes;
+    const VU x = hn::BitCast(kU32, hn::LoadU(bytes, reinterpret_cast<const uint8_t*>(at)));
+    return {hn::BitCast(kF32, hn::ShiftLeft<16>(x)),
+            hn::BitCast(kF32, hn::And(x, hn::Set(kU32, 0xffff0000u)))};
+  }
+  static HWY_INLINE void step(const Line& line, const float* weight, V (&acc)[2]) {
+    const V w = hn::Set(kF32, *weight);
+    acc[0] = fma(line.even, w, acc[0]);
+    acc[1] = fma(line.odd, w, acc[1]);
+  }
+};
+#endif
+
+#if defined(QUIRE_BF16_DOT)
+// Two keys a step, interleaved: of each 8 columns the first 4, then the other 4.
+struct PairValues {
+  using Tag = F32;
+  using Weight = uint16_t;
+  static constexpr int kKeys = 2;
+  static constexpr int kVectors = 2;
+  static constexpr int kBytes = 64;
+  static constexpr int kColumnBytes = 2;
+  struct Line {
+    __m512i low, high;
+  };
+  static HWY_INLINE Line load(const char* at, ptrdiff_t step) {
+    const __m512i even = _mm512_loadu_si512(at), odd = _mm512_loadu_si512(at + step);
+    return {_mm512_unpacklo_epi16(even, odd), _mm512_unpackhi_epi16(even, odd)};
+  }
+  static HWY_INLINE void step(const Line& line, const uint16_t* weight, V (&acc)[2]) {
+    int32_t bits;
+    std::memcpy(&bits, weight, 4);
+    const __m512bh pair = reinterpret_cast<__m512bh>(_mm512_set1_epi32(bits));
+    acc[0] = V{_mm512_dpbf16_ps(acc[0].raw, reinterpret_cast<__m512bh>(line.low), pair)};
+    acc[1] = V{_mm512_dpbf16_ps(acc[1].raw, reinterpret_cast<__m512bh>(line.high), pair)};
+  }
+};
+#endif
+
+// One block: rows [first_row, + kRows), lines [first_line, + kLines). kPart: the last line, of
+// which only `part` bytes exist. While it goes by, as many lines ahead are prefetched.
+template <class Rows>
+struct ValueBlock {
+  const DecodeUnit* unit;
+  int first_row, first_line;
+  int part;
+  typename Rows::NearCursor near;
+  typename Rows::FarCursor far;
+};
+
+template <class Values, int kRows, int kLines, bool kPart, class Rows>
+HWY_NOINLINE void value_block(const UnitValuesArgs<hn::TFromD<typename Values::Tag>>& args,
+                              const typename Values::Weight* all_weights, ValueBlock<Rows>& block) {
+  using D = typename Values::Tag;
+  using T = hn::TFromD<D>;
+  constexpr int kN = static_cast<int>(hn::MaxLanes(D()));
+  hn::Vec<D> acc[kRows][kLines][Values::kVectors];
+  T* const out =
+      args.out + block.first_row * args.out_step + block.first_line * Values::kVectors * kN;
+  const ptrdiff_t out_step = args.out_step;
+  QUIRE_UNROLL for (int g = 0; g < kRows; ++g) QUIRE_UNROLL for (int j = 0; j < kLines; ++j)
+      QUIRE_UNROLL for (int i = 0; i < Values::kVectors; ++i) acc[g][j][i] =
+          hn::LoadU(D(), out + g * out_step + (j * Values::kVectors + i) * kN);
+  const DecodeUnit& unit = *block.unit;
+  ptrdiff_t step = args.step;
+  const ptrdiff_t offset = block.first_line * Values::kBytes;
+  const char* at = unit.at + unit.begin * step + offset;
+  const auto* weights =
+      all_weights + block.first_row * kDecodeScoreStep + unit.place * kUnitKeys + unit.begin;
+  auto near = block.near;
+  auto far = block.far;
+  constexpr int kAhead = HWY_MAX(1, Values::kKeys * kLines * Values::kBytes / 64);
+  for (int key = unit.begin; key < unit.end; key += Values::kKeys) {
+    const char *near_line = nullptr, *far_line = nullptr;
+    if constexpr (Rows::kIsList) {
+      at = unit.rows[key] + offset;
+      if constexpr (Values::kKeys == 2) step = unit.rows[key + 1] - unit.rows[key];
+      near.template take<kAhead>();
+      far.template take<kAhead>();
+    } else {
+      near_line = near.take(kAhead, at);
+      far_line = far.take(kAhead, at);
+    }
+    QUIRE_UNROLL for (int j = 0; j < kLines; ++j) {
+      if constexpr (!Rows::kIsList) {
+        QUIRE_UNROLL for (int i = j; i < kAhead; i += kLines) {
+          __builtin_prefetch(near_line, 0, 3);
+          __builtin_prefetch(far_line, 0, 2);
+          near_line += near.inner;
+          far_line += far.inner;
+        }
+      }
+      typename Values::Line line;
+      if constexpr (kPart) {
+        PaddedBytes<Values::kBytes> copy[2];
+        copy[0].from(at, block.part);
+        if constexpr (Values::kKeys == 2) copy[1].from(at + step, block.part);
+        line = Values::load(copy[0].bytes, copy[1].bytes - copy[0].bytes);
+      } else {
+        line = Values::load(at + j * Values::kBytes, step);
+      }
+      QUIRE_UNROLL for (int g = 0; g < kRows; ++g)
+          Values::step(line, weights + g * kDecodeScoreStep, acc[g][j]);
+    }
+    at += Values::kKeys * step;
+    weights += Values::kKeys;
+  }
+  QUIRE_UNROLL for (int g = 0; g < kRows; ++g) QUIRE_UNROLL for (int j = 0; j < kLines; ++j)
+      QUIRE_UNROLL for (int i = 0; i < Values::kVectors; ++i)
+          hn::StoreU(acc[g][j][i], D(), out + g * out_step + (j * Values::kVectors + i) * kN);
+  block.near = near;
+  block.far = far;
+}
+
+// Accumulators of a block: 16 of 32 registers, 8 of 16.
+#if HWY_TARGET == HWY_AVX2
+constexpr int kValueAccumulators = 8;
+#elif HWY_TARGET == HWY_SCALAR
+constexpr int kValueAccumulators = 1;
+#else
+constexpr int kValueAccumulators = 16;
+#endif
+
+template <class Values, int kRows, class Rows>
+struct ValueRows {
+  using Args = UnitValuesArgs<hn::TFromD<typename Values::Tag>>;
+  static constexpr int kMostLines =
+      HWY_MIN(8, HWY_MAX(1, kValueAccumulators / (kRows * Values::kVectors)));
+
+  const Args& args;
+  const typename Values::Weight* weights;
+  int lines, part;  // whole lines; bytes of the last one
+  ValueBlock<Rows> block;
+
+  template <int kLines>
+  HWY_INLINE void whole_lines() {
+    for (; block.first_line + kLines <= lines; block.first_line += kLines)
+      value_block<Values, kRows, kLines, false, Rows>(args, weights, block);
+    if constexpr (kLines > 1) whole_lines<kLines / 2>();
+  }
+  HWY_INLINE void run() {
+    whole_lines<kMostLines>();
+    if (part == 0) return;
+    value_block<Values, kRows, 1, true, Rows>(args, weights, block);
+  }
+};
+
+template <class Values, int kRows, class Rows>
+HWY_INLINE void value_rows_of(const UnitValuesArgs<hn::TFromD<typename Values::Tag>>& args,
+                              const typename Values::Weight* weights, int unit, int first_row) {
+  const int bytes = args.columns * Values::kColumnBytes;
+  ValueRows<Values, kRows, Rows> rows{.args = args,
+                                      .weights = weights,
+                                      .lines = bytes / Values::kBytes,
+                                      .part = bytes % Values::kBytes,
+                                      .block = {}};
+  rows.block.unit = &args.units[unit];
+  rows.block.first_row = first_row;
+  rows.block.part = rows.part;
+  if (first_row == 0) {  // once is enough
+    rows.block.near.start(args.ahead[unit + 1], 0);
+    rows.block.far.start(args.ahead[unit + kUnitsAhead], 0);
+    prefetch_other<3>(args.ahead[unit + 1], Rows::kIsList);
+    prefetch_other<2>(args.ahead[unit + kUnitsAhead], Rows::kIsList);
+  }
+  rows.run();
+}
+
+template <class Values, int kRows>
+HWY_INLINE void value_rows(const UnitValuesArgs<hn::TFromD<typename Values::Tag>>& args,
+                           const typename Values::Weight* weights, int unit, int first_row) {
+  if (args.units[unit].rows != nullptr)
+    value_rows_of<Values, kRows, ListRows>(args, weights, unit, first_row);
+  else
+    value_rows_of<Values, kRows, StepRows>(args, weights, unit, first_row);
+}
+
+template <class Values>
+void unit_values(const UnitValuesArgs<hn::TFromD<typename Values::Tag>>& args,
+                 const typename Values::Weight* weights) {
+  for (int unit = 0; unit < args.unit_count; ++unit) {
+    for (int row = 0; row < args.rows; row += kRowBlock[args.rows - row]) {
+      switch (kRowBlock[args.rows - row]) {
+        case 8:
+          value_rows<Values, 8>(args, weights, unit, row);
+          break;
+        case 4:
+          value_rows<Values, 4>(args, weights, unit, row);
+          break;
+        case 2:
+          value_rows<Values, 2>(args, weights, unit, row);
+          break;
+        default:
+          value_rows<Values, 1>(args, weights, unit, row);
+      }
+    }
+  }
+}
+
+inline void values_f32(const UnitValuesArgs<float>& args) noexcept {
+  switch (args.kind) {
+    case DecodeKind::kOwn:
+      return unit_values<PlainValues<F32, float>>(args, args.weights);
+    case DecodeKind::kBf16:
+#if HWY_TARGET == HWY_SCALAR
+      return unit_values<PlainValues<F32, Bf16Bits>>(args, args.weights);
+#else
+      return unit_values<Bf16Values>(args, args.weights);
+#endif
+    case DecodeKind::kF16:
+      return unit_values<PlainValues<F32, F16Bits>>(args, args.weights);
+    case DecodeKind::kPairs:
+#if defined(QUIRE_BF16_DOT)
+      return unit_values<PairValues>(args, args.bf16_weights);
+#endif
+      return;
+  }
+}
+
+inline void values_f64(const UnitValuesArgs<double>& args) noexcept {
+  unit_values<PlainValues<F64, double>>(args, args.weights);
+}
+
+// Where column `i` of a kDecodeColumns block lies.
+HWY_INLINE int place_of_column(DecodeKind kind, int i) {
+#if HWY_TARGET != HWY_SCALAR
+  constexpr int kN = static_cast<int>(kLanes);
+  if (kind == DecodeKind::kBf16) return i / (2 * kN) * 2 * kN + (i & 1) * kN + i % (2 * kN) / 2;
+#endif
+  if (kind == DecodeKind::kPairs) return (i & 4) * 4 + i / 8 * 4 + (i & 3);
+  return i;
+}
+
+template <class T>
+void reorder(DecodeKind kind, const T* from, int count, T* to) noexcept {
+  for (int block = 0; block < count; block += kDecodeColumns)
+    for (int i = 0; i < kDecodeColumns; ++i) to[block + i] = from[block + place_of_column(kind, i)];
+}
+
+}  // namespace quire::kernels::QUIRE_ISA_NS
+HWY_AFTER_NAMESPACE();

@@ -1,0 +1,355 @@
+// Tiles of keys for a few rows. All arithmetic is in the primitives of the ISA
+// (decode_functions.h). Kernels layer; no SIMD.
+#include "kernels/decode/walk.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+
+#include "kernels/minus_infinity.h"
+#include "kernels/prefill/forward_functions.h"
+#include "kernels/typed_functions.h"
+
+namespace quire::kernels {
+namespace {
+
+int whole_blocks(int columns) {
+  return (columns + kDecodeColumns - 1) / kDecodeColumns * kDecodeColumns;
+}
+
+// Rows the primitives may write: blocks of 3 and 7 are computed as 4 and 8.
+size_t padded_rows(int rows) { return static_cast<size_t>(rows % 4 == 3 ? rows + 1 : rows); }
+
+// Null while scratch is only counted.
+template <class T>
+const DecodeFunctions<T>* functions_of(const ForwardCall& call) {
+  return call.table == nullptr ? nullptr : &decode_functions<T>(*call.table);
+}
+
+size_t program_bytes(const TileProgram* program) {
+  return program == nullptr ? 0 : program->scratch_bytes;
+}
+
+}  // namespace
+
+int decode_columns(int value_dims) { return whole_blocks(value_dims); }
+
+template <class T>
+DecodeState<T> take_state(int row_count, int value_dims, ScratchLayout& layout) {
+  const size_t rows = padded_rows(row_count);
+  DecodeState<T> state;
+  state.columns = decode_columns(value_dims);
+  state.m = layout.take<T>(rows);
+  state.l = layout.take<T>(rows);
+  state.raw_max = layout.take<T>(rows);
+  state.o = layout.take<T>(rows * static_cast<size_t>(state.columns));
+  return state;
+}
+
+template <class T>
+void clear_state(const DecodeState<T>& state, int row_count) noexcept {
+  const size_t rows = padded_rows(row_count);
+  std::fill_n(state.m, rows, kMinusInf<T>);
+  std::fill_n(state.l, rows, T{0});
+  std::fill_n(state.raw_max, rows, kMinusInf<T>);
+  std::fill_n(state.o, rows * static_cast<size_t>(state.columns), T{0});
+}
+
+template <class T>
+DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, const QueryRow* rows,
+                          int row_count, ZeroWeights zero_weights, ScratchLayout& layout)
+    : call_(call),
+      sequence_(keys),
+      rows_(rows),
+      row_count_(row_count),
+      zero_weights_(zero_weights),
+      functions_(functions_of<T>(call)),
+      keys_(call, keys, false, layout),
+      values_(call, keys, true, layout),
+      visible_(call, rows, row_count, layout),
+      scale_(static_cast<T>(call.scale)),
+      drops_(call.dropout.p > 0),
+      query_step_(whole_blocks(call.dims)) {
+  if (drops_) dropout_ = dropout_rule(call.dropout);
+  const size_t padded = padded_rows(row_count);
+  query_memory_ = layout.take<T>(padded * static_cast<size_t>(query_step_));
+  query_row_ = layout.take<T>(static_cast<size_t>(query_step_));
+  scores_ = layout.take<T>(padded * kDecodeScoreStep);
+  bf16_weights_ = call.pairs ? layout.take<uint16_t>(padded * kDecodeScoreStep) : nullptr;
+  const bool has_score = call.decode.score != nullptr;
+  score_max_ = layout.take<T>(has_score ? padded * kGroupLanes : 0);
+  batches_ = layout.take<int64_t>(padded);
+  heads_ = layout.take<int64_t>(padded);
+  queries_ = layout.take<int64_t>(padded);
+  void* scratch = layout.take<char>(program_bytes(call.decode.score));
+  if (rows == nullptr) return;  // counting
+  load_queries();
+  // Weights of rows that do not exist.
+  std::fill_n(scores_, padded * kDecodeScoreStep, T{0});
+  if (bf16_weights_ != nullptr) std::fill_n(bf16_weights_, padded * kDecodeScoreStep, 0);
+  for (int i = 0; i < row_count; ++i) {
+    batches_[i] = rows[i].b;
+    heads_[i] = rows[i].h;
+    queries_[i] = rows[i].q_idx;
+  }
+  if (has_score)
+    score_runner_.emplace(*call.decode.score,
+                          call.f64 ? *call.table->tile_f64 : *call.table->tile_f32, scratch);
+}
+
+template <class T>
+void DecodeWalk<T>::load_queries() noexcept {
+  const bool pairs = keys_.kind() == DecodeKind::kPairs;
+  if (pairs) query_step_ /= 2;
+  const ptrdiff_t element = static_cast<ptrdiff_t>(dtype_size(call_.q_rows.dtype));
+  const auto numbers = padded_rows(row_count_) * static_cast<size_t>(query_step_);
+  auto* const pair_memory = static_cast<uint32_t*>(query_memory_);
+  auto* const memory = static_cast<T*>(query_memory_);
+  if (pairs)
+    std::fill_n(pair_memory, numbers, 0x80008000u);
+  else
+    std::fill_n(memory, numbers, T{-0.0});
+  for (int i = 0, first = 0; i < row_count_; ++i) {
+    const int block = kRowBlock[row_count_ - first];
+    const ptrdiff_t at = first * query_step_ + i - first;
+    const RowsView row{.data = static_cast<const char*>(call_.q) + rows_[i].q_offset * element,
+                       .dtype = call_.q_rows.dtype,
+                       .column_step = call_.q_rows.column_step,
+                       .rows = 1,
+                       .columns = call_.dims};
+    if (pairs) {
+      auto* numbers_of_row = reinterpret_cast<uint32_t*>(query_row_);
+      call_.table->pairs->copy_rows(row, numbers_of_row, query_step_);
+      for (int d = 0; d < (call_.dims + 1) / 2; ++d)
+        pair_memory[at + d * block] = numbers_of_row[d];
+    } else {
+      forward_functions<T>(*call_.table)
+          .copy_rows(
+              {.from = row, .out = query_row_, .out_step = query_step_, .out_columns = call_.dims});
+      for (int d = 0; d < call_.dims; ++d) memory[at + d * block] = query_row_[d];
+    }
+    if (i + 1 == first + block) first = i + 1;
+  }
+}
+
+template <class T>
+typename DecodeWalk<T>::Tile DecodeWalk<T>::tile_at(int64_t index) const noexcept {
+  const int64_t left = sequence_.length - index * kTileKeys;
+  const int keys = static_cast<int>(std::clamp<int64_t>(left, 0, kTileKeys));
+  return {index, keys, (keys + kUnitKeys - 1) / kUnitKeys};
+}
+
+// Of the tiles that have spans for all their keys; an item that was cut has those of its splits.
+template <class T>
+int64_t DecodeWalk<T>::end_tile() const noexcept {
+  const int64_t end = sequence_.spans[sequence_.span_count - 1].end;
+  return (end == sequence_.length ? end + kTileKeys - 1 : end) / kTileKeys;
+}
+
+template <class T>
+bool DecodeWalk<T>::run_split(int64_t split, const DecodeState<T>& state) noexcept {
+  clear_state(state, row_count_);
+  return run_tiles(split * kSplitTiles, (split + 1) * kSplitTiles, state);
+}
+
+template <class T>
+bool DecodeWalk<T>::run_tiles(int64_t begin, int64_t end, const DecodeState<T>& state) noexcept {
+  end = std::min<int64_t>(end, (sequence_.length + kTileKeys - 1) / kTileKeys);
+  bool any = false;
+  for (int64_t index = visible_.next_tile(begin); index < end; index = next_) {
+    next_ = visible_.next_tile(index + 1);
+    const Tile tile = tile_at(index);
+    if (!visible_.look(index, tile.keys)) continue;
+    any = true;
+    run_tile(tile, state);
+  }
+  return any;
+}
+
+// The units that are read, in their order, and what follows.
+template <class T>
+void DecodeWalk<T>::plan_prefetch(const Tile& tile) noexcept {
+  live_count_ = 0;
+  for (int unit = 0; unit < tile.units; ++unit)
+    if (visible_.unit(unit) != 0) live_[live_count_++] = unit;
+  keys_.place(tile.index * kTileKeys, tile.keys, placed_keys_);
+  values_.place(tile.index * kTileKeys, tile.keys, placed_values_);
+  UnitAhead* to = ahead_;
+  for (int i = 0; i < live_count_; ++i) *to++ = keys_.ahead(placed_keys_, live_[i]);
+  for (int i = 0; i < live_count_; ++i) *to++ = values_.ahead(placed_values_, live_[i]);
+  if (next_ < end_tile()) {
+    const Tile next = tile_at(next_);
+    const int units = std::min(next.units, kUnitsAhead + 1);
+    keys_.place(next.index * kTileKeys, std::min(next.keys, units * kUnitKeys), placed_next_);
+    for (int unit = 0; unit < units; ++unit) *to++ = keys_.ahead(placed_next_, unit);
+  }
+  for (int i = 0; i <= kUnitsAhead; ++i) *to++ = {};
+}
+
+template <class T>
+void DecodeWalk<T>::run_tile(const Tile& tile, const DecodeState<T>& state) noexcept {
+  plan_prefetch(tile);
+  compute_scores();
+  if (score_runner_) apply_score_mod(tile);
+  if (zero_weights_ == ZeroWeights::kSkip) look_for_nan(tile);
+  soften(tile, state);
+  add_values(state);
+}
+
+// Live units in calls as long as possible: all of a call are found or all gathered, and of those
+// there is only so much memory.
+template <class T>
+template <class Args, class Wanted>
+void DecodeWalk<T>::run_units(bool values, Wanted wanted_of, Args& args,
+                              void (*function)(const Args&) noexcept) noexcept {
+  UnitRows<T>& rows = values ? values_ : keys_;
+  const PlacedUnits& placed = values ? placed_values_ : placed_keys_;
+  const UnitAhead* const ahead = values ? ahead_ + live_count_ : ahead_;
+  DecodeUnit units[kTileUnits];
+  args.units = units;
+  args.unit_count = 0;
+  bool gathered = false;
+  const auto flush = [&](int done) {
+    args.step = rows.step(gathered);
+    if (args.unit_count > 0) function(args);
+    args.ahead = ahead + done;
+    args.unit_count = 0;
+  };
+  args.ahead = ahead;
+  for (int i = 0; i < live_count_; ++i) {
+    const int unit = live_[i];
+    const uint32_t wanted = wanted_of(unit);
+    if (wanted == 0) continue;
+    DecodeUnit found;
+    found.place = unit;
+    const bool lies = rows.find(placed, wanted, found);
+    if (lies == gathered || (gathered && args.unit_count == UnitRows<T>::kSlots)) flush(i);
+    gathered = !lies;
+    if (gathered) rows.gather(placed, wanted, args.unit_count, found);
+    units[args.unit_count++] = found;
+  }
+  flush(live_count_);
+}
+
+template <class T>
+void DecodeWalk<T>::compute_scores() noexcept {
+  UnitScoresArgs<T> args;
+  args.kind = keys_.kind();
+  args.rows = row_count_;
+  args.dims = call_.dims;
+  args.queries = query_memory_;
+  args.query_step = query_step_;
+  args.natural = call_.natural;
+  args.scale = scale_;
+  args.scores = scores_;
+  run_units(
+      false, [this](int unit) { return visible_.unit(unit); }, args, functions_->scores);
+}
+
+template <class T>
+void DecodeWalk<T>::apply_score_mod(const Tile& tile) noexcept {
+  TileCoords coords;
+  coords.start[static_cast<int>(Coord::kB)] = rows_[0].b;
+  coords.list[static_cast<int>(Coord::kB)] = batches_;
+  coords.list[static_cast<int>(Coord::kH)] = heads_;
+  coords.list[static_cast<int>(Coord::kQ)] = queries_;
+  coords.start[static_cast<int>(Coord::kKv)] = tile.index * kTileKeys;
+  coords.rows = row_count_;
+  coords.lanes = tile.keys;
+  const auto bytes = static_cast<ptrdiff_t>(sizeof(T));
+  score_runner_->begin(coords);
+  score_runner_->apply({.data = scores_,
+                        .row_step = kDecodeScoreStep * bytes,
+                        .group_step = kGroupLanes * bytes,
+                        .panel_step = kPanelLanes * bytes},
+                       0, row_count_, score_max_, visible_.all() ? nullptr : visible_.words(0));
+}
+
+template <class T>
+void DecodeWalk<T>::look_for_nan(const Tile& tile) noexcept {
+  for (int row = 0; row < row_count_; ++row)
+    for (int key = 0; key < tile.keys; ++key)
+      if (visible_.all() || (visible_.words(row)[key / 64] >> (key % 64) & 1))
+        saw_nan_ |= std::isnan(scores_[row * kDecodeScoreStep + key]);
+}
+
+template <class T>
+void DecodeWalk<T>::soften(const Tile& tile, const DecodeState<T>& state) noexcept {
+  RowSoftmaxArgs<T> args;
+  args.unit_begin = live_[0];
+  args.unit_end = live_[live_count_ - 1] + 1;
+  args.keys = tile.keys;
+  args.natural = call_.natural;
+  args.scale = scale_;
+  const auto weights = static_cast<size_t>((args.unit_end - args.unit_begin) * kUnitKeys);
+  for (int row = 0; row < row_count_; ++row) {
+    args.scores = scores_ + row * kDecodeScoreStep;
+    if (bf16_weights_ != nullptr) args.bf16_weights = bf16_weights_ + row * kDecodeScoreStep;
+    if (!visible_.sees(row)) {
+      std::fill_n(args.scores + args.unit_begin * kUnitKeys, weights, T{0});
+      if (bf16_weights_ != nullptr)
+        std::fill_n(args.bf16_weights + args.unit_begin * kUnitKeys, weights, 0);
+      continue;
+    }
+    args.words = visible_.all() ? nullptr : visible_.words(row);
+    args.m = state.m + row;
+    args.l = state.l + row;
+    args.raw_max = state.raw_max + row;
+    const T factor = functions_->softmax(args);
+    if (drops_) drop(tile, args, row);
+    if (factor != 1) functions_->rescale(state.o + row * state.columns, state.columns, factor);
+  }
+}
+
+// The weights that the softmax has just made.
+template <class T>
+void DecodeWalk<T>::drop(const Tile& tile, const RowSoftmaxArgs<T>& made, int row) noexcept {
+  const QueryRow& at = rows_[row];
+  functions_->drop({.weights = made.scores,
+                    .unit_begin = made.unit_begin,
+                    .unit_end = made.unit_end,
+                    .rule = &dropout_,
+                    .place = dropout_place(at.b, at.h, at.q_idx, tile.index * kTileKeys),
+                    .bf16_weights = made.bf16_weights});
+}
+
+// Rows of values to read: those with a weight, or those that somebody sees.
+template <class T>
+uint32_t DecodeWalk<T>::wanted_values(int unit) const noexcept {
+  if (zero_weights_ == ZeroWeights::kMultiply) return visible_.unit(unit);
+  uint32_t wanted = 0;
+  for (int row = 0; row < row_count_; ++row)
+    for (int i = 0; i < kUnitKeys; ++i)
+      if (scores_[row * kDecodeScoreStep + unit * kUnitKeys + i] != 0) wanted |= 1u << i;
+  return wanted;
+}
+
+template <class T>
+void DecodeWalk<T>::add_values(const DecodeState<T>& state) noexcept {
+  UnitValuesArgs<T> args;
+  args.kind = values_.kind();
+  args.rows = row_count_;
+  args.columns = call_.value_dims;
+  args.weights = scores_;
+  args.bf16_weights = bf16_weights_;
+  args.out = state.o;
+  args.out_step = state.columns;
+  run_units(
+      true, [this](int unit) { return wanted_values(unit); }, args, functions_->values);
+}
+
+template <class T>
+void DecodeWalk<T>::report(TileFault& fault) const noexcept {
+  if (score_runner_ && score_runner_->fault().before(fault)) fault = score_runner_->fault();
+  if (visible_.fault() != nullptr && visible_.fault()->before(fault)) fault = *visible_.fault();
+}
+
+template DecodeState<float> take_state(int, int, ScratchLayout&);
+template DecodeState<double> take_state(int, int, ScratchLayout&);
+template void clear_state(const DecodeState<float>&, int) noexcept;
+template void clear_state(const DecodeState<double>&, int) noexcept;
+template class DecodeWalk<float>;
+template class DecodeWalk<double>;
+
+}  // namespace quire::kernels

@@ -1,0 +1,110 @@
+// The walk of a few query rows of one key head over the tiles of a split: what is visible, scores,
+// mods, softmax, values. What becomes of the state of a split is the caller's: the decode kernel
+// folds or stores it, the row kernel walks once more for a row that came out wrong. Kernels layer.
+#pragma once
+#include <cstdint>
+#include <optional>
+
+#include "kernels/decode/functions.h"
+#include "kernels/decode/key_units.h"
+#include "kernels/decode/row_visibility.h"
+#include "kernels/forward_problem.h"
+#include "kernels/scratch_layout.h"
+#include "kernels/tile/tile_runner.h"
+
+namespace quire::kernels {
+
+/// Softmax states of some rows: maximum, sum, largest score as it came, and O with `columns` per
+/// row. An untouched row has m = -inf and l = 0.
+template <class T>
+struct DecodeState {
+  T *m, *l, *raw_max;  // [rows]
+  T* o;                // [rows][columns]
+  int columns;
+};
+
+/// Columns of O in scratch and in stored states.
+int decode_columns(int value_dims);
+
+template <class T>
+DecodeState<T> take_state(int row_count, int value_dims, ScratchLayout& layout);
+template <class T>
+void clear_state(const DecodeState<T>& state, int row_count) noexcept;
+
+/// How values with weight 0 are treated.
+enum class ZeroWeights {
+  kMultiply,  // fast; inf and NaN come through
+  kSkip,      // never read
+};
+
+template <class T>
+class DecodeWalk {
+ public:
+  /// Without rows it only counts scratch.
+  DecodeWalk(const ForwardCall& call, const KeySequence& keys, const QueryRow* rows, int row_count,
+             ZeroWeights zero_weights, ScratchLayout& layout);
+
+  /// The state of the split's keys, from scratch. Returns whether anything was visible; `state` is
+  /// cleared else.
+  bool run_split(int64_t split, const DecodeState<T>& state) noexcept;
+
+  /// Tiles [begin, end), or up to the sequence's end, into a state that others began. Returns
+  /// whether anything was visible.
+  bool run_tiles(int64_t begin, int64_t end, const DecodeState<T>& state) noexcept;
+
+  /// With ZeroWeights::kSkip: whether a visible score was NaN so far.
+  bool saw_nan() const { return saw_nan_; }
+
+  /// Takes over the first thing a visible element did wrong.
+  void report(TileFault& fault) const noexcept;
+
+ private:
+  struct Tile {
+    int64_t index;
+    int keys, units;
+  };
+
+  void load_queries() noexcept;
+  Tile tile_at(int64_t index) const noexcept;
+  int64_t end_tile() const noexcept;
+  void plan_prefetch(const Tile& tile) noexcept;
+  void run_tile(const Tile& tile, const DecodeState<T>& state) noexcept;
+  template <class Args, class Wanted>
+  void run_units(bool values, Wanted wanted, Args& args,
+                 void (*function)(const Args&) noexcept) noexcept;
+  void compute_scores() noexcept;
+  void apply_score_mod(const Tile& tile) noexcept;
+  void look_for_nan(const Tile& tile) noexcept;
+  void soften(const Tile& tile, const DecodeState<T>& state) noexcept;
+  void drop(const Tile& tile, const RowSoftmaxArgs<T>& made, int row) noexcept;
+  uint32_t wanted_values(int unit) const noexcept;
+  void add_values(const DecodeState<T>& state) noexcept;
+
+  const ForwardCall& call_;
+  const KeySequence& sequence_;
+  const QueryRow* rows_;
+  int row_count_;
+  ZeroWeights zero_weights_;
+  const DecodeFunctions<T>* functions_;
+  UnitRows<T> keys_, values_;
+  RowVisibility visible_;
+  T scale_;
+  bool drops_;
+  DropoutRule dropout_;  // if drops_
+  void* query_memory_;   // as UnitScoresArgs wants them: T, or 32-bit pairs
+  T* query_row_;         // [query_step_]
+  ptrdiff_t query_step_;
+  T *scores_, *score_max_;  // [rows][kDecodeScoreStep], [rows][64]
+  uint16_t* bf16_weights_;  // as scores_
+  int64_t *batches_, *heads_, *queries_;
+  std::optional<TileRunner> score_runner_;
+  bool saw_nan_ = false;
+  // The units of this tile that anybody sees, their keys, then their values, then what comes next.
+  UnitAhead ahead_[4 * kTileUnits];
+  PlacedUnits placed_keys_, placed_values_, placed_next_;
+  int live_[kTileUnits];
+  int live_count_ = 0;
+  int64_t next_ = -1;  // tile
+};
+
+}  // namespace quire::kernels

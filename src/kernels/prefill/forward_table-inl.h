@@ -1,0 +1,38 @@
+// The primitives of the prefill kernel of one ISA, collected. Kernels layer.
+#pragma once
+#include "kernels/dropout-inl.h"
+#include "kernels/pairs-inl.h"
+#include "kernels/prefill/accumulate-inl.h"
+#include "kernels/prefill/finish-inl.h"
+#include "kernels/prefill/fold-inl.h"
+#include "kernels/prefill/load_queries-inl.h"
+#include "kernels/prefill/mask_scores-inl.h"
+#include "kernels/prefill/scores-inl.h"
+
+// Outside HWY_BEFORE_NAMESPACE: addresses only.
+namespace quire::kernels::QUIRE_ISA_NS {
+
+template <class T>
+constexpr ForwardFunctions<T> kForward{.load_queries = &load_queries<T>,
+                                       .copy_rows = &copy_rows<T>,
+                                       .scores = &scores<FmaProduct<T>>,
+                                       .mask_scores = &mask_scores<T>,
+                                       .softmax = &softmax<T>,
+                                       .drop = &drop_panel<T>,
+                                       .accumulate = &accumulate<FmaProduct<T>>,
+                                       .fold = &fold<T>,
+                                       .finish = &finish<T>};
+
+#if defined(QUIRE_BF16_DOT)
+constexpr PairFunctions kPairFunctions{.load_queries = &pair_load_queries,
+                                       .copy_rows = &pair_copy_rows,
+                                       .scores = &scores<PairProduct>,
+                                       .pair_values = &pair_values,
+                                       .pair_weights = &pair_weights,
+                                       .accumulate = &accumulate<PairProduct>};
+constexpr const PairFunctions* kPairs = &kPairFunctions;
+#else
+constexpr const PairFunctions* kPairs = nullptr;
+#endif
+
+}  // namespace quire::kernels::QUIRE_ISA_NS

@@ -1,0 +1,70 @@
+// Prefill: one item of the prefill kernel under way. prefill.cc has the loop over tiles of keys,
+// what is visible, and the states of splits; prefill_scores.cc the scores of a tile with masks and
+// mods. Kernels layer.
+#pragma once
+#include <cstdint>
+#include <optional>
+
+#include "kernels/minus_infinity.h"
+#include "kernels/prefill/memory.h"
+#include "kernels/tile/tile_runner.h"
+#include "kernels/typed_functions.h"
+
+namespace quire::kernels {
+
+template <class T>
+class Prefill {
+ public:
+  Prefill(const ForwardCall& call, const PrefillItem& item, PrefillMemory<T>& memory)
+      : call_(call),
+        item_(item),
+        memory_(memory),
+        functions_(forward_functions<T>(*call.table)),
+        scale_(static_cast<T>(call.scale)),
+        drops_(call.dropout.p > 0),
+        columns_(static_cast<int>(whole_panels(call.value_dims))) {
+    const TileFunctions& functions = call.f64 ? *call.table->tile_f64 : *call.table->tile_f32;
+    if (drops_) dropout_ = dropout_rule(call.dropout);
+    if (call.prefill.score != nullptr)
+      score_runner_.emplace(*call.prefill.score, functions, memory.score_scratch);
+  }
+
+  void run(TileFault& fault) noexcept;
+
+ private:
+  static int panels_of(const QueryTile& tile) { return (tile.queries + kPanel - 1) / kPanel; }
+  PrefillState<T>& current(int i) { return seen_[i] ? memory_.split[i] : memory_.total[i]; }
+  uint64_t* words(int i) { return memory_.words + ptrdiff_t{i} * kTileKeys; }
+
+  void reset(PrefillState<T>& state, int i) noexcept;
+  void run_tile(int64_t key, int rows) noexcept;
+  const bool* wanted_rows(int64_t key, int rows) noexcept;
+  void load_queries(int i) noexcept;
+  void compute_scores(int i, int64_t key, int rows, const KeyTile& keys) noexcept;
+  void raw_scores(int i, const GroupActivity& block, const KeyTile& keys, T* max) noexcept;
+  void begin_mods(int i, int64_t key, int rows) noexcept;
+  void masked_scores(int i, const GroupActivity& block, const KeyTile& keys) noexcept;
+  void modified_scores(int i, const GroupActivity& block, const KeyTile& keys) noexcept;
+  void mask_scores(int i, const GroupActivity& block) noexcept;
+  void hide_rows(const GroupActivity& group, int row_begin, int row_end) noexcept;
+  void soften(int i, int64_t key, int rows, const KeyTile& keys) noexcept;
+  void accumulate(int i, int panel, int rows, const KeyTile& keys) noexcept;
+  void end_split(int i) noexcept;
+  void finish(int i, TileFault& fault) noexcept;
+
+  const ForwardCall& call_;
+  const PrefillItem& item_;
+  PrefillMemory<T>& memory_;
+  const ForwardFunctions<T>& functions_;
+  std::optional<TileRunner> score_runner_;
+  T scale_;
+  bool drops_;
+  DropoutRule dropout_;  // if drops_
+  int columns_;
+  bool loaded_[kMaxQueryTiles] = {};    // queries are transposed
+  bool seen_[kMaxQueryTiles] = {};      // `total` holds a split
+  uint32_t live_[kMaxQueryTiles] = {};  // panels that saw a key in this split
+  uint64_t slow_[kMaxQueryTiles] = {};  // rows for the row kernel
+};
+
+}  // namespace quire::kernels

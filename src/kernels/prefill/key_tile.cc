@@ -1,0 +1,156 @@
+// Direct or copied. Rows that lie far apart (heads inside of positions) are copied: their addresses
+// share few sets of the L1 cache, and a copy is read by every query tile of an item. Kernels layer.
+#include "kernels/prefill/key_tile.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/typed_functions.h"
+
+namespace quire::kernels {
+namespace {
+
+const char* row_address(const void* data, const ForwardTensor& tensor, int64_t offset) {
+  return static_cast<const char*>(data) + offset * static_cast<int64_t>(dtype_size(tensor.dtype));
+}
+
+}  // namespace
+
+const KeySpan& find_span(const KeySequence& keys, int64_t key) noexcept {
+  return *std::upper_bound(keys.spans, keys.spans + keys.span_count, key,
+                           [](int64_t at, const KeySpan& span) { return at < span.end; });
+}
+
+template <class T>
+KeyTileLoader<T>::KeyTileLoader(const ForwardCall& call, const KeySequence& keys,
+                                ScratchLayout& layout)
+    : call_(call),
+      sequence_(keys),
+      key_step_(call.pairs ? (call.dims + 1) / 2 : call.dims),
+      value_step_(whole_panels(call.value_dims)),
+      keys_(layout.take<T>(static_cast<size_t>(kTileKeys * key_step_))),
+      values_(layout.take<T>(static_cast<size_t>(kTileKeys * value_step_))),
+      bf16_values_(layout.take<uint16_t>(
+          call.pairs ? static_cast<size_t>(kTileKeys * whole_panels(call.value_dims)) : 0)) {}
+
+template <class T>
+bool KeyTileLoader<T>::keys_lie_well() const noexcept {
+  const ForwardTensor& k = call_.k_rows;
+  if (k.column_step != 1 || k.row_step != call_.dims) return false;
+  return call_.pairs ? call_.dims % 2 == 0 : k.dtype == dtype_of<T>;
+}
+
+template <class T>
+bool KeyTileLoader<T>::values_lie_well() const noexcept {
+  const ForwardTensor& v = call_.v_rows;
+  return !call_.pairs && v.dtype == dtype_of<T> && v.column_step == 1 &&
+         v.row_step == call_.value_dims && call_.value_dims % kPanel == 0;
+}
+
+template <class T>
+bool KeyTileLoader<T>::copies(int64_t key, int rows) const noexcept {
+  return key + rows > find_span(sequence_, key).end || !keys_lie_well() || !values_lie_well();
+}
+
+template <class T>
+KeyTile KeyTileLoader<T>::bring(int64_t key, int rows, const bool* wanted) noexcept {
+  const KeySpan& span = find_span(sequence_, key);
+  const bool in_place = wanted == nullptr && key + rows <= span.end;
+  const bool keys_direct = in_place && keys_lie_well();
+  const bool values_direct = in_place && values_lie_well();
+  if (!keys_direct || !values_direct) copy(key, rows, wanted, !keys_direct, !values_direct);
+  KeyTile result{keys_, values_, key_step_, value_step_};
+  if (keys_direct) {
+    result.keys = row_address(call_.k, call_.k_rows,
+                              span.key_offset + (key - span.begin) * call_.k_rows.row_step);
+  }
+  if (values_direct) {
+    result.values = row_address(call_.v, call_.v_rows,
+                                span.value_offset + (key - span.begin) * call_.v_rows.row_step);
+  }
+  return result;
+}
+
+template <class T>
+void KeyTileLoader<T>::copy(int64_t key, int rows, const bool* wanted, bool with_keys,
+                            bool with_values) noexcept {
+  for (int row = 0; row < rows;) {
+    if (wanted != nullptr && !wanted[row]) {
+      if (with_keys)
+        std::memset(keys_ + row * key_step_, 0, static_cast<size_t>(key_step_) * sizeof(T));
+      if (with_values && !call_.pairs)
+        std::memset(values_ + row * value_step_, 0, static_cast<size_t>(value_step_) * sizeof(T));
+      if (with_values && call_.pairs) {
+        std::memset(bf16_values_ + ptrdiff_t{row} * call_.value_dims, 0,
+                    static_cast<size_t>(call_.value_dims) * 2);
+      }
+      ++row;
+      continue;
+    }
+    const KeySpan& span = find_span(sequence_, key + row);
+    int end = row + 1;
+    while (end < rows && key + end < span.end && (wanted == nullptr || wanted[end])) ++end;
+    copy_run(span, key, row, end, with_keys, with_values);
+    row = end;
+  }
+  if (with_values && call_.pairs) {
+    call_.table->pairs->pair_values({.data = bf16_values_,
+                                     .dtype = DType::bf16,
+                                     .row_step = call_.value_dims,
+                                     .rows = rows,
+                                     .columns = call_.value_dims},
+                                    reinterpret_cast<uint32_t*>(values_), value_step_,
+                                    static_cast<int>(value_step_));
+  }
+}
+
+// Rows [begin, end) of the tile, all in one span.
+template <class T>
+void KeyTileLoader<T>::copy_run(const KeySpan& span, int64_t key, int begin, int end,
+                                bool with_keys, bool with_values) noexcept {
+  const int64_t ahead = key + begin - span.begin;
+  const auto view = [&](const void* data, const ForwardTensor& tensor, int64_t offset,
+                        int columns) {
+    return RowsView{.data = row_address(data, tensor, offset + ahead * tensor.row_step),
+                    .dtype = tensor.dtype,
+                    .row_step = tensor.row_step,
+                    .column_step = tensor.column_step,
+                    .rows = end - begin,
+                    .columns = columns};
+  };
+  const RowsView keys = view(call_.k, call_.k_rows, span.key_offset, call_.dims);
+  const RowsView values = view(call_.v, call_.v_rows, span.value_offset, call_.value_dims);
+  if (call_.pairs) {
+    if (with_keys)
+      copy_bf16(keys, reinterpret_cast<uint16_t*>(keys_) + ptrdiff_t{begin} * 2 * key_step_,
+                2 * key_step_);
+    if (with_values)
+      copy_bf16(values, bf16_values_ + ptrdiff_t{begin} * call_.value_dims, call_.value_dims);
+    return;
+  }
+  const ForwardFunctions<T>& functions = forward_functions<T>(*call_.table);
+  if (with_keys)
+    functions.copy_rows({keys, keys_ + begin * key_step_, key_step_, static_cast<int>(key_step_)});
+  if (with_values) {
+    functions.copy_rows(
+        {values, values_ + begin * value_step_, value_step_, static_cast<int>(value_step_)});
+  }
+}
+
+// Bits move, columns behind are 0.
+template <class T>
+void KeyTileLoader<T>::copy_bf16(const RowsView& from, uint16_t* to, ptrdiff_t to_step) noexcept {
+  const auto* row = static_cast<const uint16_t*>(from.data);
+  for (int r = 0; r < from.rows; ++r, row += from.row_step, to += to_step) {
+    if (from.column_step == 1)
+      std::memcpy(to, row, static_cast<size_t>(from.columns) * 2);
+    else
+      for (int c = 0; c < from.columns; ++c) to[c] = row[c * from.column_step];
+    for (ptrdiff_t c = from.columns; c < to_step; ++c) to[c] = 0;
+  }
+}
+
+template class KeyTileLoader<float>;
+template class KeyTileLoader<double>;
+
+}  // namespace quire::kernels

@@ -1,0 +1,55 @@
+// A tile of keys and values as the prefill primitives want them: where they lie if they lie well,
+// else copied to scratch in compute type, hidden keys as zeros. Kernels layer.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/forward_problem.h"
+#include "kernels/prefill/forward_functions.h"
+#include "kernels/scratch_layout.h"
+
+namespace quire::kernels {
+
+/// Elements are of compute type; of pairs (call.pairs) keys are rows of 32-bit pairs along d, and
+/// row i of values holds keys 2i and 2i + 1 interleaved.
+struct KeyTile {
+  const void *keys = nullptr, *values = nullptr;
+  ptrdiff_t key_step = 0, value_step = 0;  // in elements, or in pairs
+};
+
+/// Columns of values and outputs in scratch.
+constexpr ptrdiff_t whole_panels(int columns) {
+  return (ptrdiff_t{columns} + kPanel - 1) / kPanel * kPanel;
+}
+
+/// The span that holds `key`.
+const KeySpan& find_span(const KeySequence& keys, int64_t key) noexcept;
+
+template <class T>
+class KeyTileLoader {
+ public:
+  KeyTileLoader(const ForwardCall& call, const KeySequence& keys, ScratchLayout& layout);
+
+  /// `rows` keys from `key` on, at most 256. wanted[row]: somebody sees it, and it may be read;
+  /// null: all are wanted. Valid until the next call.
+  KeyTile bring(int64_t key, int rows, const bool* wanted) noexcept;
+
+  /// Whether bring would copy anything even if all keys were wanted.
+  bool copies(int64_t key, int rows) const noexcept;
+
+ private:
+  bool keys_lie_well() const noexcept;
+  bool values_lie_well() const noexcept;
+  void copy(int64_t key, int rows, const bool* wanted, bool with_keys, bool with_values) noexcept;
+  void copy_run(const KeySpan& span, int64_t key, int begin, int end, bool with_keys,
+                bool with_values) noexcept;
+  static void copy_bf16(const RowsView& from, uint16_t* to, ptrdiff_t to_step) noexcept;
+
+  const ForwardCall& call_;
+  const KeySequence& sequence_;
+  ptrdiff_t key_step_, value_step_;
+  T *keys_, *values_;      // [256][key_step], [256][value_step]
+  uint16_t* bf16_values_;  // pairs: rows before they are interleaved
+};
+
+}  // namespace quire::kernels

@@ -1,0 +1,68 @@
+// PrefillMemory: what the prefill kernel keeps in a thread's scratch while it works on an item, and
+// how large that is. Holds no arithmetic. Kernels layer.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/decode/row_kernel.h"
+#include "kernels/kernel_table.h"
+#include "kernels/prefill/forward_functions.h"
+#include "kernels/prefill/key_tile.h"
+#include "kernels/prefill/prefill.h"
+#include "kernels/prefill/tile_activity.h"
+#include "kernels/prefill/tile_visibility.h"
+#include "kernels/scratch_layout.h"
+
+namespace quire::kernels {
+
+// Of one query tile: all splits so far, or the current one.
+template <class T>
+struct PrefillState {
+  T *m, *l, *o;  // [64], [64], [64][columns]
+};
+
+template <class T>
+struct PrefillMemory {
+  KeyTileLoader<T> loader;
+  TileVisibility visibility;
+  T* scores;          // [4][kScorePanelStep]
+  T* queries;         // [tiles][dims][64]; pairs: 32-bit elements, half as many
+  size_t query_size;  // of one tile
+  PrefillState<T> total[kMaxQueryTiles], split[kMaxQueryTiles];
+  T* raw_max[kMaxQueryTiles];  // [64]
+  T *max, *factor;             // [64]
+  uint64_t* words;             // [tiles][256]
+  TileActivity* activity;      // [tiles]
+  bool* wanted;                // [256]
+  void *score_scratch, *row_scratch;
+
+  PrefillMemory(const ForwardCall& call, const KeySequence& keys, int tiles, ScratchLayout& layout)
+      : loader(call, keys, layout),
+        visibility(call.prefill.mask, call.f64 ? *call.table->tile_f64 : *call.table->tile_f32,
+                   layout) {
+    const auto columns = static_cast<size_t>(whole_panels(call.value_dims));
+    const int elements = call.pairs ? (call.dims + 1) / 2 : call.dims;
+    query_size = static_cast<size_t>(elements) * kQueryTile;
+    scores = layout.take<T>(kQueryPanels * kScorePanelStep);
+    queries = layout.take<T>(static_cast<size_t>(tiles) * query_size);
+    for (int i = 0; i < tiles; ++i) {
+      for (PrefillState<T>* state : {&total[i], &split[i]}) {
+        state->m = layout.take<T>(kQueryTile);
+        state->l = layout.take<T>(kQueryTile);
+        state->o = layout.take<T>(kQueryTile * columns);
+      }
+      raw_max[i] = layout.take<T>(kQueryTile);
+    }
+    max = layout.take<T>(kQueryTile);
+    factor = layout.take<T>(kQueryTile);
+    words = layout.take<uint64_t>(static_cast<size_t>(tiles) * kTileKeys);
+    activity = layout.take<TileActivity>(static_cast<size_t>(tiles));
+    wanted = layout.take<bool>(kTileKeys);
+    const TileProgram* const score = call.prefill.score;
+    score_scratch = layout.take<char>(score == nullptr ? 0 : score->scratch_bytes);
+    // The last piece: its size only counts when scratch is sized.
+    row_scratch = layout.take<char>(layout.counts_only() ? row_scratch_bytes(call) : 0);
+  }
+};
+
+}  // namespace quire::kernels

@@ -1,0 +1,278 @@
+// The loop over tiles of keys: what is visible, bring the keys, scores, mods, softmax, values;
+// folds at the end of splits, outputs at the end. All arithmetic is in the primitives of the ISA
+// (forward_functions.h). Kernels layer.
+#include "kernels/prefill/prefill.h"
+
+#include <algorithm>
+#include <optional>
+#include <type_traits>
+
+#include "kernels/bit_range.h"
+#include "kernels/decode/row_kernel.h"
+#include "kernels/prefill/item.h"
+#include "kernels/prefill/key_tile.h"
+#include "kernels/prefill/tile_activity.h"
+#include "kernels/row_stats.h"
+#include "kernels/scratch_layout.h"
+#include "kernels/typed_functions.h"
+
+namespace quire::kernels {
+
+template <class T>
+void Prefill<T>::run(TileFault& fault) noexcept {
+  for (int i = 0; i < item_.tile_count; ++i) reset(memory_.total[i], i);
+  for (int64_t begin = 0; begin < item_.keys.length; begin += kSplitKeys) {
+    const int64_t end = std::min<int64_t>(begin + kSplitKeys, item_.keys.length);
+    for (int i = 0; i < item_.tile_count; ++i) live_[i] = 0;
+    for (int64_t key = begin; key < end; key += kTileKeys)
+      run_tile(key, static_cast<int>(std::min<int64_t>(kTileKeys, end - key)));
+    for (int i = 0; i < item_.tile_count; ++i) end_split(i);
+  }
+  for (int i = 0; i < item_.tile_count; ++i) finish(i, fault);
+  for (const TileFault* found :
+       {score_runner_ ? &score_runner_->fault() : nullptr, memory_.visibility.fault()})
+    if (found != nullptr && found->before(fault)) fault = *found;
+}
+
+template <class T>
+void Prefill<T>::reset(PrefillState<T>& state, int i) noexcept {
+  const int lanes = panels_of(item_.tiles[i]) * kPanel;
+  std::fill_n(state.m, lanes, kMinusInf<T>);
+  std::fill_n(state.l, lanes, T(0));
+  if (!seen_[i]) std::fill_n(memory_.raw_max[i], lanes, kMinusInf<T>);
+}
+
+template <class T>
+void Prefill<T>::run_tile(int64_t key, int rows) noexcept {
+  bool any = false;
+  for (int i = 0; i < item_.tile_count; ++i) {
+    memory_.activity[i] = memory_.visibility.look(item_.tiles[i], key, rows, words(i));
+    any |= memory_.activity[i].any;
+  }
+  if (!any) return;
+  const KeyTile keys = memory_.loader.bring(key, rows, wanted_rows(key, rows));
+  for (int i = 0; i < item_.tile_count; ++i) {
+    if (!memory_.activity[i].any) continue;
+    if (live_[i] == 0 && seen_[i]) reset(memory_.split[i], i);
+    if (!loaded_[i]) load_queries(i);
+    compute_scores(i, key, rows, keys);
+    soften(i, key, rows, keys);
+  }
+}
+
+// Null if keys can be read where they lie: nothing inside of what is computed
+// is hidden from all. (Rows outside of every group are not read anyway.)
+template <class T>
+const bool* Prefill<T>::wanted_rows(int64_t key, int rows) noexcept {
+  bool holes = false, all = false;
+  for (int i = 0; i < item_.tile_count; ++i) {
+    holes |= memory_.activity[i].any && memory_.activity[i].holes;
+    all |= memory_.activity[i].full;
+  }
+  if (all) return nullptr;
+  if (!holes && !memory_.loader.copies(key, rows)) return nullptr;
+  std::fill_n(memory_.wanted, rows, false);
+  for (int i = 0; i < item_.tile_count; ++i) {
+    if (!memory_.activity[i].any) continue;
+    const uint64_t existing = bits_between(0, item_.tiles[i].queries);
+    for (int row = 0; row < rows; ++row) memory_.wanted[row] |= (words(i)[row] & existing) != 0;
+  }
+  return memory_.wanted;
+}
+
+template <class T>
+void Prefill<T>::load_queries(int i) noexcept {
+  const QueryTile& tile = item_.tiles[i];
+  const RowsView from{.data = static_cast<const char*>(call_.q) +
+                              tile.q_offset * static_cast<int64_t>(dtype_size(call_.q_rows.dtype)),
+                      .dtype = call_.q_rows.dtype,
+                      .row_step = call_.q_rows.row_step,
+                      .column_step = call_.q_rows.column_step,
+                      .rows = tile.queries,
+                      .columns = call_.dims};
+  T* const to = memory_.queries + static_cast<size_t>(i) * memory_.query_size;
+  if (call_.pairs)
+    call_.table->pairs->load_queries(from, panels_of(tile), reinterpret_cast<uint32_t*>(to));
+  else
+    functions_.load_queries({from, panels_of(tile), to});
+  loaded_[i] = true;
+}
+
+// Weights, the rescaling they ask for, and what they add to O, panel by panel.
+template <class T>
+void Prefill<T>::soften(int i, int64_t key, int rows, const KeyTile& keys) noexcept {
+  PrefillState<T>& state = current(i);
+  for (int lane = 0; lane < item_.tiles[i].queries; ++lane) {
+    T& most = memory_.raw_max[i][lane];
+    most = memory_.max[lane] > most ? memory_.max[lane] : most;
+  }
+  for (int panel = 0; panel < panels_of(item_.tiles[i]); ++panel) {
+    uint32_t groups = 0;
+    for (int g = 0; g < kKeyGroups; ++g) {
+      const GroupActivity& group = memory_.activity[i].groups[g];
+      if (!group.empty() && group.panel_begin <= panel && panel < group.panel_end)
+        groups |= uint32_t{1} << g;
+    }
+    if (groups == 0) continue;
+    functions_.softmax({.scores = memory_.scores + panel * kScorePanelStep,
+                        .groups = groups,
+                        .rows = rows,
+                        .natural = call_.natural,
+                        .scale = scale_,
+                        .max = memory_.max + panel * kPanel,
+                        .m = state.m + panel * kPanel,
+                        .l = state.l + panel * kPanel,
+                        .factor = memory_.factor + panel * kPanel});
+    if (drops_) {
+      const QueryTile& tile = item_.tiles[i];
+      functions_.drop({.weights = memory_.scores + panel * kScorePanelStep,
+                       .groups = groups,
+                       .rows = rows,
+                       .rule = &dropout_,
+                       .place = dropout_place(tile.b, tile.h, tile.q_idx + panel * kPanel, key)});
+    }
+    accumulate(i, panel, rows, keys);
+    live_[i] |= uint32_t{1} << panel;
+  }
+}
+
+// One call per stretch of keys without a gap.
+template <class T>
+void Prefill<T>::accumulate(int i, int panel, int rows, const KeyTile& keys) noexcept {
+  const T* factor = (live_[i] >> panel & 1) != 0 ? memory_.factor + panel * kPanel : nullptr;
+  T* const weights = memory_.scores + panel * kScorePanelStep;
+  AccumulateArgs<T> args{.value_step = keys.value_step,
+                         .queries = std::min(kPanel, item_.tiles[i].queries - panel * kPanel),
+                         .columns = columns_,
+                         .out = current(i).o + ptrdiff_t{panel} * kPanel * columns_,
+                         .out_step = columns_};
+  T ones[kPanel];
+  std::fill_n(ones, kPanel, T(1));
+  for (int g = 0; g < kKeyGroups;) {
+    GroupActivity run = memory_.activity[i].groups[g++];
+    if (run.empty() || panel < run.panel_begin || panel >= run.panel_end) continue;
+    while (g < kKeyGroups) {
+      const GroupActivity& next = memory_.activity[i].groups[g];
+      if (next.empty() || next.row_begin != run.row_end || panel < next.panel_begin ||
+          panel >= next.panel_end)
+        break;
+      run.row_end = next.row_end;
+      ++g;
+    }
+    args.factor = factor;
+    if (call_.pairs) {
+      if constexpr (std::is_same_v<T, float>) {
+        // Whole groups: rows that were not computed have weight 0 and values of
+        // 0.
+        const int begin = run.row_begin / kKeyGroup * kKeyGroup;
+        const int end = std::min(rows, (run.row_end + kKeyGroup - 1) / kKeyGroup * kKeyGroup);
+        call_.table->pairs->pair_weights(weights + ptrdiff_t{begin} * kPanel, end - begin);
+        AccumulateArgs<float, uint32_t> pairs{
+            .weights = reinterpret_cast<const uint32_t*>(weights) + ptrdiff_t{begin} * kPanel,
+            .values = static_cast<const uint32_t*>(keys.values) + begin / 2 * keys.value_step,
+            .value_step = keys.value_step,
+            .keys = (end - begin + 1) / 2,
+            .queries = args.queries,
+            .columns = columns_,
+            .out = args.out,
+            .out_step = columns_,
+            .factor = factor};
+        call_.table->pairs->accumulate(pairs);
+      }
+    } else {
+      args.weights = weights + ptrdiff_t{run.row_begin} * kPanel;
+      args.values = static_cast<const T*>(keys.values) + run.row_begin * keys.value_step;
+      args.keys = run.row_end - run.row_begin;
+      functions_.accumulate(args);
+    }
+    factor = ones;
+  }
+}
+
+template <class T>
+void Prefill<T>::end_split(int i) noexcept {
+  if (live_[i] == 0) return;
+  const int queries = item_.tiles[i].queries;
+  const PrefillState<T>& ended = current(i);
+  for (int lane = 0; lane < queries; ++lane)
+    if (needs_row_kernel(call_.natural, ended.m[lane], ended.l[lane]))
+      slow_[i] |= uint64_t{1} << lane;
+  if (seen_[i]) {
+    functions_.fold({.m = memory_.total[i].m,
+                     .l = memory_.total[i].l,
+                     .o = memory_.total[i].o,
+                     .split_m = ended.m,
+                     .split_l = ended.l,
+                     .split_o = ended.o,
+                     .queries = queries,
+                     .columns = columns_,
+                     .step = columns_,
+                     .natural = call_.natural});
+  }
+  seen_[i] = true;
+}
+
+template <class T>
+void Prefill<T>::finish(int i, TileFault& fault) noexcept {
+  const QueryTile& tile = item_.tiles[i];
+  const PrefillState<T>& state = memory_.total[i];
+  const ForwardTensor& out = call_.out_rows;
+  const auto out_size = static_cast<int64_t>(dtype_size(out.dtype));
+  uint64_t slow =
+      functions_.finish({.l = state.l,
+                         .o = state.o,
+                         .step = columns_,
+                         .queries = tile.queries,
+                         .columns = call_.value_dims,
+                         .out = static_cast<char*>(call_.out) + tile.out_offset * out_size,
+                         .dtype = out.dtype,
+                         .row_step = out.row_step,
+                         .column_step = out.column_step});
+  write_stats<T>(call_, {state.m, state.l, memory_.raw_max[i]}, tile.queries, tile.stat_offset);
+  slow |= slow_[i];
+  for (int lane = 0; lane < tile.queries; ++lane) {
+    if ((slow >> lane & 1) == 0) continue;
+    QueryRow row{.b = tile.b,
+                 .h = tile.h,
+                 .q_idx = tile.q_idx + lane,
+                 .q_offset = tile.q_offset + lane * call_.q_rows.row_step,
+                 .out_offset = tile.out_offset + lane * out.row_step,
+                 .stat_offset = tile.stat_offset + lane * call_.stat_step,
+                 .visible = {nullptr, -1}};
+    for (int j = 0; j < tile.visible_count; ++j)
+      if (tile.visible[j].lane_begin <= lane && lane < tile.visible[j].lane_end)
+        row.visible = tile.visible[j].visible;
+    compute_row(call_, item_.keys, row, memory_.row_scratch, fault);
+  }
+}
+
+namespace {
+
+template <class T>
+void run(const ForwardCall& call, const PrefillItem& item, void* scratch, TileFault& fault) {
+  ScratchLayout layout(scratch);
+  PrefillMemory<T> memory(call, item.keys, item.tile_count, layout);
+  Prefill<T>(call, item, memory).run(fault);
+}
+
+}  // namespace
+
+int query_tiles_per_item(int dims, int value_dims) {
+  return std::clamp(2048 / (dims + value_dims), 1, kMaxQueryTiles);
+}
+
+std::size_t prefill_scratch_bytes(const ForwardCall& call, int tile_count) {
+  ScratchLayout layout(nullptr);
+  if (call.f64)
+    PrefillMemory<double>(call, {}, tile_count, layout);
+  else
+    PrefillMemory<float>(call, {}, tile_count, layout);
+  return layout.bytes();
+}
+
+void prefill(const ForwardCall& call, const PrefillItem& item, void* scratch,
+             TileFault& fault) noexcept {
+  call.f64 ? run<double>(call, item, scratch, fault) : run<float>(call, item, scratch, fault);
+}
+
+}  // namespace quire::kernels

@@ -1,0 +1,47 @@
+// The prefill kernel: many queries per key head. Query tiles that share a sequence of keys walk its
+// tiles of 256 keys together, each key tile being brought in once for all of them. Kernels layer.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/forward_problem.h"
+#include "kernels/prefill/forward_functions.h"
+#include "kernels/tile/tile_runner.h"
+
+namespace quire::kernels {
+
+/// Lanes [lane_begin, lane_end) of a query tile see these keys.
+struct LaneRuns {
+  int lane_begin = 0, lane_end = 0;
+  KeyRuns visible;
+};
+
+/// Up to 64 consecutive queries of one head.
+struct QueryTile {
+  int64_t b = 0, h = 0, q_idx = 0;       // of the first
+  int64_t q_offset = 0, out_offset = 0;  // of the first, elements; the rest at the row steps
+  int64_t stat_offset = 0;               // of the first; the rest at stat_step
+  int queries = 0;
+  const LaneRuns* visible = nullptr;  // covering all queries; null: everything
+  int visible_count = 0;
+};
+
+struct PrefillItem {
+  KeySequence keys;
+  const QueryTile* tiles = nullptr;
+  int tile_count = 0;  // at most kMaxQueryTiles
+};
+
+/// Query tiles of an item: enough to make the traffic of a key tile cheap, few enough to stay in
+/// L2 (their queries and outputs). 16 for 64 dims, 8 for 128, at least 1.
+int query_tiles_per_item(int dims, int value_dims);
+inline constexpr int kMaxQueryTiles = 16;
+
+/// Scratch a thread needs, aligned to 64 bytes.
+std::size_t prefill_scratch_bytes(const ForwardCall& call, int tile_count);
+
+/// `fault` is replaced by an earlier one if a visible element does something wrong.
+void prefill(const ForwardCall& call, const PrefillItem& item, void* scratch,
+             TileFault& fault) noexcept;
+
+}  // namespace quire::kernels

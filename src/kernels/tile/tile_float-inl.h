@@ -1,0 +1,243 @@
+// Float operations of tile programs: f32 on vectors through kernels/math, f64 lane by lane through
+// libm (no target for its speed, and its bits may depend on the libm). Kernels layer.
+#pragma once
+#include "kernels/math/divide-inl.h"
+#include "kernels/math/erf-inl.h"
+#include "kernels/math/exp-inl.h"
+#include "kernels/math/expm1-inl.h"
+#include "kernels/math/gelu-inl.h"
+#include "kernels/math/gelu_tanh-inl.h"
+#include "kernels/math/log-inl.h"
+#include "kernels/math/log1p-inl.h"
+#include "kernels/math/minmax-inl.h"
+#include "kernels/math/pow-inl.h"
+#include "kernels/math/rounding-inl.h"
+#include "kernels/math/sigmoid-inl.h"
+#include "kernels/math/sign-inl.h"
+#include "kernels/math/softplus-inl.h"
+#include "kernels/math/sqrt-inl.h"
+#include "kernels/math/tanh-inl.h"
+#include "kernels/math/trig-inl.h"
+#include "kernels/tile/tile_rows-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace quire::kernels::QUIRE_ISA_NS {
+
+// Float floor division and remainder, exactly as Python: fmod is exact, so no multiple of b is ever
+// missed. A divisor of 0 gives a / b and NaN.
+template <class T>
+HWY_INLINE T python_mod(T a, T b) {
+  const T rest = std::fmod(a, b);
+  if (rest != 0) return (b < 0) != (rest < 0) ? rest + b : rest;
+  return std::copysign(T{0}, b);
+}
+template <class T>
+HWY_INLINE T python_floor_div(T a, T b) {
+  if (b == 0) return a / b;
+  const T rest = std::fmod(a, b);
+  T quotient = (a - rest) / b;
+  if (rest != 0 && (b < 0) != (rest < 0)) quotient -= 1;
+  if (quotient == 0) return std::copysign(T{0}, a / b);
+  const T floor = std::floor(quotient);
+  return quotient - floor > T{0.5} ? floor + 1 : floor;
+}
+struct FloorDivLane {
+  template <class T>
+  static HWY_INLINE T apply(T a, T b) {
+    return python_floor_div(a, b);
+  }
+};
+struct ModLane {
+  template <class T>
+  static HWY_INLINE T apply(T a, T b) {
+    return python_mod(a, b);
+  }
+};
+
+// The f64 twins of kernels/math, one number at a time.
+HWY_INLINE double add(double a, double b) { return a + b; }
+HWY_INLINE double sub(double a, double b) { return a - b; }
+HWY_INLINE double mul(double a, double b) { return a * b; }
+HWY_INLINE double div(double a, double b) { return a / b; }
+HWY_INLINE double neg(double a) { return -a; }
+HWY_INLINE double abs(double a) { return std::fabs(a); }
+HWY_INLINE double sign(double a) { return a > 0 ? 1 : a < 0 ? -1 : a + 0.0; }
+HWY_INLINE double floor(double a) { return std::floor(a); }
+HWY_INLINE double ceil(double a) { return std::ceil(a); }
+HWY_INLINE double round(double a) { return std::nearbyint(a); }
+HWY_INLINE double trunc(double a) { return std::trunc(a); }
+HWY_INLINE double exp(double a) { return std::exp(a); }
+HWY_INLINE double exp2(double a) { return std::exp2(a); }
+HWY_INLINE double expm1(double a) { return std::expm1(a); }
+HWY_INLINE double log(double a) { return std::log(a); }
+HWY_INLINE double log2(double a) { return std::log2(a); }
+HWY_INLINE double log1p(double a) { return std::log1p(a); }
+HWY_INLINE double sqrt(double a) { return std::sqrt(a); }
+HWY_INLINE double rsqrt(double a) { return 1 / std::sqrt(a); }
+HWY_INLINE double sin(double a) { return std::sin(a); }
+HWY_INLINE double cos(double a) { return std::cos(a); }
+HWY_INLINE double tanh(double a) { return std::tanh(a); }
+HWY_INLINE double sigmoid(double a) { return 1 / (1 + std::exp(-a)); }
+HWY_INLINE double erf(double a) { return std::erf(a); }
+HWY_INLINE double relu(double a) { return 0 > a ? 0 : a; }
+HWY_INLINE double gelu(double a) { return a * 0.5 * std::erfc(a * -0.70710678118654752440); }
+// a/2 (1 + tanh(u)) as a sigmoid(2u): no digits are lost where 1 + tanh cancels.
+HWY_INLINE double gelu_tanh(double a) {
+  return a * sigmoid(2 * 0.79788456080286535588 * (a + 0.044715 * a * a * a));
+}
+HWY_INLINE double silu(double a) { return a / (1 + std::exp(-a)); }
+HWY_INLINE double softplus(double a) {
+  return (0 > a ? 0 : a) + std::log1p(std::exp(-std::fabs(a)));
+}
+HWY_INLINE double pow(double a, double b) { return std::pow(a, b); }
+HWY_INLINE double minimum(double a, double b) { return a != a || a < b ? a : b; }
+HWY_INLINE double maximum(double a, double b) { return a != a || a > b ? a : b; }
+
+// Functors over both: vectors of f32 and single f64.
+#define QUIRE_UNARY_FUNCTOR(Functor, function)                       \
+  struct Functor {                                                   \
+    static HWY_INLINE V apply(V a) { return function(a); }           \
+    static HWY_INLINE double apply(double a) { return function(a); } \
+  };
+#define QUIRE_BINARY_FUNCTOR(Functor, function)                                   \
+  struct Functor {                                                                \
+    static HWY_INLINE V apply(V a, V b) { return function(a, b); }                \
+    static HWY_INLINE double apply(double a, double b) { return function(a, b); } \
+  };
+
+struct FloatCopy {
+  template <class T>
+  static HWY_INLINE T apply(T a) {
+    return a;
+  }
+};
+QUIRE_UNARY_FUNCTOR(FloatNeg, neg)
+QUIRE_UNARY_FUNCTOR(FloatAbs, abs)
+QUIRE_UNARY_FUNCTOR(FloatSign, sign)
+QUIRE_UNARY_FUNCTOR(FloatFloor, floor)
+QUIRE_UNARY_FUNCTOR(FloatCeil, ceil)
+QUIRE_UNARY_FUNCTOR(FloatRound, round)
+QUIRE_UNARY_FUNCTOR(FloatTrunc, trunc)
+QUIRE_UNARY_FUNCTOR(FloatExp, exp)
+QUIRE_UNARY_FUNCTOR(FloatExp2, exp2)
+QUIRE_UNARY_FUNCTOR(FloatExpm1, expm1)
+QUIRE_UNARY_FUNCTOR(FloatLog, log)
+QUIRE_UNARY_FUNCTOR(FloatLog2, log2)
+QUIRE_UNARY_FUNCTOR(FloatLog1p, log1p)
+QUIRE_UNARY_FUNCTOR(FloatSqrt, sqrt)
+QUIRE_UNARY_FUNCTOR(FloatRsqrt, rsqrt)
+QUIRE_UNARY_FUNCTOR(FloatSin, sin)
+QUIRE_UNARY_FUNCTOR(FloatCos, cos)
+QUIRE_UNARY_FUNCTOR(FloatTanh, tanh)
+QUIRE_UNARY_FUNCTOR(FloatSigmoid, sigmoid)
+QUIRE_UNARY_FUNCTOR(FloatErf, erf)
+QUIRE_UNARY_FUNCTOR(FloatRelu, relu)
+QUIRE_UNARY_FUNCTOR(FloatGelu, gelu)
+QUIRE_UNARY_FUNCTOR(FloatGeluTanh, gelu_tanh)
+QUIRE_UNARY_FUNCTOR(FloatSilu, silu)
+QUIRE_UNARY_FUNCTOR(FloatSoftplus, softplus)
+QUIRE_BINARY_FUNCTOR(FloatAdd, add)
+QUIRE_BINARY_FUNCTOR(FloatSub, sub)
+QUIRE_BINARY_FUNCTOR(FloatMul, mul)
+QUIRE_BINARY_FUNCTOR(FloatDiv, div)
+QUIRE_BINARY_FUNCTOR(FloatPow, pow)
+QUIRE_BINARY_FUNCTOR(FloatMin, minimum)
+QUIRE_BINARY_FUNCTOR(FloatMax, maximum)
+#undef QUIRE_UNARY_FUNCTOR
+#undef QUIRE_BINARY_FUNCTOR
+
+// f32 -> f32 with an operation that holds numbers.
+template <TileFinish kFinish, class Operation>
+HWY_INLINE void float_map(const TileArgs& args, const Operation& operation) {
+  for (int panel = 0; panel < args.panels; ++panel) {
+    PanelCursor at(args, panel);
+    Finish<kFinish> finish(args, panel);
+    int64_t r = 0;
+    for (; r + 2 <= at.rows; r += 2) {
+      PanelCursor next = at;
+      next.next();
+      QUIRE_UNROLL for (size_t v = 0; v < kPanelVectors; ++v) {
+        const VectorPair y =
+            operation(VectorPair{PerLane::vector(at.a, v), PerLane::vector(next.a, v)});
+        finish.store(at, v, y.a);
+        finish.store(next, v, y.b);
+      }
+      at.next();
+      at.next();
+    }
+    if (r < at.rows)
+      QUIRE_UNROLL for (size_t v = 0; v < kPanelVectors; ++v)
+          finish.store(at, v, operation(PerLane::vector(at.a, v)));
+    finish.done(args, panel);
+  }
+}
+// x / divisor, and of that cap * tanh.
+template <class Divisor>
+struct Quotient {
+  Divisor divisor;
+  template <class X>
+  HWY_INLINE X operator()(const X& x) const {
+    return divisor.quotient(x);
+  }
+};
+template <class Divisor>
+struct CappedQuotient {
+  Divisor divisor;
+  V cap;
+  template <class X>
+  HWY_INLINE X operator()(const X& x) const {
+    return mul(cap, tanh(divisor.quotient(x)));
+  }
+};
+// a / b with one b for all elements, or one per row.
+template <TileFinish kFinish>
+void float_divide(const TileArgs& args) noexcept {
+  if (args.b_row != 0) return float_binary<FloatDiv, PerLane, PerRow, kFinish>(args);
+  const float b = *reinterpret_cast<const float*>(args.b);
+  switch (corrections_for(b)) {
+    case 1:
+      return float_map<kFinish>(args, Quotient<CorrectedDivisor<1>>{CorrectedDivisor<1>(b)});
+    case 2:
+      return float_map<kFinish>(args, Quotient<CorrectedDivisor<2>>{CorrectedDivisor<2>(b)});
+    default:
+      return float_map<kFinish>(args, Quotient<PlainDivisor>{PlainDivisor(b)});
+  }
+}
+// c * tanh(a / b) with one b and one c for all elements.
+template <TileFinish kFinish>
+void float_softcap(const TileArgs& args) noexcept {
+  const float b = *reinterpret_cast<const float*>(args.b);
+  const V cap = hn::Set(kF32, *reinterpret_cast<const float*>(args.c));
+  switch (corrections_for(b)) {
+    case 1:
+      return float_map<kFinish>(args,
+                                CappedQuotient<CorrectedDivisor<1>>{CorrectedDivisor<1>(b), cap});
+    case 2:
+      return float_map<kFinish>(args,
+                                CappedQuotient<CorrectedDivisor<2>>{CorrectedDivisor<2>(b), cap});
+    default:
+      return float_map<kFinish>(args, CappedQuotient<PlainDivisor>{PlainDivisor(b), cap});
+  }
+}
+
+// The last instruction of an f64 program.
+template <class A, TileFinish kFinish>
+void finish_f64(const TileArgs& args) noexcept {
+  for (int panel = 0; panel < args.panels; ++panel) {
+    PanelCursor at(args, panel);
+    double* max = static_cast<double*>(args.max) + panel * kPanelLanes;
+    for (int64_t r = 0; r < at.rows; ++r, at.next()) {
+      uint16_t visible = 0xffff;
+      if constexpr (kFinish == TileFinish::kMaskedScore) std::memcpy(&visible, at.visible, 2);
+      double result[kPanelLanes];
+      for (size_t j = 0; j < kPanelLanes; ++j) {
+        result[j] = visible >> j & 1 ? A::template lane<double>(at.a, j) : -__builtin_inf();
+        max[j] = result[j] > max[j] ? result[j] : max[j];
+      }
+      store_panel(at.out, result);
+    }
+  }
+}
+
+}  // namespace quire::kernels::QUIRE_ISA_NS
+HWY_AFTER_NAMESPACE();
