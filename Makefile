@@ -1,7 +1,7 @@
 # What people type. Every target is a few lines over scripts/, which can also be run by themselves.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo docs test check-all bench format format-check clean
+.PHONY: help deps build demo docs test check-all bench format lint clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,11 +28,11 @@ check-all: ## test, and what takes longer: clang, TSan, coverage, long property 
 bench: build ## Run the benchmarks with short settings
 	@scripts/bench
 
-format: deps ## Format all C++ files in place
+format: deps ## Format all C++ and Python files in place
 	@scripts/format
 
-format-check: deps ## Say which C++ files are not formatted
-	@scripts/format --check
+lint: deps ## Formats and rules of C++ and Python: clang-format, ruff, mypy
+	@scripts/lint
 
 clean: ## Remove what was built; .venv stays
 	rm -rf build demo
