@@ -43,6 +43,8 @@ BAD = [
     (structure.check_arrows, "src/kernels/x-inl.h", '  #  include "quire/formula.h"'),
     (structure.check_arrows, "src/formula/x.cc", '#include "mods/causal.h"'),
     (structure.check_arrows, "src/mask/x.cc", '#include "layout/span.h"'),
+    (structure.check_arrows, "src/mask/x.cc", '#include "draw/picture.h"'),
+    (structure.check_arrows, "src/attention/x.cc", '#include "quire/draw.h"'),
     (structure.check_arrows, "src/cache/x.cc", '#include "mask/runs.h"'),
     (structure.check_arrows, "src/layout/x.cc", '#include "cache/pages.h"'),
     (structure.check_arrows, "src/plan/x.cc", '#include "attention/sdpa.h"'),

@@ -1,5 +1,5 @@
-// Sizes and ticks of pictures, and the picture of a block mask. Mask layer.
-#include "mask/picture.h"
+// Grid sizes, axis ticks, and the picture of a block mask. Draw layer.
+#include "draw/picture.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include "runtime/ceil_div.h"
 #include "runtime/fail.h"
 
-namespace quire::mask {
+namespace quire::drawing {
 namespace {
 
 // Full or empty if all blocks of a cell are; counted block by block, so runs can come in any order.
@@ -143,4 +143,4 @@ Picture picture_of(const BlockMask& mask, const DrawOptions& options, const Cell
   return picture;
 }
 
-}  // namespace quire::mask
+}  // namespace quire::drawing

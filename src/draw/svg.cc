@@ -1,5 +1,5 @@
-// Rectangles of equal cells, and the text of the file. Mask layer.
-#include "mask/draw_svg.h"
+// Joins equal cells into rectangles and writes the SVG document. Draw layer.
+#include "draw/svg.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-namespace quire::mask {
+namespace quire::drawing {
 namespace {
 
 std::string escaped(const std::string& text) {
@@ -145,4 +145,4 @@ std::string svg_text(const Sheet& sheet) {
   return text + "</g>\n</svg>\n";
 }
 
-}  // namespace quire::mask
+}  // namespace quire::drawing

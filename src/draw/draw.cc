@@ -1,19 +1,19 @@
-// draw, draw_svg, draw_png: how many cells there may be, then picture, then text, SVG or PNG. Mask
-// layer.
+// draw, draw_svg and draw_png: choose the number of cells, make the picture, write it as text, SVG
+// or PNG. Draw layer.
 #include "quire/draw.h"
 
 #include <algorithm>
 
-#include "mask/draw_svg.h"
-#include "mask/draw_terminal.h"
-#include "mask/picture.h"
-#include "mask/png.h"
+#include "draw/picture.h"
+#include "draw/png.h"
+#include "draw/svg.h"
+#include "draw/terminal.h"
 #include "runtime/check_size.h"
 #include "runtime/float_env.h"
 
 namespace quire {
 
-using namespace mask;
+using namespace drawing;
 
 namespace {
 

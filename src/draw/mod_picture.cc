@@ -1,5 +1,5 @@
-// Pictures of mods: a mask mod as blocks that are as large as a cell, a score mod as means of what
-// it adds. Only the (batch, head) that is drawn is evaluated. Mask layer.
+// Pictures of mods. A mask mod is shown as blocks the size of a cell, a score mod as the mean of
+// what it adds to each cell. Only the batch and head that are drawn are evaluated. Draw layer.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
+#include "draw/picture.h"
 #include "formula/substitute.h"
 #include "mask/block_mask_data.h"
-#include "mask/picture.h"
 #include "mask/size_limits.h"
 #include "quire/error.h"
 #include "quire/evaluate.h"
@@ -23,7 +23,7 @@
 #include "runtime/fail.h"
 #include "runtime/run_parallel.h"
 
-namespace quire::mask {
+namespace quire::drawing {
 namespace {
 
 constexpr std::int64_t kMostEvaluated = std::int64_t{1} << 30;
@@ -208,4 +208,4 @@ Picture picture_of(const ScoreMod& mod, std::int64_t q_len, std::int64_t kv_len,
   return picture;
 }
 
-}  // namespace quire::mask
+}  // namespace quire::drawing

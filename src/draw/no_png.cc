@@ -1,9 +1,9 @@
-// In the place of png.cc where libpng was not found. Mask layer.
-#include "mask/png.h"
+// Built instead of png.cc when libpng was not found. Draw layer.
+#include "draw/png.h"
 #include "quire/error.h"
 #include "runtime/fail.h"
 
-namespace quire::mask {
+namespace quire::drawing {
 
 bool png_is_built() { return false; }
 
@@ -12,4 +12,4 @@ std::vector<std::uint8_t> encode_png(const Canvas&) {
        "this build has no PNG: libpng was not found when it was configured");
 }
 
-}  // namespace quire::mask
+}  // namespace quire::drawing

@@ -1,11 +1,11 @@
-// A picture as text for a terminal: a frame with positions, cells, a legend. Mask layer.
+// Writes a picture as text for a terminal: framed cells with positions and a legend. Draw layer.
 #pragma once
 #include <cstdint>
 #include <string>
 
-#include "mask/picture.h"
+#include "draw/picture.h"
 
-namespace quire::mask {
+namespace quire::drawing {
 
 /// How cells become characters. A character is about twice as high as it is wide.
 enum class CellShape : std::uint8_t {
@@ -24,4 +24,4 @@ CellLimit terminal_limit(std::int64_t q_len, std::int64_t kv_len, int width, boo
 /// The picture has at most as many cells as terminal_limit allows.
 std::string terminal_text(const Picture& picture, DrawStyle style, int width);
 
-}  // namespace quire::mask
+}  // namespace quire::drawing

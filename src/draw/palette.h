@@ -1,13 +1,13 @@
-// Colours of drawings. An ink is a number that means a thing (a partial block, the text, a level of
-// a heat map); each has a colour on a light and one on a dark ground. Blue and orange are told
-// apart with any kind of colour vision. Mask layer.
+// Colours of drawings. An ink is an index that stands for a role (a partial block, text, a level of
+// a heat map); each ink has a colour for light and one for dark backgrounds. Blue and orange can be
+// told apart with any kind of colour vision. Draw layer.
 #pragma once
 #include <cstdint>
 #include <vector>
 
-#include "mask/picture.h"
+#include "draw/picture.h"
 
-namespace quire::mask {
+namespace quire::drawing {
 
 struct Colour {
   std::uint8_t r, g, b;
@@ -42,4 +42,4 @@ struct HeatScale {
 /// The ink of every cell.
 std::vector<Ink> cell_inks(const Picture& picture);
 
-}  // namespace quire::mask
+}  // namespace quire::drawing

@@ -1,13 +1,13 @@
-// PNG by libpng's simplified interface, which reports errors in words and jumps nowhere. Mask
+// PNG by libpng's simplified interface, which returns error messages and does not longjmp. Draw
 // layer.
-#include "mask/png.h"
+#include "draw/png.h"
 
 #include <png.h>
 
 #include "quire/error.h"
 #include "runtime/fail.h"
 
-namespace quire::mask {
+namespace quire::drawing {
 
 bool png_is_built() { return true; }
 
@@ -25,4 +25,4 @@ std::vector<std::uint8_t> encode_png(const Canvas& canvas) {
   return bytes;
 }
 
-}  // namespace quire::mask
+}  // namespace quire::drawing

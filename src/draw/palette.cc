@@ -1,12 +1,12 @@
-// The colours: blue, orange and purple of Okabe and Ito for kinds, blue over white to orange for
-// levels. Mask layer.
-#include "mask/draw_palette.h"
+// The colour tables: blue, orange and purple of Okabe and Ito for kinds of cells, a scale from blue
+// through white to orange for values. Draw layer.
+#include "draw/palette.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
-namespace quire::mask {
+namespace quire::drawing {
 namespace {
 
 Colour mix(const Colour& a, const Colour& b, double share) {
@@ -102,4 +102,4 @@ std::vector<Ink> cell_inks(const Picture& picture) {
   return inks;
 }
 
-}  // namespace quire::mask
+}  // namespace quire::drawing

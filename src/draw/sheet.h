@@ -1,14 +1,14 @@
-// Sheet: a picture laid out in pixels, with axes, ticks, a legend and a colour bar. SVG and PNG are
-// two ways to write one down. Mask layer.
+// Sheet: a picture laid out in pixels, with axes, ticks, legend and colour bar. SVG and PNG are two
+// encodings of a sheet. Draw layer.
 #pragma once
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "mask/draw_palette.h"
-#include "mask/picture.h"
+#include "draw/palette.h"
+#include "draw/picture.h"
 
-namespace quire::mask {
+namespace quire::drawing {
 
 struct Sheet {
   struct Box {
@@ -44,4 +44,4 @@ inline constexpr int kCharacterWidth = 7, kLineHeight = 16;
 
 Sheet lay_out(const Picture& picture);
 
-}  // namespace quire::mask
+}  // namespace quire::drawing

@@ -1,14 +1,14 @@
-// From top to bottom: title, caption, positions of the keys, the cells with the positions of the
-// queries on their left and the colour bar on their right, the legend. Mask layer.
-#include "mask/draw_sheet.h"
+// Lays a picture out from top to bottom: title, caption, key positions, cells (query positions on
+// the left, colour bar on the right), legend. Draw layer.
+#include "draw/sheet.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "mask/draw_wrap.h"
+#include "draw/wrap.h"
 
-namespace quire::mask {
+namespace quire::drawing {
 namespace {
 
 constexpr int kMargin = 16, kTick = 5;
@@ -177,4 +177,4 @@ class Layout {
 
 Sheet lay_out(const Picture& picture) { return Layout(picture).run(); }
 
-}  // namespace quire::mask
+}  // namespace quire::drawing

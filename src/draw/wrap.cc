@@ -1,7 +1,7 @@
-// Counts characters, not bytes. Mask layer.
-#include "mask/draw_wrap.h"
+// Counts UTF-8 characters, not bytes. Draw layer.
+#include "draw/wrap.h"
 
-namespace quire::mask {
+namespace quire::drawing {
 namespace {
 
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
@@ -33,4 +33,4 @@ std::vector<std::string> wrap(const std::string& text, std::size_t most, std::si
   return result;
 }
 
-}  // namespace quire::mask
+}  // namespace quire::drawing

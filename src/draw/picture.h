@@ -1,6 +1,6 @@
-// Picture: what a drawing shows, before it is known how: a grid of cells with a kind each (and a
-// value, for a score mod), the two axes and the words. Made once from a block mask or a mod; the
-// terminal, SVG and PNG are all drawn from it. Mask layer.
+// Picture: the content of a drawing, independent of the output format: a grid of cells (each with a
+// kind and, for a score mod, a value), two axes, a title and a caption. Made once from a block mask
+// or a mod; terminal text, SVG and PNG are all generated from it. Draw layer.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,7 +11,7 @@
 #include "quire/mod.h"
 #include "runtime/ceil_div.h"
 
-namespace quire::mask {
+namespace quire::drawing {
 
 enum class CellKind : std::uint8_t {
   kHidden,    // an empty block, a hidden element, a score of -inf
@@ -69,4 +69,4 @@ Picture picture_of(const MaskMod& mod, std::int64_t q_len, std::int64_t kv_len,
 Picture picture_of(const ScoreMod& mod, std::int64_t q_len, std::int64_t kv_len,
                    const DrawOptions& options, const CellLimit& limit);
 
-}  // namespace quire::mask
+}  // namespace quire::drawing

@@ -1,4 +1,6 @@
 // Pictures against a dense evaluation, element by element; sizes, ticks, scales and layout.
+#include "draw/picture.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,14 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "mask/draw_font.h"
-#include "mask/draw_palette.h"
-#include "mask/draw_sheet.h"
-#include "mask/draw_wrap.h"
-#include "mask/picture.h"
+#include "draw/canvas.h"
+#include "draw/palette.h"
+#include "draw/sheet.h"
+#include "draw/wrap.h"
 #include "quire/evaluate.h"
 
-namespace quire::mask {
+namespace quire::drawing {
 namespace {
 
 using Ticks = std::vector<std::int64_t>;
@@ -221,4 +222,4 @@ TEST(Font, EveryCharacterHasAShapeOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace quire::mask
+}  // namespace quire::drawing

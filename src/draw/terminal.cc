@@ -1,5 +1,5 @@
-// Cells to characters, the frame around them and the legend below. Mask layer.
-#include "mask/draw_terminal.h"
+// Turns cells into characters and adds the frame and the legend. Draw layer.
+#include "draw/terminal.h"
 
 #include <fmt/format.h>
 
@@ -7,11 +7,11 @@
 #include <array>
 #include <string_view>
 
-#include "mask/draw_palette.h"
-#include "mask/draw_wrap.h"
+#include "draw/palette.h"
+#include "draw/wrap.h"
 #include "runtime/ceil_div.h"
 
-namespace quire::mask {
+namespace quire::drawing {
 namespace {
 
 constexpr std::array<std::string_view, 8> kBars = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
@@ -259,4 +259,4 @@ std::string terminal_text(const Picture& picture, DrawStyle style, int width) {
   return Drawing(picture, style, width).text();
 }
 
-}  // namespace quire::mask
+}  // namespace quire::drawing
