@@ -14,7 +14,7 @@
 #include "formula/compile/compile.h"
 #include "formula/simplify/simplify.h"
 #include "reference/arithmetic.h"
-#include "reference/error_bound.h"
+#include "tests/support/error_bound.h"
 #include "tests/support/random_formula.h"
 #include "tests/support/tile_harness.h"
 

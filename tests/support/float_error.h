@@ -1,6 +1,6 @@
 // How far an f32 evaluation can be from the f64 one, per operation on floats: given bounds on the
 // operands' errors, a bound on the result's. Rules only; error_bound.h walks the graph. Sound
-// first, tight second. Reference layer.
+// first, tight second. Test support.
 //
 // Throughout: an operand is its f64 value and an error; the f32 program holds some f32 number
 // within that distance, and error 0 says that it holds this very number (inf and NaN included).

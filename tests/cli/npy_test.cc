@@ -1,7 +1,7 @@
 // .npy files in memory and on disk: every dtype there and back, both orders of axes and of bytes,
 // all versions of the format, and a text for everything that is wrong. That NumPy agrees is tested
 // in tests/cli/test_attend.py.
-#include "tensor/npy.h"
+#include "cli/npy.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "tensor/npy_header.h"
+#include "cli/npy_header.h"
 #include "tests/support/expect_error.h"
 
 namespace quire {

@@ -1,6 +1,6 @@
-// The walk over the graph: which decisions are certain, and sums and dots as chains. Reference
-// layer.
-#include "reference/error_bound.h"
+// The walk over the graph: which decisions are certain, and sums and dots as chains. Test
+// support.
+#include "tests/support/error_bound.h"
 
 #include <algorithm>
 #include <cmath>

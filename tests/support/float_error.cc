@@ -1,6 +1,6 @@
 // Error rules per operation. Each is: how far the exact result moves when the operands move within
-// their bounds, plus what the operation itself rounds. Reference layer.
-#include "reference/float_error.h"
+// their bounds, plus what the operation itself rounds. Test support.
+#include "tests/support/float_error.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // Reads and writes the header of .npy files.
-#include "tensor/npy_header.h"
+#include "npy_header.h"
 
 #include <fmt/format.h>
 

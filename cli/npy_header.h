@@ -1,5 +1,5 @@
-// The header of a .npy file: what element type, order and shape its bytes have. Reads no elements.
-// Tensor layer.
+// The header of a .npy file: element type, byte order, memory order and shape. Reads no elements.
+// Part of the `quire` program.
 #pragma once
 #include <cstddef>
 #include <span>

@@ -1,5 +1,6 @@
-// Reads and writes the elements of .npy files; npy_header.cc does what stands before them.
-#include "tensor/npy.h"
+// Elements of .npy files; npy_header.cc handles the header before them. Part of the `quire`
+// program.
+#include "npy.h"
 
 #include <fmt/format.h>
 
@@ -16,10 +17,10 @@
 #include <utility>
 #include <vector>
 
+#include "npy_header.h"
 #include "quire/error.h"
 #include "runtime/fail.h"
 #include "runtime/memory.h"
-#include "tensor/npy_header.h"
 
 namespace quire {
 namespace {

@@ -1,4 +1,4 @@
-// Tensors from and to NumPy's .npy files. Tensor layer.
+// Reads and writes tensors as NumPy's .npy files. Part of the `quire` program.
 #pragma once
 #include <iosfwd>
 #include <span>

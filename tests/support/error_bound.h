@@ -1,14 +1,14 @@
 // Evaluates a formula in f64 and carries, for each node, a running bound on how far an evaluation
 // of the same graph in f32 can be from it. Where a decision (a comparison, a floor, an index, an
 // overflow) could fall differently in f32 the value is marked uncertain; tests skip those. The
-// rules per operation are in float_error.h. Reference layer.
+// rules per operation are in float_error.h. Test support.
 #pragma once
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "reference/evaluate.h"
-#include "reference/float_error.h"
+#include "tests/support/float_error.h"
 
 namespace quire::reference {
 
