@@ -36,9 +36,9 @@ void check_sizes(std::int64_t q_len, std::int64_t kv_len, std::int64_t most,
                  const DrawOptions& options) {
   check_size("draw", "q_len", q_len, 1, most);
   check_size("draw", "kv_len", kv_len, 1, most);
-  check_size("draw", "q_begin", options.q_begin, 0, kMostPosition);
-  check_size("draw", "batch", options.batch, 1, kMostPosition);
-  check_size("draw", "heads", options.heads, 1, kMostPosition);
+  check_size("draw", "q_begin", options.q_begin, 0, mask::kMostPosition);
+  check_size("draw", "batch", options.batch, 1, mask::kMostPosition);
+  check_size("draw", "heads", options.heads, 1, mask::kMostPosition);
   const auto check_index = [](const char* name, std::int64_t index, std::int64_t size) {
     if (index < 0 || index >= size)
       fail(ErrorKind::index, "draw", "{} {} is outside 0..{}", name, index, size - 1);
@@ -179,7 +179,7 @@ void evaluate_cells(const Formula& formula, const DrawOptions& options, Picture&
 
 Picture picture_of(const MaskMod& mod, std::int64_t q_len, std::int64_t kv_len,
                    const DrawOptions& options, const CellLimit& limit) {
-  check_sizes(q_len, kv_len, kMostPosition, options);
+  check_sizes(q_len, kv_len, mask::kMostPosition, options);
   const BlockSize cell(ceil_div(q_len, limit.q), ceil_div(kv_len, limit.kv));
   const BlockMask blocks = build_plane(mod.formula(), options, [&](const Formula& formula) {
     return create_block_mask(
