@@ -28,6 +28,7 @@
 #include <optional>
 #include <string_view>
 
+#include "formula/op_table.h"
 #include "quire/dtype.h"
 #include "quire/op.h"
 
@@ -50,8 +51,14 @@ constexpr ValueType element_type(DType dtype) {
 
 std::string_view type_name(ValueType type);
 
-constexpr bool is_compare(Op op) { return op >= Op::kLt && op <= Op::kNe; }
-constexpr bool is_float_function(Op op) { return op >= Op::kExp && op <= Op::kSoftplus; }
+constexpr bool is_argument(Op op) { return op_info(op).rule == TypeRule::kLeaf; }
+constexpr bool is_constant(Op op) { return op_info(op).rule == TypeRule::kConstant; }
+constexpr bool is_cast(Op op) { return op_info(op).rule == TypeRule::kCast; }
+constexpr bool is_read(Op op) { return op_info(op).rule == TypeRule::kRead; }
+constexpr bool is_compare(Op op) { return op_info(op).rule == TypeRule::kCompare; }
+constexpr bool is_float_function(Op op) {
+  return op_info(op).rule == TypeRule::kFloat && op_info(op).arity == 1;
+}
 constexpr bool is_commutative(Op op) {
   return op == Op::kAdd || op == Op::kMul || op == Op::kMin || op == Op::kMax ||
          (op >= Op::kBitAnd && op <= Op::kXor) || op == Op::kEq || op == Op::kNe;

@@ -13,7 +13,7 @@ std::int64_t int_unary(Op op, std::int64_t a);
 /// kAdd ... kMax (but not kDiv), kShl ... kBitXor.
 std::int64_t int_binary(Op op, std::int64_t a, std::int64_t b);
 
-/// kNeg ... kTrunc, kExp ... kSoftplus.
+/// kNeg ... kTrunc and the functions of one float.
 double float_unary(Op op, double x);
 /// kAdd ... kMax.
 double float_binary(Op op, double a, double b);

@@ -10,22 +10,6 @@
 namespace quire::reference {
 namespace {
 
-double logistic(double x) { return float_unary(Op::kSigmoid, x); }
-
-// Phi(x) + x * phi(x), the normal distribution and its density.
-double gelu_derivative(double x) {
-  const double phi = std::exp(-0.5 * x * x) / std::sqrt(2 * std::numbers::pi);
-  return 0.5 * std::erfc(-x / std::numbers::sqrt2) + x * phi;
-}
-
-// Of x * logistic(2 u(x)).
-double gelu_tanh_derivative(double x) {
-  const double scale = std::sqrt(2 / std::numbers::pi);
-  const double u = scale * (x + 0.044715 * x * x * x);
-  const double slope = scale * (1 + 3 * 0.044715 * x * x);
-  return logistic(2 * u) + x * 2 * slope * logistic(2 * u) * logistic(-2 * u);
-}
-
 // By the base: 0 for the exponent 0, where b * a^(b-1) could be 0 * inf. By the exponent: 0 for 0^b
 // with b >= 0, where the limit of a^b * log(a) is 0 but for b = 0.
 std::array<double, 2> power_derivatives(double a, double b, double y) {
@@ -33,61 +17,6 @@ std::array<double, 2> power_derivatives(double a, double b, double y) {
 }
 
 }  // namespace
-
-double unary_derivative(Op op, double x, double y) {
-  switch (op) {
-    case Op::kNeg:
-      return -1;
-    case Op::kAbs:
-      return float_unary(Op::kSign, x);
-    case Op::kSign:
-    case Op::kFloor:
-    case Op::kCeil:
-    case Op::kRound:
-    case Op::kTrunc:
-      return 0;
-    case Op::kExp:
-      return y;
-    case Op::kExp2:
-      return y * std::numbers::ln2;
-    case Op::kExpm1:
-      return std::exp(x);
-    case Op::kLog:
-      return 1 / x;
-    case Op::kLog2:
-      return 1 / (x * std::numbers::ln2);
-    case Op::kLog1p:
-      return 1 / (1 + x);
-    case Op::kSqrt:
-      return 0.5 / y;
-    case Op::kRsqrt:
-      return -0.5 * y * y * y;
-    case Op::kSin:
-      return std::cos(x);
-    case Op::kCos:
-      return -std::sin(x);
-    case Op::kTanh:
-      return 1 - y * y;
-    case Op::kSigmoid:
-      return y * logistic(-x);
-    case Op::kErf:
-      return 2 * std::numbers::inv_sqrtpi * std::exp(-x * x);
-    case Op::kRelu:
-      return x > 0 ? 1 : 0;
-    case Op::kGelu:
-      return gelu_derivative(x);
-    case Op::kGeluTanh:
-      return gelu_tanh_derivative(x);
-    case Op::kSilu:
-      return logistic(x) * (1 + x * logistic(-x));
-    case Op::kSoftplus:
-      return logistic(x);
-    default:
-      break;
-  }
-  assert(false && "not a function of one float");
-  return 0;
-}
 
 std::array<double, 2> binary_derivatives(Op op, double a, double b, double y) {
   switch (op) {

@@ -30,7 +30,7 @@ ARROWS = {
 }
 
 # Of formula/, reference/ sees the graph and its type rules, never what compiles, simplifies or bounds.
-REFERENCE_MAY_SEE = {"formula/graph.h", "formula/type_rules.h"}
+REFERENCE_MAY_SEE = {"formula/graph.h", "formula/op_table.h", "formula/type_rules.h"}
 
 # The folder that each public header belongs to; a folder may include public headers of its own and of lower layers.
 PUBLIC_LAYER = {
@@ -46,6 +46,7 @@ PUBLIC_LAYER = {
     "quire/shape.h": "tensor",
     "quire/tensor_view.h": "tensor",
     "quire/tensor.h": "tensor",
+    "quire/op_table.inc": "runtime",  # names alone; kernels/ and formula/ both generate tables from it
     "quire/op.h": "formula",
     "quire/buffer.h": "formula",
     "quire/expr.h": "formula",

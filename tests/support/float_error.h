@@ -19,7 +19,7 @@ namespace quire::reference {
 struct ErrorModel {
   ErrorModel() { ulps.fill(4); }
 
-  /// Of kExp ... kSoftplus and kPow, in units of the last place of the result.
+  /// Of the functions of one float and kPow, in units of the last place of the result.
   std::array<double, kOpCount> ulps;
   /// Results of those functions smaller than this may be off by as much: room to flush subnormals.
   double underflow = 0x1p-126;
@@ -50,7 +50,7 @@ struct Bound {
 /// float).
 Bound rounding_error(double value);
 
-/// kNeg ... kTrunc, kExp ... kSoftplus; `y` is the f64 result.
+/// kNeg ... kTrunc and the functions of one float; `y` is the f64 result.
 Bound unary_error(Op op, Approx x, double y, const ErrorModel& model);
 /// kAdd ... kMax; `y` is the f64 result.
 Bound binary_error(Op op, Approx a, Approx b, double y, const ErrorModel& model);

@@ -61,7 +61,7 @@ class Differentiator {
 
   void pull_back_node(NodeId id) {
     const Node node = graph_[id];
-    if (node.op >= Op::kLoad) return;
+    if (is_read(node.op)) return;
     std::array<bool, 3> wanted = {};
     for (std::size_t i = 0; i < node.arg_count; ++i) wanted[i] = flows_to(id, i);
     const std::array<NodeId, 3> parts = pull_back(graph_, id, cotangent(id), wanted);

@@ -8,11 +8,10 @@
 #include <span>
 
 #include "formula/graph.h"
+#include "formula/type_rules.h"
 #include "quire/formula.h"
 
 namespace quire::formula {
-
-constexpr bool is_constant(Op op) { return op >= Op::kIntConst && op <= Op::kBoolConst; }
 
 /// A float constant as evaluation uses it: rounded to the precision.
 double constant_value(const Node& constant, Precision precision);

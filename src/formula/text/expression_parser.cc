@@ -240,7 +240,7 @@ void ExpressionParser::infix(Op op, Precedence precedence) {
       frames_.back().precedence == Precedence::kCompare) {
     tokens_.fail(token.place,
                  fmt::format("comparisons cannot be chained; write (a {} b) & (b {} c)",
-                             spelling(frames_.back().op).symbol, token.text));
+                             op_info(frames_.back().op).symbol, token.text));
   }
   push({.kind = Kind::kInfix, .op = op, .precedence = precedence, .place = token.place});
   tokens_.advance();

@@ -11,7 +11,7 @@
 
 #include "formula/build.h"
 #include "formula/graph.h"
-#include "formula/text/op_names.h"
+#include "formula/op_table.h"
 #include "formula/text/symbols.h"
 #include "formula/text/token_stream.h"
 #include "quire/function_ref.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "formula/graph.h"
-#include "formula/text/op_names.h"
+#include "formula/op_table.h"
 
 namespace quire::formula {
 
