@@ -82,6 +82,8 @@ double float_unary(Op op, double x) {
       return std::sin(x);
     case Op::kCos:
       return std::cos(x);
+    case Op::kAtan:
+      return std::atan(x);
     case Op::kTanh:
       return std::tanh(x);
     case Op::kSigmoid:
@@ -137,6 +139,8 @@ double unary_derivative(Op op, double x, double y) {
       return std::cos(x);
     case Op::kCos:
       return -std::sin(x);
+    case Op::kAtan:
+      return 1 / (x * x + 1);
     case Op::kTanh:
       return 1 - y * y;
     case Op::kSigmoid:

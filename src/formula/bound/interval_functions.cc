@@ -137,6 +137,8 @@ Interval bound_function(Op op, const Interval& a, Precision precision) {
       return sine(a, 0, precision);
     case Op::kCos:
       return sine(a, 1, precision);
+    case Op::kAtan:
+      return increasing(a, precision, -kInf, kInf, [](double x) { return std::atan(x); });
     case Op::kTanh:
       return increasing(a, precision, -1, 1, [](double x) { return std::tanh(x); });
     case Op::kSigmoid:

@@ -94,6 +94,8 @@ Value pull_back_unary(Op op, Value g, Value x, Value y) {
       return g * unary(Op::kCos, x);
     case Op::kCos:
       return g * -unary(Op::kSin, x);
+    case Op::kAtan:
+      return g / (x * x + 1.0);
     case Op::kTanh:
       return g * (1.0 - y * y);
     case Op::kSigmoid:

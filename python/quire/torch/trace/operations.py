@@ -179,7 +179,7 @@ _LEFT_SHIFT = lambda a, b: lift(a) << b  # noqa: E731
 _RIGHT_SHIFT = lambda a, b: lift(a) >> b  # noqa: E731
 
 # Functions of one float that the formula language has by the same name.
-FUNCTIONS = "exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos tanh sigmoid erf silu".split()
+FUNCTIONS = "exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos atan tanh sigmoid erf silu".split()
 
 OPERATIONS = {
     # arithmetic
