@@ -160,8 +160,9 @@ struct GallerySizes {
   friend bool operator==(const GallerySizes&, const GallerySizes&) = default;
 };
 
-/// A mod kept as text. It is made for sizes of the caller's choice; its buffers are filled with
-/// numbers that show the pattern, in the place of those a model would bring.
+/// A mod kept as text, or one of the functions above. It is made for sizes of the caller's choice;
+/// its buffers are filled with numbers that show the pattern, in the place of those a model would
+/// bring.
 struct QUIRE_API GalleryEntry {
   enum class Kind : std::uint8_t { kMask, kScore };
 
@@ -186,10 +187,13 @@ struct QUIRE_API GalleryEntry {
   GallerySizes sizes;                 // what it is drawn at
   std::vector<Parameter> parameters;  // each may use q_len, kv_len, heads, batch and those before
   std::vector<Table> tables;          // each may use the parameters and the tables before
-  std::string text;                   // may use all of them
+  // Of one of the functions above, the call: "sliding_window(size)". Empty for those kept as text.
+  std::string function;
+  // May use all names; of a function, its formula at the sizes above.
+  std::string text;
 
-  /// The whole text for these sizes, with each parameter bound to its number: what MaskMod::parse
-  /// or ScoreMod::parse takes together with buffers(at).
+  /// The whole text for these sizes, with numbers for the parameters: what MaskMod::parse or
+  /// ScoreMod::parse takes together with buffers(at).
   std::string full_text(const GallerySizes& at) const;
   /// The tables, filled.
   NamedBuffers buffers(const GallerySizes& at) const;
