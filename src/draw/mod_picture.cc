@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "draw/picture.h"
-#include "formula/substitute.h"
+#include "formula/graph.h"
 #include "mask/block_mask_data.h"
 #include "mask/size_limits.h"
 #include "quire/error.h"

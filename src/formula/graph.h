@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "quire/buffer.h"
+#include "quire/formula.h"
 #include "quire/op.h"
 
 namespace quire::formula {
@@ -75,5 +76,9 @@ NodeId copy_reachable(const Graph& from, NodeId root, Graph& to, std::vector<Nod
 
 /// Ids of all nodes `root` depends on, itself included, ascending.
 std::vector<NodeId> reachable(const Graph& graph, NodeId root);
+
+/// Every use of `argument` (Op::kScore, kBatch, kHead, kQIdx or kKvIdx) becomes `value`, which has
+/// the argument's type and may use the argument itself.
+Formula substitute(const Formula& formula, Op argument, const Formula& value);
 
 }  // namespace quire::formula

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "formula/graph.h"
-#include "mask/append_cost.h"
 #include "mask/block_mask_data.h"
 #include "mask/block_prover.h"
 #include "mask/mask_grid.h"

@@ -88,4 +88,8 @@ class BlockRowsBuilder {
   std::unordered_multimap<std::uint64_t, std::uint32_t> plane_by_hash_;
 };
 
+/// Runs of query blocks for each of the `columns` key blocks. Throws Error if they do not fit into
+/// memory.
+BlockRows transpose(const BlockRows& rows, std::int64_t columns);
+
 }  // namespace quire::mask

@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "formula/build.h"
-#include "formula/substitute.h"
+#include "formula/graph.h"
 #include "quire/block_mask.h"
 #include "quire/evaluate.h"
 #include "runtime/float_env.h"

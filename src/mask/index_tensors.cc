@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "mask/block_mask_data.h"
+#include "mask/block_rows.h"
 #include "mask/fill_planes.h"
-#include "mask/transpose.h"
 #include "quire/block_mask.h"
 #include "runtime/memory.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "formula/build.h"
-#include "formula/substitute.h"
+#include "formula/graph.h"
 #include "mask/block_prover.h"
 #include "mask/mask_grid.h"
 #include "mask/size_limits.h"

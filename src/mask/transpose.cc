@@ -1,12 +1,11 @@
 // A plane is swept from its first row to its last. Only columns whose kind differs from the row
 // before are touched: there a run of the column ends, and another may begin. So a causal mask of
 // 8,192 x 8,192 blocks touches 2 x 8,192 of them. Mask layer.
-#include "mask/transpose.h"
-
 #include <algorithm>
 #include <vector>
 
 #include "mask/block_mask_data.h"
+#include "mask/block_rows.h"
 #include "mask/merge_runs.h"
 #include "mask/run_budget.h"
 

@@ -2,7 +2,6 @@
 #include "reference/attention.h"
 
 #include "reference/scores.h"
-#include "reference/softmax.h"
 
 namespace quire::reference {
 

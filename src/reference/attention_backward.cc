@@ -10,7 +10,6 @@
 #include "reference/attention.h"
 #include "reference/point_gradient.h"
 #include "reference/scores.h"
-#include "reference/softmax.h"
 #include "runtime/fail.h"
 
 namespace quire::reference {

@@ -67,4 +67,11 @@ void set_num_threads(int n) {
 
 int get_num_threads() { return static_cast<int>(default_executor()->concurrency()); }
 
+// Its order is the one that every other executor must be equal to.
+Executor::~Executor() = default;
+
+void SerialExecutor::run(size_t n, Body body) {
+  for (size_t index = 0; index < n; ++index) body(index, 0);
+}
+
 }  // namespace quire

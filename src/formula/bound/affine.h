@@ -5,8 +5,11 @@
 // formula.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "formula/bound/bound.h"
+#include "formula/bound/interval.h"
 #include "formula/graph.h"
 
 namespace quire::formula {
@@ -47,5 +50,17 @@ std::vector<AffineForm> affine_forms(const Graph& graph);
 /// The same for a graph that is growing: `forms` holds those of the first nodes and is extended to
 /// all.
 void extend_affine_forms(const Graph& graph, std::vector<AffineForm>& forms);
+
+/// All values of an exact form; "any int" if computing it overflows. When it does not, the node
+/// that has this form does not wrap in the rectangle either (or wraps back), and both ends are
+/// reached.
+Interval affine_range(const AffineForm& form, const Rectangle& rectangle);
+
+/// a - b as integers, not modulo 2^64; nothing if a coefficient overflows.
+std::optional<AffineForm> exact_difference(const AffineForm& a, const AffineForm& b);
+
+/// Whether both vary with one of the coordinates, so that comparing them as if they were
+/// independent would lose something.
+bool share_coordinate(const AffineForm& a, const AffineForm& b);
 
 }  // namespace quire::formula

@@ -6,7 +6,6 @@
 #include <cassert>
 
 #include "formula/bound/affine.h"
-#include "formula/bound/bound_affine.h"
 #include "formula/bound/bound_buffer.h"
 #include "formula/bound/float_grid.h"
 #include "formula/bound/interval_rules.h"

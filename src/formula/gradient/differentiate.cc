@@ -7,7 +7,6 @@
 #include <array>
 
 #include "formula/build.h"
-#include "formula/gradient/differentiate_rules.h"
 #include "formula/simplify/simplify.h"
 #include "formula/type_rules.h"
 

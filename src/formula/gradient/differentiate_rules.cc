@@ -1,11 +1,10 @@
 // PyTorch's formulas, so that rounding and corners are those its users know; only gelu's two are
 // cheaper. Layer: formula.
-#include "formula/gradient/differentiate_rules.h"
-
 #include <cmath>
 #include <numbers>
 
 #include "formula/build.h"
+#include "formula/gradient/differentiate.h"
 
 namespace quire::formula {
 namespace {

@@ -12,8 +12,8 @@
 #include "formula/build.h"
 #include "formula/graph.h"
 #include "formula/op_table.h"
+#include "formula/text/lexer.h"
 #include "formula/text/symbols.h"
-#include "formula/text/token_stream.h"
 #include "quire/function_ref.h"
 
 namespace quire::formula {

@@ -17,9 +17,9 @@
 
 #include "formula/graph.h"
 #include "formula/text/expression_parser.h"
+#include "formula/text/lexer.h"
 #include "formula/text/names.h"
 #include "formula/text/symbols.h"
-#include "formula/text/token_stream.h"
 #include "quire/error.h"
 #include "runtime/fail.h"
 

@@ -10,8 +10,8 @@
 
 #include "formula/bound/bound.h"
 #include "formula/graph.h"
+#include "formula/text/lexer.h"
 #include "formula/text/names.h"
-#include "formula/text/token_stream.h"
 #include "quire/explain.h"
 #include "runtime/float_env.h"
 
