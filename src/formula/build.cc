@@ -1,4 +1,4 @@
-// Typed construction. Layer: formula.
+// The type rules in code, and the casts they insert. Formula layer.
 #include "formula/build.h"
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
 // Typed construction of nodes: applies the rules of type_rules.h, inserts casts, checks arity and
-// rank, throws Error with the operation and the types in its text. Every pass that makes nodes
-// makes them here.
+// rank, and throws an Error that names the operation and the types. Every pass creates its nodes
+// through these functions. Formula layer.
 #pragma once
 #include <cstdint>
 #include <span>

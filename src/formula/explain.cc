@@ -1,4 +1,4 @@
-// Everything that is made of a formula, as text. Formula layer.
+// explain: everything the library derives from a formula, as text. Formula layer.
 #include "quire/explain.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Hash-consing of nodes and copying of subgraphs. Layer: formula.
+// Hash-consing of nodes, copying of subgraphs, substitution of arguments. Formula layer.
 #include "formula/graph.h"
 
 #include <bit>

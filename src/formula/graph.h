@@ -1,7 +1,6 @@
-// The expression graph: typed, hash-consed nodes. An argument always has a smaller id than the node
-// that uses it, so every pass is one loop over ids and none recurses. The graph knows structure
-// only: types are checked by build.h, values are given by reference/ (f64) and by the tile programs
-// of kernels/.
+// The expression graph: typed, hash-consed nodes. An argument always has a smaller id than its
+// users, so every pass is one loop over ids and none recurses. Structure only: build.h checks
+// types; reference/ (f64) and the tile programs of kernels/ compute values. Formula layer.
 #pragma once
 #include <array>
 #include <cstddef>

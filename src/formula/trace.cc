@@ -1,4 +1,5 @@
-// The recording half of expr.h: expressions become nodes of a shared graph. Layer: formula.
+// The recording half of expr.h: operations on expressions add nodes to a shared graph. Formula
+// layer.
 #include <array>
 #include <bit>
 #include <cmath>

@@ -1,5 +1,5 @@
-// What a BlockMask holds, for the files that make and take apart masks. Plain data, never changed
-// once a BlockMask shares it. Mask layer.
+// The data of a BlockMask, for the files that create and take apart masks. Plain data, never
+// changed once a BlockMask shares it. Mask layer.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -1,4 +1,4 @@
-// create_mask: a rule written out as bools. Mask layer.
+// create_mask: evaluates a mask mod to a dense tensor of bools. Mask layer.
 #include <limits>
 
 #include "formula/build.h"

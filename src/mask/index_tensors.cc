@@ -1,6 +1,6 @@
-// The index tensors of a BlockMask, entry for entry those of torch: a row lists its blocks in
-// ascending order and, behind them, all other blocks in ascending order (what a stable descending
-// argsort of zeros and ones gives). Made from the runs when asked for. Mask layer.
+// The index tensors of a BlockMask, equal to torch's entry for entry: a row lists its blocks in
+// ascending order, followed by all other blocks in ascending order (the result of a stable
+// descending argsort of zeros and ones). Made from the runs on request. Mask layer.
 #include <algorithm>
 #include <cstddef>
 #include <numeric>

@@ -1,5 +1,5 @@
-// From the grid of a whole mask to what a BlockMask holds and back, for operations that must know
-// which elements a block has. Mask layer.
+// BlockGrid: how elements are divided into blocks and which blocks the edges cut off; conversion
+// between a grid and the data of a whole mask. Mask layer.
 #pragma once
 #include <algorithm>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// One task per different mask. Mask layer.
+// One task per distinct mask. Mask layer.
 #include "mask/sequence_masks.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// A plane is swept from its first row to its last. Only columns whose kind differs from the row
-// before are touched: there a run of the column ends, and another may begin. So a causal mask of
-// 8,192 x 8,192 blocks touches 2 x 8,192 of them. Mask layer.
+// Sweeps a plane from its first row to its last and touches only columns whose kind differs from
+// the previous row: there a run of the column ends, and another may begin. A causal mask of 8,192 x
+// 8,192 blocks touches 2 x 8,192 of them. Mask layer.
 #include <algorithm>
 #include <vector>
 

@@ -1,6 +1,6 @@
-// ALiBi: a penalty that grows with the distance, at a slope of its own for each head. Press, Smith
-// and Lewis, "Train Short, Test Long: Attention with Linear Biases Enables Input Length
-// Extrapolation", 2021. Layer: mods.
+// ALiBi: a penalty proportional to the distance, with a slope per head. Press, Smith and Lewis,
+// "Train Short, Test Long: Attention with Linear Biases Enables Input Length Extrapolation", 2021.
+// Mods layer.
 #include <bit>
 #include <cmath>
 

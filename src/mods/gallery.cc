@@ -1,5 +1,5 @@
-// Makes mods of the entries of the gallery: numbers for the parameters, tensors for the tables,
-// then a parsed formula or a call of a library function. Mods layer.
+// Makes mods from the entries of the gallery: evaluates parameters, fills tables, then parses the
+// formula or calls the library function. Mods layer.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The text of gallery.txt and its parser. The file describes the format; formulas are not looked
-// into here. Mods layer.
+// The text of gallery.txt and its parser. The file describes the format; formulas are not examined
+// here. Mods layer.
 #pragma once
 #include <string_view>
 #include <vector>

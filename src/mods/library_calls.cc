@@ -1,4 +1,4 @@
-// The functions by name. Mods layer.
+// The list of functions with their argument counts. Mods layer.
 #include "mods/library_calls.h"
 
 #include <algorithm>

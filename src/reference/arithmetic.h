@@ -1,6 +1,6 @@
-// The meaning of every operation on plain numbers: int64 that wraps, and f64. One function per kind
-// of operands; which node has which operands is evaluate.h's affair. Integer division by zero gives
-// 0 here and is reported there. Reference layer.
+// The definition of every operation on plain numbers: wrapping int64, and f64. One function per
+// kind of operands; evaluate.h matches nodes with operands. Integer division by zero gives 0 here
+// and is reported there. Reference layer.
 #pragma once
 #include <cstdint>
 

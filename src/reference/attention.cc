@@ -1,4 +1,4 @@
-// Forward: a row at a time. Reference layer.
+// The forward pass, row by row. Reference layer.
 #include "reference/attention.h"
 
 #include "reference/scores.h"

@@ -1,6 +1,6 @@
-// Attention with mods in plain f64 loops: the specification of forward and backward. Takes any
-// float dtypes and strides, gives f64. Used by tests and the MATH backend; shares no code with
-// kernels/. Reference layer.
+// Attention with mods in plain f64 loops: the specification of forward and backward. Accepts any
+// float dtypes and strides, returns f64. Used by tests, the MATH backend and `quire demo`; shares
+// no code with kernels/. Reference layer.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -1,6 +1,6 @@
-// From the indices a formula gives to elements of a captured buffer: negative ones wrap, those
-// outside are clamped and reported. Also the walk over trailing axes that sum and dot do, and
-// row-major positions. Reference layer.
+// Maps the indices that a formula computes to elements of a captured buffer: negative ones wrap,
+// those out of range are clamped and reported. Also iterates over trailing axes for sum and dot,
+// and computes row-major positions. Reference layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>

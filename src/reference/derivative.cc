@@ -1,4 +1,5 @@
-// One derivative per operation. Reference layer.
+// Derivatives of operations on two and three floats; float_functions.cc has those of one. Reference
+// layer.
 #include "reference/derivative.h"
 
 #include <cassert>

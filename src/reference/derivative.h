@@ -1,6 +1,6 @@
-// Partial derivatives of every operation on floats, at a point. At kinks and ties the choice is
-// PyTorch's. An operation that only takes steps (floor, sign, //, a comparison, a cast) has
-// derivative 0. Reference layer.
+// Partial derivatives of every operation on floats at a point. At kinks and ties the choice is
+// PyTorch's. Step functions (floor, sign, //, comparisons, casts) have derivative 0. Reference
+// layer.
 #pragma once
 #include <array>
 

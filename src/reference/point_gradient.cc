@@ -1,4 +1,4 @@
-// The reverse sweep: users before their arguments. Reference layer.
+// The reverse sweep visits users before their arguments. Reference layer.
 #include "reference/point_gradient.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Checks of the inputs, and score after scale, mask and mod. Reference layer.
+// Checks of the inputs, scores after scale, mask and score mod, and the softmax of a row. Reference
+// layer.
 #include "reference/scores.h"
 
 #include <cmath>

@@ -1,5 +1,6 @@
-// The attention matrix before the softmax: checked inputs as f64, and the score of each (query,
-// key) pair after scale, score mod and mask. Forward and backward both read it. Reference layer.
+// The rows of the attention matrix: checked inputs as f64, the score of each (query, key) pair
+// after scale, score mod and mask, and the softmax of a row. Used by forward and backward.
+// Reference layer.
 #pragma once
 #include <cstdint>
 #include <optional>

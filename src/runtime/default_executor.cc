@@ -1,5 +1,5 @@
-// The default executor, the one process-wide object of the library, and the number of its threads.
-// Runtime layer.
+// The default executor, the one process-wide object of the library, and its number of threads; the
+// serial executor. Runtime layer.
 #include <cstdlib>
 #include <memory>
 #include <mutex>

@@ -1,4 +1,5 @@
-// Available memory from /proc/meminfo and the limits of control groups (v2 and v1). Runtime layer.
+// Available memory from /proc/meminfo and the limits of control groups (v2 and v1); madvise for
+// large pages. Runtime layer.
 #include "runtime/memory.h"
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
-// How much memory a call may still take: large results are refused with an Error before they are
-// made, because an allocation that succeeds and is then written to may end the process. Runtime
-// layer.
+// Memory limits and hints. Large results are refused with an Error before they are allocated,
+// because an allocation that succeeds and is then written to may get the process killed; large
+// tensors ask the system for large pages. Runtime layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>

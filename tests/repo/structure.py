@@ -285,6 +285,30 @@ def check_first_lines(files):
     return complaints
 
 
+def layer_tag(path):
+    """What the first comment of a file says about its layer; None where there is nothing to say."""
+    parts = path.split("/")
+    if parts[0] == "src":
+        return f"{'C API' if parts[1] == 'c_api' else parts[1].capitalize()} layer."
+    if parts[0] == "include":
+        return f"Public; {PUBLIC_LAYER.get('/'.join(parts[1:]))} layer"
+    return None
+
+
+def check_layer_tags(files):
+    """The first comment of every file of the library names its layer, always in the same form."""
+    complaints = []
+    for path, text in files.items():
+        tag = layer_tag(path) if is_cpp(path) else None
+        if tag is None:
+            continue
+        comment = re.match(r"(?:#pragma once\n)?((?://[^\n]*\n)+|/\*.*?\*/)", text, re.DOTALL)
+        words = re.sub(r"\s*\n\s*(?://|\*)?\s*", " ", comment[1]) if comment else ""
+        if tag not in words:
+            complaints.append(f"{path}: the first comment does not say '{tag}'")
+    return complaints
+
+
 def check_readme(files):
     """README.md is for users and short."""
     if "README.md" not in files:
@@ -301,5 +325,6 @@ ALL_CHECKS = [
     check_executors,
     check_quiet,
     check_first_lines,
+    check_layer_tags,
     check_readme,
 ]

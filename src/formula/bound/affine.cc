@@ -1,4 +1,5 @@
-// One loop over the nodes; arithmetic on coefficients wraps. Layer: formula.
+// Finds affine forms in one loop over the nodes, with wrapping arithmetic on the coefficients.
+// Formula layer.
 #include "formula/bound/affine.h"
 
 #include <algorithm>

@@ -1,8 +1,8 @@
-// Recognises integer values that are affine in the positions: a_b*b + a_h*h + a_q*q_idx +
-// a_kv*kv_idx + c, and the wider a_q*q_idx + a_kv*kv_idx + (anything that varies with neither
-// position nor score), e.g. kv_idx - q_idx + offset[b]. Coefficients and values are modulo 2^64, so
-// a form is exact whatever wraps on the way. Says nothing about ranges (see bound.h). Layer:
-// formula.
+// Finds integer values that are affine in the positions, a_b*b + a_h*h + a_q*q_idx + a_kv*kv_idx +
+// c, and the wider a_q*q_idx + a_kv*kv_idx + (anything that depends on neither position nor score),
+// e.g. kv_idx - q_idx + offset[b]; also the exact range of a form over a rectangle. Coefficients
+// and values are modulo 2^64, so a form is exact even if an intermediate result wraps. Formula
+// layer.
 #pragma once
 #include <cstdint>
 #include <optional>

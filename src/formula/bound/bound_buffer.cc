@@ -1,4 +1,4 @@
-// Layer: formula.
+// Maps intervals of indices to ranges of the min/max tree. Formula layer.
 #include "formula/bound/bound_buffer.h"
 
 #include <limits>

@@ -1,6 +1,6 @@
-// What reads of one buffer can give: indices with their intervals become ranges of a min/max tree,
-// with the language's wrapping and clamping of indices. Also sums and dot products of such reads.
-// Formula layer.
+// Bounds on values read from one buffer. Intervals of indices become ranges of a min/max tree,
+// after the wrapping and clamping that the language defines; sums and dot products of such reads
+// are bounded as well. Formula layer.
 #pragma once
 #include <array>
 #include <cstddef>

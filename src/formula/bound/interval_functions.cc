@@ -1,6 +1,6 @@
-// Rules of exp, log, tanh and the other functions that are approximated: the exact value at the
-// ends (and at extrema between them), widened by more than the evaluators' stated error, as listed
-// in interval_rules.h. Layer: formula.
+// Interval rules for exp, log, tanh and the other approximated functions: the exact values at the
+// ends (and at extrema between them), widened by more than the evaluators' documented error, which
+// interval_rules.h lists. Formula layer.
 #include <cmath>
 #include <numbers>
 

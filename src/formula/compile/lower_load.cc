@@ -1,6 +1,6 @@
-// Lowering of buffer reads: indices to checked offsets, affine reads without any, sums over
-// trailing axes. Whatever is read lies inside the buffer: by proof, or because the index was
-// clamped and reported. Formula layer.
+// Lowers buffer reads: general indices to checked offsets, affine ones to strided loads, sums over
+// trailing axes. Every read is inside the buffer, either by proof or because the index was clamped
+// and reported. Formula layer.
 #include <algorithm>
 
 #include "formula/compile/lower.h"

@@ -1,4 +1,4 @@
-// Generated from the table of operations. Formula layer.
+// Switches generated from the table of operations. Formula layer.
 #include "formula/compile/tile_opcodes.h"
 
 #include <cassert>

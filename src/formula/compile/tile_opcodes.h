@@ -1,4 +1,4 @@
-// Which opcode of a tile program computes an operation of a formula. Formula layer.
+// The opcode of a tile program that computes an operation of a formula. Formula layer.
 #pragma once
 #include "kernels/tile/tile_program.h"
 #include "quire/op.h"

@@ -1,5 +1,5 @@
-// Derivatives to low nodes to one program whose outputs are the slope and, for each site, factor,
-// index and the other side's offset. Formula layer.
+// Lowers the derivatives into one program whose outputs are the slope and, for each read, its
+// factor, index and the offset of the other side. Formula layer.
 #include "formula/gradient/compile_gradient.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// Reverse mode: cotangents flow from the value down to the score and the reads. A cotangent that is
-// structurally zero does not exist, rather than being 0.0: 0.0 * inf would make a NaN of it. Layer:
-// formula.
+// Reverse mode: cotangents are propagated from the value to the score and to buffer reads. A
+// cotangent that is structurally zero is left out rather than stored as 0.0, because 0.0 * inf is
+// NaN. Formula layer.
 #include "formula/gradient/differentiate.h"
 
 #include <algorithm>

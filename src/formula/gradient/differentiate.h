@@ -1,7 +1,7 @@
-// Derivatives of a score mod as formulas: with respect to the score, and to every element of the
-// captured float buffers it reads. Reverse mode on the graph; value and derivatives share one
-// graph, so that a kernel can compile them together. Knows nothing of masks or of how gradients are
-// summed over elements. Layer: formula.
+// Derivatives of a score mod as formulas, with respect to the score and to every element of the
+// captured float buffers it reads. Reverse mode on the graph; value and derivatives share one graph
+// so that a kernel can compile them together. Knows nothing of masks, nor of how gradients are
+// summed over elements. Formula layer.
 //
 // At kinks it chooses as PyTorch does: abs'(0) = 0; relu'(0) = 0; minimum and maximum split ties in
 // halves; clamp passes on at its ends; sign, floor, ceil, round, trunc, //, comparisons and

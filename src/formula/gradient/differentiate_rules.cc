@@ -1,5 +1,6 @@
-// PyTorch's formulas, so that rounding and corners are those its users know; only gelu's two are
-// cheaper. Layer: formula.
+// The derivative of each operation, by PyTorch's formulas, so that rounding and corner cases are
+// what its users expect; only those of gelu and gelu_tanh differ, because they are cheaper. Formula
+// layer.
 #include <cmath>
 #include <numbers>
 

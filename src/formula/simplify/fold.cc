@@ -1,4 +1,4 @@
-// Constant folding, one function per type of operand. Layer: formula.
+// Constant folding, one function per operand type. Formula layer.
 #include "formula/simplify/fold.h"
 
 #include <bit>

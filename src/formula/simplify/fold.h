@@ -1,7 +1,6 @@
-// The value of an operation on constants, where it is exactly defined: integers, logic,
-// comparisons, casts, and the float operations that IEEE 754 rounds correctly or that do not round
-// at all. Not exp, tanh and the like: their bits belong to the kernels' polynomials. Layer:
-// formula.
+// Evaluates an operation on constants where the result is exactly defined: integers, logic,
+// comparisons, casts, and the float operations that IEEE 754 rounds correctly or that do not round.
+// Not exp, tanh and the like, whose bits are defined by the kernels' polynomials. Formula layer.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -1,5 +1,4 @@
-// The driver of simplification: one forward pass, then a copy of what is still reachable. Layer:
-// formula.
+// The driver: one forward pass, then a copy of the nodes that are still reachable. Formula layer.
 #include "formula/simplify/simplify.h"
 
 #include <algorithm>

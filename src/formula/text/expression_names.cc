@@ -1,5 +1,5 @@
-// The half of the expression parser that knows names: constants, functions, buffers and sums over
-// them. Layer: formula.
+// The part of the expression parser that handles names: constants, functions, buffers, sums and dot
+// products. Formula layer.
 #include <fmt/format.h>
 
 #include <array>

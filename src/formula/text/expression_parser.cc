@@ -1,5 +1,5 @@
-// The half of the expression parser that knows operators and brackets: precedence with explicit
-// stacks. Layer: formula.
+// The part of the expression parser that handles operators and brackets, by precedence with
+// explicit stacks. Formula layer.
 #include "formula/text/expression_parser.h"
 
 #include <fmt/format.h>

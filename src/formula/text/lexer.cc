@@ -1,4 +1,4 @@
-// Tokens of the text form. Layer: formula.
+// Scanning of numbers, names and symbols; errors that point at tokens. Formula layer.
 #include "formula/text/lexer.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// Text to tokens, one at a time. Knows numbers, names and symbols; what they mean is the parser's.
-// Layer: formula.
+// Lexer and TokenStream: split the text form into tokens, with one token of lookahead and errors
+// that point at tokens. Meaning is left to the parser. Formula layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Names and the distance between them. Layer: formula.
+// Lookup of names, and the edit distance behind "did you mean". Formula layer.
 #include "formula/text/names.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Pieces of text for one node. Layer: formula.
+// Which casts and parentheses a node is printed with. Formula layer.
 #include "formula/text/node_text.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// Errors of the text form: a message, the line it is about and a caret under the place. Layer:
-// formula.
+// Errors of the text form: a message, the line it refers to and a caret under the position. Formula
+// layer.
 #pragma once
 #include <cstddef>
 #include <string>

@@ -1,6 +1,6 @@
-// The printer: measures what writing everything out would take, gives names to values where it
-// would be too much, and puts the pieces of node_text.h together. Loops only: graphs may be as deep
-// as they are large. Layer: formula.
+// The printer: measures the fully expanded text, names values where it would become too long, and
+// assembles the pieces of node_text.h. Loops only, since graphs may be as deep as they are large.
+// Formula layer.
 #include "formula/text/print.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Reading a text whose buffers are not all given: names that are indexed become declared buffers.
+// Parses a text whose buffers are not all given: names that are indexed become declared buffers.
 // Formula layer.
 #include <algorithm>
 #include <functional>

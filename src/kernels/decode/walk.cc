@@ -1,5 +1,5 @@
 // Tiles of keys for a few rows. All arithmetic is in the primitives of the ISA
-// (decode_functions.h). Kernels layer; no SIMD.
+// (decode_functions.h). No SIMD. Kernels layer.
 #include "kernels/decode/walk.h"
 
 #include <algorithm>
