@@ -45,7 +45,7 @@ std::string printable(std::string_view text) {
   return result + (text.size() > 40 ? "..." : "");
 }
 
-// The dictionary of a header: three keys, each once, in any order. Never looks behind its end.
+// The dictionary of a header: three keys, each once, in any order. Never reads past its end.
 class DictionaryReader {
  public:
   DictionaryReader(std::string_view text, std::string_view name) : text_(text), name_(name) {}

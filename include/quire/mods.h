@@ -6,7 +6,7 @@
 // Positions are absolute: q_idx is the token's place in its sequence. Every function allocates the
 // formula it returns and the tables it says it copies; all may be called from any thread; all throw
 // Error before anything has changed. A table that is read in place is read at each run; a position
-// behind its end is an error of that run (docs/formula.md, Faults).
+// after its end is an error of that run (docs/formula.md, Faults).
 #pragma once
 #include <concepts>
 #include <cstdint>
@@ -74,12 +74,12 @@ class QUIRE_API Table {
 QUIRE_API MaskMod causal();
 
 /// Causal, with the last of q_len queries standing at the last of kv_len keys: q_idx + kv_len -
-/// q_len >= kv_idx. For queries that count from 0 behind a cache. Lengths are at least 0.
+/// q_len >= kv_idx. For queries that count from 0 after a cache. Lengths are at least 0.
 QUIRE_API MaskMod causal_bottom_right(std::int64_t q_len, std::int64_t kv_len);
 
 /// The last `size` tokens, the query's own among them; size is at least 1.
 QUIRE_API MaskMod sliding_window(std::int64_t size);
-/// `left` tokens before and `right` behind the query's own, which is visible too; both at least 0.
+/// `left` tokens before and `right` after the query's own, which is visible too; both at least 0.
 /// sliding_window(n) is sliding_window(n - 1, 0).
 QUIRE_API MaskMod sliding_window(std::int64_t left, std::int64_t right);
 
@@ -91,7 +91,7 @@ QUIRE_API MaskMod document(const Table& ids);
 QUIRE_API MaskMod document(const Table& q_ids, const Table& kv_ids);
 /// Document i is offsets[i] .. offsets[i + 1] - 1. offsets: integers [documents + 1], from 0, never
 /// falling; copied into ids, i32 [length]. `length` is that of the sequence, at least the last
-/// offset, which it is if left out; what lies behind the last document is padding as above.
+/// offset, which it is if left out; what comes after the last document is padding as above.
 QUIRE_API MaskMod document_from_offsets(const Table& offsets, std::int64_t length = -1);
 
 /// The first `length` tokens are seen by all, the rest is causal. length is at least 0.
@@ -99,7 +99,7 @@ QUIRE_API MaskMod prefix_lm(std::int64_t length);
 /// lengths: integers [batch], read in place.
 QUIRE_API MaskMod prefix_lm(const Table& lengths);
 
-/// The first `kv_length` keys; what lies behind is padding. At least 0.
+/// The first `kv_length` keys; the rest is padding. At least 0.
 QUIRE_API MaskMod padding(std::int64_t kv_length);
 /// kv_lengths: integers [batch], read in place.
 QUIRE_API MaskMod padding(const Table& kv_lengths);

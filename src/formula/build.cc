@@ -87,7 +87,7 @@ std::vector<NodeId> int_indices(Graph& graph, const Buffer& buffer,
   return ids;
 }
 
-// What is left of a buffer's shape behind `used` indices; throws unless 1 or more axes are left.
+// What is left of a buffer's shape after `used` indices; throws unless 1 or more axes are left.
 std::span<const std::int64_t> trailing_shape(Op op, const Buffer& buffer, std::size_t used) {
   const std::span<const std::int64_t> shape = buffer.shape();
   if (used >= shape.size()) {

@@ -14,7 +14,7 @@ namespace quire::mask {
 struct GivenLists {
   Tensor kv_num_blocks, kv_indices;
   std::optional<Tensor> full_kv_num_blocks, full_kv_indices;
-  bool are_padded = false;  // returned with a column for every key block, zeros behind
+  bool are_padded = false;  // returned with a column for every key block, zeros at the end
 };
 
 struct BlockMaskData {

@@ -43,15 +43,15 @@ std::int32_t* write_blocks(std::int32_t* out, std::int64_t begin, std::int64_t e
 void write_list(std::span<const BlockRun> runs, Listed listed, std::int64_t width,
                 std::int32_t* out) {
   std::int32_t* front = out;
-  std::int32_t* behind = out + count_listed(runs, listed);
+  std::int32_t* others = out + count_listed(runs, listed);
   std::int64_t next = 0;
   for (const BlockRun& run : runs) {
-    behind = write_blocks(behind, next, run.begin);
-    std::int32_t*& to = is_listed(run.kind, listed) ? front : behind;
+    others = write_blocks(others, next, run.begin);
+    std::int32_t*& to = is_listed(run.kind, listed) ? front : others;
     to = write_blocks(to, run.begin, run.end());
     next = run.end();
   }
-  write_blocks(behind, next, width);
+  write_blocks(others, next, width);
 }
 
 // int32 [batch axes of the mask, rows of `rows`] or, with a width, [..., rows, width].

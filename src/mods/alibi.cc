@@ -35,7 +35,7 @@ std::vector<float> alibi_slopes(std::int64_t heads) {
   return slopes;
 }
 
-// score + slopes[h] * (kv_idx - q_idx). Meant to stand with a causal mask; keys behind the query
+// score + slopes[h] * (kv_idx - q_idx). Meant for use with a causal mask; keys after the query
 // would be raised.
 ScoreMod alibi(const Table& slopes) {
   const FloatEnv float_env;

@@ -5,7 +5,7 @@
 
 namespace quire::formula {
 
-/// The opcode `offset` places behind the first of its family.
+/// The opcode `offset` places after the first of its family.
 kernels::TileOp shifted(kernels::TileOp first, int offset);
 
 /// Of an operation on integers, in 32 bits (`narrow`) or in 64.

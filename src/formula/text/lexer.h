@@ -61,7 +61,7 @@ class TokenStream {
       : text_(text), lexer_(text), token_(lexer_.next(false)) {}
 
   const Token& token() const { return token_; }
-  /// The one behind token().
+  /// The token after token().
   Token following() const { return Lexer(lexer_).next(brackets_ > 0); }
   void advance() { token_ = lexer_.next(brackets_ > 0); }
 

@@ -13,8 +13,8 @@ namespace quire::formula {
 ///   [parse] unknown name 'slope'; did you mean 'slopes'?
 ///     score + slope[h] * 2
 ///             ^
-/// for the byte `place` of `text` (its size: behind the end). Long lines are cut around the place;
-/// bytes that a terminal might not show as one column become '?'.
+/// for the byte `place` of `text` (its size: the end of the text). Long lines are cut around the
+/// place; bytes that a terminal might not show as one column become '?'.
 [[noreturn]] void fail_at(std::string_view text, std::size_t place, ErrorKind kind,
                           const std::string& message);
 
