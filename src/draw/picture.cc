@@ -23,7 +23,7 @@ class CellCounts {
         full_(listed_.size()) {}
 
   void add(std::int64_t row, const BlockRun& run) {
-    const bool full = is_full(run.kind);
+    const bool full = mask::is_full(run.kind);
     for (std::int64_t at = run.begin; at < run.end();) {
       const std::int64_t col = at / per_col_, end = std::min((col + 1) * per_col_, run.end());
       const auto cell = static_cast<std::size_t>(row * cols_ + col);
