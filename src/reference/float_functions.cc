@@ -1,12 +1,10 @@
-// Functions of one float in f64: the value (arithmetic.h) and the derivative (derivative.h) of
-// each. Reference layer.
+// Functions of one float, in f64. Reference layer.
 #include <cassert>
 #include <cmath>
 #include <limits>
 #include <numbers>
 
 #include "reference/arithmetic.h"
-#include "reference/derivative.h"
 
 namespace quire::reference {
 namespace {
@@ -29,20 +27,6 @@ double gelu_tanh(double x) {
 
 // log(1 + exp(x)) without the overflow.
 double softplus(double x) { return (x > 0 ? x : 0) + std::log1p(std::exp(-std::abs(x))); }
-
-// Phi(x) + x * phi(x), the normal distribution and its density.
-double gelu_derivative(double x) {
-  const double phi = std::exp(-0.5 * x * x) / std::sqrt(2 * std::numbers::pi);
-  return 0.5 * std::erfc(-x / std::numbers::sqrt2) + x * phi;
-}
-
-// Of x * sigmoid(2 u(x)).
-double gelu_tanh_derivative(double x) {
-  const double scale = std::sqrt(2 / std::numbers::pi);
-  const double u = scale * (x + 0.044715 * x * x * x);
-  const double slope = scale * (1 + 3 * 0.044715 * x * x);
-  return sigmoid(2 * u) + x * 2 * slope * sigmoid(2 * u) * sigmoid(-2 * u);
-}
 
 }  // namespace
 
@@ -105,63 +89,6 @@ double float_unary(Op op, double x) {
   }
   assert(false && "not a function of one float");
   return std::numeric_limits<double>::quiet_NaN();
-}
-
-double unary_derivative(Op op, double x, double y) {
-  switch (op) {
-    case Op::kNeg:
-      return -1;
-    case Op::kAbs:
-      return sign(x);
-    case Op::kSign:
-    case Op::kFloor:
-    case Op::kCeil:
-    case Op::kRound:
-    case Op::kTrunc:
-      return 0;
-    case Op::kExp:
-      return y;
-    case Op::kExp2:
-      return y * std::numbers::ln2;
-    case Op::kExpm1:
-      return std::exp(x);
-    case Op::kLog:
-      return 1 / x;
-    case Op::kLog2:
-      return 1 / (x * std::numbers::ln2);
-    case Op::kLog1p:
-      return 1 / (1 + x);
-    case Op::kSqrt:
-      return 0.5 / y;
-    case Op::kRsqrt:
-      return -0.5 * y * y * y;
-    case Op::kSin:
-      return std::cos(x);
-    case Op::kCos:
-      return -std::sin(x);
-    case Op::kAtan:
-      return 1 / (x * x + 1);
-    case Op::kTanh:
-      return 1 - y * y;
-    case Op::kSigmoid:
-      return y * sigmoid(-x);
-    case Op::kErf:
-      return 2 * std::numbers::inv_sqrtpi * std::exp(-x * x);
-    case Op::kRelu:
-      return x > 0 ? 1 : 0;
-    case Op::kGelu:
-      return gelu_derivative(x);
-    case Op::kGeluTanh:
-      return gelu_tanh_derivative(x);
-    case Op::kSilu:
-      return sigmoid(x) * (1 + x * sigmoid(-x));
-    case Op::kSoftplus:
-      return sigmoid(x);
-    default:
-      break;
-  }
-  assert(false && "not a function of one float");
-  return 0;
 }
 
 }  // namespace quire::reference

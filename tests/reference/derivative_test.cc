@@ -1,5 +1,5 @@
 // Each derivative against a central difference, and PyTorch's choices at kinks.
-#include "reference/derivative.h"
+#include "tests/support/derivative.h"
 
 #include <gtest/gtest.h>
 

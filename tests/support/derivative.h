@@ -1,6 +1,6 @@
 // Partial derivatives of every operation on floats at a point. At kinks and ties the choice is
-// PyTorch's. Step functions (floor, sign, //, comparisons, casts) have derivative 0. Reference
-// layer.
+// PyTorch's. Step functions (floor, sign, //, comparisons, casts) have derivative 0. Test
+// support.
 #pragma once
 #include <array>
 

@@ -1,16 +1,21 @@
-// Backward, with S = mod(scale * q k^T), P = softmax(S), out = (P * F) v, F the factors of dropout,
+// With S = mod(scale * q k^T), P = softmax(S), out = (P * F) v, F the factors of dropout,
 // lse = log sum exp(S), and d X for the derivative of the loss by X:
-//   d v = (P * F)^T d out        d P = F * (d out v^T)        delta = sum of P * d P over keys =
-//   out . d out d S = P * (d P - delta + d lse)
-// and from there through the mod to its buffers and to scale * q k^T. Reference layer.
+//
+//   d v   = (P * F)^T d out
+//   d P   = F * (d out v^T)
+//   delta = sum of P * d P over keys = out . d out
+//   d S   = P * (d P - delta + d lse)
+//
+// and from there through the mod to its buffers and to scale * q k^T. Test support.
+#include "tests/support/attention_backward.h"
+
 #include <numeric>
 #include <string>
 
 #include "quire/error.h"
-#include "reference/attention.h"
-#include "reference/point_gradient.h"
 #include "reference/scores.h"
 #include "runtime/fail.h"
+#include "tests/support/point_gradient.h"
 
 namespace quire::reference {
 namespace {

@@ -1,10 +1,10 @@
-// The reverse sweep visits users before their arguments. Reference layer.
-#include "reference/point_gradient.h"
+// The reverse sweep visits users before their arguments. Test support.
+#include "tests/support/point_gradient.h"
 
 #include <algorithm>
 
 #include "formula/type_rules.h"
-#include "reference/derivative.h"
+#include "tests/support/derivative.h"
 
 namespace quire::reference {
 

@@ -1,6 +1,6 @@
 // The gradient of a formula at one point, by one reverse sweep over the values of an Evaluator,
 // with respect to the score and to every element of the captured float buffers. Independent of
-// formula/gradient, which is tested against it. Reference layer.
+// formula/gradient, which is tested against it. Test support.
 #pragma once
 #include <span>
 #include <vector>
