@@ -18,7 +18,7 @@
 #include "output_file.h"
 #include "quire/error.h"
 #include "quire/flex_attention.h"
-#include "tensor/npy.h"
+#include "npy.h"
 #include "terminal.h"
 
 namespace quire::cli {

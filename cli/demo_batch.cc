@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -42,15 +43,39 @@ void copy_rows(const Tensor& from, std::int64_t begin, std::int64_t end, float* 
                 static_cast<std::size_t>(rows * kDim) * sizeof(float));
 }
 
-// Largest difference as a share of the largest number.
-double relative_error(const Tensor& found, const Tensor& exact) {
-  double error = 0, largest = 0;
-  for (std::int64_t i = 0; i < exact.numel(); ++i) {
-    const double wanted = exact.data_as<double>()[i];
-    error = std::max(error, std::fabs(wanted - static_cast<double>(found.data_as<float>()[i])));
-    largest = std::max(largest, std::fabs(wanted));
+// d_out . attention(q, k, v, slopes), by plain loops in f64.
+double loss(const std::array<Tensor, 4>& at, const Tensor& d_out) {
+  const ScoreMod alibi = ScoreMod::parse(DemoBatch::kRule, {{"slopes", Buffer(at[3])}});
+  const Tensor out =
+      reference::attention({at[0], at[1], at[2]}, {.score_mod = alibi, .mask_mod = mods::causal()})
+          .out;
+  double sum = 0;
+  for (std::int64_t i = 0; i < out.numel(); ++i)
+    sum += out.data_as<double>()[i] * static_cast<double>(d_out.data_as<float>()[i]);
+  return sum;
+}
+
+// How far a gradient is from the slope of the loss along a random line through the `which` of the
+// four tensors, as a share of the terms that it adds up.
+double error_along_a_line(const Tensor& gradient, std::array<Tensor, 4> at, std::size_t which,
+                          const Tensor& d_out) {
+  constexpr double kStep = 1e-4;  // in f64: far from rounding, and its square far below f32
+  const Tensor line = random(gradient.shape(), 5 + which), middle = at[which];
+  const auto loss_at = [&](double step) {
+    Tensor moved = to(middle, DType::f64);
+    for (std::int64_t i = 0; i < moved.numel(); ++i)
+      moved.data_as<double>()[i] += step * static_cast<double>(line.data_as<float>()[i]);
+    at[which] = moved;
+    return loss(at, d_out);
+  };
+  double slope = 0, terms = 0;
+  for (std::int64_t i = 0; i < gradient.numel(); ++i) {
+    const double term = static_cast<double>(gradient.data_as<float>()[i]) *
+                        static_cast<double>(line.data_as<float>()[i]);
+    slope += term;
+    terms += std::fabs(term);
   }
-  return largest > 0 ? error / largest : error;
+  return std::fabs(slope - (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep)) / terms;
 }
 
 }  // namespace
@@ -156,12 +181,14 @@ std::vector<std::pair<std::string, double>> DemoBatch::gradient_errors() const {
   const AttentionGradients found = flex_attention_backward(
       {.q = q, .k = k, .v = v, .out = out, .lse = *aux.lse, .d_out = d_out.view()},
       {.forward = options});
-  const reference::AttentionGradients exact = reference::attention_backward(
-      {q, k, v}, {.score_mod = alibi_, .mask_mod = mods::causal()}, {.out = d_out});
-  return {{"q", relative_error(*found.q, exact.q)},
-          {"k", relative_error(*found.k, exact.k)},
-          {"v", relative_error(*found.v, exact.v)},
-          {"slopes", relative_error(found.of("slopes"), exact.of("slopes"))}};
+  const std::array<Tensor, 4> at = {to(q, DType::f64), to(k, DType::f64), to(v, DType::f64),
+                                    to(Tensor::from(mods::alibi_slopes(kHeads)), DType::f64)};
+  const std::array<std::pair<const char*, const Tensor*>, 4> gradients = {
+      {{"q", &*found.q}, {"k", &*found.k}, {"v", &*found.v}, {"slopes", &found.of("slopes")}}};
+  std::vector<std::pair<std::string, double>> errors;
+  for (std::size_t i = 0; i < at.size(); ++i)
+    errors.emplace_back(gradients[i].first, error_along_a_line(*gradients[i].second, at, i, d_out));
+  return errors;
 }
 
 bool same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {

@@ -30,8 +30,8 @@ class DemoBatch {
   /// Against reference::attention.
   double largest_error(const std::vector<Tensor>& outs) const;
 
-  /// Of the last sequence: name and largest error against
-  /// reference::attention_backward, as a share of the largest number.
+  /// Of the last sequence: names, and errors against the slope of reference::attention along a
+  /// random line.
   std::vector<std::pair<std::string, double>> gradient_errors() const;
 
  private:

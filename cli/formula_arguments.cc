@@ -10,7 +10,7 @@
 #include "number_option.h"
 #include "quire/buffer.h"
 #include "quire/error.h"
-#include "tensor/npy.h"
+#include "npy.h"
 
 namespace quire::cli {
 namespace {

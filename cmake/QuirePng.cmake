@@ -1,11 +1,11 @@
-# PNG pictures where libpng is found: one of src/mask/png.cc and no_png.cc becomes part of the library.
+# PNG pictures where libpng is found: one of src/draw/png.cc and no_png.cc becomes part of the library.
 function(quire_add_png target)
   find_package(PNG 1.6 QUIET)
   if(PNG_FOUND)
-    target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src/mask/png.cc)
+    target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src/draw/png.cc)
     target_link_libraries(${target} PRIVATE PNG::PNG)
   else()
     message(STATUS "libpng was not found: no PNG pictures")
-    target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src/mask/no_png.cc)
+    target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src/draw/no_png.cc)
   endif()
 endfunction()

@@ -3,10 +3,10 @@
 #include <cstring>
 #include <string>
 
+#include "cli/npy.h"
+#include "cli/npy_header.h"
 #include "fuzz/targets.h"
 #include "quire/error.h"
-#include "tensor/npy.h"
-#include "tensor/npy_header.h"
 
 namespace quire::fuzz {
 

@@ -90,6 +90,38 @@ def shown_entity(lines: list[str]) -> list[str]:
     return text.splitlines()
 
 
+def operations() -> list[tuple[str, list[str]]]:
+    """The rows of op_table.inc: the macro and its arguments."""
+    table = (ROOT / "include/quire/op_table.inc").read_text()
+    rows = re.findall(r"^(QUIRE_\w+)\((.*?)\)(?:  //.*)?$", table, re.MULTILINE)
+    return [(macro, re.findall(r'"[^"]*"|[^,"\s]+', arguments)) for macro, arguments in rows]
+
+
+def generated(defines: str) -> str:
+    """What an inclusion of op_table.inc after these macros becomes: declarations with their documentation, or names."""
+    macros = {
+        name: (parameters.split(", "), body.replace("\\\n", "\n").strip("\n"))
+        for name, parameters, body in re.findall(r"#define (QUIRE_\w+)\(([^)]*)\)((?:[^\n]*\\\n)*[^\n]*\n)", defines)
+    }
+    shown = []
+    for macro, arguments in operations():
+        if macro not in macros and "QUIRE_OP" not in macros:
+            continue
+        parameters, body = macros.get(macro) or macros["QUIRE_OP"]
+        for parameter, argument in zip(parameters, arguments):
+            body = re.sub(rf"(?:##)?\b{parameter}\b", argument, body.replace(f"##{parameter}", f"## {parameter}"))
+        body = re.sub(r"\s*##\s*", "", "\n".join(line.rstrip().removeprefix("  ") for line in body.splitlines()))
+        is_name = re.fullmatch(r"\s*\w+,", body)
+        shown.append(f"  {body.strip()}" if is_name else f"/// {arguments[-1][1:-1]}{body}\n")
+    return "\n".join(shown) + "\n"
+
+
+def with_operations(text: str) -> str:
+    """A header with its inclusions of op_table.inc replaced by what they generate."""
+    block = r'((?:^#define QUIRE_\w+\((?:[^\n]*\\\n)*[^\n]*\n)+)#include "quire/op_table.inc"\n'
+    return re.sub(block, lambda found: generated(found[1]), text, flags=re.MULTILINE)
+
+
 def paragraphs(text: str) -> list[tuple[str, list[str], list[str]]]:
     """[(namespace, lines of comment, lines of code)] of what stands between blank lines, outside of declarations."""
     lines = re.sub(r"^(//.*\n)+", "", text).splitlines()
@@ -143,7 +175,7 @@ def cpp_page() -> str:
         "",
     ]
     for header in sorted((ROOT / "include/quire").glob("*.h")):
-        text = header.read_text()
+        text = with_operations(header.read_text())
         shown = paragraphs(text) if header.name not in ("quire_c.h", "quire.h", "export.h") else []
         if not shown:
             continue

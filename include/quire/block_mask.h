@@ -109,7 +109,7 @@ struct FromKvBlocksOptions {
   std::optional<std::pair<std::int64_t, std::int64_t>> seq_lengths = {};
   bool compute_q_blocks = true;
   /// The lists name pages of a pool: -1 stands for a page that is not there and is passed over, and
-  /// the index tensors are given back as wide as the pool, zeros behind.
+  /// the index tensors are given back as wide as the pool, filled up with zeros.
   bool are_pages = false;
 };
 
@@ -168,7 +168,7 @@ class QUIRE_API BlockMask {
   /// The same picture seen from the keys: runs of query blocks per key block.
   std::shared_ptr<const mask::BlockRows> transposed() const;
 
-  // ---- index tensors, int32, made when asked for; entries behind num_blocks as torch has them
+  // ---- index tensors, int32, made when asked for; entries after num_blocks as torch has them
 
   Tensor kv_num_blocks() const;  // [batch, heads, q_blocks]
   Tensor kv_indices() const;     // [batch, heads, q_blocks, kv_blocks]

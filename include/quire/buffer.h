@@ -1,6 +1,6 @@
 // Buffer: a tensor that a mod captures and reads by index. Copies share the data. A formula keeps
 // the buffers it reads alive (unless borrowed); their *contents* may change between runs, their
-// shape and dtype may not.
+// shape and dtype may not. Public; formula layer.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -1,7 +1,7 @@
 // Drawings of masks and score mods for people: text for a terminal, SVG, and PNG where the library
 // was built with libpng. A mod is drawn element by element where the elements fit, and in blocks
 // where they do not; a score mod as a heat map of what it adds. BlockMask::to_string is the picture
-// torch prints; this one shows more. Writes no files. Public; mask layer.
+// torch prints; this one shows more. Writes no files. Public; draw layer.
 //
 // All functions allocate what they return, may be called from any thread, and throw Error for sizes
 // of 0, a batch or head that is not there, and, as evaluate does, for faults of the formula.

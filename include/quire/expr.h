@@ -1,6 +1,6 @@
 // Tracing: the values a mod written as a C++ lambda works with. Operators and functions on them
 // (operations.h, found by argument-dependent lookup) do not compute, they record a node in a
-// formula's graph.
+// formula's graph. Public; formula layer.
 //
 //   [&](auto score, auto b, auto h, auto q, auto kv) { return where(q >= kv, score + slopes[h] *
 //   (kv - q), -INFINITY); }

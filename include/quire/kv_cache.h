@@ -143,7 +143,7 @@ class QUIRE_API KVCache {
   /// Allocates only when a sequence outgrows all earlier ones of its slot.
   void append(std::span<const NewTokens> step);
   void append(SequenceId sequence, std::int64_t count, std::span<const std::int64_t> ids = {});
-  /// Stores the rows of the last `count` tokens of each sequence, one behind the other in the order
+  /// Stores the rows of the last `count` tokens of each sequence, one after the other in the order
   /// of `step`. k: [sum of counts, kv_heads, head_dim], v: [.., v_head_dim], any strides, any
   /// floating dtype (rounded to the cache's, nearest, ties to even). They must not overlap the
   /// pages. A full page whose ids are known becomes findable when its rows are written in the last

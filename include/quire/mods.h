@@ -6,7 +6,7 @@
 // Positions are absolute: q_idx is the token's place in its sequence. Every function allocates the
 // formula it returns and the tables it says it copies; all may be called from any thread; all throw
 // Error before anything has changed. A table that is read in place is read at each run; a position
-// behind its end is an error of that run (docs/formula.md, Faults).
+// after its end is an error of that run (docs/formula.md, Faults).
 #pragma once
 #include <concepts>
 #include <cstdint>
@@ -74,12 +74,12 @@ class QUIRE_API Table {
 QUIRE_API MaskMod causal();
 
 /// Causal, with the last of q_len queries standing at the last of kv_len keys: q_idx + kv_len -
-/// q_len >= kv_idx. For queries that count from 0 behind a cache. Lengths are at least 0.
+/// q_len >= kv_idx. For queries that count from 0 after a cache. Lengths are at least 0.
 QUIRE_API MaskMod causal_bottom_right(std::int64_t q_len, std::int64_t kv_len);
 
 /// The last `size` tokens, the query's own among them; size is at least 1.
 QUIRE_API MaskMod sliding_window(std::int64_t size);
-/// `left` tokens before and `right` behind the query's own, which is visible too; both at least 0.
+/// `left` tokens before and `right` after the query's own, which is visible too; both at least 0.
 /// sliding_window(n) is sliding_window(n - 1, 0).
 QUIRE_API MaskMod sliding_window(std::int64_t left, std::int64_t right);
 
@@ -91,7 +91,7 @@ QUIRE_API MaskMod document(const Table& ids);
 QUIRE_API MaskMod document(const Table& q_ids, const Table& kv_ids);
 /// Document i is offsets[i] .. offsets[i + 1] - 1. offsets: integers [documents + 1], from 0, never
 /// falling; copied into ids, i32 [length]. `length` is that of the sequence, at least the last
-/// offset, which it is if left out; what lies behind the last document is padding as above.
+/// offset, which it is if left out; what comes after the last document is padding as above.
 QUIRE_API MaskMod document_from_offsets(const Table& offsets, std::int64_t length = -1);
 
 /// The first `length` tokens are seen by all, the rest is causal. length is at least 0.
@@ -99,7 +99,7 @@ QUIRE_API MaskMod prefix_lm(std::int64_t length);
 /// lengths: integers [batch], read in place.
 QUIRE_API MaskMod prefix_lm(const Table& lengths);
 
-/// The first `kv_length` keys; what lies behind is padding. At least 0.
+/// The first `kv_length` keys; the rest is padding. At least 0.
 QUIRE_API MaskMod padding(std::int64_t kv_length);
 /// kv_lengths: integers [batch], read in place.
 QUIRE_API MaskMod padding(const Table& kv_lengths);
@@ -160,8 +160,9 @@ struct GallerySizes {
   friend bool operator==(const GallerySizes&, const GallerySizes&) = default;
 };
 
-/// A mod kept as text. It is made for sizes of the caller's choice; its buffers are filled with
-/// numbers that show the pattern, in the place of those a model would bring.
+/// A mod kept as text, or one of the functions above. It is made for sizes of the caller's choice;
+/// its buffers are filled with numbers that show the pattern, in the place of those a model would
+/// bring.
 struct QUIRE_API GalleryEntry {
   enum class Kind : std::uint8_t { kMask, kScore };
 
@@ -186,10 +187,13 @@ struct QUIRE_API GalleryEntry {
   GallerySizes sizes;                 // what it is drawn at
   std::vector<Parameter> parameters;  // each may use q_len, kv_len, heads, batch and those before
   std::vector<Table> tables;          // each may use the parameters and the tables before
-  std::string text;                   // may use all of them
+  // Of one of the functions above, the call: "sliding_window(size)". Empty for those kept as text.
+  std::string function;
+  // May use all names; of a function, its formula at the sizes above.
+  std::string text;
 
-  /// The whole text for these sizes, with each parameter bound to its number: what MaskMod::parse
-  /// or ScoreMod::parse takes together with buffers(at).
+  /// The whole text for these sizes, with numbers for the parameters: what MaskMod::parse or
+  /// ScoreMod::parse takes together with buffers(at).
   std::string full_text(const GallerySizes& at) const;
   /// The tables, filled.
   NamedBuffers buffers(const GallerySizes& at) const;

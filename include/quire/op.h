@@ -1,6 +1,5 @@
-// The vocabulary of formulas: the operations a value can be made by and the types it can have.
-// Shared by the tracing front end (expr.h) and by everything that reads a formula. Holds no
-// behaviour; the type rules are in src/formula/type_rules.h.
+// The vocabulary of formulas: the operations that make a value and the types a value can have. The
+// operations are listed in op_table.inc. No behaviour. Public; formula layer.
 #pragma once
 #include <cstdint>
 
@@ -10,87 +9,10 @@ namespace quire {
 /// queries.
 enum class ValueType : std::uint8_t { kInt, kFloat, kBool };
 
-/// How a value is made. The groups matter: the ranges of `is_leaf` and the tables of names follow
-/// this order.
+/// How a value is made: kScore, kBatch, ... kAdd, ... kDot, one per row of op_table.inc.
 enum class Op : std::uint8_t {
-  // Leaves: the five arguments of a mod, and constants.
-  kScore,
-  kBatch,
-  kHead,
-  kQIdx,
-  kKvIdx,
-  kIntConst,
-  kFloatConst,
-  kBoolConst,
-  // Casts. Float to int truncates and saturates, NaN gives 0; anything to bool is "not zero".
-  kToInt,
-  kToFloat,
-  kToBool,
-  // One argument, any number.
-  kNeg,
-  kAbs,
-  kSign,
-  kFloor,
-  kCeil,
-  kRound,  // half to even
-  kTrunc,
-  // One argument, bool or int.
-  kNot,
-  kBitNot,
-  // One argument, float.
-  kExp,
-  kExp2,
-  kExpm1,
-  kLog,
-  kLog2,
-  kLog1p,
-  kSqrt,
-  kRsqrt,
-  kSin,
-  kCos,
-  kTanh,
-  kSigmoid,
-  kErf,
-  kRelu,
-  kGelu,
-  kGeluTanh,
-  kSilu,
-  kSoftplus,
-  // Two arguments of the same type.
-  kAdd,
-  kSub,
-  kMul,
-  kDiv,  // float only: true division
-  kFloorDiv,
-  kMod,  // sign of the divisor, as in Python
-  kPow,
-  kMin,
-  kMax,
-  // Two integers.
-  kShl,
-  kShr,
-  kBitAnd,
-  kBitOr,
-  kBitXor,
-  // Two bools.
-  kAnd,
-  kOr,
-  kXor,
-  // Two numbers of the same type to a bool.
-  kLt,
-  kLe,
-  kGt,
-  kGe,
-  kEq,
-  kNe,
-  // Three arguments.
-  kWhere,  // (condition, then, else)
-  kClamp,  // (x, low, high)
-  // Captured buffers. Arguments are the indices; kSum and kDot leave trailing axes and add over
-  // them.
-  kLoad,
-  kSum,
-  kDot,
+#define QUIRE_OP(name, text, symbol, precedence, arity, rule) k##name,
+#include "quire/op_table.inc"
 };
 
 inline constexpr int kOpCount = static_cast<int>(Op::kDot) + 1;

@@ -230,98 +230,15 @@ auto trunc(const A& a) {
   return detail::make<detail::numeric(detail::kind_of<A>)>(Op::kTrunc, a);
 }
 
-// Functions of floats.
+// Functions of floats: exp, log, sqrt, tanh, ... every QUIRE_FLOAT_FUNCTION of the table.
 
-template <class A>
-  requires Traced<A>
-FloatExpr exp(const A& a) {
-  return detail::make<Kind::kFloat>(Op::kExp, a);
-}
-template <class A>
-  requires Traced<A>
-FloatExpr exp2(const A& a) {
-  return detail::make<Kind::kFloat>(Op::kExp2, a);
-}
-template <class A>
-  requires Traced<A>
-FloatExpr expm1(const A& a) {
-  return detail::make<Kind::kFloat>(Op::kExpm1, a);
-}
-template <class A>
-  requires Traced<A>
-FloatExpr log(const A& a) {
-  return detail::make<Kind::kFloat>(Op::kLog, a);
-}
-template <class A>
-  requires Traced<A>
-FloatExpr log2(const A& a) {
-  return detail::make<Kind::kFloat>(Op::kLog2, a);
-}
-template <class A>
-  requires Traced<A>
-FloatExpr log1p(const A& a) {
-  return detail::make<Kind::kFloat>(Op::kLog1p, a);
-}
-template <class A>
-  requires Traced<A>
-FloatExpr sqrt(const A& a) {
-  return detail::make<Kind::kFloat>(Op::kSqrt, a);
-}
-template <class A>
-  requires Traced<A>
-FloatExpr rsqrt(const A& a) {
-  return detail::make<Kind::kFloat>(Op::kRsqrt, a);
-}
-template <class A>
-  requires Traced<A>
-FloatExpr sin(const A& a) {
-  return detail::make<Kind::kFloat>(Op::kSin, a);
-}
-template <class A>
-  requires Traced<A>
-FloatExpr cos(const A& a) {
-  return detail::make<Kind::kFloat>(Op::kCos, a);
-}
-template <class A>
-  requires Traced<A>
-FloatExpr tanh(const A& a) {
-  return detail::make<Kind::kFloat>(Op::kTanh, a);
-}
-template <class A>
-  requires Traced<A>
-FloatExpr sigmoid(const A& a) {
-  return detail::make<Kind::kFloat>(Op::kSigmoid, a);
-}
-template <class A>
-  requires Traced<A>
-FloatExpr erf(const A& a) {
-  return detail::make<Kind::kFloat>(Op::kErf, a);
-}
-template <class A>
-  requires Traced<A>
-FloatExpr relu(const A& a) {
-  return detail::make<Kind::kFloat>(Op::kRelu, a);
-}
-template <class A>
-  requires Traced<A>
-FloatExpr gelu(const A& a) {
-  return detail::make<Kind::kFloat>(Op::kGelu, a);
-}
-template <class A>
-  requires Traced<A>
-FloatExpr gelu_tanh(const A& a) {
-  return detail::make<Kind::kFloat>(Op::kGeluTanh, a);
-}
-template <class A>
-  requires Traced<A>
-FloatExpr silu(const A& a) {
-  return detail::make<Kind::kFloat>(Op::kSilu, a);
-}
-template <class A>
-  requires Traced<A>
-FloatExpr softplus(const A& a) {
-  return detail::make<Kind::kFloat>(Op::kSoftplus, a);
-}
+#define QUIRE_FLOAT_FUNCTION(name, function, ulps, meaning) \
+  template <class A>                                        \
+    requires Traced<A>                                      \
+  FloatExpr function(const A& a) {                          \
+    return detail::make<Kind::kFloat>(Op::k##name, a);      \
+  }
+#include "quire/op_table.inc"
 
 // Sums over the axes of a buffer that are not indexed, in ascending order of the flattened trailing
 // index.

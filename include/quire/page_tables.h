@@ -39,7 +39,7 @@ class QUIRE_API PageTables {
 
   /// Pages that a capacity of seq_len takes beyond those that are there.
   std::int64_t pages_wanted(std::int64_t batch_idx, std::int64_t seq_len) const;
-  /// Puts these pages behind those of the sequence. O(pages).
+  /// Appends these pages to those of the sequence. O(pages).
   void add_pages(std::int64_t batch_idx, std::span<const std::int64_t> pages);
   /// Takes all pages of these sequences away and returns them, sequence by sequence in their order.
   /// A sequence that is named twice gives its pages once. Throws Error before anything has changed.

@@ -1,4 +1,4 @@
-// Everything a user of Quire includes. Public.
+// All public headers of C++. Public; umbrella layer.
 #pragma once
 #include "quire/attend.h"
 #include "quire/block_mask.h"

@@ -38,6 +38,19 @@ void define_unary(nb::module_& module, const Described& what) {
 }
 
 template <Op op>
+void define_float_function(nb::module_& module, const char* name, const char* meaning) {
+  const std::string text = fmt::format(
+      "{1}\n\n"
+      ">>> import quire\n"
+      ">>> quire.ScoreMod(lambda score, b, h, q_idx, kv_idx: quire.{0}(score))\n"
+      "quire.ScoreMod('{0}(score)')",
+      name, meaning);
+  module.def(
+      name, [name](nb::handle x) { return PyExpr{detail::unary(op, operand(x, name))}; },
+      nb::arg("x"), text.c_str());
+}
+
+template <Op op>
 void define_binary(nb::module_& module, const Described& what) {
   const char* const name = what.name;
   module.def(
@@ -60,25 +73,9 @@ void define_unaries(nb::module_& module) {
       module, {"round", "The nearest whole number; halves go to the even one.", "2.5", "2.0"});
   define_unary<Op::kTrunc>(module, {"trunc", "The whole number towards zero.", "-1.5", "-1.0"});
   define_unary<Op::kNot>(module, {"logical_not", "Whether it is zero.", "2.5", "0.0"});
-  define_unary<Op::kExp>(module, {"exp", "e to the power of x.", "0.5", "1.648721"});
-  define_unary<Op::kExp2>(module, {"exp2", "2 to the power of x.", "0.5", "1.414214"});
-  define_unary<Op::kExpm1>(module, {"expm1", "exp(x) - 1, also exact near 0.", "0.5", "0.648721"});
-  define_unary<Op::kLog>(module, {"log", "The natural logarithm.", "0.5", "-0.693147"});
-  define_unary<Op::kLog2>(module, {"log2", "The logarithm to the base 2.", "0.5", "-1.0"});
-  define_unary<Op::kLog1p>(module, {"log1p", "log(1 + x), also exact near 0.", "0.5", "0.405465"});
-  define_unary<Op::kSqrt>(module, {"sqrt", "The square root.", "2.0", "1.414214"});
-  define_unary<Op::kRsqrt>(module, {"rsqrt", "1 / sqrt(x).", "2.0", "0.707107"});
-  define_unary<Op::kSin>(module, {"sin", "The sine, of radians.", "0.5", "0.479426"});
-  define_unary<Op::kCos>(module, {"cos", "The cosine, of radians.", "0.5", "0.877583"});
-  define_unary<Op::kTanh>(module, {"tanh", "The hyperbolic tangent.", "0.5", "0.462117"});
-  define_unary<Op::kSigmoid>(module, {"sigmoid", "1 / (1 + exp(-x)).", "0.5", "0.622459"});
-  define_unary<Op::kErf>(module, {"erf", "The error function.", "0.5", "0.5205"});
-  define_unary<Op::kRelu>(module, {"relu", "maximum(x, 0).", "-1.5", "0.0"});
-  define_unary<Op::kGelu>(module, {"gelu", "x * (1 + erf(x / sqrt(2))) / 2.", "0.5", "0.345731"});
-  define_unary<Op::kGeluTanh>(
-      module, {"gelu_tanh", "gelu by its approximation with tanh.", "0.5", "0.345714"});
-  define_unary<Op::kSilu>(module, {"silu", "x * sigmoid(x).", "0.5", "0.31123"});
-  define_unary<Op::kSoftplus>(module, {"softplus", "log(1 + exp(x)).", "0.5", "0.974077"});
+#define QUIRE_FLOAT_FUNCTION(name, function, ulps, meaning) \
+  define_float_function<Op::k##name>(module, #function, meaning);
+#include "quire/op_table.inc"
 }
 
 void define_binaries(nb::module_& module) {

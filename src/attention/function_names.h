@@ -1,5 +1,5 @@
 // What errors call the functions that users call, where more than one file of this folder raises
-// them. Layer: attention.
+// them. Attention layer.
 #pragma once
 
 namespace quire::attention::names {

@@ -1,4 +1,4 @@
-// Checks and converts the structs of the C interface.
+// Checks and converts the structs of the C interface. C API layer.
 #include "c_api/arguments.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// The C interface: block masks.
+// The C interface: block masks. C API layer.
 #include "quire/block_mask.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // The C interface: flex_attention over dense tensors and jagged batches, into memory of the caller.
+// C API layer.
 #include "quire/flex_attention.h"
 
 #include "c_api/arguments.h"

@@ -1,4 +1,5 @@
-// The C interface: gradients of flex_attention, dense and jagged, into memory of the caller.
+// The C interface: gradients of flex_attention, dense and jagged, into memory of the caller. C API
+// layer.
 #include "quire/flex_attention_backward.h"
 
 #include <fmt/format.h>

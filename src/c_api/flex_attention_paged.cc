@@ -1,4 +1,4 @@
-// The C interface: flex_attention over keys and values in pages.
+// The C interface: flex_attention over keys and values in pages. C API layer.
 #include "c_api/attention_options.h"
 #include "quire/paged.h"
 

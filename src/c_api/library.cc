@@ -1,4 +1,4 @@
-// The C interface: version, ISA, threads.
+// The C interface: version, ISA, threads. C API layer.
 #include "c_api/status.h"
 #include "quire/executor.h"
 #include "quire/isa.h"

@@ -1,4 +1,4 @@
-// The C interface: buffers and mods from texts.
+// The C interface: buffers and mods from texts. C API layer.
 #include <algorithm>
 #include <memory>
 

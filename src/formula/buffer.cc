@@ -1,4 +1,4 @@
-// Captured buffers. Layer: formula.
+// Buffer: construction, names, checks. Formula layer.
 #include "quire/buffer.h"
 
 #include <utility>

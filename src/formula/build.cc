@@ -1,4 +1,4 @@
-// Typed construction. Layer: formula.
+// The type rules in code, and the casts they insert. Formula layer.
 #include "formula/build.h"
 
 #include <fmt/format.h>
@@ -8,7 +8,7 @@
 #include <cmath>
 #include <vector>
 
-#include "formula/text/op_names.h"
+#include "formula/op_table.h"
 #include "formula/type_rules.h"
 #include "quire/error.h"
 #include "runtime/fail.h"
@@ -30,7 +30,7 @@ ValueType type_of(const Graph& graph, NodeId id) { return graph[id].type; }
 
 void require_ints(const Graph& graph, Op op, NodeId a, NodeId b) {
   if (type_of(graph, a) != ValueType::kFloat && type_of(graph, b) != ValueType::kFloat) return;
-  const bool shift = op == Op::kShl || op == Op::kShr;
+  const bool shift = op_info(op).rule == TypeRule::kShift;
   type_error(op, shift ? "integers" : "integers or bools",
              fmt::format("{} and {}", type_name(type_of(graph, a)), type_name(type_of(graph, b))));
 }
@@ -87,7 +87,7 @@ std::vector<NodeId> int_indices(Graph& graph, const Buffer& buffer,
   return ids;
 }
 
-// What is left of a buffer's shape behind `used` indices; throws unless 1 or more axes are left.
+// What is left of a buffer's shape after `used` indices; throws unless 1 or more axes are left.
 std::span<const std::int64_t> trailing_shape(Op op, const Buffer& buffer, std::size_t used) {
   const std::span<const std::int64_t> shape = buffer.shape();
   if (used >= shape.size()) {
@@ -152,72 +152,61 @@ NodeId make_cast(Graph& graph, NodeId id, ValueType type) {
 
 NodeId make_unary(Graph& graph, Op op, NodeId a) {
   const ValueType type = type_of(graph, a);
-  switch (op) {
-    case Op::kToInt:
-      return make_cast(graph, a, ValueType::kInt);
-    case Op::kToFloat:
-      return make_cast(graph, a, ValueType::kFloat);
-    case Op::kToBool:
-      return make_cast(graph, a, ValueType::kBool);
-    case Op::kNot:
+  const ValueType numeric = numeric_type(type, type);
+  switch (op_info(op).rule) {
+    case TypeRule::kCast:
+      return make_cast(graph, a,
+                       op == Op::kToInt     ? ValueType::kInt
+                       : op == Op::kToFloat ? ValueType::kFloat
+                                            : ValueType::kBool);
+    case TypeRule::kLogic:
       return plain(graph, op, ValueType::kBool, {make_cast(graph, a, ValueType::kBool)});
-    case Op::kBitNot:
+    case TypeRule::kBits:
       if (type == ValueType::kFloat) type_error(op, "an integer or a bool", "float");
       if (type == ValueType::kBool) return make_unary(graph, Op::kNot, a);
       return plain(graph, op, ValueType::kInt, {a});
-    case Op::kNeg:
-      a = make_cast(graph, a, numeric_type(type, type));
-      if (graph[a].op == Op::kIntConst)
+    case TypeRule::kNumber:
+      a = make_cast(graph, a, numeric);
+      if (op == Op::kNeg && graph[a].op == Op::kIntConst)
         return make_int(graph,
                         static_cast<std::int64_t>(-static_cast<std::uint64_t>(graph[a].bits)));
-      if (graph[a].op == Op::kFloatConst) return make_float(graph, -graph[a].float_value());
-      [[fallthrough]];
-    case Op::kAbs:
-    case Op::kSign: {
-      const ValueType numeric = numeric_type(type, type);
-      return plain(graph, op, numeric, {make_cast(graph, a, numeric)});
-    }
-    case Op::kFloor:
-    case Op::kCeil:
-    case Op::kRound:
-    case Op::kTrunc:
+      if (op == Op::kNeg && graph[a].op == Op::kFloatConst)
+        return make_float(graph, -graph[a].float_value());
+      return plain(graph, op, numeric, {a});
+    case TypeRule::kRounding:
       if (type != ValueType::kFloat) return make_cast(graph, a, ValueType::kInt);
       return plain(graph, op, type, {a});
     default:
-      break;
+      return plain(graph, op, ValueType::kFloat, {make_cast(graph, a, ValueType::kFloat)});
   }
-  return plain(graph, op, ValueType::kFloat, {make_cast(graph, a, ValueType::kFloat)});
 }
 
 NodeId make_binary(Graph& graph, Op op, NodeId a, NodeId b) {
   const ValueType ta = type_of(graph, a), tb = type_of(graph, b);
   const bool both_bool = ta == ValueType::kBool && tb == ValueType::kBool;
   ValueType operands = numeric_type(ta, tb), result = operands;
-  switch (op) {
-    case Op::kPow:
+  switch (op_info(op).rule) {
+    case TypeRule::kPower:
       return make_power(graph, a, b);
-    case Op::kDiv:
+    case TypeRule::kFloat:
       operands = result = ValueType::kFloat;
       break;
-    case Op::kBitAnd:
-    case Op::kBitOr:
-    case Op::kBitXor:
+    case TypeRule::kBits:
       if (both_bool) {
         const Op logic = op == Op::kBitAnd ? Op::kAnd : op == Op::kBitOr ? Op::kOr : Op::kXor;
         return plain(graph, logic, ValueType::kBool, {a, b});
       }
       [[fallthrough]];
-    case Op::kShl:
-    case Op::kShr:
+    case TypeRule::kShift:
       require_ints(graph, op, a, b);
       break;
-    case Op::kAnd:
-    case Op::kOr:
-    case Op::kXor:
+    case TypeRule::kLogic:
       operands = result = ValueType::kBool;
       break;
+    case TypeRule::kCompare:
+      result = ValueType::kBool;
+      break;
     default:
-      if (is_compare(op)) result = ValueType::kBool;
       break;
   }
   const NodeId x = make_cast(graph, a, operands), y = make_cast(graph, b, operands);

@@ -1,6 +1,6 @@
 // Typed construction of nodes: applies the rules of type_rules.h, inserts casts, checks arity and
-// rank, throws Error with the operation and the types in its text. Every pass that makes nodes
-// makes them here.
+// rank, and throws an Error that names the operation and the types. Every pass creates its nodes
+// through these functions. Formula layer.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -26,7 +26,7 @@ NodeId make_clamp(Graph& graph, NodeId x, NodeId low, NodeId high);
 NodeId make_load(Graph& graph, const Buffer& buffer, std::span<const NodeId> indices);
 /// The sum over the axes that are not indexed (at least one).
 NodeId make_sum(Graph& graph, const Buffer& buffer, std::span<const NodeId> indices);
-/// Throws Error unless what is left of two buffers behind these numbers of indices has equal
+/// Throws Error unless what is left of two buffers after these numbers of indices has equal
 /// shapes.
 void check_dot(const Buffer& a, std::size_t a_indices, const Buffer& b, std::size_t b_indices);
 /// The dot product of what is left of two buffers; the shapes left must be equal.

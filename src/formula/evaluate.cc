@@ -1,4 +1,5 @@
-// Tiles over a dense tensor of scores or bools, in parallel over (b, h, query tile). Formula layer.
+// evaluate: runs tile programs over a dense tensor of scores or bools, in parallel over batches,
+// heads and query tiles. Formula layer.
 #include "quire/evaluate.h"
 
 #include <algorithm>

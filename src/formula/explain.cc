@@ -1,4 +1,4 @@
-// Everything that is made of a formula, as text. Formula layer.
+// explain: everything the library derives from a formula, as text. Formula layer.
 #include "quire/explain.h"
 
 #include <fmt/format.h>
@@ -10,8 +10,8 @@
 #include "formula/compile/disassemble.h"
 #include "formula/gradient/differentiate.h"
 #include "formula/graph.h"
+#include "formula/op_table.h"
 #include "formula/simplify/simplify.h"
-#include "formula/text/op_names.h"
 #include "formula/text/print.h"
 #include "formula/type_rules.h"
 #include "quire/mod.h"

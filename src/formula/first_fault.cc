@@ -1,4 +1,4 @@
-// Faults in logical order, and their absence by proof. Formula layer.
+// Comparison of faults in logical order, and proofs that a formula cannot fault. Formula layer.
 #include "formula/first_fault.h"
 
 #include <cstddef>

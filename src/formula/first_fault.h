@@ -1,5 +1,5 @@
-// Faults of tile programs: which of several is the first in logical order, and the Error it
-// becomes; and whether a formula can fault at all within a rectangle. Formula layer.
+// Faults of tile programs: finds the first of several in logical order and turns it into an Error;
+// tells whether a formula can fault at all within a rectangle. Formula layer.
 #pragma once
 #include <span>
 

@@ -1,4 +1,4 @@
-// Formula, ScoreMod and MaskMod: immutable values over compact graphs. Layer: formula.
+// Formula, ScoreMod and MaskMod: immutable values over compact graphs. Formula layer.
 #include "quire/formula.h"
 
 #include <bit>

@@ -1,7 +1,9 @@
-// Hash-consing of nodes and copying of subgraphs. Layer: formula.
+// Hash-consing of nodes, copying of subgraphs, substitution of arguments. Formula layer.
 #include "formula/graph.h"
 
 #include <bit>
+#include <cassert>
+#include <vector>
 
 #include "quire/error.h"
 #include "runtime/fail.h"
@@ -110,6 +112,21 @@ std::vector<NodeId> reachable(const Graph& graph, NodeId root) {
     for (const NodeId arg : graph.args(id)) used[static_cast<std::size_t>(arg)] = 1;
   }
   return {ids.rbegin(), ids.rend()};
+}
+
+Formula substitute(const Formula& formula, Op argument, const Formula& value) {
+  const Graph& from = formula.graph();
+  Graph to;
+  std::vector<NodeId> of_value, map(from.size(), kNoNode);
+  const NodeId root = copy_reachable(value.graph(), value.root(), to, of_value);
+  for (std::size_t id = 0; id < from.size(); ++id) {
+    const Node& node = from[static_cast<NodeId>(id)];
+    if (node.op != argument) continue;
+    assert(node.type == value.type());
+    map[id] = root;
+  }
+  const NodeId result = copy_reachable(from, formula.root(), to, map);
+  return Formula(to, result);
 }
 
 }  // namespace quire::formula

@@ -1,7 +1,6 @@
-// The expression graph: typed, hash-consed nodes. An argument always has a smaller id than the node
-// that uses it, so every pass is one loop over ids and none recurses. The graph knows structure
-// only: types are checked by build.h, values are given by reference/ (f64) and by the tile programs
-// of kernels/.
+// The expression graph: typed, hash-consed nodes. An argument always has a smaller id than its
+// users, so every pass is one loop over ids and none recurses. Structure only: build.h checks
+// types; reference/ (f64) and the tile programs of kernels/ compute values. Formula layer.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "quire/buffer.h"
+#include "quire/formula.h"
 #include "quire/op.h"
 
 namespace quire::formula {
@@ -75,5 +75,9 @@ NodeId copy_reachable(const Graph& from, NodeId root, Graph& to, std::vector<Nod
 
 /// Ids of all nodes `root` depends on, itself included, ascending.
 std::vector<NodeId> reachable(const Graph& graph, NodeId root);
+
+/// Every use of `argument` (Op::kScore, kBatch, kHead, kQIdx or kKvIdx) becomes `value`, which has
+/// the argument's type and may use the argument itself.
+Formula substitute(const Formula& formula, Op argument, const Formula& value);
 
 }  // namespace quire::formula

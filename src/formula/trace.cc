@@ -1,10 +1,12 @@
-// The recording half of expr.h: expressions become nodes of a shared graph. Layer: formula.
+// The recording half of expr.h: operations on expressions add nodes to a shared graph. Formula
+// layer.
 #include <array>
 #include <bit>
 #include <cmath>
 
 #include "formula/build.h"
 #include "formula/graph.h"
+#include "formula/type_rules.h"
 #include "quire/error.h"
 #include "quire/expr.h"
 #include "quire/mod.h"
@@ -127,12 +129,12 @@ ExprBase apply(const Formula& formula, const std::array<ExprBase, 5>& arguments)
     const formula::Node& node = from[id];
     args.clear();
     for (const NodeId arg : from.args(id)) args.push_back(map[static_cast<std::size_t>(arg)]);
-    if (node.op <= Op::kKvIdx) {
+    if (formula::is_argument(node.op)) {
       const NodeId value = node_in(graph, arguments[static_cast<std::size_t>(node.op)]);
       if (node.type == ValueType::kInt && (*graph)[value].type == ValueType::kFloat)
         fail(ErrorKind::type, "formula", "b, h, q_idx and kv_idx of a mod must be integers");
       map.push_back(make_cast(*graph, value, node.type));
-    } else if (node.op >= Op::kToInt && node.op <= Op::kToBool) {
+    } else if (formula::is_cast(node.op)) {
       map.push_back(make_cast(*graph, args[0], node.type));  // its argument may be a constant now
     } else {
       map.push_back(make_like(*graph, from, node, args));

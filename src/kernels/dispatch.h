@@ -1,5 +1,5 @@
-// From an ISA to its kernels. Which ISA it is, is chosen in runtime/ (quire/isa.h). Kernels layer;
-// no SIMD.
+// Looks up the kernels of an ISA; the ISA is chosen in runtime/ (quire/isa.h). No SIMD. Kernels
+// layer.
 #pragma once
 #include "kernels/kernel_table.h"
 

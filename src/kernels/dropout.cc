@@ -1,4 +1,4 @@
-// From a probability to the last word that drops. Kernels layer; no SIMD.
+// From a probability to the last word that drops. No SIMD. Kernels layer.
 #include "kernels/dropout.h"
 
 #include <cmath>

@@ -1,7 +1,7 @@
 // a*b + c rounded once, on every target, with or without the instruction: fma, fms (a*b - c) and
 // fnma (c - a*b). hn::MulAdd and its kin are two roundings on SCALAR and must not be called
 // elsewhere in kernels/; -ffp-contract=off keeps the compiler from the reverse. Targets of 4 lanes
-// without the instruction (SSE4) are not supported.
+// without the instruction (SSE4) are not supported. Kernels layer.
 #pragma once
 #include <bit>
 

@@ -1,6 +1,5 @@
-// The vector types of one ISA, which every kernel file shares; no functions and no tile shapes.
-// Lowest layer of kernels/. One ISA per translation unit, so #pragma once is enough (no
-// HWY_TARGET_TOGGLE guards).
+// The vector types of one ISA, which every kernel file shares; no functions and no tile shapes. One
+// ISA per translation unit, so #pragma once is enough (no HWY_TARGET_TOGGLE guards). Kernels layer.
 #pragma once
 #include <hwy/highway.h>
 

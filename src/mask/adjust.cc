@@ -1,7 +1,7 @@
-// BlockMask::adjust: the same blocks for other lengths, rows and columns that are no longer needed
-// taken away. (torch's _adjust counts, of the first columns of its lists, the entries below the
-// number of blocks; that is right for a causal prefix only: otherwise entries may point outside the
-// mask, or be lost. Here the blocks that remain are those that were there.) Mask layer.
+// BlockMask::adjust: the same blocks for other lengths; rows and columns that are no longer needed
+// are removed. (torch's _adjust counts entries below the new number of blocks in the first columns
+// of its lists. That is right only for a causal prefix: otherwise entries may point outside the
+// mask or be lost. Here the remaining blocks are exactly those that were there.) Mask layer.
 #include <algorithm>
 
 #include "mask/block_mask_data.h"

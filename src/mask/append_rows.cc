@@ -1,11 +1,10 @@
-// BlockMask::append_rows: a mask follows its growing sequence. What was proved and not cut off by
-// the old end stays; the new columns of old rows and the new rows are proved. Mask layer.
+// BlockMask::append_rows: extends a mask as its sequence grows. Blocks that were proved and not cut
+// off by the old end are kept; new rows, and new columns of old rows, are proved. Mask layer.
 #include <algorithm>
 #include <memory>
 #include <vector>
 
 #include "formula/graph.h"
-#include "mask/append_cost.h"
 #include "mask/block_mask_data.h"
 #include "mask/block_prover.h"
 #include "mask/mask_grid.h"

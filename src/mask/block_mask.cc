@@ -1,4 +1,4 @@
-// BlockMask: sizes, single blocks, the rule, equality. Mask layer.
+// BlockMask: sizes, single blocks, the mask mod, equality. Mask layer.
 #include "quire/block_mask.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// What a BlockMask holds, for the files that make and take apart masks. Plain data, never changed
-// once a BlockMask shares it. Mask layer.
+// The data of a BlockMask, for the files that create and take apart masks. Plain data, never
+// changed once a BlockMask shares it. Mask layer.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,7 +14,7 @@ namespace quire::mask {
 struct GivenLists {
   Tensor kv_num_blocks, kv_indices;
   std::optional<Tensor> full_kv_num_blocks, full_kv_indices;
-  bool are_padded = false;  // returned with a column for every key block, zeros behind
+  bool are_padded = false;  // returned with a column for every key block, zeros at the end
 };
 
 struct BlockMaskData {

@@ -1,4 +1,4 @@
-// Splitting by proof, then evaluation of what is left. Mask layer.
+// Splits rectangles while intervals leave them undecided, then evaluates the rest. Mask layer.
 #include "mask/block_prover.h"
 
 #include <algorithm>

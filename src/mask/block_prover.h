@@ -15,8 +15,8 @@
 
 #include "formula/bound/bound.h"
 #include "kernels/tile/tile_runner.h"
-#include "mask/block_grid.h"
 #include "mask/block_rows.h"
+#include "mask/mask_grid.h"
 #include "mask/run_budget.h"
 #include "quire/mod.h"
 #include "quire/tensor.h"
@@ -88,5 +88,10 @@ class BlockProver {
   std::unique_ptr<formula::Bounder> bounder_;  // null for Proof::kNone
   kernels::TileProgram program_;
 };
+
+/// Reading an element into a min/max tree costs about 1 ns, evaluating the rule at a new element
+/// 0.2 ns. One new query over 100,000 keys and their document ids: shapes. A chunk of 512 queries
+/// over 100,000 keys: contents.
+Proof proof_for_append(std::int64_t new_area, std::int64_t buffer_elements);
 
 }  // namespace quire::mask

@@ -1,4 +1,4 @@
-// Rows and planes are found again by hash, so that equal ones are stored once. Mask layer.
+// Builds rows and planes; equal ones are found by hash and stored once. Mask layer.
 #include "mask/block_rows.h"
 
 #include <algorithm>

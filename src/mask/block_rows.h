@@ -1,6 +1,6 @@
-// BlockRows: the picture of a block mask: for every (batch, head) and every row of blocks its runs.
-// Equal rows are stored once, equal planes too, and an axis the mask does not depend on has size 1.
-// Knows blocks only: no elements, no rule. Immutable but for append. Mask layer.
+// BlockRows: the runs of blocks for every batch, head and row of blocks. Equal rows and equal
+// planes are stored once, and an axis the mask does not depend on has size 1. Knows blocks only: no
+// elements, no mask mod. Immutable except for append. Also transpose(). Mask layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -87,5 +87,9 @@ class BlockRowsBuilder {
   std::vector<std::uint32_t> row_table_;  // open addressing over stored rows
   std::unordered_multimap<std::uint64_t, std::uint32_t> plane_by_hash_;
 };
+
+/// Runs of query blocks for each of the `columns` key blocks. Throws Error if they do not fit into
+/// memory.
+BlockRows transpose(const BlockRows& rows, std::int64_t columns);
 
 }  // namespace quire::mask

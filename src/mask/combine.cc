@@ -1,5 +1,6 @@
-// & | ~ of block masks. Kinds are combined run by run; a block is looked at only where they do not
-// say: two partial blocks may have nothing in common, or everything together. Mask layer.
+// & | ~ of block masks. Kinds are combined run by run; a block is evaluated only where the kinds
+// leave it open: two partial blocks may have nothing in common, or cover everything together. Mask
+// layer.
 #include <algorithm>
 #include <memory>
 #include <vector>

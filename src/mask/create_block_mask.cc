@@ -1,5 +1,5 @@
-// create_block_mask: the planes of a mask that differ, in bands of rows of blocks, each band proved
-// on its own. Mask layer.
+// create_block_mask: checks arguments, finds the planes that differ and has each proved in bands of
+// rows. Mask layer.
 #include <algorithm>
 
 #include "mask/block_prover.h"

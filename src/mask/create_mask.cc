@@ -1,8 +1,8 @@
-// create_mask: a rule written out as bools. Mask layer.
+// create_mask: evaluates a mask mod to a dense tensor of bools. Mask layer.
 #include <limits>
 
 #include "formula/build.h"
-#include "formula/substitute.h"
+#include "formula/graph.h"
 #include "quire/block_mask.h"
 #include "quire/evaluate.h"
 #include "runtime/float_env.h"

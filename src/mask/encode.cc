@@ -2,8 +2,8 @@
 // graph of torch.compile, in an exported program, in a file. The rule travels beside them as a
 // text. Words are not trusted: decode checks every number before it is used. Mask layer.
 //
-// The first kHeaderWords words are a Header. Behind them stands, of a dense code, a row of blocks
-// after the other, two bits per block (its BlockKind), each row beginning with a new word; planes
+// The first kHeaderWords words are a Header. After them, a dense code has one row of blocks after
+// the other, two bits per block (its BlockKind), each row beginning with a new word; planes
 // that are not stored are zeros. Of a code of runs: how many planes, rows and runs are stored; the
 // plane of each (batch, head); the row of each plane and row of blocks; where the runs of each
 // stored row end; the runs.
@@ -55,7 +55,7 @@ constexpr std::int64_t kSeparateFull = 1, kHasQBlocks = 2;  // flags
 
 struct Header {
   std::int64_t magic = kMagic;
-  std::int64_t checksum = 0;  // of all words behind it
+  std::int64_t checksum = 0;  // of all words after it
   std::int64_t form = kFormDense;
   std::int64_t rank = 4;
   std::int64_t batch = 1, heads = 1;
@@ -234,7 +234,7 @@ BlockRun unpack(std::int64_t word, std::int64_t least, std::int64_t kv_blocks) {
   return run;
 }
 
-// The runs of every stored row, one row behind the other; `ends` says where each ends.
+// The runs of every stored row, one row after the other; `ends` says where each ends.
 RunList read_stored_runs(std::span<const std::int64_t> ends, std::span<const std::int64_t> packed,
                          std::int64_t kv_blocks) {
   RunList runs;

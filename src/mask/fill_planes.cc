@@ -1,5 +1,5 @@
-// One task per stored plane and band of rows: it writes the band where the plane stands first and
-// copies it to the other places. Mask layer.
+// One task per stored plane and band of rows: writes the band at its first position and copies it
+// to the others. Mask layer.
 #include "mask/fill_planes.h"
 
 #include <algorithm>

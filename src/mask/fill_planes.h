@@ -1,5 +1,5 @@
-// fill_planes: a dense array with one row per row of blocks, written from the runs. Equal planes
-// are written once and copied; parallel. What a row looks like is the caller's affair. Mask layer.
+// fill_planes: writes a dense array with one entry per row of blocks from the runs. Equal planes
+// are written once and copied; parallel. The caller decides what a row looks like. Mask layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// BlockMask::from_kv_blocks: a mask whose blocks somebody else has chosen. The lists are checked,
-// copied, and turned into runs; entries behind num_blocks are never looked at. Mask layer.
+// BlockMask::from_kv_blocks: a mask from block lists chosen by the caller. The lists are checked,
+// copied and turned into runs; entries after num_blocks are never read. Mask layer.
 #include <fmt/format.h>
 
 #include <algorithm>

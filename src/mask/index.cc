@@ -1,4 +1,4 @@
-// BlockMask::index: the rows of blocks at chosen batches, heads and query blocks. Mask layer.
+// BlockMask::index: selects batches, heads and query blocks. Mask layer.
 #include <algorithm>
 #include <cstring>
 #include <vector>

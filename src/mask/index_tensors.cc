@@ -1,13 +1,13 @@
-// The index tensors of a BlockMask, entry for entry those of torch: a row lists its blocks in
-// ascending order and, behind them, all other blocks in ascending order (what a stable descending
-// argsort of zeros and ones gives). Made from the runs when asked for. Mask layer.
+// The index tensors of a BlockMask, equal to torch's entry for entry: a row lists its blocks in
+// ascending order, followed by all other blocks in ascending order (the result of a stable
+// descending argsort of zeros and ones). Made from the runs on request. Mask layer.
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
 
 #include "mask/block_mask_data.h"
+#include "mask/block_rows.h"
 #include "mask/fill_planes.h"
-#include "mask/transpose.h"
 #include "quire/block_mask.h"
 #include "runtime/memory.h"
 
@@ -43,15 +43,15 @@ std::int32_t* write_blocks(std::int32_t* out, std::int64_t begin, std::int64_t e
 void write_list(std::span<const BlockRun> runs, Listed listed, std::int64_t width,
                 std::int32_t* out) {
   std::int32_t* front = out;
-  std::int32_t* behind = out + count_listed(runs, listed);
+  std::int32_t* others = out + count_listed(runs, listed);
   std::int64_t next = 0;
   for (const BlockRun& run : runs) {
-    behind = write_blocks(behind, next, run.begin);
-    std::int32_t*& to = is_listed(run.kind, listed) ? front : behind;
+    others = write_blocks(others, next, run.begin);
+    std::int32_t*& to = is_listed(run.kind, listed) ? front : others;
     to = write_blocks(to, run.begin, run.end());
     next = run.end();
   }
-  write_blocks(behind, next, width);
+  write_blocks(others, next, width);
 }
 
 // int32 [batch axes of the mask, rows of `rows`] or, with a width, [..., rows, width].

@@ -1,4 +1,4 @@
-// Blocks against lengths. Mask layer.
+// Checks blocks against lengths. Mask layer.
 #include "mask/mask_grid.h"
 
 #include "quire/error.h"

@@ -1,5 +1,5 @@
-// The checksum of the words that BlockMask::encode writes, for whoever makes or changes such words.
-// Mask layer.
+// The checksum of the words that BlockMask::encode writes, for code that creates or edits such
+// words. Mask layer.
 #pragma once
 #include <cstdint>
 #include <span>

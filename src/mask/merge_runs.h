@@ -1,5 +1,5 @@
-// Two rows of blocks side by side: the stretches of columns in which neither changes its kind, the
-// empty ones included. Mask layer.
+// Walks two rows of blocks in parallel and visits the ranges of columns in which neither changes
+// its kind, empty ones included. Mask layer.
 #pragma once
 #include <algorithm>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Bands of rows as tasks; their runs are put together in order afterwards. Mask layer.
+// Proves bands of rows as tasks and concatenates their runs in order. Mask layer.
 #include "mask/prove_planes.h"
 
 #include <algorithm>

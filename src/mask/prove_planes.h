@@ -1,4 +1,4 @@
-// All rows of blocks of all different (batch, head) planes, proved in parallel over bands of rows.
+// Proves all rows of blocks of all distinct (batch, head) planes, in parallel over bands of rows.
 // The result does not depend on the executor. Mask layer.
 #pragma once
 #include <cstdint>

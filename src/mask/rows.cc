@@ -1,5 +1,5 @@
-// BlockMask::rows: part of a mask's queries, exactly. Where all rows of blocks that a new one
-// covers agree on empty or full there is nothing to do; other blocks are evaluated. Mask layer.
+// BlockMask::rows: an exact slice of a mask's queries. Where all rows of blocks that a new row
+// covers agree on empty or full, nothing is evaluated; other blocks are. Mask layer.
 #include <algorithm>
 #include <memory>
 

@@ -1,5 +1,5 @@
-// RunBudget: counts the runs a mask under construction has so far, over all threads, and refuses a
-// mask that will not fit into memory while it still fits. Mask layer.
+// RunBudget: counts the runs of a mask under construction over all threads and refuses, in time, a
+// mask that would not fit into memory. Mask layer.
 #pragma once
 #include <atomic>
 #include <cstdint>

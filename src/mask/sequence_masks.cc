@@ -1,4 +1,4 @@
-// One task per different mask. Mask layer.
+// One task per distinct mask. Mask layer.
 #include "mask/sequence_masks.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "formula/build.h"
-#include "formula/substitute.h"
+#include "formula/graph.h"
 #include "mask/block_prover.h"
 #include "mask/mask_grid.h"
 #include "mask/size_limits.h"

@@ -1,5 +1,5 @@
-// The block masks of sequences of different lengths under one rule, in which b is the number of the
-// sequence: proved with one prover, each for itself; equal ones once. Mask layer.
+// Block masks for sequences of different lengths under one mask mod, in which b is the index of the
+// sequence. One prover serves all; equal masks are proved once. Mask layer.
 #pragma once
 #include <cstdint>
 #include <span>

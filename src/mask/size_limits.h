@@ -1,4 +1,4 @@
-// The sizes a block mask may have. Mask layer.
+// Limits on the sizes of a block mask. Mask layer.
 #pragma once
 #include <cstdint>
 

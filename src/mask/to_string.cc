@@ -1,5 +1,5 @@
-// BlockMask::to_string and operator<<: the picture torch prints. A cell of the grid shows whether
-// all, some or none of its blocks are computed; they are counted from the runs. Mask layer.
+// BlockMask::to_string and operator<<: the grid that torch prints. A cell shows whether all, some
+// or none of its blocks are computed, counted from the runs. Mask layer.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,12 +1,11 @@
-// A plane is swept from its first row to its last. Only columns whose kind differs from the row
-// before are touched: there a run of the column ends, and another may begin. So a causal mask of
-// 8,192 x 8,192 blocks touches 2 x 8,192 of them. Mask layer.
-#include "mask/transpose.h"
-
+// Sweeps a plane from its first row to its last and touches only columns whose kind differs from
+// the previous row: there a run of the column ends, and another may begin. A causal mask of 8,192 x
+// 8,192 blocks touches 2 x 8,192 of them. Mask layer.
 #include <algorithm>
 #include <vector>
 
 #include "mask/block_mask_data.h"
+#include "mask/block_rows.h"
 #include "mask/merge_runs.h"
 #include "mask/run_budget.h"
 
@@ -32,7 +31,7 @@ class PlaneSweep {
  public:
   explicit PlaneSweep(std::int64_t columns) : since_(static_cast<std::size_t>(columns)) {}
 
-  /// The next row; an empty one behind the last ends all runs.
+  /// The next row; an empty one after the last ends all runs.
   void step(std::int64_t row, std::span<const BlockRun> before, std::span<const BlockRun> after) {
     merge_runs(before, after, std::ssize(since_),
                [&](std::int64_t begin, std::int64_t end, BlockKind old_kind, BlockKind new_kind) {

@@ -1,4 +1,4 @@
-// BlockMask::whole_mask_mod: blocks and rule as one formula. Mask layer.
+// BlockMask::whole_mask_mod: blocks and mask mod as one formula. Mask layer.
 #include <algorithm>
 
 #include "mask/block_mask_data.h"

@@ -1,6 +1,6 @@
-// ALiBi: a penalty that grows with the distance, at a slope of its own for each head. Press, Smith
-// and Lewis, "Train Short, Test Long: Attention with Linear Biases Enables Input Length
-// Extrapolation", 2021. Layer: mods.
+// ALiBi: a penalty proportional to the distance, with a slope per head. Press, Smith and Lewis,
+// "Train Short, Test Long: Attention with Linear Biases Enables Input Length Extrapolation", 2021.
+// Mods layer.
 #include <bit>
 #include <cmath>
 
@@ -35,7 +35,7 @@ std::vector<float> alibi_slopes(std::int64_t heads) {
   return slopes;
 }
 
-// score + slopes[h] * (kv_idx - q_idx). Meant to stand with a causal mask; keys behind the query
+// score + slopes[h] * (kv_idx - q_idx). Meant for use with a causal mask; keys after the query
 // would be raised.
 ScoreMod alibi(const Table& slopes) {
   const FloatEnv float_env;

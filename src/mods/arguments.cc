@@ -1,4 +1,4 @@
-// Layer: mods.
+// The checks and their messages. Mods layer.
 #include "mods/arguments.h"
 
 #include "quire/error.h"

@@ -1,5 +1,5 @@
-// Checks of what a user gives to a mod, and the indices of tables that may serve every batch or
-// head. Layer: mods.
+// Checks on the arguments of mods, and indices into tables whose batch or head axis may have size
+// 1. Mods layer.
 #pragma once
 #include <cstdint>
 #include <string_view>

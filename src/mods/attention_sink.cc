@@ -1,5 +1,5 @@
-// Attention sinks: a few keys at the beginning that every query sees, whatever else it sees. Xiao
-// et al., "Efficient Streaming Language Models with Attention Sinks", 2023. Layer: mods.
+// Attention sinks: a few initial keys that every query sees. Xiao et al., "Efficient Streaming
+// Language Models with Attention Sinks", 2023. Mods layer.
 #include "mods/arguments.h"
 #include "quire/mods.h"
 #include "runtime/float_env.h"

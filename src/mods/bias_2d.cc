@@ -1,5 +1,5 @@
 // A bias for each pair of positions, as computed elsewhere: the pair bias of Jumper et al.,
-// "AlphaFold", 2021; the attn_mask of floats that scaled_dot_product_attention takes. Layer: mods.
+// "AlphaFold", 2021; the attn_mask of floats that scaled_dot_product_attention takes. Mods layer.
 #include "mods/arguments.h"
 #include "quire/mods.h"
 #include "runtime/float_env.h"

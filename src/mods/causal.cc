@@ -1,4 +1,4 @@
-// Causal masks: a token sees itself and what came before it. Layer: mods.
+// Causal masks: a token sees itself and what came before it. Mods layer.
 #include "mods/arguments.h"
 #include "quire/mods.h"
 #include "runtime/float_env.h"

@@ -1,6 +1,6 @@
-// Chunked (local) attention: the sequence is cut into stretches that do not see each other. Local
-// attention of Parmar et al., "Image Transformer", 2018; the local layers of Llama 4, 2025. Layer:
-// mods.
+// Chunked (local) attention: the sequence is divided into chunks that do not see each other. Local
+// attention of Parmar et al., "Image Transformer", 2018; the local layers of Llama 4, 2025. Mods
+// layer.
 #include "mods/arguments.h"
 #include "quire/mods.h"
 #include "runtime/float_env.h"

@@ -1,4 +1,4 @@
-// noop_mask, and_masks, or_masks. Layer: mods.
+// noop_mask, and_masks and or_masks. Mods layer.
 #include "quire/mods.h"
 #include "runtime/float_env.h"
 

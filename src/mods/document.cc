@@ -1,5 +1,5 @@
-// Document masks: several documents packed into one sequence, each seeing itself alone. Krell et
-// al., "Efficient Sequence Packing without Cross-contamination", 2021. Layer: mods.
+// Document masks: several documents packed into one sequence; tokens see only their own document.
+// Krell et al., "Efficient Sequence Packing without Cross-contamination", 2021. Mods layer.
 #include <algorithm>
 
 #include "mods/arguments.h"

@@ -1,5 +1,5 @@
-// Entries of the gallery become mods: numbers for the parameters, tensors for the tables, a parsed
-// formula. Layer: mods.
+// Makes mods from the entries of the gallery: evaluates parameters, fills tables, then parses the
+// formula or calls the library function. Mods layer.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 #include "mods/arguments.h"
 #include "mods/gallery_parse.h"
-#include "mods/gallery_text.h"
+#include "mods/library_calls.h"
 #include "quire/error.h"
 #include "quire/evaluate.h"
 #include "quire/mods.h"
@@ -56,13 +56,17 @@ class Names {
       values_.emplace_back(name, std::to_string(value));
     }
     for (const GalleryEntry::Parameter& parameter : entry.parameters) {
-      const std::string text = bind(parameter.text);
-      const double value = values_of(text, {}, {1, 1, 1, 1}).at<double>({0, 0, 0, 0});
-      values_.emplace_back(parameter.name, literal(value, Formula::parse(text).type()));
+      const ValueType type = Formula::parse(bind(parameter.text)).type();
+      values_.emplace_back(parameter.name, literal(number(parameter.text), type));
     }
   }
 
-  /// The text behind statements that bind the names it uses.
+  /// The value of a text that uses these names.
+  double number(const std::string& text) const {
+    return values_of(bind(text), {}, {1, 1, 1, 1}).at<double>({0, 0, 0, 0});
+  }
+
+  /// The text after statements that bind the names it uses.
   std::string bind(const std::string& text) const {
     std::string bound;
     for (const auto& [name, value] : values_)
@@ -77,8 +81,7 @@ class Names {
 Buffer fill(const GalleryEntry::Table& table, const Names& names, const NamedBuffers& earlier) {
   Shape shape;
   for (const std::string& size : table.shape)
-    shape.push_back(static_cast<std::int64_t>(
-        values_of(names.bind(size), {}, {1, 1, 1, 1}).at<double>({0, 0, 0, 0})));
+    shape.push_back(static_cast<std::int64_t>(names.number(size)));
   Shape places = shape;
   while (places.rank() < 4) places.insert(0, 1);
   const Tensor values = values_of(names.bind(table.text), earlier, places);
@@ -92,36 +95,60 @@ void check_kind(const GalleryEntry& entry, GalleryEntry::Kind wanted) {
        is_mask ? "mask" : "score", is_mask ? "score" : "mask");
 }
 
+NamedBuffers fill_tables(const GalleryEntry& entry, const Names& names) {
+  NamedBuffers filled;
+  for (const GalleryEntry::Table& table : entry.tables)
+    filled.emplace_back(table.name, fill(table, names, filled));
+  return filled;
+}
+
+// The formula of an entry that is a function of the library.
+Formula call(const GalleryEntry& entry, const GallerySizes& at) {
+  const Names names(entry, at);
+  const NamedBuffers tables = fill_tables(entry, names);
+  LibraryCall call = parse_call(entry.function);
+  for (const std::string& argument : call.arguments) {
+    const auto table = std::ranges::find(tables, argument, &NamedBuffers::value_type::first);
+    if (table != tables.end())
+      call.tables.push_back(table->second);
+    else
+      call.numbers.push_back(names.number(argument));
+  }
+  return call_library(call);
+}
+
 }  // namespace
 
 std::string GalleryEntry::full_text(const GallerySizes& at) const {
   const FloatEnv float_env;
-  return Names(*this, at).bind(text);
+  return function.empty() ? Names(*this, at).bind(text) : call(*this, at).to_string();
 }
 
 NamedBuffers GalleryEntry::buffers(const GallerySizes& at) const {
   const FloatEnv float_env;
-  const Names names(*this, at);
-  NamedBuffers filled;
-  for (const Table& table : tables) filled.emplace_back(table.name, fill(table, names, filled));
-  return filled;
+  return function.empty() ? fill_tables(*this, Names(*this, at)) : call(*this, at).named_buffers();
 }
 
 MaskMod GalleryEntry::mask_mod(const GallerySizes& at) const {
   const FloatEnv float_env;
   check_kind(*this, Kind::kMask);
-  return MaskMod::parse(full_text(at), buffers(at));
+  return function.empty() ? MaskMod::parse(full_text(at), buffers(at)) : MaskMod(call(*this, at));
 }
 
 ScoreMod GalleryEntry::score_mod(const GallerySizes& at) const {
   const FloatEnv float_env;
   check_kind(*this, Kind::kScore);
-  return ScoreMod::parse(full_text(at), buffers(at));
+  return function.empty() ? ScoreMod::parse(full_text(at), buffers(at)) : ScoreMod(call(*this, at));
 }
 
 std::span<const GalleryEntry> gallery() {
   const FloatEnv float_env;
-  static const std::vector<GalleryEntry> entries = parse_gallery(kGalleryText);
+  static const std::vector<GalleryEntry> entries = [] {
+    std::vector<GalleryEntry> all = parse_gallery(kGalleryText);
+    for (GalleryEntry& entry : all)
+      if (!entry.function.empty()) entry.text = entry.full_text(entry.sizes);
+    return all;
+  }();
   return entries;
 }
 

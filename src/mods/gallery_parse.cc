@@ -1,4 +1,4 @@
-// Layer: mods.
+// Splits the file into entries, and entries into fields. Mods layer.
 #include "mods/gallery_parse.h"
 
 #include <fmt/format.h>
@@ -79,15 +79,21 @@ class Reader {
     if (entries.empty()) return;
     GalleryEntry& entry = entries.back();
     for (const Field& field : fields_) set_field(entry, field);
-    for (const char* key : {"kind", "about", "reference", "sizes", "formula"}) {
-      const auto count = std::ranges::count(fields_, key, &Field::key);
-      if (count != 1)
-        fail(entry_line_,
-             fmt::format("entry '{}' must have one field '{}'; got {}", entry.name, key, count));
-    }
+    const auto count = [&](const char* key) {
+      return std::ranges::count(fields_, key, &Field::key);
+    };
+    for (const char* key : {"kind", "about", "reference", "sizes"})
+      check_one(entry, key, count(key));
+    check_one(entry, "formula' or 'function", count("formula") + count("function"));
     if (std::ranges::count(entries, entry.name, &GalleryEntry::name) > 1)
       fail(entry_line_, fmt::format("the name '{}' stands twice", entry.name));
     fields_.clear();
+  }
+
+  void check_one(const GalleryEntry& entry, const char* key, std::ptrdiff_t count) const {
+    if (count != 1)
+      fail(entry_line_,
+           fmt::format("entry '{}' must have one field '{}'; got {}", entry.name, key, count));
   }
 
   static void set_field(GalleryEntry& entry, const Field& field) {
@@ -108,6 +114,8 @@ class Reader {
       entry.tables.push_back(table_of(field));
     } else if (field.key == "formula") {
       entry.text = field.value;
+    } else if (field.key == "function") {
+      entry.function = field.value;
     } else {
       fail(field.line, fmt::format("unknown field '{}'", field.key));
     }

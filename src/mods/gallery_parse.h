@@ -1,5 +1,5 @@
-// Reads the format of gallery.txt, which the file itself describes. Does not look into the
-// formulas. Layer: mods.
+// The text of gallery.txt and its parser. The file describes the format; formulas are not examined
+// here. Mods layer.
 #pragma once
 #include <string_view>
 #include <vector>
@@ -7,6 +7,9 @@
 #include "quire/mods.h"
 
 namespace quire::mods {
+
+/// gallery.txt; defined in a source that is generated when the project is configured.
+extern const std::string_view kGalleryText;
 
 /// Throws Error, with the number of the line, for a text that is not in the format, for an entry
 /// without one of its fields and for a name that stands twice.

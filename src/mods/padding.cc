@@ -1,6 +1,5 @@
-// Padding: of sequences filled up to one length, only the real keys are seen, by all queries. The
-// key padding mask of every encoder since Vaswani et al., "Attention Is All You Need", 2017. Layer:
-// mods.
+// Padding: in sequences padded to one length, every query sees the real keys only. The key padding
+// mask of every encoder since Vaswani et al., "Attention Is All You Need", 2017. Mods layer.
 #include "mods/arguments.h"
 #include "quire/mods.h"
 #include "runtime/float_env.h"

@@ -1,6 +1,6 @@
-// Prefix language model: a prefix is seen whole, also by itself; what follows is causal. Raffel et
-// al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (T5),
-// 2019; Dong et al., UniLM, 2019. Layer: mods.
+// Prefix language model: the prefix is visible to every token, itself included; the rest is causal.
+// Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text
+// Transformer" (T5), 2019; Dong et al., UniLM, 2019. Mods layer.
 #include "mods/arguments.h"
 #include "quire/mods.h"
 #include "runtime/float_env.h"

@@ -1,6 +1,6 @@
 // Relative bias: a number for each distance, per head. Shaw et al., "Self-Attention with Relative
 // Position Representations", 2018 (distances are clipped); Raffel et al., T5, 2019 (a scalar added
-// to the score). Layer: mods.
+// to the score). Mods layer.
 #include "mods/arguments.h"
 #include "quire/error.h"
 #include "quire/mods.h"

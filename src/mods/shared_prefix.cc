@@ -1,6 +1,6 @@
-// Shared prefix: several continuations (answers, branches of a search) packed behind one prompt.
+// Shared prefix: several continuations (answers, branches of a search) packed after one prompt.
 // Each sees the prompt and itself, causally. Juravsky et al., "Hydragen: High-Throughput LLM
-// Inference with Shared Prefixes", 2024. Layer: mods.
+// Inference with Shared Prefixes", 2024. Mods layer.
 #include "mods/arguments.h"
 #include "quire/mods.h"
 #include "runtime/float_env.h"

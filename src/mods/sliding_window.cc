@@ -1,5 +1,5 @@
 // Sliding windows: a token sees its neighbourhood. Beltagy et al., "Longformer", 2020 (two-sided);
-// Jiang et al., "Mistral 7B", 2023 (one-sided). Layer: mods.
+// Jiang et al., "Mistral 7B", 2023 (one-sided). Mods layer.
 #include "mods/arguments.h"
 #include "quire/mods.h"
 #include "runtime/float_env.h"

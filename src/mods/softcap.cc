@@ -1,5 +1,5 @@
 // Soft-cap: scores are squeezed into -cap .. cap. Gemma Team, "Gemma 2", 2024 (cap 50); Grok-1,
-// 2024 (cap 30). Layer: mods.
+// 2024 (cap 30). Mods layer.
 #include <cmath>
 
 #include "quire/error.h"

@@ -1,6 +1,6 @@
-// Tree mask of speculative decoding: a tree of drafted tokens behind a context; each token sees the
+// Tree mask of speculative decoding: a tree of drafted tokens after a context; each token sees the
 // context, its ancestors and itself. Miao et al., "SpecInfer", 2023; Cai et al., "Medusa", 2024.
-// Layer: mods.
+// Mods layer.
 #include <algorithm>
 #include <vector>
 

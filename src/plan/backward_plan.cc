@@ -98,7 +98,7 @@ void BackwardPlan::list_items() {
 
 void BackwardPlan::compile_mask() {
   if (!forward_.block_mask.has_value()) return;
-  const std::optional<Formula> rule = asked_rule(forward_.block_mask.mask_mod());
+  const std::optional<Formula> rule = rule_to_evaluate(forward_.block_mask.mask_mod());
   if (!rule.has_value()) return;
   mask_ = formula::compile({.mask_mod = &*rule, .mask_only = true},
                            compile_options(forward_, kernels::kBackwardTileKeys));

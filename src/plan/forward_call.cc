@@ -40,7 +40,7 @@ formula::CompileOptions compile_options(const ForwardRequest& request, int max_r
           .max_rows = max_rows};
 }
 
-std::optional<Formula> asked_rule(const MaskMod& rule) {
+std::optional<Formula> rule_to_evaluate(const MaskMod& rule) {
   Formula simple = formula::simplify(rule.formula(), Precision::kF32);
   const formula::Node& root = simple.graph()[simple.root()];
   if (root.op == Op::kBoolConst && root.bits != 0) return std::nullopt;

@@ -23,6 +23,6 @@ kernels::ForwardTensor steps_of(const ConstTensorView& view);
 formula::CompileOptions compile_options(const ForwardRequest& request, int max_rows);
 
 /// Simplified; nothing if it is always true.
-std::optional<Formula> asked_rule(const MaskMod& rule);
+std::optional<Formula> rule_to_evaluate(const MaskMod& rule);
 
 }  // namespace quire::plan

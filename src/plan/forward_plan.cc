@@ -60,7 +60,7 @@ void ForwardPlan::find_visible() {
     if (made->asks()) rule = &request_.positions->rule;
     visible_ = std::move(made);
   }
-  if (rule != nullptr) mask_formula_ = asked_rule(*rule);
+  if (rule != nullptr) mask_formula_ = rule_to_evaluate(*rule);
 }
 
 std::size_t ForwardPlan::scratch_bytes() const {

@@ -1,6 +1,6 @@
-// The meaning of every operation on plain numbers: int64 that wraps, and f64. One function per kind
-// of operands; which node has which operands is evaluate.h's affair. Integer division by zero gives
-// 0 here and is reported there. Reference layer.
+// The definition of every operation on plain numbers: wrapping int64, and f64. One function per
+// kind of operands; evaluate.h matches nodes with operands. Integer division by zero gives 0 here
+// and is reported there. Reference layer.
 #pragma once
 #include <cstdint>
 
@@ -13,7 +13,7 @@ std::int64_t int_unary(Op op, std::int64_t a);
 /// kAdd ... kMax (but not kDiv), kShl ... kBitXor.
 std::int64_t int_binary(Op op, std::int64_t a, std::int64_t b);
 
-/// kNeg ... kTrunc, kExp ... kSoftplus.
+/// kNeg ... kTrunc and the functions of one float.
 double float_unary(Op op, double x);
 /// kAdd ... kMax.
 double float_binary(Op op, double a, double b);

@@ -1,8 +1,7 @@
-// Forward: a row at a time. Reference layer.
+// The forward pass, row by row. Reference layer.
 #include "reference/attention.h"
 
 #include "reference/scores.h"
-#include "reference/softmax.h"
 
 namespace quire::reference {
 

@@ -1,13 +1,11 @@
-// Attention with mods in plain f64 loops: the specification of forward and backward. Takes any
-// float dtypes and strides, gives f64. Used by tests and the MATH backend; shares no code with
-// kernels/. Reference layer.
+// Attention with mods in plain f64 loops: the specification of the forward pass. Accepts any float
+// dtypes and strides, returns f64. Used by tests, the MATH backend and `quire demo`; shares no code
+// with kernels/. Reference layer.
 #pragma once
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
-#include "quire/buffer.h"
 #include "quire/mod.h"
 #include "quire/tensor.h"
 #include "reference/dropout.h"
@@ -44,33 +42,5 @@ struct AttentionOutput {
 /// order b, h, q_idx, kv_idx, of an element the mask does not hide (the mask's own faults before
 /// the score mod's).
 AttentionOutput attention(const AttentionInputs& inputs, const AttentionOptions& options = {});
-
-/// What is known of the loss.
-struct OutputGradients {
-  ConstTensorView out;                                // [B, Hq, L, Ev]
-  std::optional<ConstTensorView> lse = std::nullopt;  // [B, Hq, L]
-};
-
-struct BufferGradient {
-  Buffer buffer;
-  Tensor gradient;  // of the buffer's shape
-};
-
-/// All f64, each of the shape of what it is the gradient of: groups of heads, and batches that
-/// share keys, are summed.
-struct AttentionGradients {
-  Tensor q, k, v;
-  // Those captured with wants_gradient: the score mod's in the order of its formula, then the
-  // mask's (all 0).
-  std::vector<BufferGradient> buffers;
-
-  /// By name; throws Error if there is none.
-  const Tensor& of(const std::string& buffer) const;
-};
-
-/// The gradients of attention(). Hidden elements and rows without keys contribute exactly nothing.
-/// Throws as attention().
-AttentionGradients attention_backward(const AttentionInputs& inputs,
-                                      const AttentionOptions& options, const OutputGradients& d);
 
 }  // namespace quire::reference

@@ -1,4 +1,4 @@
-// Wrapping, clamping and counting of indices. Reference layer.
+// Wrapping, clamping and flattening of indices. Reference layer.
 #include "reference/buffer_index.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// From the indices a formula gives to elements of a captured buffer: negative ones wrap, those
-// outside are clamped and reported. Also the walk over trailing axes that sum and dot do, and
-// row-major positions. Reference layer.
+// Maps the indices that a formula computes to elements of a captured buffer: negative ones wrap,
+// those out of range are clamped and reported. Also iterates over trailing axes for sum and dot,
+// and computes row-major positions. Reference layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -28,10 +28,11 @@ struct BufferIndex {
 /// `given` wrapped once where negative, then clamped.
 BufferIndex buffer_index(const Shape& shape, std::span<const std::int64_t> given);
 
-/// How many elements lie behind the first `leading` axes.
+/// How many elements the axes after the first `leading` have.
 std::int64_t trailing_count(const Shape& shape, std::size_t leading);
 
-/// `leading` followed by the indices of element `k` of what lies behind, 0 <= k < trailing_count.
+/// `leading` followed by the indices of element `k` of the axes after them, 0 <= k <
+/// trailing_count.
 Shape with_trailing(const Shape& shape, const Shape& leading, std::int64_t k);
 
 /// The position of an element in row-major order.

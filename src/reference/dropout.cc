@@ -1,4 +1,4 @@
-// A counter at a time. Reference layer.
+// Philox4x32-10, one counter at a time. Reference layer.
 #include "reference/dropout.h"
 
 namespace quire::reference {

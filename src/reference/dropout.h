@@ -1,5 +1,5 @@
-// Which weights dropout leaves, as a number per key, by the definition: Philox4x32-10 of Salmon et
-// al. written down once more. Reference layer; shares nothing with kernels/.
+// The dropout factor of each weight, by definition: a second implementation of the Philox4x32-10 of
+// Salmon et al. that shares nothing with kernels/. Reference layer.
 #pragma once
 #include <array>
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Evaluates a formula at one point, node by node, in f64 and int64: what a formula means. No types
-// are converted here that the graph does not convert, nothing is simplified, nothing is skipped.
-// Reference layer.
+// Evaluates a formula at one point, node by node, in f64 and int64: the definition of what a
+// formula means. Converts no types that the graph does not convert, simplifies nothing, skips
+// nothing. Reference layer.
 #pragma once
 #include <optional>
 #include <span>

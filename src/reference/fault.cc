@@ -1,4 +1,4 @@
-// The texts of faults. Reference layer.
+// The messages of faults. Reference layer.
 #include "reference/fault.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,6 @@
-// Faults: what an element of a formula can do wrong at run time, as data. Whether a fault is an
-// error depends on whether the element is visible, which only the caller knows. Reference layer.
+// Faults: errors that an element of a formula can cause at run time, as data. Whether a fault
+// becomes an Error depends on whether the element is visible, which only the caller knows.
+// Reference layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>

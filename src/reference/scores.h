@@ -1,8 +1,10 @@
-// The attention matrix before the softmax: checked inputs as f64, and the score of each (query,
-// key) pair after scale, score mod and mask. Forward and backward both read it. Reference layer.
+// The rows of the attention matrix: checked inputs as f64, the score of each (query, key) pair
+// after scale, score mod and mask, and the softmax of a row. Used by forward and backward.
+// Reference layer.
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "quire/tensor.h"
@@ -61,5 +63,14 @@ class Scores {
 
 /// "[1, 2, 3, 4]" against what it should be; `name` goes into the text.
 void require_shape(const char* name, const Shape& shape, const Shape& wanted);
+
+struct RowSoftmax {
+  std::vector<double> p;  // exactly 0 where the score is -inf
+  double max = 0;         // -inf for a row with nothing to attend to; NaN if a score is
+  double lse = 0;         // log of the sum of exp(score); -inf for a row with nothing to attend to
+};
+
+/// -inf is a key that is not there. A NaN or +inf makes p NaN wherever there is a key, and lse NaN.
+RowSoftmax row_softmax(std::span<const double> scores);
 
 }  // namespace quire::reference

@@ -1,5 +1,4 @@
-// What goes into a formula (a point) and what comes out of each of its nodes (a value). Reference
-// layer.
+// The input of a formula (a point) and the result of each of its nodes (a value). Reference layer.
 #pragma once
 #include <cstdint>
 

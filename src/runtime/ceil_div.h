@@ -1,4 +1,4 @@
-// ceil_div: how many parts of one size cover a length. Runtime layer.
+// ceil_div: integer division that rounds up. Runtime layer.
 #pragma once
 #include <cstdint>
 

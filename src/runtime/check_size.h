@@ -1,4 +1,4 @@
-// check_size: refuses a number outside its range. Runtime layer.
+// check_size: rejects a number outside its range. Runtime layer.
 #pragma once
 #include <cstdint>
 #include <string_view>

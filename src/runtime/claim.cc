@@ -1,4 +1,4 @@
-// How indices are handed out and how a failure ends the run. Runtime layer.
+// Hands out indices, and stops the run after a failure. Runtime layer.
 #include "runtime/claim.h"
 
 namespace quire {

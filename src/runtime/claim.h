@@ -1,5 +1,5 @@
 // The shared state of one parallel run: the ascending counter that hands out indices, and the
-// exception to rethrow. Each worker calls work() once. Knows no threads and orders no memory; the
+// exception to rethrow. Each worker calls work() once. Creates no threads and orders no memory; the
 // executor does both. Runtime layer.
 #pragma once
 #include <atomic>

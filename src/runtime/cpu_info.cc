@@ -1,4 +1,4 @@
-// Reads the description of the CPU from Linux's /proc and /sys; elsewhere asks the C library.
+// Reads the description of the CPU from /proc and /sys on Linux; elsewhere asks the C library.
 // Runtime layer.
 #include "runtime/cpu_info.h"
 

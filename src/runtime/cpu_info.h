@@ -1,4 +1,4 @@
-// The parser behind quire::cpu_info, with the place of /proc and /sys as an argument for tests.
+// The parser behind quire::cpu_info, with the location of /proc and /sys as a parameter for tests.
 // Runtime layer.
 #pragma once
 #include <string>

@@ -1,5 +1,5 @@
-// The default executor, the one process-wide object of the library, and the number of its threads.
-// Runtime layer.
+// The default executor, the one process-wide object of the library, and its number of threads; the
+// serial executor. Runtime layer.
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -66,5 +66,12 @@ void set_num_threads(int n) {
 }
 
 int get_num_threads() { return static_cast<int>(default_executor()->concurrency()); }
+
+// Its order is the one that every other executor must be equal to.
+Executor::~Executor() = default;
+
+void SerialExecutor::run(size_t n, Body body) {
+  for (size_t index = 0; index < n; ++index) body(index, 0);
+}
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-// Error's out-of-line parts: with them its vtable and type information exist once. Runtime layer.
+// Out-of-line members of Error, so that its vtable and type information exist once. Runtime layer.
 #include "quire/error.h"
 
 namespace quire {

@@ -1,4 +1,4 @@
-// executor_of: the executor a call was given, or the default one. Runtime layer.
+// executor_of: the executor passed to a call, or the default one. Runtime layer.
 #pragma once
 #include <memory>
 

@@ -1,5 +1,5 @@
-// fail: the one way to refuse an argument, an Error whose text begins with who refuses it. Runtime
-// layer.
+// fail: throws the Error with which the library rejects an argument; its text begins with the name
+// of the function that was called. Runtime layer.
 #pragma once
 #include <fmt/format.h>
 

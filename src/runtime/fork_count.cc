@@ -1,4 +1,4 @@
-// Counts in the child, by a handler that fork() itself calls. Runtime layer.
+// A handler registered with pthread_atfork counts in the child. Runtime layer.
 #include "runtime/fork_count.h"
 
 #include <atomic>

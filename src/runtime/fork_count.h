@@ -1,6 +1,7 @@
-// fork_count: tells a process from the one it was forked from. A child has a copy of all memory and
-// only the thread that forked, so threads, and locks that others held, are gone for good: what
-// remembers the count it was made at knows that they were another process's. Runtime layer.
+// fork_count: distinguishes a process from the one it was forked from. A child has a copy of all
+// memory but only the thread that called fork(), so other threads and the locks they held are lost.
+// An object that stores the count at construction can tell that its threads belong to another
+// process. Runtime layer.
 #pragma once
 #include <cstdint>
 

@@ -1,8 +1,7 @@
-// What the CPU has, and the process-wide choice of an ISA. Holds no SIMD: it asks the CPU, it does
-// not use it. The choice is one atomic for the process, against the rule that nothing is global:
-// the environment variable is global too, and a test must be able to force an ISA for code that
-// does not pass one on. Work takes the ISA once, when its plan is made, and carries it from there.
-// Runtime layer.
+// Queries the CPU, and holds the process-wide choice of an ISA. Contains no SIMD. The choice is one
+// atomic for the process, an exception to the rule against globals: the environment variable is
+// global too, and a test must be able to force an ISA for code that does not pass one. A plan reads
+// the ISA once, when it is made, and keeps it. Runtime layer.
 #include "quire/isa.h"
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Names of ISAs and the order in which they are chosen. Runtime layer.
+// Names of ISAs and their order of preference. Runtime layer.
 #include "runtime/isa_choice.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// The rule that turns "forced", QUIRE_ISA and the CPU into one ISA, as pure functions that a test
-// can call. The process-wide state is in isa.cc. Runtime layer.
+// How a forced ISA, QUIRE_ISA and the CPU determine the ISA, as pure functions for tests. The
+// process-wide state is in isa.cc. Runtime layer.
 #pragma once
 #include <optional>
 #include <span>

@@ -1,4 +1,5 @@
-// Available memory from /proc/meminfo and the limits of control groups (v2 and v1). Runtime layer.
+// Available memory from /proc/meminfo and the limits of control groups (v2 and v1); madvise for
+// large pages. Runtime layer.
 #include "runtime/memory.h"
 
 #include <fmt/format.h>
@@ -10,6 +11,10 @@
 
 #include "quire/error.h"
 #include "runtime/fail.h"
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 namespace quire {
 namespace {
@@ -71,6 +76,14 @@ std::string bytes_text(std::int64_t bytes) {
   std::size_t unit = 0;
   for (; value >= 1000 && unit + 1 < std::size(kUnits); value /= 1000) ++unit;
   return fmt::format("{:.1f} {}", value, kUnits[unit]);
+}
+
+void advise_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) noexcept {
+#if defined(__linux__)
+  // Whole large pages only: the rest of the last one may belong to others. Refused or unknown: as
+  // good as not asked.
+  (void)madvise(memory, bytes / kHugePageBytes * kHugePageBytes, MADV_HUGEPAGE);
+#endif
 }
 
 }  // namespace quire

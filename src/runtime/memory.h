@@ -1,7 +1,8 @@
-// How much memory a call may still take: large results are refused with an Error before they are
-// made, because an allocation that succeeds and is then written to may end the process. Runtime
-// layer.
+// Memory limits and hints. Large results are refused with an Error before they are allocated,
+// because an allocation that succeeds and is then written to may get the process killed; large
+// tensors ask the system for large pages. Runtime layer.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -22,5 +23,12 @@ void require_memory(const char* where, const char* what, std::int64_t bytes);
 
 /// "512 bytes", "12.3 MB": for texts.
 std::string bytes_text(std::int64_t bytes);
+
+/// What a large page is aligned to.
+inline constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
+
+/// `memory` is aligned to kHugePageBytes. To be called before the memory is touched; does nothing
+/// where the system has no such hint.
+void advise_huge_pages(void* memory, std::size_t bytes) noexcept;
 
 }  // namespace quire

@@ -1,8 +1,7 @@
-// Executor on the threads of an OpenMP runtime that somebody else has brought into the process.
-// Each run is one parallel region whose threads claim indices until none are left. Nothing of
-// OpenMP is compiled in or linked. Where a runtime would end or hang the process, because threads
-// cannot be made or are those of the parent of a fork(), a pool of our own runs instead. Runtime
-// layer.
+// Executor on the threads of an OpenMP runtime that is already loaded in the process. Each run is
+// one parallel region whose threads claim indices until none are left. OpenMP is neither compiled
+// in nor linked. Where the runtime would kill or hang the process, because threads cannot be
+// created or belong to the parent of a fork(), our own pool runs instead. Runtime layer.
 #include <algorithm>
 #include <atomic>
 #include <memory>

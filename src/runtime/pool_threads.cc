@@ -1,4 +1,4 @@
-// How a run finds threads, and how threads find work and sleep. Runtime layer.
+// How a run wakes threads, and how threads find work and sleep. Runtime layer.
 #include "runtime/pool_threads.h"
 
 #include <algorithm>

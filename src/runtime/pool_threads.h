@@ -1,6 +1,6 @@
-// PoolThreads: the threads of one pool in one process, asleep until a run is offered to them. Takes
-// as many as the system gives: where a thread cannot be made, the others and the calling one do its
-// share. Does not survive fork(): who owns it asks fork_count. Runtime layer.
+// PoolThreads: the threads of one pool in one process, asleep until a run is offered. Uses as many
+// threads as the system provides: where one cannot be created, the others and the calling thread do
+// its share. Does not survive fork(): its owner checks fork_count. Runtime layer.
 #pragma once
 #include <atomic>
 #include <chrono>

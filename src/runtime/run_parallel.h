@@ -1,5 +1,5 @@
-// run_parallel: the one way in which the library hands work to an Executor, so that every body runs
-// in the default floating-point environment, whoever made its thread. Runtime layer.
+// run_parallel: the only way the library passes work to an Executor. Every body runs in the default
+// floating-point environment, whichever thread runs it. Runtime layer.
 #pragma once
 #include <cstddef>
 

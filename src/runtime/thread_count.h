@@ -1,4 +1,4 @@
-// How many threads the default executor gets. Pure where it can be. Runtime layer.
+// The number of threads of the default executor, as pure functions where possible. Runtime layer.
 #pragma once
 
 namespace quire {

@@ -1,5 +1,5 @@
-// Executor on threads of its own, which are started when a run first needs them. In a child of
-// fork() the first run makes new ones. Runtime layer.
+// Executor on threads of its own, started when a run first needs them. In a child of fork() the
+// first run creates new ones. Runtime layer.
 #include <algorithm>
 #include <atomic>
 #include <memory>

@@ -1,4 +1,4 @@
-// The version as the build says it.
+// The version number that the build defines. Runtime layer.
 #include "quire/version.h"
 
 namespace quire {

@@ -1,4 +1,4 @@
-// Conversion of single elements, and the walk over a strided view. Plain scalar code. Tensor layer.
+// Converts single elements and iterates over strided views. Plain scalar code. Tensor layer.
 #include "tensor/convert.h"
 
 #include <array>

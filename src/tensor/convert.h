@@ -1,5 +1,5 @@
-// Copies the elements of a view into row-major memory, converting from one dtype to another. The
-// rules of each conversion are those of quire::to (quire/tensor.h). Tensor layer.
+// Copies the elements of a view into row-major memory and converts them to another dtype, by the
+// rules of quire::to (quire/tensor.h). Tensor layer.
 #pragma once
 #include "quire/tensor_view.h"
 

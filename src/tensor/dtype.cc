@@ -1,4 +1,4 @@
-// Names of dtypes, read back. Tensor layer.
+// Parses the names of dtypes. Tensor layer.
 #include "quire/dtype.h"
 
 #include <array>

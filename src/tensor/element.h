@@ -1,5 +1,5 @@
-// From a DType at run time to a C++ type at compile time, and loads of one element of any dtype.
-// Tensor layer.
+// Dispatch from a DType at run time to a C++ type at compile time, and loads of one element of any
+// dtype. Tensor layer.
 #pragma once
 #include <cstdint>
 #include <type_traits>

@@ -1,4 +1,4 @@
-// Shapes: building, printing, counting elements with overflow in mind. Tensor layer.
+// Shapes: construction, printing, element counts with overflow checks. Tensor layer.
 #include "quire/shape.h"
 
 #include <fmt/format.h>

@@ -9,7 +9,7 @@
 #include "quire/error.h"
 #include "runtime/fail.h"
 #include "runtime/float_env.h"
-#include "runtime/huge_pages.h"
+#include "runtime/memory.h"
 #include "tensor/convert.h"
 
 namespace quire {

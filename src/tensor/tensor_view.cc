@@ -1,5 +1,5 @@
-// Views: construction, checked access to elements. What makes views from views is in
-// view_shapes.cc. Tensor layer.
+// Views: construction and checked element access. Views derived from views are in view_shapes.cc.
+// Tensor layer.
 #include "quire/tensor_view.h"
 
 #include <limits>

@@ -1,5 +1,5 @@
-// Views made from views: slice, select, transpose, permute, expand, unsqueeze, reshape. Only shapes
-// and strides change; no element is read. Tensor layer.
+// Views derived from views: slice, select, transpose, permute, expand, unsqueeze, reshape. Only
+// shapes and strides change; no element is read. Tensor layer.
 #include <algorithm>
 #include <array>
 #include <optional>

@@ -8,6 +8,7 @@
 #include "quire/mods.h"
 #include "quire/scaled_dot_product_attention.h"
 #include "reference/attention.h"
+#include "tests/support/attention_backward.h"
 #include "tests/support/attention_case.h"
 #include "tests/support/backward_case.h"
 #include "tests/support/expect_error.h"

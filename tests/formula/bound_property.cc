@@ -249,7 +249,8 @@ class NoisyF32 {
 
   float function(Op op, float x) {
     const auto exact = static_cast<float>(reference::float_unary(op, x));
-    if (op < Op::kExp || op == Op::kRelu || op == Op::kSqrt || !std::isfinite(exact)) return exact;
+    if (!is_float_function(op) || op == Op::kRelu || op == Op::kSqrt || !std::isfinite(exact))
+      return exact;
     if (op == Op::kSin || op == Op::kCos) return exact + static_cast<float>(noise(0x1p-22));
     double off = off_by_ulps(exact);
     if (op == Op::kGelu || op == Op::kGeluTanh || op == Op::kSilu) off += noise(0x1p-20 * x);

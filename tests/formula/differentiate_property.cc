@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "formula/gradient/differentiate.h"
-#include "reference/error_bound.h"
 #include "reference/evaluate.h"
-#include "reference/point_gradient.h"
 #include "tests/formula/site_gradients.h"
+#include "tests/support/error_bound.h"
+#include "tests/support/point_gradient.h"
 #include "tests/support/random_formula.h"
 
 namespace quire::formula {

@@ -12,9 +12,9 @@
 #include "formula/first_fault.h"
 #include "formula/simplify/simplify.h"
 #include "reference/evaluate.h"
-#include "reference/point_gradient.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gradient_harness.h"
+#include "tests/support/point_gradient.h"
 #include "tests/support/tile_harness.h"
 
 namespace quire::formula {

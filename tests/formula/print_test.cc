@@ -13,6 +13,7 @@
 #include "formula/build.h"
 #include "formula/graph.h"
 #include "formula/text/parse.h"
+#include "formula/type_rules.h"
 #include "quire/formula.h"
 #include "quire/mod.h"
 
@@ -271,7 +272,8 @@ TEST(Print, DeepGraphs) {
       if (op == Op::kToInt)
         x = make_cast(graph, x, i % 2 == 0 ? ValueType::kInt : ValueType::kFloat);
       else
-        x = op <= Op::kSoftplus ? make_unary(graph, op, x) : make_binary(graph, op, one, x);
+        x = formula::op_info(op).arity == 1 ? make_unary(graph, op, x)
+                                            : make_binary(graph, op, one, x);
     }
     const Formula f(graph, x);
     const std::string text = f.to_string();

@@ -7,7 +7,7 @@
 #include "formula/gradient/differentiate.h"
 #include "reference/buffer_index.h"
 #include "reference/evaluate.h"
-#include "reference/point_gradient.h"
+#include "tests/support/point_gradient.h"
 
 namespace quire::formula {
 

@@ -15,6 +15,7 @@
 #include "formula/graph.h"
 #include "formula/simplify/simplify.h"
 #include "formula/text/print.h"
+#include "formula/type_rules.h"
 #include "quire/error.h"
 #include "quire/formula.h"
 #include "tests/support/random_formula.h"
@@ -116,7 +117,7 @@ NodeId any_operation(Random& random, Graph& graph, const std::vector<NodeId>& po
   const Buffer& buffer =
       buffers[static_cast<std::size_t>(below(random, static_cast<std::int64_t>(buffers.size())))];
   const std::size_t rank = buffer.shape().size();
-  if (op <= Op::kKvIdx) return make_leaf(graph, op);
+  if (formula::is_argument(op)) return make_leaf(graph, op);
   switch (op) {
     case Op::kIntConst:
       return make_int(graph, any_int(random));
@@ -140,7 +141,7 @@ NodeId any_operation(Random& random, Graph& graph, const std::vector<NodeId>& po
     default:
       break;
   }
-  if (op <= Op::kSoftplus) return make_unary(graph, op, pick());
+  if (formula::op_info(op).arity == 1) return make_unary(graph, op, pick());
   const NodeId a = pick(), b = pick();
   return make_binary(graph, op, a, b);
 }

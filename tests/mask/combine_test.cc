@@ -1,7 +1,7 @@
 // rows, append_rows and & | ~: broadcasting, what they refuse, what they must not look at.
 #include <gtest/gtest.h>
 
-#include "mask/append_cost.h"
+#include "mask/block_prover.h"
 #include "mask/prove_planes.h"
 #include "quire/mods.h"
 #include "tests/mask/expect_blocks.h"

@@ -1,12 +1,11 @@
 // transpose: the same blocks seen from the other side, stored as few times, without a dense grid.
-#include "mask/transpose.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 
 #include "mask/block_mask_data.h"
+#include "mask/block_rows.h"
 #include "tests/support/random_buffers.h"
 
 namespace quire::mask {

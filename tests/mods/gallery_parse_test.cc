@@ -87,6 +87,8 @@ TEST(GalleryParse, Errors) {
   expect_refused("line 2: kind must be mask or score; got both", "[a]\nkind: both");
   expect_refused("line 1: entry 'a' must have one field 'sizes'; got 0", head);
   expect_refused("line 1: entry 'a' must have one field 'kind'; got 2", whole + "kind: mask");
+  expect_refused("line 1: entry 'a' must have one field 'formula' or 'function'; got 2",
+                 whole + "function: causal()");
   expect_refused("line 7: the name 'a' stands twice", whole + whole);
   expect_refused("line 2: let needs '='; got W", "[a]\nlet: W");
   expect_refused("line 2: a table is name dtype[sizes] = formula; got t = 3", "[a]\ntable: t = 3");

@@ -57,13 +57,13 @@ TEST(Gallery, EveryEntryAtEverySizePrintsAndParsesBack) {
 TEST(Gallery, FullTextAndBuffersAreAllAParserNeeds) {
   const GalleryEntry& entry = gallery_entry("sliding_window");
   EXPECT_EQ(entry.full_text({.q_len = 16384, .kv_len = 16384}),
-            "size = 4096; (q_idx >= kv_idx) & (q_idx - kv_idx < size)");
+            "(q_idx >= kv_idx) & (q_idx - kv_idx < 4096)");
   EXPECT_EQ(entry.mask_mod({.q_len = 16384, .kv_len = 16384}).to_string(),
             "(q_idx >= kv_idx) & (q_idx - kv_idx < 4096)");
   const GalleryEntry& video = gallery_entry("video_heads");
   EXPECT_EQ(MaskMod::parse(video.full_text(kOdd), video.buffers(kOdd)).formula(),
             video.mask_mod(kOdd).formula());
-  EXPECT_EQ(gallery_entry("softcap").full_text(kLeast), "cap = 20.0; cap * tanh(score / cap)");
+  EXPECT_EQ(gallery_entry("softcap").full_text(kLeast), "20.0 * tanh(score / 20.0)");
 }
 
 TEST(Gallery, Errors) {

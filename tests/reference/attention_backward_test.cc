@@ -1,5 +1,7 @@
 // Backward against central differences of forward, for everything that has a gradient, and the
 // corners.
+#include "tests/support/attention_backward.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>

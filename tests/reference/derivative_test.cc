@@ -1,12 +1,12 @@
 // Each derivative against a central difference, and PyTorch's choices at kinks.
-#include "reference/derivative.h"
+#include "tests/support/derivative.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
-#include "formula/text/op_names.h"
+#include "formula/op_table.h"
 #include "reference/arithmetic.h"
 
 namespace quire::reference {
@@ -23,7 +23,7 @@ void expect_slope(double derivative, double above, double below, const char* wha
 }
 
 TEST(Derivative, UnaryMatchesDifferences) {
-  for (int i = static_cast<int>(Op::kNeg); i <= static_cast<int>(Op::kSoftplus); ++i) {
+  for (int i = static_cast<int>(Op::kNeg); i < static_cast<int>(Op::kAdd); ++i) {
     const Op op = static_cast<Op>(i);
     if (op == Op::kNot || op == Op::kBitNot) continue;
     const std::string name(formula::display_name(op));

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "reference/attention.h"
+#include "tests/support/attention_backward.h"
 
 namespace quire::reference {
 namespace {

@@ -7,8 +7,8 @@
 #include <iterator>
 #include <limits>
 
-#include "reference/error_bound.h"
 #include "tests/reference/plain_float.h"
+#include "tests/support/error_bound.h"
 #include "tests/support/random_formula.h"
 
 namespace quire::reference {

@@ -1,6 +1,6 @@
 // The running error bound: exact where f32 is exact, tight for ordinary formulas, uncertain where a
 // decision is close.
-#include "reference/error_bound.h"
+#include "tests/support/error_bound.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The reverse sweep: shared nodes, choices, reads of buffers; central differences over the score
 // and every element.
-#include "reference/point_gradient.h"
+#include "tests/support/point_gradient.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
 // One row: values, huge scores, and the corners.
-#include "reference/softmax.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
+
+#include "reference/scores.h"
 
 namespace quire::reference {
 namespace {

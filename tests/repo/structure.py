@@ -7,7 +7,7 @@ also to bad examples, which shows that each rule can fail. Paths are relative to
 import re
 
 # The arrows between the folders of src/: attention -> plan -> {mask, layout, cache} -> {mods, formula} -> kernels ->
-# {tensor, runtime}. Each folder may include itself, what is listed here, and what those may include.
+# {tensor, runtime}, and draw -> mask. Each folder may include itself, what is listed here, and what those may include.
 ARROWS = {
     "runtime": [],
     "tensor": ["runtime"],
@@ -19,6 +19,10 @@ ARROWS = {
     "cache": ["mods"],
     "plan": ["mask", "layout", "cache"],
     "attention": ["plan", "reference"],
+    # Drawings of masks and mods; nothing in the library depends on them.
+    "draw": ["mask"],
+    # quire/quire.h alone: all public headers of C++.
+    "umbrella": ["attention", "draw"],
     # fp64 loops that share nothing with the kernels; beside this it sees REFERENCE_MAY_SEE.
     "reference": ["tensor"],
     # A stable C interface over the public headers, in the floating-point environment of runtime/.
@@ -26,7 +30,7 @@ ARROWS = {
 }
 
 # Of formula/, reference/ sees the graph and its type rules, never what compiles, simplifies or bounds.
-REFERENCE_MAY_SEE = {"formula/graph.h", "formula/type_rules.h"}
+REFERENCE_MAY_SEE = {"formula/graph.h", "formula/op_table.h", "formula/type_rules.h"}
 
 # The folder that each public header belongs to; a folder may include public headers of its own and of lower layers.
 PUBLIC_LAYER = {
@@ -42,6 +46,7 @@ PUBLIC_LAYER = {
     "quire/shape.h": "tensor",
     "quire/tensor_view.h": "tensor",
     "quire/tensor.h": "tensor",
+    "quire/op_table.inc": "runtime",  # names alone; kernels/ and formula/ both generate tables from it
     "quire/op.h": "formula",
     "quire/buffer.h": "formula",
     "quire/expr.h": "formula",
@@ -52,7 +57,7 @@ PUBLIC_LAYER = {
     "quire/explain.h": "formula",
     "quire/mods.h": "mods",
     "quire/block_mask.h": "mask",
-    "quire/draw.h": "mask",
+    "quire/draw.h": "draw",
     "quire/kv_cache.h": "cache",
     "quire/page_tables.h": "cache",
     "quire/paged_attention.h": "attention",
@@ -63,7 +68,7 @@ PUBLIC_LAYER = {
     "quire/paged.h": "attention",
     "quire/flex_attention_backward.h": "attention",
     "quire/scaled_dot_product_attention.h": "attention",
-    "quire/quire.h": "attention",
+    "quire/quire.h": "umbrella",
     "quire/quire_c.h": "c_api",
 }
 
@@ -280,6 +285,30 @@ def check_first_lines(files):
     return complaints
 
 
+def layer_tag(path):
+    """What the first comment of a file says about its layer; None where there is nothing to say."""
+    parts = path.split("/")
+    if parts[0] == "src":
+        return f"{'C API' if parts[1] == 'c_api' else parts[1].capitalize()} layer."
+    if parts[0] == "include":
+        return f"Public; {PUBLIC_LAYER.get('/'.join(parts[1:]))} layer"
+    return None
+
+
+def check_layer_tags(files):
+    """The first comment of every file of the library names its layer, always in the same form."""
+    complaints = []
+    for path, text in files.items():
+        tag = layer_tag(path) if is_cpp(path) else None
+        if tag is None:
+            continue
+        comment = re.match(r"(?:#pragma once\n)?((?://[^\n]*\n)+|/\*.*?\*/)", text, re.DOTALL)
+        words = re.sub(r"\s*\n\s*(?://|\*)?\s*", " ", comment[1]) if comment else ""
+        if tag not in words:
+            complaints.append(f"{path}: the first comment does not say '{tag}'")
+    return complaints
+
+
 def check_readme(files):
     """README.md is for users and short."""
     if "README.md" not in files:
@@ -296,5 +325,6 @@ ALL_CHECKS = [
     check_executors,
     check_quiet,
     check_first_lines,
+    check_layer_tags,
     check_readme,
 ]

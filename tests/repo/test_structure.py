@@ -43,6 +43,8 @@ BAD = [
     (structure.check_arrows, "src/kernels/x-inl.h", '  #  include "quire/formula.h"'),
     (structure.check_arrows, "src/formula/x.cc", '#include "mods/causal.h"'),
     (structure.check_arrows, "src/mask/x.cc", '#include "layout/span.h"'),
+    (structure.check_arrows, "src/mask/x.cc", '#include "draw/picture.h"'),
+    (structure.check_arrows, "src/attention/x.cc", '#include "quire/draw.h"'),
     (structure.check_arrows, "src/cache/x.cc", '#include "mask/runs.h"'),
     (structure.check_arrows, "src/layout/x.cc", '#include "cache/pages.h"'),
     (structure.check_arrows, "src/plan/x.cc", '#include "attention/sdpa.h"'),
@@ -102,6 +104,11 @@ BAD = [
     (structure.check_first_lines, "src/plan/x.h", "// Late guard.\nint x;\n#pragma once\n"),
     (structure.check_first_lines, "src/plan/x.h", "#ifndef X\n#define X\n// Old guard.\n#endif\n"),
     (structure.check_first_lines, "tests/plan/x_test.cc", "\n"),
+    (structure.check_layer_tags, "src/plan/x.cc", "// What it does. Layer: plan.\n"),
+    (structure.check_layer_tags, "src/plan/x.cc", "// What it does. Mask layer.\n"),
+    (structure.check_layer_tags, "src/plan/x.cc", "// What it does.\nint x;  // Plan layer.\n"),
+    (structure.check_layer_tags, "src/c_api/x.cc", "// What it does. C_api layer.\n"),
+    (structure.check_layer_tags, "include/quire/draw.h", "// What it does. Draw layer.\n"),
     (structure.check_readme, "README.md", "line\n" * 201),
     (structure.check_readme, "readme.txt", ""),
 ]
@@ -141,6 +148,10 @@ GOOD = [
     (structure.check_first_lines, "src/plan/x.h", "// What it does.\n#pragma once\nint x;\n"),
     (structure.check_first_lines, "src/plan/x.h", "#pragma once\n// What it does.\nint x;\n"),
     (structure.check_first_lines, "src/plan/x.cc", "/* What it does. */\nint x;\n"),
+    (structure.check_layer_tags, "src/plan/x.cc", "// What it does. Plan\n// layer.\n"),
+    (structure.check_layer_tags, "src/c_api/x.cc", "// What it does. C API layer.\n//\n// More.\n"),
+    (structure.check_layer_tags, "include/quire/draw.h", "// What it does. Public; draw layer.\n"),
+    (structure.check_layer_tags, "tests/plan/x.cc", "// What it tests.\n"),
     (structure.check_readme, "README.md", "line\n" * 200),
 ]
 

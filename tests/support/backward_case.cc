@@ -8,6 +8,7 @@
 
 #include "quire/evaluate.h"
 #include "reference/attention.h"
+#include "tests/support/attention_backward.h"
 #include "tests/support/random_tensor.h"
 
 namespace quire::testing {

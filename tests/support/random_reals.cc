@@ -68,14 +68,13 @@ bool RandomGenerator::allowed_real(Op op) const {
 
 RandomGenerator::NodeId RandomGenerator::real(int budget) {
   static constexpr std::array kChoices = std::to_array<Choice>({
-      {Op::kAdd, 10},  {Op::kSub, 6},     {Op::kMul, 12},     {Op::kDiv, 3},     {Op::kFloorDiv, 1},
-      {Op::kMod, 1},   {Op::kPow, 1},     {Op::kMin, 2},      {Op::kMax, 2},     {Op::kClamp, 2},
-      {Op::kWhere, 6}, {Op::kNeg, 2},     {Op::kAbs, 2},      {Op::kSign, 1},    {Op::kFloor, 1},
-      {Op::kCeil, 1},  {Op::kRound, 1},   {Op::kTrunc, 1},    {Op::kLoad, 12},   {Op::kSum, 1},
-      {Op::kDot, 1},   {Op::kToFloat, 8}, {Op::kExp, 1},      {Op::kExp2, 1},    {Op::kExpm1, 1},
-      {Op::kLog, 1},   {Op::kLog2, 1},    {Op::kLog1p, 1},    {Op::kSqrt, 1},    {Op::kRsqrt, 1},
-      {Op::kSin, 1},   {Op::kCos, 1},     {Op::kTanh, 2},     {Op::kSigmoid, 1}, {Op::kErf, 1},
-      {Op::kRelu, 1},  {Op::kGelu, 1},    {Op::kGeluTanh, 1}, {Op::kSilu, 1},    {Op::kSoftplus, 1},
+      {Op::kAdd, 10},  {Op::kSub, 6},     {Op::kMul, 12},  {Op::kDiv, 3},   {Op::kFloorDiv, 1},
+      {Op::kMod, 1},   {Op::kPow, 1},     {Op::kMin, 2},   {Op::kMax, 2},   {Op::kClamp, 2},
+      {Op::kWhere, 6}, {Op::kNeg, 2},     {Op::kAbs, 2},   {Op::kSign, 1},  {Op::kFloor, 1},
+      {Op::kCeil, 1},  {Op::kRound, 1},   {Op::kTrunc, 1}, {Op::kLoad, 12}, {Op::kSum, 1},
+      {Op::kDot, 1},   {Op::kToFloat, 8}, {Op::kTanh, 1},
+#define QUIRE_FLOAT_FUNCTION(name, ...) {Op::k##name, 1},
+#include "quire/op_table.inc"
   });
   if (budget <= 0) return leaf_real();
   if (!floats_.empty() && chance(12)) return one_of<NodeId>(floats_);

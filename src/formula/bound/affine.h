@@ -1,12 +1,15 @@
-// Recognises integer values that are affine in the positions: a_b*b + a_h*h + a_q*q_idx +
-// a_kv*kv_idx + c, and the wider a_q*q_idx + a_kv*kv_idx + (anything that varies with neither
-// position nor score), e.g. kv_idx - q_idx + offset[b]. Coefficients and values are modulo 2^64, so
-// a form is exact whatever wraps on the way. Says nothing about ranges (see bound.h). Layer:
-// formula.
+// Finds integer values that are affine in the positions, a_b*b + a_h*h + a_q*q_idx + a_kv*kv_idx +
+// c, and the wider a_q*q_idx + a_kv*kv_idx + (anything that depends on neither position nor score),
+// e.g. kv_idx - q_idx + offset[b]; also the exact range of a form over a rectangle. Coefficients
+// and values are modulo 2^64, so a form is exact even if an intermediate result wraps. Formula
+// layer.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "formula/bound/bound.h"
+#include "formula/bound/interval.h"
 #include "formula/graph.h"
 
 namespace quire::formula {
@@ -47,5 +50,17 @@ std::vector<AffineForm> affine_forms(const Graph& graph);
 /// The same for a graph that is growing: `forms` holds those of the first nodes and is extended to
 /// all.
 void extend_affine_forms(const Graph& graph, std::vector<AffineForm>& forms);
+
+/// All values of an exact form; "any int" if computing it overflows. When it does not, the node
+/// that has this form does not wrap in the rectangle either (or wraps back), and both ends are
+/// reached.
+Interval affine_range(const AffineForm& form, const Rectangle& rectangle);
+
+/// a - b as integers, not modulo 2^64; nothing if a coefficient overflows.
+std::optional<AffineForm> exact_difference(const AffineForm& a, const AffineForm& b);
+
+/// Whether both vary with one of the coordinates, so that comparing them as if they were
+/// independent would lose something.
+bool share_coordinate(const AffineForm& a, const AffineForm& b);
 
 }  // namespace quire::formula

@@ -1,12 +1,11 @@
-// A formula becomes a list of steps, one per node, with everything that no rectangle changes worked
-// out beforehand; a query is one loop over them. Layer: formula.
+// Turns a formula into a list of steps, one per node, and precomputes everything that does not
+// depend on the rectangle. A query is one loop over the steps. Formula layer.
 #include "formula/bound/bound.h"
 
 #include <array>
 #include <cassert>
 
 #include "formula/bound/affine.h"
-#include "formula/bound/bound_affine.h"
 #include "formula/bound/bound_buffer.h"
 #include "formula/bound/float_grid.h"
 #include "formula/bound/interval_rules.h"

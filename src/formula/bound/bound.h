@@ -1,7 +1,7 @@
-// Bounder: a sound interval of every value of a formula over a rectangle of (b, h, q_idx, kv_idx).
-// Used to classify rectangles of a mask (empty, full, undecided) and to prove indices in bounds and
-// ints within 32 bits. The rules of single operations, and what they assume of evaluators, are in
-// interval_rules.h; it does not split rectangles. Formula layer.
+// Bounder: a sound interval for every value of a formula over a rectangle of (b, h, q_idx, kv_idx).
+// Used to classify rectangles of a mask (empty, full, undecided), to prove indices in bounds and to
+// prove that ints fit into 32 bits. Does not split rectangles. The rules for single operations, and
+// what they assume about evaluators, are in interval_rules.h. Formula layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Layer: formula.
+// Maps intervals of indices to ranges of the min/max tree. Formula layer.
 #include "formula/bound/bound_buffer.h"
 
 #include <limits>
@@ -111,7 +111,7 @@ Interval BufferBounds::runs(std::span<const Positions> reads) const {
 Interval BufferBounds::run(std::int64_t base, std::span<const Positions> reads,
                            std::size_t outer) const {
   const std::size_t inner = reads.size() - 1;
-  const std::int64_t length = axes_[inner].stride;  // what lies behind one position
+  const std::int64_t length = axes_[inner].stride;  // elements per position
   if (outer == inner && reads[inner].has_gap()) {
     const Positions& read = reads[inner];
     return hull(

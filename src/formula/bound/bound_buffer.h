@@ -1,6 +1,6 @@
-// What reads of one buffer can give: indices with their intervals become ranges of a min/max tree,
-// with the language's wrapping and clamping of indices. Also sums and dot products of such reads.
-// Formula layer.
+// Bounds on values read from one buffer. Intervals of indices become ranges of a min/max tree,
+// after the wrapping and clamping that the language defines; sums and dot products of such reads
+// are bounded as well. Formula layer.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -22,14 +22,14 @@ class BufferBounds {
   /// is the range of their dtype.
   BufferBounds(const Buffer& buffer, Precision precision, bool read_contents);
 
-  /// All elements that indices in these intervals can reach, the axes behind them read whole. 0 if
+  /// All elements that indices in these intervals can reach, later axes read whole. 0 if
   /// the buffer is empty. O(log n), times up to kMaxRuns when several leading indices vary.
   Interval elements(std::span<const Interval> indices) const;
 
   /// Whether `elements` gives the same whatever the indices.
   bool is_constant() const { return !tree_.has_value(); }
 
-  /// How many elements lie behind one setting of the first `indices` indices.
+  /// How many elements there are per setting of the first `indices` indices.
   std::int64_t trailing_count(std::size_t indices) const;
 
   /// Up to this many runs of consecutive elements are looked up one by one; beyond, one range that

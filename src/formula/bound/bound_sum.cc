@@ -1,4 +1,4 @@
-// Sums of many values of which only a common interval is known. Layer: formula.
+// Bounds on sums and dot products whose terms share one known interval. Formula layer.
 #include <cmath>
 
 #include "formula/bound/bound_buffer.h"

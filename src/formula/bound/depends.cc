@@ -1,5 +1,5 @@
-// One loop over the nodes: joins what the arguments vary with; affine forms sharpen integers and
-// comparisons of integers. Layer: formula.
+// Joins the dependences of the arguments in one loop over the nodes. Affine forms give sharper
+// answers for integers and for comparisons of integers. Formula layer.
 #include "formula/bound/depends.h"
 
 #include <algorithm>

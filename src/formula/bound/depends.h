@@ -1,6 +1,7 @@
-// What each value of a formula varies with: which of b, h, q_idx, kv_idx and score, and from that
-// its class, which decides where the tile program computes it and how often. Conservative: a value
-// may vary with less than is said, never with more. Run it on a simplified formula. Layer: formula.
+// Which of b, h, q_idx, kv_idx and score each value of a formula depends on, and the class that
+// follows from it, which decides where and how often the tile program computes the value.
+// Conservative: a reported dependence may be absent, a real one is never missed. Expects a
+// simplified formula. Formula layer.
 #pragma once
 #include <cstdint>
 #include <string_view>

@@ -1,5 +1,6 @@
-// The grid of floats a formula is computed on: rounding a number to it and stepping along it.
-// Constants and the ends of intervals are kept as doubles that lie on the grid. Formula layer.
+// The floats of the precision a formula is computed in: rounding a number to one of them and
+// stepping to neighbours. Constants and the ends of intervals are stored as doubles that are such
+// floats. Formula layer.
 #pragma once
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-// The ends of int64, and division that rounds down as Python's does. Layer: formula.
+// The limits of int64, and division that rounds down as in Python. Formula layer.
 #pragma once
 #include <cstdint>
 #include <limits>

@@ -1,6 +1,6 @@
-// Interval: what is known of one value of a formula: the range of an int, the range of a float and
-// whether it may be NaN, or which of the two values a bool can take. Holds no arithmetic; the rules
-// are in interval_rules.h. Formula layer.
+// Interval: what is known about one value of a formula: the range of an int, the range of a float
+// and whether it may be NaN, or which values a bool can take. No arithmetic; the rules are in
+// interval_rules.h. Formula layer.
 #pragma once
 #include <algorithm>
 #include <cstdint>

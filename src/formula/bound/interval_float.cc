@@ -1,5 +1,5 @@
-// Rules of float arithmetic, and of what keeps a float's exactness (rounding to integers, abs, min,
-// max, remainder). Layer: formula.
+// Interval rules for float arithmetic and for operations that do not round (floor, abs, min, max,
+// remainder and the like). Formula layer.
 #include <array>
 #include <cmath>
 

@@ -1,6 +1,6 @@
-// Rules of exp, log, tanh and the other functions that are approximated: the exact value at the
-// ends (and at extrema between them), widened by more than the evaluators' stated error, as listed
-// in interval_rules.h. Layer: formula.
+// Interval rules for exp, log, tanh and the other approximated functions: the exact values at the
+// ends (and at extrema between them), widened by more than the evaluators' documented error, which
+// interval_rules.h lists. Formula layer.
 #include <cmath>
 #include <numbers>
 
@@ -137,6 +137,8 @@ Interval bound_function(Op op, const Interval& a, Precision precision) {
       return sine(a, 0, precision);
     case Op::kCos:
       return sine(a, 1, precision);
+    case Op::kAtan:
+      return increasing(a, precision, -kInf, kInf, [](double x) { return std::atan(x); });
     case Op::kTanh:
       return increasing(a, precision, -1, 1, [](double x) { return std::tanh(x); });
     case Op::kSigmoid:

@@ -1,4 +1,4 @@
-// Rules of integer operations: int64 that wraps. Layer: formula.
+// Interval rules for integer operations; int64 wraps. Formula layer.
 #include <array>
 #include <bit>
 #include <cstdint>

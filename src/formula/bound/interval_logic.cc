@@ -1,4 +1,4 @@
-// Rules of comparisons, three-valued logic, casts and choice. Layer: formula.
+// Interval rules for comparisons, three-valued logic, casts and where. Formula layer.
 #include <cmath>
 #include <limits>
 

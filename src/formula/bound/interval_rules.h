@@ -27,7 +27,7 @@ Interval bound_int_unary(Op op, const Interval& a);
 /// kAdd to kMax but kDiv, shifts and bit operations. `same`: both arguments are one value.
 Interval bound_int_binary(Op op, const Interval& a, const Interval& b, bool same);
 
-/// kNeg to kTrunc, and the functions kExp to kSoftplus.
+/// kNeg to kTrunc, and the functions of one float.
 Interval bound_float_unary(Op op, const Interval& a, Precision precision);
 
 /// kAdd to kMax.
@@ -45,7 +45,7 @@ Interval bound_cast(const Interval& a, ValueType to, Precision precision);
 Interval bound_where(const Interval& condition, const Interval& a, const Interval& b);
 Interval bound_clamp(const Interval& x, const Interval& low, const Interval& high);
 
-/// kExp to kSoftplus of a float; called by bound_float_unary.
+/// A function of one float (is_float_function) that is approximated; called by bound_float_unary.
 Interval bound_function(Op op, const Interval& a, Precision precision);
 
 }  // namespace quire::formula

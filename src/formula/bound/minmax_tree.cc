@@ -1,4 +1,4 @@
-// The tree is a list of levels; an entry of one stands for 16 of the level below. Layer: formula.
+// A list of levels; each entry covers 16 entries of the level below. Formula layer.
 #include "formula/bound/minmax_tree.h"
 
 #include <cassert>

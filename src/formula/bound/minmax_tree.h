@@ -1,7 +1,7 @@
-// MinMaxTree: the least and the greatest element of any range of a tensor in O(log n). A snapshot
-// of the elements as a formula sees them (bools as 0 and 1, floats rounded to the score's
-// precision), in flattened row-major order whatever the strides. Knows nothing of indices of
-// several axes; bound_buffer.h does. Formula layer.
+// MinMaxTree: minimum and maximum of any range of a tensor in O(log n). A snapshot of the elements
+// as a formula sees them (bools as 0 and 1, floats rounded to the precision of the score),
+// flattened in row-major order whatever the strides. Multi-axis indices are handled by
+// bound_buffer.h. Formula layer.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -1,4 +1,5 @@
-// The two steps of compilation, and the texts of what a program can report. Formula layer.
+// Runs the two steps of compilation and fills in the texts of faults that a program can report.
+// Formula layer.
 #include "formula/compile/compile.h"
 
 #include "formula/compile/emit.h"

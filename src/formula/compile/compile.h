@@ -1,5 +1,6 @@
-// From formulas to a tile program: which values are computed how often, in which integer width, at
-// which address. The SIMD behind the opcodes is kernels/; nothing here runs. Formula layer.
+// Compiles formulas to a tile program: decides how often each value is computed, with which integer
+// width and at which address. Runs nothing; the SIMD behind the opcodes is in kernels/. Formula
+// layer.
 #pragma once
 #include <string>
 

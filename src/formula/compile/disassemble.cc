@@ -1,4 +1,4 @@
-// Names of opcodes and places. Formula layer.
+// Names of opcodes, and of the places that operands live in. Formula layer.
 #include "formula/compile/disassemble.h"
 
 #include <fmt/format.h>
@@ -25,15 +25,21 @@ namespace {
 // In the order of TileOp.
 // clang-format off
 constexpr std::string_view kNames[] = {
-    /* float */ "copy", "neg", "abs", "sign", "floor", "ceil", "round", "trunc", "exp", "exp2",
-    "expm1", "log", "log2", "log1p", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid", "erf",
-    "relu", "gelu", "gelu_tanh", "silu", "softplus",
-    /* two floats */ "add", "sub", "mul", "div", "floor_div", "mod", "pow", "min", "max",
+    /* floats */ "copy",
+#define QUIRE_FLOAT_OP(name, text, ...) text,
+#define QUIRE_NUMBER_OP(name, text, ...) text,
+#define QUIRE_FLOAT_FUNCTION(name, function, ...) #function,
+#include "quire/op_table.inc"
     "softcap",
-    /* int32 */ "neg", "abs", "sign", "not", "add", "sub", "mul", "floor_div", "mod", "min",
-    "max", "and", "or", "xor",
-    /* int64 */ "neg", "abs", "sign", "not", "add", "sub", "mul", "floor_div", "mod", "min",
-    "max", "and", "or", "xor", "shl", "shr", "pow",
+    /* int32 */
+#define QUIRE_INT_OP(name, text, ...) text,
+#define QUIRE_NUMBER_OP(name, text, ...) text,
+#include "quire/op_table.inc"
+    /* int64 */
+#define QUIRE_INT_OP(name, text, ...) text,
+#define QUIRE_NUMBER_OP(name, text, ...) text,
+#include "quire/op_table.inc"
+    "shift_left", "shift_right", "pow",
     /* conversions */ "to_float", "to_float", "to_int", "widen", "narrow", "to_int",
     /* comparisons to bits */ "lt", "le", "eq", "ne", "lt", "le", "eq", "ne", "lt", "le", "eq",
     "ne",

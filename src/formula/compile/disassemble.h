@@ -1,4 +1,4 @@
-// A tile program as readable lines, one per instruction. Formula layer.
+// Prints a tile program, one line per instruction. Formula layer.
 #pragma once
 #include <string>
 

@@ -1,5 +1,5 @@
-// From low nodes to a tile program: which instruction goes into which phase, where its result lies,
-// which temporaries share a place. Formula layer.
+// Assigns instructions to phases, results to scratch memory, and lets temporaries share addresses.
+// Formula layer.
 #include "formula/compile/emit.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Emission: low nodes to the instructions of a tile program, with their places in scratch memory.
-// Formula layer.
+// Emission: turns low nodes into the instructions of a tile program with addresses in scratch
+// memory. Formula layer.
 #pragma once
 #include <vector>
 

@@ -1,4 +1,4 @@
-// Hash-consing and classes of low nodes. Formula layer.
+// Hash-consing and classification of low nodes. Formula layer.
 #include "formula/compile/low_graph.h"
 
 namespace quire::formula {

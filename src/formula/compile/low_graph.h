@@ -1,6 +1,6 @@
 // The graph between formulas and tile programs: nodes are opcodes with a type, an integer width and
-// a class. Hash-consed; arguments have smaller ids. Knows tiles (lanes and rows), not scratch
-// addresses. Formula layer.
+// a class. Hash-consed; arguments have smaller ids. Knows about lanes and rows of tiles, not about
+// scratch addresses. Formula layer.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,4 +1,4 @@
-// Lowering of everything but buffer reads and affine integers. Formula layer.
+// Lowers everything except buffer reads and affine integers. Formula layer.
 #include "formula/compile/lower.h"
 
 #include <algorithm>

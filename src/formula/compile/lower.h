@@ -1,6 +1,6 @@
-// Lowering: formulas to low nodes. Decides the integer width of every value (32 bits where `bound`
-// proves it), its class, which integers are affine in lane and row, and which buffer reads need a
-// check. Formula layer.
+// Lowering: turns formulas into low nodes. Decides the integer width of every value (32 bits where
+// `bound` proves it), its class, which integers are affine in lane and row, and which buffer reads
+// need a check. Formula layer.
 #pragma once
 #include <span>
 #include <vector>

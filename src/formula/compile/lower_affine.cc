@@ -1,5 +1,5 @@
-// Affine integers of lowering: uniform + lane * lane_step + row * row_step. The uniform part is
-// computed in 64 bits, once per tile; the rest is one iota. Formula layer.
+// Lowers affine integers to uniform + lane * lane_step + row * row_step. The uniform part is
+// computed in 64 bits, once per tile; the rest is one iota instruction. Formula layer.
 #include "formula/compile/lower.h"
 #include "kernels/tile/wrapping.h"
 

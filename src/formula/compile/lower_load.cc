@@ -1,6 +1,6 @@
-// Lowering of buffer reads: indices to checked offsets, affine reads without any, sums over
-// trailing axes. Whatever is read lies inside the buffer: by proof, or because the index was
-// clamped and reported. Formula layer.
+// Lowers buffer reads: general indices to checked offsets, affine ones to strided loads, sums over
+// trailing axes. Every read is inside the buffer, either by proof or because the index was clamped
+// and reported. Formula layer.
 #include <algorithm>
 
 #include "formula/compile/lower.h"
@@ -50,7 +50,7 @@ bool offsets_fit_int32(const Shape& shape, const Shape& strides, std::size_t axe
 
 }  // namespace
 
-// kSum and kDot see the axes behind `leading` as one list of elements.
+// kSum and kDot see the axes after `leading` as one list of elements.
 std::int16_t Lowering::add_buffer(const Buffer& buffer, std::size_t leading) {
   if (!buffer.has_data() && !options_.allow_declared)
     fail(ErrorKind::value, "formula", "buffer '{}' is only declared: it has no data to evaluate",

@@ -1,11 +1,11 @@
-// Which opcode of a tile program computes an operation of a formula. Formula layer.
+// The opcode of a tile program that computes an operation of a formula. Formula layer.
 #pragma once
 #include "kernels/tile/tile_program.h"
 #include "quire/op.h"
 
 namespace quire::formula {
 
-/// The opcode `offset` places behind the first of its family.
+/// The opcode `offset` places after the first of its family.
 kernels::TileOp shifted(kernels::TileOp first, int offset);
 
 /// Of an operation on integers, in 32 bits (`narrow`) or in 64.

@@ -1,5 +1,5 @@
-// Derivatives to low nodes to one program whose outputs are the slope and, for each site, factor,
-// index and the other side's offset. Formula layer.
+// Lowers the derivatives into one program whose outputs are the slope and, for each read, its
+// factor, index and the offset of the other side. Formula layer.
 #include "formula/gradient/compile_gradient.h"
 
 #include <algorithm>
@@ -49,16 +49,16 @@ class GradientCompiler {
     if (result_.program.slope != SlopeKind::kOne) result_.program.slope_value = output(slope);
     for (std::size_t i = 0; i < result_.program.sites.size(); ++i) {
       GradientSite& site = result_.program.sites[i];
-      site.index = output(places_[i].index);
-      if (site.has_factor) site.factor = output(places_[i].factor);
-      if (site.other_buffer >= 0) site.other_offset = output(places_[i].other);
+      site.index = output(site_outputs_[i].index);
+      if (site.has_factor) site.factor = output(site_outputs_[i].factor);
+      if (site.other_buffer >= 0) site.other_offset = output(site_outputs_[i].other);
     }
     return std::move(result_);
   }
 
  private:
-  // Where a site's values stand among the outputs.
-  struct Places {
+  // Positions of a site's values among the outputs of the program.
+  struct SiteOutputs {
     std::size_t factor = 0, index = 0, other = 0;
   };
 
@@ -96,7 +96,7 @@ class GradientCompiler {
     return static_cast<int>(result_.targets.size()) - 1;
   }
 
-  // Elements behind one index: those of the axes that are not indexed.
+  // Elements per index: those of the axes that are not indexed.
   std::int64_t width_of(const Derivatives::Site& site, std::size_t indices) const {
     const Shape& shape = buffer_of(site).shape();
     std::int64_t width = 1;
@@ -142,22 +142,22 @@ class GradientCompiler {
 
   void add_site(const Derivatives::Site& site) {
     GradientSite made{.target = target_of(site), .width = width_of(site, indices_of(site).size())};
-    Places places;
+    SiteOutputs outputs;
     if (!is_one(derivatives_.graph, site.factor)) {
       made.has_factor = true;
-      places.factor = keep(lowering_.lower(derivatives_.formula(site.factor)));
+      outputs.factor = keep(lowering_.lower(derivatives_.formula(site.factor)));
     }
     const LowRead read = lowering_.lower_read(derivatives_.formula(site.node), site.side);
     made.other_buffer = read.other_buffer;
     made.pattern = choose_pattern(form_of(site, read, made));
     const bool direct =
         made.pattern == GradientPattern::kOwned || made.pattern == GradientPattern::kShared;
-    places.index = keep(direct ? read.affine.uniform : read.index);
+    outputs.index = keep(direct ? read.affine.uniform : read.index);
     made.lane_step = read.affine.lane_step;
     made.row_step = read.affine.row_step;
-    if (read.other_offset != kNoLow) places.other = keep(read.other_offset);
+    if (read.other_offset != kNoLow) outputs.other = keep(read.other_offset);
     result_.program.sites.push_back(made);
-    places_.push_back(places);
+    site_outputs_.push_back(outputs);
   }
 
   const CompileOptions& options_;
@@ -166,7 +166,7 @@ class GradientCompiler {
   Lowering lowering_;
   LowRoots roots_;
   CompiledGradient result_;
-  std::vector<Places> places_;
+  std::vector<SiteOutputs> site_outputs_;
 };
 
 }  // namespace

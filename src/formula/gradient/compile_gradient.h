@@ -1,5 +1,5 @@
-// From a score mod to a gradient program: value, slope and the reads of buffers that want a
-// gradient in one tile program, and a pattern for each read. Formula layer.
+// Compiles a score mod to a gradient program: the value, the slope and the reads of buffers that
+// want a gradient in one tile program, plus a summation pattern for each read. Formula layer.
 #pragma once
 #include <vector>
 

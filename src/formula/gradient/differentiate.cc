@@ -1,13 +1,12 @@
-// Reverse mode: cotangents flow from the value down to the score and the reads. A cotangent that is
-// structurally zero does not exist, rather than being 0.0: 0.0 * inf would make a NaN of it. Layer:
-// formula.
+// Reverse mode: cotangents are propagated from the value to the score and to buffer reads. A
+// cotangent that is structurally zero is left out rather than stored as 0.0, because 0.0 * inf is
+// NaN. Formula layer.
 #include "formula/gradient/differentiate.h"
 
 #include <algorithm>
 #include <array>
 
 #include "formula/build.h"
-#include "formula/gradient/differentiate_rules.h"
 #include "formula/simplify/simplify.h"
 #include "formula/type_rules.h"
 
@@ -61,7 +60,7 @@ class Differentiator {
 
   void pull_back_node(NodeId id) {
     const Node node = graph_[id];
-    if (node.op >= Op::kLoad) return;
+    if (is_read(node.op)) return;
     std::array<bool, 3> wanted = {};
     for (std::size_t i = 0; i < node.arg_count; ++i) wanted[i] = flows_to(id, i);
     const std::array<NodeId, 3> parts = pull_back(graph_, id, cotangent(id), wanted);

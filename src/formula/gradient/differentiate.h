@@ -1,7 +1,7 @@
-// Derivatives of a score mod as formulas: with respect to the score, and to every element of the
-// captured float buffers it reads. Reverse mode on the graph; value and derivatives share one
-// graph, so that a kernel can compile them together. Knows nothing of masks or of how gradients are
-// summed over elements. Layer: formula.
+// Derivatives of a score mod as formulas, with respect to the score and to every element of the
+// captured float buffers it reads. Reverse mode on the graph; value and derivatives share one graph
+// so that a kernel can compile them together. Knows nothing of masks, nor of how gradients are
+// summed over elements. Formula layer.
 //
 // At kinks it chooses as PyTorch does: abs'(0) = 0; relu'(0) = 0; minimum and maximum split ties in
 // halves; clamp passes on at its ends; sign, floor, ceil, round, trunc, //, comparisons and
@@ -9,6 +9,7 @@
 // gets 0, and as in PyTorch that 0 is then multiplied by the branch's own derivative: where(x > 0,
 // sqrt(x), 0) has a NaN at x = 0 (0 * inf). Write where(x > 0, sqrt(where(x > 0, x, 1)), 0).
 #pragma once
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -46,5 +47,14 @@ struct Derivatives {
 /// are simplified for `precision`. Throws Error if they have more than kMaxNodes values together.
 Derivatives differentiate(const Formula& score_mod, Precision precision,
                           GradientBuffers buffers = GradientBuffers::kMarked);
+
+/// Whether a float result can vary smoothly with its float argument `arg`: not through floor or
+/// sign, nor through the condition of a where.
+bool is_differentiable(const Graph& graph, NodeId id, std::size_t arg);
+
+/// The cotangents of the arguments of `id`, made only for those in `wanted`; kNoNode for the
+/// others.
+std::array<NodeId, 3> pull_back(Graph& graph, NodeId id, NodeId g,
+                                const std::array<bool, 3>& wanted);
 
 }  // namespace quire::formula

@@ -1,11 +1,11 @@
-// PyTorch's formulas, so that rounding and corners are those its users know; only gelu's two are
-// cheaper. Layer: formula.
-#include "formula/gradient/differentiate_rules.h"
-
+// The derivative of each operation, by PyTorch's formulas, so that rounding and corner cases are
+// what its users expect; only those of gelu and gelu_tanh differ, because they are cheaper. Formula
+// layer.
 #include <cmath>
 #include <numbers>
 
 #include "formula/build.h"
+#include "formula/gradient/differentiate.h"
 
 namespace quire::formula {
 namespace {
@@ -94,6 +94,8 @@ Value pull_back_unary(Op op, Value g, Value x, Value y) {
       return g * unary(Op::kCos, x);
     case Op::kCos:
       return g * -unary(Op::kSin, x);
+    case Op::kAtan:
+      return g / (x * x + 1.0);
     case Op::kTanh:
       return g * (1.0 - y * y);
     case Op::kSigmoid:

@@ -1,4 +1,4 @@
-// The choice of a pattern. Formula layer.
+// The decision table. Formula layer.
 #include "formula/gradient/gradient_pattern.h"
 
 #include "formula/compile/low_graph.h"

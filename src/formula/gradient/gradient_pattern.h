@@ -1,4 +1,4 @@
-// Which way the gradient of one buffer read is summed up: a pure function of the classes and steps
+// Chooses how the gradient of one buffer read is summed: a pure function of the classes and steps
 // of its index. Formula layer.
 #pragma once
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Constant folding, one function per type of operand. Layer: formula.
+// Constant folding, one function per operand type. Formula layer.
 #include "formula/simplify/fold.h"
 
 #include <bit>
@@ -224,8 +224,8 @@ double constant_value(const Node& constant, Precision precision) {
 
 std::optional<Node> fold(Op op, ValueType type, std::span<const Node> args, Precision precision) {
   if (args.empty() || args.size() > 3) return std::nullopt;
-  if (op >= Op::kToInt && op <= Op::kToBool) return cast(type, args[0], precision);
-  if (op == Op::kWhere || op >= Op::kLoad) return std::nullopt;
+  if (is_cast(op)) return cast(type, args[0], precision);
+  if (op == Op::kWhere || is_read(op)) return std::nullopt;
   if (args[0].type == ValueType::kFloat) {
     double x[3] = {};
     for (std::size_t i = 0; i < args.size(); ++i) x[i] = constant_value(args[i], precision);

@@ -1,18 +1,16 @@
-// The value of an operation on constants, where it is exactly defined: integers, logic,
-// comparisons, casts, and the float operations that IEEE 754 rounds correctly or that do not round
-// at all. Not exp, tanh and the like: their bits belong to the kernels' polynomials. Layer:
-// formula.
+// Evaluates an operation on constants where the result is exactly defined: integers, logic,
+// comparisons, casts, and the float operations that IEEE 754 rounds correctly or that do not round.
+// Not exp, tanh and the like, whose bits are defined by the kernels' polynomials. Formula layer.
 #pragma once
 #include <cstdint>
 #include <optional>
 #include <span>
 
 #include "formula/graph.h"
+#include "formula/type_rules.h"
 #include "quire/formula.h"
 
 namespace quire::formula {
-
-constexpr bool is_constant(Op op) { return op >= Op::kIntConst && op <= Op::kBoolConst; }
 
 /// A float constant as evaluation uses it: rounded to the precision.
 double constant_value(const Node& constant, Precision precision);

@@ -1,5 +1,4 @@
-// The driver of simplification: one forward pass, then a copy of what is still reachable. Layer:
-// formula.
+// The driver: one forward pass, then a copy of the nodes that are still reachable. Formula layer.
 #include "formula/simplify/simplify.h"
 
 #include <algorithm>
@@ -124,7 +123,7 @@ std::vector<NodeId> rewrite(const Graph& from, std::span<const NodeId> roots, Re
     args.clear();
     for (const NodeId arg : from.args(static_cast<NodeId>(i)))
       args.push_back(simple[static_cast<std::size_t>(arg)]);
-    if (node.op < Op::kToInt || node.op >= Op::kLoad) {
+    if (node.arg_count == 0 || is_read(node.op)) {
       simple[i] = rewriter.copy(from, node, args);
       continue;
     }

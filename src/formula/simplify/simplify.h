@@ -1,9 +1,8 @@
-// Rewrites a formula into an equal and smaller one. "Equal" is exact: evaluated in the given
-// precision every element has the same bits as before (-0, inf, NaN up to its payload, wrapping
-// integers), so nothing is reassociated in floats and x + 0.0 stays. Faults are the exception: a
-// value that is simplified away (x * 0 in integers, the other branch of where(true, a, b)) takes
-// its out-of-range index or division by zero with it; what remains faults as before. Layer:
-// formula.
+// Rewrites a formula to a smaller one that is exactly equal: evaluated in the given precision,
+// every element keeps its bits (-0, inf, NaN up to its payload, wrapping integers). So floats are
+// not reassociated and x + 0.0 stays. Faults are the exception: a value that is removed (x * 0 in
+// integers, the unused branch of where(true, a, b)) takes its out-of-range index or division by
+// zero with it; what remains faults as before. Formula layer.
 #pragma once
 #include <cstddef>
 #include <span>

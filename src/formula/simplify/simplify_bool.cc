@@ -1,4 +1,4 @@
-// Rules for logic, comparisons and casts to bool. Layer: formula.
+// Rules for logic, comparisons and casts to bool. Formula layer.
 #include <array>
 
 #include "formula/simplify/fold.h"

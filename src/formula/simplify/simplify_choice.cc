@@ -1,4 +1,4 @@
-// Rules for where(condition, a, b), of any type, and for operations on it. Layer: formula.
+// Rules for where(condition, a, b) of any type, and for operations on its result. Formula layer.
 #include <array>
 
 #include "formula/simplify/fold.h"

@@ -1,6 +1,6 @@
-// Rules for floats: only identities that hold for every value, with the sign of zero. Changing a
-// sign commutes with rounding; x * 1, x - 0.0 and x + -0.0 give x; x + 0.0 does not (-0.0), x * 0
-// and x - x do not (inf, NaN). Layer: formula.
+// Rules for floats: only identities that hold for every value, including the sign of zero. Negation
+// commutes with rounding; x * 1, x - 0.0 and x + -0.0 are x; x + 0.0 is not (-0.0), nor are x * 0
+// and x - x zero (inf, NaN). Formula layer.
 #include <cmath>
 #include <limits>
 

@@ -1,5 +1,5 @@
-// Rules for integers. They hold modulo 2^64, so no range is needed. Constants move outwards: what
-// is left of x + 1 - y + 2 is x + 3 - y. Layer: formula.
+// Rules for integers. They hold modulo 2^64, so no ranges are needed. Constants move outwards: x +
+// 1 - y + 2 becomes x + 3 - y. Formula layer.
 #include "formula/bound/integers.h"
 #include "formula/simplify/simplify_rules.h"
 #include "kernels/tile/wrapping.h"

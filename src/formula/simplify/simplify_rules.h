@@ -1,6 +1,6 @@
-// How the rules of simplify.h are written: a Term is an operation about to be made, a rule family
-// gives an equal value that exists or can be made with no more operations, or kNoNode. Used by the
-// simplify*.cc files alone. Layer: formula.
+// The interface of simplification rules. A Term is an operation about to be created; a family of
+// rules returns an equal value that exists or takes no more operations, or kNoNode. Used by
+// simplify*.cc only. Formula layer.
 #pragma once
 #include <array>
 #include <cstdint>

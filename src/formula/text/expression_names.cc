@@ -1,5 +1,5 @@
-// The half of the expression parser that knows names: constants, functions, buffers and sums over
-// them. Layer: formula.
+// The part of the expression parser that handles names: constants, functions, buffers, sums and dot
+// products. Formula layer.
 #include <fmt/format.h>
 
 #include <array>
@@ -12,16 +12,6 @@
 #include "quire/error.h"
 
 namespace quire::formula {
-namespace {
-
-std::size_t arity(Op op) {
-  if (op == Op::kSum) return 1;
-  if (op == Op::kDot) return 2;
-  return op <= Op::kSoftplus ? 1 : op <= Op::kNe ? 2 : 3;
-}
-
-}  // namespace
-
 // True if it is a complete value, false if an argument or an index must follow.
 bool ExpressionParser::name() {
   const Token name = tokens_.token();
@@ -90,7 +80,7 @@ NodeId ExpressionParser::plain_power(NodeId a, NodeId b) const {
 }
 
 void ExpressionParser::end_call(const Frame& frame) {
-  check_arity(frame, arity(frame.op), values_.size() - frame.first_value);
+  check_arity(frame, op_info(frame.op).arity, values_.size() - frame.first_value);
   const std::vector<NodeId> args = take_values(frame.first_value);
   const NodeId id = build(frame.place, [&] {
     if (frame.name == kPlainPower) return plain_power(args[0], args[1]);
@@ -164,7 +154,7 @@ bool ExpressionParser::reduction_argument() {
 }
 
 void ExpressionParser::end_reduction(const Frame& frame) {
-  check_arity(frame, arity(frame.op), frame.slice_count);
+  check_arity(frame, op_info(frame.op).arity, frame.slice_count);
   const std::vector<NodeId> values = take_values(frame.first_value);
   const std::span<const NodeId> indices = values;
   const NodeId id = build(frame.place, [&] {

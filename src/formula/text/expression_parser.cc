@@ -1,5 +1,5 @@
-// The half of the expression parser that knows operators and brackets: precedence with explicit
-// stacks. Layer: formula.
+// The part of the expression parser that handles operators and brackets, by precedence with
+// explicit stacks. Formula layer.
 #include "formula/text/expression_parser.h"
 
 #include <fmt/format.h>
@@ -240,7 +240,7 @@ void ExpressionParser::infix(Op op, Precedence precedence) {
       frames_.back().precedence == Precedence::kCompare) {
     tokens_.fail(token.place,
                  fmt::format("comparisons cannot be chained; write (a {} b) & (b {} c)",
-                             spelling(frames_.back().op).symbol, token.text));
+                             op_info(frames_.back().op).symbol, token.text));
   }
   push({.kind = Kind::kInfix, .op = op, .precedence = precedence, .place = token.place});
   tokens_.advance();

@@ -1,7 +1,7 @@
-// One expression of the text form to a node of a graph: operators by precedence, calls, indices.
-// One loop over tokens with two stacks (values, and what waits for more text), so that no nesting
-// can exhaust the program's stack and time is linear in the text. Types are checked by build.h; its
-// errors get the place. Layer: formula.
+// Parses one expression of the text form into a node of a graph: operators by precedence, calls,
+// indices. One loop over tokens with two stacks (values, and constructs waiting for more text), so
+// nesting cannot exhaust the call stack and time is linear. build.h checks types; its errors are
+// given their position here. Formula layer.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -11,9 +11,9 @@
 
 #include "formula/build.h"
 #include "formula/graph.h"
-#include "formula/text/op_names.h"
+#include "formula/op_table.h"
+#include "formula/text/lexer.h"
 #include "formula/text/symbols.h"
-#include "formula/text/token_stream.h"
 #include "quire/function_ref.h"
 
 namespace quire::formula {

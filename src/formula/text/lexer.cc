@@ -1,5 +1,7 @@
-// Tokens of the text form. Layer: formula.
+// Scanning of numbers, names and symbols; errors that point at tokens. Formula layer.
 #include "formula/text/lexer.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -142,6 +144,16 @@ Token Lexer::real(std::size_t begin) {
     result.real = 0;
   }
   return result;
+}
+
+std::string describe(const Token& token) {
+  if (token.kind == Token::Kind::kEnd) return "the end of the text";
+  if (token.text == "\n") return "the end of the line";
+  return quoted(token.text);
+}
+
+void TokenStream::fail_expected(std::string_view what) const {
+  fail(token_.place, fmt::format("expected {}; got {}", what, describe(token_)));
 }
 
 }  // namespace quire::formula

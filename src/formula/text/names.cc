@@ -1,4 +1,4 @@
-// Names and the distance between them. Layer: formula.
+// Lookup of names, and the edit distance behind "did you mean". Formula layer.
 #include "formula/text/names.h"
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "formula/text/op_names.h"
+#include "formula/op_table.h"
 
 namespace quire::formula {
 namespace {
@@ -63,14 +63,14 @@ bool is_free_name(std::string_view name) {
 }
 
 std::optional<Op> find_leaf(std::string_view name) {
-  for (int i = static_cast<int>(Op::kScore); i <= static_cast<int>(Op::kKvIdx); ++i)
-    if (spelling(static_cast<Op>(i)).name == name) return static_cast<Op>(i);
+  for (const OpInfo& one : kOps)
+    if (one.rule == TypeRule::kLeaf && one.name == name) return one.op;
   return std::nullopt;
 }
 
 std::optional<Op> find_call(std::string_view name) {
   for (const Op op : kSpecialCalls)
-    if (spelling(op).name == name) return op;
+    if (op_info(op).name == name) return op;
   return name == kPlainPower ? Op::kPow : find_function(name);
 }
 
@@ -94,10 +94,8 @@ std::string_view nearest_name(std::string_view name, std::span<const std::string
     }
   };
   for (const std::string_view candidate : free) compare(candidate);
-  for (int i = 0; i < kOpCount; ++i) {
-    const Op op = static_cast<Op>(i);
-    if (find_leaf(spelling(op).name) || find_call(spelling(op).name)) compare(spelling(op).name);
-  }
+  for (const OpInfo& one : kOps)
+    if (find_leaf(one.name) || find_call(one.name)) compare(one.name);
   for (const std::string_view word : kWords) compare(word);
   return best;
 }

@@ -1,5 +1,6 @@
-// The names of the text form: which are taken by the language, which are free for buffers and
-// bindings, and which one a user may have meant. Shared by parser and printer. Layer: formula.
+// The names of the text form: which are reserved by the language, which are free for buffers and
+// bindings, and which one a misspelt name may have meant. Shared by parser and printer. Formula
+// layer.
 #pragma once
 #include <optional>
 #include <span>

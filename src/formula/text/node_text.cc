@@ -1,4 +1,4 @@
-// Pieces of text for one node. Layer: formula.
+// Which casts and parentheses a node is printed with. Formula layer.
 #include "formula/text/node_text.h"
 
 #include <fmt/format.h>
@@ -15,8 +15,6 @@
 namespace quire::formula {
 namespace {
 
-bool is_cast_op(Op op) { return op == Op::kToInt || op == Op::kToFloat || op == Op::kToBool; }
-
 // How parsing converts the arguments of an operation that are of another type than it works in.
 enum class Conversion {
   kNone,    // not at all, or in a way that changes the operation
@@ -26,36 +24,26 @@ enum class Conversion {
 
 Conversion conversion(const Graph& graph, NodeId id) {
   const Node& node = graph[id];
-  const Op op = node.op;
   if (node.arg_count == 0) return Conversion::kNone;
   const bool works_in_float = graph[graph.arg(id, 0)].type == ValueType::kFloat;
-  switch (op) {
-    case Op::kNeg:
-    case Op::kAbs:
-    case Op::kSign:
-      return works_in_float ? Conversion::kNone : Conversion::kEach;
-    case Op::kDiv:
-    case Op::kShl:
-    case Op::kShr:
-    case Op::kLoad:
-    case Op::kSum:
-    case Op::kDot:
-      return Conversion::kEach;
-    case Op::kBitAnd:
-    case Op::kBitOr:
-    case Op::kBitXor:
-      return Conversion::kCommon;  // of two bools they are logic
-    case Op::kClamp:
+  switch (op_info(node.op).rule) {
+    case TypeRule::kNumber:
+      if (!works_in_float) return Conversion::kEach;
+      return node.arg_count == 1 ? Conversion::kNone : Conversion::kCommon;
+    case TypeRule::kPower:
+    case TypeRule::kCompare:
       return works_in_float ? Conversion::kCommon : Conversion::kEach;
-    case Op::kWhere:
+    case TypeRule::kFloat:
+    case TypeRule::kShift:
+    case TypeRule::kRead:
+      return Conversion::kEach;
+    case TypeRule::kBits:  // of two bools they are logic
+      return node.arg_count == 1 ? Conversion::kNone : Conversion::kCommon;
+    case TypeRule::kChoice:
       return Conversion::kCommon;  // of the branches
     default:
-      break;
+      return Conversion::kNone;
   }
-  if (is_float_function(op)) return Conversion::kEach;
-  const bool is_arithmetic = (op >= Op::kAdd && op <= Op::kMax) || is_compare(op);
-  if (!is_arithmetic) return Conversion::kNone;
-  return works_in_float ? Conversion::kCommon : Conversion::kEach;
 }
 
 // Whether ** with this exponent would be read as something else than a power.
@@ -104,7 +92,7 @@ bool NodeText::is_buffer_name(const std::string& name) const {
 // from bool only.
 bool NodeText::is_cast(NodeId id, ValueType to) const {
   const Node& node = graph_[id];
-  if (!is_cast_op(node.op) || node.type != to || is_bound(id)) return false;
+  if (!formula::is_cast(node.op) || node.type != to || is_bound(id)) return false;
   return to != ValueType::kInt || graph_[graph_.arg(id, 0)].type == ValueType::kBool;
 }
 
@@ -143,7 +131,7 @@ Precedence NodeText::precedence(NodeId id) const {
                            (node.op == Op::kFloatConst && std::signbit(node.float_value()) &&
                             !std::isnan(node.float_value()));
   if (is_negative) return Precedence::kPrefix;
-  return is_plain_power(id) ? Precedence::kAtom : spelling(node.op).precedence;
+  return is_plain_power(id) ? Precedence::kAtom : op_info(node.op).precedence;
 }
 
 void NodeText::append_argument(NodeId id, Precedence weakest, int levels,
@@ -172,9 +160,9 @@ void NodeText::append_slice(std::int32_t buffer, std::span<const NodeId> indices
 
 void NodeText::append_pieces(NodeId id, std::vector<Piece>& pieces) const {
   const Node& node = graph_[id];
-  const Spelling& how = spelling(node.op);
-  if (node.op <= Op::kKvIdx) return pieces.push_back({.text = std::string(how.name)});
-  if (node.op <= Op::kBoolConst) return pieces.push_back({.text = constant_text(node)});
+  const OpInfo& how = op_info(node.op);
+  if (how.rule == TypeRule::kLeaf) return pieces.push_back({.text = std::string(how.name)});
+  if (how.rule == TypeRule::kConstant) return pieces.push_back({.text = constant_text(node)});
   const std::vector<NodeId> args = shown_args(id);
   const std::span<const NodeId> all = args;
   if (node.op == Op::kLoad) return append_slice(node.buffers[0], all, pieces);

@@ -1,6 +1,6 @@
-// How one node is written: the pieces of its text, with the arguments left open. Decides on casts
-// (hidden where parsing puts them back) and parentheses (only where parsing needs them); the
-// printer puts the pieces together. Layer: formula.
+// How one node is printed: pieces of text with gaps for the arguments. Hides casts that parsing
+// inserts again and writes parentheses only where parsing needs them; print.cc assembles the
+// pieces. Formula layer.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "formula/graph.h"
-#include "formula/text/op_names.h"
+#include "formula/op_table.h"
 
 namespace quire::formula {
 

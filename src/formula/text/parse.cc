@@ -1,25 +1,27 @@
-// The statements of the text form. The whole grammar:
+// Parses the statements of the text form. Formula layer. The whole grammar:
 //
 //   text       = statement { (";" | newline) statement }     all but the last bind a name
 //   statement  = [ name "=" ] expression
-//   expression = operand { infix operand }                   from weak to strong: or, and, not,
-//   comparisons, |, ^, &, operand    = { "-" | "+" | "~" | "not" } primary         << >>, + -, * /
-//   // %, prefixes, ** (groups to the right) primary    = number | True | False | inf | nan | score
-//   | b | h | q_idx | kv_idx | name | "(" expression ")"
+//   expression = operand { infix operand }
+//   operand    = { "-" | "+" | "~" | "not" } primary
+//   primary    = number | True | False | inf | nan | score | b | h | q_idx | kv_idx | name
+//              | "(" expression ")"
 //              | function "(" expression { "," expression } ")"
 //              | slice | sum "(" slice ")" | dot "(" slice "," slice ")"
 //   slice      = buffer { "[" expression { "," expression } "]" }
 //
-// && || ! are and, or, not. plain_pow(a, b) is explained in names.h. Layer: formula.
+// Infix operators from weak to strong: or, and, not, comparisons, |, ^, &, << >>, + -, * / // %,
+// prefixes, ** (which groups to the right). && || ! are and, or, not. names.h explains
+// plain_pow(a, b).
 #include "formula/text/parse.h"
 
 #include <fmt/format.h>
 
 #include "formula/graph.h"
 #include "formula/text/expression_parser.h"
+#include "formula/text/lexer.h"
 #include "formula/text/names.h"
 #include "formula/text/symbols.h"
-#include "formula/text/token_stream.h"
 #include "quire/error.h"
 #include "runtime/fail.h"
 

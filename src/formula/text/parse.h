@@ -1,6 +1,6 @@
-// The text form of formulas, read: expressions as in Python, over the arguments of a mod, functions
-// and named buffers. The grammar is in parse.cc. Does not decide types (build.h does) and does not
-// simplify. Layer: formula.
+// Parses the text form of formulas: expressions as in Python over the arguments of a mod, functions
+// and named buffers. The grammar is in parse.cc. Types are decided by build.h; nothing is
+// simplified. Formula layer.
 #pragma once
 #include <cstddef>
 #include <string_view>

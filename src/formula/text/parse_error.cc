@@ -1,4 +1,4 @@
-// Carets under text of any content. Layer: formula.
+// Line and caret for text of any content, UTF-8 included. Formula layer.
 #include "formula/text/parse_error.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// Errors of the text form: a message, the line it is about and a caret under the place. Layer:
-// formula.
+// Errors of the text form: a message, the line it refers to and a caret under the position. Formula
+// layer.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -13,8 +13,8 @@ namespace quire::formula {
 ///   [parse] unknown name 'slope'; did you mean 'slopes'?
 ///     score + slope[h] * 2
 ///             ^
-/// for the byte `place` of `text` (its size: behind the end). Long lines are cut around the place;
-/// bytes that a terminal might not show as one column become '?'.
+/// for the byte `place` of `text` (its size: the end of the text). Long lines are cut around the
+/// place; bytes that a terminal might not show as one column become '?'.
 [[noreturn]] void fail_at(std::string_view text, std::size_t place, ErrorKind kind,
                           const std::string& message);
 

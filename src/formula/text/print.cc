@@ -1,6 +1,6 @@
-// The printer: measures what writing everything out would take, gives names to values where it
-// would be too much, and puts the pieces of node_text.h together. Loops only: graphs may be as deep
-// as they are large. Layer: formula.
+// The printer: measures the fully expanded text, names values where it would become too long, and
+// assembles the pieces of node_text.h. Loops only, since graphs may be as deep as they are large.
+// Formula layer.
 #include "formula/text/print.h"
 
 #include <fmt/format.h>
@@ -11,6 +11,7 @@
 
 #include "formula/text/names.h"
 #include "formula/text/node_text.h"
+#include "formula/type_rules.h"
 
 namespace quire::formula {
 namespace {
@@ -101,7 +102,7 @@ class Printer {
     uses[static_cast<std::size_t>(root_)] = 1;
     for (auto id = order_.rbegin(); id != order_.rend(); ++id) {
       const Op op = graph_[*id].op;
-      const bool is_cast = op >= Op::kToInt && op <= Op::kToBool;
+      const bool is_cast = formula::is_cast(op);
       for (const NodeId arg : graph_.args(*id))
         uses[static_cast<std::size_t>(arg)] += is_cast ? uses[static_cast<std::size_t>(*id)] : 1;
     }
@@ -114,7 +115,7 @@ class Printer {
     for (const NodeId id : order_) {
       measure(id);
       const Node& node = graph_[id];
-      const bool is_cast = node.op >= Op::kToInt && node.op <= Op::kToBool;
+      const bool is_cast = formula::is_cast(node.op);
       const bool is_shared = uses[static_cast<std::size_t>(id)] > 1 && node.arg_count > 0 &&
                              !is_cast && extent(id).length >= kMinBound;
       if (id == root_ || (!is_shared && extent(id).levels < kMaxBoundLevels)) continue;

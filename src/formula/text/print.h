@@ -1,5 +1,5 @@
-// The text form of formulas, written: the exact inverse of parse.h, with as few parentheses and
-// casts as parsing back allows. Layer: formula.
+// Prints formulas in the text form: the exact inverse of parse.h, with as few parentheses and casts
+// as parsing back allows. Formula layer.
 #pragma once
 #include <cstddef>
 #include <string>

@@ -1,4 +1,4 @@
-// Buffers and bindings by name. Layer: formula.
+// Lookup of buffers and bindings by name. Formula layer.
 #include "formula/text/symbols.h"
 
 #include <algorithm>

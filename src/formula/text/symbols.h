@@ -1,5 +1,5 @@
-// What the names in a text stand for besides the language's own: the buffers given to parse() and
-// the bindings made so far. Layer: formula.
+// The names a text may use besides those of the language: the buffers passed to parse() and the
+// bindings made so far. Formula layer.
 #pragma once
 #include <string_view>
 #include <unordered_map>

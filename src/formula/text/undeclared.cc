@@ -1,4 +1,4 @@
-// Reading a text whose buffers are not all given: names that are indexed become declared buffers.
+// Parses a text whose buffers are not all given: names that are indexed become declared buffers.
 // Formula layer.
 #include <algorithm>
 #include <functional>
@@ -10,8 +10,8 @@
 
 #include "formula/bound/bound.h"
 #include "formula/graph.h"
+#include "formula/text/lexer.h"
 #include "formula/text/names.h"
-#include "formula/text/token_stream.h"
 #include "quire/explain.h"
 #include "runtime/float_env.h"
 
@@ -22,7 +22,7 @@ using namespace formula;
 namespace {
 
 struct Undeclared {
-  int rank = 0;           // indices behind the name, the most of all uses
+  int rank = 0;           // indices after the name, the maximum over all uses
   bool trailing = false;  // stands in sum or dot, which add over one axis more
   bool integer = false;   // stands inside of an index
 };
@@ -47,7 +47,7 @@ class Scan {
     int indices = 0;
   };
   struct Open {
-    Chain chain;  // `[` behind a name; empty for other brackets
+    Chain chain;  // `[` after a name; empty for other brackets
     int commas = 0;
     bool reduces = false;  // sum( or dot(
   };
@@ -85,7 +85,7 @@ class Scan {
     buffer.trailing |= in_reduction();
   }
 
-  // What `]` leaves behind may be indexed further: name[i][j].
+  // The result of `]` may be indexed further: name[i][j].
   Chain close() {
     Open closed = open_.back();
     open_.pop_back();

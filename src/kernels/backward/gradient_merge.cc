@@ -1,4 +1,4 @@
-// Clearing and merging of private sums. Kernels layer; no SIMD.
+// Clearing and merging of private sums. No SIMD. Kernels layer.
 #include "kernels/backward/gradient_merge.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // Products of a block: weights [key][16 queries] with rows of keys, or turned, [query][16 keys],
-// with rows of queries. Kernels layer; no SIMD of its own.
+// with rows of queries. No SIMD of its own. Kernels layer.
 #include "kernels/backward/gradient_products.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // The life of a head's private sums: cleared, indexed, filled, added to the gradients in turn.
-// Kernels layer; no SIMD.
+// No SIMD. Kernels layer.
 #include "kernels/backward/gradient_runner.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Items of the decode kernel: splits one after the other, folded or stored, then outputs. Kernels
-// layer; no SIMD.
+// Items of the decode kernel: splits one after the other, folded or stored, then outputs. No
+// SIMD. Kernels layer.
 #include "kernels/decode/decode.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// States to outputs. Folding and division are those of the prefill kernel. Kernels layer; no SIMD.
+// States to outputs. Folding and division are those of the prefill kernel. No SIMD. Kernels layer.
 #include "kernels/decode/finish.h"
 
 #include <algorithm>

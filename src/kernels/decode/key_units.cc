@@ -1,4 +1,4 @@
-// Spans to units. Kernels layer; no SIMD.
+// Spans to units. No SIMD. Kernels layer.
 #include "kernels/decode/key_units.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// One row, walked with care. Kernels layer; no SIMD.
+// One row, walked with care. No SIMD. Kernels layer.
 #include "kernels/decode/row_kernel.h"
 
 #include <algorithm>

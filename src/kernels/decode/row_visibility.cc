@@ -1,4 +1,4 @@
-// Runs of keys to bits per row. Kernels layer; no SIMD.
+// Runs of keys to bits per row. No SIMD. Kernels layer.
 #include "kernels/decode/row_visibility.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // Tiles of keys for a few rows. All arithmetic is in the primitives of the ISA
-// (decode_functions.h). Kernels layer; no SIMD.
+// (decode_functions.h). No SIMD. Kernels layer.
 #include "kernels/decode/walk.h"
 
 #include <algorithm>
@@ -193,7 +193,7 @@ void DecodeWalk<T>::run_tile(const Tile& tile, const DecodeState<T>& state) noex
   compute_scores();
   if (score_runner_) apply_score_mod(tile);
   if (zero_weights_ == ZeroWeights::kSkip) look_for_nan(tile);
-  soften(tile, state);
+  apply_softmax(tile, state);
   add_values(state);
 }
 
@@ -275,7 +275,7 @@ void DecodeWalk<T>::look_for_nan(const Tile& tile) noexcept {
 }
 
 template <class T>
-void DecodeWalk<T>::soften(const Tile& tile, const DecodeState<T>& state) noexcept {
+void DecodeWalk<T>::apply_softmax(const Tile& tile, const DecodeState<T>& state) noexcept {
   RowSoftmaxArgs<T> args;
   args.unit_begin = live_[0];
   args.unit_end = live_[live_count_ - 1] + 1;

@@ -75,7 +75,7 @@ class DecodeWalk {
   void compute_scores() noexcept;
   void apply_score_mod(const Tile& tile) noexcept;
   void look_for_nan(const Tile& tile) noexcept;
-  void soften(const Tile& tile, const DecodeState<T>& state) noexcept;
+  void apply_softmax(const Tile& tile, const DecodeState<T>& state) noexcept;
   void drop(const Tile& tile, const RowSoftmaxArgs<T>& made, int row) noexcept;
   uint32_t wanted_values(int unit) const noexcept;
   void add_values(const DecodeState<T>& state) noexcept;

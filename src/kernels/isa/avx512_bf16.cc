@@ -1,4 +1,5 @@
 // AVX-512 with vdpbf16ps (Zen 4, Cooper Lake, Sapphire Rapids): as avx512, and bf16 products.
+// Kernels layer.
 #define QUIRE_ISA_NS avx512_bf16
 #define QUIRE_BF16_DOT
 #define HWY_BASELINE_TARGETS HWY_AVX3

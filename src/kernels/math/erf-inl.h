@@ -1,5 +1,7 @@
 // erf over the whole range: 1.55 ulp in the worst case; -0 stays -0. Kernels layer.
 #pragma once
+#include <cmath>
+
 #include "kernels/math/minmax-inl.h"
 #include "kernels/math/pow2-inl.h"
 
@@ -44,6 +46,9 @@ HWY_INLINE V erf(V x) {
   const M small = hn::Lt(a, hn::Set(kF32, 0.84375f));
   return hn::CopySignToAbs(hn::IfThenElse(small, erf_small(a), erf_large(a)), x);
 }
+
+// f64.
+HWY_INLINE double erf(double a) { return std::erf(a); }
 
 }  // namespace quire::kernels::QUIRE_ISA_NS
 HWY_AFTER_NAMESPACE();

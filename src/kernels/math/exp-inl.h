@@ -2,6 +2,8 @@
 // ulp and 1.02 ulp in the worst case. Not the softmax's exponential (exp2_softmax-inl.h). Kernels
 // layer.
 #pragma once
+#include <cmath>
+
 #include "kernels/math/minmax-inl.h"
 #include "kernels/math/pow2-inl.h"
 
@@ -38,6 +40,10 @@ HWY_INLINE V exp(V x) {
   const V f = fma(x, hn::Set(kF32, kLog2ELow), fms(x, log2e, n));
   return times_pow2_wide(exp2_fraction(f), shifted, n);
 }
+
+// f64.
+HWY_INLINE double exp(double a) { return std::exp(a); }
+HWY_INLINE double exp2(double a) { return std::exp2(a); }
 
 }  // namespace quire::kernels::QUIRE_ISA_NS
 HWY_AFTER_NAMESPACE();

@@ -1,6 +1,8 @@
 // expm1 = e^x - 1 without cancellation, over the whole range: 1.25 ulp in the worst case; -0 stays
 // -0. Kernels layer.
 #pragma once
+#include <cmath>
+
 #include "kernels/math/exp-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -27,6 +29,9 @@ HWY_INLINE V expm1(V x) {
   const V e = hn::Add(high, fma(s, hn::Mul(hn::Mul(r, r), p), low));
   return hn::IfThenElse(hn::Lt(hn::Abs(x), hn::Set(kF32, 0x1p-25f)), x, hn::Add(e, e));
 }
+
+// f64.
+HWY_INLINE double expm1(double a) { return std::expm1(a); }
 
 }  // namespace quire::kernels::QUIRE_ISA_NS
 HWY_AFTER_NAMESPACE();

@@ -1,6 +1,8 @@
 // gelu(x) = x Phi(x), Phi the normal distribution: 3.84 ulp in the worst case, also in the negative
 // tail down to the last subnormal result (x = -14.3). Kernels layer.
 #pragma once
+#include <cmath>
+
 #include "kernels/math/exp-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -37,6 +39,9 @@ HWY_INLINE V gelu(V x) {
   const M lowest = hn::Eq(x, hn::Set(kF32, -__builtin_inff()));
   return hn::IfThenElse(lowest, hn::Set(kF32, __builtin_nanf("")), hn::CopySign(y, x));
 }
+
+// f64.
+HWY_INLINE double gelu(double a) { return a * 0.5 * std::erfc(a * -0.70710678118654752440); }
 
 }  // namespace quire::kernels::QUIRE_ISA_NS
 HWY_AFTER_NAMESPACE();

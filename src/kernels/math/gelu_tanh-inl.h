@@ -22,5 +22,11 @@ HWY_INLINE Decay gelu_tanh_decay(V x) {
 
 HWY_INLINE V gelu_tanh(V x) { return times_logistic(x, gelu_tanh_decay(x)); }
 
+// f64.
+// a/2 (1 + tanh(u)) as a sigmoid(2u): no digits are lost where 1 + tanh cancels.
+HWY_INLINE double gelu_tanh(double a) {
+  return a * sigmoid(2 * 0.79788456080286535588 * (a + 0.044715 * a * a * a));
+}
+
 }  // namespace quire::kernels::QUIRE_ISA_NS
 HWY_AFTER_NAMESPACE();

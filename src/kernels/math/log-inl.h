@@ -1,6 +1,8 @@
 // log and log2 over the whole range: 0.94 ulp and 1.24 ulp in the worst case, subnormals too; -inf
 // at zeros, NaN below. Kernels layer.
 #pragma once
+#include <cmath>
+
 #include "kernels/fma-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -83,6 +85,10 @@ HWY_INLINE V log2(V x) {
   p = fma(p, f, hn::Set(kF32, 0x1.4ae0cp-26f));
   return log_or_special(x, hn::Add(high, fma(p, f, low)));
 }
+
+// f64.
+HWY_INLINE double log(double a) { return std::log(a); }
+HWY_INLINE double log2(double a) { return std::log2(a); }
 
 }  // namespace quire::kernels::QUIRE_ISA_NS
 HWY_AFTER_NAMESPACE();

@@ -1,6 +1,8 @@
 // log1p = log(1 + x) without losing the bits of a small x: 1.48 ulp in the worst case; -0 stays -0,
 // -inf at -1, NaN below. Kernels layer.
 #pragma once
+#include <cmath>
+
 #include "kernels/math/log-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -18,6 +20,9 @@ HWY_INLINE V log1p(V x) {
   const V y = log_or_special(u, log_from_parts(hn::ConvertTo(kF32, parts.e), f));
   return hn::IfThenElse(hn::Lt(hn::Abs(x), hn::Set(kF32, 0x1p-25f)), x, y);
 }
+
+// f64.
+HWY_INLINE double log1p(double a) { return std::log1p(a); }
 
 }  // namespace quire::kernels::QUIRE_ISA_NS
 HWY_AFTER_NAMESPACE();

@@ -1,24 +1,9 @@
 // The MathTable of one ISA: each function of math/ as a loop over an array. Kernels layer.
 #pragma once
-#include "kernels/math/erf-inl.h"
-#include "kernels/math/exp-inl.h"
 #include "kernels/math/exp2_softmax-inl.h"
-#include "kernels/math/expm1-inl.h"
-#include "kernels/math/gelu-inl.h"
-#include "kernels/math/gelu_tanh-inl.h"
-#include "kernels/math/log-inl.h"
-#include "kernels/math/log1p-inl.h"
+#include "kernels/math/functions-inl.h"
 #include "kernels/math/math_table.h"
-#include "kernels/math/minmax-inl.h"
 #include "kernels/math/philox-inl.h"
-#include "kernels/math/pow-inl.h"
-#include "kernels/math/rounding-inl.h"
-#include "kernels/math/sigmoid-inl.h"
-#include "kernels/math/sign-inl.h"
-#include "kernels/math/softplus-inl.h"
-#include "kernels/math/sqrt-inl.h"
-#include "kernels/math/tanh-inl.h"
-#include "kernels/math/trig-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
@@ -32,25 +17,9 @@ namespace quire::kernels::QUIRE_ISA_NS {
   struct Math_##name {                                         \
     static HWY_INLINE V apply(V a, V b) { return name(a, b); } \
   };
-QUIRE_UNARY(exp2)
-QUIRE_UNARY(exp)
-QUIRE_UNARY(expm1)
+#define QUIRE_FLOAT_FUNCTION(name, function, ...) QUIRE_UNARY(function)
+#include "quire/op_table.inc"
 QUIRE_UNARY(exp2_softmax)
-QUIRE_UNARY(log)
-QUIRE_UNARY(log2)
-QUIRE_UNARY(log1p)
-QUIRE_UNARY(sqrt)
-QUIRE_UNARY(rsqrt)
-QUIRE_UNARY(sin)
-QUIRE_UNARY(cos)
-QUIRE_UNARY(tanh)
-QUIRE_UNARY(sigmoid)
-QUIRE_UNARY(erf)
-QUIRE_UNARY(gelu)
-QUIRE_UNARY(gelu_tanh)
-QUIRE_UNARY(silu)
-QUIRE_UNARY(softplus)
-QUIRE_UNARY(relu)
 QUIRE_UNARY(floor)
 QUIRE_UNARY(ceil)
 QUIRE_UNARY(round)
@@ -118,25 +87,10 @@ namespace quire::kernels::QUIRE_ISA_NS {
 constexpr float kMathInf = __builtin_inff();
 
 constexpr MathTable::Entry kUnaryMath[] = {
-    {"exp2", &apply_unary<Math_exp2>, 0.88, -kMathInf, kMathInf},
-    {"exp", &apply_unary<Math_exp>, 1.02, -kMathInf, kMathInf},
-    {"expm1", &apply_unary<Math_expm1>, 1.25, -kMathInf, kMathInf},
+#define QUIRE_FLOAT_FUNCTION(name, function, ulps, ...) \
+  {#function, &apply_unary<Math_##function>, ulps, -kMathInf, kMathInf},
+#include "quire/op_table.inc"
     {"exp2_softmax", &apply_unary<Math_exp2_softmax>, 2.06, -kMathInf, 127},
-    {"log", &apply_unary<Math_log>, 0.94, -kMathInf, kMathInf},
-    {"log2", &apply_unary<Math_log2>, 1.24, -kMathInf, kMathInf},
-    {"log1p", &apply_unary<Math_log1p>, 1.48, -kMathInf, kMathInf},
-    {"sqrt", &apply_unary<Math_sqrt>, 0.5, -kMathInf, kMathInf},
-    {"rsqrt", &apply_unary<Math_rsqrt>, 0.51, -kMathInf, kMathInf},
-    {"sin", &apply_unary<Math_sin>, 1.49, -kMathInf, kMathInf},
-    {"cos", &apply_unary<Math_cos>, 1.71, -kMathInf, kMathInf},
-    {"tanh", &apply_unary<Math_tanh>, 1.94, -kMathInf, kMathInf},
-    {"sigmoid", &apply_unary<Math_sigmoid>, 1.97, -kMathInf, kMathInf},
-    {"erf", &apply_unary<Math_erf>, 1.55, -kMathInf, kMathInf},
-    {"gelu", &apply_unary<Math_gelu>, 3.84, -kMathInf, kMathInf},
-    {"gelu_tanh", &apply_unary<Math_gelu_tanh>, 3.18, -kMathInf, kMathInf},
-    {"silu", &apply_unary<Math_silu>, 3.19, -kMathInf, kMathInf},
-    {"softplus", &apply_unary<Math_softplus>, 1.95, -kMathInf, kMathInf},
-    {"relu", &apply_unary<Math_relu>, 0, -kMathInf, kMathInf},
     {"floor", &apply_unary<Math_floor>, 0, -kMathInf, kMathInf},
     {"ceil", &apply_unary<Math_ceil>, 0, -kMathInf, kMathInf},
     {"round", &apply_unary<Math_round>, 0, -kMathInf, kMathInf},

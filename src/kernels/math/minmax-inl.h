@@ -31,5 +31,10 @@ HWY_INLINE V minimum(V a, V b) { return hn::IfThenElse(hn::Eq(a, a), min_step(a,
 // max(x, 0) as in torch: NaN and -0 stay what they are.
 HWY_INLINE V relu(V x) { return max_step(hn::Zero(kF32), x); }
 
+// f64.
+HWY_INLINE double relu(double a) { return 0 > a ? 0 : a; }
+HWY_INLINE double minimum(double a, double b) { return a != a || a < b ? a : b; }
+HWY_INLINE double maximum(double a, double b) { return a != a || a > b ? a : b; }
+
 }  // namespace quire::kernels::QUIRE_ISA_NS
 HWY_AFTER_NAMESPACE();

@@ -56,5 +56,11 @@ QUIRE_PAIR_3(fnma)
 #undef QUIRE_PAIR_2
 #undef QUIRE_PAIR_3
 
+// f64.
+HWY_INLINE double add(double a, double b) { return a + b; }
+HWY_INLINE double sub(double a, double b) { return a - b; }
+HWY_INLINE double mul(double a, double b) { return a * b; }
+HWY_INLINE double div(double a, double b) { return a / b; }
+
 }  // namespace quire::kernels::QUIRE_ISA_NS
 HWY_AFTER_NAMESPACE();

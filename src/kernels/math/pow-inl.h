@@ -2,6 +2,8 @@
 // Computed in double lanes as 2^(y log2|x|), with multiplications and additions alone because
 // SCALAR has no double fma, and rounded once to float. Kernels layer.
 #pragma once
+#include <cmath>
+
 #include "kernels/math/rounding-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -85,6 +87,9 @@ HWY_INLINE V pow(V x, V y) {
   r = hn::IfThenElse(hn::AndNot(hn::AndNot(integral, finite_negative), ordered), r, nan);
   return hn::IfThenElse(hn::Or(hn::Eq(y, zero), hn::Eq(x, one)), one, r);
 }
+
+// f64.
+HWY_INLINE double pow(double a, double b) { return std::pow(a, b); }
 
 }  // namespace quire::kernels::QUIRE_ISA_NS
 HWY_AFTER_NAMESPACE();

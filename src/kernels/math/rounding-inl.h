@@ -25,5 +25,11 @@ HWY_INLINE V trunc(V x) { return hn::Trunc(x); }
 
 #endif
 
+// f64.
+HWY_INLINE double floor(double a) { return std::floor(a); }
+HWY_INLINE double ceil(double a) { return std::ceil(a); }
+HWY_INLINE double round(double a) { return std::nearbyint(a); }
+HWY_INLINE double trunc(double a) { return std::trunc(a); }
+
 }  // namespace quire::kernels::QUIRE_ISA_NS
 HWY_AFTER_NAMESPACE();

@@ -1,6 +1,8 @@
 // sigmoid(x) = 1 / (1 + e^-x), 1.97 ulp in the worst case, and silu(x) = x sigmoid(x), 3.19 ulp;
 // both hold down to the last subnormal result. Kernels layer.
 #pragma once
+#include <cmath>
+
 #include "kernels/math/exp-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -43,6 +45,10 @@ HWY_INLINE V times_logistic(V x, Decay d) {
 }
 
 HWY_INLINE V silu(V x) { return times_logistic(x, exp_decay(x)); }
+
+// f64.
+HWY_INLINE double sigmoid(double a) { return 1 / (1 + std::exp(-a)); }
+HWY_INLINE double silu(double a) { return a / (1 + std::exp(-a)); }
 
 }  // namespace quire::kernels::QUIRE_ISA_NS
 HWY_AFTER_NAMESPACE();

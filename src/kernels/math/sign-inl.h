@@ -1,5 +1,7 @@
 // The sign bit: abs, neg, copy_sign, sign. All exact, for NaN too. Kernels layer.
 #pragma once
+#include <cmath>
+
 #include "kernels/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -16,6 +18,11 @@ HWY_INLINE V sign(V x) {
   return hn::IfThenElse(zero_or_nan, hn::Add(x, hn::Zero(kF32)),
                         hn::CopySignToAbs(hn::Set(kF32, 1.f), x));
 }
+
+// f64.
+HWY_INLINE double neg(double a) { return -a; }
+HWY_INLINE double abs(double a) { return std::fabs(a); }
+HWY_INLINE double sign(double a) { return a > 0 ? 1 : a < 0 ? -1 : a + 0.0; }
 
 }  // namespace quire::kernels::QUIRE_ISA_NS
 HWY_AFTER_NAMESPACE();

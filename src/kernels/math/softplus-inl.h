@@ -1,6 +1,8 @@
 // softplus(x) = log(1 + e^x) = max(x, 0) + log1p(e^-|x|): 1.95 ulp in the worst case, also where
 // the result is subnormal. Kernels layer.
 #pragma once
+#include <cmath>
+
 #include "kernels/math/sigmoid-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -20,6 +22,11 @@ HWY_INLINE V softplus(V x) {
   p = fma(p, e, hn::Set(kF32, 0x1.554ddp-2f));
   p = fma(p, e, hn::Set(kF32, -0x1.ffffd2p-2f));
   return hn::Add(relu(x), fma(hn::Mul(p, e), e, e));
+}
+
+// f64.
+HWY_INLINE double softplus(double a) {
+  return (0 > a ? 0 : a) + std::log1p(std::exp(-std::fabs(a)));
 }
 
 }  // namespace quire::kernels::QUIRE_ISA_NS

@@ -1,6 +1,8 @@
 // sqrt, rounded correctly, and rsqrt = 1 / sqrt: 0.5001 ulp in the worst case; +-inf at zeros, NaN
 // below. Kernels layer.
 #pragma once
+#include <cmath>
+
 #include "kernels/fma-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -17,6 +19,10 @@ HWY_INLINE V rsqrt(V x) {
   const V refined = fma(hn::Mul(y, hn::Set(kF32, 0.5f)), rest, y);
   return hn::IfThenElse(hn::Eq(refined, refined), refined, y);
 }
+
+// f64.
+HWY_INLINE double sqrt(double a) { return std::sqrt(a); }
+HWY_INLINE double rsqrt(double a) { return 1 / std::sqrt(a); }
 
 }  // namespace quire::kernels::QUIRE_ISA_NS
 HWY_AFTER_NAMESPACE();

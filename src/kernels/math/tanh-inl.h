@@ -2,6 +2,8 @@
 // cheaper operations and a true division: hn::ApproximateReciprocal has other bits on every ISA.
 // (A rational function of degree 9/8 would be a fifth quicker and have 5 ulp.) Kernels layer.
 #pragma once
+#include <cmath>
+
 #include "kernels/math/pair-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -29,6 +31,9 @@ HWY_INLINE X tanh_in_step(const X& x) {
 }
 HWY_INLINE V tanh(V x) { return tanh_in_step(x); }
 HWY_INLINE VectorPair tanh(const VectorPair& x) { return tanh_in_step(x); }
+
+// f64.
+HWY_INLINE double tanh(double a) { return std::tanh(a); }
 
 }  // namespace quire::kernels::QUIRE_ISA_NS
 HWY_AFTER_NAMESPACE();

@@ -1,6 +1,6 @@
-// sin and cos of every float: 1.49 and 1.71 ulp in the worst case; NaN at inf. Up to |x| = 2^17
-// by Cody and Waite's reduction; larger lanes are replaced, one by one, by libm's double functions,
-// whose value does not depend on the ISA. Kernels layer.
+// sin, cos and atan of every float: 1.49, 1.71 and 1.08 ulp in the worst case. sin and cos of inf are
+// NaN. sin and cos use Cody and Waite's reduction up to |x| = 2^17; larger lanes are replaced, one by
+// one, by libm's double functions, whose value does not depend on the ISA. Kernels layer.
 #pragma once
 #include <cmath>
 
@@ -68,6 +68,37 @@ HWY_INLINE V cos(V x) {
   const V y = sin_reduced(a, hn::Sub(hn::Sub(shifted, shift), half));
   return with_large_lanes(x, hn::Xor(y, parity_sign(shifted)), &::cos);
 }
+
+// atan(a) for a >= 0: of t = a up to 11/16, of t = (a - 1) / (a + 1) up to 3/2 (and pi/4), of
+// t = -1 / a beyond (and pi/2). One division serves all three.
+HWY_INLINE V atan(V x) {
+  const V a = hn::Abs(x), one = hn::Set(kF32, 1.f), zero = hn::Zero(kF32);
+  const M middle = hn::Gt(a, hn::Set(kF32, 0.6875f)), large = hn::Gt(a, hn::Set(kF32, 1.5f));
+  const V top =
+      hn::IfThenElse(large, hn::Set(kF32, -1.f), hn::IfThenElse(middle, hn::Sub(a, one), a));
+  const V bottom = hn::IfThenElse(large, a, hn::IfThenElse(middle, hn::Add(a, one), one));
+  const V t = hn::Div(top, bottom), z = hn::Mul(t, t);
+  // (atan(t) / t - 1) / t^2 in t^2 for |t| <= 11/16: degree 6, 1.1e-9 of atan(t).
+  V p = hn::Set(kF32, -0x1.0a1c3ep-6f);
+  p = fma(p, z, hn::Set(kF32, 0x1.944e3cp-5f));
+  p = fma(p, z, hn::Set(kF32, -0x1.4efec6p-4f));
+  p = fma(p, z, hn::Set(kF32, 0x1.bfdb38p-4f));
+  p = fma(p, z, hn::Set(kF32, -0x1.242ee4p-3f));
+  p = fma(p, z, hn::Set(kF32, 0x1.99947ep-3f));
+  p = fma(p, z, hn::Set(kF32, -0x1.55554ap-2f));
+  // pi/4 and pi/2 in two parts: the second is lost in t unless it is added to the smaller term.
+  const V high = hn::IfThenElse(large, hn::Set(kF32, 0x1.921fb6p+0f),
+                                hn::IfThenElse(middle, hn::Set(kF32, 0x1.921fb6p-1f), zero));
+  const V low = hn::IfThenElse(large, hn::Set(kF32, -0x1.777a5cp-25f),
+                               hn::IfThenElse(middle, hn::Set(kF32, -0x1.777a5cp-26f), zero));
+  const V y = hn::Add(hn::Add(fma(hn::Mul(t, z), p, low), t), high);
+  return hn::CopySignToAbs(y, x);
+}
+
+// f64.
+HWY_INLINE double sin(double a) { return std::sin(a); }
+HWY_INLINE double cos(double a) { return std::cos(a); }
+HWY_INLINE double atan(double a) { return std::atan(a); }
 
 }  // namespace quire::kernels::QUIRE_ISA_NS
 HWY_AFTER_NAMESPACE();

@@ -47,7 +47,7 @@ class Prefill {
   void modified_scores(int i, const GroupActivity& block, const KeyTile& keys) noexcept;
   void mask_scores(int i, const GroupActivity& block) noexcept;
   void hide_rows(const GroupActivity& group, int row_begin, int row_end) noexcept;
-  void soften(int i, int64_t key, int rows, const KeyTile& keys) noexcept;
+  void apply_softmax(int i, int64_t key, int rows, const KeyTile& keys) noexcept;
   void accumulate(int i, int panel, int rows, const KeyTile& keys) noexcept;
   void end_split(int i) noexcept;
   void finish(int i, TileFault& fault) noexcept;

@@ -53,7 +53,7 @@ bool KeyTileLoader<T>::copies(int64_t key, int rows) const noexcept {
 }
 
 template <class T>
-KeyTile KeyTileLoader<T>::bring(int64_t key, int rows, const bool* wanted) noexcept {
+KeyTile KeyTileLoader<T>::load(int64_t key, int rows, const bool* wanted) noexcept {
   const KeySpan& span = find_span(sequence_, key);
   const bool in_place = wanted == nullptr && key + rows <= span.end;
   const bool keys_direct = in_place && keys_lie_well();

@@ -32,7 +32,7 @@ class KeyTileLoader {
 
   /// `rows` keys from `key` on, at most 256. wanted[row]: somebody sees it, and it may be read;
   /// null: all are wanted. Valid until the next call.
-  KeyTile bring(int64_t key, int rows, const bool* wanted) noexcept;
+  KeyTile load(int64_t key, int rows, const bool* wanted) noexcept;
 
   /// Whether bring would copy anything even if all keys were wanted.
   bool copies(int64_t key, int rows) const noexcept;

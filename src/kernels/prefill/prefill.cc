@@ -50,13 +50,13 @@ void Prefill<T>::run_tile(int64_t key, int rows) noexcept {
     any |= memory_.activity[i].any;
   }
   if (!any) return;
-  const KeyTile keys = memory_.loader.bring(key, rows, wanted_rows(key, rows));
+  const KeyTile keys = memory_.loader.load(key, rows, wanted_rows(key, rows));
   for (int i = 0; i < item_.tile_count; ++i) {
     if (!memory_.activity[i].any) continue;
     if (live_[i] == 0 && seen_[i]) reset(memory_.split[i], i);
     if (!loaded_[i]) load_queries(i);
     compute_scores(i, key, rows, keys);
-    soften(i, key, rows, keys);
+    apply_softmax(i, key, rows, keys);
   }
 }
 
@@ -100,7 +100,7 @@ void Prefill<T>::load_queries(int i) noexcept {
 
 // Weights, the rescaling they ask for, and what they add to O, panel by panel.
 template <class T>
-void Prefill<T>::soften(int i, int64_t key, int rows, const KeyTile& keys) noexcept {
+void Prefill<T>::apply_softmax(int i, int64_t key, int rows, const KeyTile& keys) noexcept {
   PrefillState<T>& state = current(i);
   for (int lane = 0; lane < item_.tiles[i].queries; ++lane) {
     T& most = memory_.raw_max[i][lane];

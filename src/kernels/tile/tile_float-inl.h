@@ -1,23 +1,7 @@
 // Float operations of tile programs: f32 on vectors through kernels/math, f64 lane by lane through
 // libm (no target for its speed, and its bits may depend on the libm). Kernels layer.
 #pragma once
-#include "kernels/math/divide-inl.h"
-#include "kernels/math/erf-inl.h"
-#include "kernels/math/exp-inl.h"
-#include "kernels/math/expm1-inl.h"
-#include "kernels/math/gelu-inl.h"
-#include "kernels/math/gelu_tanh-inl.h"
-#include "kernels/math/log-inl.h"
-#include "kernels/math/log1p-inl.h"
-#include "kernels/math/minmax-inl.h"
-#include "kernels/math/pow-inl.h"
-#include "kernels/math/rounding-inl.h"
-#include "kernels/math/sigmoid-inl.h"
-#include "kernels/math/sign-inl.h"
-#include "kernels/math/softplus-inl.h"
-#include "kernels/math/sqrt-inl.h"
-#include "kernels/math/tanh-inl.h"
-#include "kernels/math/trig-inl.h"
+#include "kernels/math/functions-inl.h"
 #include "kernels/tile/tile_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -54,45 +38,6 @@ struct ModLane {
   }
 };
 
-// The f64 twins of kernels/math, one number at a time.
-HWY_INLINE double add(double a, double b) { return a + b; }
-HWY_INLINE double sub(double a, double b) { return a - b; }
-HWY_INLINE double mul(double a, double b) { return a * b; }
-HWY_INLINE double div(double a, double b) { return a / b; }
-HWY_INLINE double neg(double a) { return -a; }
-HWY_INLINE double abs(double a) { return std::fabs(a); }
-HWY_INLINE double sign(double a) { return a > 0 ? 1 : a < 0 ? -1 : a + 0.0; }
-HWY_INLINE double floor(double a) { return std::floor(a); }
-HWY_INLINE double ceil(double a) { return std::ceil(a); }
-HWY_INLINE double round(double a) { return std::nearbyint(a); }
-HWY_INLINE double trunc(double a) { return std::trunc(a); }
-HWY_INLINE double exp(double a) { return std::exp(a); }
-HWY_INLINE double exp2(double a) { return std::exp2(a); }
-HWY_INLINE double expm1(double a) { return std::expm1(a); }
-HWY_INLINE double log(double a) { return std::log(a); }
-HWY_INLINE double log2(double a) { return std::log2(a); }
-HWY_INLINE double log1p(double a) { return std::log1p(a); }
-HWY_INLINE double sqrt(double a) { return std::sqrt(a); }
-HWY_INLINE double rsqrt(double a) { return 1 / std::sqrt(a); }
-HWY_INLINE double sin(double a) { return std::sin(a); }
-HWY_INLINE double cos(double a) { return std::cos(a); }
-HWY_INLINE double tanh(double a) { return std::tanh(a); }
-HWY_INLINE double sigmoid(double a) { return 1 / (1 + std::exp(-a)); }
-HWY_INLINE double erf(double a) { return std::erf(a); }
-HWY_INLINE double relu(double a) { return 0 > a ? 0 : a; }
-HWY_INLINE double gelu(double a) { return a * 0.5 * std::erfc(a * -0.70710678118654752440); }
-// a/2 (1 + tanh(u)) as a sigmoid(2u): no digits are lost where 1 + tanh cancels.
-HWY_INLINE double gelu_tanh(double a) {
-  return a * sigmoid(2 * 0.79788456080286535588 * (a + 0.044715 * a * a * a));
-}
-HWY_INLINE double silu(double a) { return a / (1 + std::exp(-a)); }
-HWY_INLINE double softplus(double a) {
-  return (0 > a ? 0 : a) + std::log1p(std::exp(-std::fabs(a)));
-}
-HWY_INLINE double pow(double a, double b) { return std::pow(a, b); }
-HWY_INLINE double minimum(double a, double b) { return a != a || a < b ? a : b; }
-HWY_INLINE double maximum(double a, double b) { return a != a || a > b ? a : b; }
-
 // Functors over both: vectors of f32 and single f64.
 #define QUIRE_UNARY_FUNCTOR(Functor, function)                       \
   struct Functor {                                                   \
@@ -118,24 +63,8 @@ QUIRE_UNARY_FUNCTOR(FloatFloor, floor)
 QUIRE_UNARY_FUNCTOR(FloatCeil, ceil)
 QUIRE_UNARY_FUNCTOR(FloatRound, round)
 QUIRE_UNARY_FUNCTOR(FloatTrunc, trunc)
-QUIRE_UNARY_FUNCTOR(FloatExp, exp)
-QUIRE_UNARY_FUNCTOR(FloatExp2, exp2)
-QUIRE_UNARY_FUNCTOR(FloatExpm1, expm1)
-QUIRE_UNARY_FUNCTOR(FloatLog, log)
-QUIRE_UNARY_FUNCTOR(FloatLog2, log2)
-QUIRE_UNARY_FUNCTOR(FloatLog1p, log1p)
-QUIRE_UNARY_FUNCTOR(FloatSqrt, sqrt)
-QUIRE_UNARY_FUNCTOR(FloatRsqrt, rsqrt)
-QUIRE_UNARY_FUNCTOR(FloatSin, sin)
-QUIRE_UNARY_FUNCTOR(FloatCos, cos)
-QUIRE_UNARY_FUNCTOR(FloatTanh, tanh)
-QUIRE_UNARY_FUNCTOR(FloatSigmoid, sigmoid)
-QUIRE_UNARY_FUNCTOR(FloatErf, erf)
-QUIRE_UNARY_FUNCTOR(FloatRelu, relu)
-QUIRE_UNARY_FUNCTOR(FloatGelu, gelu)
-QUIRE_UNARY_FUNCTOR(FloatGeluTanh, gelu_tanh)
-QUIRE_UNARY_FUNCTOR(FloatSilu, silu)
-QUIRE_UNARY_FUNCTOR(FloatSoftplus, softplus)
+#define QUIRE_FLOAT_FUNCTION(name, function, ...) QUIRE_UNARY_FUNCTOR(Float##name, function)
+#include "quire/op_table.inc"
 QUIRE_BINARY_FUNCTOR(FloatAdd, add)
 QUIRE_BINARY_FUNCTOR(FloatSub, sub)
 QUIRE_BINARY_FUNCTOR(FloatMul, mul)

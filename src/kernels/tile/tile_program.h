@@ -36,76 +36,23 @@ inline constexpr int kTileClassCount = 5;
 enum class TileType : uint8_t { kFloat, kInt32, kInt64, kMask };
 
 /// Opcodes. Suffix: F float, I int32, L int64, M mask; of conversions and gathers, first the source
-/// or offset type.
+/// or offset type. Those that compute one operation of formulas come from the table of operations.
 enum class TileOp : uint8_t {
-  // float -> float, in the order of quire::Op
+  // floats -> float
   kCopyF,
-  kNegF,
-  kAbsF,
-  kSignF,
-  kFloorF,
-  kCeilF,
-  kRoundF,
-  kTruncF,
-  kExpF,
-  kExp2F,
-  kExpm1F,
-  kLogF,
-  kLog2F,
-  kLog1pF,
-  kSqrtF,
-  kRsqrtF,
-  kSinF,
-  kCosF,
-  kTanhF,
-  kSigmoidF,
-  kErfF,
-  kReluF,
-  kGeluF,
-  kGeluTanhF,
-  kSiluF,
-  kSoftplusF,
-  // float, float -> float
-  kAddF,
-  kSubF,
-  kMulF,
-  kDivF,
-  kFloorDivF,
-  kModF,
-  kPowF,
-  kMinF,
-  kMaxF,
+#define QUIRE_FLOAT_OP(name, ...) k##name##F,
+#define QUIRE_NUMBER_OP(name, ...) k##name##F,
+#define QUIRE_FLOAT_FUNCTION(name, ...) k##name##F,
+#include "quire/op_table.inc"
   kSoftcapF,  // c * tanh(a / b) in one pass; b and c are uniform, a is per element
-  // int32
-  kNegI,
-  kAbsI,
-  kSignI,
-  kNotI,
-  kAddI,
-  kSubI,
-  kMulI,
-  kFloorDivI,
-  kModI,
-  kMinI,
-  kMaxI,
-  kAndI,
-  kOrI,
-  kXorI,
-  // int64
-  kNegL,
-  kAbsL,
-  kSignL,
-  kNotL,
-  kAddL,
-  kSubL,
-  kMulL,
-  kFloorDivL,
-  kModL,
-  kMinL,
-  kMaxL,
-  kAndL,
-  kOrL,
-  kXorL,
+// int32
+#define QUIRE_INT_OP(name, ...) k##name##I,
+#define QUIRE_NUMBER_OP(name, ...) k##name##I,
+#include "quire/op_table.inc"
+// int64, in the same order
+#define QUIRE_INT_OP(name, ...) k##name##L,
+#define QUIRE_NUMBER_OP(name, ...) k##name##L,
+#include "quire/op_table.inc"
   kShlL,
   kShrL,
   kPowL,

@@ -1,4 +1,4 @@
-// Addresses, loops and checks of tile programs. Kernels layer; no SIMD.
+// Addresses, loops and checks of tile programs. No SIMD. Kernels layer.
 #include "kernels/tile/tile_runner.h"
 
 #include <algorithm>

@@ -121,24 +121,8 @@ constexpr void TableBuilder::floats() {
   float_op<T, TileOp::kCeilF, FloatCeil>();
   float_op<T, TileOp::kRoundF, FloatRound>();
   float_op<T, TileOp::kTruncF, FloatTrunc>();
-  float_op<T, TileOp::kExpF, FloatExp>();
-  float_op<T, TileOp::kExp2F, FloatExp2>();
-  float_op<T, TileOp::kExpm1F, FloatExpm1>();
-  float_op<T, TileOp::kLogF, FloatLog>();
-  float_op<T, TileOp::kLog2F, FloatLog2>();
-  float_op<T, TileOp::kLog1pF, FloatLog1p>();
-  float_op<T, TileOp::kSqrtF, FloatSqrt>();
-  float_op<T, TileOp::kRsqrtF, FloatRsqrt>();
-  float_op<T, TileOp::kSinF, FloatSin>();
-  float_op<T, TileOp::kCosF, FloatCos>();
-  float_op<T, TileOp::kTanhF, FloatTanh>();
-  float_op<T, TileOp::kSigmoidF, FloatSigmoid>();
-  float_op<T, TileOp::kErfF, FloatErf>();
-  float_op<T, TileOp::kReluF, FloatRelu>();
-  float_op<T, TileOp::kGeluF, FloatGelu>();
-  float_op<T, TileOp::kGeluTanhF, FloatGeluTanh>();
-  float_op<T, TileOp::kSiluF, FloatSilu>();
-  float_op<T, TileOp::kSoftplusF, FloatSoftplus>();
+#define QUIRE_FLOAT_FUNCTION(name, ...) float_op<T, TileOp::k##name##F, Float##name>();
+#include "quire/op_table.inc"
   float_op2<T, TileOp::kAddF, FloatAdd>();
   float_op2<T, TileOp::kSubF, FloatSub>();
   float_op2<T, TileOp::kMulF, FloatMul>();
@@ -165,7 +149,7 @@ constexpr void TableBuilder::ints(TileOp first) {
   set_all(op(TileOp::kNegI), &lanes_unary<IntNeg, T, T>);
   set_all(op(TileOp::kAbsI), &lanes_unary<IntAbs, T, T>);
   set_all(op(TileOp::kSignI), &lanes_unary<IntSign, T, T>);
-  set_all(op(TileOp::kNotI), &lanes_unary<IntNot, T, T>);
+  set_all(op(TileOp::kBitNotI), &lanes_unary<IntNot, T, T>);
   lanes_op2<IntAdd, T, T>(op(TileOp::kAddI));
   lanes_op2<IntSub, T, T>(op(TileOp::kSubI));
   lanes_op2<IntMul, T, T>(op(TileOp::kMulI));
@@ -173,9 +157,9 @@ constexpr void TableBuilder::ints(TileOp first) {
   lanes_op2<IntMod, T, T>(op(TileOp::kModI));
   lanes_op2<IntMin, T, T>(op(TileOp::kMinI));
   lanes_op2<IntMax, T, T>(op(TileOp::kMaxI));
-  lanes_op2<IntAnd, T, T>(op(TileOp::kAndI));
-  lanes_op2<IntOr, T, T>(op(TileOp::kOrI));
-  lanes_op2<IntXor, T, T>(op(TileOp::kXorI));
+  lanes_op2<IntAnd, T, T>(op(TileOp::kBitAndI));
+  lanes_op2<IntOr, T, T>(op(TileOp::kBitOrI));
+  lanes_op2<IntXor, T, T>(op(TileOp::kBitXorI));
 }
 
 template <class T>

@@ -89,6 +89,7 @@ FUNCTIONS = {
     "expm1": np.expm1,
     "sin": np.sin,
     "cos": np.cos,
+    "atan": np.arctan,
     "tanh": np.tanh,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "erf": erf,

@@ -178,6 +178,9 @@ def _comparison(op):
 _LEFT_SHIFT = lambda a, b: lift(a) << b  # noqa: E731
 _RIGHT_SHIFT = lambda a, b: lift(a) >> b  # noqa: E731
 
+# Functions of one float that the formula language has by the same name.
+FUNCTIONS = "exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos atan tanh sigmoid erf silu".split()
+
 OPERATIONS = {
     # arithmetic
     "add": _add,
@@ -242,10 +245,7 @@ OPERATIONS = {
     "__lshift__": _LEFT_SHIFT,
     "__rshift__": _RIGHT_SHIFT,
     # functions
-    **{
-        name: _function(name)
-        for name in "exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos tanh sigmoid erf silu".split()
-    },
+    **{name: _function(name) for name in FUNCTIONS},
     "relu": _relu,
     "gelu": _gelu,
     "softplus": _softplus,

@@ -27,7 +27,7 @@ _DEEPEST = 50  # levels in one statement; the language reads 1,000
 # Names a buffer or a binding cannot have.
 RESERVED = frozenset(
     """and or not True False true false inf nan score b h q_idx kv_idx int float bool neg abs sign floor ceil round trunc
-    logical_not bitwise_not exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos tanh sigmoid erf relu gelu gelu_tanh silu
+    logical_not bitwise_not exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos atan tanh sigmoid erf relu gelu gelu_tanh silu
     softplus add sub mul true_div floor_div floor_divide remainder mod pow plain_pow minimum maximum min max shift_left
     shift_right bitwise_and bitwise_or bitwise_xor logical_and logical_or logical_xor less less_equal greater
     greater_equal equal not_equal where clamp sum dot""".split()

@@ -64,8 +64,12 @@ def test_reserved_names_are_those_of_the_language():
     for name in sorted(RESERVED):
         with pytest.raises(ValueError, match="\\[parse\\]"):
             _core.ScoreMod(f"score + {name}[0]", {name: buffer.numpy()})
-    spellings = (pathlib.Path(__file__).parents[4] / "src/formula/text/op_names.cc").read_text()
-    names = set(re.findall(r'Op::k\w+, "(\w+)"', spellings)) | set(re.findall(r'{"(\w+)", Op::k', spellings))
+    root = pathlib.Path(__file__).parents[4]
+    rows = (root / "include/quire/op_table.inc").read_text()
+    names = set(re.findall(r'_OP\(\w+, "(\w+)"', rows)) | set(
+        re.findall(r"^QUIRE_FLOAT_FUNCTION\(\w+, (\w+)", rows, re.M)
+    )
+    names |= set(re.findall(r'{"(\w+)", Op::k', (root / "src/formula/op_table.cc").read_text()))
     assert len(names) > 50 and names - {"load"} <= RESERVED
     assert unique_names([buffer, slopes], {id(buffer): "where", id(slopes): "where"}) == ["where_", "where__2"]
     assert unique_names([None, slopes, buffer], {id(slopes): "größe", id(buffer): ""}) == ["t0", "gr__e", "t2"]

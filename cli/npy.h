@@ -1,0 +1,26 @@
+// Reads and writes tensors as NumPy's .npy files. Part of the `quire` program.
+#pragma once
+#include <iosfwd>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "quire/tensor.h"
+
+namespace quire {
+
+/// The tensor in the bytes of a .npy file, row-major whatever its order there. f32, f64, f16, bf16
+/// (as ml_dtypes writes it, V2), bool, signed integers and u8 keep their type; u16 becomes i32, u32
+/// and u64 become i64. Bytes of either order. Allocates no more than the bytes are worth. Throws
+/// Error, with `name` in its text, for anything that is not exactly one array.
+Tensor parse_npy(std::span<const char> bytes, std::string_view name);
+
+/// The same of a file, a pipe or a device, of which no more is read than the header promises (and
+/// the one byte that tells whether it ends there). Throws Error(runtime), with the system's reason,
+/// if it cannot be read.
+Tensor read_npy(const std::string& path);
+
+/// Writes any view as a row-major array of version 1. Whether it was written, the stream knows.
+void write_npy(std::ostream& stream, const ConstTensorView& view);
+
+}  // namespace quire

@@ -1,0 +1,20 @@
+// All functions of floats that formulas have, each in f32 on vectors and in f64 one number at a
+// time (by libm: no speed target, and its bits may depend on the C library). Kernels layer.
+#pragma once
+#include "kernels/math/divide-inl.h"
+#include "kernels/math/erf-inl.h"
+#include "kernels/math/exp-inl.h"
+#include "kernels/math/expm1-inl.h"
+#include "kernels/math/gelu-inl.h"
+#include "kernels/math/gelu_tanh-inl.h"
+#include "kernels/math/log-inl.h"
+#include "kernels/math/log1p-inl.h"
+#include "kernels/math/minmax-inl.h"
+#include "kernels/math/pow-inl.h"
+#include "kernels/math/rounding-inl.h"
+#include "kernels/math/sigmoid-inl.h"
+#include "kernels/math/sign-inl.h"
+#include "kernels/math/softplus-inl.h"
+#include "kernels/math/sqrt-inl.h"
+#include "kernels/math/tanh-inl.h"
+#include "kernels/math/trig-inl.h"
