@@ -86,6 +86,7 @@ from .jagged import Jagged, create_jagged_block_mask
 from .masks import noop_mask
 from .paged_attention import PagedAttention
 from .sdpa import SDPBackend, choose_backend, scaled_dot_product_attention, sdpa_kernel, why_not
+from .plans import AttendPlan, AttentionPlan
 from .vjp import Gradients, flex_attention_vjp
 
 create_nested_block_mask = create_jagged_block_mask  # the name that PyTorch once had for it
@@ -94,6 +95,8 @@ _fork.install()
 _pickling.install()
 
 __all__ = [
+    "AttendPlan",
+    "AttentionPlan",
     "AuxOutput",
     "AuxRequest",
     "BlockMask",
