@@ -19,7 +19,7 @@
 #include "arguments.h"
 #include "gil.h"
 #include "jagged.h"
-#include "options.h"
+#include "openmp.h"
 #include "quire/attend.h"
 #include "quire/error.h"
 #include "register.h"
@@ -27,6 +27,20 @@
 
 namespace quire::python {
 namespace {
+
+// The options of every call.
+struct Options {
+  AttentionOptions all;
+  const char* function = "flex_attention";  // what the user called; lives as long as the process
+  int openmp_threads = 0;
+
+  /// The problem's executor, if it is one of OpenMP's, must be kept while the problem is used.
+  std::shared_ptr<Executor> set_executor(AttentionProblem& problem) const {
+    std::shared_ptr<Executor> executor = openmp_executor(openmp_threads);
+    problem.executor = executor.get();
+    return executor;
+  }
+};
 
 // The same text at the same address for the rest of the process: problems keep a pointer.
 const char* interned(const std::string& text) {
@@ -291,10 +305,7 @@ void register_attention(nb::module_& module) {
            nb::arg("max_scores").none() = nb::none(),
            "Of a plan over a cache: another layer, without the GIL.")
       .def_prop_ro("tokens", [](const Plan& self) { return self.plan->tokens(); })
-      .def_prop_ro("scratch_bytes", [](const Plan& self) { return self.plan->scratch_bytes(); })
-      .def_prop_ro("is_f64", [](const Plan& self) {
-        return self.plan->shape().compute_type() == DType::f64;
-      });
+      .def_prop_ro("scratch_bytes", [](const Plan& self) { return self.plan->scratch_bytes(); });
   module.def(
       "attend", &attend_step, nb::arg("options"), nb::arg("cache"), nb::arg("layer"),
       nb::arg("sequences"), nb::arg("counts"), nb::arg("q"), nb::arg("wants_lse") = false,

@@ -146,20 +146,16 @@ AttentionProblem jagged_problem(JaggedBatch batch, const AttentionOptions& optio
                                 const char* function) {
   const JaggedSequences &q = batch.q_rows, &k = batch.k_rows, &v = batch.v_rows;
   check_head_dims(function, q.dim, k.dim);
-  const auto heads = [](const Jagged& of) {
-    return of.values.dim(of.order == JaggedOrder::kTokens ? 1 : 0);
-  };
-  if (heads(batch.k) != heads(batch.v)) {
+  if (k.heads != v.heads) {
     fail(ErrorKind::value, function,
-         "key and value must have the same number of heads; got {} and {}", heads(batch.k),
-         heads(batch.v));
+         "key and value must have the same number of heads; got {} and {}", k.heads, v.heads);
   }
   AttentionProblem problem{{.batch = q.count(),
-                            .q_heads = heads(batch.q),
+                            .q_heads = q.heads,
                             .q_len = q.longest,
                             .head_dim = q.dim,
                             .kv_batch = k.count(),
-                            .kv_heads = heads(batch.k),
+                            .kv_heads = k.heads,
                             .kv_len = k.longest,
                             .v_head_dim = v.dim,
                             .q_dtype = batch.q.values.dtype(),

@@ -138,14 +138,9 @@ Outputs jagged_math(const SdpaCall& call, const SdpaOptions& options) {
 
 // Nothing to see: 0, and an lse of -inf.
 Outputs nothing(const SdpaCall& call, DType type) {
-  Outputs made{Tensor(call.out_shape, type), Tensor::empty(call.rows(), call.shape.compute_type())};
-  if (made.lse.dtype() == DType::f64)
-    std::fill_n(made.lse.data_as<double>(), made.lse.numel(),
-                -std::numeric_limits<double>::infinity());
-  else
-    std::fill_n(made.lse.data_as<float>(), made.lse.numel(),
-                -std::numeric_limits<float>::infinity());
-  return made;
+  Tensor lse = Tensor::empty(call.rows(), DType::f64);
+  std::fill_n(lse.data_as<double>(), lse.numel(), -std::numeric_limits<double>::infinity());
+  return {Tensor(call.out_shape, type), lse.to(call.shape.compute_type())};
 }
 
 Outputs fused(SdpaCall& call, const SdpaOptions& options, DType type) {

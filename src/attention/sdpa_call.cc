@@ -224,6 +224,8 @@ SdpaCall sdpa_call(const char* function, const Jagged& q, const Jagged& k, const
   batch.q = with_heads(q, heads.q);
   batch.k = with_heads(k, heads.kv);
   batch.v = with_heads(v, heads.kv);
+  batch.q_rows.heads = heads.q;
+  batch.k_rows.heads = batch.v_rows.heads = heads.kv;
   SdpaCall call{.q = batch.q.values, .k = batch.k.values, .v = batch.v.values};
   call.function = function;
   call.shape = {.head_dim = q_rows.dim,

@@ -28,7 +28,7 @@ constexpr std::int64_t kAskedQueries = 8;
 struct Step {
   layout::JaggedRows queries;
   std::vector<layout::PageRow> pages;
-  std::vector<std::int64_t> q_begin, kv_length, first;  // first: of the keys that are there
+  std::vector<std::int64_t> q_begin, first;  // first: of the keys that are there
   std::int64_t longest_q = 0, longest_kv = 0, tokens = 0;
   bool has_released = false;
 };
@@ -36,7 +36,7 @@ struct Step {
 Step read_step(const char* where, const KVCache& cache, std::span<const NewTokens> tokens) {
   Step step;
   for (std::vector<std::int64_t>* each :
-       {&step.queries.begin, &step.queries.length, &step.q_begin, &step.kv_length, &step.first})
+       {&step.queries.begin, &step.queries.length, &step.q_begin, &step.first})
     each->reserve(tokens.size());
   step.pages.reserve(tokens.size());
   for (std::size_t i = 0; i < tokens.size(); ++i) {
@@ -51,7 +51,6 @@ Step read_step(const char* where, const KVCache& cache, std::span<const NewToken
     step.queries.length.push_back(count);
     step.pages.push_back({.pages = view.pages.data(), .length = view.length});
     step.q_begin.push_back(view.length - count);
-    step.kv_length.push_back(view.length);
     step.first.push_back(view.begin);
     step.has_released |= view.begin > 0;
     step.tokens += count;
@@ -96,7 +95,6 @@ void check_options(const char* where, const KVCacheOptions& sizes, const AttendQ
          sizes.kv_heads, queries.q_heads);
   }
   attention::check_float(where, "q", queries.dtype);
-  attention::validate_scale(where, options.scale);
   if (options.window < 0)
     fail(ErrorKind::value, where, "window must not be negative; got {}", options.window);
   if (options.window > 0 && options.mask_mod.has_value())

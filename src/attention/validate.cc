@@ -153,8 +153,7 @@ void validate_q_begin(const char* where, const AttentionProblem& problem) {
   const auto count =
       masks.is_per_sequence() ? problem.batch : static_cast<std::int64_t>(begin.size());
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t of_mask =
-        masks.is_per_sequence() ? masks.per_sequence()[i].q_begin() : masks->q_begin();
+    const std::int64_t of_mask = masks.q_begin(i);
     if (problem.begin_of(i) == of_mask) continue;
     fail(ErrorKind::value, where,
          "q_begin must be that of the block mask, {}; got {}. A mask made with q_begin, or "
@@ -167,15 +166,10 @@ void validate_q_begin(const char* where, const AttentionProblem& problem) {
 void fill_q_begin(AttentionProblem& problem) {
   if (!problem.q_begin.empty()) return;
   const BlockMasks& masks = problem.block_mask;
-  if (!masks.has_value()) {
-    problem.q_begin = {0};
-  } else if (!masks.is_per_sequence()) {
-    problem.q_begin = {masks->q_begin()};
-  } else {
-    for (std::int64_t i = 0; i < masks.per_sequence().sequences(); ++i)
-      problem.q_begin.push_back(masks.per_sequence()[i].q_begin());
-    if (problem.q_begin.empty()) problem.q_begin = {0};
-  }
+  std::int64_t count = masks.has_value() ? 1 : 0;
+  if (masks.is_per_sequence()) count = masks.per_sequence().sequences();
+  for (std::int64_t i = 0; i < count; ++i) problem.q_begin.push_back(masks.q_begin(i));
+  if (count == 0) problem.q_begin = {0};
 }
 
 void check_shape(const char* where, const char* name, const ConstTensorView& view,
