@@ -85,8 +85,8 @@ from .cache_attention import attend, merge_states
 from .jagged import Jagged, create_jagged_block_mask
 from .masks import noop_mask
 from .paged_attention import PagedAttention
-from .sdpa import SDPBackend, choose_backend, scaled_dot_product_attention, sdpa_kernel, why_not
 from .plans import AttendPlan, AttentionPlan
+from .sdpa import SDPBackend, choose_backend, scaled_dot_product_attention, sdpa_kernel, why_not
 from .vjp import Gradients, flex_attention_vjp
 
 create_nested_block_mask = create_jagged_block_mask  # the name that PyTorch once had for it

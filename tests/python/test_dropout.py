@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 import quire
 
 RANDOM = np.random.default_rng(11)

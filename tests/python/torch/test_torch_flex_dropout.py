@@ -1,11 +1,10 @@
 """quire.torch.flex_attention with dropout: seeds from torch's generator, gradients that replay them, nested tensors, graphs."""
 
 import pytest
-import torch
-from torch.nn.attention.flex_attention import AuxRequest
-
 import quire
+import torch
 from quire.torch import create_block_mask, create_nested_block_mask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest
 
 
 def causal(b, h, q_idx, kv_idx):
