@@ -155,7 +155,7 @@ class QUIRE_API BlockMask {
   void set_mask_mod(MaskMod mod);
   /// One formula for the whole mask: the mask mod, or, for blocks chosen by data, the mask mod
   /// inside listed blocks (which captures the lists as a bool per block).
-  MaskMod whole_mask_mod() const;
+  MaskMod whole_mask_mod(Executor* executor = nullptr) const;
 
   // ---- blocks
 
@@ -168,18 +168,21 @@ class QUIRE_API BlockMask {
   /// The same picture seen from the keys: runs of query blocks per key block.
   std::shared_ptr<const mask::BlockRows> transposed() const;
 
-  // ---- index tensors, int32, made when asked for; entries after num_blocks as torch has them
+  // ---- index tensors, int32, made when asked for, on the executor given or the default one;
+  // entries after num_blocks as torch has them
 
-  Tensor kv_num_blocks() const;  // [batch, heads, q_blocks]
-  Tensor kv_indices() const;     // [batch, heads, q_blocks, kv_blocks]
-  std::optional<Tensor> full_kv_num_blocks() const;
-  std::optional<Tensor> full_kv_indices() const;
-  std::optional<Tensor> q_num_blocks() const;  // [batch, heads, kv_blocks]
-  std::optional<Tensor> q_indices() const;     // [batch, heads, kv_blocks, q_blocks]
-  std::optional<Tensor> full_q_num_blocks() const;
-  std::optional<Tensor> full_q_indices() const;
+  Tensor kv_num_blocks(Executor* executor = nullptr) const;  // [batch, heads, q_blocks]
+  Tensor kv_indices(Executor* executor = nullptr) const;     // [batch, heads, q_blocks, kv_blocks]
+  std::optional<Tensor> full_kv_num_blocks(Executor* executor = nullptr) const;
+  std::optional<Tensor> full_kv_indices(Executor* executor = nullptr) const;
+  std::optional<Tensor> q_num_blocks(
+      Executor* executor = nullptr) const;  // [batch, heads, kv_blocks]
+  std::optional<Tensor> q_indices(
+      Executor* executor = nullptr) const;  // [batch, heads, kv_blocks, q_blocks]
+  std::optional<Tensor> full_q_num_blocks(Executor* executor = nullptr) const;
+  std::optional<Tensor> full_q_indices(Executor* executor = nullptr) const;
   /// 1 where a block is partial or full, int32 [batch, heads, q_blocks, kv_blocks].
-  Tensor to_dense() const;
+  Tensor to_dense(Executor* executor = nullptr) const;
 
   // ---- parts
 

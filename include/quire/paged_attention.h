@@ -2,7 +2,7 @@
 // torch.nn.attention.experimental has them: which page of the pool holds which page of a sequence,
 // and masks and mods that count in sequences converted to ones that count in the pool. A call of
 // flex_attention with a converted mask is recognised and walks the pages of its sequences only.
-// The cache itself belongs to the caller. Public; attention layer.
+// The cache itself belongs to the caller. Public; paged layer.
 //
 //   PagedAttention paged(n_pages, 16, max_batch_size);
 //   paged.reserve(0, 100);

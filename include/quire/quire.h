@@ -1,7 +1,10 @@
 // All public headers of C++. Public; umbrella layer.
 #pragma once
 #include "quire/attend.h"
+#include "quire/attention.h"
+#include "quire/attention_problem.h"
 #include "quire/block_mask.h"
+#include "quire/block_masks.h"
 #include "quire/buffer.h"
 #include "quire/cpu_info.h"
 #include "quire/draw.h"

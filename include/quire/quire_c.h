@@ -268,6 +268,40 @@ QUIRE_C_API quire_status quire_flex_attention_jagged_backward(
     const quire_jagged_attention_options* options, const quire_loss* loss,
     const quire_gradients* gradients);
 
+/* ---- any call: one description, one run, one backward ---- */
+
+/* The functions above fill in such a struct. Queries and keys in one of three forms: dense (q, k,
+ * v), jagged (jagged_q, jagged_k, jagged_v) or paged (q, pages). What is not used is NULL or 0. */
+typedef struct quire_attention_problem {
+  size_t size; /* sizeof(quire_attention_problem) */
+  const quire_tensor *q, *k, *v;
+  const quire_jagged *jagged_q, *jagged_k, *jagged_v;
+  const quire_paged_keys* pages;
+  const quire_score_mod* score_mod;
+  const quire_mask_mod* mask_mod;     /* not together with block_mask */
+  const quire_block_mask* block_mask; /* dense and paged */
+  double scale;                       /* 0 unless has_scale is 1 */
+  int32_t has_scale;
+  int32_t enable_gqa;
+  const int64_t* q_begin; /* [1], or one per batch entry or sequence */
+  size_t q_begin_count;
+  /* Weights are dropped with this probability, 0 to 1, and the rest divided by 1 - dropout_p. Which
+   * ones depends on (seed, b, h, q_idx, kv_idx) alone; the backward takes the same seed. */
+  double dropout_p;
+  uint64_t seed;
+} quire_attention_problem;
+
+typedef struct quire_attention_outputs {
+  size_t size;                                /* sizeof(quire_attention_outputs) */
+  const quire_tensor *out, *lse, *max_scores; /* out is needed */
+} quire_attention_outputs;
+
+QUIRE_C_API quire_status quire_attention(const quire_attention_problem* problem,
+                                         const quire_attention_outputs* outputs);
+QUIRE_C_API quire_status quire_attention_backward(const quire_attention_problem* problem,
+                                                  const quire_loss* loss,
+                                                  const quire_gradients* gradients);
+
 #ifdef __cplusplus
 }
 #endif

@@ -8,10 +8,9 @@
 #include <variant>
 #include <vector>
 
+#include "quire/attention.h"
 #include "quire/executor.h"
 #include "quire/export.h"
-#include "quire/flex_attention_backward.h"
-#include "quire/jagged.h"
 #include "quire/mod.h"
 #include "quire/tensor.h"
 
@@ -84,9 +83,16 @@ struct JaggedSdpaBackwardInputs {
   ConstTensorView d_out;
 };
 
-struct SdpaGradientsWanted {
-  WantedGradients inputs = {};  // its `buffers`: those of a rule in attn_mask, which are 0
-  bool attn_mask = false;       // of a mask tensor of floats
+/// The name of 0.1 for WantedGradients.
+struct [[deprecated("WantedGradients says the same")]] SdpaGradientsWanted {
+  WantedGradients inputs = {};
+  bool attn_mask = false;
+
+  operator WantedGradients() const {  // NOLINT: converts
+    WantedGradients wanted = inputs;
+    wanted.attn_mask = attn_mask;
+    return wanted;
+  }
 };
 
 /// Of the shapes and dtypes of what they are gradients of: axes that were broadcast are summed.
@@ -97,12 +103,12 @@ struct SdpaGradients {
 /// `options` as of the forward; the dropout is replayed from its seed. Always the fused kernels,
 /// whatever options.backends say. Throws Error as the forward, and if the gradient of attn_mask is
 /// wanted where it is no tensor of floats.
-QUIRE_API SdpaGradients scaled_dot_product_attention_backward(
-    const SdpaBackwardInputs& inputs, const SdpaOptions& options = {},
-    const SdpaGradientsWanted& wanted = {});
+QUIRE_API SdpaGradients scaled_dot_product_attention_backward(const SdpaBackwardInputs& inputs,
+                                                              const SdpaOptions& options = {},
+                                                              const WantedGradients& wanted = {});
 QUIRE_API SdpaGradients scaled_dot_product_attention_backward(
     const JaggedSdpaBackwardInputs& inputs, const SdpaOptions& options = {},
-    const SdpaGradientsWanted& wanted = {});
+    const WantedGradients& wanted = {});
 
 /// The backend a call would use; kError if none is left, and for a call that is wrong.
 QUIRE_API SDPBackend choose_backend(const ConstTensorView& q, const ConstTensorView& k,

@@ -86,6 +86,7 @@ from .cache_attention import attend, merge_states
 from .jagged import Jagged, create_jagged_block_mask
 from .masks import noop_mask
 from .paged_attention import PagedAttention
+from .plans import AttendPlan, AttentionPlan
 from .sdpa import SDPBackend, choose_backend, scaled_dot_product_attention, sdpa_kernel, why_not
 from .vjp import Gradients, flex_attention_vjp
 
@@ -95,6 +96,8 @@ _fork.install()
 _pickling.install()
 
 __all__ = [
+    "AttendPlan",
+    "AttentionPlan",
     "AuxOutput",
     "AuxRequest",
     "BlockMask",

@@ -10,9 +10,7 @@ from . import _core
 from ._core import BlockMask, JaggedBlockMask, MaskMod, ScoreMod
 from .arrays import like
 from .jagged import are_jagged
-from .option_checks import check_kernel_options, check_scale
-
-_F32, _F64 = _core.DTYPES["f32"], _core.DTYPES["f64"]
+from .option_checks import check_kernel_options, check_scale, check_seed
 
 Backend = Literal["AUTO", "TRITON", "FLASH", "TRITON_DECODE"]
 _BACKENDS = typing.get_args(Backend)
@@ -74,6 +72,8 @@ def flex_attention(
     return_aux: AuxRequest | None = None,
     q_begin: int | Sequence[int] | None = None,
     mask_mod: MaskMod | Callable | str | None = None,
+    dropout_p: float = 0.0,
+    seed: int | None = None,
 ) -> Any:
     """softmax(score_mod(query key^T * scale)) value over the keys that the block mask leaves visible.
 
@@ -91,6 +91,9 @@ def flex_attention(
         return_aux: what to give beside the output.
         q_begin: q_idx of the first query, one number or one per batch entry; the block mask's if not given.
         mask_mod: of jagged inputs, in the place of a block mask: the rule, proved for each sequence.
+        dropout_p: the share of the weights that are dropped; the rest are divided by 1 - dropout_p.
+        seed: of the dropout, 64 bits. Which weights are dropped depends on (seed, b, h, q_idx, kv_idx) alone, not on layouts,
+            threads or how queries are cut into calls. A new one if not given.
 
     Returns:
         [B, Hq, L, Ev] of the query's kind and dtype; with return_lse (out, lse); with return_aux (out, AuxOutput). The
@@ -116,40 +119,43 @@ def flex_attention(
     wants_lse, wants_max = (return_lse, False) if return_aux is None else return_aux
     if score_mod is not None and type(score_mod) is not ScoreMod:
         score_mod = ScoreMod(score_mod)
+    options = dict(
+        score_mod=score_mod,
+        scale=scale,
+        enable_gqa=enable_gqa,
+        dropout_p=dropout_p,
+        seed=check_seed("flex_attention", dropout_p, seed),
+    )
     if are_jagged("flex_attention", query, key, value):
         if q_begin is not None:
             raise ValueError("[flex_attention] q_begin is not for jagged inputs")
-        mask = jagged_mask(mask_mod, block_mask)
-        results = _core.jagged_attention(
-            query.views(), key.views(), value.views(), score_mod, *mask, scale, enable_gqa, wants_lse, wants_max
-        )
+        mask_mod, block_mask = jagged_mask(mask_mod, block_mask)
+        options = _core.Options(**options, mask_mod=mask_mod, block_mask=block_mask)
+        results = _core.new_attention(options, query.views(), key.views(), value.views(), wants_lse, wants_max)
         result, lse, max_scores = (None if one is None else query.with_values(one) for one in results)
         if return_aux is not None:
             return result, AuxOutput(lse, max_scores)
         return (result, lse) if return_lse else result
+    check_dense_mask("flex_attention", mask_mod, block_mask)
+    options = _core.Options(**options, block_mask=block_mask, q_begin=q_begin)
+    results = _core.new_attention(options, _core.view(query), _core.view(key), _core.view(value), wants_lse, wants_max)
+    result, lse, max_scores = (None if one is None else like(one, query) for one in results)
+    if return_aux is not None:
+        return result, AuxOutput(lse, max_scores)
+    return (result, lse) if return_lse else result
+
+
+def check_dense_mask(where: str, mask_mod: Any, block_mask: Any) -> None:
+    """What a call over dense arrays takes as its mask."""
     if mask_mod is not None:
-        raise ValueError(
-            "[flex_attention] mask_mod is for jagged inputs; give create_block_mask(mask_mod, ...) otherwise"
-        )
+        raise ValueError(f"[{where}] mask_mod is for jagged inputs; give create_block_mask(mask_mod, ...) otherwise")
     if isinstance(block_mask, JaggedBlockMask):
-        raise TypeError("[flex_attention] a JaggedBlockMask is for jagged inputs")
+        raise TypeError(f"[{where}] a JaggedBlockMask is for jagged inputs")
     if block_mask is not None and not isinstance(block_mask, BlockMask):
         raise TypeError(
-            "[flex_attention] block_mask must be a BlockMask, from create_block_mask(mask_mod, ...); "
+            f"[{where}] block_mask must be a BlockMask, from create_block_mask(mask_mod, ...); "
             f"got {type(block_mask).__name__}"
         )
-    q, k, v = _core.view(query), _core.view(key), _core.view(value)
-    out = _core.empty_output(q, v)
-    lse = max_scores = None
-    if wants_lse or wants_max:
-        rows, dtype = q.shape[:3], _F64 if _F64 in (q.dtype, k.dtype, v.dtype) else _F32
-        lse = _core.empty(rows, dtype) if wants_lse else None
-        max_scores = _core.empty(rows, dtype) if wants_max else None
-    _core.forward(q, k, v, out, lse, max_scores, score_mod, block_mask, scale, enable_gqa, q_begin)
-    result = like(out, query)
-    if return_aux is not None:
-        return result, AuxOutput(*(None if one is None else like(one, query) for one in (lse, max_scores)))
-    return (result, like(lse, query)) if return_lse else result
 
 
 def jagged_mask(mask_mod: Any, block_mask: Any) -> tuple[MaskMod | None, JaggedBlockMask | None]:

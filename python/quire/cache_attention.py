@@ -10,6 +10,7 @@ from . import _core
 from ._core import KVCache, MaskMod, ScoreMod, SequenceId
 from .arrays import like
 from .attention import AuxOutput, AuxRequest
+from .option_checks import check_scale, check_seed
 
 
 def attend(
@@ -25,6 +26,8 @@ def attend(
     scale: float | None = None,
     return_lse: bool = False,
     return_aux: AuxRequest | None = None,
+    dropout_p: float = 0.0,
+    seed: int | None = None,
 ) -> Any:
     """Attention of the last tokens of each sequence over all that the sequence holds in a layer.
 
@@ -38,6 +41,7 @@ def attend(
         window: without a mask, how many tokens a token sees, itself included; 0: all before it.
         scale: 1 / sqrt(head_dim) if not given.
         return_lse, return_aux: as of flex_attention; [tokens, q_heads].
+        dropout_p, seed: as of flex_attention.
 
     Returns:
         [tokens, q_heads, v_head_dim] of q's kind and dtype, with the bits of flex_attention over each sequence alone.
@@ -62,19 +66,42 @@ def attend(
     view = _core.view(q)
     if isinstance(sequences, SequenceId):
         sequences, counts = [sequences], [(view.shape[:1] or (0,))[0] if counts is None else counts]
-    elif counts is None or isinstance(counts, int):
-        counts = [1 if counts is None else counts] * len(sequences)
-    if score_mod is not None and not isinstance(score_mod, ScoreMod):
-        score_mod = ScoreMod(score_mod)
-    if mask_mod is not None and not isinstance(mask_mod, MaskMod):
-        mask_mod = MaskMod(mask_mod)
-    results = _core.attend(
-        cache, layer, list(sequences), list(counts), view, score_mod, mask_mod, window, scale, wants_lse, wants_max
-    )
+    sequences, counts = step_of(sequences, counts)
+    options = step_options("attend", score_mod, mask_mod, window, scale, dropout_p, seed)
+    results = _core.attend(options, cache, layer, sequences, counts, view, wants_lse, wants_max)
     out, lse, max_scores = (None if one is None else like(one, q) for one in results)
     if return_aux is not None:
         return out, AuxOutput(lse, max_scores)
     return (out, lse) if return_lse else out
+
+
+def step_of(
+    sequences: SequenceId | Sequence[SequenceId], counts: int | Sequence[int] | None
+) -> tuple[list[SequenceId], list[int]]:
+    """The sequences of a step and how many tokens of each, one unless it is said."""
+    if isinstance(sequences, SequenceId):
+        sequences = [sequences]
+    if counts is None or isinstance(counts, int):
+        counts = [1 if counts is None else counts] * len(sequences)
+    return list(sequences), list(counts)
+
+
+def step_options(
+    where: str, score_mod: Any, mask_mod: Any, window: int, scale: Any, dropout_p: float, seed: int | None
+) -> _core.Options:
+    if score_mod is not None and not isinstance(score_mod, ScoreMod):
+        score_mod = ScoreMod(score_mod)
+    if mask_mod is not None and not isinstance(mask_mod, MaskMod):
+        mask_mod = MaskMod(mask_mod)
+    return _core.Options(
+        where,
+        score_mod=score_mod,
+        mask_mod=mask_mod,
+        window=window,
+        scale=check_scale(where, scale),
+        dropout_p=dropout_p,
+        seed=check_seed(where, dropout_p, seed),
+    )
 
 
 def merge_states(*states: Any) -> tuple[Any, Any]:

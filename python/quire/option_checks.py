@@ -1,4 +1,4 @@
-"""Options of attention that are checked in Python, with a text that names them: scale and kernel_options.
+"""Options of attention that are checked in Python, with a text that names them: scale, seed and kernel_options.
 
 Shared by quire and quire.torch. Layer: Python, bottom.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import numbers
+import secrets
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -27,6 +28,26 @@ def check_scale(where: str, scale: Any) -> float | None:
     if isinstance(scale, (str, bytes)) or not (isinstance(scale, numbers.Real) or hasattr(scale, "__float__")):
         raise TypeError(f"[{where}] scale must be a number; got {type(scale).__name__} {scale!r}")
     return float(scale)
+
+
+def check_dropout(where: str, dropout_p: Any) -> float:
+    """The probability as a float in 0..1."""
+    if not isinstance(dropout_p, numbers.Real):
+        raise TypeError(f"[{where}] dropout_p must be a number; got {type(dropout_p).__name__} {dropout_p!r}")
+    if not 0 <= dropout_p <= 1:
+        raise ValueError(f"[{where}] dropout_p must be in 0..1; got {dropout_p}")
+    return float(dropout_p)
+
+
+def check_seed(where: str, dropout_p: float, seed: int | None) -> int:
+    """The seed of a dropout, 64 bits: a new one if none is given, 0 without dropout."""
+    if seed is None:
+        return secrets.randbits(64) if dropout_p else 0
+    if isinstance(seed, bool) or not isinstance(seed, numbers.Integral):
+        raise TypeError(f"[{where}] the seed must be an int; got {type(seed).__name__} {seed!r}")
+    if not 0 <= seed < 1 << 64:
+        raise ValueError(f"[{where}] the seed must have 64 bits and no sign; got {seed}")
+    return int(seed)
 
 
 def check_kernel_options(where: str, options: Any, more: frozenset[str] = frozenset()) -> None:

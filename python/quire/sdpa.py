@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import secrets
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
@@ -16,7 +15,7 @@ from . import _core
 from ._core import MaskMod
 from .arrays import like
 from .jagged import are_jagged
-from .option_checks import check_scale
+from .option_checks import check_scale, check_seed
 
 Alignment = Literal["top_left", "bottom_right"]
 
@@ -101,21 +100,17 @@ def scaled_dot_product_attention(
     ((2, 8, 300, 64), True)
     """
     is_jagged = are_jagged("scaled_dot_product_attention", query, key, value)
-    if seed is None:
-        seed = secrets.randbits(64) if dropout_p else 0
-    elif not 0 <= seed < 1 << 64:
-        raise ValueError(f"[scaled_dot_product_attention] the seed must have 64 bits and no sign; got {seed}")
-    out, _ = _core.sdpa(
-        *_views(is_jagged, query, key, value),
-        _mask(attn_mask),
-        dropout_p,
-        seed,
-        is_causal,
-        alignment,
-        check_scale("scaled_dot_product_attention", scale),
-        enable_gqa,
-        allowed_backends(),
+    options = _core.SdpaOptions(
+        attn_mask=_mask(attn_mask),
+        dropout_p=dropout_p,
+        seed=check_seed("scaled_dot_product_attention", dropout_p, seed),
+        is_causal=is_causal,
+        alignment=alignment,
+        scale=check_scale("scaled_dot_product_attention", scale),
+        enable_gqa=enable_gqa,
+        backends=allowed_backends(),
     )
+    out, _ = _core.sdpa(options, *_views(is_jagged, query, key, value))
     return query.with_values(out) if is_jagged else like(out, query)
 
 
@@ -140,8 +135,8 @@ def choose_backend(
     ('FLASH_ATTENTION', 'MATH')
     """
     views = _views(are_jagged("choose_backend", query, key, value), query, key, value)
-    options = (_mask(attn_mask), dropout_p, is_causal, alignment, scale, enable_gqa, allowed_backends())
-    return SDPBackend(_core.choose_backend(*views, *options))
+    options = _options(attn_mask, dropout_p, is_causal, alignment, scale, enable_gqa)
+    return SDPBackend(_core.choose_backend(options, *views))
 
 
 def why_not(
@@ -165,8 +160,23 @@ def why_not(
     ['FLASH_ATTENTION takes head dims of 0 to 1024; got 2000 for query and key and 2000 for value.']
     """
     views = _views(are_jagged("why_not", query, key, value), query, key, value)
-    options = (_mask(attn_mask), dropout_p, is_causal, alignment, scale, enable_gqa, allowed_backends())
-    return _core.why_not(SDPBackend(backend), *views, *options)
+    options = _options(attn_mask, dropout_p, is_causal, alignment, scale, enable_gqa)
+    return _core.why_not(options, SDPBackend(backend), *views)
+
+
+def _options(
+    attn_mask: Any, dropout_p: float, is_causal: bool, alignment: str, scale: float | None, enable_gqa: bool
+) -> _core.SdpaOptions:
+    """Of a question about a backend."""
+    return _core.SdpaOptions(
+        attn_mask=_mask(attn_mask),
+        dropout_p=dropout_p,
+        is_causal=is_causal,
+        alignment=alignment,
+        scale=scale,
+        enable_gqa=enable_gqa,
+        backends=allowed_backends(),
+    )
 
 
 def _views(is_jagged: bool, *inputs: Any) -> list[Any]:

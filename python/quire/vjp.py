@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from . import _core
 from ._core import BlockMask, JaggedBlockMask, MaskMod, ScoreMod
 from .arrays import like
-from .attention import AuxOutput, AuxRequest, flex_attention, jagged_mask
+from .attention import AuxOutput, AuxRequest, flex_attention
 from .jagged import Jagged, are_jagged
+from .option_checks import check_scale, check_seed
 
 _INPUTS = ("query", "key", "value")
 
@@ -50,6 +51,8 @@ def flex_attention_vjp(
     mask_mod: MaskMod | Callable | str | None = None,
     wanted: Sequence[str] = _INPUTS,
     buffers: Sequence[str] | None = None,
+    dropout_p: float = 0.0,
+    seed: int | None = None,
 ) -> tuple[Any, Callable[..., Gradients]]:
     """(result, vjp): what flex_attention gives, and vjp(d_out=None, d_lse=None), which gives the gradients of
     sum(out * d_out) + sum(lse * d_lse).
@@ -83,19 +86,23 @@ def flex_attention_vjp(
     if mask_mod is not None and not isinstance(mask_mod, MaskMod):
         mask_mod = MaskMod(mask_mod)
     request = AuxRequest(lse=True, max_scores=return_aux is not None and return_aux.max_scores)
-    options = dict(score_mod=score_mod, block_mask=block_mask, scale=scale, enable_gqa=enable_gqa)
-    out, aux = flex_attention(query, key, value, **options, return_aux=request, q_begin=q_begin, mask_mod=mask_mod)
-    call = _Call((query, key, value), (out, aux.lse), options, [name in wanted for name in _INPUTS], names)
-
-    def vjp(d_out: Any = None, d_lse: Any = None) -> Gradients:
-        """The gradients of sum(out * d_out) + sum(lse * d_lse)."""
-        if is_jagged:
-            return call.jagged_gradients(d_out, d_lse, mask_mod)
-        return call.gradients(d_out, d_lse, q_begin)
+    options = dict(
+        block_mask=block_mask,
+        scale=check_scale("flex_attention_vjp", scale),
+        enable_gqa=enable_gqa,
+        mask_mod=mask_mod,
+        q_begin=q_begin,
+        dropout_p=dropout_p,
+        seed=check_seed("flex_attention_vjp", dropout_p, seed),
+    )
+    out, aux = flex_attention(query, key, value, score_mod, **options, return_aux=request)
+    call = _Call(
+        (query, key, value), (out, aux.lse), score_mod, options, [name in wanted for name in _INPUTS], names, is_jagged
+    )
 
     if return_aux is None:
-        return out, vjp
-    return (out, AuxOutput(aux.lse if return_aux.lse else None, aux.max_scores)), vjp
+        return out, call.gradients
+    return (out, AuxOutput(aux.lse if return_aux.lse else None, aux.max_scores)), call.gradients
 
 
 def _buffer_names(score_mod: ScoreMod | None, given: Sequence[str] | None) -> list[str]:
@@ -112,53 +119,35 @@ def _buffer_names(score_mod: ScoreMod | None, given: Sequence[str] | None) -> li
 class _Call(NamedTuple):
     inputs: tuple[Any, Any, Any]
     results: tuple[Any, Any]  # out, lse
-    options: dict[str, Any]
+    score_mod: ScoreMod | None
+    options: dict[str, Any]  # of _core.Options
     wanted: list[bool]
     names: list[str]  # of the buffers that get a gradient
+    is_jagged: bool
 
-    def gradients(self, d_out: Any, d_lse: Any, q_begin: Any) -> Gradients:
-        views = [_core.view(one) for one in self.inputs]
-        new = [_core.empty(one.shape, one.dtype) if is_wanted else None for one, is_wanted in zip(views, self.wanted)]
-        options = dict(self.options)
-        mod, buffers = self._mod()
-        options["score_mod"] = mod
-        _core.backward(
-            *views,
-            *(_core.view(one) for one in self.results),
-            *(None if one is None else _core.view(one) for one in (d_out, d_lse)),
-            *new,
+    def gradients(self, d_out: Any = None, d_lse: Any = None) -> Gradients:
+        """The gradients of sum(out * d_out) + sum(lse * d_lse)."""
+        mod, buffers = (self.score_mod, []) if not self.names else _core.with_gradients(self.score_mod, self.names)
+        views = [_view(one) for one in self.inputs]
+        new = tuple(
+            _core.empty(one.shape, one.dtype) if is_wanted else None for one, is_wanted in zip(views, self.wanted)
+        )
+        _core.attention_backward(
+            _core.Options("flex_attention_vjp", mod, **self.options),
+            *([one.views() for one in self.inputs] if self.is_jagged else views),
+            *(_view(one) for one in self.results),
+            *(None if one is None else _view(one) for one in (d_out, d_lse)),
+            new,
             buffers,
-            **options,
-            q_begin=q_begin,
         )
-        return self._named([None if one is None else like(one, array) for one, array in zip(new, self.inputs)], buffers)
+        gradients = [None if one is None else _like(one, array) for one, array in zip(new, self.inputs)]
+        query = self.inputs[0].values if self.is_jagged else self.inputs[0]
+        return Gradients(*gradients, {name: like(one, query) for name, one in zip(self.names, buffers, strict=True)})
 
-    def jagged_gradients(self, d_out: Any, d_lse: Any, mask_mod: Any) -> Gradients:
-        wanted = [name for name, is_wanted in zip("qkv", self.wanted) if is_wanted] + (
-            ["buffers"] if self.names else []
-        )
-        mod, _ = self._mod()
-        *new, buffers = _core.jagged_backward(
-            *(one.views() for one in self.inputs),
-            *(_core.view(one.values) for one in self.results),
-            *(
-                None if one is None else _core.view(one.values if isinstance(one, Jagged) else one)
-                for one in (d_out, d_lse)
-            ),
-            wanted,
-            mod,
-            *jagged_mask(mask_mod, self.options["block_mask"]),
-            self.options["scale"],
-            self.options["enable_gqa"],
-        )
-        return self._named(
-            [None if one is None else array.with_values(one) for one, array in zip(new, self.inputs)], buffers
-        )
 
-    def _mod(self) -> tuple[Any, list]:
-        mod = self.options["score_mod"]
-        return (mod, []) if not self.names else _core.with_gradients(mod, self.names)
+def _view(array: Any) -> Any:
+    return _core.view(array.values if isinstance(array, Jagged) else array)
 
-    def _named(self, inputs: list, buffers: list) -> Gradients:
-        query = self.inputs[0].values if isinstance(self.inputs[0], Jagged) else self.inputs[0]
-        return Gradients(*inputs, {name: like(one, query) for name, one in zip(self.names, buffers, strict=True)})
+
+def _like(view: Any, array: Any) -> Any:
+    return array.with_values(view) if isinstance(array, Jagged) else like(view, array)

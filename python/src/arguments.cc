@@ -39,6 +39,13 @@ std::int64_t whole_number_or(const char* where, const char* name, nb::handle val
   return value.is_none() ? none : whole_number(where, name, value);
 }
 
+DType dtype_of_name(nb::handle dtype) {
+  if (nb::isinstance<nb::str>(dtype)) return parse_dtype(nb::cast<std::string>(dtype));
+  // NumPy's dtypes and types; ml_dtypes.bfloat16 is a type.
+  const nb::object numpy = nb::module_::import_("numpy");
+  return parse_dtype(nb::cast<std::string>(numpy.attr("dtype")(dtype).attr("name")));
+}
+
 TensorView writable(const char* where, const View& view, const char* name) {
   if (view.is_read_only) {
     throw Error(ErrorKind::value,

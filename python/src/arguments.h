@@ -20,6 +20,9 @@ std::int64_t whole_number(const char* where, const char* name, nb::handle value)
 std::int64_t whole_number_or(const char* where, const char* name, nb::handle value,
                              std::int64_t none);
 
+/// "float32", "f32", a dtype or scalar type of NumPy, ml_dtypes.bfloat16.
+DType dtype_of_name(nb::handle dtype);
+
 /// A view as something to write to. Throws Error "[where] name ..." if it is read-only.
 TensorView writable(const char* where, const View& view, const char* name);
 

@@ -241,8 +241,9 @@ void define_blocks(Class& class_) {
       [](BlockMask& m, nb::handle mod) { m.set_mask_mod(mask_mod_of(mod)); },
       "The rule. Of a part taken by [], it has to be set before it can be read.");
   class_.def_prop_ro("has_mask_mod", &BlockMask::has_mask_mod)
-      .def("whole_mask_mod", &BlockMask::whole_mask_mod,
-           "One rule for the whole mask, blocks chosen by data included.")
+      .def(
+          "whole_mask_mod", [](const BlockMask& m) { return m.whole_mask_mod(); },
+          "One rule for the whole mask, blocks chosen by data included.")
       .def_prop_ro("kv_num_blocks", [](const BlockMask& m) { return to_numpy(m.kv_num_blocks()); })
       .def_prop_ro("kv_indices", [](const BlockMask& m) { return to_numpy(m.kv_indices()); })
       .def_prop_ro("full_kv_num_blocks",

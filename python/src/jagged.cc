@@ -1,4 +1,4 @@
-// Jagged batches: their views, the masks of their sequences, and attention over them. Python layer.
+// Jagged batches: their views, and the masks of their sequences. Python layer.
 #include "jagged.h"
 
 #include <fmt/format.h>
@@ -7,7 +7,6 @@
 #include <nanobind/stl/string.h>
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,10 +14,8 @@
 #include "block_size.h"
 #include "gil.h"
 #include "mods.h"
-#include "openmp.h"
 #include "quire/error.h"
 #include "register.h"
-#include "wanted.h"
 
 namespace quire::python {
 namespace {
@@ -67,30 +64,6 @@ JaggedBlockMask create_jagged(nb::handle mask_mod, std::optional<std::int64_t> h
   return create_jagged_block_mask(mod, heads.value_or(1), queries, keys, options);
 }
 
-// (out, lse, max_scores)
-nb::tuple attention(const JaggedViews& q, const JaggedViews& k, const JaggedViews& v,
-                    const ScoreMod* score_mod, const MaskMod* mask_mod,
-                    const JaggedBlockMask* block_mask, std::optional<double> scale, bool enable_gqa,
-                    bool wants_lse, bool wants_max, int openmp_threads) {
-  AuxOutput aux;
-  JaggedAttentionOptions options{.scale = scale,
-                                 .enable_gqa = enable_gqa,
-                                 .return_aux = {.lse = wants_lse, .max_scores = wants_max},
-                                 .aux = &aux};
-  if (score_mod != nullptr) options.score_mod = *score_mod;
-  if (mask_mod != nullptr) options.mask_mod = *mask_mod;
-  if (block_mask != nullptr) options.block_mask = *block_mask;
-  Tensor out;
-  {
-    const ReleasedGil released;
-    const std::shared_ptr<Executor> executor = openmp_executor(openmp_threads);
-    options.executor = executor.get();
-    out = flex_attention(q.jagged(), k.jagged(), v.jagged(), options);
-  }
-  return nb::make_tuple(view_of(std::move(out)), optional_view(std::move(aux.lse)),
-                        optional_view(std::move(aux.max_scores)));
-}
-
 }  // namespace
 
 void register_jagged(nb::module_& module) {
@@ -119,13 +92,6 @@ void register_jagged(nb::module_& module) {
              nb::arg("q"), nb::arg("kv").none() = nb::none(), nb::arg("BLOCK_SIZE") = 128,
              nb::arg("separate_full_blocks") = true,
              "The block masks of a rule for the sequences of q and kv (q's if None), by proof.");
-  module.def("jagged_attention", &attention, nb::arg("q"), nb::arg("k"), nb::arg("v"),
-             nb::arg("score_mod").none() = nb::none(), nb::arg("mask_mod").none() = nb::none(),
-             nb::arg("block_mask").none() = nb::none(), nb::arg("scale").none() = nb::none(),
-             nb::arg("enable_gqa") = false, nb::arg("wants_lse") = false,
-             nb::arg("wants_max") = false, nb::arg("openmp_threads") = 0,
-             "flex_attention over JaggedViews, without the GIL: (out, lse, max_scores) as Views or "
-             "None, in q's order, holes 0.");
 }
 
 }  // namespace quire::python

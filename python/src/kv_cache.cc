@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "arguments.h"
 #include "quire/error.h"
 #include "register.h"
 #include "view.h"
@@ -107,13 +108,6 @@ std::string repr(const KVCacheStats& stats) {
       "{} free, waste {:.1f}%)",
       stats.sequences, stats.live_tokens, stats.used_pages, stats.pages, stats.shared_pages,
       stats.cached_pages, stats.free_pages, 100.0 * stats.waste);
-}
-
-DType dtype_of_name(nb::handle dtype) {
-  if (nb::isinstance<nb::str>(dtype)) return parse_dtype(nb::cast<std::string>(dtype));
-  // NumPy's dtypes and types; ml_dtypes.bfloat16 is a type.
-  const nb::object numpy = nb::module_::import_("numpy");
-  return parse_dtype(nb::cast<std::string>(numpy.attr("dtype")(dtype).attr("name")));
 }
 
 void init(KVCache* self, std::int64_t layers, std::int64_t kv_heads, std::int64_t head_dim,

@@ -15,13 +15,12 @@ NB_MODULE(_core, module) {
   register_gallery(module);
   register_block_mask(module);
   register_attention(module);
-  register_backward(module);
+  register_evaluate(module);
   register_jagged(module);
-  register_jagged_backward(module);
   register_sdpa(module);
   register_paged_attention(module);
   register_kv_cache(module);
-  register_attend(module);
+  register_merge_states(module);
   register_draw(module);
   register_openmp(module);
   register_runtime(module);

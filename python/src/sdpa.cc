@@ -20,7 +20,6 @@
 #include "quire/scaled_dot_product_attention.h"
 #include "register.h"
 #include "view.h"
-#include "wanted.h"
 
 namespace quire::python {
 namespace {
@@ -43,20 +42,29 @@ SDPBackend backend_of(int number) {
 }
 
 // What a call was given beside its tensors. Keeps the mask's memory alive.
-struct Arguments {
+struct SdpaArguments {
   SdpaOptions options;
   std::optional<View> mask = {};
+  int openmp_threads = 0;
+
+  /// With an executor, which must be kept.
+  SdpaOptions on(const std::shared_ptr<Executor>& executor) const {
+    SdpaOptions all = options;
+    all.executor = executor.get();
+    return all;
+  }
 };
 
-Arguments arguments_of(nb::handle attn_mask, double dropout_p, std::uint64_t seed, bool is_causal,
-                       const std::string& alignment, std::optional<double> scale, bool enable_gqa,
-                       const std::vector<int>& backends) {
-  Arguments all{.options = {.dropout_p = dropout_p,
-                            .seed = seed,
-                            .is_causal = is_causal,
-                            .alignment = alignment_of(alignment),
-                            .scale = scale,
-                            .enable_gqa = enable_gqa}};
+void init_arguments(SdpaArguments* self, nb::handle attn_mask, double dropout_p, std::uint64_t seed,
+                    bool is_causal, const std::string& alignment, std::optional<double> scale,
+                    bool enable_gqa, const std::vector<int>& backends, int openmp_threads) {
+  SdpaArguments all{.options = {.dropout_p = dropout_p,
+                                .seed = seed,
+                                .is_causal = is_causal,
+                                .alignment = alignment_of(alignment),
+                                .scale = scale,
+                                .enable_gqa = enable_gqa},
+                    .openmp_threads = openmp_threads};
   all.options.backends.clear();
   for (const int number : backends) all.options.backends.push_back(backend_of(number));
   if (nb::isinstance<MaskMod>(attn_mask)) {
@@ -65,7 +73,24 @@ Arguments arguments_of(nb::handle attn_mask, double dropout_p, std::uint64_t see
     all.mask = view_of(attn_mask);
     all.options.attn_mask = ConstTensorView(all.mask->tensor);
   }
-  return all;
+  new (self) SdpaArguments(std::move(all));
+}
+
+// By name: any of "q", "k", "v" and "attn_mask".
+WantedGradients wanted_of(const std::vector<std::string>& names) {
+  WantedGradients wanted{.q = false, .k = false, .v = false, .buffers = false};
+  for (const std::string& name : names) {
+    bool* const one = name == "q"           ? &wanted.q
+                      : name == "k"         ? &wanted.k
+                      : name == "v"         ? &wanted.v
+                      : name == "attn_mask" ? &wanted.attn_mask
+                                            : nullptr;
+    if (one == nullptr)
+      throw Error(ErrorKind::value,
+                  "[scaled_dot_product_attention] there is no gradient of '" + name + "'");
+    *one = true;
+  }
+  return wanted;
 }
 
 ConstTensorView tensors_of(const View& view) { return view.tensor; }
@@ -73,20 +98,16 @@ Jagged tensors_of(const JaggedViews& views) { return views.jagged(); }
 
 // (out, lse)
 template <class Views>
-nb::tuple attend(const Views& q, const Views& k, const Views& v, nb::handle attn_mask,
-                 double dropout_p, std::uint64_t seed, bool is_causal, const std::string& alignment,
-                 std::optional<double> scale, bool enable_gqa, const std::vector<int>& backends,
-                 int openmp_threads, bool wants_lse, bool wide_out) {
-  Arguments all =
-      arguments_of(attn_mask, dropout_p, seed, is_causal, alignment, scale, enable_gqa, backends);
-  all.options.wide_out = wide_out;
+nb::tuple attend(const SdpaArguments& given, const Views& q, const Views& k, const Views& v,
+                 bool wants_lse, bool wide_out) {
   Tensor out, lse;
-  if (wants_lse) all.options.lse = &lse;
   {
     const ReleasedGil released;
-    const std::shared_ptr<Executor> executor = openmp_executor(openmp_threads);
-    all.options.executor = executor.get();
-    out = scaled_dot_product_attention(tensors_of(q), tensors_of(k), tensors_of(v), all.options);
+    const std::shared_ptr<Executor> executor = openmp_executor(given.openmp_threads);
+    SdpaOptions options = given.on(executor);
+    options.wide_out = wide_out;
+    if (wants_lse) options.lse = &lse;
+    out = scaled_dot_product_attention(tensors_of(q), tensors_of(k), tensors_of(v), options);
   }
   return nb::make_tuple(view_of(std::move(out)),
                         wants_lse ? nb::cast(view_of(std::move(lse))) : nb::none());
@@ -102,24 +123,19 @@ JaggedSdpaBackwardInputs inputs_of(const JaggedViews& q, const JaggedViews& k,
 
 // (d_q, d_k, d_v, d_attn_mask)
 template <class Views>
-nb::tuple sdpa_backward(const Views& q, const Views& k, const Views& v, const View& out,
-                        const View& lse, const View& d_out, const std::vector<std::string>& wanted,
-                        nb::handle attn_mask, double dropout_p, std::uint64_t seed, bool is_causal,
-                        const std::string& alignment, std::optional<double> scale, bool enable_gqa,
-                        const std::vector<int>& backends, int openmp_threads) {
-  Arguments all =
-      arguments_of(attn_mask, dropout_p, seed, is_causal, alignment, scale, enable_gqa, backends);
+nb::tuple sdpa_backward(const SdpaArguments& given, const Views& q, const Views& k, const Views& v,
+                        const View& out, const View& lse, const View& d_out,
+                        const std::vector<std::string>& names) {
   auto inputs = inputs_of(q, k, v);
   inputs.out = out.tensor;
   inputs.lse = lse.tensor;
   inputs.d_out = d_out.tensor;
-  const SdpaGradientsWanted gradients_wanted = wanted_of(wanted);
+  const WantedGradients wanted = wanted_of(names);
   SdpaGradients gradients;
   {
     const ReleasedGil released;
-    const std::shared_ptr<Executor> executor = openmp_executor(openmp_threads);
-    all.options.executor = executor.get();
-    gradients = scaled_dot_product_attention_backward(inputs, all.options, gradients_wanted);
+    const std::shared_ptr<Executor> executor = openmp_executor(given.openmp_threads);
+    gradients = scaled_dot_product_attention_backward(inputs, given.on(executor), wanted);
   }
   return nb::make_tuple(
       optional_view(std::move(gradients.q)), optional_view(std::move(gradients.k)),
@@ -127,55 +143,44 @@ nb::tuple sdpa_backward(const Views& q, const Views& k, const Views& v, const Vi
 }
 
 template <class Views>
-int choose(const Views& q, const Views& k, const Views& v, nb::handle attn_mask, double dropout_p,
-           bool is_causal, const std::string& alignment, std::optional<double> scale,
-           bool enable_gqa, const std::vector<int>& backends) {
-  const Arguments all =
-      arguments_of(attn_mask, dropout_p, 0, is_causal, alignment, scale, enable_gqa, backends);
-  return static_cast<int>(choose_backend(tensors_of(q), tensors_of(k), tensors_of(v), all.options));
+int choose(const SdpaArguments& given, const Views& q, const Views& k, const Views& v) {
+  return static_cast<int>(
+      choose_backend(tensors_of(q), tensors_of(k), tensors_of(v), given.options));
 }
 
 template <class Views>
-std::vector<std::string> reasons(int backend, const Views& q, const Views& k, const Views& v,
-                                 nb::handle attn_mask, double dropout_p, bool is_causal,
-                                 const std::string& alignment, std::optional<double> scale,
-                                 bool enable_gqa, const std::vector<int>& backends) {
-  const Arguments all =
-      arguments_of(attn_mask, dropout_p, 0, is_causal, alignment, scale, enable_gqa, backends);
-  return why_not(backend_of(backend), tensors_of(q), tensors_of(k), tensors_of(v), all.options);
+std::vector<std::string> reasons(const SdpaArguments& given, int backend, const Views& q,
+                                 const Views& k, const Views& v) {
+  return why_not(backend_of(backend), tensors_of(q), tensors_of(k), tensors_of(v), given.options);
 }
 
 template <class Views>
 void define(nb::module_& module) {
-  module.def("sdpa", &attend<Views>, nb::arg("q"), nb::arg("k"), nb::arg("v"),
-             nb::arg("attn_mask").none(), nb::arg("dropout_p"), nb::arg("seed"),
-             nb::arg("is_causal"), nb::arg("alignment"), nb::arg("scale").none(),
-             nb::arg("enable_gqa"), nb::arg("backends"), nb::arg("openmp_threads") = 0,
+  module.def("sdpa", &attend<Views>, nb::arg("options"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
              nb::arg("wants_lse") = false, nb::arg("wide_out") = false,
              "scaled_dot_product_attention, without the GIL: (out, lse or None), Views of new "
-             "memory, row-major, of jagged views in q's order. attn_mask: None, a MaskMod or an "
-             "array. wide_out: out as computed, not rounded to half precision.");
-  module.def("sdpa_backward", &sdpa_backward<Views>, nb::arg("q"), nb::arg("k"), nb::arg("v"),
-             nb::arg("out"), nb::arg("lse"), nb::arg("d_out"), nb::arg("wanted"),
-             nb::arg("attn_mask").none(), nb::arg("dropout_p"), nb::arg("seed"),
-             nb::arg("is_causal"), nb::arg("alignment"), nb::arg("scale").none(),
-             nb::arg("enable_gqa"), nb::arg("backends"), nb::arg("openmp_threads") = 0,
+             "memory, row-major, of jagged views in q's order. wide_out: out as computed, not "
+             "rounded to half precision.");
+  module.def("sdpa_backward", &sdpa_backward<Views>, nb::arg("options"), nb::arg("q"), nb::arg("k"),
+             nb::arg("v"), nb::arg("out"), nb::arg("lse"), nb::arg("d_out"), nb::arg("wanted"),
              "The gradients of sdpa(), without the GIL: (d_q, d_k, d_v, d_attn_mask) as Views; "
              "None for those not among `wanted`.");
-  module.def("choose_backend", &choose<Views>, nb::arg("q"), nb::arg("k"), nb::arg("v"),
-             nb::arg("attn_mask").none(), nb::arg("dropout_p"), nb::arg("is_causal"),
-             nb::arg("alignment"), nb::arg("scale").none(), nb::arg("enable_gqa"),
-             nb::arg("backends"), "The number of the backend such a call would use.");
-  module.def("why_not", &reasons<Views>, nb::arg("backend"), nb::arg("q"), nb::arg("k"),
-             nb::arg("v"), nb::arg("attn_mask").none(), nb::arg("dropout_p"), nb::arg("is_causal"),
-             nb::arg("alignment"), nb::arg("scale").none(), nb::arg("enable_gqa"),
-             nb::arg("backends"),
+  module.def("choose_backend", &choose<Views>, nb::arg("options"), nb::arg("q"), nb::arg("k"),
+             nb::arg("v"), "The number of the backend such a call would use.");
+  module.def("why_not", &reasons<Views>, nb::arg("options"), nb::arg("backend"), nb::arg("q"),
+             nb::arg("k"), nb::arg("v"),
              "Every reason why a backend cannot compute such a call, in sentences.");
 }
 
 }  // namespace
 
 void register_sdpa(nb::module_& module) {
+  nb::class_<SdpaArguments>(module, "SdpaOptions", "What a call of sdpa() has beside its tensors.")
+      .def("__init__", &init_arguments, nb::arg("attn_mask").none() = nb::none(),
+           nb::arg("dropout_p") = 0.0, nb::arg("seed") = 0, nb::arg("is_causal") = false,
+           nb::arg("alignment") = "top_left", nb::arg("scale").none() = nb::none(),
+           nb::arg("enable_gqa") = false, nb::arg("backends") = std::vector<int>{1, 2, 0},
+           nb::arg("openmp_threads") = 0, "attn_mask: None, a MaskMod or an array.");
   define<View>(module);
   define<JaggedViews>(module);
 }

@@ -11,6 +11,12 @@
 namespace quire::attention {
 namespace {
 
+// A tensor of a call, under its name in texts of errors.
+struct NamedView {
+  const char* name;
+  ConstTensorView view;
+};
+
 // Whether the elements fill their memory without gaps, in any order of the axes.
 bool is_dense(const ConstTensorView& view) {
   std::int64_t filled = 1;
@@ -62,10 +68,8 @@ bool surely_overlap(const Memory& a, const Memory& b) {
   return holds_an_end(a, b) || holds_an_end(b, a);
 }
 
-}  // namespace
-
-void validate_disjoint(const char* where, std::span<const NamedView> inputs,
-                       std::span<const NamedView> outputs) {
+void check_disjoint(const char* where, std::span<const NamedView> inputs,
+                    std::span<const NamedView> outputs) {
   const auto check = [&](const NamedView& out, const Memory& memory, const NamedView& other) {
     if (!surely_overlap(memory, Memory(other.view))) return;
     fail(ErrorKind::value, where, "{} must not share memory with {}", out.name, other.name);
@@ -83,23 +87,24 @@ void validate_disjoint(const char* where, std::span<const NamedView> inputs,
   }
 }
 
+}  // namespace
+
 void validate_disjoint(const char* where, const plan::ForwardTensors& tensors,
-                       const StatViews& stats, std::span<const Buffer> buffers) {
+                       const AttentionOutputs& given, std::span<const Buffer> buffers) {
   const std::array<NamedView, 3> inputs{
       {{"query", tensors.q}, {"key", tensors.k}, {"value", tensors.v}}};
   std::array<NamedView, 3> outputs{{{"out", tensors.out}, {"lse", {}}, {"max_scores", {}}}};
-  if (stats.lse.has_value()) outputs[1].view = *stats.lse;
-  if (stats.max_scores.has_value()) outputs[2].view = *stats.max_scores;
-  validate_disjoint(where, inputs, outputs);
+  if (given.lse.has_value()) outputs[1].view = *given.lse;
+  if (given.max_scores.has_value()) outputs[2].view = *given.max_scores;
+  check_disjoint(where, inputs, outputs);
   for (const Buffer& buffer : buffers) {
     const NamedView captured[] = {{buffer.name().c_str(), buffer.view()}};
-    validate_disjoint(where, captured, outputs);
+    check_disjoint(where, captured, outputs);
   }
 }
 
 void validate_disjoint(const char* where, const BackwardInputs& inputs,
-                       const AttentionBackwardPlan::Outputs& outputs,
-                       std::span<const Buffer> buffers) {
+                       const GradientOutputs& outputs, std::span<const Buffer> buffers) {
   const auto given = [](const auto& view) {
     return view.has_value() ? ConstTensorView(*view) : ConstTensorView();
   };
@@ -114,15 +119,15 @@ void validate_disjoint(const char* where, const BackwardInputs& inputs,
                                        {"the gradient of k", given(outputs.k)},
                                        {"the gradient of v", given(outputs.v)}}};
   const std::span views(all);
-  validate_disjoint(where, views.first(7), views.subspan(7));
+  check_disjoint(where, views.first(7), views.subspan(7));
   for (std::size_t i = 0; i < outputs.buffers.size(); ++i) {
     const NamedView one[] = {{"the gradient of a buffer", outputs.buffers[i]}};
-    validate_disjoint(where, views, one);
+    check_disjoint(where, views, one);
     for (std::size_t j = 0; j < buffers.size(); ++j) {
       const NamedView others[] = {
           {"a buffer", buffers[j].view()},
           {"that of another", j < i ? ConstTensorView(outputs.buffers[j]) : ConstTensorView()}};
-      validate_disjoint(where, others, one);
+      check_disjoint(where, others, one);
     }
   }
 }

@@ -1,101 +1,202 @@
-// flex_attention: validate, plan, run; a call over a pool of pages becomes one over its sequences.
-// Attention layer.
+// flex_attention, attend and AttentionPlan: a problem is checked, its mask proved, a plan made, and
+// the plan run over tensors. A call over a pool of pages whose mask is recognised becomes one over
+// the sequences' own pages. Attention layer.
 #include "quire/flex_attention.h"
 
 #include <utility>
 
-#include "attention/aux_outputs.h"
 #include "attention/disjoint_outputs.h"
-#include "attention/forward_request.h"
-#include "attention/function_names.h"
-#include "attention/paged_recognition.h"
+#include "attention/jagged_batch.h"
 #include "attention/validate.h"
+#include "cache/kv_cache_state.h"
 #include "layout/paged_layout.h"
+#include "paged/paged_recognition.h"
 #include "plan/forward_plan.h"
+#include "quire/attend.h"
 #include "quire/error.h"
+#include "quire/jagged.h"
 #include "quire/paged.h"
+#include "runtime/fail.h"
 #include "runtime/float_env.h"
 
 namespace quire {
+namespace {
 
-using attention::names::kFlexAttention;
+// The problem on the sequences' own indices.
+AttentionProblem over_pages(AttentionProblem problem, const paged::PagedCall& call) {
+  static_cast<AttentionOptions&>(problem) = call.options;
+  problem.kv_len = call.longest;
+  problem.layout = std::make_shared<layout::PagedLayout>(call.page_size, call.pages, call.lengths);
+  return problem;
+}
 
-// A plan on the sequences' own indices, and what to make it again from when their pages have moved.
-struct AttentionPlan::Paged {
-  attention::PagedCall call;
-  FlexAttentionOptions given;
-
-  std::unique_ptr<plan::ForwardPlan> plan(AttentionShape shape) const {
-    shape.kv_len = call.longest;
-    plan::ForwardRequest request = attention::forward_request(shape, call.options);
-    request.layout =
-        std::make_shared<layout::PagedLayout>(call.page_size, call.pages, call.lengths);
-    return std::make_unique<plan::ForwardPlan>(std::move(request));
-  }
+// A recognised call, and what to plan it again from when its pages have moved.
+struct RecognisedPages {
+  paged::PagedCall call;
+  AttentionProblem given;
 };
 
-AttentionPlan::AttentionPlan(const AttentionShape& shape, const FlexAttentionOptions& options)
-    : shape_(shape) {
-  const FloatEnv float_env;
-  attention::validate(kFlexAttention, shape, options);
-  make(options);
-}
+struct Forward {
+  /// The problem is checked.
+  explicit Forward(AttentionProblem problem) : shape(problem) { make(std::move(problem)); }
 
-void AttentionPlan::make(const FlexAttentionOptions& options) {
-  std::unique_ptr<Paged> paged;
-  if (std::optional<attention::PagedCall> call = attention::recognise_paged(shape_, options)) {
-    paged = std::make_unique<Paged>(Paged{std::move(*call), options});
-    plan_ = paged->plan(shape_);
-  } else {
-    plan_ = std::make_unique<plan::ForwardPlan>(attention::forward_request(shape_, options));
+  void make(AttentionProblem problem) {
+    attention::prove_mask(problem);
+    std::unique_ptr<RecognisedPages> found;
+    if (problem.layout == nullptr) {
+      if (auto call = paged::recognise_paged(problem, problem))
+        found = std::make_unique<RecognisedPages>(std::move(*call), problem);
+    }
+    plan = std::make_unique<plan::ForwardPlan>(found ? over_pages(found->given, found->call)
+                                                     : std::move(problem));
+    pages = std::move(found);
   }
-  paged_ = std::move(paged);
+
+  void run(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+           const AttentionOutputs& outputs);
+
+  AttentionShape shape;                    // as given
+  std::unique_ptr<RecognisedPages> pages;  // null if the call is what it looks like
+  std::unique_ptr<plan::ForwardPlan> plan;
+};
+
+void Forward::run(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                  const AttentionOutputs& outputs) {
+  const AttentionProblem* problem = &plan->request();
+  attention::validate_run(*problem, q, k, v);
+  attention::validate_outputs(*problem, outputs);
+  if (pages != nullptr && !pages->call.is_unchanged()) {
+    make(AttentionProblem(pages->given));
+    problem = &plan->request();
+  }
+  plan::ForwardTensors tensors{
+      .q = attention::four_axes(q, problem->q_order),
+      .k = attention::four_axes(k, problem->k_order),
+      .v = attention::four_axes(v, problem->v_order),
+      .out = attention::four_axes(outputs.out, problem->q_order),
+      .lse = outputs.lse ? outputs.lse->data() : nullptr,
+      .max_scores = outputs.max_scores ? outputs.max_scores->data() : nullptr,
+      .stats_by_row = q.rank() == 3 && problem->q_order == JaggedOrder::kTokens};
+  if (pages != nullptr) {
+    tensors.k = pages_of(k, pages->call.page_size);
+    tensors.v = pages_of(v, pages->call.page_size);
+  }
+  attention::validate_disjoint(problem->function, tensors, outputs, plan->buffers());
+  plan->run(tensors);
 }
 
+}  // namespace
+
+struct AttentionPlan::State : Forward {
+  using Forward::Forward;
+};
+
+AttentionPlan::AttentionPlan(AttentionProblem problem) {
+  const FloatEnv float_env;
+  state_ = std::make_unique<State>(attention::checked(std::move(problem)));
+}
+AttentionPlan::AttentionPlan(const AttentionShape& shape, const AttentionOptions& options)
+    : AttentionPlan(AttentionProblem::dense(shape, options)) {}
+AttentionPlan::AttentionPlan(const Jagged& q, const Jagged& k, const Jagged& v,
+                             const AttentionOptions& options)
+    : AttentionPlan(AttentionProblem::jagged(q, k, v, options)) {}
+AttentionPlan::AttentionPlan(const ConstTensorView& q, const PagedKeys& keys,
+                             const AttentionOptions& options)
+    : AttentionPlan(AttentionProblem::paged(q, keys, options)) {}
+AttentionPlan::AttentionPlan(const KVCache& cache, std::span<const NewTokens> step,
+                             const AttendQueries& queries, const AttentionOptions& options)
+    : AttentionPlan(AttentionProblem::step(cache, step, queries, options)) {}
 AttentionPlan::AttentionPlan(AttentionPlan&&) noexcept = default;
 AttentionPlan& AttentionPlan::operator=(AttentionPlan&&) noexcept = default;
 AttentionPlan::~AttentionPlan() = default;
 
-DType AttentionPlan::compute_type() const { return plan_->compute_type(); }
-std::size_t AttentionPlan::scratch_bytes() const { return plan_->scratch_bytes(); }
+const AttentionShape& AttentionPlan::shape() const { return state_->shape; }
+std::int64_t AttentionPlan::tokens() const { return state_->plan->queries(); }
+std::size_t AttentionPlan::scratch_bytes() const { return state_->plan->scratch_bytes(); }
+bool AttentionPlan::is_paged() const { return state_->pages != nullptr; }
 
 void AttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k,
-                        const ConstTensorView& v, const Outputs& outputs) {
+                        const ConstTensorView& v, const AttentionOutputs& outputs) {
   const FloatEnv float_env;
-  attention::validate_run(kFlexAttention, shape_, q, k, v);
-  const bool is_wide = outputs.out.dtype() == compute_type();
-  attention::validate_tensor(kFlexAttention, "out", outputs.out, attention::output_shape(shape_),
-                             is_wide ? compute_type() : shape_.q_dtype);
-  if (paged_ != nullptr && !paged_->call.is_unchanged()) {
-    const FlexAttentionOptions given = paged_->given;
-    make(given);
+  state_->run(q, k, v, outputs);
+}
+
+void AttentionPlan::run(const KVCache& cache, std::int64_t layer, const ConstTensorView& q,
+                        const AttentionOutputs& outputs) {
+  const FloatEnv float_env;
+  const AttentionProblem& problem = state_->plan->request();
+  if (&cache.state() != problem.cache || cache.version() != problem.cache_version)
+    fail(ErrorKind::value, problem.function,
+         "the cache is another, or has changed since the plan was made");
+  quire::cache::check_layer(problem.function, cache.options(), layer);
+  state_->run(q, cache.k_pages(layer), cache.v_pages(layer), outputs);
+}
+
+void run_attention(AttentionProblem problem, const ConstTensorView& q, const ConstTensorView& k,
+                   const ConstTensorView& v, const AttentionOutputs& outputs) {
+  const FloatEnv float_env;
+  problem = attention::checked(std::move(problem));
+  attention::validate_outputs(problem, outputs);  // before a plan is made of sizes that do not fit
+  Forward(std::move(problem)).run(q, k, v, outputs);
+}
+
+Tensor run_attention(AttentionProblem problem, const ConstTensorView& q, const ConstTensorView& k,
+                     const ConstTensorView& v) {
+  const FloatEnv float_env;
+  AuxOutput* const aux = problem.aux;
+  const AuxRequest wanted = problem.return_aux;
+  if ((wanted.lse || wanted.max_scores) && aux == nullptr) {
+    fail(ErrorKind::value, problem.function,
+         "return_aux asks for outputs, and aux, where to put them, is null");
   }
-  plan::ForwardTensors tensors{.q = q, .k = k, .v = v, .out = outputs.out};
-  if (paged_ != nullptr) {
-    tensors.k = pages_of(k, paged_->call.page_size);
-    tensors.v = pages_of(v, paged_->call.page_size);
-  }
-  const Shape rows{shape_.batch, shape_.q_heads, shape_.q_len};
-  attention::set_stats(kFlexAttention, {outputs.lse, outputs.max_scores}, rows, compute_type(),
-                       tensors);
-  attention::validate_disjoint(kFlexAttention, tensors, {outputs.lse, outputs.max_scores},
-                               plan_->buffers());
-  plan_->run(tensors);
+  const Shape out_shape = problem.out_shape(), rows = problem.stats_shape();
+  Forward state(attention::checked(std::move(problem)));
+  // Holes of a jagged batch are not written by the run. Without any nothing need be cleared.
+  const auto make = [&](const Shape& shape, DType dtype) {
+    const bool has_holes =
+        q.rank() == 3 && state.plan->queries() * state.shape.q_heads != element_count(rows);
+    return has_holes ? Tensor(shape, dtype) : Tensor::empty(shape, dtype);
+  };
+  Tensor out = make(out_shape, state.shape.q_dtype);
+  AttentionOutputs outputs{.out = out.view()};
+  AuxOutput made;
+  const DType wide = state.shape.compute_type();
+  if (wanted.lse) outputs.lse = made.lse.emplace(make(rows, wide)).view();
+  if (wanted.max_scores) outputs.max_scores = made.max_scores.emplace(make(rows, wide)).view();
+  state.run(q, k, v, outputs);
+  if (aux != nullptr) *aux = std::move(made);
+  return out;
 }
 
 Tensor flex_attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
-                      const FlexAttentionOptions& options) {
+                      const AttentionOptions& options) {
   const FloatEnv float_env;
-  const AttentionShape shape = AttentionShape::of(q, k, v);
-  attention::validate_aux(kFlexAttention, options.return_aux, options.aux);
-  AttentionPlan plan(shape, options);
-  Tensor out = Tensor::empty(attention::output_shape(shape), shape.q_dtype);
-  AttentionPlan::Outputs outputs{.out = out.view()};
-  const Shape rows{shape.batch, shape.q_heads, shape.q_len};
-  AuxOutput aux = attention::make_aux(options.return_aux, rows, plan.compute_type(), outputs);
-  plan.run(q, k, v, outputs);
-  if (options.aux != nullptr) *options.aux = std::move(aux);
-  return out;
+  return run_attention(AttentionProblem::dense(q, k, v, options), q, k, v);
+}
+
+Tensor flex_attention(const Jagged& q, const Jagged& k, const Jagged& v,
+                      const AttentionOptions& options) {
+  const FloatEnv float_env;
+  return run_attention(AttentionProblem::jagged(q, k, v, options), q.values, k.values, v.values);
+}
+
+Tensor flex_attention(const ConstTensorView& q, const PagedKeys& keys,
+                      const AttentionOptions& options) {
+  const FloatEnv float_env;
+  return run_attention(AttentionProblem::paged(q, keys, options), q, keys.k, keys.v);
+}
+
+Tensor attend(const KVCache& cache, std::int64_t layer, std::span<const NewTokens> step,
+              const ConstTensorView& q, const AttentionOptions& options) {
+  const FloatEnv float_env;
+  if (q.rank() != 3) {
+    fail(ErrorKind::value, "attend", "q must be [tokens, q_heads, head_dim]; got {}",
+         to_string(q.shape()));
+  }
+  const AttendQueries queries{.q_heads = q.dim(1), .dtype = q.dtype()};
+  quire::cache::check_layer("attend", cache.options(), layer);
+  return run_attention(AttentionProblem::step(cache, step, queries, options), q,
+                       cache.k_pages(layer), cache.v_pages(layer));
 }
 
 }  // namespace quire

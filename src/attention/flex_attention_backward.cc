@@ -1,89 +1,220 @@
-// flex_attention_backward over dense tensors: validate, plan, run. Attention layer.
+// flex_attention_backward and AttentionBackwardPlan: a problem is checked, its mask proved, a plan
+// made, and the plan run over tensors. Attention layer.
 #include "quire/flex_attention_backward.h"
 
+#include <algorithm>
+#include <cstring>
 #include <utility>
 
-#include "attention/backward_inputs.h"
-#include "attention/backward_request.h"
 #include "attention/disjoint_outputs.h"
-#include "attention/function_names.h"
+#include "attention/jagged_batch.h"
 #include "attention/validate.h"
+#include "mask/size_limits.h"
 #include "plan/backward_plan.h"
 #include "quire/error.h"
 #include "runtime/fail.h"
 #include "runtime/float_env.h"
 
 namespace quire {
+namespace {
 
-using attention::names::kFlexAttentionBackward;
-
-const Tensor& AttentionGradients::of(const std::string& buffer) const {
-  for (const BufferGradient& known : buffers)
-    if (known.buffer.name() == buffer) return known.gradient;
-  fail(ErrorKind::value, kFlexAttentionBackward, "there is no gradient of a buffer '{}'", buffer);
+void add_buffers(const Formula& formula, std::vector<Buffer>& to) {
+  for (const Buffer& buffer : formula.buffers()) {
+    const auto is_same = [&](const Buffer& known) { return known.is_same(buffer); };
+    if (buffer.wants_gradient() && std::none_of(to.begin(), to.end(), is_same))
+      to.push_back(buffer);
+  }
 }
 
+// The forward's check, and what the backward pass cannot do.
+AttentionProblem checked(AttentionProblem problem) {
+  problem = attention::checked(std::move(problem), mask::kMostPosition);
+  if (problem.positions.has_value() || (problem.layout && problem.layout->page_size() > 0)) {
+    fail(ErrorKind::not_implemented, problem.function,
+         "gradients over keys in pages are not there yet");
+  }
+  return problem;
+}
+
+plan::BackwardRequest request_of(AttentionProblem problem, const WantedGradients& wanted) {
+  std::vector<Buffer> buffers = wanted.buffers ? gradient_buffers(problem) : std::vector<Buffer>();
+  attention::prove_mask(problem);
+  return {std::move(problem), wanted, std::move(buffers)};
+}
+
+void clear(const TensorView& view) {
+  const std::size_t size = dtype_size(view.dtype());
+  if (view.is_contiguous()) {
+    std::memset(view.data(), 0, static_cast<std::size_t>(view.numel()) * size);
+    return;
+  }
+  for (std::int64_t i = 0; i < view.dim(0); ++i) clear(view.select(0, i));
+}
+
+// Whether some row of the tensors belongs to no sequence: the run does not write it.
+bool has_holes(const AttentionProblem& problem) {
+  if (problem.queries == nullptr) return false;
+  const auto total = [](const Shape& shape, JaggedOrder order) {
+    return shape[order == JaggedOrder::kTokens ? 0 : 1];
+  };
+  std::int64_t queries = 0, keys = 0;
+  for (std::int64_t b = 0; b < problem.batch; ++b) {
+    queries += problem.queries->length(b);
+    keys += problem.layout->length(b);
+  }
+  return queries != total(problem.q_shape, problem.q_order) ||
+         keys != total(problem.k_shape, problem.k_order) ||
+         keys != total(problem.v_shape, problem.v_order);
+}
+
+struct Backward {
+  /// The problem is checked.
+  Backward(AttentionProblem problem, const WantedGradients& wanted)
+      : shape(problem), plan(request_of(std::move(problem), wanted)) {}
+
+  void run(const BackwardInputs& inputs, const GradientOutputs& outputs);
+
+  AttentionShape shape;  // as given
+  plan::BackwardPlan plan;
+};
+
+void Backward::run(const BackwardInputs& inputs, const GradientOutputs& outputs) {
+  const AttentionProblem& problem = plan.forward();
+  attention::validate_run(problem, inputs.q, inputs.k, inputs.v);
+  attention::validate_loss(problem, inputs);
+  attention::validate_gradients(problem, plan.wanted(), plan.buffers(), outputs);
+  attention::validate_disjoint(problem.function, inputs, outputs, plan.buffers());
+  const auto of = [](const auto& view, JaggedOrder order) {
+    return view.has_value() ? std::optional(attention::four_axes(*view, order)) : std::nullopt;
+  };
+  // Numbers of rows: [total, heads] or [heads, total].
+  const auto numbers = [&](const ConstTensorView& view) {
+    if (view.rank() != 2) return view;
+    return (problem.q_order == JaggedOrder::kTokens ? view.transpose(0, 1) : view).unsqueeze(0);
+  };
+  plan::BackwardTensors tensors{.q = attention::four_axes(inputs.q, problem.q_order),
+                                .k = attention::four_axes(inputs.k, problem.k_order),
+                                .v = attention::four_axes(inputs.v, problem.v_order),
+                                .lse = numbers(inputs.lse),
+                                .d_out = of(inputs.d_out, problem.q_order),
+                                .d_q = of(outputs.q, problem.q_order),
+                                .d_k = of(outputs.k, problem.k_order),
+                                .d_v = of(outputs.v, problem.v_order),
+                                .d_buffers = outputs.buffers};
+  if (inputs.d_out.has_value()) tensors.out = attention::four_axes(inputs.out, problem.q_order);
+  if (inputs.d_lse.has_value()) tensors.d_lse = numbers(*inputs.d_lse);
+  if (has_holes(problem)) {
+    for (const std::optional<TensorView>& one : {outputs.q, outputs.k, outputs.v})
+      if (one.has_value()) clear(*one);
+  }
+  plan.run(tensors);
+}
+
+}  // namespace
+
+struct AttentionBackwardPlan::State : Backward {
+  using Backward::Backward;
+};
+
+AttentionBackwardPlan::AttentionBackwardPlan(AttentionProblem problem,
+                                             const WantedGradients& wanted) {
+  const FloatEnv float_env;
+  state_ = std::make_unique<State>(checked(std::move(problem)), wanted);
+}
 AttentionBackwardPlan::AttentionBackwardPlan(const AttentionShape& shape,
-                                             const FlexAttentionBackwardOptions& options)
-    : shape_(shape), plan_(in_float_env([&] {
-        return std::make_unique<plan::BackwardPlan>(attention::backward_request(shape, options));
-      })) {}
+                                             const AttentionBackwardOptions& options)
+    : AttentionBackwardPlan(
+          AttentionProblem::dense(shape, options.forward, "flex_attention_backward"),
+          options.wanted) {}
 AttentionBackwardPlan::AttentionBackwardPlan(AttentionBackwardPlan&&) noexcept = default;
 AttentionBackwardPlan& AttentionBackwardPlan::operator=(AttentionBackwardPlan&&) noexcept = default;
 AttentionBackwardPlan::~AttentionBackwardPlan() = default;
 
-DType AttentionBackwardPlan::compute_type() const { return plan_->compute_type(); }
-const std::vector<Buffer>& AttentionBackwardPlan::buffers() const { return plan_->buffers(); }
-std::size_t AttentionBackwardPlan::scratch_bytes() const { return plan_->scratch_bytes(); }
+const AttentionShape& AttentionBackwardPlan::shape() const { return state_->shape; }
+const std::vector<Buffer>& AttentionBackwardPlan::buffers() const { return state_->plan.buffers(); }
+std::size_t AttentionBackwardPlan::scratch_bytes() const { return state_->plan.scratch_bytes(); }
 
-void AttentionBackwardPlan::run(const BackwardInputs& inputs, const Outputs& outputs) {
+void AttentionBackwardPlan::run(const BackwardInputs& inputs, const GradientOutputs& outputs) {
   const FloatEnv float_env;
-  attention::validate_run(kFlexAttentionBackward, shape_, inputs.q, inputs.k, inputs.v);
-  attention::validate_loss(
-      kFlexAttentionBackward, {inputs.out, inputs.lse, inputs.d_out, inputs.d_lse},
-      {shape_.batch, shape_.q_heads, shape_.q_len}, attention::output_shape(shape_));
-  const plan::Wanted& wanted = plan_->wanted();
-  attention::validate_gradient("q", wanted.q, outputs.q, inputs.q);
-  attention::validate_gradient("k", wanted.k, outputs.k, inputs.k);
-  attention::validate_gradient("v", wanted.v, outputs.v, inputs.v);
-  attention::validate_buffers(plan_->buffers(), outputs.buffers);
-  attention::validate_disjoint(kFlexAttentionBackward, inputs, outputs, plan_->buffers());
-  plan_->run({.q = inputs.q,
-              .k = inputs.k,
-              .v = inputs.v,
-              .out = inputs.out,
-              .lse = inputs.lse,
-              .d_out = inputs.d_out,
-              .d_lse = inputs.d_lse,
-              .d_q = outputs.q,
-              .d_k = outputs.k,
-              .d_v = outputs.v,
-              .d_buffers = outputs.buffers});
+  state_->run(inputs, outputs);
+}
+
+const Tensor& AttentionGradients::of(const std::string& buffer) const {
+  for (const BufferGradient& known : buffers)
+    if (known.buffer.name() == buffer) return known.gradient;
+  fail(ErrorKind::value, "flex_attention_backward", "there is no gradient of a buffer '{}'",
+       buffer);
+}
+
+std::vector<Buffer> gradient_buffers(const AttentionProblem& problem) {
+  std::vector<Buffer> buffers;
+  if (problem.score_mod.has_value()) add_buffers(problem.score_mod->formula(), buffers);
+  if (const MaskMod* rule = problem.rule()) add_buffers(rule->formula(), buffers);
+  return buffers;
+}
+
+void run_attention_backward(AttentionProblem problem, const BackwardInputs& inputs,
+                            const GradientOutputs& outputs) {
+  const FloatEnv float_env;
+  problem = checked(std::move(problem));
+  const WantedGradients wanted{.q = outputs.q.has_value(),
+                               .k = outputs.k.has_value(),
+                               .v = outputs.v.has_value(),
+                               .buffers = !outputs.buffers.empty()};
+  // Before a plan is made of sizes that do not fit.
+  attention::validate_run(problem, inputs.q, inputs.k, inputs.v);
+  attention::validate_loss(problem, inputs);
+  Backward(std::move(problem), wanted).run(inputs, outputs);
+}
+
+AttentionGradients run_attention_backward(AttentionProblem problem, const BackwardInputs& inputs,
+                                          const WantedGradients& wanted) {
+  const FloatEnv float_env;
+  problem = checked(std::move(problem));
+  attention::validate_run(problem, inputs.q, inputs.k, inputs.v);
+  attention::validate_loss(problem, inputs);
+  Backward state(std::move(problem), wanted);
+  AttentionGradients made;
+  GradientOutputs outputs;
+  const auto make = [](bool is_wanted, const ConstTensorView& like, std::optional<Tensor>& to,
+                       std::optional<TensorView>& view) {
+    if (is_wanted) view = to.emplace(Tensor::empty(like.shape(), like.dtype())).view();
+  };
+  make(wanted.q, inputs.q, made.q, outputs.q);
+  make(wanted.k, inputs.k, made.k, outputs.k);
+  make(wanted.v, inputs.v, made.v, outputs.v);
+  std::vector<TensorView> buffers;
+  for (const Buffer& buffer : state.plan.buffers()) {
+    made.buffers.push_back({buffer, Tensor(buffer.shape(), buffer.dtype())});
+    buffers.push_back(made.buffers.back().gradient.view());
+  }
+  outputs.buffers = buffers;
+  state.run(inputs, outputs);
+  return made;
 }
 
 AttentionGradients flex_attention_backward(const BackwardInputs& inputs,
-                                           const FlexAttentionBackwardOptions& options) {
+                                           const AttentionBackwardOptions& options) {
   const FloatEnv float_env;
-  const AttentionShape shape =
-      attention::shape_of(kFlexAttentionBackward, inputs.q, inputs.k, inputs.v);
-  attention::validate(kFlexAttentionBackward, shape, options.forward);
-  attention::validate_loss(  // before a plan is made of sizes that do not fit
-      kFlexAttentionBackward, {inputs.out, inputs.lse, inputs.d_out, inputs.d_lse},
-      {shape.batch, shape.q_heads, shape.q_len}, attention::output_shape(shape));
-  AttentionBackwardPlan plan(shape, options);
-  AttentionGradients made;
-  AttentionBackwardPlan::Outputs outputs;
-  const auto make = [](bool wanted, const ConstTensorView& like, std::optional<Tensor>& to,
-                       std::optional<TensorView>& view) {
-    if (wanted) view = to.emplace(Tensor::empty(like.shape(), like.dtype())).view();
-  };
-  make(options.wanted.q, inputs.q, made.q, outputs.q);
-  make(options.wanted.k, inputs.k, made.k, outputs.k);
-  make(options.wanted.v, inputs.v, made.v, outputs.v);
-  const std::vector<TensorView> buffers = attention::make_buffers(plan.buffers(), made);
-  outputs.buffers = buffers;
-  plan.run(inputs, outputs);
-  return made;
+  return run_attention_backward(AttentionProblem::dense(inputs.q, inputs.k, inputs.v,
+                                                        options.forward, "flex_attention_backward"),
+                                inputs, options.wanted);
+}
+
+AttentionGradients detail::jagged_backward(const JaggedBackwardInputs& inputs,
+                                           const AttentionBackwardOptions& options) {
+  const FloatEnv float_env;
+  return run_attention_backward(
+      AttentionProblem::jagged(inputs.q, inputs.k, inputs.v, options.forward,
+                               "flex_attention_backward"),
+      {.q = inputs.q.values,
+       .k = inputs.k.values,
+       .v = inputs.v.values,
+       .out = inputs.out,
+       .lse = inputs.lse,
+       .d_out = inputs.d_out,
+       .d_lse = inputs.d_lse},
+      options.wanted);
 }
 
 }  // namespace quire

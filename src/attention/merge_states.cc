@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "attention/validate.h"
 #include "quire/error.h"
 #include "runtime/fail.h"
 #include "runtime/float_env.h"
@@ -22,9 +23,7 @@ void check(std::span<const AttentionState> states) {
   if (states.empty())
     fail(ErrorKind::value, kMergeStates, "there must be at least one state; got none");
   const AttentionState& first = states[0];
-  if (!is_floating(first.out.dtype()))
-    fail(ErrorKind::type, kMergeStates, "out must be f32, f64, bf16 or f16; got {}",
-         dtype_name(first.out.dtype()));
+  attention::check_float(kMergeStates, "out", first.out.dtype());
   if (first.lse.dtype() != DType::f32 && first.lse.dtype() != DType::f64)
     fail(ErrorKind::type, kMergeStates, "lse must be f32 or f64; got {}",
          dtype_name(first.lse.dtype()));

@@ -1,17 +1,10 @@
-// scaled_dot_product_attention_backward: flex_attention's backward plan with dropout, and sums over
-// what was broadcast. Attention layer.
+// scaled_dot_product_attention_backward: the gradients of the fused kernels, and sums over what was
+// broadcast. Attention layer.
 #include <utility>
+#include <vector>
 
-#include "attention/backward_inputs.h"
-#include "attention/backward_request.h"
-#include "attention/function_names.h"
-#include "attention/jagged_backward.h"
 #include "attention/sdpa_call.h"
-#include "attention/sdpa_jagged.h"
-#include "attention/sdpa_request.h"
-#include "attention/sum_broadcast.h"
 #include "attention/validate.h"
-#include "plan/backward_plan.h"
 #include "quire/error.h"
 #include "quire/scaled_dot_product_attention.h"
 #include "runtime/fail.h"
@@ -20,9 +13,9 @@
 namespace quire {
 namespace {
 
-using attention::names::kSdpaBackward;
-
 using attention::SdpaCall;
+
+constexpr const char* kSdpaBackward = "scaled_dot_product_attention_backward";
 
 void check_mask_wanted(const SdpaOptions& options, bool wanted) {
   const auto* mask = std::get_if<ConstTensorView>(&options.attn_mask);
@@ -31,97 +24,106 @@ void check_mask_wanted(const SdpaOptions& options, bool wanted) {
          "only an attn_mask that is a tensor of floats has a gradient");
 }
 
-// [batch..., heads, rows(, dim)] as the plan takes it; a copy in `held` if strides cannot say that.
-ConstTensorView merged(const ConstTensorView& view, const Shape& shape, Tensor& held) {
-  if (view.shape() == shape) return view;
-  if (view.is_contiguous()) return view.reshape(shape);
+// out, lse or d_out of a call against its shape, then as the plan takes it; a copy in `held` if
+// strides cannot say that.
+ConstTensorView merged(const char* name, const ConstTensorView& view, const Shape& given,
+                       const Shape& merged, Tensor& held) {
+  if (view.shape() != given) {
+    fail(ErrorKind::value, kSdpaBackward, "{} must have shape {}; got {}", name, to_string(given),
+         to_string(view.shape()));
+  }
+  if (given == merged) return view;
+  if (view.is_contiguous()) return view.reshape(merged);
   held = contiguous(view);
-  return std::as_const(held).view().reshape(shape);
+  return std::as_const(held).view().reshape(merged);
 }
 
-// A gradient as the plan writes it, in the axes of the call, and as it is returned.
-class InputGradient {
- public:
-  InputGradient(bool wanted, const ConstTensorView& input, const ConstTensorView& axes, DType wide)
-      : shape_(input.shape()), dtype_(input.dtype()) {
-    if (!wanted) return;
-    is_empty_ = input.numel() == 0;  // no channels
-    if (is_empty_) return;
-    is_sum_ = input.numel() != axes.numel();
-    made_.emplace(axes.shape(), is_sum_ ? wide : dtype_);
+// `wide` has more axes in front, or more than one element where `shape` has one: summed in f64 in
+// row-major order, then rounded to `dtype`.
+Tensor sum_to(const ConstTensorView& wide, const Shape& shape, DType dtype) {
+  const Tensor from = to(wide, DType::f64);
+  Tensor sums(shape, DType::f64);
+  const std::size_t rank = wide.rank(), more = rank - shape.rank();
+  // Steps of `sums` along the axes of `wide`; 0 along those that are summed.
+  std::vector<std::int64_t> step(rank, 0), index(rank, 0);
+  for (std::size_t i = 0; i < shape.rank(); ++i)
+    if (shape[i] != 1) step[more + i] = sums.view().strides()[i];
+  std::int64_t at = 0;
+  for (std::int64_t i = 0; i < from.numel(); ++i) {
+    sums.data_as<double>()[at] += from.data_as<double>()[i];
+    for (std::size_t axis = rank; axis-- > 0;) {
+      at += step[axis];
+      if (++index[axis] < wide.shape()[axis]) break;
+      at -= step[axis] * index[axis];
+      index[axis] = 0;
+    }
   }
-  std::optional<TensorView> view() {
-    return made_ ? std::optional<TensorView>(made_->view()) : std::nullopt;
-  }
-  /// `expanded`: the input's shape after broadcasting.
-  std::optional<Tensor> take(const Shape& expanded) const {
-    if (is_empty_) return Tensor(shape_, dtype_);
-    if (!made_) return std::nullopt;
-    if (!is_sum_) return made_->reshape(shape_);
-    return attention::sum_to(made_->reshape(expanded), shape_, dtype_);
-  }
-
- private:
-  Shape shape_;
-  DType dtype_;
-  bool is_sum_ = false, is_empty_ = false;
-  std::optional<Tensor> made_;
-};
-
-// The call's axes with the batch spelled out.
-Shape expanded_shape(const SdpaCall& call, const ConstTensorView& axes) {
-  Shape shape = call.batch;
-  for (const std::int64_t axis : {1, 2, 3}) shape.push_back(axes.dim(axis));
-  return shape;
+  return sums.to(dtype);
 }
 
-SdpaGradients run_backward(const SdpaCall& call, const SdpaBackwardInputs& inputs,
-                           const SdpaOptions& options, const SdpaGradientsWanted& wanted) {
-  const attention::SdpaRules rules = attention::sdpa_rules(options, attention::mask_target(call));
-  plan::BackwardRequest request{.forward = attention::sdpa_request(call, rules, options)};
-  WantedGradients rows = wanted.inputs;
-  rows.buffers = wanted.attn_mask;
-  attention::set_wanted(rows, rules.score_mod, rules.mask_mod, request);
-  plan::BackwardPlan plan(std::move(request));
-
-  const AttentionShape& s = call.shape;
-  const Shape numbers{s.batch, s.q_heads, s.q_len}, outs = attention::output_shape(s);
-  Tensor held[3];
-  plan::BackwardTensors tensors{.q = call.q,
-                                .k = call.k,
-                                .v = call.v,
-                                .out = merged(inputs.out, outs, held[0]),
-                                .lse = merged(inputs.lse, numbers, held[1]),
-                                .d_out = merged(inputs.d_out, outs, held[2])};
-  const DType wide = plan.compute_type();
-  InputGradient q(rows.q, inputs.q, call.q, wide), k(rows.k, inputs.k, call.k, wide),
-      v(rows.v, inputs.v, call.v, wide);
-  tensors.d_q = q.view();
-  tensors.d_k = k.view();
-  tensors.d_v = v.view();
-  AttentionGradients made;
-  const std::vector<TensorView> buffers = attention::make_buffers(plan.buffers(), made);
-  tensors.d_buffers = buffers;
-  plan.run(tensors);
-  SdpaGradients result{.q = q.take(expanded_shape(call, call.q)),
-                       .k = k.take(expanded_shape(call, call.k)),
-                       .v = v.take(expanded_shape(call, call.v))};
-  if (wanted.attn_mask)
-    result.attn_mask =
-        made.buffers.at(0).gradient.reshape(std::get<ConstTensorView>(options.attn_mask).shape());
-  return result;
+// A gradient in the axes of the call as one of `input`: the axes it was broadcast along are summed.
+std::optional<Tensor> narrowed(const std::optional<Tensor>& gradient, const ConstTensorView& input,
+                               const SdpaCall& call) {
+  if (!gradient.has_value()) return std::nullopt;
+  if (gradient->numel() == input.numel()) return gradient->reshape(input.shape());
+  if (call.jagged.has_value()) return sum_to(*gradient, input.shape(), input.dtype());
+  Shape expanded = call.batch;  // the leading axes, which were merged
+  for (const std::int64_t axis : {1, 2, 3}) expanded.push_back(gradient->dim(axis));
+  return sum_to(gradient->reshape(expanded), input.shape(), input.dtype());
 }
 
 // Nothing was read, so nothing has a gradient.
-SdpaGradients zeros(const SdpaBackwardInputs& inputs, const SdpaOptions& options,
-                    const SdpaGradientsWanted& wanted) {
-  const auto zero = [](bool is_wanted, const ConstTensorView& like) {
-    return is_wanted ? std::optional<Tensor>(Tensor(like.shape(), like.dtype())) : std::nullopt;
+std::optional<Tensor> zero(bool is_wanted, const ConstTensorView& like) {
+  return is_wanted ? std::optional<Tensor>(Tensor(like.shape(), like.dtype())) : std::nullopt;
+}
+
+// `inputs`: q, k and v as given, before broadcasting.
+SdpaGradients run(SdpaCall call, const SdpaBackwardInputs& inputs, const SdpaOptions& options,
+                  const WantedGradients& wanted) {
+  check_mask_wanted(options, wanted.attn_mask);
+  AttentionProblem problem = attention::sdpa_problem(call, options);
+  const Shape outs = problem.out_shape(), numbers = problem.stats_shape();
+  Tensor held[3];
+  const BackwardInputs given{.q = call.q,
+                             .k = call.k,
+                             .v = call.v,
+                             .out = merged("out", inputs.out, call.out_shape, outs, held[0]),
+                             .lse = merged("lse", inputs.lse, call.rows(), numbers, held[1]),
+                             .d_out = merged("d_out", inputs.d_out, call.out_shape, outs, held[2])};
+  const auto* mask = std::get_if<ConstTensorView>(&options.attn_mask);
+  if (call.is_empty()) {
+    attention::validate_loss(problem, given);
+    SdpaGradients zeros{.q = zero(wanted.q, inputs.q),
+                        .k = zero(wanted.k, inputs.k),
+                        .v = zero(wanted.v, inputs.v)};
+    if (wanted.attn_mask) zeros.attn_mask = zero(true, *mask);
+    return zeros;
+  }
+  // In the axes of the call; what is summed is not rounded before, but for heads of jagged batches.
+  const auto gradient = [&](bool is_wanted, const ConstTensorView& input,
+                            const ConstTensorView& axes) -> std::optional<Tensor> {
+    if (!is_wanted) return std::nullopt;
+    const bool is_wide = input.numel() != axes.numel() && !call.jagged.has_value();
+    return Tensor(axes.shape(), is_wide ? problem.compute_type() : input.dtype());
   };
-  SdpaGradients result{.q = zero(wanted.inputs.q, inputs.q),
-                       .k = zero(wanted.inputs.k, inputs.k),
-                       .v = zero(wanted.inputs.v, inputs.v)};
-  if (wanted.attn_mask) result.attn_mask = zero(true, std::get<ConstTensorView>(options.attn_mask));
+  std::optional<Tensor> q = gradient(wanted.q, inputs.q, call.q),
+                        k = gradient(wanted.k, inputs.k, call.k),
+                        v = gradient(wanted.v, inputs.v, call.v);
+  const auto view = [](std::optional<Tensor>& of) {
+    return of ? std::optional(of->view()) : std::nullopt;
+  };
+  std::vector<Tensor> made;
+  std::vector<TensorView> buffers;
+  if (wanted.attn_mask) {
+    for (const Buffer& buffer : gradient_buffers(problem))
+      buffers.push_back(made.emplace_back(buffer.shape(), buffer.dtype()).view());
+  }
+  run_attention_backward(std::move(problem), given,
+                         {.q = view(q), .k = view(k), .v = view(v), .buffers = buffers});
+  SdpaGradients result{.q = narrowed(q, inputs.q, call),
+                       .k = narrowed(k, inputs.k, call),
+                       .v = narrowed(v, inputs.v, call)};
+  if (wanted.attn_mask) result.attn_mask = made.at(0).reshape(mask->shape());
   return result;
 }
 
@@ -129,47 +131,20 @@ SdpaGradients zeros(const SdpaBackwardInputs& inputs, const SdpaOptions& options
 
 SdpaGradients scaled_dot_product_attention_backward(const SdpaBackwardInputs& inputs,
                                                     const SdpaOptions& options,
-                                                    const SdpaGradientsWanted& wanted) {
+                                                    const WantedGradients& wanted) {
   const FloatEnv float_env;
-  const SdpaCall call = attention::sdpa_call(inputs.q, inputs.k, inputs.v, options);
-  check_mask_wanted(options, wanted.attn_mask);
-  attention::validate_loss(kSdpaBackward, {inputs.out, inputs.lse, inputs.d_out, std::nullopt},
-                           attention::sdpa_rows(call), call.out_shape);
-  if (element_count(call.out_shape) == 0 || call.shape.kv_len == 0)
-    return zeros(inputs, options, wanted);
-  return run_backward(call, inputs, options, wanted);
+  return run(attention::sdpa_call(kSdpaBackward, inputs.q, inputs.k, inputs.v, options), inputs,
+             options, wanted);
 }
 
 SdpaGradients scaled_dot_product_attention_backward(const JaggedSdpaBackwardInputs& inputs,
                                                     const SdpaOptions& options,
-                                                    const SdpaGradientsWanted& wanted) {
+                                                    const WantedGradients& wanted) {
   const FloatEnv float_env;
-  const attention::JaggedCall call = attention::jagged_call(inputs.q, inputs.k, inputs.v, options);
-  check_mask_wanted(options, wanted.attn_mask);
-  if (call.v_rows.dim == 0) {
-    const auto zero = [](bool is_wanted, const Jagged& like) {
-      return is_wanted ? std::optional<Tensor>(Tensor(like.values.shape(), like.values.dtype()))
-                       : std::nullopt;
-    };
-    return {.q = zero(wanted.inputs.q, inputs.q),
-            .k = zero(wanted.inputs.k, inputs.k),
-            .v = zero(wanted.inputs.v, inputs.v)};
-  }
-  plan::BackwardRequest request{.forward = attention::jagged_sdpa_request(call, options)};
-  WantedGradients rows = wanted.inputs;
-  rows.buffers = false;
-  attention::set_wanted(rows, std::nullopt, std::nullopt, request);
-  plan::BackwardPlan plan(std::move(request));
-  const AttentionGradients made = attention::run_jagged_backward(
-      kSdpaBackward, plan, {call.q, call.k, call.v, inputs.out, inputs.lse, inputs.d_out});
-  // Heads of size 1 were broadcast.
-  const auto narrow = [](const std::optional<Tensor>& gradient,
-                         const Jagged& input) -> std::optional<Tensor> {
-    if (!gradient || gradient->shape() == input.values.shape()) return gradient;
-    return attention::sum_to(*gradient, input.values.shape(), input.values.dtype());
-  };
-  return {
-      .q = narrow(made.q, inputs.q), .k = narrow(made.k, inputs.k), .v = narrow(made.v, inputs.v)};
+  return run(
+      attention::sdpa_call(kSdpaBackward, inputs.q, inputs.k, inputs.v, options),
+      {inputs.q.values, inputs.k.values, inputs.v.values, inputs.out, inputs.lse, inputs.d_out},
+      options, wanted);
 }
 
 }  // namespace quire

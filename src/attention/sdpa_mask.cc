@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "attention/function_names.h"
 #include "quire/error.h"
 #include "quire/mods.h"
 #include "runtime/fail.h"
@@ -19,9 +18,9 @@ Shape scores_shape(const MaskTarget& target) {
   return shape;
 }
 
-void validate_mask(const ConstTensorView& mask, const Shape& scores) {
+void validate_mask(const char* where, const ConstTensorView& mask, const Shape& scores) {
   if (mask.dtype() != DType::boolean && !is_floating(mask.dtype())) {
-    fail(ErrorKind::type, names::kSdpa, "attn_mask must be bool or float; got {}",
+    fail(ErrorKind::type, where, "attn_mask must be bool or float; got {}",
          dtype_name(mask.dtype()));
   }
   bool fits = mask.rank() <= scores.rank();
@@ -30,8 +29,8 @@ void validate_mask(const ConstTensorView& mask, const Shape& scores) {
     fits = size == 1 || size == scores[scores.rank() - i];
   }
   if (!fits) {
-    fail(ErrorKind::value, names::kSdpa, "attn_mask must broadcast to {}; got {}",
-         to_string(scores), to_string(mask.shape()));
+    fail(ErrorKind::value, where, "attn_mask must broadcast to {}; got {}", to_string(scores),
+         to_string(mask.shape()));
   }
 }
 
@@ -83,9 +82,9 @@ AnyExpr element(const VaryingAxes& mask, const Shape& batch, const Indices& at) 
   return BufferSlice(mask.buffer, std::move(indices)).element();
 }
 
-SdpaRules tensor_rules(const ConstTensorView& mask, const MaskTarget& target) {
+SdpaRules tensor_rules(const char* where, const ConstTensorView& mask, const MaskTarget& target) {
   const Shape scores = scores_shape(target);
-  validate_mask(mask, scores);
+  validate_mask(where, mask, scores);
   if (mask.numel() == 0) return {};  // and so are the scores
   const VaryingAxes varying = varying_axes(mask, scores);
   SdpaRules rules;
@@ -103,9 +102,9 @@ SdpaRules tensor_rules(const ConstTensorView& mask, const MaskTarget& target) {
 
 }  // namespace
 
-SdpaRules sdpa_rules(const SdpaOptions& options, const MaskTarget& target) {
+SdpaRules sdpa_rules(const char* where, const SdpaOptions& options, const MaskTarget& target) {
   if (const auto* mask = std::get_if<ConstTensorView>(&options.attn_mask))
-    return tensor_rules(*mask, target);
+    return tensor_rules(where, *mask, target);
   if (const auto* rule = std::get_if<MaskMod>(&options.attn_mask)) return {.mask_mod = *rule};
   if (!options.is_causal) return {};
   if (options.alignment == CausalAlignment::kTopLeft) return {.mask_mod = mods::causal()};

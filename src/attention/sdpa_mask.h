@@ -23,6 +23,6 @@ struct MaskTarget {
 
 /// The tensor is read in place and must outlive the rules. Throws Error for one that does not
 /// broadcast or is neither bool nor float.
-SdpaRules sdpa_rules(const SdpaOptions& options, const MaskTarget& target);
+SdpaRules sdpa_rules(const char* where, const SdpaOptions& options, const MaskTarget& target);
 
 }  // namespace quire::attention

@@ -2,9 +2,9 @@
 #include "attention/validate.h"
 
 #include <cmath>
-#include <utility>
 
-#include "attention/function_names.h"
+#include "layout/key_layout.h"
+#include "layout/query_layout.h"
 #include "mask/size_limits.h"
 #include "quire/error.h"
 #include "runtime/ceil_div.h"
@@ -18,151 +18,297 @@ namespace {
 using mask::kMostPosition;
 
 void validate_dtypes(const char* where, const AttentionShape& shape) {
-  const std::pair<const char*, DType> all[] = {
-      {"query", shape.q_dtype}, {"key", shape.k_dtype}, {"value", shape.v_dtype}};
-  for (const auto& [name, dtype] : all) {
-    if (!is_floating(dtype)) {
-      fail(ErrorKind::type, where, "{} must be f32, f64, bf16 or f16; got {}", name,
-           dtype_name(dtype));
-    }
-  }
+  check_float(where, "query", shape.q_dtype);
+  check_float(where, "key", shape.k_dtype);
+  check_float(where, "value", shape.v_dtype);
 }
 
-void validate_sizes(const char* where, const AttentionShape& shape) {
+void validate_sizes(const char* where, const AttentionShape& shape, std::int64_t most_dims) {
   check_size(where, "the batch size", shape.batch, 0, kMostCount);
   check_size(where, "the number of query heads", shape.q_heads, 0, kMostCount);
   check_size(where, "the number of key heads", shape.kv_heads, 0, kMostCount);
   check_size(where, "q_len", shape.q_len, 0, kMostPosition);
   check_size(where, "kv_len", shape.kv_len, 0, kMostPosition);
-  check_size(where, "the head dim of query and key", shape.head_dim, 0, kMostDims);
-  check_size(where, "the head dim of value", shape.v_head_dim, 1, kMostDims);
+  check_size(where, "the head dim of query and key", shape.head_dim, 0, most_dims);
+  check_size(where, "the head dim of value", shape.v_head_dim, 1, most_dims);
 }
 
-void validate_heads(const char* where, const AttentionShape& shape, bool enable_gqa) {
-  if (shape.q_heads == shape.kv_heads) return;
-  if (!enable_gqa) {
+void validate_heads(const char* where, const AttentionProblem& problem) {
+  if (problem.q_heads == problem.kv_heads) return;
+  if (!problem.enable_gqa) {
     fail(ErrorKind::value, where,
          "query and key must have the same number of heads, or enable_gqa must be set; got {} and "
          "{}",
-         shape.q_heads, shape.kv_heads);
+         problem.q_heads, problem.kv_heads);
   }
-  if (shape.kv_heads == 0 || shape.q_heads % shape.kv_heads != 0) {
+  if (problem.kv_heads == 0 || problem.q_heads % problem.kv_heads != 0) {
     fail(ErrorKind::value, where, "q_heads must be a multiple of kv_heads; got {} and {}",
-         shape.q_heads, shape.kv_heads);
+         problem.q_heads, problem.kv_heads);
   }
 }
 
-void validate_batches(const char* where, const AttentionShape& shape,
-                      const FlexAttentionOptions& options) {
-  if (shape.batch == shape.kv_batch) return;
-  if (shape.kv_batch != 1) {
+void validate_batches(const char* where, const AttentionProblem& problem) {
+  if (problem.batch == problem.kv_batch) return;
+  if (problem.kv_batch != 1) {
     fail(ErrorKind::value, where,
          "query and key must have the same batch size, or key must have 1; got {} and {}",
-         shape.batch, shape.kv_batch);
+         problem.batch, problem.kv_batch);
   }
-  if (!options.block_mask.has_value()) {
+  if (!problem.block_mask.has_value() && !problem.mask_mod.has_value()) {
     fail(ErrorKind::value, where, "a key batch of 1 for a query batch of {} needs a block mask",
-         shape.batch);
+         problem.batch);
   }
 }
 
-void validate_mask(const char* where, const AttentionShape& shape,
-                   const FlexAttentionOptions& options) {
-  if (!options.block_mask.has_value()) return;
-  const BlockMask& mask = *options.block_mask;
-  mask.mask_mod();  // throws for an indexed mask
-  const auto [q_len, kv_len] = mask.seq_lengths();
-  if (q_len != shape.q_len || kv_len != shape.kv_len) {
+void validate_mask_lengths(const char* where, const AttentionProblem& problem) {
+  const auto [q_len, kv_len] = problem.block_mask->seq_lengths();
+  if (problem.layout != nullptr) {
+    if (q_len == problem.q_len && kv_len >= problem.kv_len) return;
     fail(ErrorKind::value, where,
-         "block_mask was created for {} queries and {} keys; got {} and {}. Make a new one, or "
-         "take part of it with rows or adjust",
-         q_len, kv_len, shape.q_len, shape.kv_len);
+         "the block mask was made for {} queries and {} keys; got {}, and a longest sequence of {}",
+         q_len, kv_len, problem.q_len, problem.kv_len);
   }
-  const std::int64_t blocks = ceil_div(q_len, mask.block_size().q);
+  if (q_len == problem.q_len && kv_len == problem.kv_len) return;
+  fail(ErrorKind::value, where,
+       "block_mask was created for {} queries and {} keys; got {} and {}. Make a new one, or take "
+       "part of it with rows or adjust",
+       q_len, kv_len, problem.q_len, problem.kv_len);
+}
+
+// One mask for the whole batch.
+void validate_mask(const char* where, const AttentionProblem& problem) {
+  const BlockMask& mask = *problem.block_mask;
+  mask.mask_mod();  // throws for an indexed mask
+  if (problem.queries != nullptr) {
+    fail(ErrorKind::value, where,
+         "sequences of different lengths need a mask each: give mask_mod or a JaggedBlockMask");
+  }
+  validate_mask_lengths(where, problem);
+  const std::int64_t blocks = ceil_div(problem.q_len, mask.block_size().q);
   if (mask.q_blocks() < blocks) {
     fail(ErrorKind::value, where, "the block mask has {} rows of blocks where {} queries need {}",
-         mask.q_blocks(), q_len, blocks);
+         mask.q_blocks(), problem.q_len, blocks);
   }
   // Of more entries than the queries have, the first count, as in torch.
-  if (mask.batch() < shape.batch && mask.batch() != 1) {
+  if (mask.batch() < problem.batch && mask.batch() != 1) {
     fail(ErrorKind::value, where,
          "the block mask must have a batch of 1, or one of {} or more, as the query; got {}",
-         shape.batch, mask.batch());
+         problem.batch, mask.batch());
   }
-  if (mask.heads() < shape.q_heads && mask.heads() != 1) {
+  if (mask.heads() < problem.q_heads && mask.heads() != 1) {
     fail(ErrorKind::value, where,
-         "the block mask must have 1 head, or {} or more, as the query; got {}", shape.q_heads,
+         "the block mask must have 1 head, or {} or more, as the query; got {}", problem.q_heads,
          mask.heads());
   }
 }
 
-void validate_q_begin(const char* where, const AttentionShape& shape,
-                      const FlexAttentionOptions& options) {
-  const std::vector<std::int64_t>& begin = options.q_begin;
-  if (begin.size() > 1 && static_cast<std::int64_t>(begin.size()) != shape.batch) {
-    fail(ErrorKind::value, where,
-         "q_begin must have 1 number for all batch entries, or {}, one for each; got {}",
-         shape.batch, begin.size());
+// A mask per sequence.
+void validate_masks(const char* where, const AttentionProblem& problem) {
+  const JaggedBlockMask& masks = problem.block_mask.per_sequence();
+  if (masks.sequences() != problem.batch) {
+    fail(ErrorKind::value, where, "the block mask was made for {} sequences; got {}",
+         masks.sequences(), problem.batch);
   }
-  for (const std::int64_t one : begin) {
-    check_size(where, "q_begin", one, 0, kMostPosition);
-    if (options.block_mask.has_value() && one != options.block_mask->q_begin()) {
+  for (std::int64_t i = 0; i < problem.batch; ++i) {
+    const BlockMask& one = masks[i];
+    const auto [q_len, kv_len] = one.seq_lengths();
+    const std::int64_t queries = problem.queries ? problem.queries->length(i) : problem.q_len;
+    const std::int64_t keys = problem.layout ? problem.layout->length(i) : problem.kv_len;
+    if (q_len != queries || kv_len != keys) {
       fail(ErrorKind::value, where,
-           "q_begin must be that of the block mask, {}; got {}. A mask made with q_begin, or "
-           "rows(q_begin, q_end) of one, brings it",
-           options.block_mask->q_begin(), one);
+           "the block mask of sequence {} was made for {} queries and {} keys; got {} and {}", i,
+           q_len, kv_len, queries, keys);
+    }
+    if (one.heads() != problem.q_heads && one.heads() != 1) {
+      fail(ErrorKind::value, where, "the block mask of sequence {} must have {} heads or 1; got {}",
+           i, problem.q_heads, one.heads());
     }
   }
 }
 
-}  // namespace
-
-void validate(const char* where, const AttentionShape& shape, const FlexAttentionOptions& options) {
-  validate_dtypes(where, shape);
-  validate_sizes(where, shape);
-  validate_heads(where, shape, options.enable_gqa);
-  validate_batches(where, shape, options);
-  validate_mask(where, shape, options);
-  validate_q_begin(where, shape, options);
-  if (options.scale.has_value() && !std::isfinite(*options.scale))
-    fail(ErrorKind::value, where, "scale must be finite; got {}", *options.scale);
-}
-
-void validate_planned(const char* where, const char* name, const ConstTensorView& given,
-                      const Shape& shape, DType dtype) {
-  if (given.shape() == shape && given.dtype() == dtype) return;
-  fail(ErrorKind::value, where, "the plan was made for a {} of {} {}; got {} {}", name,
-       dtype_name(dtype), to_string(shape), dtype_name(given.dtype()), to_string(given.shape()));
-}
-
-void validate_run(const char* where, const AttentionShape& planned, const ConstTensorView& q,
-                  const ConstTensorView& k, const ConstTensorView& v) {
-  const AttentionShape& s = planned;
-  validate_planned(where, "query", q, {s.batch, s.q_heads, s.q_len, s.head_dim}, s.q_dtype);
-  validate_planned(where, "key", k, {s.kv_batch, s.kv_heads, s.kv_len, s.head_dim}, s.k_dtype);
-  validate_planned(where, "value", v, {s.kv_batch, s.kv_heads, s.kv_len, s.v_head_dim}, s.v_dtype);
-}
-
-void validate_tensor(const char* where, const char* name, const ConstTensorView& view,
-                     const Shape& shape, DType dtype) {
-  if (view.shape() != shape) {
-    fail(ErrorKind::value, where, "{} must have shape {}; got {}", name, to_string(shape),
-         to_string(view.shape()));
+void validate_masks_and_rules(const char* where, const AttentionProblem& problem) {
+  if (problem.block_mask.has_value() && problem.mask_mod.has_value())
+    fail(ErrorKind::value, where, "give mask_mod or block_mask, not both");
+  if (problem.window != 0 && !problem.positions.has_value()) {
+    fail(ErrorKind::value, where,
+         "window is for attend; give the mask mod sliding_window({}) instead", problem.window);
   }
+  if (!problem.block_mask.has_value()) return;
+  if (problem.block_mask.is_per_sequence())
+    validate_masks(where, problem);
+  else
+    validate_mask(where, problem);
+}
+
+void validate_q_begin(const char* where, const AttentionProblem& problem) {
+  const std::vector<std::int64_t>& begin = problem.q_begin;
+  if (begin.size() > 1 && static_cast<std::int64_t>(begin.size()) != problem.batch) {
+    fail(ErrorKind::value, where,
+         "q_begin must have 1 number for all batch entries, or {}, one for each; got {}",
+         problem.batch, begin.size());
+  }
+  for (const std::int64_t one : begin) check_size(where, "q_begin", one, 0, kMostPosition);
+  const BlockMasks& masks = problem.block_mask;
+  if (!masks.has_value()) return;
+  const auto count =
+      masks.is_per_sequence() ? problem.batch : static_cast<std::int64_t>(begin.size());
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t of_mask = masks.q_begin(i);
+    if (problem.begin_of(i) == of_mask) continue;
+    fail(ErrorKind::value, where,
+         "q_begin must be that of the block mask, {}; got {}. A mask made with q_begin, or "
+         "rows(q_begin, q_end) of one, brings it",
+         of_mask, problem.begin_of(i));
+  }
+}
+
+// The mask's q_begin, or 0, if none is given.
+void fill_q_begin(AttentionProblem& problem) {
+  if (!problem.q_begin.empty()) return;
+  const BlockMasks& masks = problem.block_mask;
+  std::int64_t count = masks.has_value() ? 1 : 0;
+  if (masks.is_per_sequence()) count = masks.per_sequence().sequences();
+  for (std::int64_t i = 0; i < count; ++i) problem.q_begin.push_back(masks.q_begin(i));
+  if (count == 0) problem.q_begin = {0};
+}
+
+void check_shape(const char* where, const char* name, const ConstTensorView& view,
+                 const Shape& shape) {
+  if (view.shape() == shape) return;
+  fail(ErrorKind::value, where, "{} must have shape {}; got {}", name, to_string(shape),
+       to_string(view.shape()));
+}
+
+void check_floats(const char* where, const char* name, const ConstTensorView& view,
+                  const Shape& shape) {
+  check_shape(where, name, view, shape);
+  check_float(where, name, view.dtype());
+}
+
+void check_tensor(const char* where, const char* name, const ConstTensorView& view,
+                  const Shape& shape, DType dtype) {
+  check_shape(where, name, view, shape);
   if (view.dtype() != dtype) {
     fail(ErrorKind::type, where, "{} must be {}; got {}", name, dtype_name(dtype),
          dtype_name(view.dtype()));
   }
 }
 
-DType compute_type(const AttentionShape& shape) {
-  const bool is_f64 =
-      shape.q_dtype == DType::f64 || shape.k_dtype == DType::f64 || shape.v_dtype == DType::f64;
-  return is_f64 ? DType::f64 : DType::f32;
+// The dtype of what it is the gradient of, or the compute type.
+void validate_gradient(const AttentionProblem& problem, const char* name, bool is_wanted,
+                       const std::optional<TensorView>& given, const Shape& shape, DType dtype) {
+  const char* const where = problem.function;
+  if (given.has_value() != is_wanted)
+    fail(ErrorKind::value, where, "the gradient of {} was {} when the plan was made, and {} given",
+         name, is_wanted ? "wanted" : "not wanted", is_wanted ? "none is" : "one is");
+  if (!is_wanted) return;
+  if (given->shape() != shape)
+    fail(ErrorKind::value, where, "the gradient of {} must have shape {}; got {}", name,
+         to_string(shape), to_string(given->shape()));
+  if (given->dtype() != dtype && given->dtype() != problem.compute_type())
+    fail(ErrorKind::type, where, "the gradient of {} must be {}; got {}", name, dtype_name(dtype),
+         dtype_name(given->dtype()));
 }
 
-Shape output_shape(const AttentionShape& shape) {
-  return {shape.batch, shape.q_heads, shape.q_len, shape.v_head_dim};
+}  // namespace
+
+void check_float(const char* where, const char* name, DType dtype) {
+  if (is_floating(dtype)) return;
+  fail(ErrorKind::type, where, "{} must be f32, f64, bf16 or f16; got {}", name, dtype_name(dtype));
+}
+
+void check_head_dims(const char* where, std::int64_t q, std::int64_t k) {
+  if (q != k)
+    fail(ErrorKind::value, where, "query and key must have the same head dim; got {} and {}", q, k);
+}
+
+void validate_scale(const char* where, const std::optional<double>& scale) {
+  if (scale.has_value() && !std::isfinite(*scale))
+    fail(ErrorKind::value, where, "scale must be finite; got {}", *scale);
+}
+
+void validate_dropout(const char* where, double dropout_p) {
+  if (!(dropout_p >= 0 && dropout_p <= 1))
+    fail(ErrorKind::value, where, "dropout_p must be in 0..1; got {}", dropout_p);
+}
+
+void validate(const AttentionProblem& problem, const char* where, std::int64_t most_dims) {
+  validate_dtypes(where, problem);
+  validate_sizes(where, problem, most_dims);
+  validate_heads(where, problem);
+  validate_batches(where, problem);
+  validate_masks_and_rules(where, problem);
+  validate_q_begin(where, problem);
+  validate_scale(where, problem.scale);
+  validate_dropout(where, problem.dropout_p);
+}
+
+AttentionProblem checked(AttentionProblem problem, std::int64_t most_dims) {
+  fill_q_begin(problem);
+  validate(problem, problem.function, most_dims);
+  return problem;
+}
+
+void validate_run(const AttentionProblem& problem, const ConstTensorView& q,
+                  const ConstTensorView& k, const ConstTensorView& v) {
+  const auto check = [&](const char* name, const ConstTensorView& given, const Shape& shape,
+                         DType dtype) {
+    if (given.shape() == shape && given.dtype() == dtype) return;
+    fail(ErrorKind::value, problem.function, "the plan was made for a {} of {} {}; got {} {}", name,
+         dtype_name(dtype), to_string(shape), dtype_name(given.dtype()), to_string(given.shape()));
+  };
+  // How many tokens a step has, the cache says.
+  if (problem.cache != nullptr)
+    check_tensor(problem.function, "q", q, problem.q_shape, problem.q_dtype);
+  check("query", q, problem.q_shape, problem.q_dtype);
+  check("key", k, problem.k_shape, problem.k_dtype);
+  check("value", v, problem.v_shape, problem.v_dtype);
+}
+
+void validate_outputs(const AttentionProblem& problem, const AttentionOutputs& outputs) {
+  const char* const where = problem.function;
+  const DType wide = problem.compute_type();
+  check_tensor(where, "out", outputs.out, problem.out_shape(),
+               outputs.out.dtype() == wide ? wide : problem.q_dtype);
+  const auto check = [&](const char* name, const std::optional<TensorView>& view) {
+    if (!view.has_value()) return;
+    check_tensor(where, name, *view, problem.stats_shape(), wide);
+    if (!view->is_contiguous()) fail(ErrorKind::value, where, "{} must be row-major", name);
+  };
+  check("lse", outputs.lse);
+  check("max_scores", outputs.max_scores);
+}
+
+void validate_loss(const AttentionProblem& problem, const BackwardInputs& inputs) {
+  const char* const where = problem.function;
+  const Shape rows = problem.stats_shape(), out = problem.out_shape();
+  check_floats(where, "lse", inputs.lse, rows);
+  if (inputs.d_out.has_value()) {
+    check_floats(where, "out", inputs.out, out);
+    check_floats(where, "d_out", *inputs.d_out, out);
+  }
+  if (inputs.d_lse.has_value()) check_floats(where, "d_lse", *inputs.d_lse, rows);
+  if (!inputs.d_out.has_value() && !inputs.d_lse.has_value())
+    fail(ErrorKind::value, where, "give d_out, d_lse or both: there is nothing to differentiate");
+}
+
+void validate_gradients(const AttentionProblem& problem, const WantedGradients& wanted,
+                        const std::vector<Buffer>& buffers, const GradientOutputs& outputs) {
+  const AttentionProblem& p = problem;
+  validate_gradient(p, "q", wanted.q, outputs.q, p.q_shape, p.q_dtype);
+  validate_gradient(p, "k", wanted.k, outputs.k, p.k_shape, p.k_dtype);
+  validate_gradient(p, "v", wanted.v, outputs.v, p.v_shape, p.v_dtype);
+  if (outputs.buffers.size() != buffers.size())
+    fail(ErrorKind::value, p.function, "gradients of {} buffers are wanted; got {}", buffers.size(),
+         outputs.buffers.size());
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    const TensorView& given = outputs.buffers[i];
+    if (given.dtype() != buffers[i].dtype())
+      fail(ErrorKind::type, p.function, "the gradient of {} must be {}; got {}", buffers[i].name(),
+           dtype_name(buffers[i].dtype()), dtype_name(given.dtype()));
+    validate_gradient(p, buffers[i].name().c_str(), true, given, buffers[i].shape(),
+                      buffers[i].dtype());
+  }
 }
 
 AttentionShape shape_of(const char* where, const ConstTensorView& q, const ConstTensorView& k,
@@ -174,10 +320,7 @@ AttentionShape shape_of(const char* where, const ConstTensorView& q, const Const
            to_string(view->shape()));
     }
   }
-  if (q.dim(3) != k.dim(3)) {
-    fail(ErrorKind::value, where, "query and key must have the same head dim; got {} and {}",
-         q.dim(3), k.dim(3));
-  }
+  check_head_dims(where, q.dim(3), k.dim(3));
   if (k.dim(0) != v.dim(0) || k.dim(1) != v.dim(1) || k.dim(2) != v.dim(2)) {
     fail(ErrorKind::value, where,
          "key and value must have the same batch, heads and length; got {} and {}",
@@ -200,7 +343,7 @@ AttentionShape shape_of(const char* where, const ConstTensorView& q, const Const
 
 AttentionShape AttentionShape::of(const ConstTensorView& q, const ConstTensorView& k,
                                   const ConstTensorView& v) {
-  return attention::shape_of(attention::names::kFlexAttention, q, k, v);
+  return attention::shape_of("flex_attention", q, k, v);
 }
 
 }  // namespace quire

@@ -1,10 +1,12 @@
-// What an attention call must satisfy, checked before anything is planned. `where` is the public
-// function that was called; texts of errors begin with it. Attention layer.
+// The checks of attention calls. A problem is checked once per call, before anything is planned;
+// the tensors of a run against the problem. Texts of errors begin with the name of the public
+// function that was called. Attention layer.
 #pragma once
 #include <cstdint>
+#include <vector>
 
 #include "kernels/attention_order.h"
-#include "quire/flex_attention.h"
+#include "quire/attention.h"
 
 namespace quire::attention {
 
@@ -13,25 +15,37 @@ inline constexpr std::int64_t kMostDims = kernels::kMostHeadDim;
 /// Batches, heads.
 inline constexpr std::int64_t kMostCount = std::int64_t{1} << 30;
 
-/// Throws Error naming what does not fit: dtypes, heads, batches, dims, lengths, scale, q_begin,
-/// the block mask.
-void validate(const char* where, const AttentionShape& shape, const FlexAttentionOptions& options);
+/// Throws Error naming what does not fit: dtypes, heads, batches, dims, lengths, scale, dropout_p,
+/// q_begin, the masks.
+void validate(const AttentionProblem& problem, const char* where, std::int64_t most_dims);
+
+/// The same in the name of the problem's function; returns it with q_begin filled in. most_dims:
+/// the widest heads; the backward pass of MATH's forward takes any.
+AttentionProblem checked(AttentionProblem problem, std::int64_t most_dims = kMostDims);
+
+/// Proves mask_mod of a checked problem, on its executor, and moves it into block_mask.
+void prove_mask(AttentionProblem& problem);
+
+// Parts of the check that others share.
+void check_float(const char* where, const char* name, DType dtype);
+void check_head_dims(const char* where, std::int64_t q, std::int64_t k);
+void validate_scale(const char* where, const std::optional<double>& scale);
+void validate_dropout(const char* where, double dropout_p);
 
 /// AttentionShape::of for a function of any name.
 AttentionShape shape_of(const char* where, const ConstTensorView& q, const ConstTensorView& k,
                         const ConstTensorView& v);
 
 /// The tensors of a run against what the plan was made for.
-void validate_run(const char* where, const AttentionShape& planned, const ConstTensorView& q,
+void validate_run(const AttentionProblem& problem, const ConstTensorView& q,
                   const ConstTensorView& k, const ConstTensorView& v);
-void validate_planned(const char* where, const char* name, const ConstTensorView& given,
-                      const Shape& shape, DType dtype);
-void validate_tensor(const char* where, const char* name, const ConstTensorView& view,
-                     const Shape& shape, DType dtype);
+/// Shapes, dtypes and order of out, lse and max_scores.
+void validate_outputs(const AttentionProblem& problem, const AttentionOutputs& outputs);
 
-/// f64 if one of q, k, v is, else f32.
-DType compute_type(const AttentionShape& shape);
-/// [batch, q_heads, q_len, v_head_dim]
-Shape output_shape(const AttentionShape& shape);
+/// out, lse and their gradients.
+void validate_loss(const AttentionProblem& problem, const BackwardInputs& inputs);
+/// Gradients against what they are gradients of: one for each that is wanted, and no other.
+void validate_gradients(const AttentionProblem& problem, const WantedGradients& wanted,
+                        const std::vector<Buffer>& buffers, const GradientOutputs& outputs);
 
 }  // namespace quire::attention

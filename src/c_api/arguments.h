@@ -5,7 +5,7 @@
 #include <cstring>
 #include <optional>
 
-#include "quire/jagged.h"
+#include "quire/attention_problem.h"
 #include "quire/quire_c.h"
 #include "quire/tensor_view.h"
 

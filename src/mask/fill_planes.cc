@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "quire/executor.h"
+#include "runtime/executor_of.h"
 #include "runtime/run_parallel.h"
 
 namespace quire::mask {
@@ -26,7 +26,9 @@ std::vector<std::vector<std::int64_t>> places_of_planes(const BlockRows& rows,
 
 }  // namespace
 
-void fill_planes(const BlockRows& rows, const PlaneArray& array, FillRow fill_row) {
+void fill_planes(const BlockRows& rows, const PlaneArray& array, Executor* executor,
+                 FillRow fill_row) {
+  const std::shared_ptr<Executor> on = executor_of(executor);
   const std::vector<std::vector<std::int64_t>> places = places_of_planes(rows, array);
   const std::size_t row_bytes = array.row_bytes;
   const auto row_count = static_cast<std::size_t>(rows.rows_per_plane());
@@ -37,7 +39,7 @@ void fill_planes(const BlockRows& rows, const PlaneArray& array, FillRow fill_ro
     return static_cast<std::byte*>(array.data) +
            (static_cast<std::size_t>(place) * row_count + row) * row_bytes;
   };
-  run_parallel(*default_executor(), places.size() * bands, [&](std::size_t task, std::size_t) {
+  run_parallel(*on, places.size() * bands, [&](std::size_t task, std::size_t) {
     const std::size_t plane = task / bands, begin = task % bands * band;
     const std::size_t end = std::min(begin + band, row_count);
     const std::vector<std::int64_t>& of_plane = places[plane];

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "mask/block_rows.h"
+#include "quire/executor.h"
 #include "quire/function_ref.h"
 
 namespace quire::mask {
@@ -19,7 +20,8 @@ struct PlaneArray {
 /// Writes the runs of one row as row_bytes bytes; called on many threads at once.
 using FillRow = FunctionRef<void(std::span<const BlockRun> runs, void* out)>;
 
-/// `rows` holds 1 or array.batch batches, and heads likewise.
-void fill_planes(const BlockRows& rows, const PlaneArray& array, FillRow fill_row);
+/// `rows` holds 1 or array.batch batches, and heads likewise. executor: the default one if null.
+void fill_planes(const BlockRows& rows, const PlaneArray& array, Executor* executor,
+                 FillRow fill_row);
 
 }  // namespace quire::mask

@@ -56,7 +56,8 @@ void write_list(std::span<const BlockRun> runs, Listed listed, std::int64_t widt
 
 // int32 [batch axes of the mask, rows of `rows`] or, with a width, [..., rows, width].
 Tensor make_tensor(const BlockMaskData& data, const BlockRows& rows,
-                   std::optional<std::int64_t> width, const char* name, FillRow fill_row) {
+                   std::optional<std::int64_t> width, const char* name, Executor* executor,
+                   FillRow fill_row) {
   Shape shape;
   for (std::size_t axis = 0; axis + 2 < data.shape.rank(); ++axis)
     shape.push_back(data.shape[axis]);
@@ -71,21 +72,21 @@ Tensor make_tensor(const BlockMaskData& data, const BlockRows& rows,
                .batch = data.batch,
                .heads = data.heads,
                .row_bytes = static_cast<std::size_t>(width.value_or(1)) * sizeof(std::int32_t)},
-              fill_row);
+              executor, fill_row);
   return result;
 }
 
-Tensor num_blocks(const BlockMaskData& data, const BlockRows& rows, Listed listed,
-                  const char* name) {
-  return make_tensor(data, rows, std::nullopt, name,
+Tensor num_blocks(const BlockMaskData& data, const BlockRows& rows, Listed listed, const char* name,
+                  Executor* executor) {
+  return make_tensor(data, rows, std::nullopt, name, executor,
                      [listed](std::span<const BlockRun> runs, void* out) {
                        *static_cast<std::int32_t*>(out) = count_listed(runs, listed);
                      });
 }
 
 Tensor indices(const BlockMaskData& data, const BlockRows& rows, std::int64_t width, Listed listed,
-               const char* name) {
-  return make_tensor(data, rows, width, name,
+               const char* name, Executor* executor) {
+  return make_tensor(data, rows, width, name, executor,
                      [listed, width](std::span<const BlockRun> runs, void* out) {
                        write_list(runs, listed, width, static_cast<std::int32_t*>(out));
                      });
@@ -122,53 +123,56 @@ Tensor copy_of_indices(const BlockMaskData& data, const Tensor& given, const cha
 
 }  // namespace
 
-Tensor BlockMask::kv_num_blocks() const {
+Tensor BlockMask::kv_num_blocks(Executor* executor) const {
   if (data_->given.has_value()) return copy_of(data_->given->kv_num_blocks, "kv_num_blocks");
-  return num_blocks(*data_, *data_->rows, partial_list(*data_), "kv_num_blocks");
+  return num_blocks(*data_, *data_->rows, partial_list(*data_), "kv_num_blocks", executor);
 }
 
-Tensor BlockMask::kv_indices() const {
+Tensor BlockMask::kv_indices(Executor* executor) const {
   if (data_->given.has_value())
     return copy_of_indices(*data_, data_->given->kv_indices, "kv_indices");
-  return indices(*data_, *data_->rows, data_->kv_blocks, partial_list(*data_), "kv_indices");
+  return indices(*data_, *data_->rows, data_->kv_blocks, partial_list(*data_), "kv_indices",
+                 executor);
 }
 
-std::optional<Tensor> BlockMask::full_kv_num_blocks() const {
+std::optional<Tensor> BlockMask::full_kv_num_blocks(Executor* executor) const {
   if (!data_->separate_full_blocks) return std::nullopt;
   if (data_->given.has_value())
     return copy_of(*data_->given->full_kv_num_blocks, "full_kv_num_blocks");
-  return num_blocks(*data_, *data_->rows, Listed::kFull, "full_kv_num_blocks");
+  return num_blocks(*data_, *data_->rows, Listed::kFull, "full_kv_num_blocks", executor);
 }
 
-std::optional<Tensor> BlockMask::full_kv_indices() const {
+std::optional<Tensor> BlockMask::full_kv_indices(Executor* executor) const {
   if (!data_->separate_full_blocks) return std::nullopt;
   if (data_->given.has_value())
     return copy_of_indices(*data_, *data_->given->full_kv_indices, "full_kv_indices");
-  return indices(*data_, *data_->rows, data_->kv_blocks, Listed::kFull, "full_kv_indices");
+  return indices(*data_, *data_->rows, data_->kv_blocks, Listed::kFull, "full_kv_indices",
+                 executor);
 }
 
-std::optional<Tensor> BlockMask::q_num_blocks() const {
+std::optional<Tensor> BlockMask::q_num_blocks(Executor* executor) const {
   if (!data_->has_q_blocks) return std::nullopt;
-  return num_blocks(*data_, *transposed(), partial_list(*data_), "q_num_blocks");
+  return num_blocks(*data_, *transposed(), partial_list(*data_), "q_num_blocks", executor);
 }
 
-std::optional<Tensor> BlockMask::q_indices() const {
+std::optional<Tensor> BlockMask::q_indices(Executor* executor) const {
   if (!data_->has_q_blocks) return std::nullopt;
-  return indices(*data_, *transposed(), data_->q_blocks, partial_list(*data_), "q_indices");
+  return indices(*data_, *transposed(), data_->q_blocks, partial_list(*data_), "q_indices",
+                 executor);
 }
 
-std::optional<Tensor> BlockMask::full_q_num_blocks() const {
+std::optional<Tensor> BlockMask::full_q_num_blocks(Executor* executor) const {
   if (!data_->has_q_blocks || !data_->separate_full_blocks) return std::nullopt;
-  return num_blocks(*data_, *transposed(), Listed::kFull, "full_q_num_blocks");
+  return num_blocks(*data_, *transposed(), Listed::kFull, "full_q_num_blocks", executor);
 }
 
-std::optional<Tensor> BlockMask::full_q_indices() const {
+std::optional<Tensor> BlockMask::full_q_indices(Executor* executor) const {
   if (!data_->has_q_blocks || !data_->separate_full_blocks) return std::nullopt;
-  return indices(*data_, *transposed(), data_->q_blocks, Listed::kFull, "full_q_indices");
+  return indices(*data_, *transposed(), data_->q_blocks, Listed::kFull, "full_q_indices", executor);
 }
 
-Tensor BlockMask::to_dense() const {
-  return make_tensor(*data_, *data_->rows, data_->kv_blocks, "to_dense",
+Tensor BlockMask::to_dense(Executor* executor) const {
+  return make_tensor(*data_, *data_->rows, data_->kv_blocks, "to_dense", executor,
                      [width = data_->kv_blocks](std::span<const BlockRun> runs, void* out) {
                        auto* row = static_cast<std::int32_t*>(out);
                        std::fill_n(row, width, 0);

@@ -15,7 +15,7 @@ namespace {
 
 // One bool per block, [batches, heads, q_blocks, kv_blocks] with the stored batches and heads:
 // whether the block is full (or, if not `full`, whether it is one of the others).
-Buffer block_bools(const BlockMaskData& data, bool full) {
+Buffer block_bools(const BlockMaskData& data, bool full, Executor* executor) {
   const BlockRows& rows = *data.rows;
   Tensor bools =
       Tensor::empty({rows.batches(), rows.heads(), data.q_blocks, data.kv_blocks}, DType::boolean);
@@ -25,7 +25,7 @@ Buffer block_bools(const BlockMaskData& data, bool full) {
                .batch = rows.batches(),
                .heads = rows.heads(),
                .row_bytes = static_cast<std::size_t>(width)},
-              [&](std::span<const BlockRun> runs, void* out) {
+              executor, [&](std::span<const BlockRun> runs, void* out) {
                 bool* row = static_cast<bool*>(out);
                 std::fill_n(row, width, false);
                 for (const BlockRun& run : runs) {
@@ -48,7 +48,7 @@ MaskMod is_in(const BlockMaskData& data, const Buffer& blocks) {
 
 }  // namespace
 
-MaskMod BlockMask::whole_mask_mod() const {
+MaskMod BlockMask::whole_mask_mod(Executor* executor) const {
   const FloatEnv float_env;
   const MaskMod& rule = mask_mod();
   const BlockMaskData& data = *data_;
@@ -58,9 +58,9 @@ MaskMod BlockMask::whole_mask_mod() const {
        {data.rows->batches(), data.rows->heads(), data.q_blocks, data.kv_blocks})
     bytes = saturating_product(bytes, size);
   require_memory("BlockMask::whole_mask_mod", "a bool per block", bytes);
-  const MaskMod in_partial = is_in(data, block_bools(data, false)) & rule;
+  const MaskMod in_partial = is_in(data, block_bools(data, false, executor)) & rule;
   if (!data.separate_full_blocks) return in_partial;
-  return is_in(data, block_bools(data, true)) | in_partial;
+  return is_in(data, block_bools(data, true, executor)) | in_partial;
 }
 
 }  // namespace quire

@@ -37,16 +37,15 @@ BackwardPlan::BackwardPlan(BackwardRequest request)
     request_.wanted.q = request_.wanted.k = false;  // have no elements
   }
   is_f64_ = f.is_f64();
-  if (f.queries == nullptr) f.queries = std::make_shared<layout::DenseQueries>(f.q_len);
   chunk_keys_ =
       kernels::backward_chunk_keys(static_cast<int>(f.head_dim), static_cast<int>(f.v_head_dim));
   if (f.block_mask.has_value()) {
-    visible_.emplace(f.block_mask, f.q_len, f.longest_kv);
-    chunk_tiles_.emplace(f.block_mask, *visible_, f.longest_kv, chunk_keys_);
+    visible_.emplace(f.block_mask, f.q_len, f.kv_len);
+    chunk_tiles_.emplace(f.block_mask, *visible_, f.kv_len, chunk_keys_);
   }
   list_items();
   compile_mask();
-  gradient_.emplace(GradientRequest{.score_mod = f.score_mod ? &*f.score_mod : nullptr,
+  gradient_.emplace(GradientRequest{.score_mod = f.score ? &*f.score : nullptr,
                                     .compile = compile_options(f, kernels::kBackwardTileKeys),
                                     .sizes = {f.queries->longest(), chunk_keys_},
                                     .buffers = request_.buffers});

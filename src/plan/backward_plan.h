@@ -47,7 +47,8 @@ class BackwardPlan {
   /// wrong; the outputs' contents are unspecified then.
   void run(const BackwardTensors& tensors);
 
-  const Wanted& wanted() const { return wanted_; }
+  const WantedGradients& wanted() const { return wanted_; }
+  const ForwardRequest& forward() const { return forward_; }
   const std::vector<Buffer>& buffers() const { return request_.buffers; }
   DType compute_type() const { return is_f64_ ? DType::f64 : DType::f32; }
   std::size_t scratch_bytes() const;
@@ -94,7 +95,7 @@ class BackwardPlan {
 
   BackwardRequest request_;
   const ForwardRequest& forward_;  // of request_
-  Wanted wanted_;                  // by the caller; request_.wanted is what is computed
+  WantedGradients wanted_;         // by the caller; request_.wanted is what is computed
   const kernels::KernelTable* table_;
   bool is_f64_ = false, is_small_ = false;
   std::int64_t chunk_keys_ = 0;

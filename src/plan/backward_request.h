@@ -1,6 +1,7 @@
-// BackwardRequest: a backward call without its memory: the forward's request and what is wanted.
-// Validated by who fills it in. Plan layer.
+// BackwardRequest: a backward call without its memory: the forward's request and which gradients
+// are computed. The problem has been validated. Plan layer.
 #pragma once
+#include <utility>
 #include <vector>
 
 #include "plan/forward_request.h"
@@ -8,21 +9,20 @@
 
 namespace quire::plan {
 
-/// As quire::WantedGradients.
-struct Wanted {
-  bool q = true;
-  bool k = true;
-  bool v = true;
-  bool buffers = true;
-};
-
 struct BackwardRequest {
-  ForwardRequest forward;
-  Wanted wanted = {};
+  BackwardRequest(AttentionProblem problem, const WantedGradients& gradients,
+                  std::vector<Buffer> of_buffers)
+      : shares_keys(problem.shares_keys()),
+        forward(std::move(problem)),
+        wanted(gradients),
+        buffers(std::move(of_buffers)) {}
+
   /// All sequences read the same keys (a key batch of 1): their gradients are sums over sequences.
-  bool shares_keys = false;
+  bool shares_keys;
+  ForwardRequest forward;
+  WantedGradients wanted;
   /// Those that get a gradient. What the simplified score mod does not read has gradient 0.
-  std::vector<Buffer> buffers = {};
+  std::vector<Buffer> buffers;
 };
 
 }  // namespace quire::plan

@@ -8,7 +8,7 @@
 
 namespace quire::plan {
 
-ChunkTiles::ChunkTiles(const MaskSource& source, const BlockMaskKeys& visible,
+ChunkTiles::ChunkTiles(const BlockMasks& source, const BlockMaskKeys& visible,
                        std::int64_t longest_kv, std::int64_t chunk_keys)
     : source_(source) {
   for (std::size_t i = 0; i < source_.masks().size(); ++i) {

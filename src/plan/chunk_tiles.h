@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "plan/mask_source.h"
 #include "plan/visible_keys.h"
+#include "quire/block_masks.h"
 
 namespace quire::plan {
 
@@ -19,7 +19,7 @@ struct ChunkTile {
 class ChunkTiles {
  public:
   /// visible: of `source`. longest_kv: keys of the longest sequence.
-  ChunkTiles(const MaskSource& source, const BlockMaskKeys& visible, std::int64_t longest_kv,
+  ChunkTiles(const BlockMasks& source, const BlockMaskKeys& visible, std::int64_t longest_kv,
              std::int64_t chunk_keys);
 
   /// Descending by tile.
@@ -31,7 +31,7 @@ class ChunkTiles {
   void add_plane(const BlockMaskKeys& visible, std::int64_t mask, std::int64_t plane,
                  std::int64_t chunks, std::int64_t chunk_keys);
 
-  MaskSource source_;
+  BlockMasks source_;
   struct OfMask {
     std::int64_t first = 0;   // of plane 0, in first_
     std::int64_t chunks = 0;  // of a plane

@@ -13,12 +13,12 @@ kernels::ForwardCall call_of(const ForwardRequest& request, const kernels::Kerne
   call.table = &table;
   call.dims = static_cast<int>(request.head_dim);
   call.value_dims = static_cast<int>(request.v_head_dim);
-  call.scale = request.scale;
+  call.scale = request.factor;
   call.f64 = request.is_f64();
-  call.natural = request.score_mod.has_value() || !(request.scale > 0);
+  call.natural = request.score.has_value() || !(request.factor > 0);
   call.pairs = request.q_dtype == DType::bf16 && request.k_dtype == DType::bf16 &&
                request.v_dtype == DType::bf16 && table.pairs != nullptr;
-  call.dropout = request.dropout;
+  call.dropout = {.p = request.dropout_p, .seed = request.seed};
   call.q_rows.dtype = call.out_rows.dtype = request.q_dtype;
   call.k_rows.dtype = request.k_dtype;
   call.v_rows.dtype = request.v_dtype;
@@ -36,7 +36,7 @@ formula::CompileOptions compile_options(const ForwardRequest& request, int max_r
           .extents = {{0, last(request.batch)},
                       {0, last(request.q_heads)},
                       {*least, *most + last(request.q_len)},
-                      {0, last(request.longest_kv)}},
+                      {0, last(request.kv_len)}},
           .max_rows = max_rows};
 }
 

@@ -11,6 +11,7 @@
 #include "kernels/dispatch.h"
 #include "plan/forward_call.h"
 #include "plan/one_channel.h"
+#include "plan/position_keys.h"
 #include "plan/seen_tiles.h"
 #include "runtime/ceil_div.h"
 #include "runtime/run_parallel.h"
@@ -29,17 +30,15 @@ layout::KeyStrides key_strides(const ForwardTensors& tensors) {
 
 }  // namespace
 
-ForwardPlan::ForwardPlan(ForwardRequest request)
-    : request_(std::move(request)), table_(&kernels::current_table()) {
+ForwardPlan::ForwardPlan(AttentionProblem problem)
+    : request_(std::move(problem)), table_(&kernels::current_table()) {
   request_.head_dim = std::max<std::int64_t>(request_.head_dim, 1);  // one_channel.h
-  if (request_.queries == nullptr)
-    request_.queries = std::make_shared<layout::DenseQueries>(request_.q_len);
   find_visible();
   work_ = make_tasks(request_, visible_.get(),
                      static_cast<std::int64_t>(request_.executor->concurrency()));
   compile_programs();
   allocate_scratch();
-  for (const std::optional<Formula>* formula : {&request_.score_mod, &mask_formula_})
+  for (const std::optional<Formula>* formula : {&request_.score, &mask_formula_})
     if (formula->has_value())
       std::ranges::copy((*formula)->buffers(), std::back_inserter(buffers_));
 }
@@ -48,7 +47,7 @@ void ForwardPlan::find_visible() {
   const MaskMod* rule = nullptr;
   if (request_.block_mask.has_value()) {
     visible_ =
-        std::make_unique<BlockMaskKeys>(request_.block_mask, request_.q_len, request_.longest_kv);
+        std::make_unique<BlockMaskKeys>(request_.block_mask, request_.q_len, request_.kv_len);
     rule = &request_.block_mask.mask_mod();
   } else if (request_.positions.has_value()) {
     const Batch batch{.sequences = request_.batch,
@@ -89,7 +88,7 @@ ForwardPlan::Rows ForwardPlan::rows_of(const ForwardTensors& tensors, std::int64
 void ForwardPlan::compile_programs() {
   using kernels::Vary;
   formula::CompileOptions options = compile_options(request_, kernels::kTileKeys);
-  const Formula* score = request_.score_mod ? &*request_.score_mod : nullptr;
+  const Formula* score = request_.score ? &*request_.score : nullptr;
   const Formula* mask = mask_formula_ ? &*mask_formula_ : nullptr;
   if (work_.has_prefill) {
     if (score != nullptr) prefill_score_ = formula::compile({.score_mod = score}, options);

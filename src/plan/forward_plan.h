@@ -34,7 +34,7 @@ struct ForwardTensors {
 
 class ForwardPlan {
  public:
-  explicit ForwardPlan(ForwardRequest request);
+  explicit ForwardPlan(AttentionProblem problem);
   ForwardPlan(const ForwardPlan&) = delete;
   ForwardPlan& operator=(const ForwardPlan&) = delete;
 
@@ -42,7 +42,9 @@ class ForwardPlan {
   /// wrong; the output's contents are unspecified then.
   void run(const ForwardTensors& tensors);
 
-  DType compute_type() const { return request_.is_f64() ? DType::f64 : DType::f32; }
+  /// The problem with what was derived from it.
+  const ForwardRequest& request() const { return request_; }
+  DType compute_type() const { return request_.compute_type(); }
   const ForwardTasks& tasks() const { return work_; }
   /// What its mods read at each run.
   std::span<const Buffer> buffers() const { return buffers_; }

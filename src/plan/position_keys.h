@@ -9,16 +9,9 @@
 #include "layout/key_layout.h"
 #include "layout/query_layout.h"
 #include "plan/visible_keys.h"
-#include "quire/mod.h"
+#include "quire/attention_problem.h"
 
 namespace quire::plan {
-
-struct PositionRule {
-  MaskMod rule;             // what the kernels ask where runs do not decide
-  bool is_causal = false;   // key <= q_idx. Else every key from `first` on is asked about
-  std::int64_t window = 0;  // causal: the last so many keys only; 0: all
-  std::vector<std::int64_t> first = {};  // per sequence, keys before are never seen; empty: 0
-};
 
 /// The sequences of a call; referred to only while PositionKeys are made.
 struct Batch {

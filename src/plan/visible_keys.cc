@@ -10,7 +10,7 @@ namespace quire::plan {
 
 using kernels::kQueryTile;
 
-BlockMaskKeys::BlockMaskKeys(const MaskSource& source, std::int64_t longest_q,
+BlockMaskKeys::BlockMaskKeys(const BlockMasks& source, std::int64_t longest_q,
                              std::int64_t longest_kv)
     : source_(source) {
   masks_.reserve(source_.masks().size());

@@ -8,7 +8,7 @@
 
 #include "kernels/prefill/prefill.h"
 #include "plan/mask_runs.h"
-#include "plan/mask_source.h"
+#include "quire/block_masks.h"
 
 namespace quire::plan {
 
@@ -28,7 +28,7 @@ class VisibleKeys {
 class BlockMaskKeys final : public VisibleKeys {
  public:
   /// `source` has masks. Lengths: of the longest sequence; a mask of one sequence knows its own.
-  BlockMaskKeys(const MaskSource& source, std::int64_t longest_q, std::int64_t longest_kv);
+  BlockMaskKeys(const BlockMasks& source, std::int64_t longest_q, std::int64_t longest_kv);
 
   kernels::KeyRuns row(std::int64_t sequence, std::int64_t h, std::int64_t row) const override;
   std::span<const kernels::LaneRuns> tile(std::int64_t sequence, std::int64_t h,
@@ -53,7 +53,7 @@ class BlockMaskKeys final : public VisibleKeys {
   }
   void list_lane_runs(const OfMask& of, std::int64_t planes, std::int64_t q_len);
 
-  MaskSource source_;
+  BlockMasks source_;
   std::vector<OfMask> masks_;
   std::vector<kernels::LaneRuns> lane_runs_;
   std::vector<std::int64_t> first_lane_runs_{0};  // of every tile of every plane of every mask

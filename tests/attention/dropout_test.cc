@@ -6,8 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "attention/forward_request.h"
-#include "plan/forward_plan.h"
+#include "quire/flex_attention.h"
 #include "quire/isa.h"
 #include "quire/mods.h"
 #include "quire/scaled_dot_product_attention.h"
@@ -20,16 +19,11 @@ namespace {
 
 constexpr std::uint64_t kSeed = 0xfeedface12345678;
 
-// flex_attention with dropout.
 Tensor run(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
-           const FlexAttentionOptions& options, double p) {
-  const AttentionShape shape = AttentionShape::of(q, k, v);
-  plan::ForwardRequest request = attention::forward_request(shape, options);
-  request.dropout = {.p = p, .seed = kSeed};
-  Tensor out =
-      Tensor::empty({shape.batch, shape.q_heads, shape.q_len, shape.v_head_dim}, q.dtype());
-  plan::ForwardPlan(std::move(request)).run({.q = q, .k = k, .v = v, .out = out.view()});
-  return out;
+           AttentionOptions options, double p) {
+  options.dropout_p = p;
+  options.seed = kSeed;
+  return flex_attention(q, k, v, options);
 }
 
 std::vector<AttentionCase> cases() {

@@ -2,6 +2,9 @@
 // memory and work are divided by their number.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
+
 #include "quire/draw.h"
 #include "quire/evaluate.h"
 #include "quire/flex_attention_backward.h"
@@ -39,10 +42,38 @@ TEST(GivenExecutor, WithoutWorkersIsRefused) {
   });
   refused([&] { (void)scaled_dot_product_attention(q, q, q, {.executor = &none}); });
   refused([&] { (void)create_block_mask(rule, 1, 1, 300, 300, {.executor = &none}); });
+  const BlockMask mask = create_block_mask(rule, 1, 1, 300, 300);
+  refused([&] { (void)mask.kv_indices(&none); });
+  refused([&] { (void)mask.q_num_blocks(&none); });
+  refused([&] { (void)mask.to_dense(&none); });
   refused([&] { (void)create_mask(rule, 1, 1, 300, 300, {.executor = &none}); });
   refused([&] { (void)create_jagged_block_mask(rule, 2, batch, batch, {.executor = &none}); });
   refused([&] { (void)evaluate(rule, {1, 1, 300, 300}, {.executor = &none}); });
   refused([&] { (void)draw(ScoreMod::parse("score + 1"), 300, 300, {.executor = &none}); });
+}
+
+// Runs bodies in the calling thread and counts them.
+class Counting final : public Executor {
+ public:
+  void run(size_t n, Body body) override {
+    count += n;
+    for (size_t i = 0; i < n; ++i) body(i, 0);
+  }
+  size_t concurrency() const noexcept override { return 1; }
+  size_t count = 0;
+};
+
+TEST(GivenExecutor, MakesTheIndexTensorsOfAMask) {
+  const BlockMask mask =
+      create_block_mask(MaskMod::parse("q_idx >= kv_idx + h"), 1, 2, 300, 300, {.block_size = 32});
+  Counting mine;
+  const Tensor indices = mask.kv_indices(&mine);
+  EXPECT_GT(mine.count, 0U);
+  const Tensor wanted = mask.kv_indices();
+  ASSERT_EQ(indices.shape(), wanted.shape());
+  EXPECT_TRUE(std::equal(indices.data_as<std::int32_t>(),
+                         indices.data_as<std::int32_t>() + indices.numel(),
+                         wanted.data_as<std::int32_t>()));
 }
 
 }  // namespace

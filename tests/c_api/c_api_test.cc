@@ -221,7 +221,7 @@ TEST_F(CApi, ErrorsOfTheLibraryArriveWithTheirKind) {
   Tensor out({2, 4, 37, 8}, DType::f32);
   const quire_tensor c_out = c_tensor(out);
   EXPECT_EQ(quire_flex_attention(&c_q, &c_k, &c_v, nullptr, &c_out), QUIRE_ERROR_VALUE);
-  EXPECT_EQ(std::string(quire_last_error()).substr(0, 16), "[flex_attention]");
+  EXPECT_EQ(std::string(quire_last_error()).substr(0, 22), "[quire_flex_attention]");
   quire_score_mod* wrong = score;
   expect_failed(QUIRE_ERROR_VALUE,
                 "[parse] unknown name 'scor'; did you mean 'score'?\n  scor + 1\n  ^",
@@ -326,10 +326,10 @@ TEST_F(CApi, SizesThatDoNotFitAreNamedWhateverTheirSize) {
               QUIRE_ERROR_VALUE);
     return std::string(quire_last_error());
   };
-  EXPECT_TRUE(refused(c_q, long_k, c_v, c_out).starts_with("[flex_attention] key and value must"));
+  EXPECT_TRUE(refused(c_q, long_k, c_v, c_out).starts_with("[quire_flex_attention] key and value must"));
   EXPECT_EQ(refused(c_q, long_k, long_v, c_wrong),
-            "[flex_attention] out must have shape [2, 4, 37, 8]; got [2, 4, 36, 8]");
-  EXPECT_TRUE(refused(long_q, c_k, c_v, c_out).starts_with("[flex_attention] out must have shape"));
+            "[quire_flex_attention] out must have shape [2, 4, 37, 8]; got [2, 4, 36, 8]");
+  EXPECT_TRUE(refused(long_q, c_k, c_v, c_out).starts_with("[quire_flex_attention] out must have shape"));
 }
 
 TEST_F(CApi, ANameThatNoTextCouldReadIsRefusedAtOnce) {
@@ -348,7 +348,7 @@ TEST_F(CApi, OutputsMustNotShareMemory) {
   auto options = sized<quire_flex_attention_options>();
   const Tensor same = q.clone();
   const quire_tensor c_same = c_tensor(same);
-  expect_failed(QUIRE_ERROR_VALUE, "[flex_attention] out must not share memory with query",
+  expect_failed(QUIRE_ERROR_VALUE, "[quire_flex_attention] out must not share memory with query",
                 quire_flex_attention(&c_same, &c_q, &c_q, &options, &c_same));
   expect_same_bits(same, q);
 }

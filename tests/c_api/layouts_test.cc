@@ -112,7 +112,7 @@ TEST_F(CApiLayouts, DenseGradientsHaveTheBitsOfCpp) {
   gradients.buffer_count = 0;
   gradients.k = &c_k;
   expect_failed(QUIRE_ERROR_VALUE,
-                "[flex_attention_backward] the gradient of k must not share memory with k",
+                "[quire_flex_attention_backward] the gradient of k must not share memory with k",
                 quire_flex_attention_backward(&c_q, &c_k, &c_v, &options, &loss, &gradients));
   const char* names[] = {"slopes", "slopes"};
   const quire_tensor* places[] = {&c_slopes, &c_slopes};
@@ -176,6 +176,66 @@ TEST_F(CApiLayouts, JaggedGradientsHaveTheBitsOfCpp) {
             QUIRE_OK)
       << quire_last_error();
   expect_same_bits(d_v, *wanted.v);
+}
+
+// One struct for every call, with dropout, forward and backward.
+TEST_F(CApiLayouts, AnyProblemWithDropout) {
+  const Tensor q = numbers({1, 2, 21, 16}, 1), k = numbers({1, 2, 33, 16}, 2),
+               v = numbers({1, 2, 33, 16}, 3), d_out = numbers({1, 2, 21, 16}, 4);
+  AuxOutput aux;
+  AttentionOptions options{.score_mod = alibi,
+                           .mask_mod = mods::causal(),
+                           .dropout_p = 0.5,
+                           .seed = 77,
+                           .return_aux = {.lse = true},
+                           .aux = &aux};
+  const Tensor wanted = flex_attention(q, k, v, options);
+  const AttentionGradients gradients = flex_attention_backward(
+      {.q = q, .k = k, .v = v, .out = wanted, .lse = *aux.lse, .d_out = d_out},
+      {.forward = options});
+  Tensor out(wanted.shape(), DType::f32), lse({1, 2, 21}, DType::f32), d_k(k.shape(), DType::f32),
+      d_slopes({2}, DType::f32);
+  const quire_tensor c_q = c_tensor(q), c_k = c_tensor(k), c_v = c_tensor(v), c_out = c_tensor(out),
+                     c_lse = c_tensor(lse), c_d_out = c_tensor(d_out), c_d_k = c_tensor(d_k),
+                     c_d_slopes = c_tensor(d_slopes);
+  auto problem = sized<quire_attention_problem>();
+  problem.q = &c_q;
+  problem.k = &c_k;
+  problem.v = &c_v;
+  problem.score_mod = score;
+  problem.mask_mod = causal;
+  problem.dropout_p = 0.5;
+  problem.seed = 77;
+  auto outputs = sized<quire_attention_outputs>();
+  outputs.out = &c_out;
+  outputs.lse = &c_lse;
+  ASSERT_EQ(quire_attention(&problem, &outputs), QUIRE_OK) << quire_last_error();
+  expect_same_bits(out, wanted);
+  expect_same_bits(lse, *aux.lse);
+  auto loss = sized<quire_loss>();
+  loss.out = &c_out;
+  loss.lse = &c_lse;
+  loss.d_out = &c_d_out;
+  auto places = sized<quire_gradients>();
+  const char* const names[] = {"slopes"};
+  const quire_tensor* const of_buffers[] = {&c_d_slopes};
+  places.k = &c_d_k;
+  places.buffer_names = names;
+  places.buffers = of_buffers;
+  places.buffer_count = 1;
+  ASSERT_EQ(quire_attention_backward(&problem, &loss, &places), QUIRE_OK) << quire_last_error();
+  expect_same_bits(d_k, *gradients.k);
+  expect_same_bits(d_slopes, gradients.of("slopes"));
+
+  problem.dropout_p = 2;
+  expect_failed(QUIRE_ERROR_VALUE, "[quire_attention_backward] dropout_p must be in 0..1; got 2",
+                quire_attention_backward(&problem, &loss, &places));
+  auto pages = sized<quire_paged_keys>();
+  problem.pages = &pages;
+  expect_failed(QUIRE_ERROR_VALUE,
+                "[quire_attention] queries and keys must be dense, jagged or paged; got several of "
+                "them",
+                quire_attention(&problem, &outputs));
 }
 
 }  // namespace

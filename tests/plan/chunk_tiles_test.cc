@@ -29,7 +29,7 @@ TEST(ChunkTiles, ChunkSizes) {
 void expect_covers(const MaskMod& rule, std::int64_t q_len, std::int64_t kv_len,
                    std::int64_t chunk) {
   const BlockMask mask = create_block_mask(rule, 1, 2, q_len, kv_len);
-  const MaskSource source(mask);
+  const BlockMasks source(mask);
   const BlockMaskKeys visible(source, q_len, kv_len);
   const ChunkTiles tiles(source, visible, kv_len, chunk);
   const Tensor bits = create_mask(rule, 1, 2, q_len, kv_len);
@@ -61,7 +61,7 @@ TEST(ChunkTiles, CoverWhatIsVisible) {
 
 TEST(ChunkTiles, WhatIsHiddenIsNotListed) {
   const BlockMask mask = create_block_mask(mods::causal(), 1, 1, 1024, 1024);
-  const MaskSource source(mask);
+  const BlockMasks source(mask);
   const BlockMaskKeys visible(source, 1024, 1024);
   const ChunkTiles tiles(source, visible, 1024, 384);
   EXPECT_EQ(tiles.of(0, 0, 0).size(), 16u);

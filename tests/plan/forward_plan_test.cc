@@ -11,6 +11,7 @@
 #include <numeric>
 #include <random>
 
+#include "quire/flex_attention.h"
 #include "quire/mods.h"
 #include "tests/support/attention_case.h"
 
@@ -97,22 +98,9 @@ TEST(ForwardPlan, ScatteredKeysGiveTheSameBits) {
           const Tensor dense = flex_attention(t.q, t.k, t.v, options);
           const auto layout = std::make_shared<ScatteredLayout>(1300, span, 5);
           const Tensor k = scatter(t.k, *layout), v = scatter(t.v, *layout);
-          ForwardPlan plan({.batch = 2,
-                            .q_heads = 4,
-                            .kv_heads = 2,
-                            .q_len = q_len,
-                            .head_dim = 24,
-                            .v_head_dim = 32,
-                            .q_dtype = dtype,
-                            .k_dtype = dtype,
-                            .v_dtype = dtype,
-                            .scale = dtype == DType::f64 ? 1 / std::sqrt(24.0)
-                                                         : static_cast<double>(static_cast<float>(
-                                                               1 / std::sqrt(24.0))),
-                            .block_mask = options.block_mask,
-                            .layout = layout,
-                            .longest_kv = 1300,
-                            .executor = default_executor()});
+          AttentionProblem problem = AttentionProblem::dense(t.q, t.k, t.v, options);
+          problem.layout = layout;
+          ForwardPlan plan(std::move(problem));
           Tensor out = Tensor::empty(dense.shape(), dtype);
           plan.run({.q = t.q, .k = k, .v = v, .out = out.view()});
           EXPECT_EQ(std::memcmp(out.data(), dense.data(),

@@ -25,16 +25,16 @@ layout::JaggedRows rows_of(const std::vector<std::int64_t>& lengths) {
 
 ForwardTasks cut(const std::vector<std::int64_t>& q_lengths,
                  const std::vector<std::int64_t>& kv_lengths, std::int64_t threads) {
-  ForwardRequest request{.batch = static_cast<std::int64_t>(q_lengths.size()),
-                         .q_heads = 4,
-                         .kv_heads = 2,
-                         .head_dim = 64,
-                         .v_head_dim = 64};
+  AttentionProblem request{{.batch = static_cast<std::int64_t>(q_lengths.size()),
+                            .q_heads = 4,
+                            .head_dim = 64,
+                            .kv_heads = 2,
+                            .v_head_dim = 64}};
   const layout::JaggedRows keys = rows_of(kv_lengths);
   request.queries = std::make_shared<layout::JaggedQueries>(rows_of(q_lengths));
   request.layout = std::make_shared<layout::JaggedLayout>(keys, keys.begin);
   request.q_len = request.queries->longest();
-  return make_tasks(request, nullptr, threads);
+  return make_tasks(ForwardRequest(request), nullptr, threads);
 }
 
 ForwardTasks cut(const std::vector<std::int64_t>& lengths, std::int64_t threads) {
@@ -43,14 +43,14 @@ ForwardTasks cut(const std::vector<std::int64_t>& lengths, std::int64_t threads)
 
 // Two sequences of 3,000 keys and one of none, 4 key heads of 64 f32 numbers.
 ForwardTasks cut_pages(std::int64_t page_size) {
-  ForwardRequest request{
-      .batch = 3, .q_heads = 8, .kv_heads = 4, .q_len = 1, .head_dim = 64, .v_head_dim = 64};
+  AttentionProblem request{
+      {.batch = 3, .q_heads = 8, .q_len = 1, .head_dim = 64, .kv_heads = 4, .v_head_dim = 64}};
   request.queries = std::make_shared<layout::DenseQueries>(1);
   std::vector<std::int64_t> pages(static_cast<std::size_t>(2 * (3000 / page_size + 1)));
   std::iota(pages.rbegin(), pages.rend(), 0);
   request.layout = std::make_shared<layout::PagedLayout>(page_size, pages,
                                                          std::vector<std::int64_t>{3000, 3000, 0});
-  return make_tasks(request, nullptr, 2);
+  return make_tasks(ForwardRequest(request), nullptr, 2);
 }
 
 TEST(ForwardTasks, HeadsOfSmallPagesTakeTurns) {

@@ -21,16 +21,16 @@ ForwardRequest request(const std::vector<std::int64_t>& shared,
   for (std::size_t i = 0; i < lengths.size(); ++i)
     for (std::int64_t page = 0; page * 64 < lengths[i]; ++page)
       pages.push_back(page < shared[i] ? page : own++);
-  ForwardRequest made{.batch = static_cast<std::int64_t>(lengths.size()),
-                      .q_heads = q_heads,
-                      .kv_heads = 2,
-                      .q_len = 1,
-                      .head_dim = 64,
-                      .v_head_dim = 64};
+  AttentionProblem made{{.batch = static_cast<std::int64_t>(lengths.size()),
+                         .q_heads = q_heads,
+                         .q_len = 1,
+                         .head_dim = 64,
+                         .kv_heads = 2,
+                         .v_head_dim = 64}};
   made.queries = std::make_shared<layout::DenseQueries>(1);
   made.layout = std::make_shared<layout::PagedLayout>(64, pages, lengths);
-  made.longest_kv = *std::max_element(lengths.begin(), lengths.end());
-  return made;
+  made.kv_len = *std::max_element(lengths.begin(), lengths.end());
+  return ForwardRequest(made);
 }
 
 TEST(SharedPrefixes, NeighboursThatShareWholeTiles) {

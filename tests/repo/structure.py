@@ -6,7 +6,7 @@ also to bad examples, which shows that each rule can fail. Paths are relative to
 
 import re
 
-# The arrows between the folders of src/: attention -> plan -> {mask, layout, cache} -> {mods, formula} -> kernels ->
+# The arrows between the folders of src/: attention -> paged -> plan -> {mask, layout, cache} -> {mods, formula} -> kernels ->
 # {tensor, runtime}, and draw -> mask. Each folder may include itself, what is listed here, and what those may include.
 ARROWS = {
     "runtime": [],
@@ -18,7 +18,8 @@ ARROWS = {
     "layout": ["mods"],
     "cache": ["mods"],
     "plan": ["mask", "layout", "cache"],
-    "attention": ["plan", "reference"],
+    "paged": ["plan"],
+    "attention": ["paged", "reference"],
     # Drawings of masks and mods; nothing in the library depends on them.
     "draw": ["mask"],
     # quire/quire.h alone: all public headers of C++.
@@ -57,10 +58,13 @@ PUBLIC_LAYER = {
     "quire/explain.h": "formula",
     "quire/mods.h": "mods",
     "quire/block_mask.h": "mask",
+    "quire/block_masks.h": "mask",
     "quire/draw.h": "draw",
     "quire/kv_cache.h": "cache",
     "quire/page_tables.h": "cache",
-    "quire/paged_attention.h": "attention",
+    "quire/attention_problem.h": "plan",
+    "quire/attention.h": "attention",
+    "quire/paged_attention.h": "paged",
     "quire/flex_attention.h": "attention",
     "quire/jagged.h": "attention",
     "quire/attend.h": "attention",

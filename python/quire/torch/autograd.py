@@ -6,20 +6,13 @@ it again says clearly that it cannot be. Layer: Python, above forward.py and bac
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from quire.torch.backward import backward
-from quire.torch.forward import HALF, as_torch_gives, forward_as_computed
+from quire.torch.forward import HALF, Mods, as_torch_gives, forward_as_computed
 from quire.torch.transforms import FlexGradient, FlexOnce
-
-
-class _Mods(NamedTuple):
-    score_mod: Any
-    block_mask: Any
-    scale: float | None
 
 
 class _Call:
@@ -27,7 +20,7 @@ class _Call:
 
     __slots__ = ("mods", "want_max", "captured", "is_wide")
 
-    def __init__(self, mods: _Mods, want_max: bool, captured: int, is_wide: bool):
+    def __init__(self, mods: Mods, want_max: bool, captured: int, is_wide: bool):
         self.mods = mods
         self.want_max = want_max
         self.captured = captured  # how many of the tensors behind the call the score mod reads
@@ -50,7 +43,7 @@ class Recorded(FlexOnce):
 class FlexAttention(Recorded):
     @staticmethod
     def forward(query: Tensor, key: Tensor, value: Tensor, call: _Call, *tensors: Tensor) -> Any:
-        out, lse, *rest = forward_as_computed(query, key, value, *call.mods, True, call.want_max, call.is_wide)
+        out, lse, *rest = forward_as_computed(query, key, value, call.mods, True, call.want_max, call.is_wide)
         rest = rest if call.want_max else []
         return (out.to(query.dtype), lse, *rest, out) if call.is_wide else (out, lse, *rest)
 
@@ -70,7 +63,7 @@ class FlexAttention(Recorded):
 
 class FlexAttentionBackward(FlexGradient):
     @staticmethod
-    def forward(mods: _Mods, wanted: list[bool], d_out: Tensor | None, d_lse: Tensor | None, *saved: Tensor) -> Any:
+    def forward(mods: Mods, wanted: list[bool], d_out: Tensor | None, d_lse: Tensor | None, *saved: Tensor) -> Any:
         query, key, value, out, lse, *captured = saved
         d = backward((query, key, value), (out, lse), (d_out, d_lse), mods, captured, wanted)
         return tuple(one for one in d if one is not None)
@@ -80,18 +73,18 @@ def differentiable_forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    mods: tuple[Any, Any, float | None],
+    mods: Mods,
     want_max: bool,
     captured: list[Tensor],
     mask_reads: list[Tensor],
     learns_captured: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """forward() with lse, recorded. mods: score mod, block mask, scale. captured: the tensors that the score mod reads, in
+    """forward() with lse, recorded. captured: the tensors that the score mod reads, in
     the order of its buffers; mask_reads: those that the mask's rule reads, kept so that torch notices if they are edited
     before the backward pass. learns_captured: some of the captured want a gradient. Of half precision out is then kept as it
     was before rounding: a bias that all scores of a row share has the gradient 0 only if the backward pass knows the weighted
     sum of values as exactly as it knows the weights."""
-    call = _Call(_Mods(*mods), want_max, len(captured), learns_captured and query.dtype in HALF)
+    call = _Call(mods, want_max, len(captured), learns_captured and query.dtype in HALF)
     kept = [tensor for tensor in mask_reads if not tensor.is_inference()]
     outputs = FlexAttention.apply(query, key, value, call, *captured, *kept)
     return as_torch_gives(query.dtype, *outputs[:2], outputs[2] if want_max else None)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from quire import _core
-from quire.torch.threads import openmp_threads
+from quire.torch.forward import Mods
 from quire.torch.views import view_of
 
 
@@ -26,14 +26,13 @@ def backward(
     inputs: tuple[Tensor, Tensor, Tensor],
     results: tuple[Tensor, Tensor],
     gradients: tuple[Tensor | None, Tensor | None],
-    mods: tuple[Any, Any, float | None],
+    mods: Mods,
     captured: list[Tensor],
     wanted: list[bool],
 ) -> list[Tensor | None]:
     """Of query, key, value and the captured tensors, None where not wanted.
 
-    results: out and lse, in the type the forward computed in; gradients: of these, None for 0; mods: score mod, block mask
-    and scale. A gradient has the strides of its tensor if these are dense.
+    results: out and lse, in the type the forward computed in; gradients: of these, None for 0. A gradient has the strides of its tensor if these are dense.
     """
     new = [torch.empty_like(one) if is_wanted else None for one, is_wanted in zip(inputs, wanted[:3], strict=True)]
     new += [
@@ -42,17 +41,12 @@ def backward(
     ]
     if not any(wanted):
         return new
-    mod, mask, scale = mods
-    _core.backward(
+    mods = mods._replace(score_mod=bind_for_gradients(mods.score_mod, captured, wanted[3:]))
+    _core.attention_backward(
+        mods.options("flex_attention_backward"),
         *(view_of(tensor) for tensor in (*inputs, *results)),
         *(None if one is None else view_of(one) for one in gradients),
-        *(None if one is None else view_of(one) for one in new[:3]),
+        tuple(None if one is None else view_of(one) for one in new[:3]),
         [view_of(one) for one in new[3:] if one is not None],
-        bind_for_gradients(mod, captured, wanted[3:]),
-        mask,
-        scale,
-        True,
-        None,
-        openmp_threads(),
     )
     return new

@@ -17,6 +17,7 @@ from torch._ops import HigherOrderOperator
 from torch.nn.attention.flex_attention import AuxOutput, _identity, _sliced_mask_mod_error, noop_mask
 
 from quire import _core
+from quire.option_checks import check_dropout
 from quire.torch import graph_operator, validate
 from quire.torch.autocast import autocast
 from quire.torch.block_mask import BlockMask, is_no_mask
@@ -66,6 +67,8 @@ class _QuireFlexAttention(HigherOrderOperator):
             [q_len, kv_len],
             [q_size, kv_size],
             scale,
+            options.get("dropout_p", 0.0),
+            options.get("seed"),
             options["lse"] or is_recorded,  # gradients need it
             options["max_scores"],
         )
@@ -100,6 +103,8 @@ def flex_attention_in_graph(
     return_lse: bool,
     kernel_options: Any,
     return_aux: Any,
+    dropout_p: float,
+    seed: int | None,
 ) -> Any:
     """What dynamo traces instead of flex_attention. Lengths are checked when the graph runs."""
     tell_dynamo()
@@ -117,12 +122,23 @@ def flex_attention_in_graph(
         None if mask_mod is noop_mask else mask_mod, noop_mask, "flex_attention"
     )
     options = {"score_mod": score_text, "mask_mod": mask_text, "lse": want_lse, "max_scores": want_max}
+    if dropout_p:
+        options.update(dropout_p=check_dropout("flex_attention", dropout_p), seed=seed_tensor(dropout_p, seed))
     out, lse, max_scores = quire_flex_attention(
         query, key, value, score_function, (*sizes, mask_function), scale, options
     )
     if return_aux is not None:
         return out, AuxOutput(lse=lse if want_lse else None, max_scores=max_scores if want_max else None)
     return (out, lse) if return_lse else out
+
+
+def seed_tensor(dropout_p: float, seed: int | None) -> Tensor | None:
+    """Of a call in a graph: drawn whenever the graph runs, from torch's generator, unless it is given."""
+    if not dropout_p:
+        return None
+    if seed is None:
+        return torch.randint(-(1 << 63), (1 << 63) - 1, (), dtype=torch.int64, device="cpu")
+    return torch.full((), seed if seed < 1 << 63 else seed - (1 << 64), dtype=torch.int64, device="cpu")
 
 
 def function_or_text(mod: Any, nothing: Callable, caller: str) -> tuple[Callable, str | None]:
@@ -161,9 +177,11 @@ def _mask_in_graph(block_mask: Any) -> tuple:
 
 
 def flex_attention_as_operator(
-    query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_mask: Any, scale: Any, lse: bool, max_scores: bool
+    query: Tensor, key: Tensor, value: Tensor, mods: tuple, lse: bool, max_scores: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The call as a plain operator, with the formulas of the mods as they are now."""
+    """The call as a plain operator, with the formulas of the mods as they are now. mods: score_mod, block_mask, scale,
+    dropout_p and seed of the call."""
+    score_mod, block_mask, scale, dropout_p, seed = mods
     if torch.is_autocast_enabled("cpu"):
         query, key, value = autocast(query), autocast(key), autocast(value)
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
@@ -173,7 +191,18 @@ def flex_attention_as_operator(
     mask = ("", [], []) if mask_mod is noop_mask else text_of(mask_mod, trace_mask_mod)
     sizes = [q_len, kv_len], [q_size, kv_size]
     outputs = graph_operator.flex_attention(
-        query, key, value, *score, *mask, blocks, *sizes, scale, lse or is_recorded, max_scores
+        query,
+        key,
+        value,
+        *score,
+        *mask,
+        blocks,
+        *sizes,
+        scale,
+        dropout_p,
+        seed_tensor(dropout_p, seed),
+        lse or is_recorded,
+        max_scores,
     )
     return outputs[0], outputs[1] if lse else None, outputs[2] if max_scores else None
 

@@ -21,13 +21,13 @@ from torch.nn.attention.flex_attention import (
     _sliced_mask_mod_error,
 )
 
-from quire.option_checks import check_scale
+from quire.option_checks import check_dropout, check_scale, check_seed
 from quire.torch import validate
 from quire.torch.autocast import autocast
 from quire.torch.autograd import differentiable_forward
 from quire.torch.block_mask import blocks_of, is_no_mask
 from quire.torch.compile import flex_attention_as_operator, flex_attention_in_graph
-from quire.torch.forward import forward, forward_as_computed
+from quire.torch.forward import Mods, draw_seed, forward, forward_as_computed
 from quire.torch.mods import bind_score_mod
 from quire.torch.nested import are_nested
 from quire.torch.nested_flex import nested_flex_attention
@@ -56,6 +56,8 @@ def flex_attention(
     kernel_options: FlexKernelOptions | None = None,
     *,
     return_aux: AuxRequest | None = None,
+    dropout_p: float = 0.0,
+    seed: int | None = None,
 ) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, AuxOutput]:
     """softmax(score_mod(query key^T * scale)) value over the keys that block_mask leaves visible, in one fused pass.
 
@@ -63,6 +65,9 @@ def flex_attention(
     CPU. `score_mod`: f(score, b, h, q_idx, kv_idx) over tensors, a quire.ScoreMod or a text. `scale`: 1 / sqrt(E) if not
     given. `enable_gqa`: Hq may be a multiple of Hkv. Returns [B, Hq, L, Ev] in query's dtype; with return_aux, that and an
     AuxOutput; with return_lse (deprecated), that and lse. lse is natural log. Exceptions are of torch's types.
+
+    `dropout_p`: the share of the weights that are dropped; the rest are divided by 1 - dropout_p. `seed`: of the dropout, 64
+    bits; drawn from torch's generator if not given. Gradients replay it. These two are Quire's own.
 
     Nested tensors [B, H, j, D] of the layout torch.jagged give nested results; b is the sequence, q_idx and kv_idx count
     inside it, and the block mask is one of create_nested_block_mask.
@@ -76,7 +81,18 @@ def flex_attention(
     """
     if _is_compiling():
         return flex_attention_in_graph(
-            query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, return_aux
+            query,
+            key,
+            value,
+            score_mod,
+            block_mask,
+            scale,
+            enable_gqa,
+            return_lse,
+            kernel_options,
+            return_aux,
+            dropout_p,
+            seed,
         )
     is_transformed = _transforms() is not None
     if is_transformed:
@@ -90,16 +106,30 @@ def flex_attention(
         validate.validate_options(kernel_options)
     if scale is not None and type(scale) is not float:
         scale = check_scale("flex_attention", scale)
+    if dropout_p or seed is not None:
+        dropout_p = check_dropout("flex_attention", dropout_p)
+        seed = draw_seed() if seed is None else check_seed("flex_attention", dropout_p, seed)
     is_plain = type(query) in _PLAIN and type(key) in _PLAIN and type(value) in _PLAIN and not query.is_nested
     if not is_plain or _modes() or _jit():
         if are_nested(query, key, value):
             outputs = nested_flex_attention(
-                query, key, value, score_mod, block_mask, scale, enable_gqa, want_lse, want_max
+                query,
+                key,
+                value,
+                score_mod,
+                block_mask,
+                scale,
+                enable_gqa,
+                want_lse,
+                want_max,
+                (dropout_p, seed or 0),
             )
             return _results(outputs, return_lse, return_aux)
         if _is_watched(query, key, value):
             validate.validate_sizes(query, key, value, block_mask, enable_gqa)
-            outputs = flex_attention_as_operator(query, key, value, score_mod, block_mask, scale, want_lse, want_max)
+            outputs = flex_attention_as_operator(
+                query, key, value, (score_mod, block_mask, scale, dropout_p, seed), want_lse, want_max
+            )
             return _results(outputs, return_lse, return_aux)
     if _is_autocast("cpu"):
         query, key, value = autocast(query), autocast(key), autocast(value)
@@ -113,16 +143,17 @@ def flex_attention(
     if score_mod is not None:
         mod, captured, captured_needs_grad, _ = bind_score_mod(score_mod, _F64 if query.dtype is _F64 else _F32)
         needs_grad = needs_grad or (captured_needs_grad and _is_grad_enabled())
+    mods = Mods(mod, mask, scale, dropout_p, seed or 0)
     if needs_grad or is_transformed or is_forward_mode():
         reads = [] if blocks is None else blocks.rule_reads()
         out, lse, max_scores = differentiable_forward(
-            query, key, value, (mod, mask, scale), want_max, captured, reads, captured_needs_grad
+            query, key, value, mods, want_max, captured, reads, captured_needs_grad
         )
         outputs = (out, lse if want_lse else None, max_scores)
     elif want_lse or want_max:
-        outputs = forward(query, key, value, mod, mask, scale, want_lse, want_max)
+        outputs = forward(query, key, value, mods, want_lse, want_max)
     else:
-        outputs = forward_as_computed(query, key, value, mod, mask, scale, False, False)
+        outputs = forward_as_computed(query, key, value, mods, False, False)
     return outputs[0] if return_aux is None and not return_lse else _results(outputs, return_lse, return_aux)
 
 

@@ -5,7 +5,7 @@ Does not know autograd (autograd.py) nor what a user may call (flex_attention.py
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,11 +14,39 @@ from quire.torch.threads import openmp_threads
 from quire.torch.views import CODES, view_of
 
 _View = _core.View
-_forward = _core.forward
+_attention, _Options = _core.attention, _core.Options
 _empty = torch.empty
 _F64 = torch.float64
 HALF = frozenset({torch.bfloat16, torch.float16})
 _CPU = torch.device("cpu")  # said everywhere: the default device may be another
+
+
+class Mods(NamedTuple):
+    """What a call computes with beside its tensors; mod and mask are of _core."""
+
+    score_mod: Any = None
+    block_mask: Any = None
+    scale: float | None = None
+    dropout_p: float = 0.0
+    seed: int = 0  # of the dropout; the backward pass replays it
+
+    def options(self, function: str = "flex_attention", enable_gqa: bool = True) -> _core.Options:
+        """As _core takes them, on torch's threads."""
+        return _Options(
+            function,
+            self.score_mod,
+            block_mask=self.block_mask,
+            scale=self.scale,
+            enable_gqa=enable_gqa,
+            dropout_p=self.dropout_p,
+            seed=self.seed,
+            openmp_threads=openmp_threads(),
+        )
+
+
+def draw_seed() -> int:
+    """Of a dropout: one number from torch's default generator."""
+    return int(torch.empty((), dtype=torch.int64, device=_CPU).random_().item())
 
 
 def output_strides(shape: tuple[int, ...], query_strides: tuple[int, ...]) -> list[int]:
@@ -55,18 +83,16 @@ def forward(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    score_mod: Any,
-    block_mask: Any,
-    scale: float | None,
+    mods: Mods,
     want_lse: bool,
     want_max: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """query [B, Hq, L, E], key [Bkv, Hkv, S, E], value [Bkv, Hkv, S, Ev]; `score_mod` and `block_mask` are of _core.
+    """query [B, Hq, L, E], key [Bkv, Hkv, S, E], value [Bkv, Hkv, S, Ev].
 
     Returns the output [B, Hq, L, Ev] in query's dtype and, if wanted, lse and the largest scores, [B, Hq, L] in f32
     (f64 for f64 queries).
     """
-    outputs = forward_as_computed(query, key, value, score_mod, block_mask, scale, want_lse, want_max)
+    outputs = forward_as_computed(query, key, value, mods, want_lse, want_max)
     return as_torch_gives(query.dtype, *outputs) if want_lse or want_max else outputs
 
 
@@ -86,9 +112,7 @@ def forward_as_computed(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    score_mod: Any,
-    block_mask: Any,
-    scale: float | None,
+    mods: Mods,
     want_lse: bool,
     want_max: bool,
     is_wide: bool = False,
@@ -114,18 +138,13 @@ def forward_as_computed(
         if want_max:
             max_scores = _empty(shape[:3], dtype=compute, device=_CPU)
             max_view = _View(max_scores.data_ptr(), CODES[compute], max_scores.shape, max_scores.stride())
-    _forward(
+    _attention(
+        mods.options(),
         _input(query),
         _input(key),
         _input(value),
         _View(out.data_ptr(), CODES[dtype], out_shape, out.stride()),
         lse_view,
         max_view,
-        score_mod,
-        block_mask,
-        scale,
-        True,
-        None,
-        openmp_threads(),
     )
     return out, lse, max_scores

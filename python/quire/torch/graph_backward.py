@@ -12,8 +12,9 @@ from torch import Tensor
 
 from quire import _core
 from quire.torch.backward import backward
+from quire.torch.forward import Mods
 from quire.torch.graph_mod import bind, bind_program
-from quire.torch.graph_operator import bound_mask
+from quire.torch.graph_operator import bound_mask, number_of_seed
 from quire.torch.graph_program import PREFIX
 from quire.torch.transforms import no_second_gradient
 
@@ -21,7 +22,8 @@ _library = torch.library.Library("quire", "FRAGMENT")
 _library.define(
     "flex_attention_backward(Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, Tensor? d_out, Tensor? d_lse, "
     "bool[] wanted, str score_mod, str[]? score_names, Tensor[]? score_tensors, str mask_mod, str[]? mask_names, "
-    "Tensor[]? mask_tensors, Tensor[]? blocks, SymInt[] seq_lengths, SymInt[] block_size, float? scale) -> Tensor[]",
+    "Tensor[]? mask_tensors, Tensor[]? blocks, SymInt[] seq_lengths, SymInt[] block_size, float? scale, float dropout_p, Tensor? seed) -> "
+    "Tensor[]",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
@@ -42,15 +44,15 @@ def _run(
 ) -> list[Tensor]:
     """Of query, key, value and the score tensors: those that are wanted."""
     score_names, score_tensors = score_names or [], score_tensors or []
-    *mask_arguments, scale = arguments
-    mask = bound_mask(*mask_arguments)
+    *mask_arguments, scale, dropout_p, seed = arguments
+    mods = Mods(None, bound_mask(*mask_arguments), scale, dropout_p, number_of_seed(seed))
     is_f64 = torch.float64 in (query.dtype, key.dtype, value.dtype)
     results = (out, lse.to(torch.float64 if is_f64 else torch.float32))
     whole_value = value if value.size(0) == key.size(0) else value.expand(key.size(0), -1, -1, -1)
 
     def gradients(mod: Any, captured: list[Tensor], wants: list[bool]) -> list[Tensor | None]:
         inputs = (query, key, whole_value)
-        return backward(inputs, results, (d_out, d_lse), (mod, mask, scale), captured, [*wanted[:3], *wants])
+        return backward(inputs, results, (d_out, d_lse), mods._replace(score_mod=mod), captured, [*wanted[:3], *wants])
 
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
     score = (score_mod, score_names, score_tensors, dtype)
@@ -104,13 +106,13 @@ def _fake(query: Tensor, key: Tensor, value: Tensor, *arguments: Any) -> list[Te
 def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
     query, key, value, score_mod, score_names, score_tensors, mask_mod, mask_names, mask_tensors, blocks, *rest = inputs
     out, lse, max_scores = output
-    *sizes, ctx.has_lse, _ = rest
+    *sizes, seed, ctx.has_lse, _ = rest
     ctx.texts = (score_mod, score_names), (mask_mod, mask_names), sizes
     score_tensors, mask_tensors, blocks = (given or [] for given in (score_tensors, mask_tensors, blocks))
     ctx.counts = len(score_tensors), len(mask_tensors), len(blocks)
     ctx.mark_non_differentiable(max_scores)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(query, key, value, out, lse, *score_tensors, *mask_tensors, *blocks)
+    ctx.save_for_backward(query, key, value, out, lse, seed, *score_tensors, *mask_tensors, *blocks)
 
 
 def _backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *_: Any) -> tuple:
@@ -124,11 +126,12 @@ def _backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *_: Any) -> 
     score, mask, sizes = ctx.texts
     # Torch takes an empty list for one of tensors, also where it is one of names.
     score_nothing, mask_nothing = ((None, None if names else []) for _, names in (score, mask))
-    nothing = (*mask_nothing, [None] * masks, [None] * blocks, None, None, None, None, None)
+    nothing = (*mask_nothing, [None] * masks, [None] * blocks, None, None, None, None, None, None, None)
     if d_out is None and d_lse is None:
         return (None, None, None, *score_nothing, [None] * scores, *nothing)
     saved = iter(ctx.saved_tensors)
     results = [next(saved) for _ in range(5)]
+    seed = next(saved)
     found = iter(
         torch.ops.quire.flex_attention_backward(
             *results,
@@ -141,6 +144,7 @@ def _backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *_: Any) -> 
             [next(saved) for _ in range(masks)],
             [next(saved) for _ in range(blocks)],
             *sizes,
+            seed,
         )
     )
     d = [next(found) if is_wanted else None for is_wanted in wanted]

@@ -14,7 +14,7 @@ from torch.nn.attention.flex_attention import noop_mask
 
 from quire import _core
 from quire.torch.blocks import as_tensor
-from quire.torch.forward import forward, output_strides
+from quire.torch.forward import Mods, forward, output_strides
 from quire.torch.graph_blocks import blocks_of_tensors, blocks_of_words
 from quire.torch.graph_mod import bind
 
@@ -23,10 +23,15 @@ _library = torch.library.Library("quire", "DEF")
 _library.define(
     "flex_attention(Tensor query, Tensor key, Tensor value, str score_mod, str[]? score_names, Tensor[]? score_tensors, "
     "str mask_mod, str[]? mask_names, Tensor[]? mask_tensors, Tensor[]? blocks, SymInt[] seq_lengths, SymInt[] block_size, "
-    "float? scale, bool lse, bool max_scores) -> (Tensor, Tensor, Tensor)",
+    "float? scale, float dropout_p, Tensor? seed, bool lse, bool max_scores) -> (Tensor, Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 _library.define("index_tensor(Tensor words, str name, SymInt[] shape) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+
+
+def number_of_seed(seed: Tensor | None) -> int:
+    """The 64 bits of a seed in a graph, an int64; 0 if there is none."""
+    return 0 if seed is None else int(seed) & ((1 << 64) - 1)
 
 
 # ---- the mask
@@ -67,6 +72,8 @@ def _flex_attention(
     seq_lengths: list[int],
     block_size: list[int],
     scale: float | None,
+    dropout_p: float,
+    seed: Tensor | None,
     lse: bool,
     max_scores: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -75,7 +82,9 @@ def _flex_attention(
     mask = bound_mask(mask_mod, mask_names, mask_tensors, blocks, seq_lengths, block_size)
     if value.size(0) != key.size(0):
         value = value.expand(key.size(0), -1, -1, -1)
-    out, lse_out, max_out = forward(query, key, value, mod, mask, scale, lse, max_scores)
+    out, lse_out, max_out = forward(
+        query, key, value, Mods(mod, mask, scale, dropout_p, number_of_seed(seed)), lse, max_scores
+    )
     return (
         out,
         query.new_empty(0, dtype=dtype) if lse_out is None else lse_out,

@@ -14,9 +14,8 @@ from torch import Tensor
 from quire import _core
 from quire.torch.autograd import Recorded
 from quire.torch.backward import bind_for_gradients
-from quire.torch.forward import as_torch_gives
+from quire.torch.forward import Mods, as_torch_gives
 from quire.torch.nested import NestedTensor, Sequences, nested_from_values, sequences_of, tensor_of, values_of
-from quire.torch.threads import openmp_threads
 from quire.torch.transforms import FlexGradient
 from quire.torch.views import view_of
 
@@ -25,9 +24,7 @@ class _Call(NamedTuple):
     """What a call is beside its tensors."""
 
     sequences: tuple[Sequences, Sequences, Sequences]
-    score_mod: Any
-    block_mask: Any
-    scale: float | None
+    mods: Mods
     enable_gqa: bool
     want_max: bool
 
@@ -39,8 +36,8 @@ def _views(call: _Call, values: Any) -> list[_core.JaggedViews]:
 class NestedFlexAttention(Recorded):
     @staticmethod
     def forward(query: Tensor, key: Tensor, value: Tensor, call: _Call, *captured: Tensor) -> Any:
-        options = (call.score_mod, None, call.block_mask, call.scale, call.enable_gqa, True, call.want_max)
-        results = _core.jagged_attention(*_views(call, (query, key, value)), *options, openmp_threads())
+        options = call.mods.options(enable_gqa=call.enable_gqa)
+        results = _core.new_attention(options, *_views(call, (query, key, value)), True, call.want_max)
         return tuple(tensor_of(one) for one in results if one is not None)
 
     @staticmethod
@@ -58,35 +55,34 @@ class NestedFlexAttentionBackward(FlexGradient):
     @staticmethod
     def forward(call: _Call, wanted: list[bool], d_out: Tensor | None, d_lse: Tensor | None, *saved: Tensor) -> Any:
         query, key, value, out, lse, *captured = saved
-        names = [name for name, is_wanted in zip("qkv", wanted) if is_wanted]
-        names += ["buffers"] if any(wanted[3:]) else []
-        mod = bind_for_gradients(call.score_mod, captured, wanted[3:])
-        *inputs, buffers = _core.jagged_backward(
+        mods = call.mods._replace(score_mod=bind_for_gradients(call.mods.score_mod, captured, wanted[3:]))
+        new = [
+            torch.empty(one.shape, dtype=one.dtype, device="cpu") if is_wanted else None
+            for one, is_wanted in zip((query, key, value, *captured), wanted, strict=True)
+        ]
+        views = [None if one is None else view_of(one) for one in new]
+        _core.attention_backward(
+            mods.options("flex_attention_backward", call.enable_gqa),
             *_views(call, (query, key, value)),
             view_of(out),
             view_of(lse),
             *(None if one is None else view_of(one) for one in (d_out, d_lse)),
-            names,
-            mod,
-            None,
-            call.block_mask,
-            call.scale,
-            call.enable_gqa,
-            openmp_threads(),
+            tuple(views[:3]),
+            [one for one in views[3:] if one is not None],
         )
-        return tuple(tensor_of(one) for one in (*inputs, *buffers) if one is not None)
+        return tuple(one for one in new if one is not None)
 
 
 def differentiable_nested_forward(
     tensors: tuple[NestedTensor, NestedTensor, NestedTensor],
-    mods: tuple[Any, Any, float | None],
+    mods: Mods,
     enable_gqa: bool,
     want_max: bool,
     captured: list[Tensor],
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """(out, lse, max_scores), nested and recorded. mods: score mod, block mask, scale."""
+    """(out, lse, max_scores), nested and recorded."""
     query = tensors[0]
-    call = _Call(tuple(map(sequences_of, tensors)), *mods, enable_gqa, want_max)
+    call = _Call(tuple(map(sequences_of, tensors)), mods, enable_gqa, want_max)
     values = (values_of(tensor) for tensor in tensors)
     results = NestedFlexAttention.apply(*values, call, *captured)
     results = as_torch_gives(query.dtype, *results, *([] if want_max else [None]))

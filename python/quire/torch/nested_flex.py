@@ -11,11 +11,11 @@ from torch.nn.attention.flex_attention import _DEFAULT_SPARSE_BLOCK_SIZE, _mask_
 from quire import _core
 from quire.torch.autocast import autocast
 from quire.torch.blocks import Seen
+from quire.torch.forward import Mods
 from quire.torch.mods import bind_mask_mod, bind_score_mod
 from quire.torch.nested import NestedTensor, jagged_of, lengths_of, nested_like, tensor_of
 from quire.torch.nested_autograd import differentiable_nested_forward
 from quire.torch.nested_strided import are_strided_nested, can_be_packed, components_of, to_jagged, to_strided
-from quire.torch.threads import openmp_threads
 from quire.torch.transforms import is_forward_mode
 
 _F32, _F64 = torch.float32, torch.float64
@@ -112,31 +112,31 @@ def nested_flex_attention(
     enable_gqa: bool,
     want_lse: bool,
     want_max: bool,
+    dropout: tuple[float, int] = (0.0, 0),
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """(out, lse, max_scores), nested: [B, Hq, j, Ev], [B, Hq, j]."""
+    """(out, lse, max_scores), nested: [B, Hq, j, Ev], [B, Hq, j]. dropout: its probability and seed."""
     if are_strided_nested("flex_attention", query, key, value):
         parts = components_of("flex_attention", query, key, value)
         if query.dim() != 4 or not can_be_packed(*parts):
             raise ValueError(_UNEVEN)
-        options = (score_mod, block_mask, scale, enable_gqa, want_lse, want_max)
+        options = (score_mod, block_mask, scale, enable_gqa, want_lse, want_max, dropout)
         outputs = nested_flex_attention(*map(to_jagged, parts), *options)
         return tuple(None if one is None else to_strided(one, parts[0]) for one in outputs)
     _check(query, key, value)
     if torch.is_autocast_enabled("cpu"):
         query, key, value = autocast(query), autocast(key), autocast(value)
-    masks = _masks(block_mask)
-    mod, captured = None, []
+    mods = Mods(None, _masks(block_mask), scale, *dropout)
+    captured = []
     needs_grad = query.requires_grad or key.requires_grad or value.requires_grad
     if score_mod is not None:
         bound = bind_score_mod(score_mod, _F64 if query.dtype is _F64 else _F32)
-        mod, captured, needs_grad = bound.mod, bound.tensors, needs_grad or bound.needs_grad
+        mods = mods._replace(score_mod=bound.mod)
+        captured, needs_grad = bound.tensors, needs_grad or bound.needs_grad
     if (needs_grad and torch.is_grad_enabled()) or is_forward_mode():
-        out, lse, max_scores = differentiable_nested_forward(
-            (query, key, value), (mod, masks, scale), enable_gqa, want_max, captured
-        )
+        out, lse, max_scores = differentiable_nested_forward((query, key, value), mods, enable_gqa, want_max, captured)
         return out, lse if want_lse else None, max_scores
     views = [jagged_of(tensor) for tensor in (query, key, value)]
-    results = _core.jagged_attention(*views, mod, None, masks, scale, enable_gqa, want_lse, want_max, openmp_threads())
+    results = _core.new_attention(mods.options(enable_gqa=enable_gqa), *views, want_lse, want_max)
     out, *aux = (None if view is None else tensor_of(view) for view in results)
     if query.dtype is not _F64:
         aux = [None if one is None else one.float() for one in aux]

@@ -18,6 +18,7 @@ from quire import _core
 from quire.option_checks import check_scale
 from quire.torch.autocast import autocast
 from quire.torch.backends import allowed_backends, number_of
+from quire.torch.forward import draw_seed
 from quire.torch.mods import bind_mask_mod
 from quire.torch.nested import (
     NestedTensor,
@@ -135,7 +136,16 @@ def why_not(
         views = [view_of(tensor) for tensor in (query, key, value)]
     mask, is_causal, alignment = _mask(attn_mask, is_causal, query, key)
     mask = view_of(mask) if isinstance(mask, Tensor) else mask
-    return _core.why_not(number, *views, mask, dropout_p, is_causal, alignment, scale, enable_gqa, allowed_backends())
+    options = _core.SdpaOptions(
+        attn_mask=mask,
+        dropout_p=dropout_p,
+        is_causal=is_causal,
+        alignment=alignment,
+        scale=scale,
+        enable_gqa=enable_gqa,
+        backends=allowed_backends(),
+    )
+    return _core.why_not(options, number, *views)
 
 
 # ---- dense tensors
@@ -276,13 +286,8 @@ def _call(
     rule: Any, dropout_p: float, is_causal: bool, alignment: str, scale: float | None, enable_gqa: bool
 ) -> SdpaCall:
     """With a new seed if there is dropout."""
-    seed = _draw() if dropout_p > 0 else 0
+    seed = draw_seed() if dropout_p > 0 else 0
     return SdpaCall(rule, dropout_p, seed, is_causal, alignment, scale, enable_gqa, allowed_backends())
-
-
-def _draw() -> int:
-    """One number from torch's default generator."""
-    return int(torch.empty((), dtype=torch.int64, device="cpu").random_().item())
 
 
 def _cast(value: Any) -> Any:

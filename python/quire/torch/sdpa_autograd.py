@@ -37,9 +37,10 @@ class SdpaCall(NamedTuple):
             return [view_of(tensor) for tensor in tensors]
         return [sequences.views(one) for sequences, one in zip(self.sequences, tensors, strict=True)]
 
-    def options(self, attn_mask: Tensor | None) -> tuple:
-        """All that _core takes behind the tensors."""
-        return (self.rule if attn_mask is None else view_of(attn_mask), *self[1:8], openmp_threads())
+    def options(self, attn_mask: Tensor | None) -> _core.SdpaOptions:
+        """All that _core takes beside the tensors."""
+        mask = self.rule if attn_mask is None else view_of(attn_mask)
+        return _core.SdpaOptions(mask, *self[1:8], openmp_threads=openmp_threads())
 
 
 def run_sdpa(
@@ -54,7 +55,7 @@ def run_sdpa(
     """(out, lse). Of nested tensors their values, [total, heads, dim]. `is_wide`: out as computed, not rounded to the query's
     half precision."""
     try:
-        out, lse = _core.sdpa(*call.views((query, key, value)), *call.options(attn_mask), want_lse, is_wide)
+        out, lse = _core.sdpa(call.options(attn_mask), *call.views((query, key, value)), want_lse, is_wide)
     except (ValueError, TypeError) as error:
         raise RuntimeError(str(error)) from None
     out = tensor_of(out)
@@ -70,7 +71,7 @@ def run_sdpa_backward(
     *inputs, attn_mask = tensors
     names = [name for name, is_wanted in zip(("q", "k", "v", "attn_mask"), wanted, strict=True) if is_wanted]
     found = _core.sdpa_backward(
-        *call.views(inputs), *map(view_of, results), view_of(d_out), names, *call.options(attn_mask)
+        call.options(attn_mask), *call.views(inputs), *map(view_of, results), view_of(d_out), names
     )
     return [None if one is None else tensor_of(one) for one in found]
 

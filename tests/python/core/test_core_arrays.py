@@ -80,7 +80,7 @@ def test_read_only_memory_is_read_and_not_written():
     assert view.is_read_only and not view.numpy().flags.writeable
     assert quire.flex_attention(values, values, values).shape == (1, 1, 2, 4)
     with pytest.raises(ValueError, match=r"\[flex_attention\] out is read-only and cannot be written"):
-        _core.forward(view, view, view, view)
+        _core.attention(_core.Options(), view, view, view, view)
     with pytest.raises(BufferError, match="needs a reader of DLPack 1.0"):
         view.__dlpack__()
 

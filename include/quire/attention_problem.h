@@ -1,0 +1,183 @@
+// AttentionProblem: what an attention call computes, without its memory. Every public function of
+// attention fills in one (flex_attention, scaled_dot_product_attention, attend, dense, jagged and
+// paged); plans, forward and backward, are made of it. Public; plan layer.
+//
+//   adapter (flex_attention, attend, ...)  ->  AttentionProblem::dense / jagged / paged / step
+//     ->  AttentionPlan: validate, prove the mask, plan  ->  run: tensors in, AttentionOutputs out
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "quire/block_masks.h"
+#include "quire/dtype.h"
+#include "quire/executor.h"
+#include "quire/export.h"
+#include "quire/mod.h"
+#include "quire/shape.h"
+#include "quire/tensor.h"
+
+namespace quire {
+
+namespace layout {
+class KeyLayout;
+class QueryLayout;
+}  // namespace layout
+class KVCache;
+struct NewTokens;
+
+/// What is wanted beside the output.
+struct AuxRequest {
+  bool lse = false;  // natural log of the sum of exp(score), per row; -inf if nothing is visible
+  bool max_scores = false;  // the largest score of a row, after scale and mod
+};
+
+/// One number per row of the output, f32 (f64 if computed in f64).
+struct AuxOutput {
+  std::optional<Tensor> lse = {}, max_scores = {};
+};
+
+/// Which gradients are computed. What is not wanted costs nothing.
+struct WantedGradients {
+  bool q = true;
+  bool k = true;
+  bool v = true;
+  bool buffers = true;     // of the captured buffers that were made with wants_gradient
+  bool attn_mask = false;  // scaled_dot_product_attention: of a mask tensor of floats
+};
+
+/// Sizes and types of a call. Of sequences of different lengths q_len and kv_len are the longest.
+struct AttentionShape {
+  std::int64_t batch = 0, q_heads = 0, q_len = 0, head_dim = 0;
+  std::int64_t kv_batch = 0, kv_heads = 0, kv_len = 0, v_head_dim = 0;
+  DType q_dtype = DType::f32, k_dtype = DType::f32, v_dtype = DType::f32;
+
+  /// Of three tensors of rank 4. Throws Error for another rank and for sizes that differ.
+  QUIRE_API static AttentionShape of(const ConstTensorView& q, const ConstTensorView& k,
+                                     const ConstTensorView& v);
+  /// f64 if one of q, k and v is, else f32.
+  DType compute_type() const {
+    const bool is_f64 = q_dtype == DType::f64 || k_dtype == DType::f64 || v_dtype == DType::f64;
+    return is_f64 ? DType::f64 : DType::f32;
+  }
+  friend bool operator==(const AttentionShape&, const AttentionShape&) = default;
+};
+
+/// Which axis comes first in the values of a jagged batch.
+enum class JaggedOrder : std::uint8_t {
+  kTokens,  // [total, heads, dim]
+  kHeads,   // [heads, total, dim]
+};
+
+/// A view of a batch of n sequences. Sequence i is the tokens offsets[i] .. offsets[i + 1] - 1, or,
+/// with lengths, only the first lengths[i] of them: the rest are holes, never read. Offsets do not
+/// fall and end at most at `total`; the first need not be 0. Lengths may be 0.
+struct Jagged {
+  ConstTensorView values;                       // order below, any strides
+  ConstTensorView offsets;                      // i32 or i64 [n + 1]
+  std::optional<ConstTensorView> lengths = {};  // i32 or i64 [n]
+  JaggedOrder order = JaggedOrder::kTokens;
+};
+
+/// A view of the keys and values of n sequences. Key j of sequence i is slot j % page_size of page
+/// page_table[i, j / page_size]. Sequences may share pages.
+struct PagedKeys {
+  ConstTensorView k, v;        // [pages, kv_heads, page_size, dim], any strides
+  ConstTensorView page_table;  // i32 or i64 [n, most pages of a sequence], any strides; entries
+                               // after a sequence's last page are not read
+  ConstTensorView lengths;     // i32 or i64 [n]: keys of each sequence; may be 0
+};
+
+/// The queries of a step over a KVCache.
+struct AttendQueries {
+  std::int64_t q_heads = 1;  // a multiple of the cache's kv_heads
+  DType dtype = DType::f32;
+};
+
+/// The options of every call. What a call has no use for is refused by name.
+struct AttentionOptions {
+  std::optional<ScoreMod> score_mod = {};
+  /// The rule of the mask, proved when the plan is made; not together with block_mask. In mods b is
+  /// the number of the batch entry or sequence; q_idx and kv_idx count inside it.
+  std::optional<MaskMod> mask_mod = {};
+  /// A mask made before: a BlockMask, of jagged batches a JaggedBlockMask. Without any mask
+  /// everything is visible; in attend each token sees itself and those before it.
+  BlockMasks block_mask = {};
+  std::int64_t window = 0;           // attend without a mask: the last so many tokens only; 0: all
+  std::optional<double> scale = {};  // 1 / sqrt(head_dim) if not given
+  bool enable_gqa = false;           // q_heads may be a multiple of kv_heads
+  /// q_idx of the first query: one number, or one per batch entry. Empty: the mask's q_begin, or 0;
+  /// in attend the token's position.
+  std::vector<std::int64_t> q_begin = {};
+  /// Weights are dropped with probability dropout_p and the rest divided by 1 - dropout_p, after
+  /// the row sum was taken. Whether one is dropped depends on (seed, b, h, q_idx, kv_idx) alone.
+  double dropout_p = 0;  // in 0..1
+  std::uint64_t seed = 0;
+  AuxRequest return_aux = {};    // functions that return a Tensor: what to put into `aux`
+  AuxOutput* aux = nullptr;      // where to put it
+  Executor* executor = nullptr;  // default_executor() if null
+};
+
+/// A mask that follows from positions alone and needs no proof: for steps whose lengths change
+/// every time.
+struct PositionRule {
+  MaskMod rule;             // evaluated where the runs of keys do not decide
+  bool is_causal = false;   // key <= q_idx; otherwise the rule decides about every key from `first`
+  std::int64_t window = 0;  // causal: the last so many keys only; 0: all
+  std::vector<std::int64_t> first = {};  // per sequence, the first key that is there; empty: 0
+};
+
+/// Made by one of the functions below, which read and check offsets, lengths and page tables.
+/// AttentionPlan and AttentionBackwardPlan check the rest. Views are not kept; layouts are shared
+/// handles, so that a copy costs little.
+struct QUIRE_API AttentionProblem : AttentionShape, AttentionOptions {
+  /// The public function that was called: texts of errors begin with it. A string literal.
+  const char* function = "flex_attention";
+
+  std::shared_ptr<const layout::QueryLayout> queries = {};  // null: dense, q_len each
+  std::shared_ptr<const layout::KeyLayout> layout = {};     // of the keys; null: dense
+  std::optional<PositionRule> positions = {};               // instead of a mask
+  const void* cache = nullptr;                              // of a step: which cache, and
+  std::uint64_t cache_version = 0;                          // its version
+
+  // What the tensors of a run must be, in the order in which they are given.
+  Shape q_shape = {}, k_shape = {}, v_shape = {};
+  JaggedOrder q_order = JaggedOrder::kTokens;  // of rank 3; out and stats have q's
+  JaggedOrder k_order = JaggedOrder::kTokens, v_order = JaggedOrder::kTokens;
+
+  static AttentionProblem dense(const AttentionShape& shape, const AttentionOptions& options,
+                                const char* function = "flex_attention");
+  static AttentionProblem dense(const ConstTensorView& q, const ConstTensorView& k,
+                                const ConstTensorView& v, const AttentionOptions& options,
+                                const char* function = "flex_attention");
+  static AttentionProblem jagged(const Jagged& q, const Jagged& k, const Jagged& v,
+                                 const AttentionOptions& options,
+                                 const char* function = "flex_attention");
+  static AttentionProblem paged(const ConstTensorView& q, const PagedKeys& keys,
+                                const AttentionOptions& options,
+                                const char* function = "flex_attention");
+  /// Page tables are read where they lie: good until the cache changes (write does not count).
+  static AttentionProblem step(const KVCache& cache, std::span<const NewTokens> tokens,
+                               const AttendQueries& queries, const AttentionOptions& options,
+                               const char* function = "attend");
+
+  /// Query heads per key head.
+  std::int64_t group() const { return kv_heads == 0 ? 1 : q_heads / kv_heads; }
+  /// q_idx of the first query of a sequence.
+  std::int64_t begin_of(std::int64_t sequence) const {
+    if (q_begin.size() > 1) return q_begin[static_cast<std::size_t>(sequence)];
+    return q_begin.empty() ? 0 : q_begin[0];
+  }
+  bool is_f64() const { return compute_type() == DType::f64; }
+  /// All sequences read the same keys: gradients of keys and values are sums over the batch.
+  bool shares_keys() const { return layout == nullptr && kv_batch == 1 && batch > 1; }
+  /// The rule of mask_mod or block_mask; null if there is none.
+  const MaskMod* rule() const;
+  /// The shape of `out`, and of lse and max_scores.
+  Shape out_shape() const;
+  Shape stats_shape() const;
+};
+
+}  // namespace quire

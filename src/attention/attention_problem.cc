@@ -1,0 +1,42 @@
+// AttentionProblem: the dense one, and what follows from any. Attention layer.
+#include "quire/attention_problem.h"
+
+#include "attention/validate.h"
+#include "runtime/float_env.h"
+
+namespace quire {
+
+AttentionProblem AttentionProblem::dense(const AttentionShape& shape,
+                                         const AttentionOptions& options, const char* function) {
+  AttentionProblem problem{shape, options, function};
+  problem.q_shape = {shape.batch, shape.q_heads, shape.q_len, shape.head_dim};
+  problem.k_shape = {shape.kv_batch, shape.kv_heads, shape.kv_len, shape.head_dim};
+  problem.v_shape = {shape.kv_batch, shape.kv_heads, shape.kv_len, shape.v_head_dim};
+  return problem;
+}
+
+AttentionProblem AttentionProblem::dense(const ConstTensorView& q, const ConstTensorView& k,
+                                         const ConstTensorView& v, const AttentionOptions& options,
+                                         const char* function) {
+  return dense(attention::shape_of(function, q, k, v), options, function);
+}
+
+const MaskMod* AttentionProblem::rule() const {
+  if (block_mask.has_value()) return &block_mask.mask_mod();
+  if (mask_mod.has_value()) return &*mask_mod;
+  return positions.has_value() ? &positions->rule : nullptr;
+}
+
+Shape AttentionProblem::out_shape() const {
+  Shape shape = q_shape;
+  shape[shape.rank() - 1] = v_head_dim;
+  return shape;
+}
+
+Shape AttentionProblem::stats_shape() const {
+  Shape shape = q_shape;
+  shape.erase(shape.rank() - 1);
+  return shape;
+}
+
+}  // namespace quire

@@ -1,0 +1,203 @@
+// Reads offsets and lengths and checks them, sequence by sequence. Attention layer.
+#include "attention/jagged_batch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "attention/validate.h"
+#include "mask/sequence_masks.h"
+#include "quire/error.h"
+#include "quire/jagged.h"
+#include "runtime/fail.h"
+#include "runtime/float_env.h"
+
+namespace quire {
+namespace attention {
+namespace {
+
+// Whose offsets and lengths are read, for texts.
+struct Reader {
+  const char *where, *name;
+
+  template <class... Args>
+  [[noreturn]] void fail(ErrorKind kind, fmt::format_string<Args...> text, Args&&... args) const {
+    quire::fail(kind, where, "{}: {}", name, fmt::format(text, std::forward<Args>(args)...));
+  }
+
+  void check_integers(const char* what, const ConstTensorView& view) const {
+    if (view.dtype() != DType::i32 && view.dtype() != DType::i64)
+      fail(ErrorKind::type, "{} must be i32 or i64; got {}", what, dtype_name(view.dtype()));
+  }
+
+  std::vector<std::int64_t> read(const ConstTensorView& view) const {
+    std::vector<std::int64_t> values(static_cast<std::size_t>(view.dim(0)));
+    const std::int64_t step = view.stride(0);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const std::int64_t at = static_cast<std::int64_t>(i) * step;
+      values[i] = view.dtype() == DType::i32 ? view.data_as<std::int32_t>()[at]
+                                             : view.data_as<std::int64_t>()[at];
+    }
+    return values;
+  }
+
+  void check_offsets(const std::vector<std::int64_t>& offsets, std::int64_t total) const {
+    if (offsets[0] < 0)
+      fail(ErrorKind::value, "offsets must not be negative; sequence 0 begins at {}", offsets[0]);
+    for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
+      if (offsets[i + 1] < offsets[i]) {
+        fail(ErrorKind::value, "offsets must not fall; sequence {} begins at {} and ends at {}", i,
+             offsets[i], offsets[i + 1]);
+      }
+      if (offsets[i + 1] > total) {
+        fail(ErrorKind::value, "sequence {} ends at {}, beyond the {} tokens of the values", i,
+             offsets[i + 1], total);
+      }
+    }
+    if (offsets[0] > total) {
+      fail(ErrorKind::value, "offsets begin at {}, beyond the {} tokens of the values", offsets[0],
+           total);
+    }
+  }
+
+  std::vector<std::int64_t> read_lengths(const Jagged& jagged,
+                                         const std::vector<std::int64_t>& offsets) const {
+    const std::size_t count = offsets.size() - 1;
+    std::vector<std::int64_t> slots(count);
+    for (std::size_t i = 0; i < count; ++i) slots[i] = offsets[i + 1] - offsets[i];
+    if (!jagged.lengths.has_value()) return slots;
+    check_integers("lengths", *jagged.lengths);
+    if (jagged.lengths->shape() != Shape{static_cast<std::int64_t>(count)}) {
+      fail(ErrorKind::value, "lengths must be [{}], one per sequence; got {}", count,
+           to_string(jagged.lengths->shape()));
+    }
+    std::vector<std::int64_t> lengths = read(*jagged.lengths);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (lengths[i] < 0) {
+        fail(ErrorKind::value, "lengths must not be negative; sequence {} has {}", i, lengths[i]);
+      }
+      if (lengths[i] > slots[i]) {
+        fail(ErrorKind::value, "lengths must fit their slots; sequence {} has {} in a slot of {}",
+             i, lengths[i], slots[i]);
+      }
+    }
+    return lengths;
+  }
+};
+
+}  // namespace
+
+JaggedSequences read_sequences(const char* where, const char* name, const Jagged& jagged) {
+  const Reader reader{where, name};
+  const bool by_token = jagged.order == JaggedOrder::kTokens;
+  if (jagged.values.rank() != 3) {
+    reader.fail(ErrorKind::value, "values must be {}; got {}",
+                by_token ? "[total, heads, dim]" : "[heads, total, dim]",
+                to_string(jagged.values.shape()));
+  }
+  reader.check_integers("offsets", jagged.offsets);
+  if (jagged.offsets.rank() != 1 || jagged.offsets.dim(0) == 0) {
+    reader.fail(ErrorKind::value, "offsets must be [number of sequences + 1]; got {}",
+                to_string(jagged.offsets.shape()));
+  }
+  JaggedSequences sequences;
+  sequences.total = jagged.values.dim(by_token ? 0 : 1);
+  sequences.heads = jagged.values.dim(by_token ? 1 : 0);
+  sequences.dim = jagged.values.dim(2);
+  std::vector<std::int64_t> offsets = reader.read(jagged.offsets);
+  reader.check_offsets(offsets, sequences.total);
+  sequences.rows.length = reader.read_lengths(jagged, offsets);
+  offsets.pop_back();
+  sequences.rows.begin = std::move(offsets);
+  for (const std::int64_t length : sequences.rows.length)
+    sequences.longest = std::max(sequences.longest, length);
+  return sequences;
+}
+
+JaggedBatch read_batch(const char* where, const Jagged& q_view, const Jagged& k_view,
+                       const Jagged& v_view) {
+  JaggedBatch batch{q_view,
+                    k_view,
+                    v_view,
+                    read_sequences(where, "query", q_view),
+                    read_sequences(where, "key", k_view),
+                    read_sequences(where, "value", v_view)};
+  const JaggedSequences &q = batch.q_rows, &k = batch.k_rows, &v = batch.v_rows;
+  if (q.count() != k.count() || k.count() != v.count()) {
+    fail(ErrorKind::value, where,
+         "query, key and value must have the same number of sequences; got {}, {} and {}",
+         q.count(), k.count(), v.count());
+  }
+  for (std::size_t i = 0; i < k.rows.length.size(); ++i) {
+    if (k.rows.length[i] == v.rows.length[i]) continue;
+    fail(ErrorKind::value, where,
+         "key and value must have the same lengths; sequence {} has {} and {}", i, k.rows.length[i],
+         v.rows.length[i]);
+  }
+  return batch;
+}
+
+Shape jagged_shape(JaggedOrder order, std::int64_t total, std::int64_t heads, std::int64_t dim) {
+  return order == JaggedOrder::kTokens ? Shape{total, heads, dim} : Shape{heads, total, dim};
+}
+
+AttentionProblem jagged_problem(JaggedBatch batch, const AttentionOptions& options,
+                                const char* function) {
+  const JaggedSequences &q = batch.q_rows, &k = batch.k_rows, &v = batch.v_rows;
+  check_head_dims(function, q.dim, k.dim);
+  if (k.heads != v.heads) {
+    fail(ErrorKind::value, function,
+         "key and value must have the same number of heads; got {} and {}", k.heads, v.heads);
+  }
+  AttentionProblem problem{{.batch = q.count(),
+                            .q_heads = q.heads,
+                            .q_len = q.longest,
+                            .head_dim = q.dim,
+                            .kv_batch = k.count(),
+                            .kv_heads = k.heads,
+                            .kv_len = k.longest,
+                            .v_head_dim = v.dim,
+                            .q_dtype = batch.q.values.dtype(),
+                            .k_dtype = batch.k.values.dtype(),
+                            .v_dtype = batch.v.values.dtype()},
+                           options,
+                           function};
+  problem.q_shape = batch.q.values.shape();
+  problem.k_shape = batch.k.values.shape();
+  problem.v_shape = batch.v.values.shape();
+  problem.q_order = batch.q.order;
+  problem.k_order = batch.k.order;
+  problem.v_order = batch.v.order;
+  problem.queries = std::make_shared<layout::JaggedQueries>(std::move(batch.q_rows.rows));
+  problem.layout = std::make_shared<layout::JaggedLayout>(std::move(batch.k_rows.rows),
+                                                          std::move(batch.v_rows.rows.begin));
+  return problem;
+}
+
+}  // namespace attention
+
+AttentionProblem AttentionProblem::jagged(const Jagged& q, const Jagged& k, const Jagged& v,
+                                          const AttentionOptions& options, const char* function) {
+  const FloatEnv float_env;
+  return attention::jagged_problem(attention::read_batch(function, q, k, v), options, function);
+}
+
+JaggedBlockMask create_jagged_block_mask(const MaskMod& mask_mod, std::int64_t heads,
+                                         const Jagged& q, const Jagged& kv,
+                                         const BlockMaskOptions& options) {
+  const FloatEnv float_env;
+  constexpr const char* kWhere = "create_jagged_block_mask";
+  const attention::JaggedSequences q_rows = attention::read_sequences(kWhere, "query", q);
+  const attention::JaggedSequences kv_rows = attention::read_sequences(kWhere, "key", kv);
+  if (q_rows.count() != kv_rows.count()) {
+    fail(ErrorKind::value, kWhere,
+         "query and key must have the same number of sequences; got {} and {}", q_rows.count(),
+         kv_rows.count());
+  }
+  mask::SequenceMasks made = mask::create_sequence_masks(
+      kWhere, mask_mod, heads, {.q = q_rows.rows.length, .kv = kv_rows.rows.length}, options);
+  return JaggedBlockMask(mask_mod, std::move(made.masks), std::move(made.which));
+}
+
+}  // namespace quire

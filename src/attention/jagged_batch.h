@@ -1,0 +1,49 @@
+// The sequences of a jagged batch: offsets and lengths read once, checked and turned into rows.
+// Attention layer.
+#pragma once
+#include <cstdint>
+
+#include "layout/jagged_layout.h"
+#include "quire/attention_problem.h"
+
+namespace quire::attention {
+
+struct JaggedSequences {
+  layout::JaggedRows rows;
+  std::int64_t total = 0, heads = 0, dim = 0;  // of the values
+  std::int64_t longest = 0;
+
+  std::int64_t count() const { return static_cast<std::int64_t>(rows.begin.size()); }
+};
+
+/// Throws Error "[where] name: ...", naming the sequence, for offsets that fall, are negative or
+/// end beyond the values, lengths that are negative or longer than their slot, another dtype (kind
+/// type), rank or size.
+JaggedSequences read_sequences(const char* where, const char* name, const Jagged& jagged);
+
+/// Query, key and value of a call, read.
+struct JaggedBatch {
+  Jagged q, k, v;
+  JaggedSequences q_rows, k_rows, v_rows;
+};
+
+/// Also throws Error for numbers of sequences that differ, and keys and values of different
+/// lengths.
+JaggedBatch read_batch(const char* where, const Jagged& q, const Jagged& k, const Jagged& v);
+
+/// AttentionProblem::jagged of a batch that was read before.
+AttentionProblem jagged_problem(JaggedBatch batch, const AttentionOptions& options,
+                                const char* function);
+
+/// The shape of values: [total, heads, dim] or [heads, total, dim].
+Shape jagged_shape(JaggedOrder order, std::int64_t total, std::int64_t heads, std::int64_t dim);
+
+/// Tensors of rank 3 ([total, heads, dim], or with heads first) as [1, heads, total, dim]; others
+/// as they are.
+template <class View>
+View four_axes(const View& view, JaggedOrder order) {
+  if (view.rank() != 3) return view;
+  return (order == JaggedOrder::kTokens ? view.transpose(0, 1) : view).unsqueeze(0);
+}
+
+}  // namespace quire::attention

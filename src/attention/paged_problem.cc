@@ -1,0 +1,140 @@
+// A problem over paged keys: page table and lengths are read once, checked and turned into a
+// layout. Attention layer.
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "attention/validate.h"
+#include "layout/paged_layout.h"
+#include "quire/error.h"
+#include "quire/paged.h"
+#include "runtime/ceil_div.h"
+#include "runtime/fail.h"
+#include "runtime/float_env.h"
+
+namespace quire {
+namespace {
+
+void check_integers(const char* where, const char* name, const ConstTensorView& view,
+                    std::size_t rank) {
+  if (view.dtype() != DType::i32 && view.dtype() != DType::i64)
+    fail(ErrorKind::type, where, "{} must be i32 or i64; got {}", name, dtype_name(view.dtype()));
+  if (view.rank() != rank) {
+    fail(ErrorKind::value, where, "{} must have {} axes; got {}", name, rank,
+         to_string(view.shape()));
+  }
+}
+
+std::int64_t integer_at(const ConstTensorView& view, std::int64_t offset) {
+  return view.dtype() == DType::i32 ? view.data_as<std::int32_t>()[offset]
+                                    : view.data_as<std::int64_t>()[offset];
+}
+
+void check_pools(const char* where, const PagedKeys& keys) {
+  for (const ConstTensorView* view : {&keys.k, &keys.v}) {
+    if (view->rank() != 4) {
+      fail(ErrorKind::value, where,
+           "paged keys and values must be [pages, heads, page_size, dim]; got {}",
+           to_string(view->shape()));
+    }
+  }
+  if (keys.k.dim(0) != keys.v.dim(0) || keys.k.dim(1) != keys.v.dim(1) ||
+      keys.k.dim(2) != keys.v.dim(2)) {
+    fail(ErrorKind::value, where,
+         "key and value must have the same pages, heads and page size; got {} and {}",
+         to_string(keys.k.shape()), to_string(keys.v.shape()));
+  }
+  if (keys.k.dim(2) < 1) fail(ErrorKind::value, where, "the page size must be at least 1; got 0");
+}
+
+// Lengths and live pages of all sequences.
+struct Table {
+  std::vector<std::int64_t> lengths, pages;
+  std::int64_t longest = 0;
+};
+
+Table read_table(const char* where, const PagedKeys& keys, std::int64_t batch) {
+  check_integers(where, "page_table", keys.page_table, 2);
+  check_integers(where, "lengths", keys.lengths, 1);
+  if (keys.page_table.dim(0) != batch || keys.lengths.dim(0) != batch) {
+    fail(ErrorKind::value, where,
+         "{} sequences need as many page table rows and lengths; got {} and {}", batch,
+         keys.page_table.dim(0), keys.lengths.dim(0));
+  }
+  const std::int64_t pool = keys.k.dim(0), page_size = keys.k.dim(2);
+  Table table;
+  table.lengths.reserve(static_cast<std::size_t>(batch));
+  for (std::int64_t b = 0; b < batch; ++b) {
+    const std::int64_t length = integer_at(keys.lengths, b * keys.lengths.stride(0));
+    if (length < 0)
+      fail(ErrorKind::value, where, "lengths must not be negative; sequence {} has {}", b, length);
+    const std::int64_t pages = ceil_div(length, page_size);
+    if (pages > keys.page_table.dim(1)) {
+      fail(ErrorKind::value, where, "sequence {} has {} keys; {} pages of {} hold fewer", b, length,
+           keys.page_table.dim(1), page_size);
+    }
+    table.lengths.push_back(length);
+    table.longest = std::max(table.longest, length);
+    for (std::int64_t i = 0; i < pages; ++i) {
+      const std::int64_t page = integer_at(
+          keys.page_table, b * keys.page_table.stride(0) + i * keys.page_table.stride(1));
+      if (page < 0 || page >= pool) {
+        fail(ErrorKind::index, where, "page {} of sequence {} is outside a pool of {}; got {}", i,
+             b, pool, page);
+      }
+      table.pages.push_back(page);
+    }
+  }
+  return table;
+}
+
+}  // namespace
+
+ConstTensorView pages_of(const ConstTensorView& cache, std::int64_t page_size) {
+  const bool fits =
+      cache.rank() == 4 && cache.dim(0) == 1 && page_size >= 1 && cache.dim(2) % page_size == 0;
+  if (!fits) {
+    fail(ErrorKind::value, "pages_of",
+         "a cache must be [1, heads, pages * page_size, dim]; got {} and a page size of {}",
+         to_string(cache.shape()), page_size);
+  }
+  const Shape& strides = cache.strides();
+  return {cache.data(),
+          cache.dtype(),
+          {cache.dim(2) / page_size, cache.dim(1), page_size, cache.dim(3)},
+          {strides[2] * page_size, strides[1], strides[2], strides[3]}};
+}
+
+AttentionProblem AttentionProblem::paged(const ConstTensorView& q, const PagedKeys& keys,
+                                         const AttentionOptions& options, const char* function) {
+  const FloatEnv float_env;
+  check_pools(function, keys);
+  if (q.rank() != 4) {
+    fail(ErrorKind::value, function, "query must be [batch, heads, length, dim]; got {}",
+         to_string(q.shape()));
+  }
+  attention::check_head_dims(function, q.dim(3), keys.k.dim(3));
+  Table table = read_table(function, keys, q.dim(0));
+  AttentionProblem problem{{.batch = q.dim(0),
+                            .q_heads = q.dim(1),
+                            .q_len = q.dim(2),
+                            .head_dim = q.dim(3),
+                            .kv_batch = q.dim(0),
+                            .kv_heads = keys.k.dim(1),
+                            .kv_len = table.longest,
+                            .v_head_dim = keys.v.dim(3),
+                            .q_dtype = q.dtype(),
+                            .k_dtype = keys.k.dtype(),
+                            .v_dtype = keys.v.dtype()},
+                           options,
+                           function};
+  problem.q_shape = q.shape();
+  problem.k_shape = keys.k.shape();
+  problem.v_shape = keys.v.shape();
+  problem.layout =
+      std::make_shared<layout::PagedLayout>(keys.k.dim(2), std::move(table.pages), table.lengths);
+  return problem;
+}
+
+}  // namespace quire

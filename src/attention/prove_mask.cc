@@ -1,0 +1,36 @@
+// From the rule of a problem to its block masks: one for a dense batch, one per sequence for all
+// others. Attention layer.
+#include <utility>
+#include <vector>
+
+#include "attention/validate.h"
+#include "layout/key_layout.h"
+#include "layout/query_layout.h"
+#include "mask/sequence_masks.h"
+
+namespace quire::attention {
+
+void prove_mask(AttentionProblem& problem) {
+  if (!problem.mask_mod.has_value()) return;
+  const MaskMod& rule = *problem.mask_mod;
+  const bool is_dense = problem.queries == nullptr && problem.layout == nullptr;
+  if (is_dense && problem.q_begin.size() == 1) {
+    problem.block_mask =
+        create_block_mask(rule, problem.batch, problem.q_heads, problem.q_len, problem.kv_len,
+                          {.q_begin = problem.q_begin[0], .executor = problem.executor});
+    return problem.mask_mod.reset();
+  }
+  std::vector<std::int64_t> q_lengths, kv_lengths, begins;
+  for (std::int64_t i = 0; i < problem.batch; ++i) {
+    q_lengths.push_back(problem.queries ? problem.queries->length(i) : problem.q_len);
+    kv_lengths.push_back(problem.layout ? problem.layout->length(i) : problem.kv_len);
+    begins.push_back(problem.begin_of(i));
+  }
+  mask::SequenceMasks made = mask::create_sequence_masks(
+      problem.function, rule, problem.q_heads,
+      {.q = q_lengths, .kv = kv_lengths, .q_begin = begins}, {.executor = problem.executor});
+  problem.block_mask = JaggedBlockMask(rule, std::move(made.masks), std::move(made.which));
+  problem.mask_mod.reset();
+}
+
+}  // namespace quire::attention

@@ -1,0 +1,307 @@
+// The C interface: attention and its gradients into memory of the caller. Every function fills in a
+// quire_attention_problem; one run and one backward read it. C API layer.
+#include "quire/attention.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "c_api/arguments.h"
+#include "c_api/handles.h"
+#include "c_api/status.h"
+#include "quire/error.h"
+
+using namespace quire;
+
+namespace {
+
+template <class... Args>
+[[noreturn]] void refuse(const char* function, fmt::format_string<Args...> text, Args&&... args) {
+  throw Error(ErrorKind::value,
+              fmt::format("[{}] {}", function, fmt::format(text, std::forward<Args>(args)...)));
+}
+
+// Who was called, and what texts call the struct that holds the options.
+struct Caller {
+  const char* function;
+  const char* options;
+};
+
+// One for each of `batch` entries, or one. The count is compared before anything is read: the end
+// of an array of 2^61 numbers has the address of its beginning.
+std::vector<std::int64_t> q_begin_of(const quire_attention_problem& given, std::int64_t batch,
+                                     const Caller& caller) {
+  if (given.q_begin_count == 0) {
+    if (given.q_begin == nullptr) return {};
+    refuse(caller.function, "{0}.q_begin is given, and {0}.q_begin_count is 0", caller.options);
+  }
+  c_api::require(given.q_begin, caller.function, fmt::format("{}.q_begin", caller.options).c_str());
+  if (given.q_begin_count != 1 && std::cmp_not_equal(given.q_begin_count, batch)) {
+    refuse(caller.function,
+           "{}.q_begin_count must be 1, for all batch entries, or {}, one for each; got {}",
+           caller.options, batch, given.q_begin_count);
+  }
+  return {given.q_begin, given.q_begin + given.q_begin_count};
+}
+
+AttentionOptions options_of(const quire_attention_problem& given, std::int64_t batch,
+                            const Caller& caller) {
+  AttentionOptions options{.dropout_p = given.dropout_p, .seed = given.seed};
+  const auto name = [&](const char* field) { return fmt::format("{}.{}", caller.options, field); };
+  if (given.score_mod != nullptr) options.score_mod = given.score_mod->mod;
+  if (given.mask_mod != nullptr) options.mask_mod = given.mask_mod->mod;
+  if (given.block_mask != nullptr) options.block_mask = given.block_mask->mask;
+  if (c_api::flag(given.has_scale, caller.function, name("has_scale").c_str())) {
+    options.scale = given.scale;
+  } else if (given.scale != 0) {
+    refuse(caller.function, "{}.scale counts only with has_scale = 1; got {} and 0", caller.options,
+           given.scale);
+  }
+  options.enable_gqa = c_api::flag(given.enable_gqa, caller.function, name("enable_gqa").c_str());
+  options.q_begin = q_begin_of(given, batch, caller);
+  return options;
+}
+
+// A problem and the tensors of its run.
+struct Call {
+  AttentionProblem problem;
+  ConstTensorView q, k, v;
+};
+
+Call call_of(const quire_attention_problem& given, const Caller& caller) {
+  const char* const function = caller.function;
+  const bool is_jagged = given.jagged_q != nullptr || given.jagged_k != nullptr;
+  if (is_jagged || given.jagged_v != nullptr) {
+    if (given.q != nullptr || given.k != nullptr || given.v != nullptr || given.pages != nullptr)
+      refuse(function, "queries and keys must be dense, jagged or paged; got several of them");
+    const Jagged q = c_api::jagged(given.jagged_q, function, "q");
+    const Jagged k = c_api::jagged(given.jagged_k, function, "k");
+    const Jagged v = c_api::jagged(given.jagged_v, function, "v");
+    const std::int64_t batch = q.offsets.rank() == 1 ? q.offsets.dim(0) - 1 : 1;
+    return {AttentionProblem::jagged(q, k, v, options_of(given, batch, caller), function), q.values,
+            k.values, v.values};
+  }
+  const ConstTensorView q = c_api::tensor(given.q, function, "q");
+  const std::int64_t batch = q.rank() == 0 ? 1 : q.dim(0);
+  if (given.pages != nullptr) {
+    if (given.k != nullptr || given.v != nullptr)
+      refuse(function, "queries and keys must be dense, jagged or paged; got several of them");
+    const quire_paged_keys keys = c_api::versioned(given.pages, function, "keys");
+    const PagedKeys pages{.k = c_api::tensor(keys.k, function, "keys.k"),
+                          .v = c_api::tensor(keys.v, function, "keys.v"),
+                          .page_table = c_api::tensor(keys.page_table, function, "keys.page_table"),
+                          .lengths = c_api::tensor(keys.lengths, function, "keys.lengths")};
+    return {AttentionProblem::paged(q, pages, options_of(given, batch, caller), function), q,
+            pages.k, pages.v};
+  }
+  const ConstTensorView k = c_api::tensor(given.k, function, "k");
+  const ConstTensorView v = c_api::tensor(given.v, function, "v");
+  return {AttentionProblem::dense(q, k, v, options_of(given, batch, caller), function), q, k, v};
+}
+
+// What the structs of options of the older functions share with a problem.
+template <class Options>
+quire_attention_problem with_options(const Options& options) {
+  quire_attention_problem problem{};
+  problem.score_mod = options.score_mod;
+  problem.scale = options.scale;
+  problem.has_scale = options.has_scale;
+  problem.enable_gqa = options.enable_gqa;
+  if constexpr (requires { options.mask_mod; }) problem.mask_mod = options.mask_mod;
+  if constexpr (requires { options.block_mask; }) problem.block_mask = options.block_mask;
+  if constexpr (requires { options.q_begin; }) {
+    problem.q_begin = options.q_begin;
+    problem.q_begin_count = options.q_begin_count;
+  }
+  return problem;
+}
+
+void run(const quire_attention_problem& given, const quire_attention_outputs& to,
+         const Caller& caller) {
+  Call call = call_of(given, caller);
+  const auto optional = [&](const quire_tensor* view, const char* name) {
+    return c_api::optional_tensor(view, caller.function,
+                                  fmt::format("{}.{}", caller.options, name).c_str());
+  };
+  const AttentionOutputs outputs{.out = c_api::tensor(to.out, caller.function, "out"),
+                                 .lse = optional(to.lse, "lse"),
+                                 .max_scores = optional(to.max_scores, "max_scores")};
+  run_attention(std::move(call.problem), call.q, call.k, call.v, outputs);
+}
+
+// The caller's places for gradients, checked before anything is computed.
+class GradientPlaces {
+ public:
+  GradientPlaces(const quire_gradients* given, const Call& call, const char* function)
+      : function_(function) {
+    const quire_gradients copy = c_api::versioned(given, function, "gradients");
+    views.q = place("gradients.q", copy.q, call.q);
+    views.k = place("gradients.k", copy.k, call.k);
+    views.v = place("gradients.v", copy.v, call.v);
+    if (copy.buffer_count == 0) return;
+    c_api::require(copy.buffer_names, function, "gradients.buffer_names");
+    c_api::require(copy.buffers, function, "gradients.buffers");
+    add_buffers(copy, call.problem);
+    views.buffers = buffers_;
+  }
+
+  GradientOutputs views;
+
+ private:
+  void add_buffers(const quire_gradients& given, const AttentionProblem& problem) {
+    // The score mod's come first, then the mask's, which have no place.
+    const std::vector<Buffer> all = gradient_buffers(problem);
+    std::vector<std::optional<TensorView>> found(all.size());
+    for (std::size_t i = 0; i < given.buffer_count; ++i) {
+      c_api::require(given.buffer_names[i], function_, "a name of gradients.buffer_names");
+      const std::string name = given.buffer_names[i];
+      const auto captured =
+          problem.score_mod ? problem.score_mod->formula().buffers() : std::vector<Buffer>();
+      const bool is_captured =
+          std::ranges::any_of(captured, [&](const Buffer& b) { return b.name() == name; });
+      const auto at = std::ranges::find(all, name, &Buffer::name);
+      if (!is_captured || at == all.end()) {
+        refuse(function_,
+               "the score mod reads no buffer with wants_gradient of this name; got '{}'", name);
+      }
+      auto& to = found[static_cast<std::size_t>(at - all.begin())];
+      if (to.has_value())
+        refuse(function_, "gradients.buffer_names must name a buffer once; got '{}' twice", name);
+      c_api::require(given.buffers[i], function_, fmt::format("gradients.buffers[{}]", i).c_str());
+      to = place("the gradient of '" + name + "'", given.buffers[i], at->view());
+    }
+    for (std::size_t i = 0; i < all.size(); ++i)
+      buffers_.push_back(found[i] ? *found[i]
+                                  : unasked_.emplace_back(all[i].shape(), all[i].dtype()).view());
+  }
+
+  std::optional<TensorView> place(const std::string& name, const quire_tensor* given,
+                                  const ConstTensorView& like) const {
+    if (given == nullptr) return std::nullopt;
+    const TensorView to = c_api::tensor(given, function_, name.c_str());
+    if (to.shape() != like.shape() || to.dtype() != like.dtype())
+      refuse(function_, "{} must be {} {}; got {} {}", name, dtype_name(like.dtype()),
+             to_string(like.shape()), dtype_name(to.dtype()), to_string(to.shape()));
+    return to;
+  }
+
+  const char* function_;
+  std::vector<TensorView> buffers_;
+  std::vector<Tensor> unasked_;  // gradients nobody asked for
+};
+
+void run_backward(const quire_attention_problem& given, const quire_loss* loss,
+                  const quire_gradients* gradients, const Caller& caller) {
+  Call call = call_of(given, caller);
+  const quire_loss of = c_api::versioned(loss, caller.function, "loss");
+  BackwardInputs inputs{.q = call.q,
+                        .k = call.k,
+                        .v = call.v,
+                        .out = c_api::tensor(of.out, caller.function, "loss.out"),
+                        .lse = c_api::tensor(of.lse, caller.function, "loss.lse")};
+  if (of.d_out != nullptr) inputs.d_out = c_api::tensor(of.d_out, caller.function, "loss.d_out");
+  if (of.d_lse != nullptr) inputs.d_lse = c_api::tensor(of.d_lse, caller.function, "loss.d_lse");
+  const GradientPlaces places(gradients, call, caller.function);
+  run_attention_backward(std::move(call.problem), inputs, places.views);
+}
+
+}  // namespace
+
+quire_status quire_attention(const quire_attention_problem* problem,
+                             const quire_attention_outputs* outputs) {
+  return c_api::guarded([&] {
+    constexpr Caller kCaller{"quire_attention", "problem"};
+    run(c_api::versioned(problem, kCaller.function, "problem"),
+        c_api::versioned(outputs, kCaller.function, "outputs"), kCaller);
+  });
+}
+
+quire_status quire_attention_backward(const quire_attention_problem* problem,
+                                      const quire_loss* loss, const quire_gradients* gradients) {
+  return c_api::guarded([&] {
+    constexpr Caller kCaller{"quire_attention_backward", "problem"};
+    run_backward(c_api::versioned(problem, kCaller.function, "problem"), loss, gradients, kCaller);
+  });
+}
+
+quire_status quire_flex_attention(const quire_tensor* q, const quire_tensor* k,
+                                  const quire_tensor* v,
+                                  const quire_flex_attention_options* options,
+                                  const quire_tensor* out) {
+  return c_api::guarded([&] {
+    constexpr Caller kCaller{"quire_flex_attention", "options"};
+    const auto given = c_api::versioned_or_default(options, kCaller.function, "options");
+    quire_attention_problem problem = with_options(given);
+    problem.q = q;
+    problem.k = k;
+    problem.v = v;
+    run(problem, {0, out, given.lse, given.max_scores}, kCaller);
+  });
+}
+
+quire_status quire_flex_attention_jagged(const quire_jagged* q, const quire_jagged* k,
+                                         const quire_jagged* v,
+                                         const quire_jagged_attention_options* options,
+                                         const quire_tensor* out) {
+  return c_api::guarded([&] {
+    constexpr Caller kCaller{"quire_flex_attention_jagged", "options"};
+    const auto given = c_api::versioned_or_default(options, kCaller.function, "options");
+    quire_attention_problem problem = with_options(given);
+    c_api::require(q, kCaller.function, "q");
+    problem.jagged_q = q;
+    problem.jagged_k = k;
+    problem.jagged_v = v;
+    run(problem, {0, out, given.lse, given.max_scores}, kCaller);
+  });
+}
+
+quire_status quire_flex_attention_paged(const quire_tensor* q, const quire_paged_keys* keys,
+                                        const quire_paged_attention_options* options,
+                                        const quire_tensor* out) {
+  return c_api::guarded([&] {
+    constexpr Caller kCaller{"quire_flex_attention_paged", "options"};
+    const auto given = c_api::versioned_or_default(options, kCaller.function, "options");
+    quire_attention_problem problem = with_options(given);
+    c_api::require(keys, kCaller.function, "keys");
+    problem.q = q;
+    problem.pages = keys;
+    run(problem, {0, out, given.lse, given.max_scores}, kCaller);
+  });
+}
+
+quire_status quire_flex_attention_backward(const quire_tensor* q, const quire_tensor* k,
+                                           const quire_tensor* v,
+                                           const quire_flex_attention_options* options,
+                                           const quire_loss* loss,
+                                           const quire_gradients* gradients) {
+  return c_api::guarded([&] {
+    constexpr Caller kCaller{"quire_flex_attention_backward", "options"};
+    quire_attention_problem problem =
+        with_options(c_api::versioned_or_default(options, kCaller.function, "options"));
+    problem.q = q;
+    problem.k = k;
+    problem.v = v;
+    run_backward(problem, loss, gradients, kCaller);
+  });
+}
+
+quire_status quire_flex_attention_jagged_backward(const quire_jagged* q, const quire_jagged* k,
+                                                  const quire_jagged* v,
+                                                  const quire_jagged_attention_options* options,
+                                                  const quire_loss* loss,
+                                                  const quire_gradients* gradients) {
+  return c_api::guarded([&] {
+    constexpr Caller kCaller{"quire_flex_attention_jagged_backward", "options"};
+    quire_attention_problem problem =
+        with_options(c_api::versioned_or_default(options, kCaller.function, "options"));
+    c_api::require(q, kCaller.function, "q");
+    problem.jagged_q = q;
+    problem.jagged_k = k;
+    problem.jagged_v = v;
+    run_backward(problem, loss, gradients, kCaller);
+  });
+}

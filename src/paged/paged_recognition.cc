@@ -1,0 +1,265 @@
+// The rules by their formulas, the pages by the lists of the block mask. Paged layer.
+#include "paged/paged_recognition.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "formula/logical_keys.h"
+#include "mask/mask_grid.h"
+#include "quire/mods.h"
+#include "runtime/ceil_div.h"
+
+namespace quire::paged {
+namespace {
+
+using formula::PagePattern;
+
+// The rules of a call on logical indices, and what is known of pages the table does not have.
+struct LogicalRules {
+  PagePattern pattern;
+  std::optional<ScoreMod> score;
+  MaskMod mask;
+  bool hidden_by_mask, hidden_by_score;  // pages that the table does not have
+  std::optional<Buffer> bounds = {};     // of each sequence: keys from it on are hidden
+};
+
+// A score of -inf from a length on hides like a mask. As a mask it leaves the score mod of the
+// dense call, whose bits depend on whether there is one.
+void move_bound_to_mask(LogicalRules& rules, Precision precision) {
+  const std::optional<Buffer> bound = formula::find_key_bound(rules.score->formula(), precision);
+  if (!bound.has_value()) return;
+  if (!rules.bounds.has_value()) {
+    rules.bounds = bound;
+    const Buffer& lengths = *bound;
+    rules.mask = rules.mask & MaskMod([&](auto b, auto, auto, auto kv) { return kv < lengths[b]; });
+  }
+  if (formula::is_same_buffer(*rules.bounds, *bound))
+    rules.score = ScoreMod(formula::within_key_bound(rules.score->formula(), *bound));
+}
+
+std::optional<LogicalRules> logical_rules(const AttentionShape& shape,
+                                          const AttentionOptions& options) {
+  const Formula* const mask =
+      options.block_mask.has_value() ? &options.block_mask->mask_mod().formula() : nullptr;
+  const Formula* const score =
+      options.score_mod.has_value() ? &options.score_mod->formula() : nullptr;
+  std::optional<PagePattern> pattern;
+  if (mask != nullptr) pattern = formula::find_page_pattern(*mask);
+  if (!pattern.has_value() && score != nullptr) pattern = formula::find_page_pattern(*score);
+  if (!pattern.has_value()) return std::nullopt;
+  LogicalRules rules{*pattern, {}, noop_mask(), false, false, {}};
+  const Precision precision =
+      shape.compute_type() == DType::f64 ? Precision::kF64 : Precision::kF32;
+  if (mask != nullptr) {
+    const std::optional<Formula> logical = formula::to_logical(*mask, *pattern);
+    if (!logical.has_value()) return std::nullopt;
+    rules.mask = MaskMod(*logical);
+    rules.hidden_by_mask =
+        formula::is_hidden(formula::for_dead_pages(*mask, *pattern), Precision::kF32);
+    rules.bounds = formula::find_key_bound(*logical, Precision::kF32);
+  }
+  if (score != nullptr) {
+    const std::optional<Formula> logical = formula::to_logical(*score, *pattern);
+    if (!logical.has_value()) return std::nullopt;
+    rules.score = ScoreMod(*logical);
+    rules.hidden_by_score =
+        formula::is_hidden(formula::for_dead_pages(*score, *pattern), precision);
+    move_bound_to_mask(rules, precision);
+  }
+  return rules;
+}
+
+std::int64_t entry_of(const Buffer& table, std::int64_t row, std::int64_t page) {
+  const ConstTensorView& view = table.view();
+  if (view.dtype() == DType::i64) {
+    return static_cast<const std::int64_t*>(
+        view.data())[row * view.strides()[0] + page * view.strides()[1]];
+  }
+  return view.load_int({row, page});
+}
+
+// Turns the blocks of the pool, row by row, into blocks of sequences.
+class PageWalk {
+ public:
+  PageWalk(const AttentionShape& shape, const AttentionOptions& options, const LogicalRules& rules)
+      : rules_(rules),
+        size_(rules.pattern.page_size),
+        pool_(shape.kv_len / rules.pattern.page_size),
+        table_(static_cast<std::size_t>(shape.batch)) {
+    if (options.block_mask.has_value()) mask_ = &*options.block_mask;
+    call_.options = options;
+    call_.page_size = size_;
+    call_.table = rules.pattern.table;
+    call_.row_list = rules.pattern.row_list;
+    call_.bounds = rules.bounds;
+    batch_ = shape.batch;
+    q_len_ = shape.q_len;
+  }
+
+  std::optional<PagedCall> walk() {
+    if (!find_rows()) return std::nullopt;
+    const std::int64_t heads = mask_ == nullptr || heads_are_equal() ? 1 : mask_->heads();
+    const std::int64_t rows = mask_ == nullptr ? 1 : mask_->q_blocks();
+    mask::BlockRowsBuilder builder(batch_, heads, rows);
+    for (std::int64_t b = 0; b < batch_; ++b) {
+      for (std::int64_t h = 0; h < heads; ++h) {
+        for (std::int64_t row = 0; row < rows; ++row) {
+          if (!read_row(b, h, row)) return std::nullopt;
+          builder.add_row(runs_);
+        }
+      }
+    }
+    finish(builder.finish(), heads, rows);
+    return std::move(call_);
+  }
+
+ private:
+  bool find_rows();
+  bool heads_are_equal() const;
+  bool read_row(std::int64_t b, std::int64_t h, std::int64_t row);
+  bool read_pages(std::int64_t b, std::int64_t begin, std::int64_t end, BlockKind kind);
+  void finish(mask::BlockRows&& rows, std::int64_t heads, std::int64_t q_blocks);
+
+  const LogicalRules& rules_;
+  const BlockMask* mask_ = nullptr;
+  std::int64_t size_, pool_, batch_, q_len_;
+  std::vector<std::vector<std::int64_t>> table_;            // by sequence, logical page to page
+  std::vector<std::pair<std::int64_t, BlockKind>> blocks_;  // of a row, logical
+  mask::RunList runs_;
+  PagedCall call_{.options = {}, .table = rules_.pattern.table};
+};
+
+// Which row of the table is a sequence's.
+bool PageWalk::find_rows() {
+  const PagePattern& pattern = rules_.pattern;
+  const std::int64_t count = pattern.table.shape()[0];
+  if (pool_ > pattern.table.shape()[1]) return false;
+  for (std::int64_t b = 0; b < batch_; ++b) {
+    std::int64_t row = pattern.row.value_or(b);
+    if (pattern.row_list.has_value()) {
+      if (b >= pattern.row_list->shape()[0]) return false;
+      row = pattern.row_list->view().load_int({b});
+    }
+    if (row < 0) row += count;
+    if (row < 0 || row >= count) return false;
+    call_.rows.push_back(row);
+    if (!rules_.bounds.has_value()) continue;
+    if (b >= rules_.bounds->shape()[0]) return false;
+    call_.bound.push_back(rules_.bounds->view().load_int({b}));
+  }
+  return true;
+}
+
+bool PageWalk::heads_are_equal() const {
+  for (std::int64_t b = 0; b < batch_; ++b) {
+    for (std::int64_t h = 1; h < mask_->heads(); ++h)
+      if (mask_->plane(b, h) != mask_->plane(b, 0)) return false;
+  }
+  return true;
+}
+
+bool PageWalk::read_pages(std::int64_t b, std::int64_t begin, std::int64_t end, BlockKind kind) {
+  const bool hides_dead =
+      rules_.hidden_by_score || (kind == BlockKind::kPartial && rules_.hidden_by_mask);
+  std::vector<std::int64_t>& table = table_[static_cast<std::size_t>(b)];
+  const std::int64_t row = call_.rows[static_cast<std::size_t>(b)];
+  const std::int64_t bound =
+      call_.bound.empty() ? pool_ * size_ : call_.bound[static_cast<std::size_t>(b)];
+  for (std::int64_t page = begin; page < end; ++page) {
+    const std::int64_t logical = entry_of(rules_.pattern.table, row, page);
+    if (logical < 0 && !hides_dead) return false;
+    if (logical >= pool_) return false;  // more than there can be: somebody else's table
+    if (logical < 0) {
+      call_.entries.push_back({row, page, logical});
+      continue;
+    }
+    if (logical >= std::ssize(table)) table.resize(static_cast<std::size_t>(logical) + 1, -1);
+    std::int64_t& known = table[static_cast<std::size_t>(logical)];
+    if (known != -1 && known != page) return false;
+    if (known == -1) call_.entries.push_back({row, page, logical});
+    known = page;
+    // A page listed as full may reach beyond the keys that are there: its rule decides then.
+    const std::int64_t first = logical * size_;
+    if (first >= bound) continue;
+    blocks_.emplace_back(logical, first + size_ > bound ? BlockKind::kPartial : kind);
+  }
+  return true;
+}
+
+bool PageWalk::read_row(std::int64_t b, std::int64_t h, std::int64_t row) {
+  blocks_.clear();
+  runs_.clear();
+  if (mask_ == nullptr) {
+    if (!read_pages(b, 0, pool_, BlockKind::kPartial)) return false;
+  } else {
+    const std::int64_t per_block = mask_->block_size().kv / size_;
+    for (const BlockRun& run : mask_->runs(b, h, row)) {
+      const std::int64_t end = std::min(run.end() * per_block, pool_);
+      if (!read_pages(b, run.begin * per_block, end, run.kind)) return false;
+    }
+  }
+  if (!std::ranges::is_sorted(blocks_)) std::ranges::sort(blocks_);
+  for (const auto& [block, kind] : blocks_) {
+    if (!runs_.empty() && runs_.back().end() > block) return false;  // listed twice
+    mask::append_run(runs_, block, block + 1, kind);
+  }
+  return true;
+}
+
+void PageWalk::finish(mask::BlockRows&& rows, std::int64_t heads, std::int64_t q_blocks) {
+  for (std::size_t b = 0; b < table_.size(); ++b) {
+    auto& table = table_[b];
+    if (!call_.bound.empty()) {
+      const std::int64_t keys = std::max<std::int64_t>(call_.bound[b], 0);
+      const std::int64_t used = ceil_div(keys, size_);
+      if (used < std::ssize(table)) table.resize(static_cast<std::size_t>(used));
+    }
+    call_.lengths.push_back(std::ssize(table) * size_);
+    call_.pages.insert(call_.pages.end(), table.begin(), table.end());
+    call_.longest = std::max(call_.longest, call_.lengths.back());
+  }
+  const mask::BlockGrid grid{
+      mask_ == nullptr ? 0 : mask_->q_begin(), q_len_, call_.longest,
+      BlockSize(mask_ == nullptr ? std::max<std::int64_t>(q_len_, 1) : mask_->block_size().q,
+                size_)};
+  std::shared_ptr<mask::BlockMaskData> data = mask::make_data(grid, batch_, heads);
+  data->q_blocks = q_blocks;
+  data->chosen_by_data = true;
+  data->mask_mod = rules_.mask;
+  data->rows = std::make_shared<const mask::BlockRows>(std::move(rows));
+  call_.options.block_mask = BlockMask(std::move(data));
+  call_.options.score_mod = rules_.score;
+}
+
+}  // namespace
+
+bool PagedCall::is_unchanged() const {
+  if (row_list.has_value()) {
+    const std::int64_t count = table.shape()[0];
+    for (std::int64_t b = 0; b < std::ssize(rows); ++b) {
+      const std::int64_t row = row_list->view().load_int({b});
+      if ((row < 0 ? row + count : row) != rows[static_cast<std::size_t>(b)]) return false;
+    }
+  }
+  for (std::int64_t b = 0; b < std::ssize(bound); ++b)
+    if (bounds->view().load_int({b}) != bound[static_cast<std::size_t>(b)]) return false;
+  return std::ranges::all_of(entries, [&](const PageEntry& entry) {
+    return entry_of(table, entry.row, entry.page) == entry.value;
+  });
+}
+
+std::optional<PagedCall> recognise_paged(const AttentionShape& shape,
+                                         const AttentionOptions& options) {
+  if (shape.kv_batch != 1 || !(options.score_mod.has_value() || options.block_mask.has_value()))
+    return std::nullopt;
+  const std::optional<LogicalRules> rules = logical_rules(shape, options);
+  if (!rules.has_value()) return std::nullopt;
+  const std::int64_t size = rules->pattern.page_size;
+  if (shape.kv_len % size != 0) return std::nullopt;
+  if (options.block_mask.has_value() && options.block_mask->block_size().kv % size != 0)
+    return std::nullopt;
+  return PageWalk(shape, options, *rules).walk();
+}
+
+}  // namespace quire::paged

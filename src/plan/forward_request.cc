@@ -1,0 +1,42 @@
+// What follows from a problem: scale, score formula, layouts of dense tensors. Plan layer.
+#include "plan/forward_request.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "formula/simplify/simplify.h"
+#include "runtime/executor_of.h"
+
+namespace quire::plan {
+namespace {
+
+// 1 / sqrt(head_dim) if not given; without channels there is nothing to scale.
+double factor_of(const AttentionProblem& problem) {
+  const auto channels = static_cast<double>(std::max<std::int64_t>(problem.head_dim, 1));
+  const double exact = problem.scale.value_or(1 / std::sqrt(channels));
+  return problem.is_f64() ? exact : static_cast<double>(static_cast<float>(exact));
+}
+
+std::optional<Formula> score_of(const AttentionProblem& problem) {
+  if (!problem.score_mod.has_value()) return std::nullopt;
+  Formula simple = formula::simplify(problem.score_mod->formula(),
+                                     problem.is_f64() ? Precision::kF64 : Precision::kF32);
+  if (simple.graph()[simple.root()].op == Op::kScore) return std::nullopt;
+  return simple;
+}
+
+}  // namespace
+
+ForwardRequest::ForwardRequest(AttentionProblem problem)
+    : AttentionProblem(std::move(problem)),
+      factor(factor_of(*this)),
+      score(score_of(*this)),
+      held(executor_of(executor)) {
+  executor = held.get();
+  if (q_begin.empty()) q_begin = {0};
+  if (queries == nullptr) queries = std::make_shared<layout::DenseQueries>(q_len);
+  if (layout == nullptr) layout = std::make_shared<layout::DenseLayout>(kv_batch, kv_len);
+}
+
+}  // namespace quire::plan
