@@ -26,7 +26,7 @@ from ._core import (
     SequenceId,
     View,
     __version__,
-    abs,
+    abs,  # noqa: F401 (not in __all__: a star import must not hide Python's)
     and_masks,
     ceil,
     clamp,
@@ -59,10 +59,10 @@ from ._core import (
     maximum,
     minimum,
     or_masks,
-    pow,
+    pow,  # noqa: F401 (not in __all__: a star import must not hide Python's)
     relu,
     remainder,
-    round,
+    round,  # noqa: F401 (not in __all__: a star import must not hide Python's)
     rsqrt,
     set_num_threads,
     sigmoid,
@@ -71,7 +71,7 @@ from ._core import (
     sin,
     softplus,
     sqrt,
-    sum,
+    sum,  # noqa: F401 (not in __all__: a star import must not hide Python's)
     tanh,
     to_bool,
     to_float,
