@@ -308,7 +308,7 @@ def bits():
         y = 126 + row * 36
         picture.text(16, y + 15, name, "")
         edges = [0, *cuts, 12]
-        for i, (begin, end) in enumerate(zip(edges, edges[1:])):
+        for begin, end in zip(edges, edges[1:]):
             picture.rect(left + begin * unit + 1, y, (end - begin) * unit - 2, 22, "box", radius=4)
     for split in range(1, 3):
         x = left + split * 4 * unit

@@ -26,7 +26,7 @@ from ._core import (
     SequenceId,
     View,
     __version__,
-    abs,
+    abs,  # noqa: F401 (not in __all__: a star import must not hide Python's)
     and_masks,
     atan,
     ceil,
@@ -60,10 +60,10 @@ from ._core import (
     maximum,
     minimum,
     or_masks,
-    pow,
+    pow,  # noqa: F401 (not in __all__: a star import must not hide Python's)
     relu,
     remainder,
-    round,
+    round,  # noqa: F401 (not in __all__: a star import must not hide Python's)
     rsqrt,
     set_num_threads,
     sigmoid,
@@ -72,7 +72,7 @@ from ._core import (
     sin,
     softplus,
     sqrt,
-    sum,
+    sum,  # noqa: F401 (not in __all__: a star import must not hide Python's)
     tanh,
     to_bool,
     to_float,

@@ -65,7 +65,8 @@ def attend(
     wants_lse, wants_max = (return_lse, False) if return_aux is None else return_aux
     view = _core.view(q)
     if isinstance(sequences, SequenceId):
-        sequences, counts = [sequences], [(view.shape[:1] or (0,))[0] if counts is None else counts]
+        count: Any = (view.shape[:1] or (0,))[0] if counts is None else counts
+        sequences, counts = [sequences], [count]
     sequences, counts = step_of(sequences, counts)
     options = step_options("attend", score_mod, mask_mod, window, scale, dropout_p, seed)
     results = _core.attend(options, cache, layer, sequences, counts, view, wants_lse, wants_max)

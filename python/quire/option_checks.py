@@ -34,9 +34,10 @@ def check_dropout(where: str, dropout_p: Any) -> float:
     """The probability as a float in 0..1."""
     if not isinstance(dropout_p, numbers.Real):
         raise TypeError(f"[{where}] dropout_p must be a number; got {type(dropout_p).__name__} {dropout_p!r}")
-    if not 0 <= dropout_p <= 1:
+    probability = float(dropout_p)
+    if not 0 <= probability <= 1:
         raise ValueError(f"[{where}] dropout_p must be in 0..1; got {dropout_p}")
-    return float(dropout_p)
+    return probability
 
 
 def check_seed(where: str, dropout_p: float, seed: int | None) -> int:

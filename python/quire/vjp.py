@@ -86,7 +86,7 @@ def flex_attention_vjp(
     if mask_mod is not None and not isinstance(mask_mod, MaskMod):
         mask_mod = MaskMod(mask_mod)
     request = AuxRequest(lse=True, max_scores=return_aux is not None and return_aux.max_scores)
-    options = dict(
+    options: dict[str, Any] = dict(
         block_mask=block_mask,
         scale=check_scale("flex_attention_vjp", scale),
         enable_gqa=enable_gqa,
@@ -140,9 +140,12 @@ class _Call(NamedTuple):
             new,
             buffers,
         )
-        gradients = [None if one is None else _like(one, array) for one, array in zip(new, self.inputs)]
+        d_query, d_key, d_value = (
+            None if one is None else _like(one, array) for one, array in zip(new, self.inputs, strict=True)
+        )
         query = self.inputs[0].values if self.is_jagged else self.inputs[0]
-        return Gradients(*gradients, {name: like(one, query) for name, one in zip(self.names, buffers, strict=True)})
+        d_buffers = {name: like(one, query) for name, one in zip(self.names, buffers, strict=True)}
+        return Gradients(d_query, d_key, d_value, d_buffers)
 
 
 def _view(array: Any) -> Any:

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "quire/formula.h"
+#include "quire/mod.h"
 #include "register.h"
 #include "view.h"
 
@@ -169,6 +170,9 @@ void register_exprs(nb::module_& module) {
 Expr kv_idx - q_idx
 quire.ScoreMod('score + 0.5 * (kv_idx - q_idx)'))doc");
   define_operators(expr);
+  expr.def(
+      "__init__", [](PyExpr* self, nb::handle value) { new (self) PyExpr{operand(value, "Expr")}; },
+      nb::arg("value"));
   expr.def("__repr__", [](const PyExpr& e) { return Formula(e.base).to_string(); });
 
   nb::class_<BufferSlice> slice(
@@ -204,6 +208,14 @@ quire.ScoreMod('score + bias[kv_idx]'))doc");
             new (self) Buffer(buffer_of(view_of(array), {.name = std::move(name)}));
           },
           nb::arg("array"), nb::arg("name") = "")
+      .def_static(
+          "declare",
+          [](int dtype, nb::handle shape, std::string name) {
+            return Buffer::declare(dtype_of_code(dtype), shape_of(shape),
+                                   {.name = std::move(name)});
+          },
+          nb::arg("dtype"), nb::arg("shape"), nb::arg("name") = "",
+          "A buffer without memory, for a mod that bind() gives memory. dtype: a value of DTYPES.")
       .def("__getitem__", [](const Buffer& self,
                              nb::handle index) { return BufferSlice(self, indices_of(index)); })
       .def_prop_ro("name", [](const Buffer& self) { return self.name(); })
@@ -215,6 +227,15 @@ quire.ScoreMod('score + bias[kv_idx]'))doc");
                to_string(self.shape()) + ")";
       });
   buffer.attr("__iter__") = nb::none();
+
+  module.def(
+      "mod_arguments",
+      [] {
+        const detail::ModArguments a = detail::mod_arguments();
+        return nb::make_tuple(PyExpr{a.score}, PyExpr{a.b}, PyExpr{a.h}, PyExpr{a.q_idx},
+                              PyExpr{a.kv_idx});
+      },
+      "score, b, h, q_idx and kv_idx as Exprs, for a mod made of an Expr: ScoreMod(expr).");
 }
 
 }  // namespace quire::python

@@ -77,6 +77,10 @@ Mod mod_of(nb::handle mod, nb::handle buffers, const char* what, Formula (*trace
   }
   if (nb::isinstance<nb::str>(mod))
     return Mod::parse(nb::cast<std::string>(mod), named_buffers_of(buffers));
+  if (nb::isinstance<PyExpr>(mod)) {
+    refuse_buffers(buffers, what);
+    return Mod(Formula(nb::cast<const PyExpr&>(mod).base));
+  }
   const bool is_other_kind = nb::isinstance<ScoreMod>(mod) || nb::isinstance<MaskMod>(mod);
   if (!is_other_kind && PyCallable_Check(mod.ptr()) != 0) {
     refuse_buffers(buffers, what);
@@ -172,6 +176,21 @@ std::vector<std::string> buffer_names(const Mod& mod) {
   return names;
 }
 
+// Of each buffer that the mod reads, its place among `known`.
+template <class Mod>
+std::vector<std::size_t> places_of_buffers(const Mod& mod, const nb::list& known) {
+  std::vector<std::size_t> places;
+  for (const Buffer& buffer : mod.formula().buffers()) {
+    std::size_t place = 0;
+    while (place < known.size() && !nb::cast<const Buffer&>(known[place]).is_same(buffer)) ++place;
+    if (place == known.size())
+      throw Error(ErrorKind::value,
+                  "[places_of_buffers] the mod reads '" + buffer.name() + "', which is not there");
+    places.push_back(place);
+  }
+  return places;
+}
+
 // A mod has no lengths of its own: it is drawn at the first of these, or less where its buffers are
 // shorter.
 constexpr std::int64_t kPictureLengths[] = {64, 32, 16, 8};
@@ -197,6 +216,9 @@ void define_mod(Class& class_, const char* name) {
       .def_prop_ro(
           "buffers", [](const Mod& mod) { return to_dict(mod.formula().named_buffers()); },
           "The buffers it reads by name, as read-only NumPy arrays over their memory.")
+      .def("places_of_buffers", &places_of_buffers<Mod>, nb::arg("known"),
+           "Where each of the buffers it reads stands in a list of Buffers, in the order of "
+           "buffer_names.")
       .def_static("bind", &bind<Mod>, nb::arg("mod"), nb::arg("views"),
                   nb::arg("wants_gradient").none() = nb::none(),
                   "The same formula over other arrays, in the order of buffer_names, of the same "

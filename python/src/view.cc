@@ -17,11 +17,6 @@
 namespace quire::python {
 namespace {
 
-DType dtype_of_code(int code) {
-  if (code < 0 || code >= kDTypeCount) throw nb::value_error("[View] unknown dtype code");
-  return static_cast<DType>(code);
-}
-
 const char* array_interface_type(DType dtype) {
   constexpr const char* kTypes[kDTypeCount] = {"<f4", "<f8", "|V2", "<f2", "|i1",
                                                "|u1", "<i2", "<i4", "<i8", "|b1"};
@@ -117,6 +112,11 @@ void init_view(View* self, std::uintptr_t data, int dtype, nb::handle shape, nb:
 }
 
 }  // namespace
+
+DType dtype_of_code(int code) {
+  if (code < 0 || code >= kDTypeCount) throw nb::value_error("[View] unknown dtype code");
+  return static_cast<DType>(code);
+}
 
 nb::tuple to_tuple(const Shape& shape) {
   nb::list numbers;

@@ -63,4 +63,7 @@ Shape shape_of(nb::handle numbers);
 /// The other way.
 nb::tuple to_tuple(const Shape& shape);
 
+/// The dtype of a value of DTYPES. Throws ValueError for other numbers.
+DType dtype_of_code(int code);
+
 }  // namespace quire::python

@@ -27,18 +27,23 @@ namespace {
 
 using GraphPtr = std::shared_ptr<Graph>;
 
-// The graph an operation is recorded in: that of the first operand that has one.
+// The graph an operation is recorded in is the largest among those of its operands, for what is in
+// another one is copied over. Small ones are frequent: an element at a constant index has a graph
+// of its own until it meets an argument of the mod.
+GraphPtr larger(GraphPtr a, GraphPtr b) { return !b || (a && a->size() >= b->size()) ? a : b; }
+
 template <class... E>
 GraphPtr graph_of(const E&... operands) {
   GraphPtr found;
-  ((found = found ? found : operands.graph()), ...);
+  ((found = larger(found, operands.graph())), ...);
   return found ? found : std::make_shared<Graph>();
 }
 
+// Null if none of them has one.
 GraphPtr graph_of(const std::vector<ExprBase>& operands) {
-  for (const ExprBase& operand : operands)
-    if (operand.graph()) return operand.graph();
-  return nullptr;
+  GraphPtr found;
+  for (const ExprBase& operand : operands) found = larger(found, operand.graph());
+  return found;
 }
 
 // The operand as a node of `graph`; one from another graph is copied over.
@@ -113,8 +118,7 @@ ExprBase sum(const Buffer& buffer, const std::vector<ExprBase>& indices) {
 ExprBase dot(const Buffer& a, const std::vector<ExprBase>& a_indices, const Buffer& b,
              const std::vector<ExprBase>& b_indices) {
   const FloatEnv float_env;
-  GraphPtr graph = graph_of(a_indices);
-  if (!graph) graph = graph_of(b_indices);
+  GraphPtr graph = larger(graph_of(a_indices), graph_of(b_indices));
   if (!graph) graph = std::make_shared<Graph>();
   return {graph, make_dot(*graph, a, nodes_in(graph, a_indices), b, nodes_in(graph, b_indices))};
 }

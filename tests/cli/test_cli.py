@@ -133,7 +133,7 @@ def test_explain_of_alibi(explain):
 
 def test_the_tile_program_of_alibi(explain):
     lines = section(explain(ALIBI), "tile program: 64 queries across the lanes, 256 keys as rows")
-    phases = {}
+    phases, phase = {}, ""
     for line in lines[:-1]:
         phase = line[:10].strip() or phase
         phases.setdefault(phase, []).append(re.sub(r" +", " ", line[10:]))

@@ -68,7 +68,7 @@ def cells_of(root):
     grid = [[ground.get("class")] * cols for _ in range(rows)]
     for path in group.findall(f"{SVG}path"):
         rectangles = re.findall(r"M(\d+) (\d+)h(\d+)v(\d+)h-(\d+)z", path.get("d"))
-        assert "".join("M%s %sh%sv%sh-%sz" % r for r in rectangles) == path.get("d")
+        assert "".join("M{} {}h{}v{}h-{}z".format(*r) for r in rectangles) == path.get("d")
         for x, y, width, height, back in (map(int, r) for r in rectangles):
             assert width == back
             for row in range(y, y + height):

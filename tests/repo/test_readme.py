@@ -33,7 +33,7 @@ class Block:
 
 def blocks_of(text, name):
     """All fenced blocks, in order."""
-    blocks, opened = [], None
+    blocks, opened, lines = [], None, []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.startswith("```"):
             if opened is not None:

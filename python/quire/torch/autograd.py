@@ -1,90 +1,139 @@
-"""flex_attention as autograd records it: called instead of forward() when a gradient is asked for.
+"""Attention as autograd records it: one function for flex_attention and scaled_dot_product_attention, dense and nested.
 
-The backward pass is a function of autograd's as well, so that torch.func.grad can unwrap what it gets, and differentiating
-it again says clearly that it cannot be. Layer: Python, above forward.py and backward.py.
+What is computed is a Call (flex_call.py, sdpa_call.py), which knows how to run and how to find its gradients. Of nested tensors
+the function sees the values, [total, heads, dim]; torch differentiates the way there and back. The backward pass is a function
+of autograd's as well, so that torch.func.grad can unwrap what it gets, and differentiating it again says clearly that it
+cannot be. Layer: Python, below the calls.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
-from quire.torch.backward import backward
-from quire.torch.forward import HALF, Mods, as_torch_gives, forward_as_computed
-from quire.torch.transforms import FlexGradient, FlexOnce
+from quire.torch.nested import Sequences
+from quire.torch.transforms import (
+    batched_by_autograd,
+    is_batched_by_autograd,
+    no_second_gradient,
+    not_transformed,
+    one_by_one,
+)
+from quire.torch.views import view_of
+
+Outputs: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]  # out, lse, max_scores
 
 
-class _Call:
-    """What a call is beside its tensors; opaque to torch's pytrees."""
+class Call:
+    """What a call is beside its tensors; opaque to torch's pytrees.
 
-    __slots__ = ("mods", "want_max", "captured", "is_wide")
+    reads: how many tensors beside query, key and value it reads that may want a gradient. is_wide: of inputs in half precision
+    the output is kept as it was before rounding, for the backward pass. A bias that all scores of a row share has the gradient 0
+    only if the weighted sum of values is known as exactly as the weights are.
+    """
 
-    def __init__(self, mods: Mods, want_max: bool, captured: int, is_wide: bool):
-        self.mods = mods
-        self.want_max = want_max
-        self.captured = captured  # how many of the tensors behind the call the score mod reads
-        self.is_wide = is_wide  # the last output is the first as it was before rounding
+    function: str
+    sequences: tuple[Sequences, Sequences, Sequences] | None = None  # of nested query, key and value
+    want_max: bool = False
+    is_wide: bool = False
+    reads: int = 0
+
+    def views(self, inputs: Sequence[Tensor]) -> list[Any]:
+        """Of query, key and value, as _core takes them."""
+        if self.sequences is None:
+            return [view_of(tensor) for tensor in inputs]
+        return [sequences.views(one) for sequences, one in zip(self.sequences, inputs, strict=True)]
+
+    def run(self, inputs: Sequence[Tensor], read: Sequence[Tensor], want_lse: bool) -> Outputs:
+        """(out, lse, max_scores) of query, key and value; None for what is not wanted. lse as it was computed."""
+        raise NotImplementedError
+
+    def gradients(
+        self,
+        inputs: Sequence[Tensor],
+        read: Sequence[Tensor],
+        results: tuple[Tensor, Tensor],
+        d_results: tuple[Tensor | None, Tensor | None],
+        wanted: list[bool],
+    ) -> list[Tensor | None]:
+        """Of query, key, value and what is read; None where not wanted. d_results: of out and lse, None for 0."""
+        raise NotImplementedError
 
 
-class Recorded(FlexOnce):
-    """A forward pass of (query, key, value, call, tensors that mods read) to (out, lse, perhaps the largest scores, perhaps out
-    before it was rounded)."""
+class _Once(torch.autograd.Function):
+    """With a rule for vmap and none for forward mode. The call is the first argument."""
+
+    @classmethod
+    def vmap(cls, info: Any, in_dims: tuple, *arguments: Any) -> Any:
+        return one_by_one(cls.apply, info.batch_size, in_dims, arguments)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise not_transformed(ctx.call.function, "Jvp")
+
+
+class Attention(_Once):
+    """(call, query, key, value, tensors that it reads, tensors kept) to (out, lse, perhaps the largest scores, perhaps out before
+    it was rounded)."""
+
+    @staticmethod
+    def forward(call: Call, query: Tensor, key: Tensor, value: Tensor, *others: Tensor) -> Any:
+        out, *rest = call.run((query, key, value), others[: call.reads], True)
+        found = [one for one in rest if one is not None]
+        return (out.to(query.dtype), *found, out) if call.is_wide else (out, *found)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        query, key, value, ctx.call, *tensors = inputs
-        out = output[-1] if getattr(ctx.call, "is_wide", False) else output[0]
-        ctx.save_for_backward(query, key, value, out, output[1], *tensors)
+        ctx.call, query, key, value, *others = inputs
+        out = output[-1] if ctx.call.is_wide else output[0]
+        ctx.save_for_backward(query, key, value, out, output[1], *others)
         ctx.mark_non_differentiable(*output[2:])
         ctx.set_materialize_grads(False)
 
-
-class FlexAttention(Recorded):
-    @staticmethod
-    def forward(query: Tensor, key: Tensor, value: Tensor, call: _Call, *tensors: Tensor) -> Any:
-        out, lse, *rest = forward_as_computed(query, key, value, call.mods, True, call.want_max, call.is_wide)
-        rest = rest if call.want_max else []
-        return (out.to(query.dtype), lse, *rest, out) if call.is_wide else (out, lse, *rest)
-
     @staticmethod
     def backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *_: Any) -> tuple:
-        captured = ctx.call.captured
-        needed = ctx.needs_input_grad
-        wanted = [*needed[:3], *needed[4 : 4 + captured]]
-        nothing = [None] * (len(needed) - 4 - captured)
+        needed, reads = ctx.needs_input_grad[1:], ctx.call.reads
+        wanted = list(needed[: 3 + reads])
         if (d_out is None and d_lse is None) or not any(wanted):
-            return (None,) * len(needed)
-        saved = ctx.saved_tensors[: 5 + captured]
-        found = iter(FlexAttentionBackward.of(ctx.call.mods, wanted, d_out, d_lse, *saved))
-        d = [next(found) if is_wanted else None for is_wanted in wanted]
-        return (*d[:3], None, *d[3:], *nothing)
+            return (None,) * (1 + len(needed))
+        saved = ctx.saved_tensors[: 5 + reads]
+        found = iter(AttentionGradient.of(ctx.call, wanted, d_out, d_lse, *saved))
+        d = (next(found) if is_wanted else None for is_wanted in wanted)
+        return (None, *d, *(None for _ in needed[3 + reads :]))
 
 
-class FlexAttentionBackward(FlexGradient):
+class AttentionGradient(_Once):
+    """(call, wanted, d_out, d_lse, what was saved) to the gradients that are wanted. Has no gradient itself."""
+
+    @classmethod
+    def of(cls, *arguments: Any) -> Any:
+        """apply(), also for gradients that torch.autograd has batched."""
+        if any(isinstance(one, Tensor) and is_batched_by_autograd(one) for one in arguments):
+            return batched_by_autograd(cls.apply, arguments)
+        return cls.apply(*arguments)
+
     @staticmethod
-    def forward(mods: Mods, wanted: list[bool], d_out: Tensor | None, d_lse: Tensor | None, *saved: Tensor) -> Any:
-        query, key, value, out, lse, *captured = saved
-        d = backward((query, key, value), (out, lse), (d_out, d_lse), mods, captured, wanted)
+    def forward(call: Call, wanted: list[bool], d_out: Tensor | None, d_lse: Tensor | None, *saved: Tensor) -> Any:
+        query, key, value, out, lse, *read = saved
+        d = call.gradients((query, key, value), read, (out, lse), (d_out, d_lse), wanted)
         return tuple(one for one in d if one is not None)
 
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        ctx.call = inputs[0]
 
-def differentiable_forward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mods: Mods,
-    want_max: bool,
-    captured: list[Tensor],
-    mask_reads: list[Tensor],
-    learns_captured: bool = False,
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise no_second_gradient(ctx.call.function)
+
+
+def recorded(
+    call: Call, inputs: Sequence[Tensor], read: Sequence[Tensor] = (), kept: Sequence[Tensor] = ()
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """forward() with lse, recorded. captured: the tensors that the score mod reads, in
-    the order of its buffers; mask_reads: those that the mask's rule reads, kept so that torch notices if they are edited
-    before the backward pass. learns_captured: some of the captured want a gradient. Of half precision out is then kept as it
-    was before rounding: a bias that all scores of a row share has the gradient 0 only if the backward pass knows the weighted
-    sum of values as exactly as it knows the weights."""
-    call = _Call(mods, want_max, len(captured), learns_captured and query.dtype in HALF)
-    kept = [tensor for tensor in mask_reads if not tensor.is_inference()]
-    outputs = FlexAttention.apply(query, key, value, call, *captured, *kept)
-    return as_torch_gives(query.dtype, *outputs[:2], outputs[2] if want_max else None)
+    """call.run() with lse, recorded. read: call.reads tensors, which may want gradients. kept: others that the result depends on,
+    kept so that torch notices if they are edited before the backward pass."""
+    outputs = Attention.apply(call, *inputs, *read, *kept)
+    return outputs[0], outputs[1], outputs[2] if call.want_max else None

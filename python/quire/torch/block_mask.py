@@ -207,13 +207,13 @@ class BlockMask(TorchBlockMask):
             lists[name] = self._list_in_graph(name)
         elif name in KV_LISTS:
             blocks = self._blocks or self._current_blocks()
-            blocks.remember(name, lists.setdefault(name, as_tensor(getattr(blocks.core, name))))
+            blocks.remember(name, lists.setdefault(name, _list_of(blocks, name)))
         elif self._on_cpu() and not torch.compiler.is_compiling():
-            lists.setdefault(name, as_tensor(getattr(self._current_blocks().core, name)))
+            lists.setdefault(name, _list_of(self._current_blocks(), name))
         else:
             kind = "full_" if name.startswith("full_") else ""
             counts, indices = lists[f"{kind}kv_num_blocks"], lists[f"{kind}kv_indices"]
-            pair = (None, None) if counts is None else _transpose_ordered(counts, indices)
+            pair = (None, None) if counts is None or indices is None else _transpose_ordered(counts, indices)
             lists[f"{kind}q_num_blocks"], lists[f"{kind}q_indices"] = pair
 
     def _is_in_graph(self) -> bool:
@@ -236,8 +236,9 @@ class BlockMask(TorchBlockMask):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        if "kv_indices" in self._lists:
-            return (*self._lists["kv_indices"].shape[:-2], *self.seq_lengths)
+        indices = self._lists.get("kv_indices")
+        if indices is not None:
+            return (*indices.shape[:-2], *self.seq_lengths)
         return (*self._grid[:-2], *self.seq_lengths)
 
     def sparsity(self) -> float:
@@ -272,8 +273,10 @@ class BlockMask(TorchBlockMask):
         if len(index) > counts.dim():
             raise IndexError(f"[BlockMask] takes at most {counts.dim()} indices; got {len(index)}")
         index = tuple(_keep_axis(one, size) for one, size in zip(index, counts.shape))
+        whole: Any = {name: getattr(self, name) for name in KV_LISTS}
+        lists: Any = {name: None if tensor is None else tensor[index] for name, tensor in whole.items()}
         part = BlockMask.from_kv_blocks(
-            *(None if tensor is None else tensor[index] for tensor in (getattr(self, name) for name in KV_LISTS)),
+            **lists,
             BLOCK_SIZE=self.BLOCK_SIZE,
             mask_mod=_sliced_mask_mod_error,
             seq_lengths=self.seq_lengths,
@@ -296,12 +299,13 @@ class BlockMask(TorchBlockMask):
             part._lists.update(dict.fromkeys(_Q_LISTS))
         return self._carry_dq(part)
 
-    def to(self, device: torch.device | str) -> BlockMask:
+    def to(self, device: Any) -> BlockMask:
         """The same mask with its index tensors on another device. Attention itself is computed on the CPU."""
-        tensors = {name: getattr(self, name) for name in self._TENSOR_ATTRS}
+        tensors: Any = {name: getattr(self, name) for name in self._TENSOR_ATTRS}
+        there: Any = {name: None if tensor is None else tensor.to(device) for name, tensor in tensors.items()}
         return BlockMask(
             seq_lengths=self.seq_lengths,
-            **{name: None if tensor is None else tensor.to(device) for name, tensor in tensors.items()},
+            **there,
             BLOCK_SIZE=self.BLOCK_SIZE,
             mask_mod=self.mask_mod,
             dq_kv_order_spt=self.dq_kv_order_spt,
@@ -348,13 +352,19 @@ class BlockMask(TorchBlockMask):
 
     def _set(self, state: dict[str, Any]) -> BlockMask:
         if "_words" not in state:
-            self.__init__(**state)
+            BlockMask.__init__(self, **state)
             return self
         self._lists, self._blocks, self._is_exposed = {}, None, False
         for name, value in state.items():
             setattr(self, name, value)
         self.dq_kv_order = None
         return self
+
+
+def _list_of(blocks: Blocks, name: str) -> Tensor | None:
+    """One of the index tensors, made of the blocks; None for the full blocks of a mask that does not tell them apart."""
+    array = getattr(blocks.core, name)
+    return None if array is None else as_tensor(array)
 
 
 def _keep_axis(index: int | slice | Tensor, size: int) -> slice | Tensor:

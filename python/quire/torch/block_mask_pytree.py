@@ -111,7 +111,7 @@ def _to_dumpable(context: tuple) -> str:
 
 
 def _from_dumpable(text: str) -> tuple:
-    context = [tuple(one) if isinstance(one, list) else one for one in json.loads(text)]
+    context: list[Any] = [tuple(one) if isinstance(one, list) else one for one in json.loads(text)]
     context[_RULE] = _Rule(None, None, context[_RULE])
     return tuple(context)
 

@@ -66,10 +66,10 @@ class Blocks:
         known = self._lists
         for name in KV_LISTS:
             if name in lists:
-                tensor, seen = lists[name], known.get(name, self)
-                if seen is self or (tensor is None) != (seen is None):
+                tensor, seen = lists[name], known.get(name)
+                if name not in known or (tensor is None) != (seen is None):
                     return False
-                if tensor is not None and not seen.is_unchanged(tensor):
+                if seen is not None and not seen.is_unchanged(tensor):
                     return False
         return True
 
@@ -145,10 +145,8 @@ def blocks_of_torch(mask: Any) -> Blocks:
     return blocks
 
 
-def as_tensor(array: Any) -> torch.Tensor | None:
+def as_tensor(array: Any) -> torch.Tensor:
     """The memory of a NumPy array as a tensor whose edits are counted, under inference_mode too."""
-    if array is None:
-        return None
     with torch.inference_mode(False), contextlib.ExitStack() as stack:
         if torch._C._len_torch_dispatch_stack() > 0:  # torch.export's would give a tensor without memory
             stack.enter_context(_disable_current_modes())

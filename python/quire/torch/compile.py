@@ -50,11 +50,11 @@ class _QuireFlexAttention(HigherOrderOperator):
         is_recorded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in inputs)
         if torch.is_autocast_enabled("cpu"):
             query, key, value = autocast(query), autocast(key), autocast(value)
-        score = options["score_mod"], [], []
+        score: tuple = options["score_mod"], [], []
         if score[0] is None:
             dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
             score = formula_of(score_mod, score_tensors, dtype)
-        mask = options["mask_mod"], [], []
+        mask: tuple = options["mask_mod"], [], []
         if mask[0] is None:
             mask = formula_of(mask_mod, mask_tensors, None)
         return graph_operator.flex_attention(
@@ -67,10 +67,10 @@ class _QuireFlexAttention(HigherOrderOperator):
             [q_len, kv_len],
             [q_size, kv_size],
             scale,
-            options.get("dropout_p", 0.0),
-            options.get("seed"),
             options["lse"] or is_recorded,  # gradients need it
             options["max_scores"],
+            options.get("dropout_p", 0.0),
+            options.get("seed"),
         )
 
 
@@ -89,7 +89,7 @@ def tell_dynamo() -> bool:
     return True
 
 
-tell_dynamo._dynamo_marked_constant = True  # what torch.compiler.assume_constant_result sets, without importing dynamo
+tell_dynamo._dynamo_marked_constant = True  # type: ignore[attr-defined]  # what assume_constant_result sets, without importing dynamo
 
 
 def flex_attention_in_graph(
@@ -121,7 +121,7 @@ def flex_attention_in_graph(
     mask_function, mask_text = function_or_text(
         None if mask_mod is noop_mask else mask_mod, noop_mask, "flex_attention"
     )
-    options = {"score_mod": score_text, "mask_mod": mask_text, "lse": want_lse, "max_scores": want_max}
+    options: dict[str, Any] = {"score_mod": score_text, "mask_mod": mask_text, "lse": want_lse, "max_scores": want_max}
     if dropout_p:
         options.update(dropout_p=check_dropout("flex_attention", dropout_p), seed=seed_tensor(dropout_p, seed))
     out, lse, max_scores = quire_flex_attention(
@@ -164,7 +164,7 @@ def _mask_in_graph(block_mask: Any) -> tuple:
     if block_mask is None or is_no_mask(block_mask):
         return (0, 0, 1, 1, noop_mask)
     if isinstance(block_mask, BlockMask) and block_mask._words is not None and not block_mask._is_exposed:
-        blocks = (block_mask._words,)
+        blocks: tuple = (block_mask._words,)
     elif block_mask.full_kv_num_blocks is None:
         blocks = (block_mask.kv_num_blocks, block_mask.kv_indices)
     else:
@@ -199,10 +199,10 @@ def flex_attention_as_operator(
         blocks,
         *sizes,
         scale,
-        dropout_p,
-        seed_tensor(dropout_p, seed),
         lse or is_recorded,
         max_scores,
+        dropout_p,
+        seed_tensor(dropout_p, seed),
     )
     return outputs[0], outputs[1] if lse else None, outputs[2] if max_scores else None
 

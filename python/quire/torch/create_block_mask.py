@@ -100,7 +100,7 @@ def create_block_mask(
         raise TypeError(
             f"[create_block_mask] BLOCK_SIZE must be an int or a pair of ints; got {type(BLOCK_SIZE).__name__}"
         )
-    size = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else tuple(BLOCK_SIZE)
+    size: Any = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else tuple(BLOCK_SIZE)
     shape = (1 if B is None else B, 1 if H is None else H, Q_LEN, KV_LEN)
     if is_compiling:
         mask = create_block_mask_in_graph(mask_mod, shape, size, separate_full_blocks)

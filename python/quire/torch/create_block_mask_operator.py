@@ -20,15 +20,10 @@ from quire.torch.block_mask import BlockMask
 from quire.torch.blocks import as_tensor
 from quire.torch.compile import function_or_text, tell_dynamo, text_of
 from quire.torch.graph_formula import formula_of
+from quire.torch.graph_library import define
 from quire.torch.graph_mod import bind
 from quire.torch.trace import trace_mask_mod
 
-_library = torch.library.Library("quire", "FRAGMENT")
-_library.define(
-    "create_block_mask(str mask_mod, str[]? names, Tensor[]? tensors, SymInt[] shape, SymInt[] block_size, "
-    "bool separate_full_blocks) -> Tensor",
-    tags=(torch.Tag.pt2_compliant_tag,),
-)
 _HEADER_WORDS = _core.BlockMask.dense_words(0, 0, 0, 0)
 _BLOCKS_PER_WORD = 32
 
@@ -64,8 +59,13 @@ def _blocks(lengths: Any, block_size: Any) -> tuple[int, int]:
     return _rounded_up(lengths[0], block_size[0]), _rounded_up(lengths[1], block_size[1])
 
 
-_library.impl("create_block_mask", _run, "CompositeExplicitAutograd")  # also where it captures no tensors
-torch.library.register_fake("quire::create_block_mask", _fake, lib=_library)
+define(
+    "create_block_mask(str mask_mod, str[]? names, Tensor[]? tensors, SymInt[] shape, SymInt[] block_size, "
+    "bool separate_full_blocks) -> Tensor",
+    _run,
+    _fake,
+    key="CompositeExplicitAutograd",  # also where it captures no tensors
+)
 
 # ---- what dynamo traces
 
@@ -89,7 +89,7 @@ class _QuireCreateBlockMask(HigherOrderOperator):
         mask_tensors: tuple = (),
     ) -> Tensor:
         *sizes, mask_mod = block_mask
-        rule = options["mask_mod"], [], []
+        rule: tuple = options["mask_mod"], [], []
         if rule[0] is None:
             rule = formula_of(mask_mod, mask_tensors, None)
         return torch.ops.quire.create_block_mask(*rule, sizes[:4], sizes[4:], options["separate"])

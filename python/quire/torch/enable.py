@@ -34,7 +34,7 @@ def behind_create_block_mask(*arguments: Any) -> Any:
     device = arguments[5]
     if device is None:
         device = torch.accelerator.current_accelerator() or "cpu"
-    call = create_block_mask if torch.device(device).type == "cpu" else originals.create_block_mask
+    call: Any = create_block_mask if torch.device(device).type == "cpu" else originals.create_block_mask
     return call(*arguments[:5], device, *arguments[6:])
 
 

@@ -24,10 +24,11 @@ from torch.nn.attention.flex_attention import (
 from quire.option_checks import check_dropout, check_scale, check_seed
 from quire.torch import validate
 from quire.torch.autocast import autocast
-from quire.torch.autograd import differentiable_forward
+from quire.torch.autograd import recorded
 from quire.torch.block_mask import blocks_of, is_no_mask
 from quire.torch.compile import flex_attention_as_operator, flex_attention_in_graph
-from quire.torch.forward import Mods, draw_seed, forward, forward_as_computed
+from quire.torch.flex_call import FlexCall
+from quire.torch.forward import HALF, Mods, as_torch_gives, draw_seed, forward, forward_as_computed
 from quire.torch.mods import bind_score_mod
 from quire.torch.nested import are_nested
 from quire.torch.nested_flex import nested_flex_attention
@@ -139,16 +140,16 @@ def flex_attention(
     if block_mask is not None:
         mask, blocks = _mask_at_call(block_mask, q_len, kv_len)
     needs_grad = _is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
-    mod, captured, captured_needs_grad = None, [], False
+    mod, captured_needs_grad = None, False
+    captured: list[Tensor] = []
     if score_mod is not None:
         mod, captured, captured_needs_grad, _ = bind_score_mod(score_mod, _F64 if query.dtype is _F64 else _F32)
         needs_grad = needs_grad or (captured_needs_grad and _is_grad_enabled())
     mods = Mods(mod, mask, scale, dropout_p, seed or 0)
     if needs_grad or is_transformed or is_forward_mode():
-        reads = [] if blocks is None else blocks.rule_reads()
-        out, lse, max_scores = differentiable_forward(
-            query, key, value, mods, want_max, captured, reads, captured_needs_grad
-        )
+        call = FlexCall(mods, want_max, len(captured), captured_needs_grad and query.dtype in HALF)
+        kept = [] if blocks is None else [tensor for tensor in blocks.rule_reads() if not tensor.is_inference()]
+        out, lse, max_scores = as_torch_gives(query.dtype, *recorded(call, (query, key, value), captured, kept))
         outputs = (out, lse if want_lse else None, max_scores)
     elif want_lse or want_max:
         outputs = forward(query, key, value, mods, want_lse, want_max)

@@ -1,6 +1,6 @@
 """The gradients of torch.ops.quire.flex_attention, and torch.ops.quire.flex_attention_backward, which computes them.
 
-Layer: Python, above graph_operator.py and backward.py.
+Layer: Python, above graph_operator.py and flex_call.py.
 """
 
 from __future__ import annotations
@@ -11,21 +11,12 @@ import torch
 from torch import Tensor
 
 from quire import _core
-from quire.torch.backward import backward
+from quire.torch.flex_call import FlexCall
 from quire.torch.forward import Mods
+from quire.torch.graph_library import define, give_gradients, in_their_places
 from quire.torch.graph_mod import bind, bind_program
 from quire.torch.graph_operator import bound_mask, number_of_seed
 from quire.torch.graph_program import PREFIX
-from quire.torch.transforms import no_second_gradient
-
-_library = torch.library.Library("quire", "FRAGMENT")
-_library.define(
-    "flex_attention_backward(Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, Tensor? d_out, Tensor? d_lse, "
-    "bool[] wanted, str score_mod, str[]? score_names, Tensor[]? score_tensors, str mask_mod, str[]? mask_names, "
-    "Tensor[]? mask_tensors, Tensor[]? blocks, SymInt[] seq_lengths, SymInt[] block_size, float? scale, float dropout_p, Tensor? seed) -> "
-    "Tensor[]",
-    tags=(torch.Tag.pt2_compliant_tag,),
-)
 
 
 def _run(
@@ -44,15 +35,16 @@ def _run(
 ) -> list[Tensor]:
     """Of query, key, value and the score tensors: those that are wanted."""
     score_names, score_tensors = score_names or [], score_tensors or []
-    *mask_arguments, scale, dropout_p, seed = arguments
+    mask_arguments, (scale, *dropout) = arguments[:6], arguments[6:]
+    dropout_p, seed = (*dropout, *(0.0, None)[len(dropout) :])  # torch leaves out what is the default
     mods = Mods(None, bound_mask(*mask_arguments), scale, dropout_p, number_of_seed(seed))
     is_f64 = torch.float64 in (query.dtype, key.dtype, value.dtype)
     results = (out, lse.to(torch.float64 if is_f64 else torch.float32))
     whole_value = value if value.size(0) == key.size(0) else value.expand(key.size(0), -1, -1, -1)
 
     def gradients(mod: Any, captured: list[Tensor], wants: list[bool]) -> list[Tensor | None]:
-        inputs = (query, key, whole_value)
-        return backward(inputs, results, (d_out, d_lse), mods._replace(score_mod=mod), captured, [*wanted[:3], *wants])
+        call = FlexCall(mods._replace(score_mod=mod), reads=len(captured))
+        return call.gradients((query, key, whole_value), captured, results, (d_out, d_lse), [*wanted[:3], *wants])
 
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
     score = (score_mod, score_names, score_tensors, dtype)
@@ -106,9 +98,11 @@ def _fake(query: Tensor, key: Tensor, value: Tensor, *arguments: Any) -> list[Te
 def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
     query, key, value, score_mod, score_names, score_tensors, mask_mod, mask_names, mask_tensors, blocks, *rest = inputs
     out, lse, max_scores = output
-    *sizes, seed, ctx.has_lse, _ = rest
-    ctx.texts = (score_mod, score_names), (mask_mod, mask_names), sizes
+    *sizes, ctx.has_lse, _, dropout_p, seed = rest
+    ctx.texts = (score_mod, score_names), (mask_mod, mask_names), (*sizes, dropout_p)
     score_tensors, mask_tensors, blocks = (given or [] for given in (score_tensors, mask_tensors, blocks))
+    # Torch wants a gradient of everything that the operator was given, and leaves out what stands last and is the default.
+    ctx.numbers = 5 if seed is None and dropout_p == 0.0 else 6 if seed is None else 7
     ctx.counts = len(score_tensors), len(mask_tensors), len(blocks)
     ctx.mark_non_differentiable(max_scores)
     ctx.set_materialize_grads(False)
@@ -116,46 +110,43 @@ def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
 
 
 def _backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *_: Any) -> tuple:
-    if not ctx.has_lse:
-        raise RuntimeError(
-            "[flex_attention] torch.ops.quire.flex_attention was called without lse=True, which gradients need"
-        )
     scores, masks, blocks = ctx.counts
     needed = ctx.needs_input_grad
     wanted = [*needed[:3], *needed[5]]
     score, mask, sizes = ctx.texts
     # Torch takes an empty list for one of tensors, also where it is one of names.
+    score_nothing: tuple
+    mask_nothing: tuple
     score_nothing, mask_nothing = ((None, None if names else []) for _, names in (score, mask))
-    nothing = (*mask_nothing, [None] * masks, [None] * blocks, None, None, None, None, None, None, None)
+    nothing: tuple = (*mask_nothing, [None] * masks, [None] * blocks, *([None] * ctx.numbers))
     if d_out is None and d_lse is None:
         return (None, None, None, *score_nothing, [None] * scores, *nothing)
     saved = iter(ctx.saved_tensors)
     results = [next(saved) for _ in range(5)]
     seed = next(saved)
-    found = iter(
-        torch.ops.quire.flex_attention_backward(
-            *results,
-            d_out,
-            d_lse,
-            wanted,
-            *score,
-            [next(saved) for _ in range(scores)],
-            *mask,
-            [next(saved) for _ in range(masks)],
-            [next(saved) for _ in range(blocks)],
-            *sizes,
-            seed,
-        )
+    found = torch.ops.quire.flex_attention_backward(
+        *results,
+        d_out,
+        d_lse,
+        wanted,
+        *score,
+        [next(saved) for _ in range(scores)],
+        *mask,
+        [next(saved) for _ in range(masks)],
+        [next(saved) for _ in range(blocks)],
+        *sizes,
+        seed,
     )
-    d = [next(found) if is_wanted else None for is_wanted in wanted]
+    d = in_their_places(found, wanted)
     return (*d[:3], *score_nothing, d[3:], *nothing)
 
 
-def _second_backward(ctx: Any, *gradients: Any) -> Any:
-    raise no_second_gradient("flex_attention")
-
-
-_library.impl("flex_attention_backward", _run, "CPU")
-torch.library.register_fake("quire::flex_attention_backward", _fake, lib=_library)
-torch.library.register_autograd("quire::flex_attention", _backward, setup_context=_setup_context, lib=_library)
-torch.library.register_autograd("quire::flex_attention_backward", _second_backward, lib=_library)
+define(
+    "flex_attention_backward(Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, Tensor? d_out, Tensor? d_lse, "
+    "bool[] wanted, str score_mod, str[]? score_names, Tensor[]? score_tensors, str mask_mod, str[]? mask_names, "
+    "Tensor[]? mask_tensors, Tensor[]? blocks, SymInt[] seq_lengths, SymInt[] block_size, float? scale, float dropout_p=0.0, "
+    "Tensor? seed=None) -> Tensor[]",
+    _run,
+    _fake,
+)
+give_gradients("flex_attention", _setup_context, _backward)

@@ -28,7 +28,7 @@ def encode(core: _core.BlockMask) -> Tensor:
     words = as_tensor(core.encode())
     if words.numel() != _core.BlockMask.dense_words(*_blocks_of_all_axes(core)):
         # What torch._dynamo.maybe_mark_dynamic sets, without importing dynamo: another mask is not compiled again.
-        words._dynamo_weak_dynamic_indices = {0}
+        words._dynamo_weak_dynamic_indices = {0}  # type: ignore[attr-defined]
     return words
 
 
@@ -84,13 +84,14 @@ def blocks_of_words(words: Tensor) -> Blocks:
     return blocks
 
 
-def blocks_of_tensors(tensors: list[Tensor], seq_lengths: tuple[int, int], block_size: tuple[int, int]) -> Blocks:
+def blocks_of_tensors(tensors: list[Tensor], seq_lengths: tuple[int, ...], block_size: tuple[int, ...]) -> Blocks:
     """Of an operator's `blocks`: one tensor of words, or two or four index tensors. The sizes are those of the call."""
     if len(tensors) == 1:
         blocks = blocks_of_words(tensors[0])
         if blocks.seq_lengths == seq_lengths and blocks.block_size == block_size:
             return blocks
-        tensors = [t for t in (as_tensor(getattr(blocks.core, name)) for name in KV_LISTS) if t is not None]
+        arrays = (getattr(blocks.core, name) for name in KV_LISTS)
+        tensors = [as_tensor(array) for array in arrays if array is not None]
     lists = dict(zip(KV_LISTS, (*tensors, None, None)))
     key = (id(lists["kv_indices"]), seq_lengths, block_size)
     entry = _converted.find(key)

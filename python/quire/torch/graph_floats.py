@@ -31,11 +31,11 @@ def _floats_outside(output: Any) -> Iterator[None]:
         finally:
             output.tracers.pop()
 
-    VariableBuilder.wrap_symfloat = wrap_outside
+    VariableBuilder.wrap_symfloat = wrap_outside  # type: ignore[method-assign]
     try:
         yield
     finally:
-        VariableBuilder.wrap_symfloat = wrap
+        VariableBuilder.wrap_symfloat = wrap  # type: ignore[method-assign]
 
 
 class QuireFlexAttentionVariable(FlexAttentionHigherOrderVariable):

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from quire.torch import graph_program
 from quire.torch.trace import TraceError
-from quire.torch.trace.buffer_names import unique_names
 from quire.torch.trace.number import tensor_of
 from quire.torch.trace.tracer import trace_mod
 
@@ -59,18 +58,12 @@ def _formula(graph: Callable, values: tuple, score_dtype: torch.dtype | None, ar
     # Nobody reads what is in them: a mod that does so has no formula for all values.
     like = [torch.zeros((), dtype=v.dtype).expand(v.shape if are_sized else [2] * v.dim()) for v in values]
     try:
-        formula = trace_mod(
-            lambda *arguments: graph(*arguments, *like),
-            score_dtype,
-            like,
-            lambda read: unique_names(read, {}),
-            are_sized,
-        )
+        formula = trace_mod(lambda *arguments: graph(*arguments, *like), score_dtype, like, are_sized=are_sized)
     except (TraceError, TypeError, RuntimeError, IndexError):
         # Said again when it runs, with the values of the call, if these do not help.
         return None
     place_of = {id(tensor): place for place, tensor in enumerate(like)}
-    places = [place_of.get(id(formula.captured.get(slot))) for slot in formula.binding.wanted]
-    if formula.reads_values or formula.numbers or None in places:
+    read = [id(formula.captured.get(slot)) for slot in formula.binding.wanted]
+    if formula.reads_values or formula.numbers or not place_of.keys() >= set(read):
         return None
-    return formula.text, [buffer.name for buffer in formula.buffers], places
+    return formula.mod.text, formula.mod.buffer_names, [place_of[one] for one in read]

@@ -19,7 +19,6 @@ from quire import _core, fork
 from quire.torch.graph_program import PREFIX, Step, from_text, resolved
 from quire.torch.mods import Bound, bind_traced
 from quire.torch.trace import Traced
-from quire.torch.trace.buffer_names import unique_names
 from quire.torch.trace.mod_cache import Constant
 from quire.torch.trace.number import number
 from quire.torch.trace.tracer import Formula, trace_mod
@@ -36,7 +35,7 @@ _MOST_FORMULAS = 64
 _MOST_PROGRAMS = 256
 
 
-def bind(kind: type, text: str, names: list[str] | None, tensors: list[Tensor] | None, dtype: torch.dtype) -> Bound:
+def bind(kind: Any, text: str, names: list[str] | None, tensors: list[Tensor] | None, dtype: torch.dtype) -> Bound:
     """The mod with its tensors. `names`: of a formula's buffers; of a program "tensor" or "number" for each."""
     names, tensors = names or [], tensors or []
     if text.startswith(PREFIX):
@@ -135,9 +134,9 @@ class Program:
         key = (kind, tuple(map(_key_of, numbers.values())))
         kept = self._find(key) or self._general(kind, tensors, numbers)
         if kept is None:
-            formula = self._trace(kind[0], tensors, numbers)
+            formula = self._trace(score_dtype, tensors, numbers)
             kept = _Kept(formula, tensors, {})
-            if formula.reads_values or None in kept.places.values():
+            if formula.reads_values or not kept.is_whole:
                 return kept.of_this_call(formula)
             self._keep(key, kept)
             with _lock:
@@ -156,10 +155,10 @@ class Program:
             try:
                 formula = self._trace(kind[0], tensors, {**numbers, **symbols})
                 kept = _Kept(formula, tensors, {id(symbol.node): i for i, symbol in symbols.items()})
-                is_good = not formula.reads_values and None not in kept.places.values()
+                is_good = not formula.reads_values and kept.is_whole
             except Exception:  # whatever is wrong with the mod is said when it is traced with values
                 is_good = False
-            if not is_good:
+            if not is_good or kept is None:
                 self.by_value.add(key)
                 return None
             self._keep(key, kept)
@@ -175,7 +174,7 @@ class Program:
                 results[i] = _run(self.steps[i], results)
             return results[self.others[-1]]
 
-        return trace_mod(mod, score_dtype, tensors, lambda read: unique_names(read, {}))
+        return trace_mod(mod, score_dtype, tensors)
 
     def _find(self, key: Any) -> _Kept | None:
         with _lock:
@@ -204,10 +203,10 @@ class _Kept:
     def __init__(self, formula: Formula, tensors: list[Tensor], steps: dict[int, int]) -> None:
         """steps: of numbers that have no value, by what is inside of them."""
         place_of = {id(tensor): place for place, tensor in enumerate(tensors)}
-        self.text = formula.text
-        self.names = [buffer.name for buffer in formula.buffers]
+        self.mod = formula.mod
         self.binding = formula.binding
-        self.places = {slot: place_of.get(id(tensor)) for slot, tensor in formula.captured.items()}
+        self.places = {s: place_of[id(tensor)] for s, tensor in formula.captured.items() if id(tensor) in place_of}
+        self.is_whole = len(self.places) == len(formula.captured)  # no tensor turned up that was not captured
         wanted = set(formula.binding.captured)
         self.numbers = {slot: steps[id(s.node)] for slot, s in formula.numbers.items() if slot in wanted}
         self.dtypes = {buffer.slot: buffer.dtype for buffer in formula.buffers}
@@ -215,13 +214,13 @@ class _Kept:
         self._last: tuple = ((), {})
 
     def of_this_call(self, formula: Formula) -> Traced:
-        return Traced(self.text, self.names, formula.binding.bind(formula.captured), Constant())
+        return Traced(self.mod, formula.binding.bind(formula.captured), Constant())
 
     def at(self, tensors: list[Tensor], numbers: dict[int, Any]) -> Traced:
         captured = {slot: tensors[place] for slot, place in self.places.items()}
         if self.numbers:
             captured.update(self._tensors_of(numbers))
-        return Traced(self.text, self.names, self.binding.bind(captured), self.constant)
+        return Traced(self.mod, self.binding.bind(captured), self.constant)
 
     def _tensors_of(self, numbers: dict[int, Any]) -> dict[int, Tensor]:
         """Tensors of the numbers; the same ones again for the same numbers, so that what was made of them is kept."""

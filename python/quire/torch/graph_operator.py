@@ -16,17 +16,8 @@ from quire import _core
 from quire.torch.blocks import as_tensor
 from quire.torch.forward import Mods, forward, output_strides
 from quire.torch.graph_blocks import blocks_of_tensors, blocks_of_words
+from quire.torch.graph_library import define
 from quire.torch.graph_mod import bind
-
-# Lists that may be empty are optional, because AOTInductor passes an empty one on as None.
-_library = torch.library.Library("quire", "DEF")
-_library.define(
-    "flex_attention(Tensor query, Tensor key, Tensor value, str score_mod, str[]? score_names, Tensor[]? score_tensors, "
-    "str mask_mod, str[]? mask_names, Tensor[]? mask_tensors, Tensor[]? blocks, SymInt[] seq_lengths, SymInt[] block_size, "
-    "float? scale, float dropout_p, Tensor? seed, bool lse, bool max_scores) -> (Tensor, Tensor, Tensor)",
-    tags=(torch.Tag.pt2_compliant_tag,),
-)
-_library.define("index_tensor(Tensor words, str name, SymInt[] shape) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 
 
 def number_of_seed(seed: Tensor | None) -> int:
@@ -72,10 +63,10 @@ def _flex_attention(
     seq_lengths: list[int],
     block_size: list[int],
     scale: float | None,
-    dropout_p: float,
-    seed: Tensor | None,
     lse: bool,
     max_scores: bool,
+    dropout_p: float = 0.0,
+    seed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
     mod = bind(_core.ScoreMod, score_mod, score_names, score_tensors, dtype).mod if score_mod else None
@@ -93,7 +84,7 @@ def _flex_attention(
 
 
 def _fake_flex_attention(query: Tensor, key: Tensor, value: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    lse, max_scores = arguments[-2:]
+    lse, max_scores = arguments[10:12]
     shape = (*query.shape[:3], value.shape[3])
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
     out = torch.empty_strided(shape, output_strides(shape, query.stride()), dtype=query.dtype, device=query.device)
@@ -113,9 +104,14 @@ def _fake_index_tensor(words: Tensor, name: str, shape: list[int]) -> Tensor:
     return words.new_empty(shape, dtype=torch.int32)
 
 
-_library.impl("flex_attention", _flex_attention, "CPU")
-_library.impl("index_tensor", _index_tensor, "CPU")
-torch.library.register_fake("quire::flex_attention", _fake_flex_attention, lib=_library)
-torch.library.register_fake("quire::index_tensor", _fake_index_tensor, lib=_library)
+# Lists that may be empty are optional, because AOTInductor passes an empty one on as None.
+define(
+    "flex_attention(Tensor query, Tensor key, Tensor value, str score_mod, str[]? score_names, Tensor[]? score_tensors, "
+    "str mask_mod, str[]? mask_names, Tensor[]? mask_tensors, Tensor[]? blocks, SymInt[] seq_lengths, SymInt[] block_size, "
+    "float? scale, bool lse, bool max_scores, float dropout_p=0.0, Tensor? seed=None) -> (Tensor, Tensor, Tensor)",
+    _flex_attention,
+    _fake_flex_attention,
+)
+define("index_tensor(Tensor words, str name, SymInt[] shape) -> Tensor", _index_tensor, _fake_index_tensor)
 
 flex_attention = torch.ops.quire.flex_attention.default

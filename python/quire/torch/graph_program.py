@@ -55,7 +55,10 @@ _OF_NUMBERS = frozenset(
     _check_type _check_with""".split()
 )
 _MODULES = {"_operator": operator, "math": math, "builtins": builtins}
-_ELSEWHERE = {"torch._refs.tensor": torch.tensor, "torch._C._set_grad_enabled": torch._C._set_grad_enabled}
+_ELSEWHERE: dict[str, Callable] = {
+    "torch._refs.tensor": torch.tensor,
+    "torch._C._set_grad_enabled": torch._C._set_grad_enabled,
+}
 
 
 @functools.cache

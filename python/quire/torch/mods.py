@@ -1,7 +1,7 @@
 """From what a user gives as a mod (a function over tensors, a quire mod, a text) to a _core mod with its tensors.
 
-The tracer (trace/) turns functions into texts and finds the captured tensors of this very call; a text is parsed once
-and kept with the tracer's cache entry, so that a call only binds addresses. Layer: Python, above trace/ and views.py.
+The tracer (trace/) turns functions into mods once and finds the captured tensors of this very call, so that a call only
+binds addresses. Layer: Python, above trace/ and views.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 from quire import _core
 from quire.mod_calls import refuse_other_kind
-from quire.torch.trace import trace_mask_mod, trace_score_mod
+from quire.torch.trace import Traced, trace_mask_mod, trace_score_mod
 from quire.torch.views import view_of
 
 
@@ -29,33 +29,13 @@ class Bound(NamedTuple):
     key: Any  # the same object at every call whose formula is the same
 
 
-class _Parsed:
-    """What hangs on a cache entry of the tracer."""
-
-    __slots__ = ("mod", "order", "needs_grad")
-
-    def __init__(self, kind: type, traced: Any):
-        buffers = dict(zip(traced.names, map(view_of, traced.tensors), strict=True))
-        self.mod = kind(traced.text, buffers) if buffers else kind(traced.text)
-        # The mod has its buffers in an order of its own, without those that turned out not to matter.
-        self.order = [traced.names.index(name) for name in self.mod.buffer_names]
-        # Part of the tracer's key, hence the same for all calls.
-        self.needs_grad = any(tensor.requires_grad for tensor in traced.tensors)
-
-
-def bind_traced(kind: type, traced: Any) -> Bound:
+def bind_traced(kind: Any, traced: Traced) -> Bound:
     """What the tracer gives, as a mod. `kind`: _core.ScoreMod or _core.MaskMod."""
-    constant = traced.constant
-    try:
-        parsed = constant.parsed
-    except AttributeError:
-        parsed = constant.parsed = _Parsed(kind, traced)
-    mod = parsed.mod
-    if not parsed.order:
-        return Bound(mod, [], False, constant)
     tensors = traced.tensors
-    tensors = [tensors[i] for i in parsed.order]
-    return Bound(kind.bind(mod, [view_of(tensor) for tensor in tensors]), tensors, parsed.needs_grad, constant)
+    if not tensors:
+        return Bound(traced.mod, [], False, traced.constant)
+    needs_grad = any(tensor.requires_grad for tensor in tensors)
+    return Bound(kind.bind(traced.mod, list(map(view_of, tensors))), tensors, needs_grad, traced.constant)
 
 
 @functools.lru_cache(maxsize=256)

@@ -37,7 +37,7 @@ def sequences_of(tensor: NestedTensor) -> Sequences:
     return Sequences(tensor._offsets, tensor._lengths)
 
 
-def jagged_of(tensor: NestedTensor) -> _core.JaggedViews:
+def jagged_of(tensor: Any) -> _core.JaggedViews:
     """[B, H, j, D], ragged on axis 2, or [B, j, D], one head, ragged on axis 1. Nothing is copied."""
     return sequences_of(tensor).views(plain_values_of(tensor))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,11 +11,20 @@ from torch.nn.attention.flex_attention import _DEFAULT_SPARSE_BLOCK_SIZE, _mask_
 
 from quire import _core
 from quire.torch.autocast import autocast
+from quire.torch.autograd import Outputs, recorded
 from quire.torch.blocks import Seen
-from quire.torch.forward import Mods
+from quire.torch.flex_call import FlexCall
+from quire.torch.forward import HALF, Mods, as_torch_gives
 from quire.torch.mods import bind_mask_mod, bind_score_mod
-from quire.torch.nested import NestedTensor, jagged_of, lengths_of, nested_like, tensor_of
-from quire.torch.nested_autograd import differentiable_nested_forward
+from quire.torch.nested import (
+    NestedTensor,
+    lengths_of,
+    nested_from_values,
+    nested_like,
+    plain_values_of,
+    sequences_of,
+    values_of,
+)
 from quire.torch.nested_strided import are_strided_nested, can_be_packed, components_of, to_jagged, to_strided
 from quire.torch.transforms import is_forward_mode
 
@@ -37,7 +47,7 @@ class NestedBlockMask:
     True
     """
 
-    def __init__(self, mask_mod: Any, heads: int | None, q: NestedTensor, kv: NestedTensor, block_size: Any):
+    def __init__(self, mask_mod: Any, heads: int | None, q: Any, kv: Any, block_size: Any):
         self.mask_mod = mask_mod
         self._sizes = (heads, lengths_of(q), lengths_of(kv), block_size)
         self._proved: tuple = (None, None, ())  # the masks, the rule, what it reads; changed in one assignment
@@ -113,34 +123,42 @@ def nested_flex_attention(
     want_lse: bool,
     want_max: bool,
     dropout: tuple[float, int] = (0.0, 0),
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
+) -> Outputs:
     """(out, lse, max_scores), nested: [B, Hq, j, Ev], [B, Hq, j]. dropout: its probability and seed."""
     if are_strided_nested("flex_attention", query, key, value):
         parts = components_of("flex_attention", query, key, value)
         if query.dim() != 4 or not can_be_packed(*parts):
             raise ValueError(_UNEVEN)
         options = (score_mod, block_mask, scale, enable_gqa, want_lse, want_max, dropout)
-        outputs = nested_flex_attention(*map(to_jagged, parts), *options)
-        return tuple(None if one is None else to_strided(one, parts[0]) for one in outputs)
+        query, key, value = (to_jagged(part) for part in parts)
+        return _each(nested_flex_attention(query, key, value, *options), lambda one: to_strided(one, parts[0]))
     _check(query, key, value)
     if torch.is_autocast_enabled("cpu"):
         query, key, value = autocast(query), autocast(key), autocast(value)
     mods = Mods(None, _masks(block_mask), scale, *dropout)
-    captured = []
-    needs_grad = query.requires_grad or key.requires_grad or value.requires_grad
+    captured: list[Tensor] = []
+    learns_captured = False
     if score_mod is not None:
         bound = bind_score_mod(score_mod, _F64 if query.dtype is _F64 else _F32)
         mods = mods._replace(score_mod=bound.mod)
-        captured, needs_grad = bound.tensors, needs_grad or bound.needs_grad
+        captured, learns_captured = bound.tensors, bound.needs_grad
+    tensors = (query, key, value)
+    sequences = (sequences_of(query), sequences_of(key), sequences_of(value))
+    call = FlexCall(mods, want_max, len(captured), sequences=sequences, enable_gqa=enable_gqa)
+    needs_grad = learns_captured or any(tensor.requires_grad for tensor in tensors)
     if (needs_grad and torch.is_grad_enabled()) or is_forward_mode():
-        out, lse, max_scores = differentiable_nested_forward((query, key, value), mods, enable_gqa, want_max, captured)
-        return out, lse if want_lse else None, max_scores
-    views = [jagged_of(tensor) for tensor in (query, key, value)]
-    results = _core.new_attention(mods.options(enable_gqa=enable_gqa), *views, want_lse, want_max)
-    out, *aux = (None if view is None else tensor_of(view) for view in results)
-    if query.dtype is not _F64:
-        aux = [None if one is None else one.float() for one in aux]
-    return tuple(None if one is None else nested_like(one, query) for one in (out, *aux))
+        call.is_wide = learns_captured and query.dtype in HALF
+        results: Outputs = recorded(call, [values_of(tensor) for tensor in tensors], captured)
+        wrap: Callable = nested_from_values
+    else:
+        results, wrap = call.run([plain_values_of(tensor) for tensor in tensors], captured, want_lse), nested_like
+    out, lse, max_scores = as_torch_gives(query.dtype, *results)
+    return _each((out, lse if want_lse else None, max_scores), lambda one: wrap(one, query))
+
+
+def _each(outputs: Outputs, change: Callable) -> Outputs:
+    out, lse, max_scores = outputs
+    return change(out), None if lse is None else change(lse), None if max_scores is None else change(max_scores)
 
 
 def _check(*tensors: Any) -> None:

@@ -48,7 +48,7 @@ def can_be_packed(*all_parts: Components) -> bool:
     return is_even and {one.dim() for parts in all_parts for one in parts} in ({2}, {3})
 
 
-def to_jagged(parts: Components) -> NestedTensor:
+def to_jagged(parts: Components) -> Tensor:
     """[B, H, j, D], which is [B, j, H, D] in memory; components without heads have one. Recorded by autograd."""
     tokens = [one.transpose(0, 1) if one.dim() == 3 else one.unsqueeze(1) for one in parts]
     return torch.nested.as_nested_tensor(tokens, layout=torch.jagged).transpose(1, 2)

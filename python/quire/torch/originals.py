@@ -6,12 +6,14 @@ Layer: Python, below what calls them.
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
+from typing import Any
 
 import torch.nested._internal.sdpa as torch_nested_sdpa
 import torch.nn.attention.flex_attention as torch_flex
 
 
-def _copy(function: types.FunctionType) -> types.FunctionType:
+def _copy(function: Any) -> Callable:
     copy = types.FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )

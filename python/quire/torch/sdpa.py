@@ -17,8 +17,9 @@ from torch.overrides import handle_torch_function, has_torch_function
 from quire import _core
 from quire.option_checks import check_scale
 from quire.torch.autocast import autocast
+from quire.torch.autograd import recorded
 from quire.torch.backends import allowed_backends, number_of
-from quire.torch.forward import draw_seed
+from quire.torch.forward import HALF, draw_seed
 from quire.torch.mods import bind_mask_mod
 from quire.torch.nested import (
     NestedTensor,
@@ -33,7 +34,7 @@ from quire.torch.nested import (
     values_of,
 )
 from quire.torch.nested_strided import are_strided_nested, can_be_packed, components_of, to_jagged, to_strided
-from quire.torch.sdpa_autograd import SdpaCall, differentiable_sdpa, run_sdpa
+from quire.torch.sdpa_call import SdpaCall
 from quire.torch.transforms import is_forward_mode, refuse_transforms
 from quire.torch.views import view_of
 
@@ -129,7 +130,7 @@ def why_not(
                 options = (attn_mask, dropout_p, is_causal, scale, enable_gqa)
                 found = (why_not(backend, *one, *options) for one in zip(*parts, strict=True))
                 return list(dict.fromkeys(reason for reasons in found for reason in reasons))
-            query, key, value = map(to_jagged, parts)
+            query, key, value = (to_jagged(part) for part in parts)
         _check_nested(query, key, value, attn_mask)
         views = [jagged_of(tensor) for tensor in (query, key, value)]
     else:
@@ -168,10 +169,11 @@ def _dense(
             return _as_operator(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         if any(isinstance(tensor, FakeTensor) for tensor in (query, key, value)):
             raise TypeError(f"[{_NAME}] in a graph, and of tensors without memory, attn_mask is a tensor")
-    call, mask = dense_call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    if _needs_grad(query, key, value, mask) or _transforms() is not None or is_forward_mode():
-        return differentiable_sdpa(call, query, key, value, mask)
-    return run_sdpa(call, query, key, value, mask, False)[0]
+    call, read = dense_call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if _needs_grad(query, key, value, *read) or _transforms() is not None or is_forward_mode():
+        call.is_wide = query.dtype in HALF and any(mask.requires_grad for mask in read)
+        return recorded(call, (query, key, value), read)[0]
+    return call.run((query, key, value), read, False)[0]
 
 
 def _type_of_mask(attn_mask: Any) -> tuple[type, ...]:
@@ -187,8 +189,8 @@ def dense_call(
     is_causal: bool,
     scale: float | None,
     enable_gqa: bool,
-) -> tuple[SdpaCall, Tensor | None]:
-    """A checked call, with a new seed if there is dropout, and the mask if it is a tensor."""
+) -> tuple[SdpaCall, list[Tensor]]:
+    """A checked call, with a new seed if there is dropout, and what it reads: the mask if it is a tensor."""
     if not query.device == key.device == value.device:
         raise RuntimeError(
             f"[{_NAME}] query, key and value must be on the same device; "
@@ -197,8 +199,10 @@ def dense_call(
     if not query.is_cpu:
         raise ValueError(f"[{_NAME}] Quire computes on the CPU; got tensors on {query.device}")
     mask, is_causal, alignment = _mask(attn_mask, is_causal, query, key)
-    rule, mask = (None, mask) if isinstance(mask, Tensor) else (mask, None)
-    return _call(rule, dropout_p, is_causal, alignment, scale, enable_gqa), mask
+    rule, read = (None, [mask]) if isinstance(mask, Tensor) else (mask, [])
+    call = _call(rule, dropout_p, is_causal, alignment, scale, enable_gqa)
+    call.reads = len(read)
+    return call, read
 
 
 # ---- nested tensors
@@ -232,11 +236,11 @@ def _nested(
         )
     tensors = (query, key, value)
     rule = None if attn_mask is None else _rule(attn_mask)
-    sequences = tuple(map(sequences_of, tensors))
-    call = _call(rule, dropout_p, is_causal, "top_left", scale, enable_gqa)._replace(sequences=sequences)
+    call = _call(rule, dropout_p, is_causal, "top_left", scale, enable_gqa)
+    call.sequences = (sequences_of(query), sequences_of(key), sequences_of(value))
     if _needs_grad(*tensors) or is_forward_mode():
-        return nested_from_values(differentiable_sdpa(call, *map(values_of, tensors), None), query)
-    return nested_like(run_sdpa(call, *map(plain_values_of, tensors), None, False)[0], query)
+        return nested_from_values(recorded(call, [values_of(tensor) for tensor in tensors])[0], query)
+    return nested_like(call.run([plain_values_of(tensor) for tensor in tensors], [], False)[0], query)
 
 
 def _strided(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any, *options: Any) -> Tensor:
@@ -244,7 +248,8 @@ def _strided(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any, *options
     _check_strided(query, key, value, attn_mask)
     parts = components_of(_NAME, query, key, value)
     if can_be_packed(*parts):
-        return to_strided(_nested(*map(to_jagged, parts), attn_mask, *options), parts[0])
+        query, key, value = (to_jagged(part) for part in parts)
+        return to_strided(_nested(query, key, value, attn_mask, *options), parts[0])
     if attn_mask is not None:
         raise RuntimeError(f"[{_NAME}] a mask_mod of nested tensors needs the same heads and dims in all sequences")
     return torch.nested.as_nested_tensor([_dense(*one, None, *options) for one in zip(*parts, strict=True)])

@@ -12,22 +12,10 @@ import torch
 from torch import Tensor
 
 from quire.torch import sdpa
-from quire.torch.sdpa_autograd import is_like_query, run_sdpa, run_sdpa_backward
-from quire.torch.transforms import no_second_gradient
+from quire.torch.graph_library import define, give_gradients, in_their_places
+from quire.torch.sdpa_call import is_like_query
 
 _NAME = "scaled_dot_product_attention"
-_library = torch.library.Library("quire", "FRAGMENT")
-_library.define(
-    f"{_NAME}(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, float dropout_p, bool is_causal, float? scale, "
-    "bool enable_gqa, bool lse, str alignment='top_left') -> (Tensor, Tensor, Tensor)",
-    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.nondeterministic_seeded),
-)
-_library.define(
-    f"{_NAME}_backward(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, Tensor out, Tensor lse, Tensor seed, "
-    "Tensor d_out, bool[] wanted, float dropout_p, bool is_causal, float? scale, bool enable_gqa, "
-    "str alignment='top_left') -> Tensor[]",
-    tags=(torch.Tag.pt2_compliant_tag,),
-)
 
 # ---- forward: (out, lse if wanted, the seed)
 
@@ -44,8 +32,9 @@ def _run(
     want_lse: bool,
     alignment: str = "top_left",
 ) -> tuple[Tensor, Tensor, Tensor]:
-    call, mask = sdpa.dense_call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    out, lse = run_sdpa(call._replace(alignment=alignment), query, key, value, mask, want_lse)
+    call, read = sdpa.dense_call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    call.alignment = alignment
+    out, lse, _ = call.run((query, key, value), read, want_lse)
     return out, query.new_empty(0) if lse is None else lse, torch.tensor(call.seed, device="cpu")
 
 
@@ -90,9 +79,9 @@ def _run_backward(
     enable_gqa: bool,
     alignment: str = "top_left",
 ) -> list[Tensor]:
-    call, mask = sdpa.dense_call(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa)
-    call = call._replace(dropout_p=dropout_p, seed=int(seed), alignment=alignment)
-    found = run_sdpa_backward(call, (query, key, value, mask), (out, lse), d_out, wanted)
+    call, read = sdpa.dense_call(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa)
+    call.dropout_p, call.seed, call.alignment = dropout_p, int(seed), alignment
+    found = call.gradients((query, key, value), read, (out, lse), (d_out, None), wanted)
     return [one for one in found if one is not None]
 
 
@@ -100,7 +89,11 @@ def _fake_backward(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, *arguments: Any
 ) -> list[Tensor]:
     tensors = (query, key, value, attn_mask)
-    return [tensor.new_empty(tensor.shape) for tensor, is_wanted in zip(tensors, arguments[4]) if is_wanted]
+    return [
+        tensor.new_empty(tensor.shape)
+        for tensor, is_wanted in zip(tensors, arguments[4])
+        if is_wanted and tensor is not None
+    ]
 
 
 def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
@@ -113,20 +106,23 @@ def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
 
 
 def _backward(ctx: Any, d_out: Tensor, *_: Any) -> tuple:
-    if not ctx.has_lse:
-        raise RuntimeError(f"[{_NAME}] torch.ops.quire.{_NAME} was called without lse=True, which gradients need")
     wanted = list(ctx.needs_input_grad[:4])
-    found = iter(torch.ops.quire.scaled_dot_product_attention_backward(*ctx.saved_tensors, d_out, wanted, *ctx.options))
-    return (*(next(found) if is_wanted else None for is_wanted in wanted), *(None for _ in range(6)))
+    found = torch.ops.quire.scaled_dot_product_attention_backward(*ctx.saved_tensors, d_out, wanted, *ctx.options)
+    return (*in_their_places(found, wanted), *(None for _ in range(6)))
 
 
-def _second_backward(ctx: Any, *gradients: Any) -> Any:
-    raise no_second_gradient(_NAME)
-
-
-_library.impl(_NAME, _run, "CPU")
-_library.impl(f"{_NAME}_backward", _run_backward, "CPU")
-torch.library.register_fake(f"quire::{_NAME}", _fake, lib=_library)
-torch.library.register_fake(f"quire::{_NAME}_backward", _fake_backward, lib=_library)
-torch.library.register_autograd(f"quire::{_NAME}", _backward, setup_context=_setup_context, lib=_library)
-torch.library.register_autograd(f"quire::{_NAME}_backward", _second_backward, lib=_library)
+define(
+    f"{_NAME}(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, float dropout_p, bool is_causal, float? scale, "
+    "bool enable_gqa, bool lse, str alignment='top_left') -> (Tensor, Tensor, Tensor)",
+    _run,
+    _fake,
+    torch.Tag.nondeterministic_seeded,
+)
+define(
+    f"{_NAME}_backward(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, Tensor out, Tensor lse, Tensor seed, "
+    "Tensor d_out, bool[] wanted, float dropout_p, bool is_causal, float? scale, bool enable_gqa, "
+    "str alignment='top_left') -> Tensor[]",
+    _run_backward,
+    _fake_backward,
+)
+give_gradients(_NAME, _setup_context, _backward)

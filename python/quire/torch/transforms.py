@@ -1,6 +1,6 @@
 """What torch.func and its like may do to attention: gradients (grad, vjp, jacrev) and torch.vmap, not forward mode.
 
-Under them autograd.py's functions are called with wrapped tensors, and torch unwraps them. vmap, which is also behind
+Under them autograd.py's function is called with wrapped tensors, and torch unwraps them. vmap, which is also behind
 torch.autograd.grad(is_grads_batched=True) and jacobian(vectorize=True), computes one entry after the other: each has the bits
 it would have alone. Layer: Python, below everything else of quire.torch.
 """
@@ -14,13 +14,13 @@ import torch
 from torch.autograd import forward_ad
 
 _stack = torch._C._functorch.get_interpreter_stack
-_is_batched_by_autograd = torch._C._functorch.is_legacy_batchedtensor
+is_batched_by_autograd = torch._C._functorch.is_legacy_batchedtensor
 _types = torch._C._functorch.TransformType
 _SUPPORTED = (_types.Grad, _types.Vmap)
 
 
 def is_forward_mode() -> bool:
-    """Whether torch.autograd.forward_ad is on: the functions of autograd.py must then be called, which refuse its tensors."""
+    """Whether torch.autograd.forward_ad is on: the function of autograd.py must then be called, which refuses its tensors."""
     return forward_ad._current_level >= 0
 
 
@@ -73,12 +73,12 @@ def one_by_one(function: Callable, entries: int, in_dims: tuple, arguments: tupl
     return results, (0,) * len(results)
 
 
-def _batched_by_autograd(function: Callable, arguments: tuple) -> tuple:
+def batched_by_autograd(function: Callable, arguments: tuple) -> tuple:
     """Under the vmap of torch.autograd's own, which is_grads_batched and vectorize use and which no Function has rules for: the
     axis is taken out, the entries are computed, the axis is put in."""
     level = torch._C._vmapmode_increment_nesting() - 1
     torch._C._vmapmode_decrement_nesting()
-    in_dims = tuple(0 if isinstance(one, torch.Tensor) and _is_batched_by_autograd(one) else None for one in arguments)
+    in_dims = tuple(0 if isinstance(one, torch.Tensor) and is_batched_by_autograd(one) else None for one in arguments)
     plain = tuple(
         one if dim is None else torch._remove_batch_dim(one, level, 1, 0)
         for one, dim in zip(arguments, in_dims, strict=True)
@@ -93,39 +93,3 @@ def no_second_gradient(function: str) -> RuntimeError:
         f"[{function}] gradients of gradients are not supported: what its backward pass computes cannot be differentiated "
         "again (create_graph=True, torch.func.hessian, torch.func.grad of torch.func.grad)"
     )
-
-
-def functions_of(function: str) -> tuple[type, type]:
-    """Bases for a function of `function` that has a gradient, and for one that is a gradient and has none; both with a rule for
-    vmap and none for forward mode."""
-
-    class Once(torch.autograd.Function):
-        @classmethod
-        def vmap(cls, info: Any, in_dims: tuple, *arguments: Any) -> Any:
-            return one_by_one(cls.apply, info.batch_size, in_dims, arguments)
-
-        @staticmethod
-        def jvp(ctx: Any, *tangents: Any) -> Any:
-            raise not_transformed(function, "Jvp")
-
-    class Gradient(Once):
-        @classmethod
-        def of(cls, *arguments: Any) -> Any:
-            """apply(), also for gradients that torch.autograd has batched."""
-            if any(isinstance(one, torch.Tensor) and _is_batched_by_autograd(one) for one in arguments):
-                return _batched_by_autograd(cls.apply, arguments)
-            return cls.apply(*arguments)
-
-        @staticmethod
-        def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-            pass
-
-        @staticmethod
-        def backward(ctx: Any, *gradients: Any) -> Any:
-            raise no_second_gradient(function)
-
-    return Once, Gradient
-
-
-FlexOnce, FlexGradient = functions_of("flex_attention")
-SdpaOnce, SdpaGradient = functions_of("scaled_dot_product_attention")

@@ -1,7 +1,6 @@
 """The attention of a transformers layer by quire.torch: masks, soft-caps, biases, sinks and dropout as the layer asks.
 
-Everything goes through flex_attention and scaled_dot_product_attention of quire.torch, so autograd, autocast and
-torch.compile are theirs. What a layer may ask for is in keywords.py. Layer: Python, top of this package.
+Everything is one call of quire.torch.flex_attention, so autograd, autocast and torch.compile are its own. What a layer may ask for is in keywords.py. Layer: Python, top of this package.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from quire.torch import AuxRequest, flex_attention, scaled_dot_product_attention
+from quire.torch import AuxRequest, flex_attention
 from quire.transformers.chosen_keys import chosen_block_mask, keys_of_blocks, keys_of_indices
 from quire.transformers.keywords import refuse_unknown
 from quire.transformers.masks import block_mask_of, causal_block_mask
@@ -69,46 +68,34 @@ def quire_attention(
     every = (*query.shape[:3], -1)
     biases = tuple(bias.expand(every) for bias in biases)
     mod = _score_mod(softcap, biases, None if visible is None else visible.expand(every))
+    probability = dropout if module.training else 0.0
     call = {
         "block_mask": mask,
         "score_mod": mod,
         "scale": scaling,
         "enable_gqa": True,
         "kernel_options": kernel_options,
+        "dropout_p": probability,
     }
-    probability = dropout if module.training else 0.0
     state = torch.get_rng_state() if output_attentions and probability > 0.0 else None
-    out = _attend(query, key, value, call, probability, s_aux)
-    weights = _weights(query, key, value, call, probability, s_aux, state) if output_attentions else None
+    out = _attend(query, key, value, call, s_aux)
+    weights = _weights(query, key, value, call, s_aux, state) if output_attentions else None
     return out.transpose(1, 2).contiguous(), weights
 
 
-def _attend(
-    query: Tensor, key: Tensor, value: Tensor, call: dict[str, Any], probability: float, s_aux: Tensor | None
-) -> Tensor:
+def _attend(query: Tensor, key: Tensor, value: Tensor, call: dict[str, Any], s_aux: Tensor | None) -> Tensor:
     """[B, Hq, L, Ev]."""
-    if probability > 0.0:
-        out, lse = _with_dropout(query, key, value, call, probability, want_lse=s_aux is not None)
-    elif s_aux is not None:
-        out, aux = flex_attention(query, key, value, return_aux=_LSE, **call)
-        lse = aux.lse
-    else:
-        return flex_attention(query, key, value, **call)
+    result: Any = flex_attention(query, key, value, return_aux=None if s_aux is None else _LSE, **call)
     if s_aux is None:
-        return out
-    # exp(lse) is the sum of a row's weights; with the sink it is exp(lse) + exp(sink). A row that sees nothing has
-    # lse = -inf and stays 0.
-    return (out * torch.sigmoid(lse - s_aux.reshape(1, -1, 1)).unsqueeze(-1)).to(out.dtype)
+        return result
+    out, aux = result
+    # exp(lse) is the sum of a row's weights, those that are dropped included; with the sink it is exp(lse) + exp(sink). A row
+    # that sees nothing has lse = -inf and stays 0.
+    return (out * torch.sigmoid(aux.lse - s_aux.reshape(1, -1, 1)).unsqueeze(-1)).to(out.dtype)
 
 
 def _weights(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    call: dict[str, Any],
-    probability: float,
-    s_aux: Tensor | None,
-    state: Tensor | None,
+    query: Tensor, key: Tensor, value: Tensor, call: dict[str, Any], s_aux: Tensor | None, state: Tensor | None
 ) -> Tensor:
     """[B, Hq, L, S]: the output for values that are unit vectors, a part of the keys at a time. `state`: of the generator
     before the output was computed, so that the same weights are dropped."""
@@ -117,7 +104,7 @@ def _weights(
     for part in unit.split(_WIDEST, 1):
         if state is not None:
             torch.set_rng_state(state)
-        parts.append(_attend(query, key, part.expand(*key.shape[:3], -1), call, probability, s_aux))
+        parts.append(_attend(query, key, part.expand(*key.shape[:3], -1), call, s_aux))
     return torch.cat(parts, -1)
 
 
@@ -155,31 +142,3 @@ def _score_mod(softcap: float | None, biases: tuple[Tensor, ...], visible: Tenso
         return score
 
     return score_mod
-
-
-def _with_dropout(
-    query: Tensor, key: Tensor, value: Tensor, call: dict[str, Any], probability: float, want_lse: bool
-) -> tuple[Tensor, Tensor | None]:
-    """Attention whose weights are dropped at random, and lse of all of them."""
-    lse = None
-    if call["score_mod"] is None:
-        mask = call["block_mask"]
-        if want_lse:
-            lse = flex_attention(query, key, value, return_aux=_LSE, **call)[1].lse
-        rule = None if mask is None else mask.mask_mod
-        out = scaled_dot_product_attention(
-            query, key, value, attn_mask=rule, dropout_p=probability, scale=call["scale"], enable_gqa=True
-        )
-        return out, lse
-    # No operator drops weights under a score mod. Hiding the dropped keys gives the others' mean; the share that they
-    # have of all weights, exp(lse of the kept - lse of all), makes it their sum.
-    lse = flex_attention(query, key, value, return_aux=_LSE, **call)[1].lse
-    keep = torch.rand(*query.shape[:3], key.shape[2]) >= probability
-    with_all = call["score_mod"]
-
-    def kept_only(score, b, h, q_idx, kv_idx):
-        return torch.where(keep[b, h, q_idx, kv_idx], with_all(score, b, h, q_idx, kv_idx), -math.inf)
-
-    out, aux = flex_attention(query, key, value, return_aux=_LSE, **{**call, "score_mod": kept_only})
-    share = torch.exp(aux.lse - lse).nan_to_num(0.0)  # -inf - -inf: a row that sees nothing
-    return (out * (share / (1.0 - probability)).unsqueeze(-1)).to(out.dtype), lse

@@ -54,12 +54,12 @@ class ModelMask(BlockMask):
         """Itself. generate() asks for it when the cache is static."""
         return self
 
-    def to(self, device: torch.device | str | torch.dtype) -> BlockMask:
+    def to(self, device: Any) -> BlockMask:
         if isinstance(device, torch.dtype):
             raise _own_attention(self.model_type)
         return self if torch.device(device).type == "cpu" else super().to(device)
 
-    def __getitem__(self, index: Any) -> BlockMask:
+    def __getitem__(self, index: Any) -> ModelMask:
         raise _own_attention(self.model_type)
 
     def __getattr__(self, name: str) -> Any:
@@ -91,8 +91,8 @@ def quire_mask(
     batch_size: int,
     q_length: int,
     kv_length: int,
-    q_offset: int | Tensor = 0,
-    kv_offset: int | Tensor = 0,
+    q_offset: Any = 0,  # an int, or a tensor that holds one
+    kv_offset: Any = 0,
     mask_function: Callable = causal_mask_function,
     attention_mask: Tensor | None = None,
     local_size: int | None = None,
@@ -150,7 +150,7 @@ def quire_mask(
             batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, use_vmap=use_vmap
         )
     mask = create_block_mask(mod, batch_size, None, q_length, kv_length)
-    made = ModelMask._from_blocks(blocks_of(mask), mod)
+    made: Any = ModelMask._from_blocks(blocks_of(mask), mod)
     made.model_type = model_type
     return made
 
@@ -160,7 +160,8 @@ _bools = functools.partial(sdpa_mask, allow_is_causal_skip=False)
 
 def causal_block_mask(q_length: int, kv_length: int) -> BlockMask:
     """For a causal module that is given no mask; query 0 sees key 0."""
-    return create_block_mask("q_idx >= kv_idx", None, None, q_length, kv_length)
+    rule: Any = "q_idx >= kv_idx"
+    return create_block_mask(rule, None, None, q_length, kv_length)
 
 
 # By the tensor: layers of a forward pass are given the same one.

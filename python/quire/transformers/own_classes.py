@@ -42,4 +42,4 @@ def _watch_names() -> None:
                     table.setdefault(chosen, _refuse)
         return chosen
 
-    PreTrainedModel.get_correct_attn_implementation = checked
+    PreTrainedModel.get_correct_attn_implementation = checked  # type: ignore[method-assign]

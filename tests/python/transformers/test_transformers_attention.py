@@ -1,6 +1,8 @@
 """quire_attention by itself: sinks, soft-caps, biases, masks, and dropout seen weight by weight."""
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import quire.transformers
@@ -232,3 +234,44 @@ def test_rows_that_see_nothing_are_0():
     torch.testing.assert_close(eager[1, :4], v[1].mean(1).expand(4, -1, -1), atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(got[0], eager[0], atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(got[1, 4:], eager[1, 4:], atol=1e-6, rtol=1e-5)
+
+
+def test_dropout_is_one_pass(monkeypatch):
+    calls = []
+    attend = quire.transformers.attention.flex_attention
+    monkeypatch.setattr(
+        quire.transformers.attention,
+        "flex_attention",
+        lambda *args, **options: calls.append(options) or attend(*args, **options),
+    )
+    q, k, v = qkv(heads=4, q_len=30, kv_len=40)
+    quire_attention(layer(training=True), q, k, v, None, dropout=0.25, softcap=2.0, s_aux=torch.zeros(4))
+    assert [one["dropout_p"] for one in calls] == [0.25]
+
+
+MEMORY = """
+import sys, torch
+from quire.transformers import quire_attention, quire_mask
+
+def peak(length):
+    layer = torch.nn.Module().train()
+    q, k, v = (torch.randn(1, 4, length, 16, requires_grad=True) for _ in range(3))
+    mask = quire_mask(1, length, length)
+    open("/proc/self/clear_refs", "w").write("5")
+    before = resident("VmRSS")
+    out, _ = quire_attention(layer, q, k, v, mask, dropout=0.1, softcap=20.0, s_aux=torch.zeros(4))
+    out.sum().backward()
+    return resident("VmHWM") - before
+
+def resident(name):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name))
+
+peak(256)
+print(peak(4096))
+"""
+
+
+def test_memory_of_training_with_dropout_does_not_grow_with_the_scores(python_env):
+    """4 heads of 4,096 x 4,096 scores would be 64 MiB as bools and 256 MiB as floats; what is measured is in KiB."""
+    done = subprocess.run([sys.executable, "-c", MEMORY], env=python_env, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 48 << 10, done.stdout

@@ -7,41 +7,36 @@ no captured tensor (`torch.arange(8)`) is kept. Layer: trace.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import torch
 from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 
+from quire import _core
+from quire.torch.views import CODES
+
 from .error import fail
 
-_READABLE = frozenset(
-    (
-        torch.float32,
-        torch.float64,
-        torch.bfloat16,
-        torch.float16,
-        torch.int8,
-        torch.uint8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-        torch.bool,
-    )
-)
 _LARGEST_RANK = 8
+_ANY_SIZE = 2
 
 
 class Buffer:
     """A tensor as the formula reads it: name, dtype and shape are fixed, the values are bound at each call.
 
-    `slot` is where its tensor stands in a `Slots`.
+    `slot` is where its tensor stands in a `Slots`; `declared` what expressions are made with.
     """
 
-    __slots__ = ("slot", "dtype", "shape", "name")
+    __slots__ = ("slot", "dtype", "shape", "declared")
 
     def __init__(self, slot: int, tensor: torch.Tensor, name: str) -> None:
         self.slot = slot
         self.dtype = tensor.dtype
         self.shape = tuple(tensor.shape)
-        self.name = name
+        # A formula depends on the rank alone: sizes that torch keeps open (torch.export) must not be asked for their values.
+        sizes = [size if isinstance(size, int) else _ANY_SIZE for size in tensor.shape]
+        self.declared = _core.Buffer.declare(CODES[tensor.dtype], sizes, name)
 
 
 class _Slot:
@@ -89,8 +84,10 @@ def tensors_in(value) -> list[torch.Tensor]:
 class Slots:
     """All plain tensors of one trace, and how those that are computed come about."""
 
-    def __init__(self, captured: list[torch.Tensor]) -> None:
-        """captured: tensors that are known to come from outside; others may turn up."""
+    def __init__(self, captured: list[torch.Tensor], names: Callable[[], dict[int, str]]) -> None:
+        """captured: tensors that are known to come from outside; others may turn up. names(): id of a captured tensor -> its
+        name, as far as names are known; asked for once, when a tensor is read."""
+        self._names = functools.cache(names)
         self.slots: list[_Slot] = []
         self.steps: list[_Step] = []
         self._by_id: dict[int, int] = {}
@@ -146,6 +143,10 @@ class Slots:
     def _recorded_dict(self, kwargs):
         return {k: self._recorded(v) for k, v in kwargs.items()}
 
+    def buffers(self) -> list[Buffer]:
+        """All that buffer() gave, each once."""
+        return list(dict.fromkeys(self._buffers.values()))
+
     def buffer(self, tensor: torch.Tensor) -> Buffer:
         """The tensor as something the formula reads; what no formula can read is converted at each call, or refused."""
         slot = self.slot_of(tensor)
@@ -157,10 +158,15 @@ class Slots:
             fail(f"captured tensors must be on the CPU; got one on {tensor.device}")
         if tensor.dim() > _LARGEST_RANK:
             fail(f"captured tensors have at most {_LARGEST_RANK} dimensions; got shape {tuple(tensor.shape)}")
-        if tensor.dtype not in _READABLE:
+        if tensor.dtype not in CODES:
             return self._buffers.setdefault(slot, self.buffer(self._readable(tensor)))
-        self._buffers[slot] = Buffer(slot, tensor, "")
+        self._buffers[slot] = Buffer(slot, tensor, self._name_of(slot))
         return self._buffers[slot]
+
+    def _name_of(self, slot: int) -> str:
+        """That of the captured tensor that it was first computed from."""
+        origin = self._origin(slot)
+        return (origin is not None and self._names().get(id(self.slots[origin].tensor))) or f"t{slot}"
 
     def _readable(self, tensor: torch.Tensor) -> torch.Tensor:
         dtype = tensor.dtype
@@ -169,7 +175,7 @@ class Slots:
         wide = torch.float32 if dtype.is_floating_point else torch.int64
         return self.run(torch.ops.aten._to_copy.default, (tensor,), {"dtype": wide})
 
-    def origin(self, slot: int) -> int | None:
+    def _origin(self, slot: int) -> int | None:
         """The slot of the captured tensor that a slot was first computed from; None for a constant."""
         while not self.slots[slot].captured:
             step = next((s for s in self.steps if slot in s.outputs), None)
@@ -180,7 +186,8 @@ class Slots:
 
     def needed_steps(self, wanted: list[int]) -> list[_Step]:
         """The steps that compute the wanted slots, in order."""
-        todo, needed = set(wanted), []
+        todo = set(wanted)
+        needed: list[_Step] = []
         for step in reversed(self.steps):
             if todo.intersection(step.outputs):
                 needed.append(step)

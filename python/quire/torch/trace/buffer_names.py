@@ -1,18 +1,16 @@
 """Names for the buffers of a formula: those of the Python variables that hold the tensors, where they can be found.
 
-Only for reading; nothing depends on them. Layer: trace.
+Only for reading; nothing depends on them. The formula itself sees to it that they are different and allowed. Layer: trace.
 """
 
 from __future__ import annotations
 
 import functools
-import re
 import types
 
 import torch
 
 from .code_recipe import parameters
-from .text import RESERVED
 
 _MOST_VISITED = 2_000
 
@@ -50,7 +48,7 @@ def _held_by(value, name: str) -> list[tuple[object, str]]:
         return [(value._parameters, name), (value._buffers, name), (vars(value), name), (type(value).forward, name)]
     if isinstance(value, (type, types.ModuleType)) or not hasattr(value, "__dict__"):
         return []
-    return [(vars(value), name), (getattr(type(value), "__call__", None), name)]
+    return [(vars(value), name), (getattr(type(value), "__call__", None), name)]  # noqa: B004
 
 
 def _held_by_function(function: types.FunctionType) -> list[tuple[object, str]]:
@@ -67,26 +65,3 @@ def _held_by_function(function: types.FunctionType) -> list[tuple[object, str]]:
     held += ((v, k) for k, v in (function.__kwdefaults__ or {}).items())
     held += ((function.__globals__[n], n) for n in code.co_names if n in function.__globals__)
     return held
-
-
-def unique_names(tensors: list[torch.Tensor | None], known: dict[int, str]) -> list[str]:
-    """A name that the language allows for each tensor, all different; t0, t1, … where none is known."""
-    taken: set[str] = set()
-    result = []
-    for tensor in tensors:
-        name = re.sub(r"[^A-Za-z0-9_]", "_", known.get(id(tensor), ""))
-        if not name:
-            name = f"t{len(result)}"
-        if name[0].isdigit() or name in RESERVED:
-            name = f"{name}_" if name in RESERVED else f"t{name}"
-        result.append(_numbered(name, taken))
-    return result
-
-
-def _numbered(name: str, taken: set[str]) -> str:
-    candidate, number = name, 1
-    while candidate in taken or candidate in RESERVED:
-        number += 1
-        candidate = f"{name}_{number}"
-    taken.add(candidate)
-    return candidate

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
+from types import FrameType
+from typing import NoReturn
 
 import torch
 
@@ -29,7 +31,7 @@ class TraceError(RuntimeError):
 
 def user_line() -> str:
     """`file.py:12` of the innermost running line that is neither torch's nor quire.torch's; "" if there is none."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith((_HERE, _TORCH)):
@@ -38,7 +40,7 @@ def user_line() -> str:
     return ""
 
 
-def fail(message: str) -> None:
+def fail(message: str) -> NoReturn:
     """Raises TraceError with the user's line behind the message."""
     line = user_line()
     raise TraceError(f"[trace] {message}" + (f" (at {line})" if line else ""))

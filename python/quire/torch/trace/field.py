@@ -1,37 +1,45 @@
 """What a traced tensor holds: a value for every element of its shape.
 
 Most traced tensors have no dimensions and hold one value. The others come from captured tensors with some axes left
-(`table[h]`), from pointwise operations on these, and from moving their elements; their elements are written when somebody
-asks for one. Sums and dot products of whole rows become the language's sum() and dot(); other reductions are written out
+(`table[h]`), from pointwise operations on these, and from moving their elements; their elements are recorded when
+somebody asks for one. Sums and dot products of whole rows become the language's sum() and dot(); other reductions are written out
 element by element. Layer: trace.
 """
 
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import torch
 
+from quire import _core
+
 from .buffer import Buffer
 from .error import fail
-from .expression import BOOL, FLOAT, INT, INT64, Expr, as_dtype, cast, const, kind_of, lift, range_of
 from .operations import REDUCTIONS
+from .value import BOOL, FLOAT, INT, INT64, Value, as_dtype, cast, const, kind_of, lift, range_of
 
 # Elements that a reduction may write out; more would make a formula that takes longer than what it saves.
 _MOST_WRITTEN_OUT = 256
 _MOST_MOVED = 65_536
 
 
-def load(buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
+def _slice(buffer: Buffer, indices: tuple[Value, ...]) -> Any:
+    """A buffer of the core with its first axes indexed."""
+    return buffer.declared[tuple(i.node for i in indices)] if indices else buffer.declared
+
+
+def load(buffer: Buffer, indices: tuple[Value, ...]) -> Value:
     """One element of a buffer. The language reads bools as ints."""
     kind = kind_of(buffer.dtype)
     span = INT64 if kind == FLOAT else range_of(buffer.dtype)
-    element = Expr("load", (buffer, *indices), INT if kind == BOOL else kind, span)
+    element = Value(+_slice(buffer, indices), INT if kind == BOOL else kind, span)
     return cast(element, kind)
 
 
 # A place in a field: per axis a number, or a value that differs from element to element of the attention matrix.
-Index = tuple["int | Expr", ...]
+Index = tuple["int | Value", ...]
 
 
 class Field:
@@ -39,7 +47,7 @@ class Field:
 
     shape: tuple[int, ...] = ()
 
-    def element(self, index: Index) -> Expr:
+    def element(self, index: Index) -> Value:
         raise NotImplementedError
 
     def numel(self) -> int:
@@ -52,7 +60,7 @@ class Field:
 class Single(Field):
     """No dimensions: one value."""
 
-    def __init__(self, value: Expr) -> None:
+    def __init__(self, value: Value) -> None:
         self.value = value
 
     def element(self, index):
@@ -62,7 +70,7 @@ class Single(Field):
 class Row(Field):
     """A buffer with its first axes indexed."""
 
-    def __init__(self, buffer: Buffer, indices: tuple[Expr, ...] = ()) -> None:
+    def __init__(self, buffer: Buffer, indices: tuple[Value, ...] = ()) -> None:
         self.buffer = buffer
         self.indices = indices
         self.shape = buffer.shape[len(indices) :]
@@ -70,12 +78,17 @@ class Row(Field):
     def element(self, index):
         return load(self.buffer, self.indices + tuple(lift(i) for i in index))
 
-    def as_slice(self) -> Expr:
-        """What stands in sum() and dot()."""
-        return Expr("row", (self.buffer, *self.indices), FLOAT if self.buffer.dtype.is_floating_point else INT)
+    def as_slice(self) -> Any:
+        """What sum() and dot() of the core take."""
+        return _slice(self.buffer, self.indices)
+
+    @property
+    def kind(self) -> str:
+        """Of sums of its elements."""
+        return FLOAT if self.buffer.dtype.is_floating_point else INT
 
 
-def _broadcast(field: Field, index: Index) -> Expr:
+def _broadcast(field: Field, index: Index) -> Value:
     own = index[len(index) - len(field.shape) :]
     return field.element(tuple(0 if size == 1 else i for i, size in zip(own, field.shape)))
 
@@ -85,7 +98,7 @@ class Mapped(Field):
 
     def __init__(self, name: str, rule, args: tuple, kwargs: dict, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self.name, self.rule, self.args, self.kwargs, self.shape, self.dtype = name, rule, args, kwargs, shape, dtype
-        self._known: dict[Index, Expr] = {}
+        self._known: dict[Index, Value] = {}
 
     def element(self, index):
         if index not in self._known:
@@ -120,7 +133,7 @@ class Moved(Field):
         self.places = positions.flatten().tolist()
 
     def element(self, index):
-        if any(isinstance(i, Expr) for i in index):
+        if any(isinstance(i, Value) for i in index):
             return self.sources[0].element(tuple(index[place] if moves else place for place, moves in self._axes()))
         flat = 0
         for i, size in zip(index, self.shape):
@@ -141,12 +154,13 @@ class Moved(Field):
         positions = torch.tensor(self.places).reshape(self.shape)
         source, first = self.sources[0], self.places[0]
         along = {_stride(self, axis): axis for axis, size in enumerate(self.shape) if size > 1}
-        result, stride = [], source.numel()
+        result: list[tuple[int, bool]] = []
+        stride = source.numel()
         for size, start in zip(source.shape, _unravel(first, source.shape)):
             stride //= size
             axis = along.get(stride)
-            whole = axis is not None and self.shape[axis] == size and start == 0
-            result.append((axis, True) if whole else (start, False))
+            is_whole = axis is not None and self.shape[axis] == size and start == 0
+            result.append((axis, True) if axis is not None and is_whole else (start, False))
         index = torch.meshgrid(*(torch.arange(n) for n in self.shape), indexing="ij")
         flat = torch.zeros(self.shape, dtype=torch.int64)
         for size, (place, moves) in zip(source.shape, result):
@@ -222,9 +236,8 @@ def _as_row(field: Field) -> Row | None:
     return field if isinstance(field, Row) else None
 
 
-def _row_dot(a: Row, b: Row) -> Expr:
-    slices = (a.as_slice(), b.as_slice())
-    return Expr("dot", slices, FLOAT if FLOAT in (slices[0].kind, slices[1].kind) else INT)
+def _row_dot(a: Row, b: Row) -> Value:
+    return Value(_core.dot(a.as_slice(), b.as_slice()), FLOAT if FLOAT in (a.kind, b.kind) else INT)
 
 
 class Product(Field):
@@ -251,8 +264,9 @@ class Product(Field):
     def _rows(self) -> tuple[Row, Row] | None:
         """The operands as rows whose dot product this is, if there is but one element."""
         a, b = _in_order(self.a), _in_order(self.b)
-        one = a.numel() == b.numel() == self.count and isinstance(a, Row) and isinstance(b, Row)
-        return (a, b) if one and a.shape == b.shape else None
+        if not isinstance(a, Row) or not isinstance(b, Row):
+            return None
+        return (a, b) if a.numel() == b.numel() == self.count and a.shape == b.shape else None
 
 
 def _in_order(field: Field) -> Field:
@@ -262,16 +276,14 @@ def _in_order(field: Field) -> Field:
     return field
 
 
-def _whole_sum(field: Field) -> Expr | None:
+def _whole_sum(field: Field) -> Value | None:
     """sum() or dot() for all elements of a field, if it is a row or a product of two."""
     row = _as_row(field)
     if row is not None:
-        part = row.as_slice()
-        return Expr("sum", (part,), part.kind)
-    is_product = (
-        isinstance(field, Mapped) and field.name == "mul" and field.dtype not in (torch.int8, torch.uint8, torch.int16)
-    )
-    if is_product and all(isinstance(a, Row) and a.shape == field.shape for a in field.args):
+        return Value(_core.sum(row.as_slice()), row.kind)
+    if not isinstance(field, Mapped) or field.name != "mul" or field.dtype in (torch.int8, torch.uint8, torch.int16):
+        return None
+    if all(isinstance(a, Row) and a.shape == field.shape for a in field.args):
         return _row_dot(field.args[0], field.args[1])
     return None
 
@@ -304,7 +316,7 @@ class Reduced(Field):
             result = result / float(self.count)
         return as_dtype(result, self.dtype)
 
-    def _written_out(self, index) -> Expr:
+    def _written_out(self, index) -> Value:
         _check_count(self.count, self.name)
         combine, empty = REDUCTIONS[self.name]
         kept = [i for axis, i in enumerate(index) if axis not in self.axes] if self.keeps_dims else index

@@ -9,8 +9,8 @@ import torch
 
 from .buffer import Slots
 from .error import fail
-from .expression import const
 from .field import Field, Gathered, Picked, Row, Single, moved, positions_of
+from .value import const
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
 
@@ -58,7 +58,7 @@ def index_plain(slots: Slots, tensor: torch.Tensor, entries: list) -> Field:
 
 def _without_slices(slots: Slots, tensor: torch.Tensor, entries: list) -> tuple[torch.Tensor, list]:
     """Slices are taken from the plain tensor; what is left is a Field or, for a free axis, None."""
-    result = []
+    result: list[Field | None] = []
     for axis, entry in enumerate(entries):
         if isinstance(entry, slice):
             if entry != slice(None):

@@ -1,4 +1,4 @@
-"""trace_score_mod and trace_mask_mod: a mod as text and tensors, traced once for all calls that have the same key.
+"""trace_score_mod and trace_mask_mod: a mod as a formula and its tensors, traced once for all calls that have the same key.
 
 Layer: trace. Safe to call from several threads.
 """
@@ -11,10 +11,10 @@ import torch
 
 from quire import fork
 
-from .buffer_names import tensor_names, unique_names
+from .buffer_names import tensor_names
 from .mod_key import KeyUnknown, mod_key
 from .number import tensor_of
-from .tracer import Formula, trace_mod
+from .tracer import Formula, Mod, trace_mod
 
 _MOST_ENTRIES = 1024
 
@@ -24,40 +24,48 @@ class Constant:
 
 
 class Traced:
-    """A mod at one call. text: the formula; names: of its buffers; tensors: what is bound to them at this call; constant:
-    one object for all calls that share the text."""
+    """A mod at one call. mod: of the core, over buffers without memory; tensors: what is bound to them at this call;
+    constant: one object for all calls that share the mod."""
 
-    __slots__ = ("text", "names", "tensors", "constant")
+    __slots__ = ("mod", "tensors", "constant")
 
-    def __init__(self, text: str, names: list[str], tensors: list[torch.Tensor], constant: Constant) -> None:
-        self.text = text
-        self.names = names
+    def __init__(self, mod: Mod, tensors: list[torch.Tensor], constant: Constant) -> None:
+        self.mod = mod
         self.tensors = tensors
         self.constant = constant
+
+    @property
+    def text(self) -> str:
+        """The formula, written for this call."""
+        return self.mod.text
+
+    @property
+    def names(self) -> list[str]:
+        """Of the tensors, in the text."""
+        return self.mod.buffer_names
 
 
 class _Entry:
     """A formula and the places of its captured tensors among those that the key's visit collects."""
 
-    __slots__ = ("text", "names", "binding", "places", "constant", "only")
+    __slots__ = ("mod", "binding", "order", "places", "constant", "only")
 
     def __init__(self, formula: Formula, places: dict[int, int]) -> None:
-        self.text = formula.text
-        self.names = [b.name for b in formula.buffers]
+        self.mod = formula.mod
         self.binding = formula.binding
-        # Where every buffer is a captured tensor: its places in order. Otherwise: slot -> place.
-        self.places = [places[i] for i in self.binding.wanted] if self.binding.is_plain else places
+        self.places = places
+        self.order = [places[i] for i in self.binding.wanted] if self.binding.is_plain else []
         self.constant = Constant()
-        self.only = Traced(self.text, self.names, [], self.constant) if not self.names else None
+        self.only = None if formula.buffers else Traced(self.mod, [], self.constant)
 
     def at(self, tensors: list[torch.Tensor]) -> Traced:
         if self.only is not None:
             return self.only
         if self.binding.is_plain:
-            bound = [tensors[i] for i in self.places]
+            bound = [tensors[i] for i in self.order]
         else:
             bound = self.binding.bind({slot: tensors[i] for slot, i in self.places.items()})
-        return Traced(self.text, self.names, bound, self.constant)
+        return Traced(self.mod, bound, self.constant)
 
 
 _entries: OrderedDict[tuple, _Entry] = OrderedDict()
@@ -99,22 +107,21 @@ def _traced(mod, score_dtype: torch.dtype | None) -> Traced:
 
 
 def _trace(mod, score_dtype: torch.dtype | None, captured: list[torch.Tensor]) -> Formula:
-    names = lambda tensors: unique_names(tensors, tensor_names(mod) if tensors else {})  # noqa: E731
-    return trace_mod(mod, score_dtype, captured, names)
+    return trace_mod(mod, score_dtype, captured, lambda: tensor_names(mod))
 
 
 def _single(formula: Formula) -> Traced:
     """For this call alone."""
     numbers = {slot: tensor_of(symbol) for slot, symbol in formula.numbers.items()}
     tensors = formula.binding.bind({**formula.captured, **numbers})
-    return Traced(formula.text, [b.name for b in formula.buffers], tensors, Constant())
+    return Traced(formula.mod, tensors, Constant())
 
 
 def _first(mod, score_dtype: torch.dtype | None, key: tuple, tensors: list[torch.Tensor]) -> Traced:
     formula = _trace(mod, score_dtype, tensors)
     place_of = {id(t): i for i, t in enumerate(tensors)}
-    places = {slot: place_of.get(id(t)) for slot, t in formula.captured.items()}
-    if formula.reads_values or formula.numbers or None in places.values():
+    places = {slot: place_of[id(t)] for slot, t in formula.captured.items() if id(t) in place_of}
+    if formula.reads_values or formula.numbers or len(places) < len(formula.captured):
         return _single(formula)
     with _lock:
         entry = _entries.setdefault(key, _Entry(formula, places))

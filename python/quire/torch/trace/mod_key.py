@@ -13,6 +13,8 @@ import enum
 import functools
 import sys
 import types
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -49,7 +51,7 @@ class _Walk:
     def __init__(self, first) -> None:
         self.parts = [first]
         self.tensors: list[torch.Tensor] = []
-        self.seen: dict[int, int] = {}
+        self.seen: dict[Any, int] = {}
 
     def value(self, value, tree) -> None:
         (_HANDLERS.get(type(value)) or _other)(self, value, tree)
@@ -324,7 +326,7 @@ def _attribute(walk: _Walk, value, name: str, tree, is_module: bool) -> None:
         walk.value(found, tree)
 
 
-_HANDLERS = {
+_HANDLERS: dict[type, Callable] = {
     torch.Tensor: _tensor,
     torch.nn.Parameter: _tensor,
     float: _float,

@@ -7,7 +7,7 @@ symbolic numbers of torch's own tracers (sizes under torch.export) are taken in 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -20,7 +20,7 @@ class NeedsValue(TraceError):
     """A mod does something with a number that a formula can only say for one value of it: uses it as a size, say."""
 
 
-def needs_value(what: str) -> None:
+def needs_value(what: str) -> NoReturn:
     """Raises NeedsValue with the user's line behind the message."""
     line = user_line()
     raise NeedsValue(f"[trace] {what} needs the value of a number" + (f" (at {line})" if line else ""))
@@ -62,16 +62,17 @@ class _Node:
     def nested_int(self) -> None:
         return None
 
-    def str(self) -> str:
+    def _graph_repr(self) -> str:
         return f"a number of {self.dtype}"
-
-    _graph_repr = str
 
     def __getattr__(self, name: str) -> Any:
         # Values (guard_int, int_, …) and arithmetic, which belongs before the formula, where numbers have 64 bits.
         if name.startswith("__"):
             raise AttributeError(name)
         needs_value(f"{name}()")
+
+
+_Node.str = _Node._graph_repr  # type: ignore[attr-defined]  # in the class it would hide the type
 
 
 def number(dtype: torch.dtype) -> Any:

@@ -1,4 +1,4 @@
-"""The table of ATen operations: how each pointwise operation is written in the formula language.
+"""The table of ATen operations: what each pointwise operation is in the formula language.
 
 A rule gets the operands in the order of the ATen schema (tensors as values, everything else as it is) and gives a value;
 the tracer casts it to the dtype that torch gives the result. The key is the name of the operation, for all its overloads.
@@ -9,13 +9,15 @@ captured tensor (LOOKUPS) is only named here; trace_record.py and field.py do it
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from .error import fail
-from .expression import (
+from .value import (
     BOOL,
     FLOAT,
     INT,
-    Expr,
+    Value,
     call,
     cast,
     clamp,
@@ -126,7 +128,7 @@ def _lerp(a, b, weight):
     weight = lift(weight)
     near, far = a + weight * (b - a), b - (b - a) * (1 - weight)
     if weight.is_const:
-        return near if abs(weight.args[0]) < 0.5 else far
+        return near if abs(weight.constant) < 0.5 else far
     return where(abs(weight) < 0.5, near, far)
 
 
@@ -163,7 +165,7 @@ def _logit(x, eps=None):
     return call("log", x / (1.0 - x))
 
 
-def _truth(x) -> Expr:
+def _truth(x) -> Value:
     return cast(lift(x), BOOL)
 
 
@@ -181,7 +183,7 @@ _RIGHT_SHIFT = lambda a, b: lift(a) >> b  # noqa: E731
 # Functions of one float that the formula language has by the same name.
 FUNCTIONS = "exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos atan tanh sigmoid erf silu".split()
 
-OPERATIONS = {
+OPERATIONS: dict[str, Callable] = {
     # arithmetic
     "add": _add,
     "sub": _sub,
@@ -278,7 +280,7 @@ OPERATIONS = {
 # they are taken always: score - (q_idx > kv_idx).
 CONVERTED = frozenset(("sub", "rsub", "heaviside"))
 
-# Casts are written by expression.converted, which knows that they narrow.
+# Casts are recorded by value.converted, which knows that they narrow.
 CAST = "_to_copy"
 
 # Operations that give elements of their operands in another order or shape.
@@ -298,7 +300,7 @@ FILLS = frozenset("new_full full_like full scalar_tensor".split())
 BY_VALUE = frozenset("pow celu softshrink".split())
 
 # Operations that go over elements of a row: how two values are combined, and the value of an empty row.
-REDUCTIONS = {
+REDUCTIONS: dict[str, tuple[Callable, Any]] = {
     "sum": (lambda a, b: a + b, 0),
     "mean": (lambda a, b: a + b, 0),
     "prod": (lambda a, b: a * b, 1),
@@ -320,6 +322,6 @@ _INDEX = "; index with [...] instead"
 _HINTS = {"gather": _INDEX, "index_select": _INDEX}
 
 
-def refuse(func, name: str) -> None:
+def refuse(func, name: str) -> NoReturn:
     """The error for an operation that is in no table, with what to write instead where that is known."""
     fail(f"the operation {name} cannot be traced" + _HINTS.get(func._schema.name.removeprefix("aten::"), ""))

@@ -7,12 +7,13 @@ tracer.py.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from .buffer import Slots, tensors_in
 from .error import TraceError, fail
-from .expression import INT, Expr, cast, const, converted, kind_of
 from .field import Field, Mapped, Product, Reduced, Row, Single, load, moved, positions_of, settled
 from .indexing import check_index_dtype, expanded, index_plain, index_traced
 from .number import SYMBOLS, dtype_of, has_symbol, needs_value
@@ -31,15 +32,19 @@ from .operations import (
     refuse,
 )
 from .traced_tensor import TracedTensor, has_traced, ones, replaced
+from .value import INT, Value, cast, const, converted, kind_of
 
 
 class Trace:
     """One run of one mod. `reads_values`: the mod looked at values of captured tensors, so this trace is for this call
     alone."""
 
-    def __init__(self, captured: list[torch.Tensor], are_sized: bool = True) -> None:
-        """are_sized: whether the shapes of captured tensors are known. If not, elements of them can be read and no more."""
-        self.slots = Slots(captured)
+    def __init__(
+        self, captured: list[torch.Tensor], names: Callable[[], dict[int, str]], are_sized: bool = True
+    ) -> None:
+        """names: as Slots takes it. are_sized: whether the shapes of captured tensors are known. If not, elements of them can
+        be read and no more."""
+        self.slots = Slots(captured, names)
         self.unsized = set() if are_sized else {id(t) for t in captured if t.dim() > 0}
         self.reads_values = False
         self.function = ""  # the torch function that the mod called last
@@ -55,7 +60,7 @@ class Trace:
             return Single(load(self.slots.buffer(tensor), ()))
         return Row(self.slots.buffer(tensor))
 
-    def number(self, symbol) -> Expr:
+    def number(self, symbol) -> Value:
         """A number without a value, as the formula reads it."""
         if id(symbol.node) not in self.numbers:
             self.numbers[id(symbol.node)] = symbol, torch.empty((), dtype=dtype_of(symbol))
@@ -99,7 +104,8 @@ class Trace:
     def _in_place(self, func, args, kwargs):
         """x += y of a value of the mod: the tensor holds the sum from here on; what was made of it before keeps its value. Not
         of captured tensors, which belong to others, and not of views, whose other side would have to change too."""
-        target, plain = args[0] if args else None, _out_of_place(func)
+        target: Any = args[0] if args else None
+        plain = _out_of_place(func)
         if func is torch.ops.aten.detach_.default and self.slots.is_known(target) and self.slots.is_constant(target):
             return target  # torch.tensor(3.0), where autograd is switched off
         if plain is None or not isinstance(target, TracedTensor) or target.is_viewed:
@@ -261,7 +267,7 @@ class Trace:
         matches = Mapped("", rule, (self.field(sought), self.field(value)), {}, tuple(sought.shape), torch.bool)
         found = settled(Reduced("any" if name == "isin" else "sum", matches, (0,), (), like.dtype))
         if kwargs.get("invert", False):
-            found = Single(~found.value)
+            found = Single(~found.element(()))
         return TracedTensor(found, like.dtype)
 
     def index(self, tensor: torch.Tensor, index):
@@ -290,7 +296,7 @@ class Trace:
             return entry
         fail(f"an index of type {type(entry).__name__} cannot be traced")
 
-    def value(self, result) -> Expr:
+    def value(self, result) -> Value:
         """What the mod returned, as one value of the language."""
         if isinstance(result, torch.Tensor):
             if result.dim() != 0:

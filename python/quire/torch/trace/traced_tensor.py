@@ -5,6 +5,8 @@ Layer: trace.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from .error import TraceError
@@ -18,7 +20,11 @@ _ONES: dict[torch.dtype, torch.Tensor] = {}
 class TracedTensor(torch.Tensor):
     """A tensor without data. `field` says what it holds; `is_viewed`: another one may look at the same memory in torch."""
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    field: Field
+    is_viewed: bool
+    _wrapped_number: Any  # what stands for it where torch makes a tensor of a number
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, field: Field, dtype: torch.dtype, is_viewed: bool = False):
@@ -31,7 +37,7 @@ class TracedTensor(torch.Tensor):
         return f"TracedTensor(shape={tuple(self.shape)}, dtype={self.dtype})"
 
     @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[override]
         raise TraceError(f"[trace] a value of a mod was used in {func} after the mod had ended")
 
 

@@ -7,6 +7,8 @@ operation, however it was spelled (trace_record.py). Layer: trace; caching is mo
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
@@ -14,17 +16,17 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from quire import _core
 from quire.mod_calls import random_state, warn_if_condition, warn_if_random
 
-from .buffer import Binding, Buffer, tensors_in
+from .buffer import Binding, tensors_in
 from .error import fail
-from .expression import BOOL, FLOAT, INDEX, INT, Expr, cast
 from .field import Single
-from .text import write
 from .trace_record import Trace
 from .traced_tensor import TracedTensor, has_traced
+from .value import BOOL, FLOAT, INDEX, INT, Value, cast
 
-INDICES = ("b", "h", "q_idx", "kv_idx")
+Mod: TypeAlias = _core.ScoreMod | _core.MaskMod
 
 
 def _methods(names: str) -> dict:
@@ -48,7 +50,7 @@ _LOGIC = (
 _INSTEAD = dict.fromkeys(("__bool__", "is_nonzero", "__contains__"), _LOGIC) | dict.fromkeys(
     ("__index__", "__array__"), "index a tensor: torch.tensor(a_list)[q_idx], torch.from_numpy(an_array)[q_idx]"
 )
-_GET_DATA = torch.Tensor.data.__get__
+_GET_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
 
 def _entries(index) -> list:
@@ -156,39 +158,41 @@ def _plain_torch():
 
 
 class Formula:
-    """What a mod computes. text; buffers: in the order of their names; binding: where their tensors come from;
-    captured: slot -> tensor of the call that was traced; numbers: slot -> number without a value, of slots that are none of
-    `captured`; reads_values: good for that call only."""
+    """What a mod computes. mod: of the core, over buffers without memory; buffers: in the order in which it reads them;
+    binding: where their tensors come from; captured: slot -> tensor of the call that was traced; numbers: slot -> number without
+    a value, of slots that are none of `captured`; reads_values: good for that call only."""
 
-    __slots__ = ("text", "buffers", "binding", "captured", "numbers", "reads_values")
+    __slots__ = ("mod", "buffers", "binding", "captured", "numbers", "reads_values")
 
-    def __init__(self, text: str, buffers: list[Buffer], trace: Trace) -> None:
-        self.text = text
-        self.buffers = buffers
-        self.binding = Binding(trace.slots, buffers)
+    def __init__(self, mod: Mod, trace: Trace) -> None:
+        known = trace.slots.buffers()
+        self.mod = mod
+        self.buffers = [known[i] for i in mod.places_of_buffers([b.declared for b in known])] if known else []
+        self.binding = Binding(trace.slots, self.buffers)
         self.numbers = {trace.slots.slot_of(tensor): symbol for symbol, tensor in trace.numbers.values()}
         self.captured = {i: trace.slots.slots[i].tensor for i in self.binding.captured if i not in self.numbers}
         self.reads_values = trace.reads_values
 
 
-def _argument(name: str, kind: str, dtype: torch.dtype) -> TracedTensor:
-    return TracedTensor(Single(Expr("arg", (name,), kind, INDEX)), dtype)
-
-
 def trace_mod(
-    mod, score_dtype: torch.dtype | None, captured: list[torch.Tensor], name_buffers, are_sized: bool = True
+    mod: Callable,
+    score_dtype: torch.dtype | None,
+    captured: list[torch.Tensor],
+    names: Callable[[], dict[int, str]] = dict,
+    are_sized: bool = True,
 ) -> Formula:
-    """Runs the mod and writes its formula.
+    """Runs the mod and gives its formula.
 
     score_dtype: of a score mod; None for a mask mod, which has no score. captured: tensors that the mod is known to hold, as
-    far as they are known. name_buffers(tensors): names for captured tensors
-    and, as None, for constants, all different. are_sized: the shapes of captured tensors are those of all calls; if not,
-    whatever depends on them throws NeedsValue. Throws TraceError, and whatever the mod or torch throws.
+    far as they are known. names(): id of a captured tensor -> how the formula calls it. are_sized: the shapes of captured
+    tensors are those of all calls; if not, whatever depends on them throws NeedsValue. Throws TraceError, and whatever the mod
+    or torch throws.
     """
-    trace = Trace(captured, are_sized)
-    arguments = [_argument(name, INT, torch.int64) for name in INDICES]
+    trace = Trace(captured, names, are_sized)
+    score, *indices = _core.mod_arguments()
+    arguments = [TracedTensor(Single(Value(index, INT, INDEX)), torch.int64) for index in indices]
     if score_dtype is not None:
-        arguments.insert(0, _argument("score", FLOAT, score_dtype))
+        arguments.insert(0, TracedTensor(Single(Value(score, FLOAT)), score_dtype))
     with _plain_torch():
         with _Functions(trace), _Operations(trace):
             before = random_state()
@@ -199,25 +203,4 @@ def trace_mod(
         ):
             warn_if_condition("trace")
         value = cast(trace.value(result), BOOL if score_dtype is None else FLOAT)
-        buffers = _buffers_of(value)
-        origins = [trace.slots.origin(b.slot) for b in buffers]
-        names = name_buffers([None if o is None else trace.slots.slots[o].tensor for o in origins])
-        text = write(value, {id(b): name for b, name in zip(buffers, names)})
-        for buffer, name in zip(buffers, names):
-            buffer.name = name
-        return Formula(text, buffers, trace)
-
-
-def _buffers_of(root: Expr) -> list[Buffer]:
-    """The buffers a value reads, in the order in which they stand in it."""
-    found: dict[int, Buffer] = {}
-    seen: set[int] = set()
-    stack = [root]
-    while stack:
-        x = stack.pop()
-        if isinstance(x, Buffer):
-            found.setdefault(id(x), x)
-        elif isinstance(x, Expr) and id(x) not in seen:
-            seen.add(id(x))
-            stack.extend(reversed(x.args))
-    return list(found.values())
+        return Formula(_core.MaskMod(value.node) if score_dtype is None else _core.ScoreMod(value.node), trace)

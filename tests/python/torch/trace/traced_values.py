@@ -45,16 +45,23 @@ def view(tensor):
 
 
 def by_quire(kind, mod, sizes, scores=None):
-    """The same from the traced text."""
+    """The same from the traced mod. Its text gives the same bits."""
     scores = scores_of(sizes) if scores is None else scores
     traced = trace_score_mod(mod, scores.dtype) if kind == "score" else trace_mask_mod(mod)
     assert len(traced.names) == len(traced.tensors)
-    buffers = {name: view(tensor.detach()) for name, tensor in zip(traced.names, traced.tensors)}
-    if kind == "score":
-        return torch.from_numpy(
-            numpy.asarray(_core.evaluate_score(_core.ScoreMod(traced.text, buffers), scores.numpy()))
-        )
-    return torch.from_numpy(numpy.asarray(_core.evaluate_mask(_core.MaskMod(traced.text, buffers), tuple(sizes))))
+    views = [view(tensor.detach()) for tensor in traced.tensors]
+    result, again = (
+        _evaluated(one, sizes, scores)
+        for one in (traced.mod.bind(traced.mod, views), type(traced.mod)(traced.text, dict(zip(traced.names, views))))
+    )
+    assert torch.equal(result, again) or torch.equal(result.nan_to_num(), again.nan_to_num())
+    return result
+
+
+def _evaluated(mod, sizes, scores):
+    is_score = isinstance(mod, _core.ScoreMod)
+    found = _core.evaluate_score(mod, scores.numpy()) if is_score else _core.evaluate_mask(mod, tuple(sizes))
+    return torch.from_numpy(numpy.asarray(found))
 
 
 def assert_same_values(kind, mod, sizes, scores=None, ulps=8):

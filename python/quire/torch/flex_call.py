@@ -1,0 +1,92 @@
+"""A call of flex_attention, forward and backward, over dense tensors and over the values of nested ones.
+
+Does not know what a user may call (flex_attention.py, nested_flex.py). Layer: Python, above forward.py and autograd.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quire import _core
+from quire.torch.autograd import Call, Outputs
+from quire.torch.forward import Mods, forward_as_computed
+from quire.torch.nested import Sequences
+from quire.torch.views import view_of
+
+_CPU = torch.device("cpu")
+
+
+@dataclass(eq=False)
+class FlexCall(Call):
+    """mods, whose score mod reads `reads` tensors; sequences: of nested query, key and value; enable_gqa: theirs, of dense tensors
+    it was checked before."""
+
+    mods: Mods
+    want_max: bool = False
+    reads: int = 0
+    is_wide: bool = False
+    sequences: tuple[Sequences, Sequences, Sequences] | None = None
+    enable_gqa: bool = True
+
+    function = "flex_attention"
+
+    def run(self, inputs: Sequence[Tensor], read: Sequence[Tensor], want_lse: bool) -> Outputs:
+        query, key, value = inputs
+        if self.sequences is None:
+            return forward_as_computed(query, key, value, self.mods, want_lse, self.want_max, self.is_wide)
+        is_f64 = torch.float64 in (query.dtype, key.dtype, value.dtype)
+        compute = torch.float64 if is_f64 else torch.float32
+        dtype = compute if self.is_wide else query.dtype
+        # Tokens of no sequence have zeros.
+        out = torch.zeros((*query.shape[:2], value.shape[2]), dtype=dtype, device=_CPU)
+        lse, max_scores = (
+            torch.zeros(query.shape[:2], dtype=compute, device=_CPU) if is_wanted else None
+            for is_wanted in (want_lse, self.want_max)
+        )
+        options = self.mods.options(self.function, self.enable_gqa)
+        _core.attention(options, *self.views(inputs), view_of(out), _optional_view(lse), _optional_view(max_scores))
+        return out, lse, max_scores
+
+    def gradients(
+        self,
+        inputs: Sequence[Tensor],
+        read: Sequence[Tensor],
+        results: tuple[Tensor, Tensor],
+        d_results: tuple[Tensor | None, Tensor | None],
+        wanted: list[bool],
+    ) -> list[Tensor | None]:
+        """A gradient has the strides of its tensor if these are dense."""
+        new = [
+            _new_gradient(one, self.sequences is None and place < 3) if is_wanted else None
+            for place, (one, is_wanted) in enumerate(zip((*inputs, *read), wanted, strict=True))
+        ]
+        if not any(wanted):
+            return new
+        mods = self.mods._replace(score_mod=_wanting(self.mods.score_mod, read, wanted[3:]))
+        _core.attention_backward(
+            mods.options(f"{self.function}_backward", self.enable_gqa),
+            *self.views(inputs),
+            *map(view_of, results),
+            *map(_optional_view, d_results),
+            tuple(map(_optional_view, new[:3])),
+            [view_of(one) for one in new[3:] if one is not None],
+        )
+        return new
+
+
+def _optional_view(tensor: Tensor | None) -> _core.View | None:
+    return None if tensor is None else view_of(tensor)
+
+
+def _new_gradient(tensor: Tensor, has_its_strides: bool) -> Tensor:
+    return torch.empty_like(tensor) if has_its_strides else torch.zeros(tensor.shape, dtype=tensor.dtype, device=_CPU)
+
+
+def _wanting(mod: Any, read: Sequence[Tensor], wanted: list[bool]) -> Any:
+    """The score mod over these tensors, of which those wanted get a gradient. `read`: in the order of its buffers."""
+    return mod if mod is None or not read else _core.ScoreMod.bind(mod, list(map(view_of, read)), wanted)
