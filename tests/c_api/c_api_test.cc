@@ -326,10 +326,12 @@ TEST_F(CApi, SizesThatDoNotFitAreNamedWhateverTheirSize) {
               QUIRE_ERROR_VALUE);
     return std::string(quire_last_error());
   };
-  EXPECT_TRUE(refused(c_q, long_k, c_v, c_out).starts_with("[quire_flex_attention] key and value must"));
+  EXPECT_TRUE(
+      refused(c_q, long_k, c_v, c_out).starts_with("[quire_flex_attention] key and value must"));
   EXPECT_EQ(refused(c_q, long_k, long_v, c_wrong),
             "[quire_flex_attention] out must have shape [2, 4, 37, 8]; got [2, 4, 36, 8]");
-  EXPECT_TRUE(refused(long_q, c_k, c_v, c_out).starts_with("[quire_flex_attention] out must have shape"));
+  EXPECT_TRUE(
+      refused(long_q, c_k, c_v, c_out).starts_with("[quire_flex_attention] out must have shape"));
 }
 
 TEST_F(CApi, ANameThatNoTextCouldReadIsRefusedAtOnce) {
