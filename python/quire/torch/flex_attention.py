@@ -57,7 +57,7 @@ def flex_attention(
     kernel_options: FlexKernelOptions | None = None,
     *,
     return_aux: AuxRequest | None = None,
-    dropout_p: float = 0.0,
+    dropout_p: float = 0,  # of 0.0 dynamo would make a float that may change, and compile twice
     seed: int | None = None,
 ) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, AuxOutput]:
     """softmax(score_mod(query key^T * scale)) value over the keys that block_mask leaves visible, in one fused pass.

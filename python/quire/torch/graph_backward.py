@@ -36,7 +36,9 @@ def _run(
     """Of query, key, value and the score tensors: those that are wanted."""
     score_names, score_tensors = score_names or [], score_tensors or []
     mask_arguments, (scale, *dropout) = arguments[:6], arguments[6:]
-    dropout_p, seed = (*dropout, *(0.0, None)[len(dropout) :])  # torch leaves out what is the default
+    # Torch leaves out what stands last and is the default.
+    dropout_p = dropout[0] if dropout else 0.0
+    seed = dropout[1] if len(dropout) > 1 else None
     mods = Mods(None, bound_mask(*mask_arguments), scale, dropout_p, number_of_seed(seed))
     is_f64 = torch.float64 in (query.dtype, key.dtype, value.dtype)
     results = (out, lse.to(torch.float64 if is_f64 else torch.float32))
