@@ -135,6 +135,8 @@ struct PositionRule {
 struct QUIRE_API AttentionProblem : AttentionShape, AttentionOptions {
   /// The public function that was called: texts of errors begin with it. A string literal.
   const char* function = "flex_attention";
+  /// Wider heads are refused. The backward pass of scaled_dot_product_attention takes any.
+  std::int64_t most_dims = 1024;
 
   std::shared_ptr<const layout::QueryLayout> queries = {};  // null: dense, q_len each
   std::shared_ptr<const layout::KeyLayout> layout = {};     // of the keys; null: dense

@@ -9,7 +9,6 @@
 #include "attention/disjoint_outputs.h"
 #include "attention/jagged_batch.h"
 #include "attention/validate.h"
-#include "mask/size_limits.h"
 #include "plan/backward_plan.h"
 #include "quire/error.h"
 #include "runtime/fail.h"
@@ -28,7 +27,7 @@ void add_buffers(const Formula& formula, std::vector<Buffer>& to) {
 
 // The forward's check, and what the backward pass cannot do.
 AttentionProblem checked(AttentionProblem problem) {
-  problem = attention::checked(std::move(problem), mask::kMostPosition);
+  problem = attention::checked(std::move(problem));
   if (problem.positions.has_value() || (problem.layout && problem.layout->page_size() > 0)) {
     fail(ErrorKind::not_implemented, problem.function,
          "gradients over keys in pages are not there yet");

@@ -5,6 +5,7 @@
 
 #include "attention/sdpa_call.h"
 #include "attention/validate.h"
+#include "mask/size_limits.h"
 #include "quire/error.h"
 #include "quire/scaled_dot_product_attention.h"
 #include "runtime/fail.h"
@@ -82,6 +83,7 @@ SdpaGradients run(SdpaCall call, const SdpaBackwardInputs& inputs, const SdpaOpt
                   const WantedGradients& wanted) {
   check_mask_wanted(options, wanted.attn_mask);
   AttentionProblem problem = attention::sdpa_problem(call, options);
+  problem.most_dims = mask::kMostPosition;  // the forward may have been MATH's
   const Shape outs = problem.out_shape(), numbers = problem.stats_shape();
   Tensor held[3];
   const BackwardInputs given{.q = call.q,

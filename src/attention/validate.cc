@@ -23,14 +23,14 @@ void validate_dtypes(const char* where, const AttentionShape& shape) {
   check_float(where, "value", shape.v_dtype);
 }
 
-void validate_sizes(const char* where, const AttentionShape& shape, std::int64_t most_dims) {
+void validate_sizes(const char* where, const AttentionProblem& shape) {
   check_size(where, "the batch size", shape.batch, 0, kMostCount);
   check_size(where, "the number of query heads", shape.q_heads, 0, kMostCount);
   check_size(where, "the number of key heads", shape.kv_heads, 0, kMostCount);
   check_size(where, "q_len", shape.q_len, 0, kMostPosition);
   check_size(where, "kv_len", shape.kv_len, 0, kMostPosition);
-  check_size(where, "the head dim of query and key", shape.head_dim, 0, most_dims);
-  check_size(where, "the head dim of value", shape.v_head_dim, 1, most_dims);
+  check_size(where, "the head dim of query and key", shape.head_dim, 0, shape.most_dims);
+  check_size(where, "the head dim of value", shape.v_head_dim, 1, shape.most_dims);
 }
 
 void validate_heads(const char* where, const AttentionProblem& problem) {
@@ -232,9 +232,9 @@ void validate_dropout(const char* where, double dropout_p) {
     fail(ErrorKind::value, where, "dropout_p must be in 0..1; got {}", dropout_p);
 }
 
-void validate(const AttentionProblem& problem, const char* where, std::int64_t most_dims) {
+void validate(const AttentionProblem& problem, const char* where) {
   validate_dtypes(where, problem);
-  validate_sizes(where, problem, most_dims);
+  validate_sizes(where, problem);
   validate_heads(where, problem);
   validate_batches(where, problem);
   validate_masks_and_rules(where, problem);
@@ -243,9 +243,9 @@ void validate(const AttentionProblem& problem, const char* where, std::int64_t m
   validate_dropout(where, problem.dropout_p);
 }
 
-AttentionProblem checked(AttentionProblem problem, std::int64_t most_dims) {
+AttentionProblem checked(AttentionProblem problem) {
   fill_q_begin(problem);
-  validate(problem, problem.function, most_dims);
+  validate(problem, problem.function);
   return problem;
 }
 

@@ -17,11 +17,10 @@ inline constexpr std::int64_t kMostCount = std::int64_t{1} << 30;
 
 /// Throws Error naming what does not fit: dtypes, heads, batches, dims, lengths, scale, dropout_p,
 /// q_begin, the masks.
-void validate(const AttentionProblem& problem, const char* where, std::int64_t most_dims);
+void validate(const AttentionProblem& problem, const char* where);
 
-/// The same in the name of the problem's function; returns it with q_begin filled in. most_dims:
-/// the widest heads; the backward pass of MATH's forward takes any.
-AttentionProblem checked(AttentionProblem problem, std::int64_t most_dims = kMostDims);
+/// The same in the name of the problem's function; returns it with q_begin filled in.
+AttentionProblem checked(AttentionProblem problem);
 
 /// Proves mask_mod of a checked problem, on its executor, and moves it into block_mask.
 void prove_mask(AttentionProblem& problem);

@@ -6,10 +6,13 @@
 #include <utility>
 
 #include "formula/simplify/simplify.h"
+#include "kernels/attention_order.h"
 #include "runtime/executor_of.h"
 
 namespace quire::plan {
 namespace {
+
+static_assert(kernels::kMostHeadDim == 1024);  // AttentionProblem::most_dims
 
 // 1 / sqrt(head_dim) if not given; without channels there is nothing to scale.
 double factor_of(const AttentionProblem& problem) {
