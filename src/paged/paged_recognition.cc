@@ -1,4 +1,5 @@
-// The rules by their formulas, the pages by the lists of the block mask. Paged layer.
+// Rules are rewritten by formula/logical_keys.h; pages are read from the block mask's lists and the
+// table. Paged layer.
 #include "paged/paged_recognition.h"
 
 #include <algorithm>
@@ -15,17 +16,18 @@ namespace {
 
 using formula::PagePattern;
 
-// The rules of a call on logical indices, and what is known of pages the table does not have.
+// The rules of a call on the sequences' own keys.
 struct LogicalRules {
   PagePattern pattern;
   std::optional<ScoreMod> score;
   MaskMod mask;
-  bool hidden_by_mask, hidden_by_score;  // pages that the table does not have
-  std::optional<Buffer> bounds = {};     // of each sequence: keys from it on are hidden
+  bool hidden_by_mask = false, hidden_by_score = false;  // slots of dead pages
+  std::optional<Buffer> bounds = {};                     // keys from bounds[b] on are hidden
 };
 
-// A score of -inf from a length on hides like a mask. As a mask it leaves the score mod of the
-// dense call, whose bits depend on whether there is one.
+// A score mod that gives -inf from a length on hides keys as a mask does. The length moves to the
+// mask, so that the score mod that is left (or none) is that of the dense call: bits depend on
+// whether there is a score mod.
 void move_bound_to_mask(LogicalRules& rules, Precision precision) {
   const std::optional<Buffer> bound = formula::find_key_bound(rules.score->formula(), precision);
   if (!bound.has_value()) return;
@@ -48,7 +50,7 @@ std::optional<LogicalRules> logical_rules(const AttentionShape& shape,
   if (mask != nullptr) pattern = formula::find_page_pattern(*mask);
   if (!pattern.has_value() && score != nullptr) pattern = formula::find_page_pattern(*score);
   if (!pattern.has_value()) return std::nullopt;
-  LogicalRules rules{*pattern, {}, noop_mask(), false, false, {}};
+  LogicalRules rules{.pattern = *pattern, .score = {}, .mask = noop_mask()};
   const Precision precision =
       shape.compute_type() == DType::f64 ? Precision::kF64 : Precision::kF32;
   if (mask != nullptr) {
@@ -79,7 +81,7 @@ std::int64_t entry_of(const Buffer& table, std::int64_t row, std::int64_t page) 
   return view.load_int({row, page});
 }
 
-// Turns the blocks of the pool, row by row, into blocks of sequences.
+// Replaces the pool's pages in each row of a block mask by pages of the row's sequence.
 class PageWalk {
  public:
   PageWalk(const AttentionShape& shape, const AttentionOptions& options, const LogicalRules& rules)
@@ -130,8 +132,12 @@ class PageWalk {
   PagedCall call_{.options = {}, .table = rules_.pattern.table};
 };
 
-// Which row of the table is a sequence's.
+// Finds the table's row and the length of each sequence.
 bool PageWalk::find_rows() {
+  const auto has_data = [](const std::optional<Buffer>& buffer) {
+    return !buffer.has_value() || buffer->has_data();
+  };
+  if (!has_data(rules_.pattern.table) || !has_data(rules_.pattern.row_list)) return false;
   const PagePattern& pattern = rules_.pattern;
   const std::int64_t count = pattern.table.shape()[0];
   if (pool_ > pattern.table.shape()[1]) return false;
@@ -169,7 +175,7 @@ bool PageWalk::read_pages(std::int64_t b, std::int64_t begin, std::int64_t end, 
   for (std::int64_t page = begin; page < end; ++page) {
     const std::int64_t logical = entry_of(rules_.pattern.table, row, page);
     if (logical < 0 && !hides_dead) return false;
-    if (logical >= pool_) return false;  // more than there can be: somebody else's table
+    if (logical >= pool_) return false;  // not a table of this pool
     if (logical < 0) {
       call_.entries.push_back({row, page, logical});
       continue;
@@ -179,7 +185,7 @@ bool PageWalk::read_pages(std::int64_t b, std::int64_t begin, std::int64_t end, 
     if (known != -1 && known != page) return false;
     if (known == -1) call_.entries.push_back({row, page, logical});
     known = page;
-    // A page listed as full may reach beyond the keys that are there: its rule decides then.
+    // A page listed as full may hold fewer keys than slots: the rule decides about those.
     const std::int64_t first = logical * size_;
     if (first >= bound) continue;
     blocks_.emplace_back(logical, first + size_ > bound ? BlockKind::kPartial : kind);
@@ -251,8 +257,10 @@ bool PagedCall::is_unchanged() const {
 
 std::optional<PagedCall> recognise_paged(const AttentionShape& shape,
                                          const AttentionOptions& options) {
-  if (shape.kv_batch != 1 || !(options.score_mod.has_value() || options.block_mask.has_value()))
-    return std::nullopt;
+  const auto has_pages = [](const auto& mod) { return formula::reads_page_table(mod.formula()); };
+  const bool is_converted = (options.score_mod && has_pages(*options.score_mod)) ||
+                            (options.block_mask && has_pages(options.block_mask->mask_mod()));
+  if (!is_converted || shape.kv_batch != 1) return std::nullopt;
   const std::optional<LogicalRules> rules = logical_rules(shape, options);
   if (!rules.has_value()) return std::nullopt;
   const std::int64_t size = rules->pattern.page_size;

@@ -1,5 +1,7 @@
 """quire.PagedAttention: tables that are arrays, and calls that have the bits of dense ones."""
 
+import pickle
+
 import numpy as np
 import pytest
 import quire
@@ -57,7 +59,10 @@ def test_bits_are_those_of_the_dense_call(page_size):
     out = quire.flex_attention(q, *caches, score_mod=paged.get_score_mod(bias), block_mask=physical)
     inside = quire.MaskMod("kv_idx < lengths[b]", {"lengths": lengths})
     dense = quire.create_block_mask(quire.and_masks(rule, inside), 2, 1, 3, 270)
-    assert np.array_equal(out, quire.flex_attention(q, k, v, score_mod=bias, block_mask=dense))
+    expected = quire.flex_attention(q, k, v, score_mod=bias, block_mask=dense)
+    assert np.array_equal(out, expected)
+    score_mod, physical = pickle.loads(pickle.dumps((paged.get_score_mod(bias), physical)))  # the mark comes along
+    assert np.array_equal(quire.flex_attention(q, *caches, score_mod=score_mod, block_mask=physical), expected)
     wrapped = lambda b, h, q_idx, kv_idx: paged.get_mask_mod(rule, lengths)(b, h, q_idx, kv_idx) & (h >= 0)  # noqa: E731
     physical.mask_mod = quire.MaskMod(wrapped)
     again = quire.flex_attention(q, *caches, score_mod=paged.get_score_mod(bias), block_mask=physical)
