@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "formula/logical_keys.h"
+#include "layout/paged_layout.h"
 #include "mask/mask_grid.h"
 #include "quire/mods.h"
 #include "runtime/ceil_div.h"
@@ -40,19 +41,18 @@ void move_bound_to_mask(LogicalRules& rules, Precision precision) {
     rules.score = ScoreMod(formula::within_key_bound(rules.score->formula(), *bound));
 }
 
-std::optional<LogicalRules> logical_rules(const AttentionShape& shape,
-                                          const AttentionOptions& options) {
+std::optional<LogicalRules> logical_rules(const AttentionProblem& problem) {
   const Formula* const mask =
-      options.block_mask.has_value() ? &options.block_mask->mask_mod().formula() : nullptr;
+      problem.block_mask.has_value() ? &problem.block_mask->mask_mod().formula() : nullptr;
   const Formula* const score =
-      options.score_mod.has_value() ? &options.score_mod->formula() : nullptr;
+      problem.score_mod.has_value() ? &problem.score_mod->formula() : nullptr;
   std::optional<PagePattern> pattern;
   if (mask != nullptr) pattern = formula::find_page_pattern(*mask);
   if (!pattern.has_value() && score != nullptr) pattern = formula::find_page_pattern(*score);
   if (!pattern.has_value()) return std::nullopt;
   LogicalRules rules{.pattern = *pattern, .score = {}, .mask = noop_mask()};
   const Precision precision =
-      shape.compute_type() == DType::f64 ? Precision::kF64 : Precision::kF32;
+      problem.compute_type() == DType::f64 ? Precision::kF64 : Precision::kF32;
   if (mask != nullptr) {
     const std::optional<Formula> logical = formula::to_logical(*mask, *pattern);
     if (!logical.has_value()) return std::nullopt;
@@ -84,19 +84,19 @@ std::int64_t entry_of(const Buffer& table, std::int64_t row, std::int64_t page) 
 // Replaces the pool's pages in each row of a block mask by pages of the row's sequence.
 class PageWalk {
  public:
-  PageWalk(const AttentionShape& shape, const AttentionOptions& options, const LogicalRules& rules)
+  PageWalk(const AttentionProblem& problem, const LogicalRules& rules)
       : rules_(rules),
         size_(rules.pattern.page_size),
-        pool_(shape.kv_len / rules.pattern.page_size),
-        table_(static_cast<std::size_t>(shape.batch)) {
-    if (options.block_mask.has_value()) mask_ = &*options.block_mask;
-    call_.options = options;
-    call_.page_size = size_;
-    call_.table = rules.pattern.table;
-    call_.row_list = rules.pattern.row_list;
-    call_.bounds = rules.bounds;
-    batch_ = shape.batch;
-    q_len_ = shape.q_len;
+        pool_(problem.kv_len / size_),
+        batch_(problem.batch),
+        table_(static_cast<std::size_t>(problem.batch)),
+        call_{.given = problem,
+              .problem = problem,
+              .page_size = size_,
+              .table = rules.pattern.table,
+              .row_list = rules.pattern.row_list,
+              .bounds = rules.bounds} {
+    if (problem.block_mask.has_value()) mask_ = &*problem.block_mask;
   }
 
   std::optional<PagedCall> walk() {
@@ -125,11 +125,11 @@ class PageWalk {
 
   const LogicalRules& rules_;
   const BlockMask* mask_ = nullptr;
-  std::int64_t size_, pool_, batch_, q_len_;
+  std::int64_t size_, pool_, batch_;
   std::vector<std::vector<std::int64_t>> table_;            // by sequence, logical page to page
   std::vector<std::pair<std::int64_t, BlockKind>> blocks_;  // of a row, logical
   mask::RunList runs_;
-  PagedCall call_{.options = {}, .table = rules_.pattern.table};
+  PagedCall call_;
 };
 
 // Finds the table's row and the length of each sequence.
@@ -214,6 +214,8 @@ bool PageWalk::read_row(std::int64_t b, std::int64_t h, std::int64_t row) {
 }
 
 void PageWalk::finish(mask::BlockRows&& rows, std::int64_t heads, std::int64_t q_blocks) {
+  std::vector<std::int64_t> pages, lengths;  // of each sequence; -1 where no page is visible
+  std::int64_t longest = 0;
   for (std::size_t b = 0; b < table_.size(); ++b) {
     auto& table = table_[b];
     if (!call_.bound.empty()) {
@@ -221,21 +223,24 @@ void PageWalk::finish(mask::BlockRows&& rows, std::int64_t heads, std::int64_t q
       const std::int64_t used = ceil_div(keys, size_);
       if (used < std::ssize(table)) table.resize(static_cast<std::size_t>(used));
     }
-    call_.lengths.push_back(std::ssize(table) * size_);
-    call_.pages.insert(call_.pages.end(), table.begin(), table.end());
-    call_.longest = std::max(call_.longest, call_.lengths.back());
+    lengths.push_back(std::ssize(table) * size_);
+    pages.insert(pages.end(), table.begin(), table.end());
+    longest = std::max(longest, lengths.back());
   }
-  const mask::BlockGrid grid{
-      mask_ == nullptr ? 0 : mask_->q_begin(), q_len_, call_.longest,
-      BlockSize(mask_ == nullptr ? std::max<std::int64_t>(q_len_, 1) : mask_->block_size().q,
-                size_)};
+  AttentionProblem& problem = call_.problem;
+  const std::int64_t q_size =
+      mask_ == nullptr ? std::max<std::int64_t>(problem.q_len, 1) : mask_->block_size().q;
+  const mask::BlockGrid grid{mask_ == nullptr ? 0 : mask_->q_begin(), problem.q_len, longest,
+                             BlockSize(q_size, size_)};
   std::shared_ptr<mask::BlockMaskData> data = mask::make_data(grid, batch_, heads);
   data->q_blocks = q_blocks;
   data->chosen_by_data = true;
   data->mask_mod = rules_.mask;
   data->rows = std::make_shared<const mask::BlockRows>(std::move(rows));
-  call_.options.block_mask = BlockMask(std::move(data));
-  call_.options.score_mod = rules_.score;
+  problem.block_mask = BlockMask(std::move(data));
+  problem.score_mod = rules_.score;
+  problem.kv_len = longest;
+  problem.layout = std::make_shared<layout::PagedLayout>(size_, std::move(pages), lengths);
 }
 
 }  // namespace
@@ -255,19 +260,19 @@ bool PagedCall::is_unchanged() const {
   });
 }
 
-std::optional<PagedCall> recognise_paged(const AttentionShape& shape,
-                                         const AttentionOptions& options) {
+std::optional<PagedCall> recognise_paged(const AttentionProblem& problem) {
+  const std::optional<ScoreMod>& score = problem.score_mod;
+  const BlockMasks& mask = problem.block_mask;
   const auto has_pages = [](const auto& mod) { return formula::reads_page_table(mod.formula()); };
-  const bool is_converted = (options.score_mod && has_pages(*options.score_mod)) ||
-                            (options.block_mask && has_pages(options.block_mask->mask_mod()));
-  if (!is_converted || shape.kv_batch != 1) return std::nullopt;
-  const std::optional<LogicalRules> rules = logical_rules(shape, options);
+  if (problem.layout != nullptr || problem.kv_batch != 1 || mask.is_per_sequence())
+    return std::nullopt;
+  if (!(score && has_pages(*score)) && !(mask && has_pages(mask->mask_mod()))) return std::nullopt;
+  const std::optional<LogicalRules> rules = logical_rules(problem);
   if (!rules.has_value()) return std::nullopt;
   const std::int64_t size = rules->pattern.page_size;
-  if (shape.kv_len % size != 0) return std::nullopt;
-  if (options.block_mask.has_value() && options.block_mask->block_size().kv % size != 0)
+  if (problem.kv_len % size != 0 || (mask && mask->block_size().kv % size != 0))
     return std::nullopt;
-  return PageWalk(shape, options, *rules).walk();
+  return PageWalk(problem, *rules).walk();
 }
 
 }  // namespace quire::paged

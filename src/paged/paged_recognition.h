@@ -15,13 +15,11 @@ struct PageEntry {
   std::int64_t row, page, value;
 };
 
-/// The same call on the sequences' own indices.
+/// A call over the pages of its sequences.
 struct PagedCall {
-  AttentionOptions options;  // score mod and block mask are logical
+  AttentionProblem given;    // over the whole pool
+  AttentionProblem problem;  // the same over the sequences' own keys: layout, mask and score mod
   std::int64_t page_size = 1;
-  std::vector<std::int64_t> pages = {};    // of each sequence in order; -1: no visible page there
-  std::vector<std::int64_t> lengths = {};  // keys of each sequence, in whole pages
-  std::int64_t longest = 0;
   // What was read to find this out; if it has changed, the call is another.
   Buffer table;
   std::vector<PageEntry> entries = {};
@@ -35,9 +33,8 @@ struct PagedCall {
 
 /// Nothing if the call has no pages, or if the results might differ (in more than the order of
 /// sums): a mod uses the slot in the pool in another way, blocks are not whole pages, a visible
-/// page is missing from the table or is there twice. Such calls run over the whole pool. `shape`
-/// and `options` are valid.
-std::optional<PagedCall> recognise_paged(const AttentionShape& shape,
-                                         const AttentionOptions& options);
+/// page is missing from the table or is there twice. Such calls run over the whole pool. The
+/// problem is checked and its mask proved.
+std::optional<PagedCall> recognise_paged(const AttentionProblem& problem);
 
 }  // namespace quire::paged

@@ -102,8 +102,10 @@ struct PagedRun {
     made.layout = std::make_shared<layout::PagedLayout>(p.page_size, pages, p.lengths);
     if (p.mask_mod) {
       const std::vector<std::int64_t> q(p.lengths.size(), p.q_len), begin(p.lengths.size(), 0);
-      made.block_mask = mask::create_sequence_masks(
+      mask::SequenceMasks masks = mask::create_sequence_masks(
           "test", *p.mask_mod, p.q_heads, {.q = q, .kv = p.lengths, .q_begin = begin}, {});
+      made.block_mask =
+          JaggedBlockMask(*p.mask_mod, std::move(masks.masks), std::move(masks.which));
     }
     return made;
   }
