@@ -251,11 +251,11 @@ void define_mod(Class& class_, const char* name) {
              const bool is_marked = std::any_of(named.begin(), named.end(), [](const auto& entry) {
                return entry.second.is_page_table();
              });
-             const auto arguments = nb::make_tuple(mod.to_string(), buffers);
-             return is_marked ? nb::make_tuple(self.type(), arguments, is_marked)
-                              : nb::make_tuple(self.type(), arguments);
+             if (!is_marked)
+               return nb::make_tuple(self.type(), nb::make_tuple(mod.to_string(), buffers));
+             return nb::make_tuple(nb::module_::import_("quire.pickling").attr("restore_converted"),
+                                   nb::make_tuple(self.type(), mod.to_string(), buffers));
            })
-      .def("__setstate__", [](Mod& mod, bool) { mod = mark_page_table(mod); })
       .def_static(
           "mark_page_table", [](const Mod& mod) { return mark_page_table(mod); }, nb::arg("mod"),
           "The mod with its page table marked, if it is one that a PagedAttention converted: "

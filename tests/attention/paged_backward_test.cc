@@ -109,7 +109,9 @@ TEST(PagedBackward, HasTheBitsOfDenseCalls) {
         }
         EXPECT_EQ(nonzero(*got.k), k_nonzero);  // and 0 everywhere else
         EXPECT_EQ(nonzero(*got.v), v_nonzero);
-        if (modified) EXPECT_GT(nonzero(got.of("slopes")), 0);
+        if (modified) {
+          EXPECT_GT(nonzero(got.of("slopes")), 0);
+        }
       }
     }
   }

@@ -61,8 +61,10 @@ def test_bits_are_those_of_the_dense_call(page_size):
     dense = quire.create_block_mask(quire.and_masks(rule, inside), 2, 1, 3, 270)
     expected = quire.flex_attention(q, k, v, score_mod=bias, block_mask=dense)
     assert np.array_equal(out, expected)
-    score_mod, physical = pickle.loads(pickle.dumps((paged.get_score_mod(bias), physical)))  # the mark comes along
-    assert np.array_equal(quire.flex_attention(q, *caches, score_mod=score_mod, block_mask=physical), expected)
+    converted = pickle.loads(pickle.dumps(paged.get_mask_mod(rule, lengths)))  # the mark comes along
+    physical = paged._tables().convert(logical, None, converted)
+    out = quire.flex_attention(q, *caches, block_mask=physical)
+    assert np.array_equal(out, quire.flex_attention(q, k, v, block_mask=dense))
     wrapped = lambda b, h, q_idx, kv_idx: paged.get_mask_mod(rule, lengths)(b, h, q_idx, kv_idx) & (h >= 0)  # noqa: E731
     physical.mask_mod = quire.MaskMod(wrapped)
     again = quire.flex_attention(q, *caches, score_mod=paged.get_score_mod(bias), block_mask=physical)

@@ -95,7 +95,7 @@ def share_pages(pool, count):
 @pytest.mark.parametrize("page_size", (1, 2, 3))
 def test_gradcheck(cls, page_size):
     """Every element of q, of both caches and of a captured tensor, pages that two sequences share included."""
-    pool = Pool(cls, page_size, (7, 4, 1), n_pages=12 // page_size + 4, dtype=F64, poison=0.0, dims=(3, 2))
+    pool = Pool(cls, page_size, (7, 4, 2), n_pages=12 // page_size + 4, dtype=F64, poison=0.0, dims=(3, 2))
     share_pages(pool, 3 // page_size)
     query = pool.query(2)
     d_out, d_lse, bias = weights_of(query, 2, F64)
