@@ -44,7 +44,7 @@ struct JaggedBackwardInputs {
 namespace detail {
 QUIRE_API AttentionGradients jagged_backward(const JaggedBackwardInputs& inputs,
                                              const AttentionBackwardOptions& options);
-}
+}  // namespace detail
 
 /// Gradients of the values of q, k and v, each in its own order; holes are 0. A sequence's
 /// gradients have the bits of flex_attention_backward over that sequence alone. Throws Error as
@@ -70,7 +70,7 @@ struct PagedBackwardInputs {
 namespace detail {
 QUIRE_API AttentionGradients paged_backward(const PagedBackwardInputs& inputs,
                                             const AttentionBackwardOptions& options);
-}
+}  // namespace detail
 
 /// Gradients of keys and values are [pages, kv_heads, page_size, dim]; rows that no sequence uses
 /// are 0. The rows of a page with one user have the bits of flex_attention_backward over that
