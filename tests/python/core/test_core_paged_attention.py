@@ -68,7 +68,7 @@ def test_bits_are_those_of_the_dense_call(page_size):
     wrapped = lambda b, h, q_idx, kv_idx: paged.get_mask_mod(rule, lengths)(b, h, q_idx, kv_idx) & (h >= 0)  # noqa: E731
     physical.mask_mod = quire.MaskMod(wrapped)
     again = quire.flex_attention(q, *caches, score_mod=paged.get_score_mod(bias), block_mask=physical)
-    assert np.array_equal(again, out)
+    assert np.array_equal(again, expected)
 
 
 def test_erase_of_several_sequences():
