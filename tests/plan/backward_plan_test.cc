@@ -15,6 +15,7 @@
 #include "quire/flex_attention_backward.h"
 #include "quire/mods.h"
 #include "reference/attention.h"
+#include "tests/support/attention_backward.h"
 #include "tests/support/backward_case.h"
 #include "tests/support/random_tensor.h"
 #include "tests/support/same_bits.h"
