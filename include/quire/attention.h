@@ -36,9 +36,8 @@ struct AttentionOutputs {
 /// make one per thread that runs. Of views that a plan is made from addresses and strides do not
 /// matter.
 ///
-/// A mask or score mod that finds the keys of sequences in a pool of pages (PagedAttention's, or a
-/// formula that counts like them) is recognised: the plan walks the pages that the mask shows and
-/// runs the mods on the sequences' own indices.
+/// With a mask or score mod that PagedAttention converted, the plan walks the pages that the mask
+/// shows and runs the mods on the sequences' own indices.
 class QUIRE_API AttentionPlan {
  public:
   using Outputs = AttentionOutputs;

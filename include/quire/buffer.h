@@ -16,6 +16,9 @@ namespace quire {
 struct BufferOptions {
   std::string name = {};        // in printed formulas and error texts; "buffer" if empty
   bool wants_gradient = false;  // the backward pass gives its gradient; floats only
+  /// It is PagedAttention's physical_to_logical, which turns pages of a pool into pages of a
+  /// sequence. flex_attention looks for converted rules only in formulas that read such a buffer.
+  bool is_page_table = false;
 };
 
 class BufferSlice;
@@ -45,15 +48,18 @@ class QUIRE_API Buffer {
 
   /// The same data under another name.
   Buffer renamed(std::string name) const;
+  /// The same data and name, with BufferOptions::is_page_table set.
+  Buffer as_page_table() const;
 
   const std::string& name() const { return name_; }
   bool wants_gradient() const { return wants_gradient_; }
+  bool is_page_table() const { return is_page_table_; }
   bool has_data() const;
   DType dtype() const;
   const Shape& shape() const;
   const ConstTensorView& view() const;  // empty if declared
 
-  /// Whether both are the same data under the same name.
+  /// Whether both are the same data under the same name, with the same options.
   bool is_same(const Buffer& other) const;
 
   /// buffer[i]: an element of a buffer of rank 1; of a higher rank, a slice to be indexed further
@@ -71,6 +77,7 @@ class QUIRE_API Buffer {
   std::shared_ptr<const Data> data_;
   std::string name_;
   bool wants_gradient_ = false;
+  bool is_page_table_ = false;
 };
 
 }  // namespace quire

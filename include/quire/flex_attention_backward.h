@@ -1,5 +1,5 @@
 // flex_attention_backward: the gradients of flex_attention, in one fused pass that recomputes the
-// scores tile by tile from lse. Dense and jagged. Public; attention layer.
+// scores tile by tile from lse. Dense, jagged and paged. Public; attention layer.
 //
 //   AuxOutput aux;
 //   Tensor out = flex_attention(q, k, v, {.block_mask = mask, .return_aux = {.lse = true}, .aux =
@@ -44,7 +44,7 @@ struct JaggedBackwardInputs {
 namespace detail {
 QUIRE_API AttentionGradients jagged_backward(const JaggedBackwardInputs& inputs,
                                              const AttentionBackwardOptions& options);
-}
+}  // namespace detail
 
 /// Gradients of the values of q, k and v, each in its own order; holes are 0. A sequence's
 /// gradients have the bits of flex_attention_backward over that sequence alone. Throws Error as
@@ -55,6 +55,33 @@ template <class Inputs = JaggedBackwardInputs>
 AttentionGradients flex_attention_backward(const Inputs& inputs,
                                            const AttentionBackwardOptions& options = {}) {
   return detail::jagged_backward(inputs, options);
+}
+
+/// Of paged keys and values.
+struct PagedBackwardInputs {
+  ConstTensorView q;                          // [n, q_heads, q_len, dim]
+  PagedKeys keys;                             // as of the forward
+  ConstTensorView out = {};                   // [n, q_heads, q_len, v_dim], any float dtype
+  ConstTensorView lse = {};                   // [n, q_heads, q_len], compute type
+  std::optional<ConstTensorView> d_out = {};  // as out
+  std::optional<ConstTensorView> d_lse = {};  // as lse, any float dtype
+};
+
+namespace detail {
+QUIRE_API AttentionGradients paged_backward(const PagedBackwardInputs& inputs,
+                                            const AttentionBackwardOptions& options);
+}  // namespace detail
+
+/// Gradients of keys and values are [pages, kv_heads, page_size, dim]; rows that no sequence uses
+/// are 0. The rows of a page with one user have the bits of flex_attention_backward over that
+/// sequence alone, in a dense tensor. A page with several users sums what each of them adds, in
+/// compute type and rounded once, in an order that depends on sequences and lengths alone. Throws
+/// Error as flex_attention over paged keys and as above. (A template as well: the struct must be
+/// named in the call.)
+template <std::same_as<PagedBackwardInputs> Inputs>
+AttentionGradients flex_attention_backward(const Inputs& inputs,
+                                           const AttentionBackwardOptions& options = {}) {
+  return detail::paged_backward(inputs, options);
 }
 
 }  // namespace quire

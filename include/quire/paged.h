@@ -21,6 +21,7 @@ namespace quire {
 /// A [1, kv_heads, pages * page_size, dim] cache, page after page, as [pages, kv_heads, page_size,
 /// dim]. Throws Error for another rank, a batch that is not 1 and a length that is not whole pages.
 QUIRE_API ConstTensorView pages_of(const ConstTensorView& cache, std::int64_t page_size);
+QUIRE_API TensorView pages_of(const TensorView& cache, std::int64_t page_size);
 
 using PagedKeysOptions = AttentionOptions;
 using PagedKeysPlan = AttentionPlan;

@@ -1,8 +1,9 @@
 // PagedAttention: page tables over a [1, heads, n_pages * page_size, dim] cache, as
 // torch.nn.attention.experimental has them: which page of the pool holds which page of a sequence,
-// and masks and mods that count in sequences converted to ones that count in the pool. A call of
-// flex_attention with a converted mask is recognised and walks the pages of its sequences only.
-// The cache itself belongs to the caller. Public; paged layer.
+// and masks and mods that count in sequences converted to ones that count in the pool. Converted
+// rules carry a mark (BufferOptions::is_page_table), by which flex_attention and its backward pass
+// know that they can walk the pages of the sequences only. The cache itself belongs to the caller.
+// Public; paged layer.
 //
 //   PagedAttention paged(n_pages, 16, max_batch_size);
 //   paged.reserve(0, 100);
@@ -35,6 +36,11 @@ QUIRE_API MaskMod physical_mask_mod(const MaskMod& mask_mod, const Buffer& physi
 QUIRE_API ScoreMod physical_score_mod(const ScoreMod& score_mod, const Buffer& physical_to_logical,
                                       std::int64_t page_size,
                                       const std::optional<Buffer>& kv_len = {});
+
+/// The same for rules that other code converted, by formulas like those of torch's PagedAttention:
+/// marks their page table. A rule that converts nothing is returned as it is.
+QUIRE_API MaskMod mark_page_table(const MaskMod& mask_mod);
+QUIRE_API ScoreMod mark_page_table(const ScoreMod& score_mod);
 
 /// The mask with key blocks where their pages are: [B, H, q_len, n_pages * page_size], with the
 /// rule given. Blocks whose page is not reserved are left out (and -1 in the index tensors).

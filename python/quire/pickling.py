@@ -1,4 +1,4 @@
-"""Block masks as pickles. (Mods bring their own: a text and the contents of its buffers.)"""
+"""Block masks as pickles. (Mods bring their own: a text and the contents of its buffers, and the mark of a page table.)"""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ def _restore_listed(is_part: bool, *arguments: Any) -> BlockMask:
     """A mask from its lists of blocks; `is_part` is one that came out of mask[...] and has no mask_mod."""
     mask = BlockMask.from_kv_blocks(*arguments)
     return mask[:] if is_part else mask
+
+
+def restore_converted(kind: type, text: str, buffers: dict[str, Any]) -> Any:
+    """A mod that PagedAttention converted. `kind`: ScoreMod or MaskMod."""
+    return kind.mark_page_table(kind(text, buffers))
 
 
 def _reduce(mask: BlockMask) -> tuple[Any, ...]:

@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "exprs.h"
 #include "quire/draw.h"
 #include "quire/error.h"
+#include "quire/paged_attention.h"
 #include "register.h"
 #include "view.h"
 
@@ -109,7 +111,8 @@ Mod bind(const Mod& mod, const nb::list& views, nb::handle wants_gradient) {
   }
   for (std::size_t i = 0; i < old.size(); ++i) {
     const nb::handle view = views[i];
-    BufferOptions options{.name = old[i].name(), .wants_gradient = wants[i]};
+    BufferOptions options{
+        .name = old[i].name(), .wants_gradient = wants[i], .is_page_table = old[i].is_page_table()};
     old[i] = nb::isinstance<View>(view) ? buffer_of(nb::cast<const View&>(view), std::move(options))
                                         : buffer_of(view_of(view), std::move(options));
   }
@@ -239,13 +242,24 @@ void define_mod(Class& class_, const char* name) {
           },
           nb::is_operator(), "Same structure, same constants, same buffers.")
       .def("__hash__", [](const Mod& mod) { return nb::hash(nb::cast(mod.to_string())); })
-      .def("__reduce__", [](nb::handle self) {
-        const Mod& mod = nb::cast<const Mod&>(self);
-        const NamedBuffers named = mod.formula().named_buffers();
-        nb::object buffers = nb::none();
-        if (!named.empty()) buffers = to_dict(named);
-        return nb::make_tuple(self.type(), nb::make_tuple(mod.to_string(), buffers));
-      });
+      .def("__reduce__",
+           [](nb::handle self) {
+             const Mod& mod = nb::cast<const Mod&>(self);
+             const NamedBuffers named = mod.formula().named_buffers();
+             nb::object buffers = nb::none();
+             if (!named.empty()) buffers = to_dict(named);
+             const bool is_marked = std::any_of(named.begin(), named.end(), [](const auto& entry) {
+               return entry.second.is_page_table();
+             });
+             if (!is_marked)
+               return nb::make_tuple(self.type(), nb::make_tuple(mod.to_string(), buffers));
+             return nb::make_tuple(nb::module_::import_("quire.pickling").attr("restore_converted"),
+                                   nb::make_tuple(self.type(), mod.to_string(), buffers));
+           })
+      .def_static(
+          "mark_page_table", [](const Mod& mod) { return mark_page_table(mod); }, nb::arg("mod"),
+          "The mod with its page table marked, if it is one that a PagedAttention converted: "
+          "flex_attention then reads the pages of its sequences only.");
 }
 
 }  // namespace

@@ -3,13 +3,13 @@
 // the sequences' own pages. Attention layer.
 #include "quire/flex_attention.h"
 
+#include <optional>
 #include <utility>
 
 #include "attention/disjoint_outputs.h"
 #include "attention/jagged_batch.h"
 #include "attention/validate.h"
 #include "cache/kv_cache_state.h"
-#include "layout/paged_layout.h"
 #include "paged/paged_recognition.h"
 #include "plan/forward_plan.h"
 #include "quire/attend.h"
@@ -22,41 +22,22 @@
 namespace quire {
 namespace {
 
-// The problem on the sequences' own indices.
-AttentionProblem over_pages(AttentionProblem problem, const paged::PagedCall& call) {
-  static_cast<AttentionOptions&>(problem) = call.options;
-  problem.kv_len = call.longest;
-  problem.layout = std::make_shared<layout::PagedLayout>(call.page_size, call.pages, call.lengths);
-  return problem;
-}
-
-// A recognised call, and what to plan it again from when its pages have moved.
-struct RecognisedPages {
-  paged::PagedCall call;
-  AttentionProblem given;
-};
-
 struct Forward {
   /// The problem is checked.
   explicit Forward(AttentionProblem problem) : shape(problem) { make(std::move(problem)); }
 
   void make(AttentionProblem problem) {
     attention::prove_mask(problem);
-    std::unique_ptr<RecognisedPages> found;
-    if (problem.layout == nullptr) {
-      if (auto call = paged::recognise_paged(problem, problem))
-        found = std::make_unique<RecognisedPages>(std::move(*call), problem);
-    }
-    plan = std::make_unique<plan::ForwardPlan>(found ? over_pages(found->given, found->call)
-                                                     : std::move(problem));
+    std::optional<paged::PagedCall> found = paged::recognise_paged(problem);
+    plan = std::make_unique<plan::ForwardPlan>(found ? found->problem : std::move(problem));
     pages = std::move(found);
   }
 
   void run(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
            const AttentionOutputs& outputs);
 
-  AttentionShape shape;                    // as given
-  std::unique_ptr<RecognisedPages> pages;  // null if the call is what it looks like
+  AttentionShape shape;                   // as given
+  std::optional<paged::PagedCall> pages;  // if the mask was converted by a PagedAttention
   std::unique_ptr<plan::ForwardPlan> plan;
 };
 
@@ -65,7 +46,7 @@ void Forward::run(const ConstTensorView& q, const ConstTensorView& k, const Cons
   const AttentionProblem* problem = &plan->request();
   attention::validate_run(*problem, q, k, v);
   attention::validate_outputs(*problem, outputs);
-  if (pages != nullptr && !pages->call.is_unchanged()) {
+  if (pages.has_value() && !pages->is_unchanged()) {
     make(AttentionProblem(pages->given));
     problem = &plan->request();
   }
@@ -77,9 +58,9 @@ void Forward::run(const ConstTensorView& q, const ConstTensorView& k, const Cons
       .lse = outputs.lse ? outputs.lse->data() : nullptr,
       .max_scores = outputs.max_scores ? outputs.max_scores->data() : nullptr,
       .stats_by_row = q.rank() == 3 && problem->q_order == JaggedOrder::kTokens};
-  if (pages != nullptr) {
-    tensors.k = pages_of(k, pages->call.page_size);
-    tensors.v = pages_of(v, pages->call.page_size);
+  if (pages.has_value()) {
+    tensors.k = pages_of(k, pages->page_size);
+    tensors.v = pages_of(v, pages->page_size);
   }
   attention::validate_disjoint(problem->function, tensors, outputs, plan->buffers());
   plan->run(tensors);
@@ -113,7 +94,7 @@ AttentionPlan::~AttentionPlan() = default;
 const AttentionShape& AttentionPlan::shape() const { return state_->shape; }
 std::int64_t AttentionPlan::tokens() const { return state_->plan->queries(); }
 std::size_t AttentionPlan::scratch_bytes() const { return state_->plan->scratch_bytes(); }
-bool AttentionPlan::is_paged() const { return state_->pages != nullptr; }
+bool AttentionPlan::is_paged() const { return state_->pages.has_value(); }
 
 void AttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k,
                         const ConstTensorView& v, const AttentionOutputs& outputs) {

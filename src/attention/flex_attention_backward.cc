@@ -1,16 +1,22 @@
 // flex_attention_backward and AttentionBackwardPlan: a problem is checked, its mask proved, a plan
-// made, and the plan run over tensors. Attention layer.
+// made, and the plan run over tensors. As in the forward pass, a call over a pool of pages with a
+// converted mask becomes one over the sequences' own pages. Attention layer.
 #include "quire/flex_attention_backward.h"
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "attention/disjoint_outputs.h"
 #include "attention/jagged_batch.h"
 #include "attention/validate.h"
+#include "paged/paged_recognition.h"
 #include "plan/backward_plan.h"
 #include "quire/error.h"
+#include "quire/paged.h"
 #include "runtime/fail.h"
 #include "runtime/float_env.h"
 
@@ -28,17 +34,11 @@ void add_buffers(const Formula& formula, std::vector<Buffer>& to) {
 // The forward's check, and what the backward pass cannot do.
 AttentionProblem checked(AttentionProblem problem) {
   problem = attention::checked(std::move(problem));
-  if (problem.positions.has_value() || (problem.layout && problem.layout->page_size() > 0)) {
-    fail(ErrorKind::not_implemented, problem.function,
-         "gradients over keys in pages are not there yet");
-  }
+  const bool is_step = problem.positions.has_value() ||
+                       (problem.queries && problem.layout && problem.layout->page_size() > 0);
+  if (is_step)
+    fail(ErrorKind::not_implemented, problem.function, "a step over a KVCache has no gradients");
   return problem;
-}
-
-plan::BackwardRequest request_of(AttentionProblem problem, const WantedGradients& wanted) {
-  std::vector<Buffer> buffers = wanted.buffers ? gradient_buffers(problem) : std::vector<Buffer>();
-  attention::prove_mask(problem);
-  return {std::move(problem), wanted, std::move(buffers)};
 }
 
 void clear(const TensorView& view) {
@@ -50,9 +50,9 @@ void clear(const TensorView& view) {
   for (std::int64_t i = 0; i < view.dim(0); ++i) clear(view.select(0, i));
 }
 
-// Whether some row of the tensors belongs to no sequence: the run does not write it.
+// Whether some row of a jagged batch belongs to no sequence: the run does not write it.
 bool has_holes(const AttentionProblem& problem) {
-  if (problem.queries == nullptr) return false;
+  if (problem.q_shape.rank() != 3) return false;
   const auto total = [](const Shape& shape, JaggedOrder order) {
     return shape[order == JaggedOrder::kTokens ? 0 : 1];
   };
@@ -68,21 +68,36 @@ bool has_holes(const AttentionProblem& problem) {
 
 struct Backward {
   /// The problem is checked.
-  Backward(AttentionProblem problem, const WantedGradients& wanted)
-      : shape(problem), plan(request_of(std::move(problem), wanted)) {}
+  Backward(AttentionProblem problem, const WantedGradients& gradients)
+      : shape(problem), wanted(gradients) {
+    make(std::move(problem));
+  }
+
+  void make(AttentionProblem problem) {
+    std::vector<Buffer> buffers;
+    if (wanted.buffers) buffers = gradient_buffers(problem);
+    attention::prove_mask(problem);
+    std::optional<paged::PagedCall> found = paged::recognise_paged(problem);
+    plan = std::make_unique<plan::BackwardPlan>(plan::BackwardRequest(
+        found ? found->problem : std::move(problem), wanted, std::move(buffers)));
+    pages = std::move(found);
+  }
 
   void run(const BackwardInputs& inputs, const GradientOutputs& outputs);
 
   AttentionShape shape;  // as given
-  plan::BackwardPlan plan;
+  WantedGradients wanted;
+  std::optional<paged::PagedCall> pages;  // if the mask was converted by a PagedAttention
+  std::unique_ptr<plan::BackwardPlan> plan;
 };
 
 void Backward::run(const BackwardInputs& inputs, const GradientOutputs& outputs) {
-  const AttentionProblem& problem = plan.forward();
+  if (pages.has_value() && !pages->is_unchanged()) make(AttentionProblem(pages->given));
+  const AttentionProblem& problem = plan->forward();
   attention::validate_run(problem, inputs.q, inputs.k, inputs.v);
   attention::validate_loss(problem, inputs);
-  attention::validate_gradients(problem, plan.wanted(), plan.buffers(), outputs);
-  attention::validate_disjoint(problem.function, inputs, outputs, plan.buffers());
+  attention::validate_gradients(problem, plan->wanted(), plan->buffers(), outputs);
+  attention::validate_disjoint(problem.function, inputs, outputs, plan->buffers());
   const auto of = [](const auto& view, JaggedOrder order) {
     return view.has_value() ? std::optional(attention::four_axes(*view, order)) : std::nullopt;
   };
@@ -106,7 +121,13 @@ void Backward::run(const BackwardInputs& inputs, const GradientOutputs& outputs)
     for (const std::optional<TensorView>& one : {outputs.q, outputs.k, outputs.v})
       if (one.has_value()) clear(*one);
   }
-  plan.run(tensors);
+  if (pages.has_value()) {
+    tensors.k = pages_of(inputs.k, pages->page_size);
+    tensors.v = pages_of(inputs.v, pages->page_size);
+    if (outputs.k.has_value()) tensors.d_k = pages_of(*outputs.k, pages->page_size);
+    if (outputs.v.has_value()) tensors.d_v = pages_of(*outputs.v, pages->page_size);
+  }
+  plan->run(tensors);
 }
 
 }  // namespace
@@ -130,8 +151,10 @@ AttentionBackwardPlan& AttentionBackwardPlan::operator=(AttentionBackwardPlan&&)
 AttentionBackwardPlan::~AttentionBackwardPlan() = default;
 
 const AttentionShape& AttentionBackwardPlan::shape() const { return state_->shape; }
-const std::vector<Buffer>& AttentionBackwardPlan::buffers() const { return state_->plan.buffers(); }
-std::size_t AttentionBackwardPlan::scratch_bytes() const { return state_->plan.scratch_bytes(); }
+const std::vector<Buffer>& AttentionBackwardPlan::buffers() const {
+  return state_->plan->buffers();
+}
+std::size_t AttentionBackwardPlan::scratch_bytes() const { return state_->plan->scratch_bytes(); }
 
 void AttentionBackwardPlan::run(const BackwardInputs& inputs, const GradientOutputs& outputs) {
   const FloatEnv float_env;
@@ -183,7 +206,7 @@ AttentionGradients run_attention_backward(AttentionProblem problem, const Backwa
   make(wanted.k, inputs.k, made.k, outputs.k);
   make(wanted.v, inputs.v, made.v, outputs.v);
   std::vector<TensorView> buffers;
-  for (const Buffer& buffer : state.plan.buffers()) {
+  for (const Buffer& buffer : state.plan->buffers()) {
     made.buffers.push_back({buffer, Tensor(buffer.shape(), buffer.dtype())});
     buffers.push_back(made.buffers.back().gradient.view());
   }
@@ -209,6 +232,21 @@ AttentionGradients detail::jagged_backward(const JaggedBackwardInputs& inputs,
       {.q = inputs.q.values,
        .k = inputs.k.values,
        .v = inputs.v.values,
+       .out = inputs.out,
+       .lse = inputs.lse,
+       .d_out = inputs.d_out,
+       .d_lse = inputs.d_lse},
+      options.wanted);
+}
+
+AttentionGradients detail::paged_backward(const PagedBackwardInputs& inputs,
+                                          const AttentionBackwardOptions& options) {
+  const FloatEnv float_env;
+  return run_attention_backward(
+      AttentionProblem::paged(inputs.q, inputs.keys, options.forward, "flex_attention_backward"),
+      {.q = inputs.q,
+       .k = inputs.keys.k,
+       .v = inputs.keys.v,
        .out = inputs.out,
        .lse = inputs.lse,
        .d_out = inputs.d_out,

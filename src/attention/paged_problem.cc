@@ -89,9 +89,8 @@ Table read_table(const char* where, const PagedKeys& keys, std::int64_t batch) {
   return table;
 }
 
-}  // namespace
-
-ConstTensorView pages_of(const ConstTensorView& cache, std::int64_t page_size) {
+template <class View>
+View view_as_pages(const View& cache, std::int64_t page_size) {
   const bool fits =
       cache.rank() == 4 && cache.dim(0) == 1 && page_size >= 1 && cache.dim(2) % page_size == 0;
   if (!fits) {
@@ -104,6 +103,16 @@ ConstTensorView pages_of(const ConstTensorView& cache, std::int64_t page_size) {
           cache.dtype(),
           {cache.dim(2) / page_size, cache.dim(1), page_size, cache.dim(3)},
           {strides[2] * page_size, strides[1], strides[2], strides[3]}};
+}
+
+}  // namespace
+
+ConstTensorView pages_of(const ConstTensorView& cache, std::int64_t page_size) {
+  return view_as_pages(cache, page_size);
+}
+
+TensorView pages_of(const TensorView& cache, std::int64_t page_size) {
+  return view_as_pages(cache, page_size);
 }
 
 AttentionProblem AttentionProblem::paged(const ConstTensorView& q, const PagedKeys& keys,

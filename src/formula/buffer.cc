@@ -19,7 +19,8 @@ struct Buffer::Data {
 Buffer::Buffer(std::shared_ptr<const Data> data, BufferOptions options)
     : data_(std::move(data)),
       name_(options.name.empty() ? "buffer" : std::move(options.name)),
-      wants_gradient_(options.wants_gradient) {
+      wants_gradient_(options.wants_gradient),
+      is_page_table_(options.is_page_table) {
   if (wants_gradient_ && !is_floating(dtype())) {
     fail(ErrorKind::type, "Buffer", "only floats have a gradient; buffer '{}' is {}", name_,
          dtype_name(dtype()));
@@ -55,13 +56,20 @@ Buffer Buffer::renamed(std::string name) const {
   return copy;
 }
 
+Buffer Buffer::as_page_table() const {
+  Buffer copy = *this;
+  copy.is_page_table_ = true;
+  return copy;
+}
+
 bool Buffer::has_data() const { return data_->has_data; }
 DType Buffer::dtype() const { return data_->dtype; }
 const Shape& Buffer::shape() const { return data_->shape; }
 const ConstTensorView& Buffer::view() const { return data_->view; }
 
 bool Buffer::is_same(const Buffer& other) const {
-  return data_ == other.data_ && name_ == other.name_ && wants_gradient_ == other.wants_gradient_;
+  return data_ == other.data_ && name_ == other.name_ && wants_gradient_ == other.wants_gradient_ &&
+         is_page_table_ == other.is_page_table_;
 }
 
 }  // namespace quire

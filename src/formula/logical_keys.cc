@@ -1,9 +1,11 @@
-// Nodes that are a page, an offset in a page or a logical index are found by their form; what is
-// asked about them alone (page >= 0) is decided. Formula layer.
+// Finds the nodes of a graph that are a page, an offset in a page or a key, and replaces them.
+// Comparisons of a page or a key with a number that all live (or all dead) pages answer alike
+// become constants. Formula layer.
 #include "formula/logical_keys.h"
 
-#include <bit>
+#include <algorithm>
 #include <limits>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -15,7 +17,15 @@
 namespace quire::formula {
 namespace {
 
-constexpr NodeId kMostNodes = 4096;  // a formula beyond is not worth the time to look through
+// Whether two patterns read the same memory in the same way.
+bool is_same(const PagePattern& a, const PagePattern& b) {
+  if (a.page_size != b.page_size || a.row != b.row || !is_same_buffer(a.table, b.table))
+    return false;
+  if (a.row_list.has_value() != b.row_list.has_value()) return false;
+  return !a.row_list.has_value() || is_same_buffer(*a.row_list, *b.row_list);
+}
+
+constexpr NodeId kMostNodes = 4096;  // searching a larger formula would take too long
 
 bool is_leaf(const Graph& graph, NodeId id, Op op) { return graph[id].op == op; }
 
@@ -33,25 +43,21 @@ bool is_integers(const Buffer& buffer, std::size_t rank) {
          buffer.shape().rank() == rank;
 }
 
-// kv_idx // size, or the same by a shift.
+// The size in `kv_idx // size`.
 std::optional<std::int64_t> page_size_of(const Graph& graph, NodeId id) {
-  const Op op = graph[id].op;
-  if (op != Op::kFloorDiv && op != Op::kShr) return std::nullopt;
-  if (!is_leaf(graph, graph.arg(id, 0), Op::kKvIdx)) return std::nullopt;
-  const std::optional<std::int64_t> by = int_of(graph, graph.arg(id, 1));
-  if (!by.has_value()) return std::nullopt;
-  if (op == Op::kFloorDiv) return *by >= 1 ? by : std::nullopt;
-  if (*by < 0 || *by > 40) return std::nullopt;
-  return std::int64_t{1} << *by;
+  if (graph[id].op != Op::kFloorDiv || !is_leaf(graph, graph.arg(id, 0), Op::kKvIdx))
+    return std::nullopt;
+  const std::optional<std::int64_t> size = int_of(graph, graph.arg(id, 1));
+  return size.has_value() && *size >= 1 ? size : std::nullopt;
 }
 
-// The load of a page, if that is what it is.
+// The pattern whose page this node loads, if it is such a load.
 std::optional<PagePattern> page_load(const Graph& graph, NodeId id) {
   const Node& node = graph[id];
   if (node.op != Op::kLoad || node.arg_count != 2) return std::nullopt;
   const Buffer& table = graph.buffer(node.buffers[0]);
   const std::optional<std::int64_t> size = page_size_of(graph, graph.arg(id, 1));
-  if (!size.has_value() || !is_integers(table, 2) || !table.has_data()) return std::nullopt;
+  if (!size.has_value() || !is_integers(table, 2)) return std::nullopt;
   PagePattern pattern{.table = table, .page_size = *size};
   const NodeId row = graph.arg(id, 0);
   const Node& of_row = graph[row];
@@ -62,13 +68,12 @@ std::optional<PagePattern> page_load(const Graph& graph, NodeId id) {
   }
   if (of_row.op != Op::kLoad || of_row.arg_count != 1) return std::nullopt;
   const Buffer& list = graph.buffer(of_row.buffers[0]);
-  if (!is_leaf(graph, graph.arg(row, 0), Op::kBatch) || !is_integers(list, 1) || !list.has_data())
-    return std::nullopt;
+  if (!is_leaf(graph, graph.arg(row, 0), Op::kBatch) || !is_integers(list, 1)) return std::nullopt;
   pattern.row_list = list;
   return pattern;
 }
 
-// What the nodes of a graph are to a pattern.
+// What the nodes of a graph are in terms of a pattern.
 class Roles {
  public:
   Roles(const Graph& graph, const PagePattern& pattern) : graph_(graph), pattern_(pattern) {}
@@ -78,21 +83,14 @@ class Roles {
     return found.has_value() && is_same(*found, pattern_);
   }
 
-  // kv_idx % page_size, or the same by a mask of bits.
+  // kv_idx % page_size.
   bool is_offset(NodeId id) const {
-    const std::int64_t size = pattern_.page_size;
-    const Node& node = graph_[id];
-    if (size == 1 && is_int(graph_, id, 0)) return true;
-    if (node.arg_count != 2) return false;
-    const NodeId a = graph_.arg(id, 0), b = graph_.arg(id, 1);
-    if (node.op == Op::kMod) return is_leaf(graph_, a, Op::kKvIdx) && is_int(graph_, b, size);
-    if (node.op != Op::kBitAnd || !std::has_single_bit(static_cast<std::uint64_t>(size)))
-      return false;
-    return (is_leaf(graph_, a, Op::kKvIdx) && is_int(graph_, b, size - 1)) ||
-           (is_leaf(graph_, b, Op::kKvIdx) && is_int(graph_, a, size - 1));
+    if (pattern_.page_size == 1 && is_int(graph_, id, 0)) return true;
+    return graph_[id].op == Op::kMod && is_leaf(graph_, graph_.arg(id, 0), Op::kKvIdx) &&
+           is_int(graph_, graph_.arg(id, 1), pattern_.page_size);
   }
 
-  // page * page_size + offset.
+  // The key: page * page_size + offset.
   bool is_logical(NodeId id) const {
     if (pattern_.page_size == 1 && is_first_key(id)) return true;
     if (graph_[id].op != Op::kAdd) return false;
@@ -100,8 +98,8 @@ class Roles {
     return (is_first_key(a) && is_offset(b)) || (is_first_key(b) && is_offset(a));
   }
 
-  // A comparison of a page or a logical index with a number, if all pages that are live (>= 0), or
-  // all that are not, answer it alike.
+  // The result of comparing a page or a key with a number, if it is the same for all live pages (or
+  // for all dead ones).
   std::optional<bool> answer(NodeId id, bool is_live) const {
     const Node& node = graph_[id];
     if (node.op < Op::kLt || node.op > Op::kNe) return std::nullopt;
@@ -121,19 +119,12 @@ class Roles {
   bool is_first_key(NodeId id) const {
     const std::int64_t size = pattern_.page_size;
     if (size == 1 && is_page(id)) return true;
-    const Node& node = graph_[id];
-    if (node.arg_count != 2) return false;
+    if (graph_[id].op != Op::kMul) return false;
     const NodeId a = graph_.arg(id, 0), b = graph_.arg(id, 1);
-    if (node.op == Op::kShl) {
-      const std::optional<std::int64_t> by = int_of(graph_, b);
-      return is_page(a) && by.has_value() && *by >= 0 && *by <= 40 &&
-             std::int64_t{1} << *by == size;
-    }
-    return node.op == Op::kMul &&
-           ((is_page(a) && is_int(graph_, b, size)) || (is_page(b) && is_int(graph_, a, size)));
+    return (is_page(a) && is_int(graph_, b, size)) || (is_page(b) && is_int(graph_, a, size));
   }
 
-  // x >= 0.
+  // For every x >= 0.
   static std::optional<bool> of_live(Op op, std::int64_t than) {
     if (op == Op::kGe && than <= 0) return true;
     if (op == Op::kGt && than < 0) return true;
@@ -144,7 +135,7 @@ class Roles {
     return std::nullopt;
   }
 
-  // x <= -1.
+  // For every x <= -1.
   static std::optional<bool> of_dead(Op op, std::int64_t than) {
     if (op == Op::kGe && than >= 0) return false;
     if (op == Op::kGt && than >= -1) return false;
@@ -159,8 +150,8 @@ class Roles {
   const PagePattern& pattern_;
 };
 
-// Copies `formula`; `replace(id, to)` gives the node that stands for `id`, or kNoNode to copy it.
-// Which nodes are looked at: those the root needs, not through replaced ones.
+// Copies a formula. `replace(id, to)` returns the node of `to` that stands for `id`, or kNoNode to
+// copy it. Nodes that only replaced nodes depend on are not visited.
 template <class Replace>
 std::pair<Graph, std::vector<NodeId>> rewrite(const Formula& formula, const Replace& replace) {
   const Graph& from = formula.graph();
@@ -190,24 +181,34 @@ std::pair<Graph, std::vector<NodeId>> rewrite(const Formula& formula, const Repl
 }  // namespace
 
 bool is_same_buffer(const Buffer& a, const Buffer& b) {
+  if (a.is_same(b)) return true;
   const ConstTensorView &x = a.view(), &y = b.view();
   return a.has_data() && b.has_data() && x.data() == y.data() && x.dtype() == y.dtype() &&
          x.shape() == y.shape() && x.strides() == y.strides();
 }
 
-bool is_same(const PagePattern& a, const PagePattern& b) {
-  if (a.page_size != b.page_size || a.row != b.row || !is_same_buffer(a.table, b.table))
-    return false;
-  if (a.row_list.has_value() != b.row_list.has_value()) return false;
-  return !a.row_list.has_value() || is_same_buffer(*a.row_list, *b.row_list);
+bool reads_page_table(const Formula& formula) {
+  const std::span<const Buffer> buffers = formula.graph().buffers();
+  return std::ranges::any_of(buffers, [](const Buffer& buffer) { return buffer.is_page_table(); });
+}
+
+Formula mark_page_table(const Formula& formula) {
+  const bool has_table = std::ranges::any_of(
+      formula.graph().buffers(), [](const Buffer& buffer) { return is_integers(buffer, 2); });
+  if (!has_table) return formula;
+  const std::optional<PagePattern> pattern = find_page_pattern(formula);
+  if (!pattern.has_value()) return formula;
+  std::vector<Buffer> buffers = formula.buffers();
+  for (Buffer& buffer : buffers)
+    if (is_same_buffer(buffer, pattern->table)) buffer = buffer.as_page_table();
+  return formula.with_buffers(std::move(buffers));
 }
 
 std::optional<PagePattern> find_page_pattern(const Formula& formula) {
   const Graph& graph = formula.graph();
   const auto size = static_cast<NodeId>(graph.size());
   if (size > kMostNodes) return std::nullopt;
-  std::optional<PagePattern>
-      asked;  // of a rule that sees all of a sequence: it has no other question
+  std::optional<PagePattern> asked;  // a rule that shows a whole sequence has no key in it
   for (NodeId id = 0; id < size; ++id) {
     const std::optional<PagePattern> pattern = page_load(graph, id);
     if (!pattern.has_value()) continue;
@@ -223,7 +224,7 @@ std::optional<PagePattern> find_page_pattern(const Formula& formula) {
 std::optional<Formula> to_logical(const Formula& formula, const PagePattern& pattern) {
   const Graph& from = formula.graph();
   const Roles roles(from, pattern);
-  bool uses_place = false;
+  bool uses_slot = false;
   auto [graph, map] = rewrite(formula, [&](NodeId id, Graph& to) {
     if (const std::optional<bool> known = roles.answer(id, true)) return make_bool(to, *known);
     if (roles.is_logical(id)) return make_leaf(to, Op::kKvIdx);
@@ -232,16 +233,16 @@ std::optional<Formula> to_logical(const Formula& formula, const PagePattern& pat
     };
     if (roles.is_page(id)) return of_key(Op::kFloorDiv);
     if (from[id].op != Op::kIntConst && roles.is_offset(id)) return of_key(Op::kMod);
-    uses_place = uses_place || from[id].op == Op::kKvIdx;
+    uses_slot = uses_slot || from[id].op == Op::kKvIdx;
     return kNoNode;
   });
-  if (uses_place) return std::nullopt;
+  if (uses_slot) return std::nullopt;
   return Formula(graph, map[static_cast<std::size_t>(formula.root())]);
 }
 
 namespace {
 
-// The lengths of `kv_idx < lengths[b]`, if the node is that.
+// The lengths in `kv_idx < lengths[b]`, if the node is such a comparison.
 std::optional<Buffer> bound_of(const Graph& graph, NodeId id) {
   const Op op = graph[id].op;
   if (op != Op::kLt && op != Op::kGt) return std::nullopt;

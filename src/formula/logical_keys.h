@@ -1,10 +1,11 @@
-// Knows a formula again that counts keys in a pool of pages and turns them into the keys of a
-// sequence by a table, as PagedAttention's mods do:
+// Rewrites rules that count the slots of a pool of pages as rules that count the keys of a
+// sequence. A rule converted by PagedAttention computes the key from the slot with a page table:
 //
-//   page = table[row, kv_idx // page_size];   logical = page * page_size + kv_idx % page_size
+//   page = table[row, kv_idx // page_size];   key = page * page_size + kv_idx % page_size
 //
-// and writes it as a formula of the logical index. Looks at the graph only: who wrote it, and what
-// is around it (and, or, where, other buffers), does not matter. Formula layer.
+// The rewriting looks for these expressions wherever they stand in the formula (below &, |, where,
+// other loads) and replaces each by the key itself. It reads graphs, never the contents of tables.
+// Formula layer.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -13,40 +14,45 @@
 
 namespace quire::formula {
 
-/// How pages are translated.
+/// How a formula translates pages.
 struct PagePattern {
   Buffer table;  // integers [rows, pages]
   std::int64_t page_size = 1;
-  /// The row: b, or row_list[b], or this number.
+  /// The row: row_list[b], or this number, or b if neither is set.
   std::optional<Buffer> row_list = {};
   std::optional<std::int64_t> row = {};
 };
 
-/// Whether they read the same memory in the same way.
-bool is_same(const PagePattern& a, const PagePattern& b);
+/// Whether the formula reads a buffer marked with BufferOptions::is_page_table. Costs a look at its
+/// buffers; formulas without one need not be searched.
+bool reads_page_table(const Formula& formula);
 
-/// Nothing if there is no logical index in it, nor a question about a page (page >= 0).
+/// Marks the table of a converted rule that was written by other code (torch's PagedAttention). The
+/// formula itself if it converts nothing.
+Formula mark_page_table(const Formula& formula);
+
+/// The first translation of pages in a formula: one that is used to compute a key, else one whose
+/// page is compared with a number (page >= 0). Nothing if there is none.
 std::optional<PagePattern> find_page_pattern(const Formula& formula);
 
-/// The same rule where kv_idx is the logical index, for pages that the table has (entries >= 0).
-/// Nothing if it depends on the place in the pool in another way.
+/// The same rule with kv_idx as the key of the sequence, for slots of live pages (table entries >=
+/// 0). Nothing if the rule uses the slot in another way.
 std::optional<Formula> to_logical(const Formula& formula, const PagePattern& pattern);
 
-/// Numbers lengths[b] such that the rule hides every key from them on: the comparison
-/// `kv_idx < lengths[b]` without which a logical mask is false, or a logical score -inf. Nothing if
-/// there is none of this form.
-std::optional<Buffer> find_key_bound(const Formula& logical, Precision precision);
-
-/// The same rule for keys before their bound: `kv_idx < lengths[b]` is true wherever it stands.
-Formula within_key_bound(const Formula& logical, const Buffer& lengths);
-
-/// What is left of it for pages that the table has not (entries < 0), still on the pool's index.
+/// The rule for slots of dead pages (table entries < 0), still on the slots of the pool.
 Formula for_dead_pages(const Formula& formula, const PagePattern& pattern);
 
-/// Whether two buffers are the same memory, read in the same way.
+/// The lengths in `kv_idx < lengths[b]`, if a logical mask is false, or a logical score -inf,
+/// wherever that comparison fails: keys from lengths[b] on are hidden. Nothing otherwise.
+std::optional<Buffer> find_key_bound(const Formula& logical, Precision precision);
+
+/// The same rule for keys before their bound: every `kv_idx < lengths[b]` is true.
+Formula within_key_bound(const Formula& logical, const Buffer& lengths);
+
+/// Whether two buffers read the same memory in the same way.
 bool is_same_buffer(const Buffer& a, const Buffer& b);
 
-/// Whether it is false, or -inf, whatever its arguments.
+/// Whether a rule is false, or -inf, whatever its arguments.
 bool is_hidden(const Formula& formula, Precision precision);
 
 }  // namespace quire::formula

@@ -43,7 +43,8 @@ class KeyLayout {
   virtual bool may_share() const { return false; }
   /// How many keys from the first on two sequences have in the same memory.
   virtual std::int64_t shared_keys(std::int64_t, std::int64_t) const { return 0; }
-  /// A number that is the same for sequences which have this key in the same memory.
+  /// Which page a key is in: the same number for all that have it in the same memory; below 0: it
+  /// is in none.
   virtual std::int64_t place(std::int64_t sequence, std::int64_t) const { return sequence; }
 };
 

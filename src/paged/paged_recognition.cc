@@ -1,4 +1,5 @@
-// The rules by their formulas, the pages by the lists of the block mask. Paged layer.
+// Rules are rewritten by formula/logical_keys.h; pages are read from the block mask's lists and the
+// table. Paged layer.
 #include "paged/paged_recognition.h"
 
 #include <algorithm>
@@ -6,6 +7,7 @@
 #include <utility>
 
 #include "formula/logical_keys.h"
+#include "layout/paged_layout.h"
 #include "mask/mask_grid.h"
 #include "quire/mods.h"
 #include "runtime/ceil_div.h"
@@ -15,17 +17,18 @@ namespace {
 
 using formula::PagePattern;
 
-// The rules of a call on logical indices, and what is known of pages the table does not have.
+// The rules of a call on the sequences' own keys.
 struct LogicalRules {
   PagePattern pattern;
   std::optional<ScoreMod> score;
   MaskMod mask;
-  bool hidden_by_mask, hidden_by_score;  // pages that the table does not have
-  std::optional<Buffer> bounds = {};     // of each sequence: keys from it on are hidden
+  bool hidden_by_mask = false, hidden_by_score = false;  // slots of dead pages
+  std::optional<Buffer> bounds = {};                     // keys from bounds[b] on are hidden
 };
 
-// A score of -inf from a length on hides like a mask. As a mask it leaves the score mod of the
-// dense call, whose bits depend on whether there is one.
+// A score mod that gives -inf from a length on hides keys as a mask does. The length moves to the
+// mask, so that the score mod that is left (or none) is that of the dense call: bits depend on
+// whether there is a score mod.
 void move_bound_to_mask(LogicalRules& rules, Precision precision) {
   const std::optional<Buffer> bound = formula::find_key_bound(rules.score->formula(), precision);
   if (!bound.has_value()) return;
@@ -38,19 +41,18 @@ void move_bound_to_mask(LogicalRules& rules, Precision precision) {
     rules.score = ScoreMod(formula::within_key_bound(rules.score->formula(), *bound));
 }
 
-std::optional<LogicalRules> logical_rules(const AttentionShape& shape,
-                                          const AttentionOptions& options) {
+std::optional<LogicalRules> logical_rules(const AttentionProblem& problem) {
   const Formula* const mask =
-      options.block_mask.has_value() ? &options.block_mask->mask_mod().formula() : nullptr;
+      problem.block_mask.has_value() ? &problem.block_mask->mask_mod().formula() : nullptr;
   const Formula* const score =
-      options.score_mod.has_value() ? &options.score_mod->formula() : nullptr;
+      problem.score_mod.has_value() ? &problem.score_mod->formula() : nullptr;
   std::optional<PagePattern> pattern;
   if (mask != nullptr) pattern = formula::find_page_pattern(*mask);
   if (!pattern.has_value() && score != nullptr) pattern = formula::find_page_pattern(*score);
   if (!pattern.has_value()) return std::nullopt;
-  LogicalRules rules{*pattern, {}, noop_mask(), false, false, {}};
+  LogicalRules rules{.pattern = *pattern, .score = {}, .mask = noop_mask()};
   const Precision precision =
-      shape.compute_type() == DType::f64 ? Precision::kF64 : Precision::kF32;
+      problem.compute_type() == DType::f64 ? Precision::kF64 : Precision::kF32;
   if (mask != nullptr) {
     const std::optional<Formula> logical = formula::to_logical(*mask, *pattern);
     if (!logical.has_value()) return std::nullopt;
@@ -79,22 +81,22 @@ std::int64_t entry_of(const Buffer& table, std::int64_t row, std::int64_t page) 
   return view.load_int({row, page});
 }
 
-// Turns the blocks of the pool, row by row, into blocks of sequences.
+// Replaces the pool's pages in each row of a block mask by pages of the row's sequence.
 class PageWalk {
  public:
-  PageWalk(const AttentionShape& shape, const AttentionOptions& options, const LogicalRules& rules)
+  PageWalk(const AttentionProblem& problem, const LogicalRules& rules)
       : rules_(rules),
         size_(rules.pattern.page_size),
-        pool_(shape.kv_len / rules.pattern.page_size),
-        table_(static_cast<std::size_t>(shape.batch)) {
-    if (options.block_mask.has_value()) mask_ = &*options.block_mask;
-    call_.options = options;
-    call_.page_size = size_;
-    call_.table = rules.pattern.table;
-    call_.row_list = rules.pattern.row_list;
-    call_.bounds = rules.bounds;
-    batch_ = shape.batch;
-    q_len_ = shape.q_len;
+        pool_(problem.kv_len / size_),
+        batch_(problem.batch),
+        table_(static_cast<std::size_t>(problem.batch)),
+        call_{.given = problem,
+              .problem = problem,
+              .page_size = size_,
+              .table = rules.pattern.table,
+              .row_list = rules.pattern.row_list,
+              .bounds = rules.bounds} {
+    if (problem.block_mask.has_value()) mask_ = &*problem.block_mask;
   }
 
   std::optional<PagedCall> walk() {
@@ -123,15 +125,19 @@ class PageWalk {
 
   const LogicalRules& rules_;
   const BlockMask* mask_ = nullptr;
-  std::int64_t size_, pool_, batch_, q_len_;
+  std::int64_t size_, pool_, batch_;
   std::vector<std::vector<std::int64_t>> table_;            // by sequence, logical page to page
   std::vector<std::pair<std::int64_t, BlockKind>> blocks_;  // of a row, logical
   mask::RunList runs_;
-  PagedCall call_{.options = {}, .table = rules_.pattern.table};
+  PagedCall call_;
 };
 
-// Which row of the table is a sequence's.
+// Finds the table's row and the length of each sequence.
 bool PageWalk::find_rows() {
+  const auto has_data = [](const std::optional<Buffer>& buffer) {
+    return !buffer.has_value() || buffer->has_data();
+  };
+  if (!has_data(rules_.pattern.table) || !has_data(rules_.pattern.row_list)) return false;
   const PagePattern& pattern = rules_.pattern;
   const std::int64_t count = pattern.table.shape()[0];
   if (pool_ > pattern.table.shape()[1]) return false;
@@ -169,7 +175,7 @@ bool PageWalk::read_pages(std::int64_t b, std::int64_t begin, std::int64_t end, 
   for (std::int64_t page = begin; page < end; ++page) {
     const std::int64_t logical = entry_of(rules_.pattern.table, row, page);
     if (logical < 0 && !hides_dead) return false;
-    if (logical >= pool_) return false;  // more than there can be: somebody else's table
+    if (logical >= pool_) return false;  // not a table of this pool
     if (logical < 0) {
       call_.entries.push_back({row, page, logical});
       continue;
@@ -179,7 +185,7 @@ bool PageWalk::read_pages(std::int64_t b, std::int64_t begin, std::int64_t end, 
     if (known != -1 && known != page) return false;
     if (known == -1) call_.entries.push_back({row, page, logical});
     known = page;
-    // A page listed as full may reach beyond the keys that are there: its rule decides then.
+    // A page listed as full may hold fewer keys than slots: the rule decides about those.
     const std::int64_t first = logical * size_;
     if (first >= bound) continue;
     blocks_.emplace_back(logical, first + size_ > bound ? BlockKind::kPartial : kind);
@@ -208,6 +214,8 @@ bool PageWalk::read_row(std::int64_t b, std::int64_t h, std::int64_t row) {
 }
 
 void PageWalk::finish(mask::BlockRows&& rows, std::int64_t heads, std::int64_t q_blocks) {
+  std::vector<std::int64_t> pages, lengths;  // of each sequence; -1 where no page is visible
+  std::int64_t longest = 0;
   for (std::size_t b = 0; b < table_.size(); ++b) {
     auto& table = table_[b];
     if (!call_.bound.empty()) {
@@ -215,21 +223,24 @@ void PageWalk::finish(mask::BlockRows&& rows, std::int64_t heads, std::int64_t q
       const std::int64_t used = ceil_div(keys, size_);
       if (used < std::ssize(table)) table.resize(static_cast<std::size_t>(used));
     }
-    call_.lengths.push_back(std::ssize(table) * size_);
-    call_.pages.insert(call_.pages.end(), table.begin(), table.end());
-    call_.longest = std::max(call_.longest, call_.lengths.back());
+    lengths.push_back(std::ssize(table) * size_);
+    pages.insert(pages.end(), table.begin(), table.end());
+    longest = std::max(longest, lengths.back());
   }
-  const mask::BlockGrid grid{
-      mask_ == nullptr ? 0 : mask_->q_begin(), q_len_, call_.longest,
-      BlockSize(mask_ == nullptr ? std::max<std::int64_t>(q_len_, 1) : mask_->block_size().q,
-                size_)};
+  AttentionProblem& problem = call_.problem;
+  const std::int64_t q_size =
+      mask_ == nullptr ? std::max<std::int64_t>(problem.q_len, 1) : mask_->block_size().q;
+  const mask::BlockGrid grid{mask_ == nullptr ? 0 : mask_->q_begin(), problem.q_len, longest,
+                             BlockSize(q_size, size_)};
   std::shared_ptr<mask::BlockMaskData> data = mask::make_data(grid, batch_, heads);
   data->q_blocks = q_blocks;
   data->chosen_by_data = true;
   data->mask_mod = rules_.mask;
   data->rows = std::make_shared<const mask::BlockRows>(std::move(rows));
-  call_.options.block_mask = BlockMask(std::move(data));
-  call_.options.score_mod = rules_.score;
+  problem.block_mask = BlockMask(std::move(data));
+  problem.score_mod = rules_.score;
+  problem.kv_len = longest;
+  problem.layout = std::make_shared<layout::PagedLayout>(size_, std::move(pages), lengths);
 }
 
 }  // namespace
@@ -249,17 +260,19 @@ bool PagedCall::is_unchanged() const {
   });
 }
 
-std::optional<PagedCall> recognise_paged(const AttentionShape& shape,
-                                         const AttentionOptions& options) {
-  if (shape.kv_batch != 1 || !(options.score_mod.has_value() || options.block_mask.has_value()))
+std::optional<PagedCall> recognise_paged(const AttentionProblem& problem) {
+  const std::optional<ScoreMod>& score = problem.score_mod;
+  const BlockMasks& mask = problem.block_mask;
+  const auto has_pages = [](const auto& mod) { return formula::reads_page_table(mod.formula()); };
+  if (problem.layout != nullptr || problem.kv_batch != 1 || mask.is_per_sequence())
     return std::nullopt;
-  const std::optional<LogicalRules> rules = logical_rules(shape, options);
+  if (!(score && has_pages(*score)) && !(mask && has_pages(mask->mask_mod()))) return std::nullopt;
+  const std::optional<LogicalRules> rules = logical_rules(problem);
   if (!rules.has_value()) return std::nullopt;
   const std::int64_t size = rules->pattern.page_size;
-  if (shape.kv_len % size != 0) return std::nullopt;
-  if (options.block_mask.has_value() && options.block_mask->block_size().kv % size != 0)
+  if (problem.kv_len % size != 0 || (mask && mask->block_size().kv % size != 0))
     return std::nullopt;
-  return PageWalk(shape, options, *rules).walk();
+  return PageWalk(problem, *rules).walk();
 }
 
 }  // namespace quire::paged

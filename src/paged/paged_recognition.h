@@ -1,6 +1,6 @@
-// A call over a whole pool of pages whose mask or score mod turns the pool's indices into those of
-// sequences (PagedAttention's, or formulas of the same form) is a call over the pages of these
-// sequences: this finds out, and says which. Paged layer.
+// Turns a call over a whole pool of pages, with a mask or score mod converted by PagedAttention,
+// back into a call over the pages of its sequences. Converted rules are told by the mark on their
+// page table (BufferOptions::is_page_table): other calls are not searched. Paged layer.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -10,33 +10,31 @@
 
 namespace quire::paged {
 
-/// An entry of a table of pages that was read.
+/// An entry of a page table as it was read.
 struct PageEntry {
   std::int64_t row, page, value;
 };
 
-/// The same call on the sequences' own indices.
+/// A call over the pages of its sequences.
 struct PagedCall {
-  AttentionOptions options;  // score mod and block mask are logical
+  AttentionProblem given;    // over the whole pool
+  AttentionProblem problem;  // the same over the sequences' own keys: layout, mask and score mod
   std::int64_t page_size = 1;
-  std::vector<std::int64_t> pages = {};    // of each sequence in order, -1 where none is visible
-  std::vector<std::int64_t> lengths = {};  // keys of each sequence, whole pages
-  std::int64_t longest = 0;
-  // What it rests on: if the table says something else now, so does the call.
+  // What was read to find this out; if it has changed, the call is another.
   Buffer table;
   std::vector<PageEntry> entries = {};
-  std::vector<std::int64_t> rows = {};  // of the table, for each sequence
+  std::vector<std::int64_t> rows = {};  // the table's row of each sequence
   std::optional<Buffer> row_list = {}, bounds = {};
-  std::vector<std::int64_t> bound = {};  // of each sequence, if there are bounds
+  std::vector<std::int64_t> bound = {};  // bounds[b] of each sequence
 
+  /// Whether tables and lengths still say what they said.
   bool is_unchanged() const;
 };
 
-/// Nothing where it cannot be proved that the results are those of the call as it is (but for the
-/// order of sums): a mod that uses the place in the pool in another way, blocks that are not whole
-/// pages, a visible page that the table does not have or has twice. `shape` and `options` are
-/// valid.
-std::optional<PagedCall> recognise_paged(const AttentionShape& shape,
-                                         const AttentionOptions& options);
+/// Nothing if the call has no pages, or if the results might differ (in more than the order of
+/// sums): a mod uses the slot in the pool in another way, blocks are not whole pages, a visible
+/// page is missing from the table or is there twice. Such calls run over the whole pool. The
+/// problem is checked and its mask proved.
+std::optional<PagedCall> recognise_paged(const AttentionProblem& problem);
 
 }  // namespace quire::paged

@@ -1,7 +1,8 @@
-// Rules on a sequence's keys as rules on the pool's. The shape of these formulas is what
-// src/paged/paged_recognition.cc knows again. Paged layer.
+// Converts rules on a sequence's keys to rules on the slots of a pool of pages. The table in them
+// is marked, so that src/paged/paged_recognition.cc can convert them back. Paged layer.
 #include <limits>
 
+#include "formula/logical_keys.h"
 #include "quire/error.h"
 #include "quire/operations.h"
 #include "quire/paged_attention.h"
@@ -22,7 +23,7 @@ void check_integers(const char* name, const Buffer& buffer, std::size_t rank) {
   }
 }
 
-// What a place of the pool is in sequence b.
+// Which key of sequence b lies in a slot of the pool, if one does.
 struct Place {
   IntExpr kv_idx;
   BoolExpr is_live;
@@ -35,7 +36,8 @@ Place place_of(const IntExpr& b, const IntExpr& kv_idx, const Buffer& physical_t
   if (page_size < 1) {
     fail(ErrorKind::value, "PagedAttention", "page_size must be at least 1; got {}", page_size);
   }
-  const IntExpr page(physical_to_logical(b, floor_div(kv_idx, page_size)).element());
+  const Buffer table = physical_to_logical.as_page_table();
+  const IntExpr page(table(b, floor_div(kv_idx, page_size)).element());
   const IntExpr logical = page * page_size + kv_idx % page_size;
   BoolExpr is_live = page >= 0;
   if (kv_len.has_value()) is_live = is_live & (logical < IntExpr((*kv_len)[b].element()));
@@ -63,6 +65,16 @@ ScoreMod physical_score_mod(const ScoreMod& score_mod, const Buffer& physical_to
     const FloatExpr changed(detail::apply(score_mod.formula(), {score, b, h, q_idx, logical}));
     return where(is_live, changed, -std::numeric_limits<double>::infinity());
   };
+}
+
+MaskMod mark_page_table(const MaskMod& mask_mod) {
+  const FloatEnv float_env;
+  return MaskMod(formula::mark_page_table(mask_mod.formula()));
+}
+
+ScoreMod mark_page_table(const ScoreMod& score_mod) {
+  const FloatEnv float_env;
+  return ScoreMod(formula::mark_page_table(score_mod.formula()));
 }
 
 }  // namespace quire

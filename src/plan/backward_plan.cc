@@ -43,6 +43,16 @@ BackwardPlan::BackwardPlan(BackwardRequest request)
     visible_.emplace(f.block_mask, f.q_len, f.kv_len);
     chunk_tiles_.emplace(f.block_mask, *visible_, f.kv_len, chunk_keys_);
   }
+  if (f.layout->page_size() > 0) {
+    pages_.emplace(*f.layout, PageGradients::Sizes{.sequences = f.batch,
+                                                   .kv_heads = f.kv_heads,
+                                                   .chunk_keys = chunk_keys_,
+                                                   .head_dim = f.head_dim,
+                                                   .v_head_dim = f.v_head_dim,
+                                                   .wants_k = request_.wanted.k,
+                                                   .wants_v = request_.wanted.v,
+                                                   .compute_type = compute_type()});
+  }
   list_items();
   compile_mask();
   gradient_.emplace(GradientRequest{.score_mod = f.score ? &*f.score : nullptr,
@@ -113,6 +123,7 @@ void BackwardPlan::allocate_scratch() {
   const std::size_t bytes = gradient_offset_ + gradient_->thread_bytes();
   scratch_step_ = (bytes + 4095) / 4096 * 4096 + 64 * 5;  // workers' memory in other sets of caches
   scratch_ = Tensor::empty({static_cast<std::int64_t>(scratch_step_ * workers)}, DType::u8);
+  spans_.resize(workers * static_cast<std::size_t>(forward_.layout->max_spans()));
   faults_.resize(workers);
   runners_.resize(workers);
   const auto tiles = static_cast<std::size_t>(first_tile_.back());
@@ -137,7 +148,8 @@ std::size_t BackwardPlan::scratch_bytes() const {
   };
   return bytes(scratch_) + bytes(numbers_) + bytes(sums_) + gradient_->shared_bytes() +
          live_.size() * sizeof(live_[0]) + live_.size() * sizeof(kernels::Turn) +
-         (chunk_tiles_ ? chunk_tiles_->bytes() : 0);
+         (chunk_tiles_ ? chunk_tiles_->bytes() : 0) + (pages_ ? pages_->bytes() : 0) +
+         spans_.size() * sizeof(spans_[0]);
 }
 
 void* BackwardPlan::scratch(std::size_t worker) {

@@ -4,7 +4,8 @@
 //
 // Flow of run(): executor -> rows (lse, delta, dQ = 0) -> executor -> items claimed in ascending
 // order: (keys of a sequence, key head, chunk) -> kernels::BackwardChunk, a query tile at a time ->
-// where dQ was summed up in scratch, executor -> rows to their tensor -> faults.
+// where dQ was summed up in scratch, executor -> rows to their tensor; where several sequences use
+// a page, executor -> its sums to their tensor -> faults.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -14,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/backward/backward.h"
 #include "kernels/backward/gradient_runner.h"
 #include "kernels/backward/problem.h"
 #include "kernels/backward/turn.h"
@@ -22,14 +24,15 @@
 #include "plan/backward_request.h"
 #include "plan/chunk_tiles.h"
 #include "plan/gradient_plan.h"
+#include "plan/page_gradients.h"
 #include "plan/visible_keys.h"
 #include "quire/formula.h"
 #include "quire/tensor.h"
 
 namespace quire::plan {
 
-/// [batch, heads, len, dim], any strides; a jagged batch is one entry. Row numbers: [batch, heads,
-/// len].
+/// [batch, heads, len, dim], any strides; a jagged batch is one entry, paged keys and values are
+/// [pages, heads, page_size, dim]. Row numbers: [batch, heads, len].
 struct BackwardTensors {
   ConstTensorView q = {}, k = {}, v = {}, out = {}, lse = {};
   std::optional<ConstTensorView> d_out = {}, d_lse = {};
@@ -72,6 +75,8 @@ class BackwardPlan {
   void compile_mask();
   void allocate_scratch();
   void allocate_sums();
+  layout::KeyRange keys_of(const Item& item) const;
+  PageGradients::Outputs page_outputs(const BackwardTensors& tensors) const;
   bool sums_in_place(const BackwardTensors& tensors) const;
 
   kernels::BackwardCall make_call(const BackwardTensors& tensors) const;
@@ -80,6 +85,11 @@ class BackwardPlan {
   template <class T>
   void prepare(const kernels::BackwardCall& call, const BackwardTensors& tensors,
                const TilePlace& place, std::size_t worker);
+  std::span<const kernels::KeySpan> write_spans(const Item& item, const ConstTensorView& k,
+                                                const ConstTensorView& v, std::size_t worker);
+  template <class T>
+  void write_keys(const BackwardTensors& tensors, const Item& item,
+                  kernels::BackwardChunk<T>& chunk, std::size_t worker);
   template <class T>
   void run_item(const kernels::BackwardCall& call, const BackwardTensors& tensors, std::size_t item,
                 std::size_t worker);
@@ -104,7 +114,9 @@ class BackwardPlan {
   std::optional<kernels::TileProgram> mask_;
   std::optional<GradientPlan> gradient_;
   std::vector<std::optional<kernels::GradientRunner>>
-      runners_;  // of every worker, made when needed
+      runners_;                          // of every worker, made when needed
+  std::optional<PageGradients> pages_;   // of a layout that has some
+  std::vector<kernels::KeySpan> spans_;  // [workers][max_spans]
   std::vector<Item> items_;
   std::vector<std::int64_t> first_tile_;  // of every sequence, all its heads; and the end
   std::vector<kernels::TileFault> faults_;

@@ -79,6 +79,7 @@ void BackwardPlan::run_typed(const BackwardTensors& tensors) {
                    for (std::int64_t i = begin; i < end; ++i) work(tile_place(i), worker);
                  });
   };
+  if (pages_.has_value()) pages_->begin_run(*forward_.executor, page_outputs(tensors));
   for_tiles([&](const TilePlace& place, std::size_t worker) {
     prepare<T>(call, tensors, place, worker);
   });
@@ -93,6 +94,7 @@ void BackwardPlan::run_typed(const BackwardTensors& tensors) {
   });
   if (request_.wanted.q && !sums_in_place(tensors))
     for_tiles([&](const TilePlace& place, std::size_t) { write_queries<T>(call, tensors, place); });
+  if (pages_.has_value()) pages_->end_run(*forward_.executor, *table_, page_outputs(tensors));
 }
 
 // The numbers of a tile's rows, its turn, and sums of 0.
@@ -161,24 +163,71 @@ kernels::BackwardTile BackwardPlan::tile_of(const kernels::BackwardCall& call,
   return tile;
 }
 
+layout::KeyRange BackwardPlan::keys_of(const Item& item) const {
+  const std::int64_t begin = item.chunk * chunk_keys_;
+  return {begin, std::min(begin + chunk_keys_, forward_.layout->length(item.b))};
+}
+
+// Where the keys of an item lie in these tensors; until the worker asks again.
+std::span<const kernels::KeySpan> BackwardPlan::write_spans(const Item& item,
+                                                            const ConstTensorView& k,
+                                                            const ConstTensorView& v,
+                                                            std::size_t worker) {
+  const auto most = static_cast<std::size_t>(forward_.layout->max_spans());
+  const std::span<kernels::KeySpan> spans = std::span(spans_).subspan(worker * most, most);
+  const Shape &ks = k.strides(), &vs = v.strides();
+  const std::int64_t count = forward_.layout->write_spans(
+      item.b, item.kv_head, keys_of(item), {ks[0], ks[1], ks[2], vs[0], vs[1], vs[2]}, spans);
+  return spans.first(static_cast<std::size_t>(count));
+}
+
+PageGradients::Outputs BackwardPlan::page_outputs(const BackwardTensors& tensors) const {
+  return {tensors.d_k ? &*tensors.d_k : nullptr, tensors.d_v ? &*tensors.d_v : nullptr};
+}
+
+// The gradients of an item's keys and values to where the layout has them, or to the sums of pages.
+template <class T>
+void BackwardPlan::write_keys(const BackwardTensors& tensors, const Item& item,
+                              kernels::BackwardChunk<T>& chunk, std::size_t worker) {
+  const ConstTensorView d_k = tensors.d_k ? *tensors.d_k : tensors.k;
+  const ConstTensorView d_v = tensors.d_v ? *tensors.d_v : tensors.v;
+  const std::span<const kernels::KeySpan> spans = write_spans(item, d_k, d_v, worker);
+  const auto [begin, end] = keys_of(item);
+  auto span = spans.begin();
+  const auto write_rows = [&](std::int64_t key, std::int64_t until) {
+    while (key < until) {
+      while (span->end <= key) ++span;
+      const std::int64_t stop = std::min(span->end, until), ahead = key - span->begin;
+      chunk.write({static_cast<int>(key - begin), static_cast<int>(stop - key)},
+                  span->key_offset + ahead * d_k.strides()[2],
+                  span->value_offset + ahead * d_v.strides()[2]);
+      key = stop;
+    }
+  };
+  std::int64_t key = begin;
+  if (pages_.has_value()) {
+    for (const PageUse& use : pages_->uses(item.b, item.chunk)) {
+      write_rows(key, begin + use.first);
+      key = begin + use.first + use.count;
+      if (use.sum < 0) continue;
+      const PageGradients::Sums<T> sums = pages_->template sums<T>(use, item.kv_head);
+      sums.turn->wait_for(use.turn);
+      chunk.add_to({use.first, use.count}, sums.k, sums.v);
+      sums.turn->pass(use.turn);
+    }
+  }
+  write_rows(key, end);
+}
+
 template <class T>
 void BackwardPlan::run_item(const kernels::BackwardCall& call, const BackwardTensors& tensors,
                             std::size_t number, std::size_t worker) {
   const Item& item = items_[number];
-  const std::int64_t begin = item.chunk * chunk_keys_;
-  const auto count =
-      static_cast<int>(std::min(chunk_keys_, forward_.layout->length(item.b) - begin));
-  const auto span_of = [&](const ConstTensorView& k, const ConstTensorView& v) {
-    kernels::KeySpan span;
-    const auto& ks = k.strides();
-    const auto& vs = v.strides();
-    forward_.layout->write_spans(item.b, item.kv_head, {begin, begin + count},
-                                 {ks[0], ks[1], ks[2], vs[0], vs[1], vs[2]}, {&span, 1});
-    return span;
-  };
+  const auto [begin, key_end] = keys_of(item);
+  const auto count = static_cast<int>(key_end - begin);
   kernels::GradientRunner* const mod = runner(worker);
-  kernels::BackwardChunk<T> chunk(call, span_of(tensors.k, tensors.v), {begin, count}, mod,
-                                  scratch(worker));
+  kernels::BackwardChunk<T> chunk(call, write_spans(item, tensors.k, tensors.v, worker),
+                                  {begin, count}, mod, scratch(worker));
   const std::int64_t group = forward_.group();
   const std::int64_t end = request_.shares_keys ? forward_.batch : item.b + 1;
   // Heads of all items, counted in the order of the items.
@@ -204,11 +253,8 @@ void BackwardPlan::run_item(const kernels::BackwardCall& call, const BackwardTen
       if (mod != nullptr) mod->end_head();
     }
   }
-  const ConstTensorView d_k = tensors.d_k ? *tensors.d_k : tensors.k;
-  const ConstTensorView d_v = tensors.d_v ? *tensors.d_v : tensors.v;
-  const kernels::KeySpan to = span_of(d_k, d_v);
-  chunk.finish(to.key_offset + begin * d_k.strides()[2],
-               to.value_offset + begin * d_v.strides()[2]);
+  chunk.finish();
+  write_keys<T>(tensors, item, chunk, worker);
   chunk.report(faults_[worker]);
 }
 

@@ -69,6 +69,44 @@ TEST_F(CApiLayouts, PagesHaveTheBitsOfCpp) {
                 quire_flex_attention_paged(&c_q, &keys, &options, &c_out));
 }
 
+TEST_F(CApiLayouts, GradientsOfPagesHaveTheBitsOfCpp) {
+  const Tensor q = numbers({2, 2, 3, 16}, 1), k = numbers({5, 2, 4, 16}, 2),
+               v = numbers({5, 2, 4, 8}, 3), d_out = numbers({2, 2, 3, 8}, 4);
+  const Tensor table = Tensor::from<std::int32_t>({4, 1, 0, 4, 3, -1}, {2, 3});  // 4 is shared
+  const Tensor lengths = Tensor::from<std::int64_t>({11, 7}, {2});
+  AuxOutput aux;
+  const PagedKeys all{k, v, table, lengths};
+  const Tensor out =
+      flex_attention(q, all, {.score_mod = alibi, .return_aux = {.lse = true}, .aux = &aux});
+  const AttentionGradients wanted = flex_attention_backward(
+      PagedBackwardInputs{.q = q, .keys = all, .out = out, .lse = *aux.lse, .d_out = d_out},
+      {.forward = {.score_mod = alibi}});
+  Tensor d_k(k.shape(), DType::f32), d_v(v.shape(), DType::f32);
+  const quire_tensor c_q = c_tensor(q), c_k = c_tensor(k), c_v = c_tensor(v),
+                     c_table = c_tensor(table), c_lengths = c_tensor(lengths),
+                     c_out = c_tensor(out), c_lse = c_tensor(*aux.lse), c_d_out = c_tensor(d_out),
+                     c_d_k = c_tensor(d_k), c_d_v = c_tensor(d_v);
+  auto keys = sized<quire_paged_keys>();
+  keys.k = &c_k;
+  keys.v = &c_v;
+  keys.page_table = &c_table;
+  keys.lengths = &c_lengths;
+  auto problem = sized<quire_attention_problem>();
+  problem.q = &c_q;
+  problem.pages = &keys;
+  problem.score_mod = score;
+  auto loss = sized<quire_loss>();
+  loss.out = &c_out;
+  loss.lse = &c_lse;
+  loss.d_out = &c_d_out;
+  auto gradients = sized<quire_gradients>();
+  gradients.k = &c_d_k;
+  gradients.v = &c_d_v;
+  ASSERT_EQ(quire_attention_backward(&problem, &loss, &gradients), QUIRE_OK) << quire_last_error();
+  expect_same_bits(d_k, *wanted.k);
+  expect_same_bits(d_v, *wanted.v);
+}
+
 TEST_F(CApiLayouts, DenseGradientsHaveTheBitsOfCpp) {
   const Tensor q = numbers({1, 2, 21, 16}, 1), k = numbers({1, 2, 33, 16}, 2),
                v = numbers({1, 2, 33, 8}, 3), d_out = numbers({1, 2, 21, 8}, 4);

@@ -228,6 +228,29 @@ TEST(PagedCall, IsRecognisedInsideOtherRules) {
   EXPECT_FALSE(AttentionPlan(shape, {.block_mask = physical}).is_paged());
 }
 
+// Formulas are not searched unless a table in them is marked.
+TEST(PagedCall, NeedsAMarkedTable) {
+  Pool pool(16, 40, {100, 37}, 5);
+  const Tensor q = random_normal({2, 2, 1, 8}, DType::f32, 9);
+  const auto shape = AttentionShape::of(q, pool.k_cache, pool.v_cache);
+  BlockMask physical = pool.paged.convert_logical_block_mask(create_block_mask(
+      noop_mask(), 2, 1, 1, pool.longest, {.block_size = {1, 16}, .separate_full_blocks = false}));
+  EXPECT_TRUE(AttentionPlan(shape, {.block_mask = physical}).is_paged());
+  const Buffer table = Buffer::borrow(pool.paged.physical_to_logical());
+  const MaskMod written = MaskMod::parse(
+      "p = table[b, kv_idx // 16]; where(p >= 0, p * 16 + kv_idx % 16 < len[b], False)",
+      {{"table", table}, {"len", pool.kv_len()}});
+  physical.set_mask_mod(written);
+  EXPECT_FALSE(AttentionPlan(shape, {.block_mask = physical}).is_paged());
+  physical.set_mask_mod(mark_page_table(written));
+  EXPECT_TRUE(AttentionPlan(shape, {.block_mask = physical}).is_paged());
+  const BlockMask dense = create_block_mask(within(pool, noop_mask()), 2, 1, 1, pool.longest);
+  EXPECT_TRUE(same_bits(flex_attention(q, pool.k_cache, pool.v_cache, {.block_mask = physical}),
+                        flex_attention(q, pool.k, pool.v, {.block_mask = dense})));
+  const MaskMod other = MaskMod::parse("table[b, kv_idx // 16] > h", {{"table", table}});
+  EXPECT_TRUE(mark_page_table(other).formula() == other.formula());
+}
+
 TEST(PagedCall, AScoreModAloneIsEnough) {
   Pool pool(7, 60, {150}, 6);
   const Tensor q = random_normal({1, 2, 2, 8}, DType::f32, 9);

@@ -1,4 +1,4 @@
-// Formulas over a pool of pages, known again and written over the keys of a sequence.
+// Rules over the slots of a pool of pages, rewritten as rules over the keys of a sequence.
 #include "formula/logical_keys.h"
 
 #include <gtest/gtest.h>
@@ -16,13 +16,14 @@ Formula parse(const char* text) {
   return Formula::parse(text, {{"table", kTable}, {"len", kLengths}, {"rows", kRows}});
 }
 
-// The logical formula, simplified; "" where it is not known again.
+// The logical formula, simplified; "" where no page is translated, "slot" where it cannot be
+// rewritten.
 std::string logical(const char* text) {
   const Formula formula = parse(text);
   const std::optional<PagePattern> pattern = find_page_pattern(formula);
   if (!pattern.has_value()) return "";
   const std::optional<Formula> result = to_logical(formula, *pattern);
-  return result.has_value() ? simplify(*result, Precision::kF32).to_string() : "place";
+  return result.has_value() ? simplify(*result, Precision::kF32).to_string() : "slot";
 }
 
 bool is_hidden_if_dead(const char* text) {
@@ -34,7 +35,7 @@ TEST(LogicalKeys, AreFoundInAnySurroundings) {
   EXPECT_EQ(logical("p = table[b, kv_idx // 16]; j = p * 16 + kv_idx % 16; "
                     "where((p >= 0) & (j < len[b]) & (j >= 0), q_idx >= j, False)"),
             "(kv_idx < len[b]) & (q_idx >= kv_idx)");
-  EXPECT_EQ(logical("p = table[b, kv_idx >> 4]; j = (kv_idx & 15) + (p << 4); (0 <= p) & (j > 3)"),
+  EXPECT_EQ(logical("p = table[b, kv_idx // 16]; j = kv_idx % 16 + 16 * p; (0 <= p) & (j > 3)"),
             "kv_idx > 3");
   EXPECT_EQ(logical("p = table[rows[b], kv_idx // 7]; score + (7 * p + kv_idx % 7) - (kv_idx % 7)"),
             logical("p = table[1, kv_idx // 7]; score + (p * 7 + kv_idx % 7) - (kv_idx % 7)"));
@@ -47,7 +48,7 @@ TEST(LogicalKeys, AreFoundInAnySurroundings) {
 TEST(LogicalKeys, OfARuleThatAsksForThePageAlone) {
   EXPECT_EQ(logical("where(table[b, kv_idx // 16] >= 0, True, False)"), "True");
   EXPECT_EQ(logical("where(table[b, kv_idx // 16] < 0, -inf, 2.0 * score)"), "2.0 * score");
-  EXPECT_EQ(logical("(table[b, kv_idx // 16] >= 0) & (kv_idx > 3)"), "place");
+  EXPECT_EQ(logical("(table[b, kv_idx // 16] >= 0) & (kv_idx > 3)"), "slot");
 }
 
 TEST(LogicalKeys, AreNotFoundWhereTheyAreNot) {
@@ -56,10 +57,10 @@ TEST(LogicalKeys, AreNotFoundWhereTheyAreNot) {
   EXPECT_EQ(logical("p = table[b, kv_idx // 16]; p * 8 + kv_idx % 16 > q_idx"), "");
   EXPECT_EQ(logical("p = table[h, kv_idx // 16]; p * 16 + kv_idx % 16 > q_idx"), "");
   EXPECT_EQ(logical("p = table[b, kv_idx // 16]; (p * 16 + kv_idx % 16 > q_idx) & (kv_idx > 3)"),
-            "place");
+            "slot");
   EXPECT_EQ(logical("p = table[b, kv_idx // 16]; j = p * 16 + kv_idx % 16; "
                     "(j > q_idx) & (table[b, kv_idx // 8] > 3)"),
-            "place");
+            "slot");
 }
 
 TEST(LogicalKeys, DeadPagesAreHiddenOnlyIfAskedAbout) {
@@ -83,6 +84,17 @@ TEST(LogicalKeys, BoundsAreThoseWithoutWhichNothingIsSeen) {
   EXPECT_FALSE(bound("(kv_idx < len[b]) | (kv_idx <= q_idx)"));
   EXPECT_FALSE(bound("kv_idx < len[h]"));
   EXPECT_FALSE(bound("where(kv_idx < len[b], score, 0.0)"));
+}
+
+TEST(LogicalKeys, AMarkIsOnTheTableOfAConvertedRule) {
+  const Formula converted = parse("p = table[rows[b], kv_idx // 7]; p * 7 + kv_idx % 7 > len[b]");
+  EXPECT_FALSE(reads_page_table(converted));
+  const Formula marked = mark_page_table(converted);
+  EXPECT_TRUE(reads_page_table(marked));
+  for (const Buffer& buffer : marked.buffers())
+    EXPECT_EQ(buffer.is_page_table(), buffer.name() == "table");
+  EXPECT_EQ(marked.to_string(), converted.to_string());
+  EXPECT_FALSE(reads_page_table(mark_page_table(parse("table[b, kv_idx] <= q_idx"))));
 }
 
 TEST(LogicalKeys, WithinABoundItsQuestionIsAnswered) {

@@ -45,7 +45,8 @@ def bind(kind: Any, text: str, names: list[str] | None, tensors: list[Tensor] | 
     if mod is None:
         if len(_parsed) >= _MOST_PARSED:
             _parsed.clear()
-        mod = _parsed[key] = kind(text, dict(zip(names, map(view_of, tensors), strict=True))) if names else kind(text)
+        buffers = dict(zip(names, map(view_of, tensors), strict=True))
+        mod = _parsed[key] = kind.mark_page_table(kind(text, buffers)) if names else kind(text)
     if not names:
         return Bound(mod, [], False, mod)
     read = [tensors[names.index(name)] for name in mod.buffer_names]

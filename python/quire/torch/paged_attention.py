@@ -1,7 +1,6 @@
 """PagedAttention: torch's class with Quire's work behind it.
 
-The tables are torch's tensors, and the mods it converts are torch's own closures: flex_attention knows their formulas again,
-whoever made them. Inside torch.compile, and for tensors that are not plain ones on the CPU, torch's methods run. Layer:
+The tables are torch's tensors, and the mods it converts are torch's own closures, which the tracer recognises. Inside torch.compile, and for tensors that are not plain ones on the CPU, torch's methods run. Layer:
 Python, above block_mask.py.
 """
 

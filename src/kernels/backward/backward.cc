@@ -34,7 +34,7 @@ std::size_t backward_scratch_bytes(const BackwardCall& call) {
 }
 
 template <class T>
-BackwardChunk<T>::BackwardChunk(const BackwardCall& call, const KeySpan& keys,
+BackwardChunk<T>::BackwardChunk(const BackwardCall& call, std::span<const KeySpan> keys,
                                 const ChunkPlace& place, GradientRunner* gradient, void* scratch)
     : call_(call),
       forward_(call.forward),
@@ -51,7 +51,10 @@ BackwardChunk<T>::BackwardChunk(const BackwardCall& call, const KeySpan& keys,
       wants_modified_(call.gradient != nullptr &&
                       (call.gradient->slope != SlopeKind::kOne || !call.gradient->sites.empty())) {
   if (forward_.dropout.p > 0) dropout_ = dropout_rule(forward_.dropout);
-  load_keys(keys);
+  for (const KeySpan& span : keys) load_keys(span);
+  find_spoiled_keys();
+  std::fill_n(memory_.d_keys, count_ * memory_.step, T(0));
+  std::fill_n(memory_.d_values, count_ * memory_.value_step, T(0));
 }
 
 template <class T>

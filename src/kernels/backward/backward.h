@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "kernels/backward/functions.h"
 #include "kernels/backward/gradient_runner.h"
@@ -44,19 +45,28 @@ struct ChunkPlace {
   int count = 0;
 };
 
+/// Rows of a chunk, counted from its first key.
+struct ChunkRows {
+  int first = 0, count = 0;
+};
+
 template <class T>
 class BackwardChunk {
  public:
-  /// `keys`: where those of the sequence lie. The chunk is [place.begin, + place.count) of them.
+  /// `keys`: spans of the sequence that cover the chunk, which is [place.begin, + place.count).
   /// `gradient`: a runner of call.gradient, between begin_head and end_head whenever tiles are
   /// added; null without one.
-  BackwardChunk(const BackwardCall& call, const KeySpan& keys, const ChunkPlace& place,
+  BackwardChunk(const BackwardCall& call, std::span<const KeySpan> keys, const ChunkPlace& place,
                 GradientRunner* gradient, void* scratch);
 
   /// A query tile that may see something of the chunk.
   void add(const BackwardTile& tile) noexcept;
-  /// Writes the gradients of keys and values: rows at these offsets, of the chunk's first key.
-  void finish(int64_t d_k_offset, int64_t d_v_offset) noexcept;
+  /// After the last tile: the gradients of keys and values are complete.
+  void finish() noexcept;
+  /// Then: writes these rows to their tensors, the first of them at these offsets.
+  void write(const ChunkRows& rows, int64_t d_k_offset, int64_t d_v_offset) noexcept;
+  /// Or adds them to sums in compute type, rows of whole panels one after the other.
+  void add_to(const ChunkRows& rows, T* d_k, T* d_v) noexcept;
   /// The first of the mask program.
   void report(TileFault& fault) const noexcept;
 
@@ -67,6 +77,7 @@ class BackwardChunk {
   };
 
   void load_keys(const KeySpan& span) noexcept;
+  void find_spoiled_keys() noexcept;
   void load_queries() noexcept;
   void bring_next() noexcept;
   uint64_t load_rows(const RowsView& from, T* rows, ptrdiff_t step) noexcept;
@@ -82,8 +93,6 @@ class BackwardChunk {
   void add_keys(const Block& block, int first) noexcept;
   void add_queries(int first) noexcept;
   bool has_spoiled_keys(int first, int rows) const noexcept;
-  void write(const T* from, ptrdiff_t step, int columns, const GradientTensor& to,
-             int64_t offset) noexcept;
 
   const BackwardCall& call_;
   const ForwardCall& forward_;

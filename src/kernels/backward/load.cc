@@ -24,28 +24,37 @@ RowsView rows_at(const void* data, const ForwardTensor& tensor, int64_t offset, 
 
 }  // namespace
 
-// Keys and values in compute type, and which of them are not finite.
+// The keys and values of a span that are in the chunk, in compute type.
 template <class T>
 void BackwardChunk<T>::load_keys(const KeySpan& span) noexcept {
-  const auto columns = static_cast<int>(whole_panels(forward_.dims));
-  const auto value_columns = static_cast<int>(whole_panels(forward_.value_dims));
-  const int64_t ahead = begin_ - span.begin;
+  const int64_t begin = std::max(span.begin, begin_), end = std::min(span.end, begin_ + count_);
+  if (begin >= end) return;
+  const int64_t ahead = begin - span.begin, row = begin - begin_;
+  const auto rows = static_cast<int>(end - begin);
   const RowsView keys =
-      rows_at(forward_.k, forward_.k_rows, span.key_offset + ahead * forward_.k_rows.row_step,
-              count_, forward_.dims);
-  functions_.copy_rows({keys, memory_.keys, memory_.step, columns});
-  if (forward_.pairs)
-    forward_.table->pairs->copy_rows(keys, memory_.key_pairs, (forward_.dims + 1) / 2);
+      rows_at(forward_.k, forward_.k_rows, span.key_offset + ahead * forward_.k_rows.row_step, rows,
+              forward_.dims);
+  functions_.copy_rows({keys, memory_.keys + row * memory_.step, memory_.step,
+                        static_cast<int>(whole_panels(forward_.dims))});
+  if (forward_.pairs) {
+    const int pairs = (forward_.dims + 1) / 2;
+    forward_.table->pairs->copy_rows(keys, memory_.key_pairs + row * pairs, pairs);
+  }
   functions_.copy_rows(
       {rows_at(forward_.v, forward_.v_rows, span.value_offset + ahead * forward_.v_rows.row_step,
-               count_, forward_.value_dims),
-       memory_.values, memory_.value_step, value_columns});
+               rows, forward_.value_dims),
+       memory_.values + row * memory_.value_step, memory_.value_step,
+       static_cast<int>(whole_panels(forward_.value_dims))});
+}
+
+template <class T>
+void BackwardChunk<T>::find_spoiled_keys() noexcept {
+  const auto columns = static_cast<int>(whole_panels(forward_.dims));
+  const auto value_columns = static_cast<int>(whole_panels(forward_.value_dims));
   for (int row = 0; row < count_; ++row)
     memory_.spoiled_keys[row] =
         !backward_.is_finite(memory_.keys + row * memory_.step, columns) ||
         !backward_.is_finite(memory_.values + row * memory_.value_step, value_columns);
-  std::fill_n(memory_.d_keys, count_ * memory_.step, T(0));
-  std::fill_n(memory_.d_values, count_ * memory_.value_step, T(0));
 }
 
 template <class T>
@@ -93,27 +102,52 @@ uint64_t BackwardChunk<T>::load_rows(const RowsView& from, T* rows, ptrdiff_t st
 }
 
 template <class T>
-void BackwardChunk<T>::finish(int64_t d_k_offset, int64_t d_v_offset) noexcept {
-  if (call_.d_k.data != nullptr)
-    for (ptrdiff_t i = 0; i < count_ * memory_.step; ++i) memory_.d_keys[i] *= scale_;
-  write(memory_.d_keys, memory_.step, forward_.dims, call_.d_k, d_k_offset);
-  write(memory_.d_values, memory_.value_step, forward_.value_dims, call_.d_v, d_v_offset);
+void BackwardChunk<T>::finish() noexcept {
+  if (call_.d_k.data == nullptr) return;
+  for (ptrdiff_t i = 0; i < count_ * memory_.step; ++i) memory_.d_keys[i] *= scale_;
 }
 
 template <class T>
-void BackwardChunk<T>::write(const T* from, ptrdiff_t step, int columns, const GradientTensor& to,
-                             int64_t offset) noexcept {
-  if (to.data == nullptr) return;
-  write_rows<T>(functions_, {from, step, count_, columns}, to, offset);
+void BackwardChunk<T>::write(const ChunkRows& rows, int64_t d_k_offset,
+                             int64_t d_v_offset) noexcept {
+  const auto write_to = [&](const GradientTensor& to, const T* from, ptrdiff_t step, int columns,
+                            int64_t offset) {
+    if (to.data != nullptr)
+      write_rows<T>(functions_, {from + rows.first * step, step, rows.count, columns}, to, offset);
+  };
+  write_to(call_.d_k, memory_.d_keys, memory_.step, forward_.dims, d_k_offset);
+  write_to(call_.d_v, memory_.d_values, memory_.value_step, forward_.value_dims, d_v_offset);
+}
+
+template <class T>
+void BackwardChunk<T>::add_to(const ChunkRows& rows, T* d_k, T* d_v) noexcept {
+  const auto add = [&](const GradientTensor& to, const T* from, ptrdiff_t step, int dims, T* sums) {
+    const auto columns = static_cast<int>(whole_panels(dims));
+    if (to.data != nullptr)
+      backward_.add_rows({.from = from + rows.first * step,
+                          .from_step = step,
+                          .rows = rows.count,
+                          .columns = columns,
+                          .to = sums,
+                          .to_step = columns});
+  };
+  add(call_.d_k, memory_.d_keys, memory_.step, forward_.dims, d_k);
+  add(call_.d_v, memory_.d_values, memory_.value_step, forward_.value_dims, d_v);
 }
 
 template void BackwardChunk<float>::load_keys(const KeySpan&) noexcept;
+template void BackwardChunk<float>::find_spoiled_keys() noexcept;
 template void BackwardChunk<float>::load_queries() noexcept;
 template void BackwardChunk<float>::bring_next() noexcept;
-template void BackwardChunk<float>::finish(int64_t, int64_t) noexcept;
+template void BackwardChunk<float>::finish() noexcept;
+template void BackwardChunk<float>::write(const ChunkRows&, int64_t, int64_t) noexcept;
+template void BackwardChunk<float>::add_to(const ChunkRows&, float*, float*) noexcept;
 template void BackwardChunk<double>::load_keys(const KeySpan&) noexcept;
+template void BackwardChunk<double>::find_spoiled_keys() noexcept;
 template void BackwardChunk<double>::load_queries() noexcept;
 template void BackwardChunk<double>::bring_next() noexcept;
-template void BackwardChunk<double>::finish(int64_t, int64_t) noexcept;
+template void BackwardChunk<double>::finish() noexcept;
+template void BackwardChunk<double>::write(const ChunkRows&, int64_t, int64_t) noexcept;
+template void BackwardChunk<double>::add_to(const ChunkRows&, double*, double*) noexcept;
 
 }  // namespace quire::kernels

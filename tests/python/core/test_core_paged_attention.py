@@ -1,5 +1,7 @@
 """quire.PagedAttention: tables that are arrays, and calls that have the bits of dense ones."""
 
+import pickle
+
 import numpy as np
 import pytest
 import quire
@@ -57,11 +59,16 @@ def test_bits_are_those_of_the_dense_call(page_size):
     out = quire.flex_attention(q, *caches, score_mod=paged.get_score_mod(bias), block_mask=physical)
     inside = quire.MaskMod("kv_idx < lengths[b]", {"lengths": lengths})
     dense = quire.create_block_mask(quire.and_masks(rule, inside), 2, 1, 3, 270)
-    assert np.array_equal(out, quire.flex_attention(q, k, v, score_mod=bias, block_mask=dense))
+    expected = quire.flex_attention(q, k, v, score_mod=bias, block_mask=dense)
+    assert np.array_equal(out, expected)
+    converted = pickle.loads(pickle.dumps(paged.get_mask_mod(rule, lengths)))  # the mark comes along
+    physical = paged._tables().convert(logical, None, converted)
+    out = quire.flex_attention(q, *caches, block_mask=physical)
+    assert np.array_equal(out, quire.flex_attention(q, k, v, block_mask=dense))
     wrapped = lambda b, h, q_idx, kv_idx: paged.get_mask_mod(rule, lengths)(b, h, q_idx, kv_idx) & (h >= 0)  # noqa: E731
     physical.mask_mod = quire.MaskMod(wrapped)
     again = quire.flex_attention(q, *caches, score_mod=paged.get_score_mod(bias), block_mask=physical)
-    assert np.array_equal(again, out)
+    assert np.array_equal(again, expected)
 
 
 def test_erase_of_several_sequences():
@@ -75,3 +82,39 @@ def test_erase_of_several_sequences():
     assert paged.capacity.tolist() == [0, 8, 0] and paged.empty_pages == [3, 2, 0]
     paged.erase((True, True, False))
     assert paged.empty_pages == [3, 2, 0, 1] and (paged.page_table == -1).all()
+
+
+@pytest.mark.parametrize("page_size", (1, 3, 16))
+def test_gradients_are_those_of_the_dense_call(page_size):
+    """Of the caches they are dense, 0 where no sequence has a key; a page that both sequences have sums what both add."""
+    rng = np.random.default_rng(page_size)
+    lengths = np.array([270, 96])
+    q, k, v, d_out = (rng.standard_normal((2, 2, n, 8)) for n in (3, 270, 270, 3))
+    n_pages = 320 // page_size + 60
+    paged = quire.PagedAttention(n_pages, page_size, 2)
+    rng.shuffle(paged.empty_pages)
+    caches = [np.full((1, 2, n_pages * page_size, 8), np.nan) for _ in range(2)]
+    paged.reserve(0, 270)
+    paged.assign([0], np.arange(270)[None], k[:1], v[:1], *caches)
+    paged.page_table[1], paged.capacity[1] = paged.page_table[0], 96  # all of sequence 1 is shared
+    paged.physical_to_logical[1] = paged.physical_to_logical[0]
+    k[1], v[1] = k[0], v[0]
+    bias = rng.standard_normal(2)
+    score_mod = quire.ScoreMod("score + bias[h] * 0.1 * (kv_idx - q_idx)", {"bias": bias})
+    logical = quire.create_block_mask("True", 2, 1, 3, 270, (8, page_size))
+    physical = paged.convert_logical_block_mask(logical, kv_len=lengths)
+    converted = paged.get_score_mod(score_mod)
+    out, vjp = quire.flex_attention_vjp(q, *caches, score_mod=converted, block_mask=physical)
+    rule = quire.MaskMod("kv_idx < lengths[b]", {"lengths": lengths})
+    dense = quire.create_block_mask(rule, 2, 1, 3, 270)
+    expected, dense_vjp = quire.flex_attention_vjp(q, k, v, score_mod=score_mod, block_mask=dense)
+    assert np.array_equal(out, expected)
+    found, want = vjp(d_out), dense_vjp(d_out)
+    assert np.array_equal(found.query, want.query)
+    np.testing.assert_allclose(found.buffers["bias"], want.buffers["bias"], rtol=1e-12)
+    for gradient, other in ((found.key, want.key), (found.value, want.value)):
+        pages = paged.page_table[0, : -(-270 // page_size)]
+        slots = (pages[:, None] * page_size + np.arange(page_size)).ravel()[:270]
+        np.testing.assert_allclose(gradient[0][:, slots], other[0] + other[1], rtol=1e-12, atol=1e-14)
+        assert np.array_equal(gradient[0][:, slots[96:]], other[0, :, 96:])  # of one user: bits
+        assert np.count_nonzero(gradient) == np.count_nonzero(gradient[0][:, slots])

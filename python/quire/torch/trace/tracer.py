@@ -203,4 +203,7 @@ def trace_mod(
         ):
             warn_if_condition("trace")
         value = cast(trace.value(result), BOOL if score_dtype is None else FLOAT)
-        return Formula(_core.MaskMod(value.node) if score_dtype is None else _core.ScoreMod(value.node), trace)
+        # Where rules of torch's PagedAttention are recognised: once, when they are traced.
+        if score_dtype is None:
+            return Formula(_core.MaskMod.mark_page_table(_core.MaskMod(value.node)), trace)
+        return Formula(_core.ScoreMod.mark_page_table(_core.ScoreMod(value.node)), trace)
