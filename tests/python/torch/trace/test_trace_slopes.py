@@ -29,7 +29,7 @@ FUNCTIONS = {
     "tanhshrink": F.tanhshrink,
     "softsign": F.softsign,
     "asinh": torch.asinh,
-    "acosh": lambda x: torch.acosh(x.abs() + 1.0),
+    "acosh": lambda x: torch.acosh(x.abs() + 1.5),
     "hypot": lambda x: torch.hypot(x, x * 0 + 1.0),
     "logaddexp": lambda x: torch.logaddexp(x, x * 0 + 1.0),
     "xlogy": lambda x: torch.xlogy(x, 2.0),
