@@ -115,7 +115,7 @@ def _held(one: Any) -> list[Any]:
     if isinstance(one, (type, types.ModuleType)):
         return []
     own = getattr(one, "__dict__", None)
-    call = getattr(type(one), "__call__", None)
+    call = type(one).__call__ if callable(one) else None
     inner = list(own.values())[:64] if isinstance(own, dict) else []
     return inner + ([call] if isinstance(call, types.FunctionType) else [])
 
@@ -126,10 +126,9 @@ def _codes(code: types.CodeType) -> list[types.CodeType]:
 
 def _is_filled(cell: Any) -> bool:
     try:
-        cell.cell_contents
+        return cell.cell_contents is not cell
     except ValueError:
         return False
-    return True
 
 
 def state_of(generator: Any) -> Any:

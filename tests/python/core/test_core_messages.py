@@ -60,6 +60,7 @@ def test_random_numbers_in_a_mod(draw):
 
 
 RNG = np.random.default_rng(3)
+DRAW = np.random.RandomState(3).rand
 
 
 class Drawing:
@@ -74,7 +75,7 @@ class Drawing:
     "mod",
     [
         lambda b, h, q, k: q * RNG.random() > k,
-        lambda b, h, q, k, draw=np.random.RandomState(3).rand: q * draw() > k,
+        lambda b, h, q, k, draw=DRAW: q * draw() > k,
         functools.partial(lambda draw, b, h, q, k: q * draw() > k, np.random.default_rng(3).random),
         Drawing().rule,
         (lambda held: lambda b, h, q, k: q * held[0].random() > k)([np.random.default_rng(3)]),

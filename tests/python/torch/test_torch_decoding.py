@@ -40,6 +40,7 @@ def in_pages(key, value, n_pages=64):
 
 TABLE = torch.randn(2, 4, 4, KEYS)
 SWITCH = {"adds": True}
+ONE = torch.ones((), dtype=torch.int32)
 MODS = {
     "identity": lambda score, b, h, q, kv: score,
     "causal": lambda score, b, h, q, kv: torch.where(q >= kv, score, float("-inf")),
@@ -49,7 +50,7 @@ MODS = {
     "trig 2": lambda score, b, h, q, kv: torch.cos(score) * torch.sin(score) + torch.tan(b),
     "odd keys": lambda score, b, h, q, kv: torch.where(kv % 2 == 0, score, float("-inf")),
     "table": lambda score, b, h, q, kv: score + TABLE[b, h, q, kv],
-    "scale": lambda score, b, h, q, kv, one=torch.ones((), dtype=torch.int32): score + one,
+    "scale": lambda score, b, h, q, kv, one=ONE: score + one,
     "silu": lambda score, b, h, q, kv: torch.nn.functional.silu(score),
 }
 
