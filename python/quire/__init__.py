@@ -10,6 +10,9 @@ Arrays are NumPy's or anything that speaks DLPack; results are of the kind of th
 with PyTorch's signatures.
 """
 
+import sys as _sys
+
+from . import argument_errors as _argument_errors
 from . import fork as _fork
 from . import mods
 from . import pickling as _pickling
@@ -92,6 +95,9 @@ from .vjp import Gradients, flex_attention_vjp
 
 create_nested_block_mask = create_jagged_block_mask  # the name that PyTorch once had for it
 
+_argument_errors.install(
+    [_sys.modules[__name__], mods], [BlockMask, JaggedBlockMask, KVCache, MaskMod, ScoreMod, mods.GalleryEntry]
+)
 _fork.install()
 _pickling.install()
 

@@ -10,7 +10,7 @@ from . import _core
 from ._core import BlockMask, JaggedBlockMask, MaskMod, ScoreMod
 from .arrays import like
 from .jagged import are_jagged
-from .option_checks import check_kernel_options, check_scale, check_seed
+from .option_checks import check_aux, check_flag, check_int, check_kernel_options, check_scale, check_seed
 
 Backend = Literal["AUTO", "TRITON", "FLASH", "TRITON_DECODE"]
 _BACKENDS = typing.get_args(Backend)
@@ -109,14 +109,11 @@ def flex_attention(
     >>> out.shape, bool(numpy.allclose(out[0, 5, 0], v[0, 1, 0]))  # the first query sees the first key only
     ((1, 8, 300, 64), True)
     """
-    if return_lse and return_aux is not None:
-        raise ValueError(
-            "[flex_attention] return_lse and return_aux cannot be given both; AuxRequest(lse=True) is the same"
-        )
+    wants_lse, wants_max = check_aux("flex_attention", return_lse, return_aux)
     if kernel_options is not None:
         _check_kernel_options(kernel_options)
     scale = check_scale("flex_attention", scale)
-    wants_lse, wants_max = (return_lse, False) if return_aux is None else return_aux
+    enable_gqa = check_flag("flex_attention", "enable_gqa", enable_gqa)
     if score_mod is not None and type(score_mod) is not ScoreMod:
         score_mod = ScoreMod(score_mod)
     options = dict(
@@ -195,6 +192,7 @@ def evaluate(
     >>> quire.evaluate(quire.mods.causal(), (1, 1, 1, 3), q_begin=1)[0, 0]
     array([[ True,  True, False]])
     """
+    q_begin, kv_begin = check_int("evaluate", "q_begin", q_begin), check_int("evaluate", "kv_begin", kv_begin)
     if isinstance(mod, MaskMod):
         return _core.evaluate_mask(mod, scores_or_shape, q_begin, kv_begin)
     if isinstance(scores_or_shape, (tuple, list)) and not isinstance(mod, ScoreMod):

@@ -10,7 +10,7 @@ from . import _core
 from ._core import KVCache, MaskMod, ScoreMod, SequenceId
 from .arrays import like
 from .attention import AuxOutput, AuxRequest
-from .option_checks import check_scale, check_seed
+from .option_checks import check_aux, check_int, check_scale, check_seed
 
 
 def attend(
@@ -60,9 +60,11 @@ def attend(
     >>> out.shape, bool(numpy.array_equal(out[1], alone[0, :, 0]))
     ((2, 8, 64), True)
     """
-    if return_lse and return_aux is not None:
-        raise ValueError("[attend] return_lse and return_aux cannot be given both; AuxRequest(lse=True) is the same")
-    wants_lse, wants_max = (return_lse, False) if return_aux is None else return_aux
+    wants_lse, wants_max = check_aux("attend", return_lse, return_aux)
+    if not isinstance(cache, KVCache):
+        raise TypeError(f"[attend] cache must be a KVCache; got {type(cache).__name__}")
+    layer, window = check_int("attend", "layer", layer), check_int("attend", "window", window)
+    scale = check_scale("attend", scale)
     view = _core.view(q)
     if isinstance(sequences, SequenceId):
         count: Any = (view.shape[:1] or (0,))[0] if counts is None else counts
@@ -76,15 +78,27 @@ def attend(
     return (out, lse) if return_lse else out
 
 
+def _sequences(given: Any) -> list[SequenceId]:
+    if not hasattr(given, "__iter__"):
+        raise TypeError(
+            f"[attend] sequences must be a SequenceId or a list of them; got {type(given).__name__} {given!r}"
+        )
+    found = list(given)
+    for one in found:
+        if not isinstance(one, SequenceId):
+            raise TypeError(f"[attend] each of sequences must be a SequenceId; got {type(one).__name__} {one!r}")
+    return found
+
+
 def step_of(
     sequences: SequenceId | Sequence[SequenceId], counts: int | Sequence[int] | None
 ) -> tuple[list[SequenceId], list[int]]:
     """The sequences of a step and how many tokens of each, one unless it is said."""
-    if isinstance(sequences, SequenceId):
-        sequences = [sequences]
-    if counts is None or isinstance(counts, int):
-        counts = [1 if counts is None else counts] * len(sequences)
-    return list(sequences), list(counts)
+    found = _sequences([sequences] if isinstance(sequences, SequenceId) else sequences)
+    each: Any = counts
+    if counts is None or not hasattr(counts, "__len__"):
+        each = [1 if counts is None else counts] * len(found)
+    return found, [check_int("attend", "each of counts", one) for one in each]
 
 
 def step_options(
@@ -98,7 +112,7 @@ def step_options(
         where,
         score_mod=score_mod,
         mask_mod=mask_mod,
-        window=window,
+        window=check_int(where, "window", window),
         scale=check_scale(where, scale),
         dropout_p=dropout_p,
         seed=check_seed(where, dropout_p, seed),
@@ -119,8 +133,19 @@ def merge_states(*states: Any) -> tuple[Any, Any]:
     >>> bool(numpy.allclose(out, quire.flex_attention(q, k, v), atol=1e-6))
     True
     """
-    if len(states) == 1:
+    if len(states) == 1 and isinstance(states[0], (list, tuple)) and not _is_state(states[0]):
         states = tuple(states[0])
+    for state in states:
+        if not _is_state(state):
+            raise TypeError(f"[merge_states] a state must be a pair (out, lse) of arrays; got {type(state).__name__}")
     out, lse = _core.merge_states([(_core.view(one), _core.view(its_lse)) for one, its_lse in states])
     kind = states[0][0]
     return like(out, kind), like(lse, kind)
+
+
+def _is_state(state: Any) -> bool:
+    return (
+        isinstance(state, (list, tuple))
+        and len(state) == 2
+        and not any(isinstance(one, (list, tuple)) for one in state)
+    )

@@ -13,6 +13,7 @@ import numpy as np
 from . import _core
 from ._core import JaggedBlockMask, MaskMod, View
 from .arrays import like
+from .option_checks import check_flag, check_int
 
 Order = Literal["tokens", "heads"]
 
@@ -113,6 +114,12 @@ def create_jagged_block_mask(
     >>> mask[0].shape, quire.flex_attention(tokens, tokens, tokens, block_mask=mask)
     ((1, 1, 500, 500), quire.Jagged(2 sequences, values (630, 2, 64), order='tokens'))
     """
+    where = "create_jagged_block_mask"
+    for name, one in (("q", q), ("kv", kv)):
+        if not isinstance(one, Jagged) and not (name == "kv" and one is None):
+            raise TypeError(f"[{where}] {name} must be Jagged; got {type(one).__name__}")
+    heads = None if H is None else check_int(where, "H", H)
+    separate = check_flag(where, "separate_full_blocks", separate_full_blocks)
     return _core.create_jagged_block_mask(
-        mask_mod, H, q.views(), None if kv is None else kv.views(), BLOCK_SIZE, separate_full_blocks
+        mask_mod, heads, q.views(), None if kv is None else kv.views(), BLOCK_SIZE, separate
     )

@@ -1,13 +1,17 @@
 """What a function that is given as a mod may get wrong, said in words: the arguments of the other kind of mod, random numbers, a
 condition where a score is wanted.
 
-Used when a function is called to be traced, by quire._core and by quire.torch. Layer: Python, bottom.
+Of random numbers, those of generators that everybody shares are a warning; those of a generator that the mod holds, or of
+torch, are refused. Used when a function is called to be traced, by quire._core and by quire.torch. Layer: Python, bottom.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import random
+import sys
+import types
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -23,12 +27,13 @@ _INSTEAD = {
 
 def call_mod(what: str, function: Callable, arguments: tuple) -> Any:
     """function(*arguments). what: ScoreMod or MaskMod."""
-    before = random_state()
+    before, held = random_state(), [(one, state_of(one)) for one in generators_of(function)]
     try:
         result = function(*arguments)
     except TypeError as error:
         refuse_other_kind(what, function, len(arguments), error)
         raise
+    refuse_generators(what, held)
     warn_if_random(what, before)
     return result
 
@@ -62,6 +67,91 @@ def random_state() -> tuple:
     """Of the generators that everybody shares, to be compared."""
     state = np.random.get_state(legacy=False)
     return random.getstate(), state["state"]["pos"], state["state"]["key"].tobytes(), state["has_gauss"]
+
+
+# ---- generators that a function holds
+
+
+def generators_of(function: Any) -> list[Any]:
+    """Those that it reads: in its closure, its defaults, the globals it names, the object it is a method of, and in lists,
+    dicts and functions there. Torch's own one is among them once torch is there."""
+    torch = sys.modules.get("torch")
+    kinds: tuple = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random)
+    found: list[Any] = []
+    if torch is not None and hasattr(torch, "default_generator"):
+        kinds += (torch.Generator,)
+        found.append(torch.default_generator)
+    shared = (getattr(np.random.random, "__self__", None), getattr(random.random, "__self__", None))
+    seen: set[int] = {id(one) for one in (*shared, *found)}
+    stack = [(function, 0)]
+    while stack:
+        one, depth = stack.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, kinds):
+            found.append(one)
+        elif depth < 4:
+            stack += ((inner, depth + 1) for inner in _held(one))
+    return found
+
+
+def _held(one: Any) -> list[Any]:
+    """What an object holds that a call of it may use."""
+    if isinstance(one, (list, tuple, set, frozenset)):
+        return list(one)[:64]
+    if isinstance(one, dict):
+        return list(one.values())[:64]
+    if isinstance(one, functools.partial):
+        return [one.func, *one.args, *one.keywords.values()]
+    if isinstance(one, (types.MethodType, types.BuiltinMethodType)):  # generator.random is one, too
+        return [getattr(one, "__func__", None), one.__self__]
+    if isinstance(one, types.FunctionType):
+        cells = [cell.cell_contents for cell in one.__closure__ or () if _is_filled(cell)]
+        defaults = [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
+        names = {name for code in _codes(one.__code__) for name in code.co_names}
+        named = [one.__globals__[name] for name in names if name in one.__globals__]
+        return cells + defaults + [value for value in named if not isinstance(value, types.ModuleType)]
+    if isinstance(one, (type, types.ModuleType)):
+        return []
+    own = getattr(one, "__dict__", None)
+    call = type(one).__call__ if callable(one) else None
+    inner = list(own.values())[:64] if isinstance(own, dict) else []
+    return inner + ([call] if isinstance(call, types.FunctionType) else [])
+
+
+def _codes(code: types.CodeType) -> list[types.CodeType]:
+    return [code, *(one for inner in code.co_consts if isinstance(inner, types.CodeType) for one in _codes(inner))]
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False
+
+
+def state_of(generator: Any) -> Any:
+    """Something to compare: another after a number was drawn."""
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if isinstance(generator, np.random.RandomState):
+        return repr(generator.get_state(legacy=False))
+    if isinstance(generator, (np.random.Generator, np.random.BitGenerator)):
+        return repr(getattr(generator, "bit_generator", generator).state)
+    return generator.get_state().numpy().tobytes()  # torch's
+
+
+def refuse_generators(what: str, held: list[tuple[Any, Any]]) -> None:
+    """TypeError if one of them has drawn since its state was taken."""
+    for generator, before in held:
+        if state_of(generator) != before:
+            kind = type(generator)
+            raise TypeError(
+                f"[{what}] the mod draws random numbers from a {kind.__module__.partition('.')[0]} {kind.__name__}: it is "
+                "called once, and the number it drew then would be that of every element. Draw an array before it, and read "
+                "that by q_idx and kv_idx"
+            )
 
 
 def warn_if_random(what: str, before: tuple) -> None:

@@ -1,4 +1,5 @@
-"""Options of attention that are checked in Python, with a text that names them: scale, seed and kernel_options.
+"""Options of attention that are checked in Python, with a text that names them: flags, numbers, scale, seed and
+kernel_options.
 
 Shared by quire and quire.torch. Layer: Python, bottom.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import numbers
+import operator
 import secrets
 import warnings
 from collections.abc import Mapping
@@ -49,6 +51,40 @@ def check_seed(where: str, dropout_p: float, seed: int | None) -> int:
     if not 0 <= seed < 1 << 64:
         raise ValueError(f"[{where}] the seed must have 64 bits and no sign; got {seed}")
     return int(seed)
+
+
+def check_flag(where: str, name: str, value: Any) -> bool:
+    """A bool, of Python or NumPy, or 0 or 1."""
+    if value is True or value is False:
+        return value
+    if isinstance(value, int) and value in (0, 1):
+        return bool(value)
+    if type(value).__name__ in ("bool", "bool_") and hasattr(value, "item"):
+        return bool(value)
+    raise TypeError(f"[{where}] {name} must be a bool; got {type(value).__name__} {value!r}")
+
+
+def check_int(where: str, name: str, value: Any) -> int:
+    """An int of 64 bits, of Python, NumPy or torch."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"[{where}] {name} must be an int; got {type(value).__name__} {value!r}") from None
+    if not -(1 << 63) <= number < 1 << 63:
+        raise TypeError(f"[{where}] {name} must be an int of 64 bits; got {number}")
+    return number
+
+
+def check_aux(where: str, return_lse: Any, return_aux: Any) -> tuple[bool, bool]:
+    """Whether lse and the largest scores are wanted."""
+    if return_aux is None:
+        return check_flag(where, "return_lse", return_lse), False
+    if return_lse:
+        raise ValueError(f"[{where}] return_lse and return_aux cannot be given both; AuxRequest(lse=True) is the same")
+    if not isinstance(return_aux, tuple) or len(return_aux) != 2:
+        raise TypeError(f"[{where}] return_aux must be an AuxRequest; got {type(return_aux).__name__} {return_aux!r}")
+    lse, max_scores = return_aux
+    return check_flag(where, "lse of return_aux", lse), check_flag(where, "max_scores of return_aux", max_scores)
 
 
 def check_kernel_options(where: str, options: Any, more: frozenset[str] = frozenset()) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from . import _core
 from ._core import BlockMask, MaskMod, ScoreMod
+from .option_checks import check_int
 
 
 def number(value: Any) -> int:
@@ -77,6 +78,9 @@ class PagedAttention:
     def __init__(self, n_pages: int, page_size: int, max_batch_size: int, device: Any = "cpu"):
         if str(device) != "cpu":
             raise ValueError(f"[PagedAttention] there is no device but 'cpu'; got {device!r}")
+        n_pages = check_int("PagedAttention", "n_pages", n_pages)
+        page_size = check_int("PagedAttention", "page_size", page_size)
+        max_batch_size = check_int("PagedAttention", "max_batch_size", max_batch_size)
         if n_pages < 0 or max_batch_size < 0 or page_size < 1:
             raise ValueError(
                 "[PagedAttention] n_pages and max_batch_size must be at least 0 and page_size at least 1; "

@@ -15,7 +15,7 @@ from . import _core
 from ._core import MaskMod
 from .arrays import like
 from .jagged import are_jagged
-from .option_checks import check_scale, check_seed
+from .option_checks import check_flag, check_scale, check_seed
 
 Alignment = Literal["top_left", "bottom_right"]
 
@@ -99,17 +99,9 @@ def scaled_dot_product_attention(
     >>> out.shape, bool(numpy.allclose(out[:, :, 0], v[:, :, 0]))  # the first query sees the first key only
     ((2, 8, 300, 64), True)
     """
-    is_jagged = are_jagged("scaled_dot_product_attention", query, key, value)
-    options = _core.SdpaOptions(
-        attn_mask=_mask(attn_mask),
-        dropout_p=dropout_p,
-        seed=check_seed("scaled_dot_product_attention", dropout_p, seed),
-        is_causal=is_causal,
-        alignment=alignment,
-        scale=check_scale("scaled_dot_product_attention", scale),
-        enable_gqa=enable_gqa,
-        backends=allowed_backends(),
-    )
+    where = "scaled_dot_product_attention"
+    is_jagged = are_jagged(where, query, key, value)
+    options = _options(where, attn_mask, dropout_p, is_causal, alignment, scale, enable_gqa, seed)
     out, _ = _core.sdpa(options, *_views(is_jagged, query, key, value))
     return query.with_values(out) if is_jagged else like(out, query)
 
@@ -135,7 +127,7 @@ def choose_backend(
     ('FLASH_ATTENTION', 'MATH')
     """
     views = _views(are_jagged("choose_backend", query, key, value), query, key, value)
-    options = _options(attn_mask, dropout_p, is_causal, alignment, scale, enable_gqa)
+    options = _options("choose_backend", attn_mask, dropout_p, is_causal, alignment, scale, enable_gqa)
     return SDPBackend(_core.choose_backend(options, *views))
 
 
@@ -160,21 +152,33 @@ def why_not(
     ['FLASH_ATTENTION takes head dims of 0 to 1024; got 2000 for query and key and 2000 for value.']
     """
     views = _views(are_jagged("why_not", query, key, value), query, key, value)
-    options = _options(attn_mask, dropout_p, is_causal, alignment, scale, enable_gqa)
+    options = _options("why_not", attn_mask, dropout_p, is_causal, alignment, scale, enable_gqa)
     return _core.why_not(options, SDPBackend(backend), *views)
 
 
 def _options(
-    attn_mask: Any, dropout_p: float, is_causal: bool, alignment: str, scale: float | None, enable_gqa: bool
+    where: str,
+    attn_mask: Any,
+    dropout_p: Any,
+    is_causal: Any,
+    alignment: Any,
+    scale: Any,
+    enable_gqa: Any,
+    seed: Any = None,
 ) -> _core.SdpaOptions:
-    """Of a question about a backend."""
+    """Checked here, with texts that name them."""
+    if isinstance(dropout_p, (str, bytes)) or not hasattr(dropout_p, "__float__"):
+        raise TypeError(f"[{where}] dropout_p must be a number; got {type(dropout_p).__name__} {dropout_p!r}")
+    if not isinstance(alignment, str):
+        raise TypeError(f"[{where}] alignment must be a str; got {type(alignment).__name__} {alignment!r}")
     return _core.SdpaOptions(
         attn_mask=_mask(attn_mask),
-        dropout_p=dropout_p,
-        is_causal=is_causal,
+        dropout_p=float(dropout_p),
+        seed=check_seed(where, dropout_p, seed) if where == "scaled_dot_product_attention" else 0,
+        is_causal=check_flag(where, "is_causal", is_causal),
         alignment=alignment,
-        scale=scale,
-        enable_gqa=enable_gqa,
+        scale=check_scale(where, scale),
+        enable_gqa=check_flag(where, "enable_gqa", enable_gqa),
         backends=allowed_backends(),
     )
 

@@ -13,7 +13,7 @@ from ._core import BlockMask, JaggedBlockMask, MaskMod, ScoreMod
 from .arrays import like
 from .attention import AuxOutput, AuxRequest, flex_attention
 from .jagged import Jagged, are_jagged
-from .option_checks import check_scale, check_seed
+from .option_checks import check_aux, check_flag, check_scale, check_seed
 
 _INPUTS = ("query", "key", "value")
 
@@ -85,11 +85,12 @@ def flex_attention_vjp(
     is_jagged = are_jagged("flex_attention_vjp", query, key, value)
     if mask_mod is not None and not isinstance(mask_mod, MaskMod):
         mask_mod = MaskMod(mask_mod)
-    request = AuxRequest(lse=True, max_scores=return_aux is not None and return_aux.max_scores)
+    _, wants_max = check_aux("flex_attention_vjp", False, return_aux)
+    request = AuxRequest(lse=True, max_scores=wants_max)
     options: dict[str, Any] = dict(
         block_mask=block_mask,
         scale=check_scale("flex_attention_vjp", scale),
-        enable_gqa=enable_gqa,
+        enable_gqa=check_flag("flex_attention_vjp", "enable_gqa", enable_gqa),
         mask_mod=mask_mod,
         q_begin=q_begin,
         dropout_p=dropout_p,

@@ -37,12 +37,12 @@ std::optional<Array> optional_array(std::optional<Tensor> tensor) {
 
 // int, slice, or a list or array of integers.
 BlockIndex index_of(nb::handle index) {
-  if (PyLong_Check(index.ptr())) return nb::cast<std::int64_t>(index);
+  if (PyLong_Check(index.ptr())) return whole_number("BlockMask", "an index", index);
   if (nb::isinstance<nb::slice>(index)) {
     const auto number = [&](const char* name) -> std::optional<std::int64_t> {
       const nb::object value = index.attr(name);
       if (value.is_none()) return std::nullopt;
-      return nb::cast<std::int64_t>(value);
+      return whole_number("BlockMask", name, value);
     };
     return BlockSlice{
         .start = number("start"), .stop = number("stop"), .step = number("step").value_or(1)};
@@ -117,7 +117,8 @@ struct MaskSizes {
 
 BlockMask create(nb::handle mask_mod, nb::handle batch, nb::handle heads, nb::handle q_len,
                  nb::handle kv_len, nb::handle block_size, bool separate_full_blocks,
-                 std::int64_t q_begin) {
+                 std::int64_t q_begin, nb::handle device) {
+  check_device("create_block_mask", device);
   const MaskSizes sizes("create_block_mask", batch, heads, q_len, kv_len);
   const MaskMod mod = mask_mod_of(mask_mod);
   const BlockMaskOptions options{.block_size = block_size_of(block_size),
@@ -139,7 +140,8 @@ bool is_score_function(nb::handle mod) {
 }
 
 Array mask_array(nb::handle mod, nb::handle batch, nb::handle heads, nb::handle q_len,
-                 nb::handle kv_len, std::int64_t q_begin) {
+                 nb::handle kv_len, std::int64_t q_begin, nb::handle device) {
+  check_device("create_mask", device);
   const auto [b, h, rows, keys] = MaskSizes("create_mask", batch, heads, q_len, kv_len);
   std::optional<ScoreMod> score;
   std::optional<MaskMod> mask;
@@ -204,9 +206,7 @@ std::string repr(const BlockMask& mask) {
 
 // Masks live where the CPU is.
 BlockMask to_device(const BlockMask& mask, nb::handle device) {
-  const std::string name = nb::cast<std::string>(nb::str(device));
-  if (name != "cpu" && name != "cpu:0")
-    throw Error(ErrorKind::value, "[BlockMask] there is no device but 'cpu'; got '" + name + "'");
+  check_device("BlockMask", device);
   return mask;
 }
 
@@ -380,12 +380,13 @@ quire.MaskMod('(q_idx >= kv_idx) & (kv_idx < 512)'))doc");
   module.def(
       "create_block_mask", &create, nb::arg("mask_mod"), nb::arg("B").none(), nb::arg("H").none(),
       nb::arg("Q_LEN"), nb::arg("KV_LEN"), nb::arg("BLOCK_SIZE") = 128,
-      nb::arg("separate_full_blocks") = true, nb::arg("q_begin") = 0,
+      nb::arg("separate_full_blocks") = true, nb::arg("q_begin") = 0, nb::kw_only(),
+      nb::arg("device").none() = "cpu",
       nb::sig("def create_block_mask(mask_mod: object, B: int | None, H: int | None, Q_LEN: int, "
               "KV_LEN: int, BLOCK_SIZE: object = 128, separate_full_blocks: bool = True, "
-              "q_begin: int = 0) -> BlockMask"),
+              "q_begin: int = 0, *, device: object = 'cpu') -> BlockMask"),
       R"doc(The block mask of a rule, found by proof. B and H of None: the same for every batch entry and head. BLOCK_SIZE: one number, or
-(queries, keys). q_begin: q_idx of the first query.
+(queries, keys). q_begin: q_idx of the first query. device: 'cpu', for PyTorch's sake.
 
 >>> import quire
 >>> mask = quire.create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 1 << 20, 1 << 20)
@@ -393,9 +394,10 @@ quire.MaskMod('(q_idx >= kv_idx) & (kv_idx < 512)'))doc");
 (33550336, 8192))doc");
   module.def(
       "create_mask", &mask_array, nb::arg("mod"), nb::arg("B").none(), nb::arg("H").none(),
-      nb::arg("Q_LEN"), nb::arg("KV_LEN"), nb::arg("q_begin") = 0,
+      nb::arg("Q_LEN"), nb::arg("KV_LEN"), nb::arg("q_begin") = 0, nb::kw_only(),
+      nb::arg("device").none() = "cpu",
       nb::sig("def create_mask(mod: object, B: int | None, H: int | None, Q_LEN: int, KV_LEN: int, "
-              "q_begin: int = 0) -> numpy.ndarray"),
+              "q_begin: int = 0, *, device: object = 'cpu') -> numpy.ndarray"),
       R"doc(The mask as bools [B, H, Q_LEN, KV_LEN]; of a score mod, where it does not turn a score of 0 into -inf.
 
 >>> import quire

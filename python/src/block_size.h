@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "arguments.h"
 #include "quire/block_mask.h"
 #include "view.h"
 
@@ -11,12 +12,14 @@ namespace quire::python {
 
 /// One number for both, or a pair of numbers.
 inline BlockSize block_size_of(nb::handle size) {
-  if (PyLong_Check(size.ptr())) return BlockSize(nb::cast<std::int64_t>(size));
-  if (PySequence_Check(size.ptr()) == 0)
+  if (PyIndex_Check(size.ptr()) != 0 && !has_length(size))
+    return BlockSize(whole_number("BLOCK_SIZE", "the size", size));
+  if (PySequence_Check(size.ptr()) == 0 || nb::isinstance<nb::str>(size))
     throw nb::type_error("[BLOCK_SIZE] must be an int or a pair of ints");
-  const Shape pair = shape_of(size);
-  if (pair.rank() != 2) throw nb::value_error("[BLOCK_SIZE] must be a number or a pair of numbers");
-  return BlockSize(pair[0], pair[1]);
+  if (PyObject_Size(size.ptr()) != 2)
+    throw nb::value_error("[BLOCK_SIZE] must be a number or a pair of numbers");
+  return BlockSize(whole_number("BLOCK_SIZE", "each of the pair", nb::object(size[0])),
+                   whole_number("BLOCK_SIZE", "each of the pair", nb::object(size[1])));
 }
 
 }  // namespace quire::python

@@ -4,10 +4,13 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
+#include "arguments.h"
 #include "gil.h"
 #include "mods.h"
 #include "register.h"
@@ -23,40 +26,47 @@ DrawStyle style_of(const std::string& name) {
   throw nb::value_error("[draw] style must be 'unicode', 'ascii' or 'colour'");
 }
 
+// Sizes of pictures; what is beyond an int is refused like the largest.
+int small_number(const char* name, nb::handle value) {
+  using Limits = std::numeric_limits<int>;
+  return static_cast<int>(
+      std::clamp<std::int64_t>(whole_number("draw", name, value), Limits::min(), Limits::max()));
+}
+
 // Keyword arguments by the names of DrawOptions.
 DrawOptions options_of(const nb::kwargs& given) {
   DrawOptions options;
   for (const auto& [key, value] : given) {
     const std::string name = nb::cast<std::string>(key);
     if (name == "b")
-      options.b = nb::cast<std::int64_t>(value);
+      options.b = whole_number("draw", "b", value);
     else if (name == "h")
-      options.h = nb::cast<std::int64_t>(value);
+      options.h = whole_number("draw", "h", value);
     else if (name == "batch")
-      options.batch = nb::cast<std::int64_t>(value);
+      options.batch = whole_number("draw", "batch", value);
     else if (name == "heads")
-      options.heads = nb::cast<std::int64_t>(value);
+      options.heads = whole_number("draw", "heads", value);
     else if (name == "q_begin")
-      options.q_begin = nb::cast<std::int64_t>(value);
+      options.q_begin = whole_number("draw", "q_begin", value);
     else if (name == "title")
-      options.title = nb::cast<std::string>(value);
+      options.title = plain_text("draw", "title", value);
     else if (name == "style")
-      options.style = style_of(nb::cast<std::string>(value));
+      options.style = style_of(plain_text("draw", "style", value));
     else if (name == "width")
-      options.width = nb::cast<int>(value);
+      options.width = small_number("width", value);
     else if (name == "cells")
-      options.cells = nb::cast<int>(value);
+      options.cells = small_number("cells", value);
     else if (name == "score")
-      options.score = nb::cast<float>(value);
+      options.score = static_cast<float>(real_number("draw", "score", value));
     else
       throw nb::type_error(("[draw] unknown option '" + name + "'").c_str());
   }
   return options;
 }
 
-std::int64_t length_of(nb::handle length) {
+std::int64_t length_of(const char* name, nb::handle length) {
   if (length.is_none()) throw nb::type_error("[draw] a mod is drawn for a q_len and a kv_len");
-  return nb::cast<std::int64_t>(length);
+  return whole_number("draw", name, length);
 }
 
 // draw(what, q_len, kv_len, options) of one of three pictures, without the GIL.
@@ -71,8 +81,8 @@ auto draw_any(nb::handle what, nb::handle q_len, nb::handle kv_len, const nb::kw
     const ReleasedGil released;
     return draw(mask, options);
   }
-  const std::int64_t queries = length_of(q_len);
-  const std::int64_t keys = kv_len.is_none() ? queries : length_of(kv_len);
+  const std::int64_t queries = length_of("q_len", q_len);
+  const std::int64_t keys = kv_len.is_none() ? queries : length_of("kv_len", kv_len);
   if (nb::isinstance<ScoreMod>(what)) {
     const ScoreMod mod = nb::cast<const ScoreMod&>(what);
     const ReleasedGil released;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "arguments.h"
 #include "quire/formula.h"
 #include "quire/mod.h"
 #include "register.h"
@@ -201,13 +202,15 @@ quire.Buffer(bias: f32 [3])
 >>> quire.ScoreMod(lambda score, b, h, q_idx, kv_idx: score + bias[kv_idx])
 quire.ScoreMod('score + bias[kv_idx]'))doc");
   define_operators(buffer);  // of rank 0; others have to be indexed
+  buffer.def(
+      "__init__",
+      [](Buffer* self, nb::handle array, std::string name) {
+        new (self) Buffer(buffer_of(view_of(array), {.name = std::move(name)}));
+      },
+      nb::arg("array"), nb::arg("name") = "");
+  refuse_other_arguments<Buffer>(buffer, "Buffer",
+                                 "def __init__(array: object, name: str = '') -> None");
   buffer
-      .def(
-          "__init__",
-          [](Buffer* self, nb::handle array, std::string name) {
-            new (self) Buffer(buffer_of(view_of(array), {.name = std::move(name)}));
-          },
-          nb::arg("array"), nb::arg("name") = "")
       .def_static(
           "declare",
           [](int dtype, nb::handle shape, std::string name) {

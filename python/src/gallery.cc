@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "arguments.h"
 #include "mods.h"
 #include "quire/mods.h"
 #include "register.h"
@@ -21,13 +22,13 @@ struct Sizes {
 
 // The entry's own sizes where nothing is said.
 GallerySizes sizes_of(const GalleryEntry& entry, const Sizes& given) {
-  const auto or_own = [](nb::handle number, std::int64_t own) {
-    return number.is_none() ? own : nb::cast<std::int64_t>(number);
+  const auto or_own = [](const char* name, nb::handle number, std::int64_t own) {
+    return whole_number_or("GalleryEntry.mod", name, number, own);
   };
-  return {.q_len = or_own(given.q_len, entry.sizes.q_len),
-          .kv_len = or_own(given.kv_len, entry.sizes.kv_len),
-          .heads = or_own(given.heads, entry.sizes.heads),
-          .batch = or_own(given.batch, entry.sizes.batch)};
+  return {.q_len = or_own("q_len", given.q_len, entry.sizes.q_len),
+          .kv_len = or_own("kv_len", given.kv_len, entry.sizes.kv_len),
+          .heads = or_own("heads", given.heads, entry.sizes.heads),
+          .batch = or_own("batch", given.batch, entry.sizes.batch)};
 }
 
 nb::object make_mod(const GalleryEntry& entry, nb::handle q_len, nb::handle kv_len,

@@ -50,7 +50,7 @@ struct Step {
   Step(const char* where, nb::handle sequences, nb::handle counts, nb::handle all_ids) {
     if (nb::isinstance<SequenceId>(sequences)) {
       if (!all_ids.is_none()) ids.push_back(ids_of(where, all_ids));
-      tokens.push_back({nb::cast<SequenceId>(sequences), count_of(counts, 0)});
+      tokens.push_back({nb::cast<SequenceId>(sequences), count_of(where, counts, 0)});
     } else {
       read_list(where, sequences, counts, all_ids);
     }
@@ -58,14 +58,27 @@ struct Step {
   }
 
  private:
+  static nb::list list_of(const char* where, const char* name, const char* wanted,
+                          nb::handle value) {
+    nb::object list = nb::steal(PySequence_List(value.ptr()));
+    if (!list.is_valid()) {
+      PyErr_Clear();
+      refuse_argument(where, name, wanted, value);
+    }
+    return nb::borrow<nb::list>(list);
+  }
+
   // None: as many as there are ids, or 1.
-  std::int64_t count_of(nb::handle counts, std::size_t i) const {
-    if (!counts.is_none()) return nb::cast<std::int64_t>(counts);
+  std::int64_t count_of(const char* where, nb::handle counts, std::size_t i) const {
+    if (!counts.is_none()) return whole_number(where, "counts", counts);
     return i < ids.size() && !ids[i].empty() ? std::ssize(ids[i]) : 1;
   }
 
   void read_list(const char* where, nb::handle sequences, nb::handle counts, nb::handle all_ids) {
-    const auto list = nb::list(nb::borrow(sequences));
+    const nb::list list = list_of(where, "sequences", "a SequenceId or a list of them", sequences);
+    for (const nb::handle one : list)
+      if (!nb::isinstance<SequenceId>(one))
+        refuse_argument(where, "each of sequences", "a SequenceId", one);
     const auto check = [&](const char* name, std::size_t n) {
       if (n == list.size()) return;
       throw Error(ErrorKind::value, fmt::format("[{}] {} must be as many as sequences; got {} and "
@@ -73,18 +86,20 @@ struct Step {
                                                 where, name, n, list.size()));
     };
     if (!all_ids.is_none()) {
-      for (const nb::handle one : nb::list(nb::borrow(all_ids)))
+      for (const nb::handle one :
+           list_of(where, "ids", "a list with ids for each of sequences", all_ids))
         ids.push_back(one.is_none() ? Ids{} : ids_of(where, one));
       check("ids", ids.size());
     }
     std::optional<nb::list> many;
-    if (!counts.is_none() && !PyLong_Check(counts.ptr())) {
-      many = nb::list(nb::borrow(counts));
+    if (!counts.is_none() && (has_length(counts) || PyIndex_Check(counts.ptr()) == 0)) {
+      many = list_of(where, "counts", "an int or a list of ints", counts);
       check("counts", many->size());
     }
     for (std::size_t i = 0; i < list.size(); ++i)
       tokens.push_back({nb::cast<SequenceId>(list[i]),
-                        many ? nb::cast<std::int64_t>((*many)[i]) : count_of(counts, i)});
+                        many ? whole_number(where, "each of counts", nb::handle((*many)[i]))
+                             : count_of(where, counts, i)});
   }
 };
 
@@ -109,6 +124,11 @@ std::string repr(const KVCacheStats& stats) {
       stats.sequences, stats.live_tokens, stats.used_pages, stats.pages, stats.shared_pages,
       stats.cached_pages, stats.free_pages, 100.0 * stats.waste);
 }
+
+// Of KVCache's constructor.
+constexpr const char* kSignature =
+    "def KVCache(layers: int, kv_heads: int, head_dim: int, v_head_dim: int | None = None, "
+    "dtype: object = 'float32', page_size: int = 16, n_pages: int | None = None) -> None";
 
 void init(KVCache* self, std::int64_t layers, std::int64_t kv_heads, std::int64_t head_dim,
           std::optional<std::int64_t> v_head_dim, nb::handle dtype, std::int64_t page_size,
@@ -321,6 +341,7 @@ quire.KVCache(2 layers, 2 heads of 64, f32, 2 sequences, 2 of 8 pages of 16 toke
   type.def("__init__", &init, nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"),
            nb::arg("v_head_dim") = nb::none(), nb::arg("dtype") = "float32",
            nb::arg("page_size") = 16, nb::arg("n_pages") = nb::none());
+  refuse_other_arguments<KVCache>(type, "KVCache", kSignature);
   type.def_prop_ro("layers", &size_of<&KVCacheOptions::layers>)
       .def_prop_ro("kv_heads", &size_of<&KVCacheOptions::kv_heads>)
       .def_prop_ro("head_dim", &size_of<&KVCacheOptions::head_dim>)

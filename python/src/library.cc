@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "arguments.h"
 #include "mods.h"
 #include "quire/mods.h"
 #include "register.h"
@@ -27,7 +28,7 @@ std::optional<std::int64_t> find_number(nb::handle object) {
   if (PyIndex_Check(object.ptr()) == 0) return std::nullopt;
   if (nb::hasattr(object, "shape") && nb::len(nb::object(object.attr("shape"))) != 0)
     return std::nullopt;
-  return nb::cast<std::int64_t>(nb::steal(PyNumber_Index(object.ptr())));
+  return whole_number("mods", "the number", object);
 }
 
 using OfNumber = MaskMod (*)(std::int64_t);
@@ -44,8 +45,9 @@ MaskMod document(nb::handle ids, nb::handle kv_ids) {
 }
 
 MaskMod sliding_window(std::int64_t size_or_left, nb::handle right) {
-  return right.is_none() ? mods::sliding_window(size_or_left)
-                         : mods::sliding_window(size_or_left, nb::cast<std::int64_t>(right));
+  return right.is_none()
+             ? mods::sliding_window(size_or_left)
+             : mods::sliding_window(size_or_left, whole_number("sliding_window", "right", right));
 }
 
 MaskMod tree(nb::handle parents, nb::handle context) {

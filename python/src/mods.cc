@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "arguments.h"
 #include "exprs.h"
 #include "quire/draw.h"
 #include "quire/error.h"
@@ -21,6 +22,9 @@
 
 namespace quire::python {
 namespace {
+
+constexpr const char* kSignature =
+    "def __init__(mod: object, buffers: object | None = None) -> None";
 
 void refuse_buffers(nb::handle buffers, const char* what) {
   if (buffers.is_none()) return;
@@ -267,8 +271,10 @@ void define_mod(Class& class_, const char* name) {
 NamedBuffers named_buffers_of(nb::handle buffers) {
   NamedBuffers named;
   if (buffers.is_none()) return named;
-  for (const auto& [key, value] : nb::cast<nb::dict>(buffers)) {
-    std::string name = nb::cast<std::string>(key);
+  if (!nb::isinstance<nb::dict>(buffers))
+    refuse_argument("buffers", "the buffers of a mod", "a dict of arrays by name", buffers);
+  for (const auto& [key, value] : nb::borrow<nb::dict>(buffers)) {
+    std::string name = plain_text("buffers", "the name of a buffer", key);
     Buffer buffer = nb::isinstance<Buffer>(value) ? nb::cast<const Buffer&>(value).renamed(name)
                                                   : buffer_of(view_of(value), {.name = name});
     named.emplace_back(std::move(name), std::move(buffer));
@@ -312,6 +318,7 @@ quire.ScoreMod('20.0 * tanh(score / 20.0)')
         new (self) ScoreMod(score_mod_of(mod, buffers));
       },
       nb::arg("mod"), nb::arg("buffers") = nb::none());
+  refuse_other_arguments<ScoreMod>(score, "ScoreMod", kSignature);
   define_mod<ScoreMod>(score, "ScoreMod");
 
   nb::class_<MaskMod> mask(
@@ -328,6 +335,7 @@ quire.MaskMod('(q_idx >= kv_idx) & (q_idx - kv_idx < 256)'))doc");
         new (self) MaskMod(mask_mod_of(mod, buffers));
       },
       nb::arg("mod"), nb::arg("buffers") = nb::none());
+  refuse_other_arguments<MaskMod>(mask, "MaskMod", kSignature);
   define_mod<MaskMod>(mask, "MaskMod");
   define_logic(mask);
   define_calls(score, mask);

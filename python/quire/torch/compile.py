@@ -21,6 +21,7 @@ from quire.option_checks import check_dropout
 from quire.torch import graph_operator, validate
 from quire.torch.autocast import autocast
 from quire.torch.block_mask import BlockMask, is_no_mask
+from quire.torch.forward import HALF
 from quire.torch.graph_formula import formula_of
 from quire.torch.trace import trace_mask_mod, trace_score_mod
 
@@ -44,10 +45,10 @@ class _QuireFlexAttention(HigherOrderOperator):
         options: dict[str, Any],
         score_tensors: tuple = (),
         mask_tensors: tuple = (),
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         *blocks, q_len, kv_len, q_size, kv_size, mask_mod = block_mask
-        inputs = (query, key, value, *score_tensors)
-        is_recorded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in inputs)
+        learns_captured = _is_recorded(score_tensors)
+        is_recorded = learns_captured or _is_recorded((query, key, value))
         if torch.is_autocast_enabled("cpu"):
             query, key, value = autocast(query), autocast(key), autocast(value)
         score: tuple = options["score_mod"], [], []
@@ -71,7 +72,12 @@ class _QuireFlexAttention(HigherOrderOperator):
             options["max_scores"],
             options.get("dropout_p", 0.0),
             options.get("seed"),
+            learns_captured and query.dtype in HALF,
         )
+
+
+def _is_recorded(tensors: Any) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in tensors)
 
 
 quire_flex_attention = _QuireFlexAttention()
@@ -124,7 +130,7 @@ def flex_attention_in_graph(
     options: dict[str, Any] = {"score_mod": score_text, "mask_mod": mask_text, "lse": want_lse, "max_scores": want_max}
     if dropout_p:
         options.update(dropout_p=check_dropout("flex_attention", dropout_p), seed=seed_tensor(dropout_p, seed))
-    out, lse, max_scores = quire_flex_attention(
+    out, lse, max_scores, _ = quire_flex_attention(
         query, key, value, score_function, (*sizes, mask_function), scale, options
     )
     if return_aux is not None:
@@ -186,7 +192,8 @@ def flex_attention_as_operator(
         query, key, value = autocast(query), autocast(key), autocast(value)
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
     score = ("", [], []) if score_mod is None else text_of(score_mod, lambda mod: trace_score_mod(mod, dtype))
-    is_recorded = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value, *score[2]))
+    learns_captured = _is_recorded(score[2])
+    is_recorded = learns_captured or _is_recorded((query, key, value))
     *blocks, q_len, kv_len, q_size, kv_size, mask_mod = _mask_in_graph(block_mask)
     mask = ("", [], []) if mask_mod is noop_mask else text_of(mask_mod, trace_mask_mod)
     sizes = [q_len, kv_len], [q_size, kv_size]
@@ -203,6 +210,7 @@ def flex_attention_as_operator(
         max_scores,
         dropout_p,
         seed_tensor(dropout_p, seed),
+        learns_captured and query.dtype in HALF,
     )
     return outputs[0], outputs[1] if lse else None, outputs[2] if max_scores else None
 

@@ -86,13 +86,14 @@ def forward(
     mods: Mods,
     want_lse: bool,
     want_max: bool,
+    is_wide: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
     """query [B, Hq, L, E], key [Bkv, Hkv, S, E], value [Bkv, Hkv, S, Ev].
 
-    Returns the output [B, Hq, L, Ev] in query's dtype and, if wanted, lse and the largest scores, [B, Hq, L] in f32
-    (f64 for f64 queries).
+    Returns the output [B, Hq, L, Ev] in query's dtype (`is_wide`: as it was computed) and, if wanted, lse and the largest
+    scores, [B, Hq, L] in f32 (f64 for f64 queries).
     """
-    outputs = forward_as_computed(query, key, value, mods, want_lse, want_max)
+    outputs = forward_as_computed(query, key, value, mods, want_lse, want_max, is_wide)
     return as_torch_gives(query.dtype, *outputs) if want_lse or want_max else outputs
 
 

@@ -99,16 +99,16 @@ def _fake(query: Tensor, key: Tensor, value: Tensor, *arguments: Any) -> list[Te
 
 def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
     query, key, value, score_mod, score_names, score_tensors, mask_mod, mask_names, mask_tensors, blocks, *rest = inputs
-    out, lse, max_scores = output
-    *sizes, ctx.has_lse, _, dropout_p, seed = rest
+    out, lse, max_scores, wide_out = output
+    *sizes, ctx.has_lse, _, dropout_p, seed, is_wide = rest
     ctx.texts = (score_mod, score_names), (mask_mod, mask_names), (*sizes, dropout_p)
     score_tensors, mask_tensors, blocks = (given or [] for given in (score_tensors, mask_tensors, blocks))
-    # Torch wants a gradient of everything that the operator was given, and leaves out what stands last and is the default.
-    ctx.numbers = 5 if seed is None and dropout_p == 0.0 else 6 if seed is None else 7
     ctx.counts = len(score_tensors), len(mask_tensors), len(blocks)
-    ctx.mark_non_differentiable(max_scores)
+    ctx.mark_non_differentiable(max_scores, wide_out)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(query, key, value, out, lse, seed, *score_tensors, *mask_tensors, *blocks)
+    ctx.save_for_backward(
+        query, key, value, wide_out if is_wide else out, lse, seed, *score_tensors, *mask_tensors, *blocks
+    )
 
 
 def _backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *_: Any) -> tuple:
@@ -120,7 +120,8 @@ def _backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *_: Any) -> 
     score_nothing: tuple
     mask_nothing: tuple
     score_nothing, mask_nothing = ((None, None if names else []) for _, names in (score, mask))
-    nothing: tuple = (*mask_nothing, [None] * masks, [None] * blocks, *([None] * ctx.numbers))
+    # Torch leaves out of the inputs what stands last and is the default.
+    nothing: tuple = (*mask_nothing, [None] * masks, [None] * blocks, *([None] * (len(needed) - 10)))
     if d_out is None and d_lse is None:
         return (None, None, None, *score_nothing, [None] * scores, *nothing)
     saved = iter(ctx.saved_tensors)

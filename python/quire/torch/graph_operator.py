@@ -67,32 +67,41 @@ def _flex_attention(
     max_scores: bool,
     dropout_p: float = 0.0,
     seed: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
+    wide: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(out, lse, the largest scores, out before it was rounded), empty where not wanted."""
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
     mod = bind(_core.ScoreMod, score_mod, score_names, score_tensors, dtype).mod if score_mod else None
     mask = bound_mask(mask_mod, mask_names, mask_tensors, blocks, seq_lengths, block_size)
     if value.size(0) != key.size(0):
         value = value.expand(key.size(0), -1, -1, -1)
     out, lse_out, max_out = forward(
-        query, key, value, Mods(mod, mask, scale, dropout_p, number_of_seed(seed)), lse, max_scores
+        query, key, value, Mods(mod, mask, scale, dropout_p, number_of_seed(seed)), lse, max_scores, wide
     )
     return (
-        out,
+        out.to(query.dtype) if wide else out,
         query.new_empty(0, dtype=dtype) if lse_out is None else lse_out,
         query.new_empty(0, dtype=dtype) if max_out is None else max_out,
+        out if wide else query.new_empty(0, dtype=dtype),
     )
 
 
-def _fake_flex_attention(query: Tensor, key: Tensor, value: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _fake_flex_attention(query: Tensor, key: Tensor, value: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     lse, max_scores = arguments[10:12]
+    wide = len(arguments) > 14 and arguments[14]
     shape = (*query.shape[:3], value.shape[3])
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
-    out = torch.empty_strided(shape, output_strides(shape, query.stride()), dtype=query.dtype, device=query.device)
+    strides = output_strides(shape, query.stride())
+    out = torch.empty_strided(shape, strides, dtype=query.dtype, device=query.device)
+    wide_dtype = torch.float64 if torch.float64 in (query.dtype, key.dtype, value.dtype) else torch.float32
     rows = query.shape[:3]
     return (
         out,
         query.new_empty(rows if lse else (0,), dtype=dtype),
         query.new_empty(rows if max_scores else (0,), dtype=dtype),
+        torch.empty_strided(shape, strides, dtype=wide_dtype, device=query.device)
+        if wide
+        else query.new_empty(0, dtype=dtype),
     )
 
 
@@ -108,7 +117,8 @@ def _fake_index_tensor(words: Tensor, name: str, shape: list[int]) -> Tensor:
 define(
     "flex_attention(Tensor query, Tensor key, Tensor value, str score_mod, str[]? score_names, Tensor[]? score_tensors, "
     "str mask_mod, str[]? mask_names, Tensor[]? mask_tensors, Tensor[]? blocks, SymInt[] seq_lengths, SymInt[] block_size, "
-    "float? scale, bool lse, bool max_scores, float dropout_p=0.0, Tensor? seed=None) -> (Tensor, Tensor, Tensor)",
+    "float? scale, bool lse, bool max_scores, float dropout_p=0.0, Tensor? seed=None, bool wide=False) "
+    "-> (Tensor, Tensor, Tensor, Tensor)",
     _flex_attention,
     _fake_flex_attention,
 )

@@ -374,6 +374,7 @@ def _as_operator(
         alignment = _alignment(attn_mask, is_causal, query, key)
         attn_mask, is_causal = None, True
     is_recorded = _needs_grad(query, key, value, attn_mask)
+    is_wide = query.dtype in HALF and _needs_grad(attn_mask)
     return torch.ops.quire.scaled_dot_product_attention(
-        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, is_recorded, alignment
+        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, is_recorded, alignment, is_wide
     )[0]

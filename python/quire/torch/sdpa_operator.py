@@ -17,7 +17,7 @@ from quire.torch.sdpa_call import is_like_query
 
 _NAME = "scaled_dot_product_attention"
 
-# ---- forward: (out, lse if wanted, the seed)
+# ---- forward: (out, lse if wanted, the seed, out before it was rounded if `wide`)
 
 
 def _run(
@@ -31,11 +31,17 @@ def _run(
     enable_gqa: bool,
     want_lse: bool,
     alignment: str = "top_left",
-) -> tuple[Tensor, Tensor, Tensor]:
+    wide: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     call, read = sdpa.dense_call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    call.alignment = alignment
+    call.alignment, call.is_wide = alignment, wide
     out, lse, _ = call.run((query, key, value), read, want_lse)
-    return out, query.new_empty(0) if lse is None else lse, torch.tensor(call.seed, device="cpu")
+    return (
+        out.to(query.dtype) if wide else out,
+        query.new_empty(0) if lse is None else lse,
+        torch.tensor(call.seed, device="cpu"),
+        out if wide else query.new_empty(0),
+    )
 
 
 def _fake(
@@ -49,7 +55,8 @@ def _fake(
     enable_gqa: bool,
     want_lse: bool,
     alignment: str = "top_left",
-) -> tuple[Tensor, Tensor, Tensor]:
+    wide: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     skipped = -3 if enable_gqa and query.dim() > 2 else -2  # with enable_gqa the heads are the query's
     lead = torch.broadcast_shapes(*(tensor.shape[:skipped] for tensor in (query, key, value)))
     shape = (*lead, *query.shape[skipped:-1], value.shape[-1])
@@ -57,7 +64,8 @@ def _fake(
     out = torch.empty_like(query) if is_like else query.new_empty(shape)
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
     lse = query.new_empty(shape[:-1], dtype=dtype) if want_lse else query.new_empty(0)
-    return out, lse, query.new_empty((), dtype=torch.int64)
+    wide_out = torch.empty_like(out, dtype=dtype) if wide else query.new_empty(0)
+    return out, lse, query.new_empty((), dtype=torch.int64), wide_out
 
 
 # ---- backward: those of query, key, value and attn_mask that are wanted
@@ -97,23 +105,23 @@ def _fake_backward(
 
 
 def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-    query, key, value, attn_mask, *options, want_lse, alignment = inputs
+    query, key, value, attn_mask, *options, want_lse, alignment, is_wide = inputs
     ctx.options = *options, alignment
-    out, lse, seed = output
-    ctx.mark_non_differentiable(lse, seed)
+    out, lse, seed, wide_out = output
+    ctx.mark_non_differentiable(lse, seed, wide_out)
     ctx.has_lse = want_lse
-    ctx.save_for_backward(query, key, value, attn_mask, out, lse, seed)
+    ctx.save_for_backward(query, key, value, attn_mask, wide_out if is_wide else out, lse, seed)
 
 
 def _backward(ctx: Any, d_out: Tensor, *_: Any) -> tuple:
     wanted = list(ctx.needs_input_grad[:4])
     found = torch.ops.quire.scaled_dot_product_attention_backward(*ctx.saved_tensors, d_out, wanted, *ctx.options)
-    return (*in_their_places(found, wanted), *(None for _ in range(6)))
+    return (*in_their_places(found, wanted), *(None for _ in range(7)))
 
 
 define(
     f"{_NAME}(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, float dropout_p, bool is_causal, float? scale, "
-    "bool enable_gqa, bool lse, str alignment='top_left') -> (Tensor, Tensor, Tensor)",
+    "bool enable_gqa, bool lse, str alignment='top_left', bool wide=False) -> (Tensor, Tensor, Tensor, Tensor)",
     _run,
     _fake,
     torch.Tag.nondeterministic_seeded,

@@ -106,7 +106,8 @@ def quire_mask(
 
     `attention_mask`: the padding, bools [batch, keys so far], True for tokens. Returns a BlockMask [batch, 1, q_length,
     kv_length]; None where every query sees every key, if the caller allows that; bools of that shape if the mask function
-    cannot be written as a formula, or if there is one query and a static cache or a window; for models that compute with their mask the floats that `eager` adds to the scores.
+    cannot be written as a formula, or if there is one query and perhaps a static cache; for models that compute with their
+    mask the floats that `eager` adds to the scores.
 
     >>> from quire.transformers import quire_mask
     >>> quire_mask(batch_size=2, q_length=5, kv_length=300, q_offset=295).shape
@@ -133,9 +134,10 @@ def quire_mask(
         is_last = q_length == 1 and isinstance(q_offset, int) and kv_length + kv_offset == q_offset + 1
         if allow_is_bidirectional_skip or (allow_is_causal_skip and is_last):
             return None
-    if q_length == 1 and (isinstance(q_offset, Tensor) or local_size is not None) and not _is_compiling():
-        # A step over a static cache, or, with a window, perhaps over one. generate() hands its mask to a compiled forward
-        # pass: a graph takes tensors.
+    may_be_static = isinstance(q_offset, Tensor) or (local_size is not None and not allow_is_causal_skip)
+    if q_length == 1 and may_be_static and not _is_compiling():
+        # A step over a static cache, or perhaps over one: with a window its offset is an int, but then nothing may be
+        # skipped. generate() hands its mask to a compiled forward pass: a graph takes tensors.
         return _bools(
             batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, use_vmap=use_vmap
         )

@@ -1,5 +1,6 @@
 """Mistakes in calls of quire get an error or a warning that names them and says what to write instead."""
 
+import functools
 import random
 
 import numpy as np
@@ -56,6 +57,38 @@ def test_a_score_mod_that_is_a_condition(mod):
 def test_random_numbers_in_a_mod(draw):
     with pytest.warns(UserWarning, match="draws random numbers"):
         masked(lambda b, h, q, k: q * draw() > k)
+
+
+RNG = np.random.default_rng(3)
+DRAW = np.random.RandomState(3).rand
+
+
+class Drawing:
+    def __init__(self):
+        self.generators = {"mine": random.Random(3)}
+
+    def rule(self, b, h, q, k):
+        return q * self.generators["mine"].random() > k
+
+
+@pytest.mark.parametrize(
+    "mod",
+    [
+        lambda b, h, q, k: q * RNG.random() > k,
+        lambda b, h, q, k, draw=DRAW: q * draw() > k,
+        functools.partial(lambda draw, b, h, q, k: q * draw() > k, np.random.default_rng(3).random),
+        Drawing().rule,
+        (lambda held: lambda b, h, q, k: q * held[0].random() > k)([np.random.default_rng(3)]),
+    ],
+    ids=["global", "default", "partial", "method", "list"],
+)
+def test_generators_that_a_mod_holds(mod):
+    with pytest.raises(TypeError, match=r"\[MaskMod\] the mod draws random numbers from a .*Draw an array before it"):
+        masked(mod)
+
+
+def test_a_generator_that_is_not_used():
+    assert masked(lambda b, h, q, k, rng=RNG: q >= k) == masked("q_idx >= kv_idx")
 
 
 def test_no_warning_without_a_mistake(recwarn):

@@ -100,7 +100,7 @@ def test_every_function_of_the_extension_is_documented():
     undocumented = [
         name
         for name, value in vars(quire._core).items()
-        if type(value).__name__ == "nb_func" and len((value.__doc__ or "").strip().splitlines()) < 2
+        if type(inspect.unwrap(value)).__name__ == "nb_func" and len((value.__doc__ or "").strip().splitlines()) < 2
     ]
     functions_of_mods = set(quire.__all__)  # their names say what they do
     assert set(undocumented) <= functions_of_mods | {"abs", "pow", "round"}

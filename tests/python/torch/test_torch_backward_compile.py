@@ -51,9 +51,32 @@ def test_step(step, backend):
     assert_step_is_the_same(step, backend, exactly=True)
 
 
+@pytest.mark.slow
 def test_inductor():
-    """Little arithmetic beside attention: the C++ compiler of inductor has little to do."""
+    """In CI inductor trains in test_torch_compile_training.py."""
     assert_step_is_the_same(with_lse, "inductor", exactly=False)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_biases_of_half_precision(dtype, backend):
+    """The backward pass gets the output as it was before rounding, in a graph as outside; the bits are the same."""
+    tensors = [torch.randn(2, 2, 37, 16, dtype=dtype, requires_grad=True) for _ in range(3)]
+    bias = torch.randn(37, dtype=dtype, requires_grad=True)
+    d_out = torch.randn(2, 2, 37, 16, dtype=dtype)
+
+    def flex(query, key, value, bias):
+        return flex_attention(query, key, value, lambda score, b, h, i, j: score + bias[i])
+
+    def sdpa(query, key, value, bias):
+        return quire_torch.scaled_dot_product_attention(query, key, value, bias.view(-1, 1))
+
+    for attend in (flex, sdpa):
+        ours = torch.compile(attend, fullgraph=True, backend=backend)(*tensors, bias)
+        out = attend(*tensors, bias)
+        assert torch.equal(ours, out) and ours.dtype == dtype
+        found, want = (torch.autograd.grad(one, (*tensors, bias), d_out) for one in (ours, out))
+        assert all(torch.equal(one, other) for one, other in zip(found, want, strict=True))
 
 
 def test_dynamic_lengths():
@@ -134,7 +157,14 @@ def test_torchs_own_check_of_operators():
     weight = torch.randn(2, requires_grad=True)
     flex = (query, query, query, "score * w[h]", ["w"], [weight], "", [], [], [], [0, 0], [1, 1], None, True, False)
     sdpa = (query, query, query, None, 0.0, True, None, False, True)
-    for operator, arguments in (("flex_attention", flex), ("scaled_dot_product_attention", sdpa)):
+    # Different ones: gradients of half precision are not added in the same order everywhere.
+    halves = [torch.randn(1, 2, 9, 8, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    bias = torch.randn(1, 2, 9, 1, dtype=torch.bfloat16, requires_grad=True)
+    wide_flex = (*halves, *flex[3:], True)
+    wide_sdpa = (*halves, bias, 0.0, False, None, False, True, "top_left", True)
+    calls = (("flex_attention", flex), ("flex_attention", wide_flex))
+    calls += (("scaled_dot_product_attention", sdpa), ("scaled_dot_product_attention", wide_sdpa))
+    for operator, arguments in calls:
         results = torch.library.opcheck(getattr(torch.ops.quire, operator).default, arguments)
         assert set(results.values()) == {"SUCCESS"}
 

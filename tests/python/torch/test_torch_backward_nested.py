@@ -127,6 +127,27 @@ def test_dropout_and_three_axes():
     assert not torch.equal(first[0], torch.autograd.grad(SDPA(x, x, x).values().sum(), sequences)[0])
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_bias_of_half_precision(dtype):
+    """Of one sequence the bits of the dense call, whose backward pass gets the output before rounding; with holes, too."""
+    values = torch.randn(3, 60, 2, 16, dtype=dtype)
+    d_out = torch.randn(40, 2, 16, dtype=dtype)
+    bias = torch.randn(40, dtype=dtype, requires_grad=True)
+    add_bias = lambda score, b, h, q_idx, kv_idx: score + bias[q_idx]  # noqa: E731
+    dense = [one[:40].transpose(0, 1)[None].requires_grad_() for one in values]
+    expected = flex_attention(*dense, add_bias)
+    want = torch.autograd.grad(expected, (*dense, bias), d_out.transpose(0, 1)[None])
+    leaves = [one.clone().requires_grad_() for one in values]
+    offsets, lengths = torch.tensor([0, 60]), torch.tensor([40])
+    jagged = [torch.nested.nested_tensor_from_jagged(leaf, offsets, lengths).transpose(1, 2) for leaf in leaves]
+    out = flex_attention(*jagged, add_bias).transpose(1, 2).values()
+    found = torch.autograd.grad(out, (*leaves, bias), torch.cat([d_out, torch.zeros_like(d_out[:20])]))
+    assert torch.equal(out[:40].transpose(0, 1)[None], expected) and out.dtype == dtype and not out[40:].any()
+    for one, other in zip(found[:3], want[:3]):
+        assert torch.equal(one[:40].transpose(0, 1)[None], other) and not one[40:].any()
+    assert torch.equal(found[3], want[3])
+
+
 def test_ragged_batch_axis():
     sequences = [torch.randn(n, 2, 6, 8).requires_grad_() for n in (3, 2)]
     x = torch.nested.as_nested_tensor(sequences, layout=torch.jagged)

@@ -87,16 +87,16 @@ def check(style, backend, use_reentrant=None):
     assert compiled == pytest.approx(train(net, net, style), rel=1e-5)
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", [pytest.param("eager", marks=pytest.mark.slow), "aot_eager"])
 @pytest.mark.parametrize("style", ["inside", "temporary", "rebound"])
 def test_masks_that_are_gone(style, backend):
     check(style, backend)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1  # other documents are not compiled again
 
 
-@pytest.mark.parametrize(("style", "use_reentrant"), [("temporary", False), ("inside", True)])
-def test_checkpointing(style, use_reentrant):
-    check(style, "aot_eager", use_reentrant)
+def test_checkpointing():
+    """The other styles are slow."""
+    check("temporary", "aot_eager", use_reentrant=False)
 
 
 def test_compiled_by_itself():
@@ -129,7 +129,7 @@ def test_checkpointing_in_every_style(style, backend, use_reentrant):
     check(style, backend, use_reentrant)
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("touched", [False, True])
 def test_index_tensors_edited_before_the_backward_pass(backend, touched):
     """The blocks of the forward pass count, or torch's error; never others."""

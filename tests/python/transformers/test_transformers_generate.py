@@ -23,6 +23,16 @@ def test_a_padded_batch(name, cache):
     assert len({tuple(row) for row in quire[:, 11:].tolist()}) == 3  # not one answer to everything
 
 
+def test_steps_with_a_window_make_no_tensor_of_bools(monkeypatch):
+    """Past the window, with padding and without."""
+    ids = tokens(3, 11)
+    for mask in (torch.ones_like(ids), padding((11, 4, 9), 11, "left")):
+        eager = generated(model("gemma2"), "eager", ids, mask)
+        with monkeypatch.context() as patch:
+            patch.setattr(quire.transformers.masks, "_bools", lambda *_, **__: pytest.fail("bools"))
+            assert torch.equal(generated(model("gemma2"), "quire", ids, mask), eager)
+
+
 def compiled(name, backend):
     ids, mask = tokens(3, 11), padding((11, 4, 9), 11, "left")
     eager = generated(model(name), "eager", ids, mask, max_new_tokens=8)

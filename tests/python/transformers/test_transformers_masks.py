@@ -28,6 +28,18 @@ def dense(mask, sizes):
     return quire.torch.create_mask(mask.mask_mod, sizes[0], None, *sizes[1:])
 
 
+def test_a_step_with_a_window():
+    """A rule over a cache that grows, which may skip masks; bools where the cache may be static and the pass compiled."""
+    window = masking_utils.sliding_window_causal_mask_function(9)
+    step = dict(batch_size=2, q_length=1, kv_length=9, q_offset=40, kv_offset=32, mask_function=window, local_size=9)
+    mask = quire_mask(**step)
+    assert isinstance(mask, ModelMask) and dense(mask, (2, 1, 9)).all()
+    wider = quire_mask(**{**step, "kv_length": 30, "kv_offset": 11})
+    assert torch.equal(dense(wider, (2, 1, 30))[0, 0, 0], torch.arange(11, 41) > 31)
+    assert quire_mask(**step, allow_is_causal_skip=False).dtype is torch.bool
+    assert quire_mask(**{**step, "q_offset": torch.tensor(40)}).dtype is torch.bool
+
+
 @pytest.mark.parametrize("pad", ["left", "right", "short", "none"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_rule_is_that_of_transformers(name, pad):

@@ -111,8 +111,29 @@ def _softplus(x, beta=1, threshold=20):
     return where(x * beta > threshold, x, call("softplus", x * beta) / beta)
 
 
+# A branch that is not chosen has a cotangent of 0, and 0 * inf is no 0: its argument is replaced where it would overflow.
+
+
 def _elu(x, alpha=1, scale=1, input_scale=1):
-    return where(x > 0, _scaled(x, scale), call("expm1", _scaled(x, input_scale)) * (alpha * scale))
+    below = where(x > 0, 0.0, x)
+    return where(x > 0, _scaled(x, scale), call("expm1", _scaled(below, input_scale)) * (alpha * scale))
+
+
+def _celu(x, alpha=1):
+    return where(x > 0, x, call("expm1", where(x > 0, 0.0, x) / alpha) * alpha)
+
+
+def _hard_tanh(x, low=-1, high=1):
+    """Flat at its limits, too, unlike clamp."""
+    return where(x <= low, low, where(x >= high, high, x))
+
+
+def _hypot(a, b):
+    a, b = lift(a), lift(b)
+    largest = maximum(abs(a), abs(b))
+    scale = where(largest > 1e18, 2.0**-64, where(largest < 1e-18, 2.0**64, 1.0))
+    near, far = a * scale, b * scale
+    return call("sqrt", near * near + far * far) / scale
 
 
 def _nan_to_num(x, nan=None, posinf=None, neginf=None):
@@ -134,7 +155,8 @@ def _lerp(a, b, weight):
 
 def _xlogy(a, b):
     a, b = lift(a), lift(b)
-    product = where(equal(a, 0), 0.0, a * call("log", b))
+    is_zero = equal(a, 0) & ((b <= 0) | equal(b, math.inf))  # else the product is 0 by itself, with its slope
+    product = where(is_zero, 0.0, a * call("log", where(is_zero, 1.0, b)))
     return where(_is_nan(b), math.nan, product)
 
 
@@ -151,13 +173,25 @@ def _larger_number(a, b):
     return where(_is_nan(a), b, where(_is_nan(b), a, maximum(a, b)))
 
 
+_FAR = 1e9  # from here on x * x + 1 is x * x, in f64 too
+
+
 def _asinh(x):
     size = abs(x)
-    return sign(x) * call("log1p", size + size * size / (1.0 + call("sqrt", size * size + 1.0)))
+    near = where(size > _FAR, 1.0, size)
+    value = call("log1p", near + near * near / (1.0 + call("sqrt", near * near + 1.0)))
+    value = where(size > _FAR, call("log", where(size > _FAR, size, 1.0)) + math.log(2.0), value)
+    return where(size < 1e-8, x, sign(x) * value)  # the slope of sign and abs at 0 is 0
+
+
+def _acosh(x):
+    near = where(x > _FAR, 1.0, x)
+    value = call("log", near + call("sqrt", where(x > _FAR, 1.0, near * near - 1.0)))
+    return where(x > _FAR, call("log", where(x > _FAR, x, 1.0)) + math.log(2.0), value)
 
 
 def _hard_gate(x):
-    return clamp(x + 3.0, 0.0, 6.0) / 6.0
+    return _hard_tanh(x + 3.0, 0.0, 6.0) / 6.0
 
 
 def _logit(x, eps=None):
@@ -202,7 +236,7 @@ OPERATIONS: dict[str, Callable] = {
     "addcmul": lambda x, a, b, value=1: x + _scaled(a * b, value),
     "addcdiv": lambda x, a, b, value=1: x + _scaled(a, value) / b,
     "lerp": _lerp,
-    "hypot": lambda a, b: call("sqrt", a * a + b * b),
+    "hypot": _hypot,
     # rounding
     "floor": lambda x: rounding("floor", x),
     "ceil": lambda x: rounding("ceil", x),
@@ -257,7 +291,7 @@ OPERATIONS: dict[str, Callable] = {
     "sinh": lambda x: (call("expm1", x) - call("expm1", -x)) * 0.5,
     "cosh": lambda x: (call("exp", x) + call("exp", -x)) * 0.5,
     "asinh": _asinh,
-    "acosh": lambda x: call("log", x + call("sqrt", x * x - 1.0)),
+    "acosh": _acosh,
     "atanh": lambda x: call("log1p", 2.0 * x / (1.0 - x)) * 0.5,
     "deg2rad": lambda x: x * (math.pi / 180.0),
     "rad2deg": lambda x: x * (180.0 / math.pi),
@@ -266,8 +300,8 @@ OPERATIONS: dict[str, Callable] = {
     "logaddexp": _logaddexp,
     "leaky_relu": lambda x, slope=0.01: where(x > 0, x, x * slope),
     "elu": _elu,
-    "celu": lambda x, alpha=1: where(x > 0, x, call("expm1", x / alpha) * alpha),
-    "hardtanh": lambda x, low=-1, high=1: clamp(x, low, high),
+    "celu": _celu,
+    "hardtanh": _hard_tanh,
     "hardsigmoid": _hard_gate,
     "hardswish": lambda x: x * _hard_gate(x),
     "mish": lambda x: x * call("tanh", call("softplus", x)),
