@@ -1,6 +1,6 @@
 // sin, cos and atan of every float: at most 1.49, 1.71 and 1.1 ulp off. sin and cos of inf are
-// NaN. sin and cos use Cody and Waite's reduction up to |x| = 2^17; larger lanes are replaced, one by
-// one, by libm's double functions, whose value does not depend on the ISA. Kernels layer.
+// NaN. sin and cos use Cody and Waite's reduction up to |x| = 2^17; larger lanes are replaced, one
+// by one, by libm's double functions, whose value does not depend on the ISA. Kernels layer.
 #pragma once
 #include <cmath>
 
