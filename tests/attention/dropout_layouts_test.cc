@@ -16,6 +16,7 @@
 #include "quire/mods.h"
 #include "quire/paged.h"
 #include "reference/attention.h"
+#include "tests/support/attention_backward.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/random_tensor.h"
 #include "tests/support/same_bits.h"
