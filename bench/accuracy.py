@@ -10,7 +10,7 @@ seeds, and the worst seed. Below 1: Quire is more exact. Needs torch 2.13 and th
     python bench/accuracy.py [--quick] [--rows WORDS] [--seeds 8] [--json F] [--markdown F] [--check]
 
 --quick takes lengths up to 2,048. --check fails if a row of 128 keys or more has a mean RMS ratio to flash above 1.00,
-or a mean ratio of the largest errors above 1.25.
+or a mean ratio of the largest errors above 1.25; soft-capping, of which the peer is not flash, is not checked.
 """
 
 import argparse
@@ -282,7 +282,9 @@ def failures(results):
         f"{r['row']} {r['dtype']} {part}: RMS {r['flash'][part]['rms']:.3f}, largest {r['flash'][part]['largest']:.3f}"
         for r in results
         for part in PARTS
-        if r["length"] >= 128 and (r["flash"][part]["rms"] > 1.0 or r["flash"][part]["largest"] > 1.25)
+        if r["length"] >= 128
+        and not r["row"].startswith("soft-cap")
+        and (r["flash"][part]["rms"] > 1.0 or r["flash"][part]["largest"] > 1.25)
     ]
 
 
