@@ -95,6 +95,11 @@ void scores(benchmark::State& state) {
   state.counters["share"] =
       share_of_peak(state, kArithmetic<T>, 2.0 * rows * dims * panels * kPanel, [&] { run(args); });
 }
+std::vector<ChainRun> chains(int keys, int length) {
+  std::vector<ChainRun> runs;
+  for (int at = 0; at < keys; at += length) runs.push_back({at, at, std::min(length, keys - at)});
+  return runs;
+}
 // Arguments: keys, columns, queries (of each of 4 panels).
 template <class T>
 void accumulate(benchmark::State& state) {
@@ -102,14 +107,16 @@ void accumulate(benchmark::State& state) {
   const int queries = static_cast<int>(state.range(2));
   Buffer64<T> values(keys * columns), weights(kQueryPanels * kScorePanelStep);
   Buffer64<T> out(kQueryTile * columns), factor(kPanel);
+  const auto runs = chains(keys, chain_keys(false));
   const auto& run = functions<T>().accumulate;
   state.counters["share"] =
       share_of_peak(state, kArithmetic<T>, 2.0 * keys * columns * queries * kQueryPanels, [&] {
         for (int panel = 0; panel < kQueryPanels; ++panel)
-          run({.weights = weights.data + panel * kScorePanelStep,
+          run({.runs = runs.data(),
+               .run_count = static_cast<int>(runs.size()),
+               .weights = weights.data + panel * kScorePanelStep,
                .values = values.data,
                .value_step = columns,
-               .keys = keys,
                .queries = queries,
                .columns = columns,
                .out = out.data + panel * kPanel * columns,
@@ -141,14 +148,16 @@ void pair_accumulate(benchmark::State& state) {
   const int queries = static_cast<int>(state.range(2));
   Buffer64<float> values(keys * columns), weights(kQueryPanels * kScorePanelStep);
   Buffer64<float> out(kQueryTile * columns), factor(kPanel);
+  const auto runs = chains(keys, chain_keys(true) / 2);
   const auto& run = current_table().pairs->accumulate;
   state.counters["share"] = share_of_peak(
       state, Arithmetic::bf16_pairs, 4.0 * keys * columns * queries * kQueryPanels, [&] {
         for (int panel = 0; panel < kQueryPanels; ++panel)
-          run({.weights = reinterpret_cast<const uint32_t*>(weights.data + panel * kScorePanelStep),
+          run({.runs = runs.data(),
+               .run_count = static_cast<int>(runs.size()),
+               .weights = reinterpret_cast<const uint32_t*>(weights.data + panel * kScorePanelStep),
                .values = reinterpret_cast<const uint32_t*>(values.data),
                .value_step = columns,
-               .keys = keys,
                .queries = queries,
                .columns = columns,
                .out = out.data + panel * kPanel * columns,
@@ -157,7 +166,7 @@ void pair_accumulate(benchmark::State& state) {
       });
 }
 
-// Arguments: keys, natural form. A cycle: 16 lanes of multiply-add at the peak.
+// Argument: keys. A cycle: 16 lanes of multiply-add at the peak.
 template <class T>
 void softmax(benchmark::State& state) {
   const int rows = static_cast<int>(state.range(0));
@@ -165,8 +174,6 @@ void softmax(benchmark::State& state) {
   const SoftmaxArgs<T> args{.scores = tile.data,
                             .groups = (1u << ((rows + 15) / 16)) - 1,
                             .rows = rows,
-                            .natural = state.range(1) != 0,
-                            .scale = 1,
                             .max = max.data,
                             .m = m.data,
                             .l = l.data,
@@ -250,8 +257,8 @@ BENCHMARK(pair_scores)->Apply(score_sizes);
 BENCHMARK(pair_accumulate)->Apply(output_sizes);
 BENCHMARK_TEMPLATE(scores, double)->Apply(score_sizes);
 BENCHMARK_TEMPLATE(accumulate, double)->Apply(output_sizes);
-BENCHMARK_TEMPLATE(softmax, float)->ArgsProduct({{256, 200, 16}, {0, 1}});
-BENCHMARK_TEMPLATE(softmax, double)->ArgsProduct({{256}, {0, 1}});
+BENCHMARK_TEMPLATE(softmax, float)->Arg(256)->Arg(200)->Arg(16);
+BENCHMARK_TEMPLATE(softmax, double)->Arg(256);
 BENCHMARK(pair_weights)->Arg(256);
 BENCHMARK_TEMPLATE(mask_scores, float)->Arg(256);
 BENCHMARK_TEMPLATE(mask_scores, double)->Arg(256);

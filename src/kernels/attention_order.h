@@ -3,28 +3,35 @@
 // change. Kernels layer.
 //
 // For one row, computed in f32 (f64 for f64 inputs):
-//  - Score: one fma chain over d ascending, from 0, of q[d] * k[d]. Without a score mod and with
-//    scale > 0 ("scaled" form): m = max(m, max * c), p = exp2(fms(s, c, m)), c = scale * log2e, one
-//    product. Else ("natural" form): t = s * scale, then the mod, m = max of t, p = exp2((t - m) *
-//    log2e). While m is -inf, 0 is subtracted instead, so p = 0.
+//  - Score: fma chains over d ascending of q[d] * k[d], chain_dims long, each from 0; the first is
+//    the sum, the others are added to it in order. Without a score mod and with a scale of which
+//    is_scaled() is true ("scaled" form) that is the score, and c = scale * log2e, one product.
+//    Else ("natural" form): t = s * scale, then the mod, and c = log2e. (exponent_factor below.)
+//  - m = max of the scores. p = exp2((s - m) * c), the difference and the product rounded one after
+//    the other, so 1 at the maximum. While m is -inf, 0 is subtracted instead, so p = 0.
 //  - Keys come in tiles of kTileKeys counted from key 0, in order. A hidden key has p = 0.
-//  - When m moves, l and O are multiplied by exp2(old - new), in natural form exp2((old - new) *
-//    log2e); when not, by exactly 1.
+//  - When m moves, l and O are multiplied by exp2((old - new) * c); when not, by exactly 1.
 //  - The sum of a tile: 16 partial sums from +0, by key mod 16, then a tree +8 +4 +2 +1; l = fma(l,
 //    factor, sum).
-//  - O[d]: one fma chain over the keys of a tile, ascending, from the rescaled O.
+//  - O[d]: O * factor, rounded; then the tile's fma chains over keys ascending, chain_keys long,
+//    each from 0, are added one after the other. A chain without a visible key adds nothing.
 //  - Dropout (dropout.h) changes the weights of a tile between the two: after its sum, before O.
 //  - Splits of kSplitTiles tiles from key 0 have a state (m, l, O) of their own, folded left in
 //    order: m' = max, a and b the factors of both sides, l' = fma(l, a, l2 * b), O' = fma(O, a, O2
 //    * b). A split with m = -inf is skipped, the first live one is taken as it is.
 //  - Output: fma(O, 1 / l, +0), rounded to the output's type. A row without a visible key: 0, lse
-//    -inf.
+//    -inf. lse: m + log(l), scaled form fma(m, scale, log(l)).
 //  - bf16 products (all of q, k, v bf16, a CPU with the instruction): pairs (d, d + 1) in scores,
 //    pairs of keys (2i, 2i + 1) in O, p rounded to bf16 there, an odd end pairs with 0.
 //  - A row whose O is not finite is computed again by the row kernel, which skips values with
-//  weight
-//    0; so is, in natural form, a row with a split that ends with 2^24 <= |m| < inf in scaled form
-//    (f64: 2^53).
+//    weight 0.
+//
+// Why these lengths. The error of a sum grows with its chains. Of outputs (f32, random normal, D =
+// 64), relative to torch's SDPA at S = 128 / 512 / 2,048: chains of 1,024 keys 1.00 / 1.33 / 1.65,
+// of 256 1.00 / 1.09 / 1.06, of 128 1.00 / 0.95 / 0.94, of 64 0.89 / 0.86 / 0.88. Half the dims to
+// a chain of scores takes another 0.15 from these and as much from the gradients, where the weights
+// are the scores' once more; beyond 128 dims one chain alone has more error than torch (1.4 at D =
+// 256). A chain costs a read, an addition and a write of its sum.
 #pragma once
 #include <cstddef>
 
@@ -35,10 +42,34 @@ inline constexpr int kSplitTiles = 4;
 inline constexpr int kSplitKeys = kSplitTiles * kTileKeys;
 inline constexpr int kPartialSums = 16;
 inline constexpr double kLog2e = 1.4426950408889634;  // rounded to the compute type
-inline constexpr double kLn2 = 0.6931471805599453;
 /// Numbers a row of queries, keys or values has at most.
 inline constexpr int kMostHeadDim = 1024;
-/// |m| from here on is too coarse for the scaled form in f32.
-inline constexpr double kCoarseMax = 16777216.0;  // 2^24
+
+/// Keys of a chain of O. `pairs`: bf16 products, whose sums lose nothing that the roundings to bf16
+/// around them would leave.
+constexpr int chain_keys(bool pairs) { return pairs ? kTileKeys : 64; }
+
+/// Dims of a chain of a score, given all dims: half of them, in whole panels of 16, from 16 to 64.
+/// (32 are 2 chains of 16, 64 2 of 32, 80 48 + 32, 256 4 of 64.)
+constexpr int chain_dims(int dims, bool pairs) {
+  if (pairs) return 128;
+  const int half = (dims + 31) / 32 * 16;
+  return half < 64 ? half : 64;
+}
+
+/// Queries of a chain of the gradients of keys and values, counted from the first of a query tile.
+inline constexpr int kChainQueries = 32;
+
+/// Whether scores may stay as they are and c hold the scale: no product with c, or with what a mask
+/// hides, overflows or vanishes.
+constexpr bool is_scaled(double scale) { return scale >= 0x1p-100 && scale <= 0x1p100; }
+
+/// By what a difference of scores is multiplied to become an exponent of 2: of scores as they are,
+/// or as `scale` and a score mod have left them.
+template <class T>
+constexpr T exponent_factor(bool natural, double scale) {
+  const T log2e = static_cast<T>(kLog2e);
+  return natural ? log2e : static_cast<T>(scale) * log2e;
+}
 
 }  // namespace quire::kernels

@@ -62,9 +62,10 @@ struct ForwardCall {
   ForwardTensor q_rows, k_rows, v_rows, out_rows;
   int dims = 0, value_dims = 0;
   double scale = 1;
-  bool f64 = false;      // compute type
-  bool natural = false;  // form of the softmax (attention_order.h): a score mod, or scale <= 0
-  bool pairs = false;    // bf16 products
+  bool f64 = false;  // compute type
+  bool natural =
+      false;  // form of the softmax (attention_order.h): a score mod, or not is_scaled(scale)
+  bool pairs = false;  // bf16 products
   Dropout dropout;
   ForwardPrograms prefill;  // queries across the lanes, keys as rows
   ForwardPrograms decode;   // keys across the lanes, rows by lists of h and q_idx

@@ -26,6 +26,7 @@ struct FmaProduct {
   using Element = T;
   using Sum = T;
   using Operand = VecOf<T>;
+  static constexpr int kNumbers = 1;  // of either factor, in a step
   static HWY_INLINE Operand load(const T* p) { return hn::LoadU(hn::ScalableTag<T>(), p); }
   static HWY_INLINE Operand broadcast(const T* p) { return hn::Set(hn::ScalableTag<T>(), *p); }
   static HWY_INLINE VecOf<T> multiply_add(Operand a, Operand b, VecOf<T> acc) {
@@ -39,6 +40,7 @@ struct PairProduct {
   using Element = uint32_t;
   using Sum = float;
   using Operand = VU;
+  static constexpr int kNumbers = 2;
   static HWY_INLINE VU load(const uint32_t* p) { return hn::LoadU(kU32, p); }
   // Keys are read in place and may be aligned to 2 bytes only.
   static HWY_INLINE VU broadcast(const uint32_t* p) {
@@ -47,7 +49,8 @@ struct PairProduct {
     return hn::Set(kU32, pair);
   }
   static HWY_INLINE V multiply_add(VU a, VU b, V acc) {
-    return V{_mm512_dpbf16_ps(acc.raw, (__m512bh)a.raw, (__m512bh)b.raw)};
+    asm("vdpbf16ps %2, %1, %0" : "+v"(acc.raw) : "v"(a.raw), "v"(b.raw));  // fma_in_place says why
+    return acc;
   }
 };
 #endif
@@ -96,8 +99,8 @@ HWY_INLINE void product_chain(VecOf<typename Product::Sum> (&acc)[R][C], const E
   for (; steps > 0; --steps, a += a_step, b += b_step) product_step<Product>(acc, a, a_row, b);
 }
 
-// The last two steps, row by row, and each row is stored (store.row(r, vectors)) while the next
-// ones are computed.
+// The last two steps, row by row, and each row is stored (store.row(r, vectors), which may change
+// them) while the next ones are computed.
 template <class Product, size_t R, size_t C, class E, class Store>
 HWY_INLINE void last_two_steps(VecOf<typename Product::Sum> (&acc)[R][C], const E* a,
                                ptrdiff_t a_row, ptrdiff_t a_step, const E* b, ptrdiff_t b_step,
@@ -117,6 +120,25 @@ HWY_INLINE void last_two_steps(VecOf<typename Product::Sum> (&acc)[R][C], const 
     store.row(r, acc[r]);
     asm volatile("" ::: "memory");  // g++ would gather the stores again
   }
+}
+
+template <class T, size_t R, size_t C>
+HWY_INLINE void clear_block(VecOf<T> (&acc)[R][C]) {
+  QUIRE_UNROLL for (size_t r = 0; r < R; ++r) QUIRE_UNROLL for (size_t c = 0; c < C; ++c)
+      acc[r][c] = hn::Zero(hn::ScalableTag<T>());
+}
+
+// A stretch of a chain: `steps` of them, and if the chain ends there, each row is stored.
+template <class Product, size_t R, size_t C, class E, class Store>
+HWY_INLINE void chain_stretch(VecOf<typename Product::Sum> (&acc)[R][C], const E* a,
+                              ptrdiff_t a_row, ptrdiff_t a_step, const E* b, ptrdiff_t b_step,
+                              int steps, bool ends, const Store& store) {
+  const int last = ends && steps >= 2 ? 2 : 0;
+  product_chain<Product>(acc, a, a_row, a_step, b, b_step, steps - last);
+  if (HWY_UNLIKELY(!ends)) return;
+  if (HWY_LIKELY(last != 0))
+    return last_two_steps<Product>(acc, a, a_row, a_step, b, b_step, store);
+  QUIRE_UNROLL for (size_t r = 0; r < R; ++r) store.row(r, acc[r]);
 }
 
 // The blocks of one number of vectors, by number of rows.

@@ -13,22 +13,21 @@ template <class T>
 void write_stats(const ForwardCall& call, const RowState<T>& state, int rows,
                  int64_t stat_offset) noexcept {
   constexpr T kInf = std::numeric_limits<T>::infinity();
+  const T scale = static_cast<T>(call.scale);
   T (*const log)(T) noexcept = decode_functions<T>(*call.table).log;
   T* const lse = call.lse == nullptr ? nullptr : static_cast<T*>(call.lse) + stat_offset;
   T* const most =
       call.max_scores == nullptr ? nullptr : static_cast<T*>(call.max_scores) + stat_offset;
   for (int row = 0; row < rows; ++row) {
     // The largest of -0 and +0 is either, by the order in which keys came, and must not show: + 0.
-    const T m = state.m[row], raw = state.raw_max[row] + T(0);
+    const T m = state.m[row] + T(0);
     if (lse != nullptr) {
       const T log_l = log(state.l[row]);
       lse[row * call.stat_step] = state.l[row] == 0 ? -kInf
                                   : call.natural    ? m + log_l
-                                                    : std::fma(m, static_cast<T>(kLn2), log_l);
+                                                    : std::fma(m, scale, log_l);
     }
-    if (most != nullptr)
-      most[row * call.stat_step] =
-          call.natural || raw == -kInf ? raw : raw * static_cast<T>(call.scale);
+    if (most != nullptr) most[row * call.stat_step] = call.natural || m == -kInf ? m : m * scale;
   }
 }
 

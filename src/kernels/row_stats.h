@@ -10,11 +10,11 @@ namespace quire::kernels {
 template <class T>
 struct RowState {
   const T *m, *l;
-  const T* raw_max;  // before scaling in scaled form; in natural form the same as m
 };
 
 /// Of `rows` rows, to the stat_offset-th place on, stat_step apart. lse: natural form m + log(l),
-/// scaled form fma(m, ln2, log(l)); -inf for a row that saw nothing. max_scores: in natural units.
+/// scaled form fma(m, scale, log(l)); -inf for a row that saw nothing. max_scores: m, scaled form
+/// m * scale.
 template <class T>
 void write_stats(const ForwardCall& call, const RowState<T>& state, int rows,
                  int64_t stat_offset) noexcept;

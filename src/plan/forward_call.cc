@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "formula/simplify/simplify.h"
+#include "kernels/attention_order.h"
 #include "kernels/kernel_table.h"
 
 namespace quire::plan {
@@ -15,7 +16,7 @@ kernels::ForwardCall call_of(const ForwardRequest& request, const kernels::Kerne
   call.value_dims = static_cast<int>(request.v_head_dim);
   call.scale = request.factor;
   call.f64 = request.is_f64();
-  call.natural = request.score.has_value() || !(request.factor > 0);
+  call.natural = request.score.has_value() || !kernels::is_scaled(request.factor);
   call.pairs = request.q_dtype == DType::bf16 && request.k_dtype == DType::bf16 &&
                request.v_dtype == DType::bf16 && table.pairs != nullptr;
   call.dropout = {.p = request.dropout_p, .seed = request.seed};

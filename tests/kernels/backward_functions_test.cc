@@ -12,6 +12,7 @@
 #include "kernels/dispatch.h"
 #include "kernels/kernel_table.h"
 #include "kernels/typed_functions.h"
+#include "tests/support/attention_rules.h"
 
 namespace quire::kernels {
 namespace {
@@ -45,9 +46,10 @@ TYPED_TEST(BackwardFunctionsTest, SumsOfKeysAndQueries) {
       for (const int panels : {1, 3, 4}) {
         const ptrdiff_t step = columns + 16;
         const auto weights = random_numbers<T>(4 * kScorePanelStep, 1);
-        const auto rows = random_numbers<T>(static_cast<std::size_t>(96 * step), 2);
+        const auto rows = random_numbers<T>(static_cast<std::size_t>(160 * step), 2);
         auto got = random_numbers<T>(static_cast<std::size_t>(96 * step), 3), want = got;
         AddToKeysArgs<T> keys_args{.weights = weights.data(),
+                                   .first_panel = (4 - panels) * (columns % 3),
                                    .keys = keys,
                                    .panels = panels,
                                    .columns = columns,
@@ -59,8 +61,10 @@ TYPED_TEST(BackwardFunctionsTest, SumsOfKeysAndQueries) {
         keys_args.out = want.data();
         add_to_keys_weighted(keys_args);
         expect_same(got, want, "keys");
-        AddToQueriesArgs<T> queries{.weights = weights.data(),
-                                    .keys = keys,
+        const ChainRun runs[] = {{0, 2, keys / 3}, {40, 50, keys - keys / 3}};
+        AddToQueriesArgs<T> queries{.runs = keys < 3 ? runs + 1 : runs,
+                                    .run_count = keys < 3 ? 1 : 2,
+                                    .weights = weights.data(),
                                     .queries = 4 * panels,
                                     .columns = columns,
                                     .rows = rows.data(),
@@ -79,23 +83,23 @@ TYPED_TEST(BackwardFunctionsTest, SumsOfKeysAndQueries) {
 // The chain of a score: equal rows on either side give equal bits.
 TYPED_TEST(BackwardFunctionsTest, DotsOfLanesAreScores) {
   using T = TypeParam;
-  const auto rows = random_numbers<T>(37, 1);
-  const auto columns = random_numbers<T>(37 * kQueryTile, 2);
-  for (const int dims : {1, 2, 5, 16, 37}) {
-    std::vector<T> same(37 * kQueryTile), got(48, T(7)), want(48, T(7)),
+  const auto rows = random_numbers<T>(150, 1);
+  const auto columns = random_numbers<T>(150 * kQueryTile, 2);
+  for (const int dims : {1, 2, 5, 16, 64, 65, 150}) {
+    std::vector<T> same(150 * kQueryTile), got(48, T(7)), want(48, T(7)),
         scores(4 * kScorePanelStep);
     for (std::size_t i = 0; i < same.size(); ++i) same[i] = rows[i / kQueryTile];
     this->functions_.lane_dots({same.data(), columns.data(), dims, 2, got.data()});
     for (std::size_t lane = 0; lane < 32; ++lane) {
-      T sum = 0;
-      for (std::size_t i = 0; i < static_cast<std::size_t>(dims); ++i)
-        sum = std::fma(rows[i], columns[i * kQueryTile + lane], sum);
-      want[lane] = sum;
+      want[lane] = rules::dot<T>(dims, 1, [&](int i, T acc) {
+        const auto d = static_cast<std::size_t>(i);
+        return std::fma(rows[d], columns[d * kQueryTile + lane], acc);
+      });
     }
     expect_same(got, want, "dots");
     forward_functions<T>(current_table())
         .scores({.keys = rows.data(),
-                 .key_step = 37,
+                 .key_step = 150,
                  .rows = 1,
                  .dims = dims,
                  .panels = 2,
@@ -198,11 +202,7 @@ TYPED_TEST(BackwardFunctionsTest, WeightsAndFiniteness) {
   lse[5] = std::numeric_limits<T>::infinity();
   const std::uint64_t words[] = {~std::uint64_t{4}};
   scores[2] = std::nan("");
-  this->functions_.weights({.block = {1, 1, 0, words},
-                            .scores = scores.data(),
-                            .natural = true,
-                            .scale = 1,
-                            .lse = lse.data()});
+  this->functions_.weights({.block = {1, 1, 0, words}, .scores = scores.data(), .lse = lse.data()});
   EXPECT_EQ(scores[0], 1);
   EXPECT_EQ(scores[2], 0);  // hidden
   EXPECT_EQ(scores[5], 0);  // no query

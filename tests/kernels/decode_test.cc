@@ -284,7 +284,6 @@ TEST(Decode, SplitOfNothingButNan) {
 }
 
 TEST(Decode, LargeScores) {
-  bool any_coarse = false;
   for (const double spread : {1e3, 1e6, 1e8, 1e10, 1e30}) {
     for (unsigned seed = 1; seed < 6; ++seed) {
       ForwardOptions options;
@@ -294,10 +293,8 @@ TEST(Decode, LargeScores) {
       options.seed = seed;
       ForwardCase problem(options, current_isa());
       expect_bits(problem, describe(options));
-      any_coarse |= problem.expected<float>(0).coarse;
     }
   }
-  EXPECT_TRUE(any_coarse);
 }
 
 TEST(Decode, ScaleOfZeroOrLess) {

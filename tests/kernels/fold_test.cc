@@ -24,7 +24,7 @@ TYPED_TEST(FoldOf, FollowsTheRules) {
   for (int i = 0; i < 60; ++i) {
     const int queries = random_int(1, kernels::kQueryTile), columns = 16 * random_int(1, 5);
     const ptrdiff_t step = columns + random_int(0, 3);
-    const bool natural = i % 2 == 0;
+    const T factor = i % 2 == 0 ? rules::kLog2E<T> : T(0.3);
     auto m = random_numbers<T>(queries, 30), split_m = random_numbers<T>(queries, 30);
     auto l = random_numbers<T>(queries), split_l = random_numbers<T>(queries);
     auto o = random_numbers<T>(span_of(queries, step, columns));
@@ -41,7 +41,7 @@ TYPED_TEST(FoldOf, FollowsTheRules) {
       if (split_m[q] == kNone<T>) continue;
       const bool first = m[q] == kNone<T>;
       const T to = rules::raise(m[q], split_m[q]);
-      const T a = rules::factor(m[q], to, natural), b = rules::factor(split_m[q], to, natural);
+      const T a = rules::factor(m[q], to, factor), b = rules::factor(split_m[q], to, factor);
       expected_m[q] = to;
       expected_l[q] = first ? split_l[q] : std::fma(l[q], a, split_l[q] * b);
       for (int c = 0; c < columns; ++c) {
@@ -58,7 +58,7 @@ TYPED_TEST(FoldOf, FollowsTheRules) {
                                  .queries = queries,
                                  .columns = columns,
                                  .step = step,
-                                 .natural = natural});
+                                 .exponent_factor = factor});
     expect_same(m, expected_m, "m");
     expect_same(l, expected_l, "l");
     expect_same(o, expected_o, "O");

@@ -31,9 +31,9 @@ void check_scores(int rows, int dims, int panels, ptrdiff_t step, bool keep_max)
   std::vector<T> max(static_cast<size_t>(panels * kPanel), T{-3}), expected_max = max;
   for (int r = 0; r < rows; ++r) {
     for (int lane = 0; lane < panels * kPanel; ++lane) {
-      T s = 0;
-      for (int d = 0; d < dims; ++d)
-        s = std::fma(keys[r * step + d], queries[d * kQueryTile + lane], s);
+      const T s = rules::dot<T>(dims, 1, [&](int d, T acc) {
+        return std::fma(keys[r * step + d], queries[d * kQueryTile + lane], acc);
+      });
       expected[lane / kPanel * kScorePanelStep + r * kPanel + lane % kPanel] = s;
       if (keep_max) expected_max[lane] = rules::raise(expected_max[lane], s);
     }
@@ -58,7 +58,7 @@ TYPED_TEST(ForwardFunctionsOf, ScoresOfEveryNumberOfRowsAndPanels) {
 }
 
 TYPED_TEST(ForwardFunctionsOf, ScoresOfManyShapes) {
-  for (const int dims : {1, 2, 3, 4, 5, 7, 8, 64, 1024})
+  for (const int dims : {1, 2, 3, 4, 5, 7, 8, 63, 64, 65, 66, 128, 129, 1024})
     check_scores<TypeParam>(17, dims, 4, dims + 3, true);
   for (int i = 0; i < 40; ++i) {
     const int dims = random_int(1, 150);
@@ -120,35 +120,33 @@ struct SoftmaxState {
 };
 
 template <class T>
-void softmax_by_the_rules(SoftmaxState<T>& s, uint32_t groups, int rows, bool natural, T scale) {
-  const T c = scale * rules::kLog2E<T>;
+void softmax_by_the_rules(SoftmaxState<T>& s, uint32_t groups, int rows, T c) {
   for (int lane = 0; lane < kPanel; ++lane) {
-    const T m = rules::raise(s.m[lane], natural ? s.max[lane] : s.max[lane] * c);
+    const T m = rules::raise(s.m[lane], s.max[lane]);
     const T subtracted = m == kNone<T> ? T{0} : m;
     T sums[kPartialSums] = {};
     for (int key = 0; key < rows; ++key) {
       if ((groups >> (key / kPanel) & 1) == 0) continue;
       T& x = s.scores[key * kPanel + lane];
-      x = rules::exp2(natural ? (x - subtracted) * rules::kLog2E<T> : std::fma(x, c, -subtracted));
+      x = rules::exp2((x - subtracted) * c);
       sums[key % kPartialSums] += x;
     }
     for (const int half : {8, 4, 2, 1})
       for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
-    s.factor[lane] = rules::factor(s.m[lane], m, natural);
+    s.factor[lane] = rules::factor(s.m[lane], m, c);
     s.l[lane] = std::fma(s.l[lane], s.factor[lane], sums[0]);
     s.m[lane] = m;
   }
 }
 
 template <class T>
-void check_softmax(SoftmaxState<T> state, uint32_t groups, int rows, bool natural, T scale) {
+void check_softmax(SoftmaxState<T> state, uint32_t groups, int rows, T c) {
   SoftmaxState<T> expected = state;
-  softmax_by_the_rules(expected, groups, rows, natural, scale);
+  softmax_by_the_rules(expected, groups, rows, c);
   forward_functions<T>().softmax({.scores = state.scores.data(),
                                   .groups = groups,
                                   .rows = rows,
-                                  .natural = natural,
-                                  .scale = scale,
+                                  .exponent_factor = c,
                                   .max = state.max.data(),
                                   .m = state.m.data(),
                                   .l = state.l.data(),
@@ -162,9 +160,8 @@ void check_softmax(SoftmaxState<T> state, uint32_t groups, int rows, bool natura
 
 // Rows that saw nothing before, saw something, do not see anything now, and do not move.
 template <class T>
-SoftmaxState<T> random_state(uint32_t groups, int rows, bool natural, T scale) {
+SoftmaxState<T> random_state(uint32_t groups, int rows) {
   SoftmaxState<T> s;
-  const T c = natural ? T{1} : scale * rules::kLog2E<T>;
   s.scores = random_numbers<T>(static_cast<size_t>(rows * kPanel), random_int(0, 1) ? 5 : 80);
   for (int lane = 0; lane < kPanel; ++lane) {
     s.max[lane] = s.m[lane] = kNone<T>;
@@ -173,8 +170,8 @@ SoftmaxState<T> random_state(uint32_t groups, int rows, bool natural, T scale) {
       if (lane % 5 == 1 || random_int(0, 9) == 0) x = kNone<T>;
       if (groups >> (key / kPanel) & 1) s.max[lane] = rules::raise(s.max[lane], x);
     }
-    if (lane % 3 == 0) s.m[lane] = s.max[lane] * c + random_numbers<T>(1)[0];
-    if (lane % 3 == 1) s.m[lane] = s.max[lane] * c;
+    if (lane % 3 == 0) s.m[lane] = s.max[lane] + random_numbers<T>(1)[0];
+    if (lane % 3 == 1) s.m[lane] = s.max[lane];
     s.l[lane] = s.m[lane] == kNone<T> ? T{0} : T{3};
   }
   return s;
@@ -183,24 +180,20 @@ SoftmaxState<T> random_state(uint32_t groups, int rows, bool natural, T scale) {
 TYPED_TEST(ForwardFunctionsOf, SoftmaxFollowsTheRules) {
   using T = TypeParam;
   for (int rows = 1; rows <= 48; ++rows) {
-    for (const bool natural : {false, true}) {
-      const uint32_t groups = (1u << ((rows + 15) / 16)) - 1;
-      check_softmax(random_state<T>(groups, rows, natural, T(0.125)), groups, rows, natural,
-                    T(0.125));
-    }
+    const uint32_t groups = (1u << ((rows + 15) / 16)) - 1;
+    check_softmax(random_state<T>(groups, rows), groups, rows, rules::kLog2E<T>);
   }
   for (int i = 0; i < 60; ++i) {
     const int rows = random_int(1, kTileKeys);
     const uint32_t all = (1u << ((rows + 15) / 16)) - 1, groups = generator()() & all;
-    const bool natural = i % 2 == 0;
-    const T scale = i % 3 == 0 ? T{1} : T(0.3);
-    check_softmax(random_state<T>(groups, rows, natural, scale), groups, rows, natural, scale);
+    const T c = i % 3 == 0 ? T{1} : i % 3 == 1 ? T(0.3) : std::numeric_limits<T>::denorm_min();
+    check_softmax(random_state<T>(groups, rows), groups, rows, c);
   }
 }
 
 TYPED_TEST(ForwardFunctionsOf, SoftmaxOfNanIsNan) {
   using T = TypeParam;
-  for (const bool natural : {false, true}) {
+  for (const T c : {T{1}, rules::kLog2E<T>}) {
     std::vector<T> scores(3 * kPanel, T{1}), max(kPanel, T{1}), m(kPanel, kNone<T>), l(kPanel),
         factor(kPanel);
     scores[kPanel + 2] = std::numeric_limits<T>::quiet_NaN();
@@ -208,8 +201,7 @@ TYPED_TEST(ForwardFunctionsOf, SoftmaxOfNanIsNan) {
     forward_functions<T>().softmax({.scores = scores.data(),
                                     .groups = 1,
                                     .rows = 3,
-                                    .natural = natural,
-                                    .scale = 1,
+                                    .exponent_factor = c,
                                     .max = max.data(),
                                     .m = m.data(),
                                     .l = l.data(),
@@ -222,9 +214,22 @@ TYPED_TEST(ForwardFunctionsOf, SoftmaxOfNanIsNan) {
 
 // --- Products with values.
 
+// Stretches of keys with gaps between some, of chains that end at some.
+std::vector<ChainRun> random_chain_runs(int keys) {
+  std::vector<ChainRun> runs;
+  for (int at = 0; at < keys;) {
+    const int rows = std::min(keys - at, random_int(1, 40));
+    runs.push_back({at, at, rows, random_int(0, 2) != 0});
+    at += rows + (random_int(0, 1) ? 0 : random_int(1, 20));
+  }
+  runs.back().ends_chain = true;
+  return runs;
+}
+
 template <class T>
-void check_accumulate(int keys, int queries, int columns, ptrdiff_t value_step, ptrdiff_t out_step,
-                      bool start) {
+void check_accumulate(const std::vector<ChainRun>& runs, int queries, int columns,
+                      ptrdiff_t value_step, ptrdiff_t out_step, bool start) {
+  const int keys = runs.back().value_row + runs.back().rows;
   const auto weights = random_numbers<T>(static_cast<size_t>((keys - 1) * kPanel + queries));
   const auto values = random_numbers<T>(span_of(keys, value_step, columns));
   const auto factor = random_numbers<T>(static_cast<size_t>(queries));
@@ -232,15 +237,24 @@ void check_accumulate(int keys, int queries, int columns, ptrdiff_t value_step, 
   for (int q = 0; q < queries; ++q) {
     for (int c = 0; c < columns; ++c) {
       T& o = expected[q * out_step + c];
-      o = start ? T{0} : o * factor[q];
-      for (int k = 0; k < keys; ++k)
-        o = std::fma(weights[k * kPanel + q], values[k * value_step + c], o);
+      bool is_first = true;
+      T chain = 0;
+      if (!start) o *= factor[q];
+      for (const ChainRun& run : runs) {
+        for (int k = run.value_row; k < run.value_row + run.rows; ++k)
+          chain = std::fma(weights[k * kPanel + q], values[k * value_step + c], chain);
+        if (!run.ends_chain) continue;
+        o = start && is_first ? chain : o + chain;
+        is_first = false;
+        chain = 0;
+      }
     }
   }
-  forward_functions<T>().accumulate({.weights = weights.data(),
+  forward_functions<T>().accumulate({.runs = runs.data(),
+                                     .run_count = static_cast<int>(runs.size()),
+                                     .weights = weights.data(),
                                      .values = values.data(),
                                      .value_step = value_step,
-                                     .keys = keys,
                                      .queries = queries,
                                      .columns = columns,
                                      .out = got.data(),
@@ -254,26 +268,18 @@ void check_accumulate(int keys, int queries, int columns, ptrdiff_t value_step, 
 TYPED_TEST(ForwardFunctionsOf, OutputsOfEveryNumberOfQueriesAndColumns) {
   for (int queries = 1; queries <= kPanel; ++queries)
     for (int columns = 16; columns <= 144; columns += 16)
-      check_accumulate<TypeParam>(7, queries, columns, columns + 5, columns + 16, queries % 2);
+      check_accumulate<TypeParam>({{0, 0, 7}, {7, 7, 1 + queries % 3}}, queries, columns,
+                                  columns + 5, columns + 16, queries % 2);
 }
 
 TYPED_TEST(ForwardFunctionsOf, OutputsOfManyShapes) {
-  check_accumulate<TypeParam>(kTileKeys, kPanel, 1024, 1024, 1024, false);
+  check_accumulate<TypeParam>(random_chain_runs(kTileKeys), kPanel, 1024, 1024, 1024, false);
   for (int i = 0; i < 40; ++i) {
     const int columns = 16 * random_int(1, 12);
-    check_accumulate<TypeParam>(random_int(1, kTileKeys), random_int(1, kPanel), columns,
-                                columns + random_int(0, 9), columns + random_int(0, 9), i % 2 == 0);
+    check_accumulate<TypeParam>(random_chain_runs(random_int(1, kTileKeys)), random_int(1, kPanel),
+                                columns, columns + random_int(0, 9), columns + random_int(0, 9),
+                                i % 2 == 0);
   }
-}
-
-// No key at all: only the factor.
-TYPED_TEST(ForwardFunctionsOf, OutputsWithoutKeys) {
-  using T = TypeParam;
-  std::vector<T> out(2 * 16, T{3}), factor{2, 4}, expected(16, T{6});
-  expected.resize(32, T{12});
-  forward_functions<T>().accumulate(
-      {.queries = 2, .columns = 16, .out = out.data(), .out_step = 16, .factor = factor.data()});
-  expect_same(out, expected, "factor alone");
 }
 
 }  // namespace

@@ -127,9 +127,9 @@ TEST_F(PairFunctionsTest, Scores) {
     std::vector<float> max(panels * kPanel, rules::kNone<float>), expected_max = max;
     for (int r = 0; r < rows; ++r) {
       for (int lane = 0; lane < panels * kPanel; ++lane) {
-        float s = 0;
-        for (int p = 0; p < pairs; ++p)
-          s = step(keys[r * key_step + p], queries[p * kQueryTile + lane], s);
+        const float s = rules::dot<float>(pairs, 2, [&](int p, float acc) {
+          return step(keys[r * key_step + p], queries[p * kQueryTile + lane], acc);
+        });
         expected[lane / kPanel * kScorePanelStep + r * kPanel + lane % kPanel] = s;
         expected_max[lane] = rules::raise(expected_max[lane], s);
       }
@@ -157,16 +157,18 @@ TEST_F(PairFunctionsTest, Outputs) {
     std::vector<float> got(queries * out_step, 0.75f), factor(queries, 0.3f), expected = got;
     for (int q = 0; q < queries; ++q) {
       for (int c = 0; c < columns; ++c) {
-        float o = i % 2 == 0 ? 0.f : 0.75f * 0.3f;
+        float chain = 0;
         for (int p = 0; p < pairs; ++p)
-          o = step(weights[p * kPanel + q], values[p * value_step + c], o);
-        expected[q * out_step + c] = o;
+          chain = step(weights[p * kPanel + q], values[p * value_step + c], chain);
+        expected[q * out_step + c] = i % 2 == 0 ? chain : 0.75f * 0.3f + chain;
       }
     }
-    functions().accumulate({.weights = weights.data(),
+    const ChainRun run{0, 0, pairs};
+    functions().accumulate({.runs = &run,
+                            .run_count = 1,
+                            .weights = weights.data(),
                             .values = values.data(),
                             .value_step = value_step,
-                            .keys = pairs,
                             .queries = queries,
                             .columns = columns,
                             .out = got.data(),

@@ -1,6 +1,5 @@
 // The row kernel alone: the bits of the rules for every type, so that a row may be handed to it or
-// not; values with weight 0 are not read; a coarse maximum changes the form. ctest runs this once
-// per ISA.
+// not; values with weight 0 are not read. ctest runs this once per ISA.
 #include "kernels/decode/row_kernel.h"
 
 #include <gtest/gtest.h>
@@ -87,7 +86,7 @@ TEST(RowKernel, SkipsValuesWithoutWeight) {
 }
 
 // Two keys with scores a step of f32 apart, 2^30 large, in different splits.
-TEST(RowKernel, CoarseMaximumTakesTheNaturalForm) {
+TEST(RowKernel, HugeScores) {
   ForwardOptions options;
   options.keys = 1100;
   options.dims = 1;
@@ -95,22 +94,7 @@ TEST(RowKernel, CoarseMaximumTakesTheNaturalForm) {
   options.spread = 1e9;
   ForwardCase problem(options, current_isa());
   run(problem);
-  EXPECT_TRUE(problem.expected<float>(0).coarse);
   EXPECT_EQ(problem.first_difference(), "");
-}
-
-TEST(RowKernel, WhichMaximaAreCoarse) {
-  constexpr float kInf = std::numeric_limits<float>::infinity();
-  EXPECT_FALSE(kernels::is_coarse(16777215.f));
-  EXPECT_TRUE(kernels::is_coarse(16777216.f));
-  EXPECT_TRUE(kernels::is_coarse(-1e30f));
-  EXPECT_FALSE(kernels::is_coarse(-kInf));
-  EXPECT_FALSE(kernels::is_coarse(kInf));
-  EXPECT_FALSE(kernels::is_coarse(1e15));
-  EXPECT_TRUE(kernels::is_coarse(1e16));
-  EXPECT_TRUE(kernels::needs_row_kernel(false, 2e7f, 1.f));
-  EXPECT_FALSE(kernels::needs_row_kernel(true, 2e7f, 1.f));
-  EXPECT_TRUE(kernels::needs_row_kernel(true, 1.f, std::numeric_limits<float>::quiet_NaN()));
 }
 
 TEST(RowKernel, RecordsFaults) {

@@ -2,6 +2,7 @@
 // straight from its words: what the vector kernels are compared with by their bits. Shares no code
 // with them.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -39,15 +40,28 @@ T exp2(T x) {
 
 /// What a sum is multiplied by when its maximum moves.
 template <class T>
-T factor(T from, T to, bool natural) {
-  if (from == to) return 1;
-  return exp2(natural ? (from - to) * kLog2E<T> : from - to);
+T factor(T from, T to, T c) {
+  return from == to ? T{1} : exp2((from - to) * c);
 }
 
 /// The larger one; a NaN x is swallowed.
 template <class T>
 T raise(T max, T x) {
   return x > max ? x : max;
+}
+
+/// The sum of a score: chains of half the dims in whole 16s, at most 64 (of pairs: 128), each from
+/// 0, added up in order. step(i, acc) adds the i-th product, or pair of products.
+template <class T, class Step>
+T dot(int steps, int numbers_per_step, const Step& step) {
+  const int length = numbers_per_step == 2 ? 64 : std::min(64, (steps + 31) / 32 * 16);
+  T sum = 0;
+  for (int begin = 0; begin < steps; begin += length) {
+    T chain = 0;
+    for (int i = begin; i < std::min(steps, begin + length); ++i) chain = step(i, chain);
+    sum = begin == 0 ? chain : sum + chain;
+  }
+  return sum;
 }
 
 template <class T>

@@ -10,6 +10,7 @@
 
 #include "formula/compile/compile.h"
 #include "formula/simplify/simplify.h"
+#include "kernels/attention_order.h"
 #include "kernels/decode/decode.h"
 #include "kernels/dispatch.h"
 #include "quire/evaluate.h"
@@ -108,7 +109,7 @@ ForwardCase::ForwardCase(const ForwardOptions& options, Isa isa)
   call_.dims = options.dims;
   call_.value_dims = options.value_dims;
   call_.scale = options.scale;
-  call_.natural = options.score.has_value() || !(static_cast<float>(options.scale) > 0);
+  call_.natural = options.score.has_value() || !kernels::is_scaled(options.scale);
   call_.pairs = options.pairs;
   call_.dropout = options.dropout;
   make_rows();

@@ -28,7 +28,6 @@ template <class T>
 struct RowOutput {
   std::vector<T> out;  // before it is rounded to the output's type
   T lse, max_score;
-  bool coarse = false;  // scaled form, and had to change to the natural one
 };
 
 template <class T>

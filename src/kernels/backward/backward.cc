@@ -16,6 +16,7 @@ namespace {
 int tile_keys(const ForwardCall& call) {
   return call.dropout.p > 0 ? kDropoutKeys : kBackwardTileKeys;
 }
+static_assert(kBackwardTileKeys % kKeyGroup == 0 && kDropoutKeys % kKeyGroup == 0);
 
 }  // namespace
 
@@ -180,7 +181,7 @@ void BackwardChunk<T>::weigh(const Block& block, int first) noexcept {
            .panels = block.shape.panels,
            .queries = reinterpret_cast<const uint32_t*>(memory_.query_columns) + lane,
            .scores = scores,
-           .scaled = forward_.natural,
+           .scaled = true,
            .scale = scale_});
     }
   } else {
@@ -191,17 +192,14 @@ void BackwardChunk<T>::weigh(const Block& block, int first) noexcept {
                        .panels = block.shape.panels,
                        .queries = memory_.query_columns + lane,
                        .scores = scores,
-                       .scaled = forward_.natural,
+                       .scaled = true,
                        .scale = scale_});
   }
   if (gradient_ != nullptr)
     gradient_->apply(tile_at(memory_.weights), tile_at(memory_.slopes), block.of.row_begin,
                      block.of.row_end, is_full_ ? nullptr : memory_.words);
-  backward_.weights({.block = block.shape,
-                     .scores = scores,
-                     .natural = forward_.natural,
-                     .scale = scale_,
-                     .lse = static_cast<const T*>(tile_->lse) + lane});
+  backward_.weights(
+      {.block = block.shape, .scores = scores, .lse = static_cast<const T*>(tile_->lse) + lane});
 }
 
 template <class T>
@@ -266,6 +264,7 @@ void BackwardChunk<T>::add_values(const Block& block, int first) noexcept {
   if (forward_.dropout.p > 0) drop(block, first, memory_.weights);
   const AddToKeysArgs<T> args{
       .weights = memory_.weights + block_offset(block.of),
+      .first_panel = block.of.panel_begin,
       .keys = block.shape.rows,
       .panels = block.shape.panels,
       .columns = static_cast<int>(whole_panels(forward_.value_dims)),
@@ -279,6 +278,7 @@ void BackwardChunk<T>::add_values(const Block& block, int first) noexcept {
 template <class T>
 void BackwardChunk<T>::add_keys(const Block& block, int first) noexcept {
   const AddToKeysArgs<T> args{.weights = memory_.gradients + block_offset(block.of),
+                              .first_panel = block.of.panel_begin,
                               .keys = block.shape.rows,
                               .panels = block.shape.panels,
                               .columns = static_cast<int>(whole_panels(forward_.dims)),
@@ -289,31 +289,34 @@ void BackwardChunk<T>::add_keys(const Block& block, int first) noexcept {
   spoiled_q_ != 0 ? add_to_keys_weighted(args) : backward_.add_to_keys(args);
 }
 
-// Panel by panel, one call per stretch of keys without a gap.
+// Panel by panel, one chain over the keys of the tile that the panel sees.
 template <class T>
 void BackwardChunk<T>::add_queries(int first) noexcept {
   const QueryTile& at = tile_->at;
   for (int panel = 0; panel * kPanel < at.queries; ++panel) {
-    const auto has_panel = [&](const Block& block) {
-      return block.of.panel_begin <= panel && panel < block.of.panel_end;
-    };
-    AddToQueriesArgs<T> args{.queries = std::min(kPanel, at.queries - panel * kPanel),
-                             .columns = static_cast<int>(whole_panels(forward_.dims)),
-                             .row_step = memory_.step,
-                             .out = memory_.d_queries + panel * kPanel * memory_.step,
-                             .out_step = memory_.step};
-    for (int i = 0; i < block_count_;) {
-      const int begin = blocks_[i].of.row_begin;
-      int end = blocks_[i].of.row_end;
-      if (!has_panel(blocks_[i++])) continue;
-      for (; i < block_count_ && has_panel(blocks_[i]) && blocks_[i].of.row_begin == end; ++i)
-        end = blocks_[i].of.row_end;
-      args.weights = memory_.gradients + panel * kScorePanelStep + ptrdiff_t{begin} * kPanel;
-      args.keys = end - begin;
-      args.rows = memory_.keys + (first + begin) * memory_.step;
-      has_spoiled_keys(first + begin, end - begin) ? add_to_queries_weighted(args)
-                                                   : backward_.add_to_queries(args);
+    ChainRun runs[kKeyGroups];
+    int count = 0;
+    bool spoiled = false;
+    for (int i = 0; i < block_count_; ++i) {
+      const GroupActivity& of = blocks_[i].of;
+      if (panel < of.panel_begin || panel >= of.panel_end) continue;
+      spoiled |= has_spoiled_keys(first + of.row_begin, of.row_end - of.row_begin);
+      if (count > 0 && runs[count - 1].weight_row + runs[count - 1].rows == of.row_begin)
+        runs[count - 1].rows += of.row_end - of.row_begin;
+      else
+        runs[count++] = {of.row_begin, first + of.row_begin, of.row_end - of.row_begin};
     }
+    if (count == 0) continue;
+    const AddToQueriesArgs<T> args{.runs = runs,
+                                   .run_count = count,
+                                   .weights = memory_.gradients + panel * kScorePanelStep,
+                                   .queries = std::min(kPanel, at.queries - panel * kPanel),
+                                   .columns = static_cast<int>(whole_panels(forward_.dims)),
+                                   .rows = memory_.keys,
+                                   .row_step = memory_.step,
+                                   .out = memory_.d_queries + panel * kPanel * memory_.step,
+                                   .out_step = memory_.step};
+    spoiled ? add_to_queries_weighted(args) : backward_.add_to_queries(args);
   }
 }
 

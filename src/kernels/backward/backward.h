@@ -3,15 +3,17 @@
 // up in scratch over all query tiles that see them, and what it adds to the gradients of queries
 // goes to their rows in turn, chunk after chunk. Kernels layer.
 //
-// Order of arithmetic, for f32 calls (f64 the same): scores as in attention_order.h. Scaled form: P
-// = exp2(fms(s, c, lse * log2e)); natural: P = exp2((t - lse) * log2e). dP = one chain over d of v
-// * d_out; delta = the same chain of out * d_out, minus d_lse: where a row sees one key, natural
-// form, out is its v, and both are equal. D = P * (dP - delta), dS = D, with a score mod D * slope.
-// dV and dK: one chain per element over the queries of a tile of 64, ascending; the chains of tiles
-// are added up from 0, tiles descending, heads of the group ascending, batch entries that share
-// keys ascending; dK is multiplied by scale at the end. dQ: one chain over the keys of a chunk,
-// ascending; the chains of chunks times scale are added up from 0 by fma, ascending. Hidden
-// elements are skipped or multiplied by 0.
+// Order of arithmetic, for f32 calls (f64 the same): scores as in attention_order.h, times scale
+// and through the mod, in either form; P = exp2((t - lse) * log2e), so that a row that sees one key
+// has P = 1 whatever its score. dP = the sum of v * d_out over d, in the chains of a score; delta =
+// the same sum of out * d_out, minus d_lse: where a row sees one key, out is its v, and both are
+// equal. D = P * (dP - delta), dS = D, with a score mod D * slope. dV and dK: chains of
+// kChainQueries queries of a tile of 64, ascending, from 0; they are added up from 0, ascending
+// within a tile, tiles descending, heads of the group ascending, batch entries that share keys
+// ascending; dK is multiplied by scale at the end. dQ: one chain over the keys of a tile
+// (kBackwardTileKeys counted from key 0, with dropout kDropoutKeys, at most a chunk), ascending,
+// from 0; the chains of a chunk are added up from 0, and the sums of chunks times scale are added
+// up from 0 by fma, ascending. Hidden elements are skipped or multiplied by 0.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -33,7 +35,8 @@ namespace quire::kernels {
 /// together, 192 up to 512, else 64.
 int backward_chunk_keys(int dims, int value_dims);
 
-/// Keys of a tile, at most: P and dS of these are what L1 holds. Bits do not depend on it.
+/// Keys of a tile, at most: P and dS of these are what L1 holds. A constant of the order of
+/// arithmetic too: the length of the chains of dQ.
 inline constexpr int kBackwardTileKeys = 96;
 
 /// Scratch a thread needs, aligned to 64 bytes.

@@ -18,18 +18,19 @@ HWY_INLINE VecOf<T> if_visible(const uint64_t* words, int row, int shift, VecOf<
   return hn::IfThenElseZero(visible, x);
 }
 
-template <class T, class Form>
-HWY_INLINE void weigh_vector(const Form& form, const BlockShape& block, T* HWY_RESTRICT scores,
-                             VecOf<T> lse, int shift) {
+template <class T>
+HWY_INLINE void weigh_vector(const BlockShape& block, T* HWY_RESTRICT scores, VecOf<T> lse,
+                             int shift) {
   constexpr hn::ScalableTag<T> d;
+  const VecOf<T> c = hn::Set(d, static_cast<T>(kLog2e));
   const uint64_t* const words = block.words;
   if (words == nullptr) {
     for (int r = 0; r < block.rows; ++r, scores += kPanel)
-      hn::StoreU(exp2_softmax(form.score_exponent(hn::LoadU(d, scores), lse)), d, scores);
+      hn::StoreU(exp2_softmax(hn::Mul(hn::Sub(hn::LoadU(d, scores), lse), c)), d, scores);
     return;
   }
   for (int r = 0; r < block.rows; ++r, scores += kPanel) {
-    const VecOf<T> p = exp2_softmax(form.score_exponent(hn::LoadU(d, scores), lse));
+    const VecOf<T> p = exp2_softmax(hn::Mul(hn::Sub(hn::LoadU(d, scores), lse), c));
     hn::StoreU(if_visible<T>(words, r, shift, p), d, scores);
   }
 }
@@ -42,11 +43,7 @@ void weights(const WeightsArgs<T>& args) noexcept {
       const int offset = panel * kPanel + static_cast<int>(lane);
       T* const scores = args.scores + panel * kScorePanelStep + lane;
       const VecOf<T> lse = hn::LoadU(d, args.lse + offset);
-      const int shift = args.block.first_lane + offset;
-      if (args.natural)
-        weigh_vector(NaturalForm<T>(args.scale), args.block, scores, lse, shift);
-      else
-        weigh_vector(ScaledForm<T>(args.scale), args.block, scores, lse, shift);
+      weigh_vector(args.block, scores, lse, args.block.first_lane + offset);
     }
   }
 }
@@ -154,11 +151,16 @@ void add_rows(const AddRowsArgs<T>& args) noexcept {
 template <class T>
 void lane_dots(const LaneDotsArgs<T>& args) noexcept {
   constexpr hn::ScalableTag<T> d;
+  const int length = chain_dims(args.dims, false);
   for (int lane = 0; lane < args.panels * kPanel; lane += static_cast<int>(kLanesOf<T>)) {
     const T *a = args.a + lane, *b = args.b + lane;
     VecOf<T> sum = hn::Zero(d);
-    for (int i = 0; i < args.dims; ++i, a += kQueryTile, b += kQueryTile)
-      sum = fma(hn::LoadU(d, a), hn::LoadU(d, b), sum);
+    for (int done = 0; done < args.dims; done += length) {
+      VecOf<T> chain = hn::Zero(d);
+      for (int i = HWY_MIN(length, args.dims - done); i > 0; --i, a += kQueryTile, b += kQueryTile)
+        chain = fma(hn::LoadU(d, a), hn::LoadU(d, b), chain);
+      sum = done == 0 ? chain : hn::Add(sum, chain);
+    }
     hn::StoreU(sum, d, args.out + lane);
   }
 }

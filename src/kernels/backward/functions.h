@@ -19,15 +19,12 @@ struct BlockShape {
   const uint64_t* words = nullptr;
 };
 
-/// Scores to weights in place. Scaled form: exp2(fms(s, scale * log2e, lse)), lse in units of
-/// log2; natural form: exp2((s - lse) * log2e). Hidden ones become +0, and so does a lane with an
-/// lse of +inf.
+/// Scores, scaled and modified, to weights in place: e^(s - lse). Hidden ones become +0, and so
+/// does a lane with an lse of +inf.
 template <class T>
 struct WeightsArgs {
   BlockShape block;
   T* scores = nullptr;
-  bool natural = false;
-  T scale = 1;
   const T* lse = nullptr;  // [16 * panels]
 };
 
@@ -65,11 +62,12 @@ struct AddLaneSumsArgs {
   T* sums = nullptr;  // [16 * panels]
 };
 
-/// out[key][column] += one chain from 0, queries ascending, of weight[key][query] *
-/// row[query][column].
+/// out[key][column] += chains from 0, queries ascending, of weight[key][query] *
+/// row[query][column], kChainQueries of the query tile each.
 template <class T>
 struct AddToKeysArgs {
   const T* weights = nullptr;             // first panel, first key
+  int first_panel = 0;                    // of the query tile
   int keys = 0, panels = 0, columns = 0;  // columns: a multiple of 16
   const T* rows = nullptr;                // [16 * panels], row_step apart
   ptrdiff_t row_step = 0;
@@ -77,13 +75,15 @@ struct AddToKeysArgs {
   ptrdiff_t out_step = 0;
 };
 
-/// out[query][column]: its chain goes on, keys ascending, with weight[key][query] *
+/// out[query][column] += one chain from 0, keys ascending, of weight[key][query] *
 /// row[key][column].
 template <class T>
 struct AddToQueriesArgs {
-  const T* weights = nullptr;              // the panel, first key
-  int keys = 0, queries = 0, columns = 0;  // queries <= 16, columns a multiple of 16
-  const T* rows = nullptr;                 // row_step apart
+  const ChainRun* runs = nullptr;  // of one chain: ends_chain is not looked at
+  int run_count = 0;
+  const T* weights = nullptr;    // the panel
+  int queries = 0, columns = 0;  // queries <= 16, columns a multiple of 16
+  const T* rows = nullptr;       // row_step apart
   ptrdiff_t row_step = 0;
   T* out = nullptr;  // out_step apart
   ptrdiff_t out_step = 0;
@@ -100,7 +100,7 @@ struct AddRowsArgs {
   T scale = 1;
 };
 
-/// out[lane] = a . b of the lane: one chain over dims, ascending from 0, as that of a score.
+/// out[lane] = a . b of the lane, dims ascending, in the chains of a score.
 template <class T>
 struct LaneDotsArgs {
   const T *a = nullptr, *b = nullptr;  // [dims][64]

@@ -59,8 +59,10 @@ void add_slowly(const Product<T>& with) {
 }
 
 template <class T>
-AccumulateArgs<T> accumulate_args(const Product<T>& with) {
+AccumulateArgs<T> accumulate_args(const Product<T>& with, const ChainRun& chain) {
   AccumulateArgs<T> args;
+  args.runs = &chain;
+  args.run_count = 1;
   args.value_step = args.out_step = with.sums.columns;
   args.columns = static_cast<int>(with.sums.columns);
   args.factor = kOnes<T>;
@@ -69,9 +71,9 @@ AccumulateArgs<T> accumulate_args(const Product<T>& with) {
 
 template <class T>
 void add_to_queries(const Product<T>& with, const ForwardFunctions<T>& functions) {
-  AccumulateArgs<T> args = accumulate_args(with);
+  const ChainRun chain{0, 0, with.block.row_end - with.block.row_begin};
+  AccumulateArgs<T> args = accumulate_args(with, chain);
   args.values = with.other(with.tile.key + with.block.row_begin);
-  args.keys = with.block.row_end - with.block.row_begin;
   args.queries = kPanel;
   for (int panel = with.block.panel_begin; panel < with.block.panel_end; ++panel) {
     args.weights = with.weights + panel * with.panel_step + with.block.row_begin * kPanel;
@@ -83,10 +85,10 @@ void add_to_queries(const Product<T>& with, const ForwardFunctions<T>& functions
 // 16 keys at a time, their weights turned.
 template <class T>
 void add_to_keys(const Product<T>& with, T* turned, const ForwardFunctions<T>& functions) {
-  AccumulateArgs<T> args = accumulate_args(with);
+  const ChainRun chain{0, 0, (with.block.panel_end - with.block.panel_begin) * kPanel};
+  AccumulateArgs<T> args = accumulate_args(with, chain);
   args.weights = turned;
   args.values = with.other(with.block.panel_begin * kPanel);
-  args.keys = (with.block.panel_end - with.block.panel_begin) * kPanel;
   for (int row = with.block.row_begin; row < with.block.row_end; row += kPanel) {
     args.queries = std::min(kPanel, with.block.row_end - row);
     T* to = turned;

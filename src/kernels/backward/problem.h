@@ -30,7 +30,7 @@ struct BackwardCall {
 /// A query tile and its rows' numbers, as prepare_rows leaves them.
 struct BackwardTile {
   QueryTile at;                 // out_offset: into d_out; stat_offset is not used
-  const void* lse = nullptr;    // [64], compute type, in the form's units; +inf without a query
+  const void* lse = nullptr;    // [64], compute type; +inf without a query
   const void* delta = nullptr;  // [64]
   uint64_t live = 0;            // rows that see something
   void* d_q = nullptr;          // rows of compute type, whole panels of columns

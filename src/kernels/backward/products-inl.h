@@ -1,34 +1,13 @@
-// The three sums of the backward pass: dK and dV (rows are keys; the chain of a query tile is added
-// to what is there) and dQ (rows are queries; the chain of a chunk goes on). Weights are broadcast
-// from [panel][key][16 queries], rows of Q, dO and K are vectors; one chain per element whatever
-// the lane count and the register block. Kernels layer.
+// The three sums of the backward pass: dK and dV (rows are keys, a chain is half a query tile) and
+// dQ (rows are queries, a chain is a key tile). A chain starts from 0 and is added to what is
+// there. Weights are broadcast from [panel][key][16 queries], rows of Q, dO and K are vectors,
+// whatever the lane count and the register block. Kernels layer.
 #pragma once
 #include "kernels/backward/functions.h"
 #include "kernels/prefill/accumulate-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
-
-template <class T, size_t R, size_t C>
-HWY_INLINE void load_block(const T* from, ptrdiff_t step, VecOf<T> (&acc)[R][C]) {
-  constexpr hn::ScalableTag<T> d;
-  QUIRE_UNROLL for (size_t r = 0; r < R; ++r) QUIRE_UNROLL for (size_t c = 0; c < C; ++c)
-      acc[r][c] = hn::LoadU(d, from + static_cast<ptrdiff_t>(r) * step + c * kLanesOf<T>);
-}
-
-// Added to what is there.
-template <class T>
-struct AddOutputs {
-  T* out;
-  ptrdiff_t step;
-  template <size_t C>
-  HWY_INLINE void row(size_t r, const VecOf<T> (&vectors)[C]) const {
-    constexpr hn::ScalableTag<T> d;
-    T* to = out + static_cast<ptrdiff_t>(r) * step;
-    QUIRE_UNROLL for (size_t c = 0; c < C; ++c) hn::StoreU(
-        hn::Add(hn::LoadU(d, to + c * kLanesOf<T>), vectors[c]), d, to + c * kLanesOf<T>);
-  }
-};
 
 // The work of product_blocks (product-inl.h): rows are keys, steps are queries.
 template <class Element>
@@ -54,19 +33,19 @@ struct AddToKeys {
 
   template <size_t R, size_t C>
   static HWY_NOINLINE void block(const Args& args, size_t vector, const Place at) {
-    constexpr hn::ScalableTag<T> d;
     VecOf<T> acc[R][C];
-    QUIRE_UNROLL for (size_t r = 0; r < R; ++r) QUIRE_UNROLL for (size_t c = 0; c < C; ++c)
-        acc[r][c] = hn::Zero(d);
+    clear_block<T>(acc);
     const T* rows = args.rows + vector * kLanesOf<T>;
     const T* panel = at.weights;
-    for (int left = args.panels; left > 1; --left, panel += kScorePanelStep) {
-      const T* weights = panel;
-      product_chain<Product>(acc, weights, kPanel, 1, rows, args.row_step, kPanel);
+    const int last = args.first_panel + args.panels - 1;
+    for (int i = args.first_panel;; ++i, panel += kScorePanelStep) {
+      const bool ends = i == last || (i + 1) % (kChainQueries / kPanel) == 0;
+      chain_stretch<Product>(acc, panel, kPanel, 1, rows, args.row_step, kPanel, ends,
+                             AddOutputs<T>{at.out, args.out_step});
+      if (i == last) return;
+      rows += kPanel * args.row_step;
+      if (ends) clear_block<T>(acc);
     }
-    product_chain<Product>(acc, panel, kPanel, 1, rows, args.row_step, kPanel - 2);
-    last_two_steps<Product>(acc, panel, kPanel, 1, rows, args.row_step,
-                            AddOutputs<T>{at.out, args.out_step});
   }
 };
 
@@ -93,17 +72,12 @@ struct AddToQueries {
   template <size_t R, size_t C>
   static HWY_NOINLINE void block(const Args& args, size_t vector, const Place at) {
     VecOf<T> acc[R][C];
-    load_block(at.out, args.out_step, acc);
-    const T* weights = at.weights;
-    const T* rows = args.rows + vector * kLanesOf<T>;
-    const StoreOutputs<T> store{at.out, args.out_step};
-    if (HWY_LIKELY(args.keys >= 2)) {
-      product_chain<Product>(acc, weights, 1, kPanel, rows, args.row_step, args.keys - 2);
-      last_two_steps<Product>(acc, weights, 1, kPanel, rows, args.row_step, store);
-    } else {
-      product_chain<Product>(acc, weights, 1, kPanel, rows, args.row_step, args.keys);
-      QUIRE_UNROLL for (size_t r = 0; r < R; ++r) store.row(r, acc[r]);
-    }
+    clear_block<T>(acc);
+    const T* const rows = args.rows + vector * kLanesOf<T>;
+    for (const ChainRun *run = args.runs, *end = run + args.run_count; run != end; ++run)
+      chain_stretch<Product>(acc, at.weights + ptrdiff_t{run->weight_row} * kPanel, 1, kPanel,
+                             rows + run->value_row * args.row_step, args.row_step, run->rows,
+                             run + 1 == end, AddOutputs<T>{at.out, args.out_step});
   }
 };
 

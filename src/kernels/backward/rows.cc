@@ -58,7 +58,6 @@ uint64_t prepare_rows(const BackwardCall& call, const RowInputs& inputs, T* lse,
       continue;
     }
     live |= uint64_t{1} << row;
-    if (!call.forward.natural) lse[row] *= static_cast<T>(kLog2e);
     delta[row] -= d_lse[row];
   }
   std::fill(lse + rows, lse + kQueryTile, kInf);

@@ -12,12 +12,12 @@
 namespace quire::kernels {
 namespace {
 
-// Stored states: m, l, largest score, then, aligned, O.
+// Stored states: m, l, then, aligned, O.
 constexpr int kStateHead = 16;
 
 template <class T>
 DecodeState<T> stored_state(T* at, int value_dims) {
-  return {at, at + 1, at + 2, at + kStateHead, decode_columns(value_dims)};
+  return {at, at + 1, at + kStateHead, decode_columns(value_dims)};
 }
 
 // What both entry points have in scratch.
@@ -36,10 +36,10 @@ struct Memory {
 
 // Rows that a split leaves to the row kernel.
 template <class T>
-uint32_t slow_rows(const ForwardCall& call, const DecodeState<T>& split, int row_count) {
+uint32_t slow_rows(const DecodeState<T>& split, int row_count) {
   uint32_t slow = 0;
   for (int i = 0; i < row_count; ++i)
-    if (needs_row_kernel(call.natural, split.m[i], split.l[i])) slow |= 1u << i;
+    if (needs_row_kernel(split.l[i])) slow |= 1u << i;
   return slow;
 }
 
@@ -59,7 +59,6 @@ void store_state(const DecodeState<T>& state, int row_count, int value_dims, T* 
     const DecodeState<T> stored = stored_state(to, value_dims);
     *stored.m = state.m[i];
     *stored.l = state.l[i];
-    *stored.raw_max = state.raw_max[i];
     std::copy_n(state.o + i * state.columns, state.columns, stored.o);
   }
 }
@@ -77,10 +76,9 @@ uint32_t fold_stored(const ForwardCall& call, const DecodeState<T>& total, int i
   DecodeState<T> row = total;
   row.m += i;
   row.l += i;
-  row.raw_max += i;
   row.o += i * row.columns;
   fold_split(call, row, stored, 1);
-  return slow_rows(call, stored, 1) << i;
+  return slow_rows(stored, 1) << i;
 }
 
 // The splits that are whole in the prefix.
@@ -107,7 +105,6 @@ bool run_split(const ForwardCall& call, const DecodeItem& item, int64_t split, D
     const DecodeState<T> stored = stored_state(const_cast<T*>(from), call.value_dims);
     state.m[i] = *stored.m;
     state.l[i] = *stored.l;
-    state.raw_max[i] = *stored.raw_max;
     std::copy_n(stored.o, state.columns, state.o + i * state.columns);
   }
   walk.run_tiles(item.prefix.tiles, (split + 1) * kSplitTiles, state);
@@ -132,7 +129,7 @@ void decode_in(const ForwardCall& call, const DecodeItem& item, void* scratch, T
   uint32_t slow = fold_prefix(call, item, memory.total);
   for (int64_t i = item.split_begin; i < item.split_end; ++i) {
     if (!run_split(call, item, i, walk, memory.split)) continue;
-    slow |= slow_rows(call, memory.split, item.row_count);
+    slow |= slow_rows(memory.split, item.row_count);
     fold_split(call, memory.total, memory.split, item.row_count);
   }
   walk.report(fault);

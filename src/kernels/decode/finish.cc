@@ -22,9 +22,7 @@ void fold_split(const ForwardCall& call, const DecodeState<T>& total, const Deco
              .queries = row_count,
              .columns = total.columns,
              .step = total.columns,
-             .natural = call.natural});
-  for (int i = 0; i < row_count; ++i)
-    total.raw_max[i] = std::max(total.raw_max[i], split.raw_max[i]);
+             .exponent_factor = exponent_factor<T>(call.natural, call.scale)});
 }
 
 template <class T>
@@ -45,7 +43,7 @@ bool finish_row(const ForwardCall& call, const QueryRow& row, const DecodeState<
                    .dtype = call.out_rows.dtype,
                    .row_step = 0,
                    .column_step = call.out_rows.column_step});
-  write_stats<T>(call, {total.m + index, &l, total.raw_max + index}, 1, row.stat_offset);
+  write_stats<T>(call, {total.m + index, &l}, 1, row.stat_offset);
   return not_finite == 0;
 }
 

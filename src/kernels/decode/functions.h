@@ -38,6 +38,8 @@ struct DecodeUnit {
   const char* at = nullptr;  // its first key, even if that is not wanted
   int place = 0;             // which unit of the tile
   int begin = 0, end = 0;    // values: keys that may be read; of pairs even, or all
+  bool begins_chain = true;  // values: no unit before it is of the same chain
+  bool ends_chain = true;    // no unit after it is
   // Null, or where each of the 16 keys lies, anywhere.
   const char* const* rows = nullptr;
 };
@@ -50,7 +52,8 @@ struct UnitAhead {
   const char* const* rows = nullptr;  // where each of them lies, if not `step` apart from `at` on
 };
 
-/// scores[row][key] = chain over d of key[d] * query[d], times scale if `natural`.
+/// scores[row][key] = key[d] * query[d] summed over d in chains of chain_dims, times scale if
+/// `natural`.
 template <class T>
 struct UnitScoresArgs {
   DecodeKind kind = DecodeKind::kOwn;
@@ -76,9 +79,8 @@ struct RowSoftmaxArgs {
   int unit_begin = 0, unit_end = 0;  // nothing else is visible
   int keys = 0;                      // of the tile
   const uint64_t* words = nullptr;   // bit k of word w: key 64 w + k is visible; null: all are
-  bool natural = false;
-  T scale = 0;  // scaled form: c = scale * log2e. natural: not used, scores are scaled already
-  T *m = nullptr, *l = nullptr, *raw_max = nullptr;
+  T exponent_factor = 1;             // attention_order.h
+  T *m = nullptr, *l = nullptr;
   uint16_t* bf16_weights = nullptr;  // [256]: rounded ones too; null: not wanted
 };
 
@@ -92,7 +94,8 @@ struct DropRowArgs {
   uint16_t* bf16_weights = nullptr;  // as of the softmax, which need not write them then
 };
 
-/// O[row] += chain over keys ascending of weight[key] * value[key].
+/// O[row] += for each chain of chain_keys, weight[key] * value[key] added up over its keys,
+/// ascending, from 0. Until it ends, it lies in `chain`.
 template <class T>
 struct UnitValuesArgs {
   DecodeKind kind = DecodeKind::kOwn;
@@ -104,6 +107,7 @@ struct UnitValuesArgs {
   const T* weights = nullptr;              // [row][kDecodeScoreStep]
   const uint16_t* bf16_weights = nullptr;  // pairs: [row][kDecodeScoreStep]
   T* out = nullptr;                        // [row][out_step]
+  T* chain = nullptr;                      // as out
   ptrdiff_t out_step = 0;
 };
 

@@ -2,6 +2,7 @@
 #include "kernels/decode/row_kernel.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "kernels/decode/finish.h"
 #include "kernels/decode/walk.h"
@@ -14,13 +15,12 @@ namespace {
 template <class T>
 void spoil(const DecodeState<T>& total) {
   constexpr T kNan = std::numeric_limits<T>::quiet_NaN();
-  *total.m = *total.l = *total.raw_max = kNan;
+  *total.m = *total.l = kNan;
   std::fill_n(total.o, total.columns, kNan);
 }
 
-// False: in scaled form, and a split is too coarse for it.
 template <class T>
-bool try_row(const ForwardCall& call, const KeySequence& keys, const QueryRow& row, void* scratch,
+void compute(const ForwardCall& call, const KeySequence& keys, const QueryRow& row, void* scratch,
              TileFault& fault) {
   ScratchLayout layout(scratch);
   DecodeWalk<T> walk(call, keys, &row, 1, ZeroWeights::kSkip, layout);
@@ -28,26 +28,11 @@ bool try_row(const ForwardCall& call, const KeySequence& keys, const QueryRow& r
              split = take_state<T>(1, call.value_dims, layout);
   T* ordered = layout.take<T>(static_cast<std::size_t>(total.columns));
   clear_state(total, 1);
-  bool fine = true;
-  for (int64_t i = 0; i * kSplitKeys < keys.length; ++i) {
-    if (!walk.run_split(i, split)) continue;
-    fine &= call.natural || !is_coarse(*split.m);
-    fold_split(call, total, split, 1);
-  }
+  for (int64_t i = 0; i * kSplitKeys < keys.length; ++i)
+    if (walk.run_split(i, split)) fold_split(call, total, split, 1);
   walk.report(fault);
   if (walk.saw_nan()) spoil(total);
-  if (!fine && !walk.saw_nan()) return false;
   finish_row(call, row, total, 0, unit_kind<T>(call, true), ordered);
-  return true;
-}
-
-template <class T>
-void compute(const ForwardCall& call, const KeySequence& keys, const QueryRow& row, void* scratch,
-             TileFault& fault) {
-  if (try_row<T>(call, keys, row, scratch, fault)) return;
-  ForwardCall natural = call;
-  natural.natural = true;
-  try_row<T>(natural, keys, row, scratch, fault);
 }
 
 template <class T>

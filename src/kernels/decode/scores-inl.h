@@ -1,7 +1,7 @@
-// Scores of the decode kernel: units of 16 keys, keys across the lanes, one fma chain per score, d
-// ascending. A block is a few vectors of keys by 1, 2, 4 or 8 query rows; keys are transposed on
-// their way from memory, queries broadcast. f32 on vectors; f64, and everything on one lane, in
-// plain loops. Kernels layer.
+// Scores of the decode kernel: units of 16 keys, keys across the lanes, d ascending in fma chains
+// of chain_dims, which are added up where the scores lie. A block is a few vectors of keys by 1, 2,
+// 4 or 8 query rows; keys are transposed on their way from memory, queries broadcast. f32 on
+// vectors; f64, and everything on one lane, in plain loops. Kernels layer.
 #pragma once
 #include <type_traits>
 
@@ -93,59 +93,67 @@ HWY_NOINLINE void score_block(const UnitScoresArgs<float>& args, int unit_idx, i
     far.start(args.ahead[unit_idx + kUnitsAhead], first);
   }
   V acc[kVectors][kRows];
-  QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) QUIRE_UNROLL for (int g = 0; g < kRows; ++g)
-      acc[v][g] = hn::Zero(kF32);
   const auto* q = static_cast<const typename Keys::Query*>(args.queries);
   q += first_row * args.query_step;
   // As many lines ahead as a chunk of all keys has, one between each two columns: bursts would fill
   // the miss buffers.
   constexpr int kAhead = kVectors * kN * 4 * kChunk / 64;
-  int left = args.dims * Keys::kBytes;
-  for (; left >= 4 * kChunk; left -= 4 * kChunk, rows.advance(4 * kChunk)) {
-    const char *near_line = nullptr, *far_line = nullptr;
-    if constexpr (Rows::kIsList) {
-      near.template take<kAhead>();
-      far.template take<kAhead>();
-    } else {
-      near_line = near.take(kAhead, rows.row(0));
-      far_line = far.take(kAhead, rows.row(0));
-    }
-    QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) {
-      VU x[kChunk];
-      WholeChunk whole;
-      load_columns(whole, rows.from(v * kN), x);
-      QUIRE_UNROLL for (int j = 0; j < kChunk; ++j) {
-        if constexpr (!Rows::kIsList) {
-          if (v * kChunk + j < kAhead) {
-            __builtin_prefetch(near_line, 0, 3);
-            __builtin_prefetch(far_line, 0, 2);
-            near_line += near.inner;
-            far_line += far.inner;
-          }
-        }
-        Keys::step(x[j], q + j * Keys::kNumbers * kRows, acc[v]);
-      }
-      asm volatile("" ::: "memory");  // or g++ loads the next vector early, and spills
-    }
-    q += kChunk * Keys::kNumbers * kRows;
-  }
-  if (left > 0) {
-    PartOfChunk part(left);
-    QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) {
-      VU x[kChunk];
-      load_columns(part, rows.from(v * kN), x);
-      QUIRE_UNROLL for (int j = 0; j < kChunk; ++j)
-          Keys::step(x[j], q + j * Keys::kNumbers * kRows, acc[v]);
-    }
-  }
   const V scale = hn::Set(kF32, args.scale);
-  float* out = args.scores + first_row * kDecodeScoreStep + unit.place * kUnitKeys + first;
-  QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) {
-    QUIRE_UNROLL for (int g = 0; g < kRows; ++g) {
-      const V s = args.natural ? hn::Mul(acc[v][g], scale) : acc[v][g];
-      hn::StoreU(s, kF32, out + g * kDecodeScoreStep + v * kN);
+  float* const out = args.scores + first_row * kDecodeScoreStep + unit.place * kUnitKeys + first;
+  const int chain = chain_dims(args.dims, std::is_same_v<typename Keys::Query, uint32_t>);
+  int done = 0;
+  do {
+    QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) QUIRE_UNROLL for (int g = 0; g < kRows; ++g)
+        acc[v][g] = hn::Zero(kF32);
+    int left = HWY_MIN(chain, args.dims - done) * Keys::kBytes;
+    for (; left >= 4 * kChunk; left -= 4 * kChunk, rows.advance(4 * kChunk)) {
+      const char *near_line = nullptr, *far_line = nullptr;
+      if constexpr (Rows::kIsList) {
+        near.template take<kAhead>();
+        far.template take<kAhead>();
+      } else {
+        near_line = near.take(kAhead, rows.row(0));
+        far_line = far.take(kAhead, rows.row(0));
+      }
+      QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) {
+        VU x[kChunk];
+        WholeChunk whole;
+        load_columns(whole, rows.from(v * kN), x);
+        QUIRE_UNROLL for (int j = 0; j < kChunk; ++j) {
+          if constexpr (!Rows::kIsList) {
+            if (v * kChunk + j < kAhead) {
+              __builtin_prefetch(near_line, 0, 3);
+              __builtin_prefetch(far_line, 0, 2);
+              near_line += near.inner;
+              far_line += far.inner;
+            }
+          }
+          Keys::step(x[j], q + j * Keys::kNumbers * kRows, acc[v]);
+        }
+        asm volatile("" ::: "memory");  // or g++ loads the next vector early, and spills
+      }
+      q += kChunk * Keys::kNumbers * kRows;
     }
-  }
+    if (left > 0) {
+      PartOfChunk part(left);
+      QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) {
+        VU x[kChunk];
+        load_columns(part, rows.from(v * kN), x);
+        QUIRE_UNROLL for (int j = 0; j < kChunk; ++j)
+            Keys::step(x[j], q + j * Keys::kNumbers * kRows, acc[v]);
+      }
+    }
+    const bool is_first = done == 0;
+    done += chain;
+    const bool scaled = args.natural && done >= args.dims;
+    QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) {
+      QUIRE_UNROLL for (int g = 0; g < kRows; ++g) {
+        float* const to = out + g * kDecodeScoreStep + v * kN;
+        const V sum = is_first ? acc[v][g] : hn::Add(hn::LoadU(kF32, to), acc[v][g]);
+        hn::StoreU(scaled ? hn::Mul(sum, scale) : sum, kF32, to);
+      }
+    }
+  } while (done < args.dims);
 }
 
 template <class Keys, int kRows>
@@ -204,12 +212,13 @@ inline void scores_f32(const UnitScoresArgs<float>& args) noexcept {
 // Sixteen chains side by side, number by number.
 template <class T, class E>
 void plain_scores(const UnitScoresArgs<T>& args) {
+  const int chain = chain_dims(args.dims, false);
   for (int u = 0; u < args.unit_count; ++u) {
     const DecodeUnit& unit = args.units[u];
     for (int row = 0, first = 0; row < args.rows; ++row) {
       const int block = kRowBlock[args.rows - first];
       const T* q = static_cast<const T*>(args.queries) + first * args.query_step + row - first;
-      T acc[kUnitKeys] = {};
+      T sums[kUnitKeys] = {}, acc[kUnitKeys] = {};
       for (int d = 0; d < args.dims; ++d) {
         for (int key = 0; key < kUnitKeys; ++key) {
           E number;
@@ -217,10 +226,15 @@ void plain_scores(const UnitScoresArgs<T>& args) {
           std::memcpy(&number, row + d * static_cast<int>(sizeof(E)), sizeof(E));
           acc[key] = fma_lane(widened<T>(number), q[d * block], acc[key]);
         }
+        if ((d + 1) % chain != 0 && d + 1 != args.dims) continue;
+        for (int key = 0; key < kUnitKeys; ++key) {
+          sums[key] = d < chain ? acc[key] : sums[key] + acc[key];
+          acc[key] = 0;
+        }
       }
       T* out = args.scores + row * kDecodeScoreStep + unit.place * kUnitKeys;
       for (int key = 0; key < kUnitKeys; ++key)
-        out[key] = args.natural ? acc[key] * args.scale : acc[key];
+        out[key] = args.natural ? sums[key] * args.scale : sums[key];
       if (row + 1 == first + block) first = row + 1;
     }
   }

@@ -59,8 +59,8 @@ HWY_INLINE T tree_sum(VecOf<T> (&sums)[kVectors]) {
 }
 
 // Weights of the units in place; returns their sum.
-template <class T, class Form>
-HWY_INLINE T weigh_units(const RowSoftmaxArgs<T>& args, const Form& form, T m) {
+template <class T>
+HWY_INLINE T weigh_units(const RowSoftmaxArgs<T>& args, VecOf<T> c, T m) {
   constexpr hn::ScalableTag<T> d;
   constexpr size_t kN = kLanesOf<T>, kVectors = kUnitKeys / kN;
   // While nothing is visible 0 is subtracted: -inf - -inf would be NaN.
@@ -70,7 +70,7 @@ HWY_INLINE T weigh_units(const RowSoftmaxArgs<T>& args, const Form& form, T m) {
   for (int unit = args.unit_begin; unit < args.unit_end; ++unit) {
     T* s = args.scores + unit * kUnitKeys;
     QUIRE_UNROLL for (size_t v = 0; v < kVectors; ++v) sum[v] =
-        hn::Add(sum[v], weigh<T>(form, subtracted, s + v * kN));
+        hn::Add(sum[v], weigh<T>(c, subtracted, s + v * kN));
   }
   return tree_sum<T>(sum);
 }
@@ -92,20 +92,6 @@ HWY_INLINE T largest(const RowSoftmaxArgs<T>& args) {
   return hn::GetLane(hn::MaxOfLanes(d, max[0]));  // there is no NaN among them
 }
 
-template <class T, class Form>
-HWY_INLINE T row_softmax_in(const RowSoftmaxArgs<T>& args) {
-  constexpr hn::ScalableTag<T> d;
-  const Form form(args.scale);
-  const T max = largest<T>(args), old = *args.m;
-  *args.raw_max = max > *args.raw_max ? max : *args.raw_max;
-  const T units = hn::GetLane(form.units(hn::Set(d, max))), m = units > old ? units : old;
-  const VecOf<T> factor = move_factor<T, Form>(hn::Set(d, old), hn::Set(d, m));
-  const VecOf<T> sum = hn::Set(d, weigh_units(args, form, m));
-  *args.l = hn::GetLane(fma(hn::Set(d, *args.l), factor, sum));
-  *args.m = m;
-  return hn::GetLane(factor);
-}
-
 // The weights of the units in bf16, too; nothing if not wanted.
 HWY_INLINE void narrow_weights(const float* weights, int unit_begin, int unit_end, uint16_t* to) {
   if (to == nullptr) return;
@@ -115,11 +101,16 @@ HWY_INLINE void narrow_weights(const float* weights, int unit_begin, int unit_en
 
 template <class T>
 T row_softmax(const RowSoftmaxArgs<T>& args) noexcept {
-  const T factor = args.natural ? row_softmax_in<T, NaturalForm<T>>(args)
-                                : row_softmax_in<T, ScaledForm<T>>(args);
+  constexpr hn::ScalableTag<T> d;
+  const VecOf<T> c = hn::Set(d, args.exponent_factor);
+  const T max = largest<T>(args), old = *args.m, m = max > old ? max : old;
+  const VecOf<T> factor = move_factor<T>(c, hn::Set(d, old), hn::Set(d, m));
+  const VecOf<T> sum = hn::Set(d, weigh_units(args, c, m));
+  *args.l = hn::GetLane(fma(hn::Set(d, *args.l), factor, sum));
+  *args.m = m;
   if constexpr (sizeof(T) == 4)
     narrow_weights(args.scores, args.unit_begin, args.unit_end, args.bf16_weights);
-  return factor;
+  return hn::GetLane(factor);
 }
 
 template <class T>

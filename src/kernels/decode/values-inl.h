@@ -1,8 +1,8 @@
 // Values of the decode kernel: O[row][column] += weight[row][key] * value[key][column], columns
-// across the lanes, one fma chain per number, keys ascending. A value is loaded and widened once
-// for all rows of a block; blocks of columns outside, the 16 keys of a unit inside. bf16 numbers
-// are taken apart as they lie, so that O holds its columns in another order until `reorder`.
-// Kernels layer.
+// across the lanes, keys ascending in fma chains of chain_keys, each from 0. A value is loaded and
+// widened once for all rows of a block; blocks of columns outside, the 16 keys of a unit inside.
+// bf16 numbers are taken apart as they lie, so that O holds its columns in another order until
+// `reorder`. Kernels layer.
 #pragma once
 #include <cstring>
 
@@ -114,13 +114,18 @@ HWY_NOINLINE void value_block(const UnitValuesArgs<hn::TFromD<typename Values::T
   using T = hn::TFromD<D>;
   constexpr int kN = static_cast<int>(hn::MaxLanes(D()));
   hn::Vec<D> acc[kRows][kLines][Values::kVectors];
-  T* const out =
-      args.out + block.first_row * args.out_step + block.first_line * Values::kVectors * kN;
-  const ptrdiff_t out_step = args.out_step;
-  QUIRE_UNROLL for (int g = 0; g < kRows; ++g) QUIRE_UNROLL for (int j = 0; j < kLines; ++j)
-      QUIRE_UNROLL for (int i = 0; i < Values::kVectors; ++i) acc[g][j][i] =
-          hn::LoadU(D(), out + g * out_step + (j * Values::kVectors + i) * kN);
+  const ptrdiff_t out_step = args.out_step,
+                  first = block.first_row * out_step + block.first_line * Values::kVectors * kN;
+  T* const chain = args.chain + first;
   const DecodeUnit& unit = *block.unit;
+  if (unit.begins_chain) {
+    QUIRE_UNROLL for (int g = 0; g < kRows; ++g) QUIRE_UNROLL for (int j = 0; j < kLines; ++j)
+        QUIRE_UNROLL for (int i = 0; i < Values::kVectors; ++i) acc[g][j][i] = hn::Zero(D());
+  } else {
+    QUIRE_UNROLL for (int g = 0; g < kRows; ++g) QUIRE_UNROLL for (int j = 0; j < kLines; ++j)
+        QUIRE_UNROLL for (int i = 0; i < Values::kVectors; ++i) acc[g][j][i] =
+            hn::LoadU(D(), chain + g * out_step + (j * Values::kVectors + i) * kN);
+  }
   ptrdiff_t step = args.step;
   const ptrdiff_t offset = block.first_line * Values::kBytes;
   const char* at = unit.at + unit.begin * step + offset;
@@ -164,9 +169,18 @@ HWY_NOINLINE void value_block(const UnitValuesArgs<hn::TFromD<typename Values::T
     at += Values::kKeys * step;
     weights += Values::kKeys;
   }
-  QUIRE_UNROLL for (int g = 0; g < kRows; ++g) QUIRE_UNROLL for (int j = 0; j < kLines; ++j)
-      QUIRE_UNROLL for (int i = 0; i < Values::kVectors; ++i)
-          hn::StoreU(acc[g][j][i], D(), out + g * out_step + (j * Values::kVectors + i) * kN);
+  T* const out = args.out + first;
+  if (unit.ends_chain) {
+    QUIRE_UNROLL for (int g = 0; g < kRows; ++g) QUIRE_UNROLL for (int j = 0; j < kLines; ++j)
+        QUIRE_UNROLL for (int i = 0; i < Values::kVectors; ++i) {
+      T* const to = out + g * out_step + (j * Values::kVectors + i) * kN;
+      hn::StoreU(hn::Add(hn::LoadU(D(), to), acc[g][j][i]), D(), to);
+    }
+  } else {
+    QUIRE_UNROLL for (int g = 0; g < kRows; ++g) QUIRE_UNROLL for (int j = 0; j < kLines; ++j)
+        QUIRE_UNROLL for (int i = 0; i < Values::kVectors; ++i)
+            hn::StoreU(acc[g][j][i], D(), chain + g * out_step + (j * Values::kVectors + i) * kN);
+  }
   block.near = near;
   block.far = far;
 }

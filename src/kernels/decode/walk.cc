@@ -42,7 +42,6 @@ DecodeState<T> take_state(int row_count, int value_dims, ScratchLayout& layout) 
   state.columns = decode_columns(value_dims);
   state.m = layout.take<T>(rows);
   state.l = layout.take<T>(rows);
-  state.raw_max = layout.take<T>(rows);
   state.o = layout.take<T>(rows * static_cast<size_t>(state.columns));
   return state;
 }
@@ -52,7 +51,6 @@ void clear_state(const DecodeState<T>& state, int row_count) noexcept {
   const size_t rows = padded_rows(row_count);
   std::fill_n(state.m, rows, kMinusInf<T>);
   std::fill_n(state.l, rows, T{0});
-  std::fill_n(state.raw_max, rows, kMinusInf<T>);
   std::fill_n(state.o, rows * static_cast<size_t>(state.columns), T{0});
 }
 
@@ -76,6 +74,7 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
   query_memory_ = layout.take<T>(padded * static_cast<size_t>(query_step_));
   query_row_ = layout.take<T>(static_cast<size_t>(query_step_));
   scores_ = layout.take<T>(padded * kDecodeScoreStep);
+  chain_ = layout.take<T>(padded * static_cast<size_t>(decode_columns(call.value_dims)));
   bf16_weights_ = call.pairs ? layout.take<uint16_t>(padded * kDecodeScoreStep) : nullptr;
   const bool has_score = call.decode.score != nullptr;
   score_max_ = layout.take<T>(has_score ? padded * kGroupLanes : 0);
@@ -207,6 +206,11 @@ void DecodeWalk<T>::run_units(bool values, Wanted wanted_of, Args& args,
   const PlacedUnits& placed = values ? placed_values_ : placed_keys_;
   const UnitAhead* const ahead = values ? ahead_ + live_count_ : ahead_;
   DecodeUnit units[kTileUnits];
+  uint32_t wanted[kTileUnits];
+  int used[kTileUnits], used_count = 0;  // of live_
+  for (int i = 0; i < live_count_; ++i)
+    if ((wanted[i] = wanted_of(live_[i])) != 0) used[used_count++] = i;
+  const auto chain_of = [&](int i) { return live_[used[i]] * kUnitKeys / chain_keys(call_.pairs); };
   args.units = units;
   args.unit_count = 0;
   bool gathered = false;
@@ -217,16 +221,16 @@ void DecodeWalk<T>::run_units(bool values, Wanted wanted_of, Args& args,
     args.unit_count = 0;
   };
   args.ahead = ahead;
-  for (int i = 0; i < live_count_; ++i) {
-    const int unit = live_[i];
-    const uint32_t wanted = wanted_of(unit);
-    if (wanted == 0) continue;
+  for (int i = 0; i < used_count; ++i) {
+    const int live = used[i];
     DecodeUnit found;
-    found.place = unit;
-    const bool lies = rows.find(placed, wanted, found);
-    if (lies == gathered || (gathered && args.unit_count == UnitRows<T>::kSlots)) flush(i);
+    found.place = live_[live];
+    found.begins_chain = i == 0 || chain_of(i - 1) != chain_of(i);
+    found.ends_chain = i + 1 == used_count || chain_of(i + 1) != chain_of(i);
+    const bool lies = rows.find(placed, wanted[live], found);
+    if (lies == gathered || (gathered && args.unit_count == UnitRows<T>::kSlots)) flush(live);
     gathered = !lies;
-    if (gathered) rows.gather(placed, wanted, args.unit_count, found);
+    if (gathered) rows.gather(placed, wanted[live], args.unit_count, found);
     units[args.unit_count++] = found;
   }
   flush(live_count_);
@@ -280,8 +284,7 @@ void DecodeWalk<T>::apply_softmax(const Tile& tile, const DecodeState<T>& state)
   args.unit_begin = live_[0];
   args.unit_end = live_[live_count_ - 1] + 1;
   args.keys = tile.keys;
-  args.natural = call_.natural;
-  args.scale = scale_;
+  args.exponent_factor = exponent_factor<T>(call_.natural, call_.scale);
   const auto weights = static_cast<size_t>((args.unit_end - args.unit_begin) * kUnitKeys);
   for (int row = 0; row < row_count_; ++row) {
     args.scores = scores_ + row * kDecodeScoreStep;
@@ -295,7 +298,6 @@ void DecodeWalk<T>::apply_softmax(const Tile& tile, const DecodeState<T>& state)
     args.words = visible_.all() ? nullptr : visible_.words(row);
     args.m = state.m + row;
     args.l = state.l + row;
-    args.raw_max = state.raw_max + row;
     const T factor = functions_->softmax(args);
     if (drops_) drop(tile, args, row);
     if (factor != 1) functions_->rescale(state.o + row * state.columns, state.columns, factor);
@@ -334,6 +336,7 @@ void DecodeWalk<T>::add_values(const DecodeState<T>& state) noexcept {
   args.weights = scores_;
   args.bf16_weights = bf16_weights_;
   args.out = state.o;
+  args.chain = chain_;
   args.out_step = state.columns;
   run_units(
       true, [this](int unit) { return wanted_values(unit); }, args, functions_->values);

@@ -14,12 +14,12 @@
 
 namespace quire::kernels {
 
-/// Softmax states of some rows: maximum, sum, largest score as it came, and O with `columns` per
-/// row. An untouched row has m = -inf and l = 0.
+/// Softmax states of some rows: maximum, sum, and O with `columns` per row. An untouched row has m
+/// = -inf and l = 0.
 template <class T>
 struct DecodeState {
-  T *m, *l, *raw_max;  // [rows]
-  T* o;                // [rows][columns]
+  T *m, *l;  // [rows]
+  T* o;      // [rows][columns]
   int columns;
 };
 
@@ -95,6 +95,7 @@ class DecodeWalk {
   T* query_row_;         // [query_step_]
   ptrdiff_t query_step_;
   T *scores_, *score_max_;  // [rows][kDecodeScoreStep], [rows][64]
+  T* chain_;                // as the O of a state
   uint16_t* bf16_weights_;  // as scores_
   int64_t *batches_, *heads_, *queries_;
   std::optional<TileRunner> score_runner_;

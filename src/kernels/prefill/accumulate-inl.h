@@ -1,21 +1,45 @@
 // Outputs of one tile: O[query][column] = O * factor + weights x values. Values are read as vectors
-// from their own layout, weights are broadcast; one chain per element, keys ascending, whatever the
-// lane count and the register block. Kernels layer.
+// from their own layout, weights are broadcast; chains of keys ascending, each from 0, are added to
+// O one after the other, whatever the lane count and the register block. Kernels layer.
 #pragma once
 #include "kernels/product-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
 
+// Added to what is there.
 template <class T>
-struct StoreOutputs {
+struct AddOutputs {
   T* out;
   ptrdiff_t step;
   template <size_t C>
   HWY_INLINE void row(size_t r, const VecOf<T> (&vectors)[C]) const {
+    constexpr hn::ScalableTag<T> d;
     T* to = out + static_cast<ptrdiff_t>(r) * step;
+    QUIRE_UNROLL for (size_t c = 0; c < C; ++c) hn::StoreU(
+        hn::Add(hn::LoadU(d, to + c * kLanesOf<T>), vectors[c]), d, to + c * kLanesOf<T>);
+  }
+};
+
+// The chains of a tile: the first one finds O before its factors, or nothing.
+template <class T>
+struct AddChain {
+  AddOutputs<T> outputs;
+  bool is_first;
+  const T* factors;  // of the block's rows; null: nothing there
+  template <size_t C>
+  HWY_INLINE void row(size_t r, const VecOf<T> (&vectors)[C]) const {
+    constexpr hn::ScalableTag<T> d;
+    if (HWY_LIKELY(!is_first)) return outputs.row(r, vectors);
+    T* to = outputs.out + static_cast<ptrdiff_t>(r) * outputs.step;
+    if (factors == nullptr) {
+      QUIRE_UNROLL for (size_t c = 0; c < C; ++c) hn::StoreU(vectors[c], d, to + c * kLanesOf<T>);
+      return;
+    }
+    const VecOf<T> factor = hn::Set(d, factors[r]);
     QUIRE_UNROLL for (size_t c = 0; c < C; ++c)
-        hn::StoreU(vectors[c], hn::ScalableTag<T>(), to + c * kLanesOf<T>);
+        hn::StoreU(hn::Add(hn::Mul(hn::LoadU(d, to + c * kLanesOf<T>), factor), vectors[c]), d,
+                   to + c * kLanesOf<T>);
   }
 };
 
@@ -42,37 +66,21 @@ struct OutputBlocks {
     at.out += rows * args.out_step;
   }
 
-  // O times its factors, or 0.
-  template <size_t R, size_t C>
-  static HWY_INLINE void start(const Args& args, const Place at, VecOf<T> (&acc)[R][C]) {
-    constexpr hn::ScalableTag<T> d;
-    if (args.factor == nullptr) {
-      QUIRE_UNROLL for (size_t r = 0; r < R; ++r) QUIRE_UNROLL for (size_t c = 0; c < C; ++c)
-          acc[r][c] = hn::Zero(d);
-      return;
-    }
-    const T* factors = args.factor + at.query;
-    QUIRE_UNROLL for (size_t r = 0; r < R; ++r) {
-      const VecOf<T> factor = hn::Set(d, factors[r]);
-      const T* row = at.out + static_cast<ptrdiff_t>(r) * args.out_step;
-      QUIRE_UNROLL for (size_t c = 0; c < C; ++c) acc[r][c] =
-          hn::Mul(hn::LoadU(d, row + c * kLanesOf<T>), factor);
-    }
-  }
-
   template <size_t R, size_t C>
   static HWY_NOINLINE void block(const Args& args, size_t vector, const Place at) {
     VecOf<T> acc[R][C];
-    start(args, at, acc);
-    const E* weights = args.weights + at.query;
-    const E* values = args.values + vector * kLanesOf<T>;
-    const StoreOutputs<T> store{at.out, args.out_step};
-    if (HWY_LIKELY(args.keys >= 2)) {
-      product_chain<Product>(acc, weights, 1, kPanel, values, args.value_step, args.keys - 2);
-      last_two_steps<Product>(acc, weights, 1, kPanel, values, args.value_step, store);
-    } else {
-      product_chain<Product>(acc, weights, 1, kPanel, values, args.value_step, args.keys);
-      QUIRE_UNROLL for (size_t r = 0; r < R; ++r) store.row(r, acc[r]);
+    const E* const weights = args.weights + at.query;
+    const E* const values = args.values + vector * kLanesOf<T>;
+    AddChain<T> store{
+        {at.out, args.out_step}, true, args.factor == nullptr ? nullptr : args.factor + at.query};
+    bool begins = true;
+    for (const ChainRun *run = args.runs, *end = run + args.run_count; run != end; ++run) {
+      if (begins) clear_block<T>(acc);
+      begins = run->ends_chain;
+      chain_stretch<Product>(acc, weights + ptrdiff_t{run->weight_row} * kPanel, 1, kPanel,
+                             values + run->value_row * args.value_step, args.value_step, run->rows,
+                             begins, store);
+      if (begins) store.is_first = false;
     }
   }
 };

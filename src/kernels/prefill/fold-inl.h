@@ -13,12 +13,12 @@ struct FoldFactors {
   T a, b;
 };
 
-template <class T, class Form>
-HWY_INLINE FoldFactors<T> fold_factors(T m, T split_m, T to) {
+template <class T>
+HWY_INLINE FoldFactors<T> fold_factors(T factor, T m, T split_m, T to) {
   constexpr hn::ScalableTag<T> d;
-  const VecOf<T> target = hn::Set(d, to);
-  return {hn::GetLane(move_factor<T, Form>(hn::Set(d, m), target)),
-          hn::GetLane(move_factor<T, Form>(hn::Set(d, split_m), target))};
+  const VecOf<T> target = hn::Set(d, to), c = hn::Set(d, factor);
+  return {hn::GetLane(move_factor<T>(c, hn::Set(d, m), target)),
+          hn::GetLane(move_factor<T>(c, hn::Set(d, split_m), target))};
 }
 
 template <class T>
@@ -47,8 +47,7 @@ void fold(const FoldArgs<T>& args) noexcept {
       continue;
     }
     const T to = split_m > m ? split_m : m;
-    const FoldFactors<T> factors = args.natural ? fold_factors<T, NaturalForm<T>>(m, split_m, to)
-                                                : fold_factors<T, ScaledForm<T>>(m, split_m, to);
+    const FoldFactors<T> factors = fold_factors(args.exponent_factor, m, split_m, to);
     const VecOf<T> other = hn::Set(d, args.split_l[q] * factors.b);
     args.m[q] = to;
     args.l[q] = hn::GetLane(fma(hn::Set(d, args.l[q]), hn::Set(d, factors.a), other));

@@ -47,8 +47,8 @@ struct CopyRowsArgs {
   int out_columns = 0;
 };
 
-/// Scores: out[panel][row][lane] = chain over d of key[row][d] * query[d][lane]. Element: T, or
-/// uint32_t for bf16 pairs (d, d + 1); `dims` then counts pairs.
+/// Scores: out[panel][row][lane] = key[row][d] * query[d][lane] summed over d, in chains of
+/// chain_dims. Element: T, or uint32_t for bf16 pairs (d, d + 1); `dims` then counts pairs.
 template <class T, class Element = T>
 struct ScoresArgs {
   const Element* keys = nullptr;  // rows key_step elements apart
@@ -77,10 +77,9 @@ template <class T>
 struct SoftmaxArgs {
   T* scores = nullptr;  // the panel, key 0 of the tile
   uint32_t groups = 0;
-  int rows = 0;  // keys in the tile: the last group may be short
-  bool natural = false;
-  T scale = 0;  // scaled form: c = scale * log2e. natural: not used, scores are scaled already
-  const T* max = nullptr;  // [16], raw in scaled form
+  int rows = 0;            // keys in the tile: the last group may be short
+  T exponent_factor = 1;   // attention_order.h
+  const T* max = nullptr;  // [16], of these scores
   T* m = nullptr;          // [16]
   T* l = nullptr;
   T* factor = nullptr;
@@ -96,17 +95,27 @@ struct DropPanelArgs {
   DropoutPlace place;  // q_idx: of lane 0
 };
 
-/// O[query][column] += chain over keys ascending of weight[key][query] * value[key][column].
-/// Element: T, or uint32_t for bf16 pairs of keys (2i, 2i + 1); `keys` then counts pairs.
+/// Keys side by side, in rows of weights and of values. A chain goes on through all runs up to the
+/// next that ends one.
+struct ChainRun {
+  int weight_row = 0, value_row = 0, rows = 0;
+  bool ends_chain = true;
+};
+
+/// O[query][column] += for each chain, weight[key][query] * value[key][column] added up over its
+/// keys, ascending, from 0. Element: T, or uint32_t for bf16 pairs of keys (2i, 2i + 1), of which
+/// each is a row then.
 template <class T, class Element = T>
 struct AccumulateArgs {
-  const Element* weights = nullptr;  // the panel, first key: [key][16]
+  const ChainRun* runs = nullptr;  // at least one; the last ends a chain
+  int run_count = 0;
+  const Element* weights = nullptr;  // the panel: [row][16]
   const Element* values = nullptr;   // rows value_step elements apart, `columns` of them readable
   ptrdiff_t value_step = 0;
-  int keys = 0, queries = 0, columns = 0;  // queries <= 16, columns a multiple of 16
-  T* out = nullptr;                        // rows out_step elements apart
+  int queries = 0, columns = 0;  // queries <= 16, columns a multiple of 16
+  T* out = nullptr;              // rows out_step elements apart
   ptrdiff_t out_step = 0;
-  const T* factor = nullptr;  // [16]: O is multiplied by it first; null: O starts at 0
+  const T* factor = nullptr;  // [16]: O is multiplied by it first; null: O is the first chain
 };
 
 /// Folds the state of a split into that of the splits before it, row by row.
@@ -115,8 +124,8 @@ struct FoldArgs {
   T *m = nullptr, *l = nullptr, *o = nullptr;  // changed
   const T *split_m = nullptr, *split_l = nullptr, *split_o = nullptr;
   int queries = 0, columns = 0;
-  ptrdiff_t step = 0;  // of both O
-  bool natural = false;
+  ptrdiff_t step = 0;     // of both O
+  T exponent_factor = 1;  // attention_order.h
 };
 
 /// out = fma(O, 1 / l, +0) in the output's type; 0 where l is 0. Returns a bit for each row that is

@@ -21,6 +21,7 @@ class Prefill {
         memory_(memory),
         functions_(forward_functions<T>(*call.table)),
         scale_(static_cast<T>(call.scale)),
+        exponent_factor_(exponent_factor<T>(call.natural, call.scale)),
         drops_(call.dropout.p > 0),
         columns_(static_cast<int>(whole_panels(call.value_dims))) {
     const TileFunctions& functions = call.f64 ? *call.table->tile_f64 : *call.table->tile_f32;
@@ -57,7 +58,7 @@ class Prefill {
   PrefillMemory<T>& memory_;
   const ForwardFunctions<T>& functions_;
   std::optional<TileRunner> score_runner_;
-  T scale_;
+  T scale_, exponent_factor_;
   bool drops_;
   DropoutRule dropout_;  // if drops_
   int columns_;

@@ -29,11 +29,10 @@ struct PrefillMemory {
   T* queries;         // [tiles][dims][64]; pairs: 32-bit elements, half as many
   size_t query_size;  // of one tile
   PrefillState<T> total[kMaxQueryTiles], split[kMaxQueryTiles];
-  T* raw_max[kMaxQueryTiles];  // [64]
-  T *max, *factor;             // [64]
-  uint64_t* words;             // [tiles][256]
-  TileActivity* activity;      // [tiles]
-  bool* wanted;                // [256]
+  T *max, *factor;         // [64]
+  uint64_t* words;         // [tiles][256]
+  TileActivity* activity;  // [tiles]
+  bool* wanted;            // [256]
   void *score_scratch, *row_scratch;
 
   PrefillMemory(const ForwardCall& call, const KeySequence& keys, int tiles, ScratchLayout& layout)
@@ -51,7 +50,6 @@ struct PrefillMemory {
         state->l = layout.take<T>(kQueryTile);
         state->o = layout.take<T>(kQueryTile * columns);
       }
-      raw_max[i] = layout.take<T>(kQueryTile);
     }
     max = layout.take<T>(kQueryTile);
     factor = layout.take<T>(kQueryTile);

@@ -39,7 +39,6 @@ void Prefill<T>::reset(PrefillState<T>& state, int i) noexcept {
   const int lanes = panels_of(item_.tiles[i]) * kPanel;
   std::fill_n(state.m, lanes, kMinusInf<T>);
   std::fill_n(state.l, lanes, T(0));
-  if (!seen_[i]) std::fill_n(memory_.raw_max[i], lanes, kMinusInf<T>);
 }
 
 template <class T>
@@ -102,10 +101,6 @@ void Prefill<T>::load_queries(int i) noexcept {
 template <class T>
 void Prefill<T>::apply_softmax(int i, int64_t key, int rows, const KeyTile& keys) noexcept {
   PrefillState<T>& state = current(i);
-  for (int lane = 0; lane < item_.tiles[i].queries; ++lane) {
-    T& most = memory_.raw_max[i][lane];
-    most = memory_.max[lane] > most ? memory_.max[lane] : most;
-  }
   for (int panel = 0; panel < panels_of(item_.tiles[i]); ++panel) {
     uint32_t groups = 0;
     for (int g = 0; g < kKeyGroups; ++g) {
@@ -117,8 +112,7 @@ void Prefill<T>::apply_softmax(int i, int64_t key, int rows, const KeyTile& keys
     functions_.softmax({.scores = memory_.scores + panel * kScorePanelStep,
                         .groups = groups,
                         .rows = rows,
-                        .natural = call_.natural,
-                        .scale = scale_,
+                        .exponent_factor = exponent_factor_,
                         .max = memory_.max + panel * kPanel,
                         .m = state.m + panel * kPanel,
                         .l = state.l + panel * kPanel,
@@ -136,56 +130,60 @@ void Prefill<T>::apply_softmax(int i, int64_t key, int rows, const KeyTile& keys
   }
 }
 
-// One call per stretch of keys without a gap.
+namespace {
+
+// The stretches of keys without a gap that a panel sees, cut where chains end. Pairs: whole groups,
+// as far as the tile's `rows` go.
+int list_runs(const TileActivity& activity, int panel, int rows, bool pairs,
+              ChainRun (&runs)[kKeyGroups]) {
+  const int groups = chain_keys(pairs) / kKeyGroup;
+  int count = 0;
+  for (int chain = 0; chain < kKeyGroups; chain += groups) {
+    const int first = count;
+    for (int g = chain; g < chain + groups; ++g) {
+      const GroupActivity& group = activity.groups[g];
+      if (group.empty() || panel < group.panel_begin || panel >= group.panel_end) continue;
+      const int begin = pairs ? g * kKeyGroup : group.row_begin;
+      const int end = pairs ? std::min(rows, (g + 1) * kKeyGroup) : group.row_end;
+      if (count > first && runs[count - 1].value_row + runs[count - 1].rows == begin)
+        runs[count - 1].rows += end - begin;
+      else
+        runs[count++] = {begin, begin, end - begin, false};
+    }
+    if (count > first) runs[count - 1].ends_chain = true;
+  }
+  return count;
+}
+
+}  // namespace
+
 template <class T>
 void Prefill<T>::accumulate(int i, int panel, int rows, const KeyTile& keys) noexcept {
-  const T* factor = (live_[i] >> panel & 1) != 0 ? memory_.factor + panel * kPanel : nullptr;
+  ChainRun runs[kKeyGroups];
+  const int count = list_runs(memory_.activity[i], panel, rows, call_.pairs, runs);
   T* const weights = memory_.scores + panel * kScorePanelStep;
-  AccumulateArgs<T> args{.value_step = keys.value_step,
-                         .queries = std::min(kPanel, item_.tiles[i].queries - panel * kPanel),
-                         .columns = columns_,
-                         .out = current(i).o + ptrdiff_t{panel} * kPanel * columns_,
-                         .out_step = columns_};
-  T ones[kPanel];
-  std::fill_n(ones, kPanel, T(1));
-  for (int g = 0; g < kKeyGroups;) {
-    GroupActivity run = memory_.activity[i].groups[g++];
-    if (run.empty() || panel < run.panel_begin || panel >= run.panel_end) continue;
-    while (g < kKeyGroups) {
-      const GroupActivity& next = memory_.activity[i].groups[g];
-      if (next.empty() || next.row_begin != run.row_end || panel < next.panel_begin ||
-          panel >= next.panel_end)
-        break;
-      run.row_end = next.row_end;
-      ++g;
+  const auto call = [&]<class E>(void (*accumulate)(const AccumulateArgs<T, E>&) noexcept) {
+    accumulate(
+        {.runs = runs,
+         .run_count = count,
+         .weights = reinterpret_cast<const E*>(weights),
+         .values = static_cast<const E*>(keys.values),
+         .value_step = keys.value_step,
+         .queries = std::min(kPanel, item_.tiles[i].queries - panel * kPanel),
+         .columns = columns_,
+         .out = current(i).o + ptrdiff_t{panel} * kPanel * columns_,
+         .out_step = columns_,
+         .factor = (live_[i] >> panel & 1) != 0 ? memory_.factor + panel * kPanel : nullptr});
+  };
+  if (!call_.pairs) return call(functions_.accumulate);
+  if constexpr (std::is_same_v<T, float>) {
+    // Rows of a group that were not computed have weight 0 and values of 0.
+    for (ChainRun* run = runs; run != runs + count; ++run) {
+      call_.table->pairs->pair_weights(weights + ptrdiff_t{run->weight_row} * kPanel, run->rows);
+      run->value_row /= 2;
+      run->rows = (run->rows + 1) / 2;
     }
-    args.factor = factor;
-    if (call_.pairs) {
-      if constexpr (std::is_same_v<T, float>) {
-        // Whole groups: rows that were not computed have weight 0 and values of
-        // 0.
-        const int begin = run.row_begin / kKeyGroup * kKeyGroup;
-        const int end = std::min(rows, (run.row_end + kKeyGroup - 1) / kKeyGroup * kKeyGroup);
-        call_.table->pairs->pair_weights(weights + ptrdiff_t{begin} * kPanel, end - begin);
-        AccumulateArgs<float, uint32_t> pairs{
-            .weights = reinterpret_cast<const uint32_t*>(weights) + ptrdiff_t{begin} * kPanel,
-            .values = static_cast<const uint32_t*>(keys.values) + begin / 2 * keys.value_step,
-            .value_step = keys.value_step,
-            .keys = (end - begin + 1) / 2,
-            .queries = args.queries,
-            .columns = columns_,
-            .out = args.out,
-            .out_step = columns_,
-            .factor = factor};
-        call_.table->pairs->accumulate(pairs);
-      }
-    } else {
-      args.weights = weights + ptrdiff_t{run.row_begin} * kPanel;
-      args.values = static_cast<const T*>(keys.values) + run.row_begin * keys.value_step;
-      args.keys = run.row_end - run.row_begin;
-      functions_.accumulate(args);
-    }
-    factor = ones;
+    call(call_.table->pairs->accumulate);
   }
 }
 
@@ -195,8 +193,7 @@ void Prefill<T>::end_split(int i) noexcept {
   const int queries = item_.tiles[i].queries;
   const PrefillState<T>& ended = current(i);
   for (int lane = 0; lane < queries; ++lane)
-    if (needs_row_kernel(call_.natural, ended.m[lane], ended.l[lane]))
-      slow_[i] |= uint64_t{1} << lane;
+    if (needs_row_kernel(ended.l[lane])) slow_[i] |= uint64_t{1} << lane;
   if (seen_[i]) {
     functions_.fold({.m = memory_.total[i].m,
                      .l = memory_.total[i].l,
@@ -207,7 +204,7 @@ void Prefill<T>::end_split(int i) noexcept {
                      .queries = queries,
                      .columns = columns_,
                      .step = columns_,
-                     .natural = call_.natural});
+                     .exponent_factor = exponent_factor_});
   }
   seen_[i] = true;
 }
@@ -228,7 +225,7 @@ void Prefill<T>::finish(int i, TileFault& fault) noexcept {
                          .dtype = out.dtype,
                          .row_step = out.row_step,
                          .column_step = out.column_step});
-  write_stats<T>(call_, {state.m, state.l, memory_.raw_max[i]}, tile.queries, tile.stat_offset);
+  write_stats<T>(call_, {state.m, state.l}, tile.queries, tile.stat_offset);
   slow |= slow_[i];
   for (int lane = 0; lane < tile.queries; ++lane) {
     if ((slow >> lane & 1) == 0) continue;

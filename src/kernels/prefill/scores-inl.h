@@ -1,6 +1,6 @@
 // Scores of one tile: [key][query] = keys x queries. Keys are broadcast from their own layout,
-// queries lie across the lanes; one chain per score, d ascending from 0, whatever the lane count
-// and the register block. Kernels layer.
+// queries lie across the lanes; d ascending in chains of chain_dims, each from 0, which are added
+// up where the scores lie, whatever the lane count and the register block. Kernels layer.
 #pragma once
 #include "kernels/math/minmax-inl.h"
 #include "kernels/product-inl.h"
@@ -15,15 +15,21 @@ constexpr ptrdiff_t score_offset(size_t c) {
          static_cast<ptrdiff_t>(c % kVectorsOf<T> * kLanesOf<T>);
 }
 
+// The sums of the chains so far; the last one makes scores of them.
 template <class T>
 struct StoreScores {
   T* scores;
-  bool scaled;
+  bool is_first;
+  bool scaled;  // and the last
   T scale;
   template <size_t C>
-  HWY_INLINE void row(size_t r, const VecOf<T> (&vectors)[C]) const {
+  HWY_INLINE void row(size_t r, VecOf<T> (&vectors)[C]) const {
     constexpr hn::ScalableTag<T> d;
     T* const to = scores + r * kPanel;
+    if (!is_first) {
+      QUIRE_UNROLL for (size_t c = 0; c < C; ++c) vectors[c] =
+          hn::Add(hn::LoadU(d, to + score_offset<T>(c)), vectors[c]);
+    }
     if (HWY_UNLIKELY(scaled)) {
       QUIRE_UNROLL for (size_t c = 0; c < C; ++c)
           hn::StoreU(hn::Mul(vectors[c], hn::Set(d, scale)), d, to + score_offset<T>(c));
@@ -99,17 +105,26 @@ struct ScoreBlocks {
   template <size_t R, size_t C>
   static HWY_NOINLINE void block(const Args& args, size_t vector, const Place at) {
     constexpr hn::ScalableTag<T> d;
+    constexpr int kNumbers = Product::kNumbers;
+    const int chain = chain_dims(args.dims * kNumbers, kNumbers == 2) / kNumbers;
     VecOf<T> acc[R][C];
-    QUIRE_UNROLL for (size_t r = 0; r < R; ++r) QUIRE_UNROLL for (size_t c = 0; c < C; ++c)
-        acc[r][c] = hn::Zero(d);
     const E* keys = at.keys;
     const E* queries = args.queries + vector * kLanesOf<T>;
-    const StoreScores<T> store{at.scores, args.scaled, args.scale};
-    if (HWY_LIKELY(args.dims >= 2)) {
-      keys_chain<Product>(acc, keys, args.key_step, queries, args.dims - 2);
+    StoreScores<T> store{at.scores, true, false, args.scale};
+    clear_block<T>(acc);
+    int steps = args.dims;  // of the last chain, in the end
+    for (; steps > chain; steps -= chain) {
+      keys_chain<Product>(acc, keys, args.key_step, queries, chain);
+      QUIRE_UNROLL for (size_t r = 0; r < R; ++r) store.row(r, acc[r]);
+      store.is_first = false;
+      clear_block<T>(acc);
+    }
+    store.scaled = args.scaled;
+    if (HWY_LIKELY(steps >= 2)) {
+      keys_chain<Product>(acc, keys, args.key_step, queries, steps - 2);
       last_two_steps<Product>(acc, keys, args.key_step, 1, queries, kQueryTile, store);
     } else {
-      keys_chain<Product>(acc, keys, args.key_step, queries, args.dims);
+      keys_chain<Product>(acc, keys, args.key_step, queries, steps);
       QUIRE_UNROLL for (size_t r = 0; r < R; ++r) store.row(r, acc[r]);
     }
     if (args.max == nullptr) return;

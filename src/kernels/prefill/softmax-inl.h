@@ -9,31 +9,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
 
-// The two forms of the exponent.
-template <class T>
-struct ScaledForm {
-  VecOf<T> c;
-  HWY_INLINE explicit ScaledForm(T scale)
-      : c(hn::Set(hn::ScalableTag<T>(), scale * static_cast<T>(kLog2e))) {}
-  HWY_INLINE VecOf<T> units(VecOf<T> max) const { return hn::Mul(max, c); }
-  HWY_INLINE VecOf<T> score_exponent(VecOf<T> s, VecOf<T> m) const { return fms(s, c, m); }
-  static HWY_INLINE VecOf<T> max_exponent(VecOf<T> from, VecOf<T> to) { return hn::Sub(from, to); }
-};
-template <class T>
-struct NaturalForm {
-  HWY_INLINE explicit NaturalForm(T /*scale*/) {}
-  static HWY_INLINE VecOf<T> units(VecOf<T> max) { return max; }
-  static HWY_INLINE VecOf<T> score_exponent(VecOf<T> s, VecOf<T> m) { return max_exponent(s, m); }
-  static HWY_INLINE VecOf<T> max_exponent(VecOf<T> from, VecOf<T> to) {
-    return hn::Mul(hn::Sub(from, to), hn::Set(hn::ScalableTag<T>(), static_cast<T>(kLog2e)));
-  }
-};
-
 // What a sum is multiplied by when its maximum moves from `from` to `to`: exactly 1 where it does
 // not move, from -inf to -inf too.
-template <class T, class Form>
-HWY_INLINE VecOf<T> move_factor(VecOf<T> from, VecOf<T> to) {
-  const VecOf<T> moved = exp2_softmax(Form::max_exponent(from, to));
+template <class T>
+HWY_INLINE VecOf<T> move_factor(VecOf<T> c, VecOf<T> from, VecOf<T> to) {
+  const VecOf<T> moved = exp2_softmax(hn::Mul(hn::Sub(from, to), c));
   return hn::IfThenElse(hn::Eq(from, to), hn::Set(hn::ScalableTag<T>(), T{1}), moved);
 }
 
@@ -41,17 +21,17 @@ HWY_INLINE VecOf<T> move_factor(VecOf<T> from, VecOf<T> to) {
 constexpr size_t kSums = HWY_TARGET == HWY_SCALAR ? 1 : kLanes >= 16 ? 8 : 4;
 
 // One score to its weight, which is returned.
-template <class T, class Form>
-HWY_INLINE VecOf<T> weigh(const Form& form, VecOf<T> m, T* at) {
+template <class T>
+HWY_INLINE VecOf<T> weigh(VecOf<T> c, VecOf<T> m, T* at) {
   constexpr hn::ScalableTag<T> d;
-  const VecOf<T> p = exp2_softmax(form.score_exponent(hn::LoadU(d, at), m));
+  const VecOf<T> p = exp2_softmax(hn::Mul(hn::Sub(hn::LoadU(d, at), m), c));
   hn::StoreU(p, d, at);
   return p;
 }
 
 // Keys `first` .. first + kSums - 1 of each group: weights in place, their sums to `sums`.
-template <class T, class Form>
-HWY_INLINE void weigh_groups(const SoftmaxArgs<T>& args, T* scores, const Form& form, VecOf<T> m,
+template <class T>
+HWY_INLINE void weigh_groups(const SoftmaxArgs<T>& args, T* scores, VecOf<T> c, VecOf<T> m,
                              int first, VecOf<T>* sums) {
   constexpr hn::ScalableTag<T> d;
   VecOf<T> acc[kSums];
@@ -62,28 +42,28 @@ HWY_INLINE void weigh_groups(const SoftmaxArgs<T>& args, T* scores, const Form& 
     T* at = scores + key * kPanel;
     if (HWY_LIKELY(key + static_cast<int>(kSums) <= rows)) {
       QUIRE_UNROLL for (size_t i = 0; i < kSums; ++i) acc[i] =
-          hn::Add(acc[i], weigh<T>(form, m, at + i * kPanel));
+          hn::Add(acc[i], weigh<T>(c, m, at + i * kPanel));
     } else {
       QUIRE_UNROLL for (size_t i = 0; i < kSums; ++i) if (key + static_cast<int>(i) < rows) acc[i] =
-          hn::Add(acc[i], weigh<T>(form, m, at + i * kPanel));
+          hn::Add(acc[i], weigh<T>(c, m, at + i * kPanel));
     }
   }
   QUIRE_UNROLL for (size_t i = 0; i < kSums; ++i) sums[i] = acc[i];
 }
 
-template <class T, class Form>
+template <class T>
 HWY_INLINE void softmax_vector(const SoftmaxArgs<T>& args, size_t lane) {
   constexpr hn::ScalableTag<T> d;
-  const Form form(args.scale);
+  const VecOf<T> c = hn::Set(d, args.exponent_factor);
   const VecOf<T> old_max = hn::LoadU(d, args.m + lane);
-  const VecOf<T> m = max_step(form.units(hn::LoadU(d, args.max + lane)), old_max);
-  const VecOf<T> factor = move_factor<T, Form>(old_max, m);
+  const VecOf<T> m = max_step(hn::LoadU(d, args.max + lane), old_max);
+  const VecOf<T> factor = move_factor<T>(c, old_max, m);
   // While nothing is visible 0 is subtracted: -inf - -inf would be NaN.
   const VecOf<T> none = hn::Set(d, -static_cast<T>(__builtin_inff()));
   const VecOf<T> subtracted = hn::IfThenElse(hn::Eq(m, none), hn::Zero(d), m);
   VecOf<T> sums[kPartialSums];
   for (size_t first = 0; first < kPartialSums; first += kSums)
-    weigh_groups(args, args.scores + lane, form, subtracted, static_cast<int>(first), sums + first);
+    weigh_groups(args, args.scores + lane, c, subtracted, static_cast<int>(first), sums + first);
   QUIRE_UNROLL for (size_t half = kPartialSums / 2; half != 0; half /= 2)
       QUIRE_UNROLL for (size_t i = 0; i < half; ++i) sums[i] = hn::Add(sums[i], sums[i + half]);
   hn::StoreU(m, d, args.m + lane);
@@ -93,12 +73,7 @@ HWY_INLINE void softmax_vector(const SoftmaxArgs<T>& args, size_t lane) {
 
 template <class T>
 void softmax(const SoftmaxArgs<T>& args) noexcept {
-  for (size_t lane = 0; lane < kPanel; lane += kLanesOf<T>) {
-    if (args.natural)
-      softmax_vector<T, NaturalForm<T>>(args, lane);
-    else
-      softmax_vector<T, ScaledForm<T>>(args, lane);
-  }
+  for (size_t lane = 0; lane < kPanel; lane += kLanesOf<T>) softmax_vector(args, lane);
 }
 
 }  // namespace quire::kernels::QUIRE_ISA_NS
