@@ -10,7 +10,15 @@ from . import _core
 from ._core import BlockMask, JaggedBlockMask, MaskMod, ScoreMod
 from .arrays import like
 from .jagged import are_jagged
-from .option_checks import check_aux, check_flag, check_int, check_kernel_options, check_scale, check_seed
+from .option_checks import (
+    check_aux,
+    check_dropout,
+    check_flag,
+    check_int,
+    check_kernel_options,
+    check_scale,
+    check_seed,
+)
 
 Backend = Literal["AUTO", "TRITON", "FLASH", "TRITON_DECODE"]
 _BACKENDS = typing.get_args(Backend)
@@ -114,6 +122,7 @@ def flex_attention(
         _check_kernel_options(kernel_options)
     scale = check_scale("flex_attention", scale)
     enable_gqa = check_flag("flex_attention", "enable_gqa", enable_gqa)
+    dropout_p = check_dropout("flex_attention", dropout_p)
     if score_mod is not None and type(score_mod) is not ScoreMod:
         score_mod = ScoreMod(score_mod)
     options = dict(

@@ -10,7 +10,7 @@ from . import _core
 from ._core import KVCache, MaskMod, ScoreMod, SequenceId
 from .arrays import like
 from .attention import AuxOutput, AuxRequest
-from .option_checks import check_aux, check_int, check_scale, check_seed
+from .option_checks import check_aux, check_dropout, check_int, check_scale, check_seed
 
 
 def attend(
@@ -114,7 +114,7 @@ def step_options(
         mask_mod=mask_mod,
         window=check_int(where, "window", window),
         scale=check_scale(where, scale),
-        dropout_p=dropout_p,
+        dropout_p=check_dropout(where, dropout_p),
         seed=check_seed(where, dropout_p, seed),
     )
 

@@ -13,7 +13,7 @@ from ._core import BlockMask, JaggedBlockMask, MaskMod, ScoreMod
 from .arrays import like
 from .attention import AuxOutput, AuxRequest, flex_attention
 from .jagged import Jagged, are_jagged
-from .option_checks import check_aux, check_flag, check_scale, check_seed
+from .option_checks import check_aux, check_dropout, check_flag, check_scale, check_seed
 
 _INPUTS = ("query", "key", "value")
 
@@ -93,7 +93,7 @@ def flex_attention_vjp(
         enable_gqa=check_flag("flex_attention_vjp", "enable_gqa", enable_gqa),
         mask_mod=mask_mod,
         q_begin=q_begin,
-        dropout_p=dropout_p,
+        dropout_p=check_dropout("flex_attention_vjp", dropout_p),
         seed=check_seed("flex_attention_vjp", dropout_p, seed),
     )
     out, aux = flex_attention(query, key, value, score_mod, **options, return_aux=request)

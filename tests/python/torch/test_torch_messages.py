@@ -65,12 +65,6 @@ def test_torchs_random_numbers_in_a_mod_of_quire():
             quire.create_block_mask(lambda b, h, q, k, draw=draw: q * draw() > k, None, None, 8, 8)
 
 
-@pytest.mark.parametrize("draw", [np.random.default_rng(3).random, random.Random(3).random])
-def test_generators_that_a_mod_holds(draw):
-    with pytest.raises(TypeError, match="draws random numbers from a .*Draw an array before it"):
-        masked(lambda b, h, q, k: q * draw() > k)
-
-
 def test_no_warning_without_a_mistake(recwarn):
     masked(lambda b, h, q, k: q >= k)
     options = {"BLOCK_M": 64, "bwd_BLOCK_N1": 32, "PRESCALE_QK": True, "num_warps": 4}

@@ -17,14 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from quire import _core
-from quire.mod_calls import (
-    generators_of,
-    random_state,
-    refuse_generators,
-    state_of,
-    warn_if_condition,
-    warn_if_random,
-)
+from quire.mod_calls import random_state, warn_if_condition, warn_if_random
 
 from .buffer import Binding, tensors_in
 from .error import fail
@@ -202,9 +195,8 @@ def trace_mod(
         arguments.insert(0, TracedTensor(Single(Value(score, FLOAT)), score_dtype))
     with _plain_torch():
         with _Functions(trace), _Operations(trace):
-            before, held = random_state(), [(one, state_of(one)) for one in generators_of(mod)]
+            before = random_state()
             result = mod(*arguments)
-            refuse_generators("trace", held)
             warn_if_random("trace", before)
         if score_dtype is not None and (
             result is True or result is False or getattr(result, "dtype", None) is torch.bool
