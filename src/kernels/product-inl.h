@@ -49,8 +49,7 @@ struct PairProduct {
     return hn::Set(kU32, pair);
   }
   static HWY_INLINE V multiply_add(VU a, VU b, V acc) {
-    asm("vdpbf16ps %2, %1, %0" : "+v"(acc.raw) : "v"(a.raw), "v"(b.raw));  // fma_in_place says why
-    return acc;
+    return V{_mm512_dpbf16_ps(acc.raw, (__m512bh)a.raw, (__m512bh)b.raw)};
   }
 };
 #endif
