@@ -14,11 +14,11 @@
 #include "commands.h"
 #include "computed_share.h"
 #include "formula_arguments.h"
+#include "npy.h"
 #include "number_option.h"
 #include "output_file.h"
 #include "quire/error.h"
 #include "quire/flex_attention.h"
-#include "npy.h"
 #include "terminal.h"
 
 namespace quire::cli {

@@ -74,9 +74,8 @@ void show_gradients(Findings& findings) {
   fmt::print("{}", heading("Its gradients, those of the captured table included"));
   const DemoBatch batch;
   for (const auto& [name, error] : batch.gradient_errors())
-    findings.say(
-        fmt::format("of {:15} error against f64 {:.1e}, within 1e-5", name, error),
-        error < 1e-5);
+    findings.say(fmt::format("of {:15} error against f64 {:.1e}, within 1e-5", name, error),
+                 error < 1e-5);
 }
 
 void show_million(Findings& findings) {

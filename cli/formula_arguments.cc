@@ -7,10 +7,10 @@
 #include <charconv>
 #include <string_view>
 
+#include "npy.h"
 #include "number_option.h"
 #include "quire/buffer.h"
 #include "quire/error.h"
-#include "npy.h"
 
 namespace quire::cli {
 namespace {

@@ -47,7 +47,7 @@ inline constexpr int kMostHeadDim = 1024;
 
 /// Keys of a chain of O. `pairs`: bf16 products, whose sums lose nothing that the roundings to bf16
 /// around them would leave.
-constexpr int chain_keys(bool pairs) { return pairs ? kTileKeys : 64; }
+constexpr int chain_keys(bool pairs) { return pairs ? kTileKeys : 128; }
 
 /// Dims of a chain of a score, given all dims: half of them, in whole panels of 16, from 16 to 64.
 /// (32 are 2 chains of 16, 64 2 of 32, 80 48 + 32, 256 4 of 64.)

@@ -29,7 +29,8 @@ ForwardTasks cut(const std::vector<std::int64_t>& q_lengths,
                             .q_heads = 4,
                             .head_dim = 64,
                             .kv_heads = 2,
-                            .v_head_dim = 64}};
+                            .v_head_dim = 64},
+                           {}};
   const layout::JaggedRows keys = rows_of(kv_lengths);
   request.queries = std::make_shared<layout::JaggedQueries>(rows_of(q_lengths));
   request.layout = std::make_shared<layout::JaggedLayout>(keys, keys.begin);
@@ -44,7 +45,7 @@ ForwardTasks cut(const std::vector<std::int64_t>& lengths, std::int64_t threads)
 // Two sequences of 3,000 keys and one of none, 4 key heads of 64 f32 numbers.
 ForwardTasks cut_pages(std::int64_t page_size) {
   AttentionProblem request{
-      {.batch = 3, .q_heads = 8, .q_len = 1, .head_dim = 64, .kv_heads = 4, .v_head_dim = 64}};
+      {.batch = 3, .q_heads = 8, .q_len = 1, .head_dim = 64, .kv_heads = 4, .v_head_dim = 64}, {}};
   request.queries = std::make_shared<layout::DenseQueries>(1);
   std::vector<std::int64_t> pages(static_cast<std::size_t>(2 * (3000 / page_size + 1)));
   std::iota(pages.rbegin(), pages.rend(), 0);

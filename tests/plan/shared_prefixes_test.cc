@@ -26,7 +26,8 @@ ForwardRequest request(const std::vector<std::int64_t>& shared,
                          .q_len = 1,
                          .head_dim = 64,
                          .kv_heads = 2,
-                         .v_head_dim = 64}};
+                         .v_head_dim = 64},
+                        {}};
   made.queries = std::make_shared<layout::DenseQueries>(1);
   made.layout = std::make_shared<layout::PagedLayout>(64, pages, lengths);
   made.kv_len = *std::max_element(lengths.begin(), lengths.end());

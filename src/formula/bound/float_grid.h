@@ -11,24 +11,24 @@
 
 namespace quire::formula {
 
-namespace detail {
+namespace grid_detail {
 
 // Calls, not inlined: of two `f32 ? double(float(x)) : x` side by side g++ 12 (-O2 and -O3) makes
 // one vector operation and loses the rounding on the way.
 [[gnu::noinline]] inline double round_to_f32(double x) { return static_cast<float>(x); }
 [[gnu::noinline]] inline double round_to_f32(std::int64_t x) { return static_cast<float>(x); }
 
-}  // namespace detail
+}  // namespace grid_detail
 
 /// To the nearest number of the precision; beyond the largest, inf. The sum, product or quotient of
 /// two f32 and the root of one, computed in double and rounded here, are what f32 arithmetic gives:
 /// 53 bits are more than 2 * 24 + 2, so rounding twice does no harm.
 inline double round_to(double x, Precision precision) {
-  return precision == Precision::kF32 ? detail::round_to_f32(x) : x;
+  return precision == Precision::kF32 ? grid_detail::round_to_f32(x) : x;
 }
 
 inline double round_to(std::int64_t x, Precision precision) {
-  return precision == Precision::kF32 ? detail::round_to_f32(x) : static_cast<double>(x);
+  return precision == Precision::kF32 ? grid_detail::round_to_f32(x) : static_cast<double>(x);
 }
 
 inline double largest(Precision precision) {
@@ -46,7 +46,7 @@ inline double unit_roundoff(Precision precision) {
   return precision == Precision::kF32 ? 0x1p-24 : 0x1p-53;
 }
 
-namespace detail {
+namespace grid_detail {
 
 // Floats in order are ints in order once the negative ones are turned round; both zeros are 0.
 template <class Float, class Int>
@@ -59,13 +59,13 @@ Float step(Float x, Int steps) {
   return std::bit_cast<Float>(moved < 0 ? kMin - moved : moved);
 }
 
-}  // namespace detail
+}  // namespace grid_detail
 
 /// `steps` numbers of the grid further up (down if negative); stops at inf. x is not NaN.
 inline double step(double x, int steps, Precision precision) {
   return precision == Precision::kF32
-             ? detail::step<float, std::int32_t>(static_cast<float>(x), steps)
-             : detail::step<double, std::int64_t>(x, steps);
+             ? grid_detail::step<float, std::int32_t>(static_cast<float>(x), steps)
+             : grid_detail::step<double, std::int64_t>(x, steps);
 }
 
 }  // namespace quire::formula
