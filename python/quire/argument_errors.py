@@ -55,7 +55,9 @@ def _wrapped(function: Any, where: str) -> Callable:
                 raise
         refuse(where, signature, args, kwargs)
 
-    call.__signature__ = _signature(signature, function.__nb_signature__[0][2] or ())
+    call.__signature__ = _signature(  # type: ignore[attr-defined]
+        signature, function.__nb_signature__[0][2] or ()
+    )
     return call
 
 
@@ -65,7 +67,9 @@ def _wrapped(function: Any, where: str) -> Callable:
 @functools.cache
 def _arguments(signature: str) -> ast.arguments:
     plain = re.sub(r"= \\(\d+)", r"= (\1,)", signature)
-    return ast.parse(plain + ": ...").body[0].args
+    (function,) = ast.parse(plain + ": ...").body
+    assert isinstance(function, ast.FunctionDef)
+    return function.args
 
 
 class _Parameter(NamedTuple):
@@ -101,7 +105,9 @@ def _signature(signature: str, defaults: tuple) -> inspect.Signature:
 
     places = found.posonlyargs + found.args
     given = [None] * (len(places) - len(found.defaults)) + list(found.defaults)
-    kinds = [(one, default, inspect.Parameter.POSITIONAL_OR_KEYWORD) for one, default in zip(places, given)]
+    kinds: list[tuple[ast.arg, ast.expr | None, Any]] = [
+        (one, default, inspect.Parameter.POSITIONAL_OR_KEYWORD) for one, default in zip(places, given)
+    ]
     if found.vararg is not None:
         kinds.append((found.vararg, None, inspect.Parameter.VAR_POSITIONAL))
     kinds += [

@@ -1,8 +1,8 @@
 """What a function that is given as a mod may get wrong, said in words: the arguments of the other kind of mod, random numbers, a
 condition where a score is wanted.
 
-Of random numbers, those of generators that everybody shares are a warning; those of a generator that the mod holds, or of
-torch, are refused. Used when a function is called to be traced, by quire._core and by quire.torch. Layer: Python, bottom.
+Of random numbers, those of generators that everybody shares are a warning; those of torch, and in quire._core those of a
+generator that the mod holds, are refused. Used when a function is called to be traced, by quire._core and by quire.torch. Layer: Python, bottom.
 """
 
 from __future__ import annotations
@@ -137,8 +137,10 @@ def state_of(generator: Any) -> Any:
         return generator.getstate()
     if isinstance(generator, np.random.RandomState):
         return repr(generator.get_state(legacy=False))
-    if isinstance(generator, (np.random.Generator, np.random.BitGenerator)):
-        return repr(getattr(generator, "bit_generator", generator).state)
+    if isinstance(generator, np.random.Generator):
+        return repr(generator.bit_generator.state)
+    if isinstance(generator, np.random.BitGenerator):
+        return repr(generator.state)
     return generator.get_state().numpy().tobytes()  # torch's
 
 

@@ -19,7 +19,7 @@ def _restore_listed(is_part: bool, *arguments: Any) -> BlockMask:
     return mask[:] if is_part else mask
 
 
-def restore_converted(kind: type, text: str, buffers: dict[str, Any]) -> Any:
+def restore_converted(kind: Any, text: str, buffers: dict[str, Any]) -> Any:
     """A mod that PagedAttention converted. `kind`: ScoreMod or MaskMod."""
     return kind.mark_page_table(kind(text, buffers))
 
