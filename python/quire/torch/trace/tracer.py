@@ -166,8 +166,9 @@ class Formula:
 
     def __init__(self, mod: Mod, trace: Trace) -> None:
         known = trace.slots.buffers()
-        self.mod = mod
         self.buffers = [known[i] for i in mod.places_of_buffers([b.declared for b in known])] if known else []
+        # Where rules of torch's PagedAttention are recognised: once, when they are traced.
+        self.mod = type(mod).mark_page_table(mod) if known else mod
         self.binding = Binding(trace.slots, self.buffers)
         self.numbers = {trace.slots.slot_of(tensor): symbol for symbol, tensor in trace.numbers.values()}
         self.captured = {i: trace.slots.slots[i].tensor for i in self.binding.captured if i not in self.numbers}
@@ -203,7 +204,4 @@ def trace_mod(
         ):
             warn_if_condition("trace")
         value = cast(trace.value(result), BOOL if score_dtype is None else FLOAT)
-        # Where rules of torch's PagedAttention are recognised: once, when they are traced.
-        if score_dtype is None:
-            return Formula(_core.MaskMod.mark_page_table(_core.MaskMod(value.node)), trace)
-        return Formula(_core.ScoreMod.mark_page_table(_core.ScoreMod(value.node)), trace)
+        return Formula(_core.MaskMod(value.node) if score_dtype is None else _core.ScoreMod(value.node), trace)
