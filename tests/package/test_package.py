@@ -45,7 +45,7 @@ def single(prefix, pattern):
 
 def test_what_is_installed(prefix, root):
     names = {path.relative_to(prefix).as_posix() for path in prefix.rglob("*") if path.is_file()}
-    headers = {f"include/quire/{path.name}" for path in (root / "include/quire").glob("*.h")}
+    headers = {f"include/quire/{path.name}" for path in (root / "include/quire").glob("*.*")}
     assert "include/quire/quire_c.h" in headers and headers <= names
     rest = {re.sub(r"^lib(64|/[^/]*-linux-gnu)?/", "lib/", name) for name in names - headers}
     assert rest - {"bin/quire"} == {

@@ -214,26 +214,6 @@ def test_what_is_named_exists(path):
     assert missing_suites(text) == []
 
 
-WALK = re.compile(r"^\| `(src/[\w./-]+)` \| ((?:`[\w:]+`(?:, )?)+) \|", re.MULTILINE)
-
-
-def test_the_walks_of_the_architecture_name_functions_of_their_files():
-    """From a call to the multiply-add in at most six files; each function named is defined in the file beside it."""
-    walks = [[]]
-    for line in (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").splitlines():
-        found = WALK.match(line)
-        if found:
-            walks[-1].append(found.groups())
-        elif walks[-1]:
-            walks.append([])
-    walks = [walk for walk in walks if walk]
-    assert len(walks) == 3 and all(4 < len(walk) <= 6 for walk in walks)
-    for file, functions in (step for walk in walks for step in walk):
-        text = (ROOT / file).read_text()
-        for name in re.findall(r"`(?:\w+::)?(\w+)`", functions):
-            assert re.search(rf"^[\w:<>&*,\s]*\b{name}\(", text, re.MULTILINE), f"{file} has no function {name}"
-
-
 def test_every_example_is_listed():
     page = (ROOT / "docs/examples.md").read_text(encoding="utf-8")
     programs = [*(ROOT / "examples").glob("*.*"), ROOT / "examples/engine/main.cc", ROOT / "examples/demo/__main__.py"]

@@ -138,7 +138,7 @@ class Row {
     if (in_.kept)
       for (std::int64_t i = begin; i < end; ++i)
         p[static_cast<std::size_t>(i - begin)] *= in_.kept(i);
-    const std::size_t length = in_.pairs ? 256 : 64;
+    const std::size_t length = in_.pairs ? 256 : 128;
     for (std::size_t first = 0; first < p.size(); first += length) {
       std::vector<T> chain(split.o.size(), 0);
       add_values(begin, p, first, std::min(p.size(), first + length), chain);

@@ -299,7 +299,7 @@ class BlockMask(TorchBlockMask):
             part._lists.update(dict.fromkeys(_Q_LISTS))
         return self._carry_dq(part)
 
-    def to(self, device: Any) -> BlockMask:
+    def to(self, device: torch.device | str) -> BlockMask:
         """The same mask with its index tensors on another device. Attention itself is computed on the CPU."""
         tensors: Any = {name: getattr(self, name) for name in self._TENSOR_ATTRS}
         there: Any = {name: None if tensor is None else tensor.to(device) for name, tensor in tensors.items()}

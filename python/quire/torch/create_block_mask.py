@@ -126,7 +126,7 @@ def _create(mask_mod: Any, shape: tuple, block_size: tuple, separate_full_blocks
 def _on_device(mask: BlockMask, device: DeviceLikeType) -> BlockMask:
     """For torch's own flex_attention, where torch has that device. Else torch's exception, and what to do."""
     try:
-        return mask.to(device)
+        return mask.to(torch.device(device))
     except (AssertionError, RuntimeError) as error:
         raise type(error)(
             f"[create_block_mask] there is no device {device!r} here ({error}); Quire computes on the CPU: leave device out, or "
