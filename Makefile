@@ -19,7 +19,7 @@ demo: deps ## Build what it takes for this machine, then show what Quire does: t
 docs: build ## Build the documentation as a site into build/site, every link checked
 	@.venv/bin/mkdocs build --quiet
 
-test: ## What CI runs: format check, -Werror, all C++ tests on each ISA, sanitizers, Python tests
+test: ## What CI runs: formats, types, -Werror, C++ tests on the ISAs of this machine, sanitizers, Python tests
 	@scripts/test
 
 check-all: ## test, and what takes longer: clang, TSan, coverage, long property runs

@@ -28,3 +28,10 @@ chosen_isas() {
   done
   printf '%s\n' "${chosen[@]}" | uniq | paste -sd ';'
 }
+
+# whole_calls_elsewhere: the names of ctest's whole calls and random tests on the ISAs between the slowest and the fastest.
+whole_calls_elsewhere() {
+  local between
+  between=$(build/release/tests/list_isas | sed '1d;$d' | paste -sd '|')
+  printf '^(attention|[a-z_]+_property)[.](%s)$' "${between:-none}"
+}
