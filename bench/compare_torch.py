@@ -13,7 +13,7 @@ import json
 import os
 import sys
 
-# Torch's threads otherwise spin for a while after each of its calls, in the time of whoever comes next.
+# Torch's threads otherwise spin for a while after each of its calls, in the time of whatever is measured next.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import quire  # noqa: E402

@@ -89,13 +89,12 @@ struct Work {
 
   Work(std::size_t element, int group, int page) {
     const std::int64_t length = page == 0 ? kKeys : page, per_item = kKeys / length;
-    const auto count = static_cast<std::int64_t>(kBytes / (kKeys * kDims * element));
-    std::vector<std::int64_t> order(static_cast<std::size_t>(count * per_item));
+    const std::int64_t count = kBytes / (kKeys * kDims * element);
+    std::vector<std::int64_t> order(count * per_item);
     std::iota(order.begin(), order.end(), std::int64_t{0});
     if (page != 0) std::shuffle(order.begin(), order.end(), std::mt19937(2));
     for (std::int64_t i = 0; i < count * per_item; ++i) {
-      const std::int64_t begin = i % per_item * length,
-                         offset = order[static_cast<std::size_t>(i)] * length * kDims;
+      const std::int64_t begin = i % per_item * length, offset = order[i] * length * kDims;
       spans.push_back({begin, begin + length, offset, offset});
     }
     for (int g = 0; g < group; ++g) {
@@ -121,12 +120,12 @@ struct Work {
 // What each of `threads` threads does with its share, and the time they take, on average.
 template <class F>
 double timed(int threads, const F& work) {
-  std::vector<double> times(static_cast<std::size_t>(threads));
+  std::vector<double> times(threads);
   std::vector<std::thread> others;
   const auto run = [&](int thread) {
     const double start = seconds();
     work(thread);
-    times[static_cast<std::size_t>(thread)] = seconds() - start;
+    times[thread] = seconds() - start;
   };
   for (int i = 1; i < threads; ++i) others.emplace_back(run, i);
   run(0);
@@ -162,7 +161,7 @@ void decode(benchmark::State& state, DType dtype) {
   call.q = q.data();
   call.k = k.data.get();
   call.v = v.data.get();
-  std::vector<std::vector<char>> outs(static_cast<std::size_t>(problem.threads), q);
+  std::vector<std::vector<char>> outs(problem.threads, q);
   const std::size_t scratch_bytes = kernels::decode_scratch_bytes(call, problem.group);
   std::vector<Memory> scratch;
   for (int i = 0; i < problem.threads; ++i) scratch.emplace_back(scratch_bytes);
@@ -175,7 +174,7 @@ void decode(benchmark::State& state, DType dtype) {
       benchmark::DoNotOptimize(read_all(v.data.get() + at, share));
     });
     const double decoded = timed(problem.threads, [&](int thread) {
-      const auto index = static_cast<std::size_t>(thread);
+      const std::size_t index = thread;
       kernels::ForwardCall own = call;
       own.out = outs[index].data();
       kernels::TileFault fault;

@@ -194,7 +194,7 @@ template <class T>
 void mask_scores(benchmark::State& state) {
   const int rows = static_cast<int>(state.range(0));
   Buffer64<T> tile(kQueryPanels * kScorePanelStep), max(kQueryTile);
-  const std::vector<uint64_t> words(static_cast<size_t>(rows), 0x123456789abcdef);
+  const std::vector<uint64_t> words(rows, 0x123456789abcdef);
   const MaskScoresArgs<T> args{.scores = tile.data,
                                .rows = rows,
                                .panels = kQueryPanels,

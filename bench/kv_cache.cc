@@ -22,7 +22,7 @@ namespace {
 constexpr std::int64_t kSequences = 256, kPageSize = 16;
 
 std::vector<std::int64_t> counting(std::int64_t n, std::int64_t first) {
-  std::vector<std::int64_t> ids(static_cast<std::size_t>(n));
+  std::vector<std::int64_t> ids(n);
   for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = first + static_cast<std::int64_t>(i);
   return ids;
 }

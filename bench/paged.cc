@@ -60,7 +60,7 @@ struct PagedTensors {
         lengths({p.batch}, DType::i64) {
     const std::int64_t pages = (p.kv_len + p.page_size - 1) / p.page_size;
     const std::int64_t all = pages * p.batch * p.pool;
-    std::vector<std::int64_t> places(static_cast<std::size_t>(all));
+    std::vector<std::int64_t> places(all);
     std::iota(places.begin(), places.end(), 0);
     std::mt19937_64 random(1);
     std::shuffle(places.begin(), places.end(), random);
@@ -84,7 +84,7 @@ struct PagedTensors {
           std::memcpy(
               static_cast<char*>(pool.data()) + (page * p.kv_heads + h) * p.page_size * row,
               static_cast<const char*>(from.data()) + ((b * p.kv_heads + h) * p.kv_len + key) * row,
-              static_cast<std::size_t>(std::min(p.page_size, p.kv_len - key) * row));
+              std::min(p.page_size, p.kv_len - key) * row);
         }
     return pool;
   }

@@ -50,7 +50,7 @@ struct Problem {
     if (mask == "causal") return mods::causal();
     if (mask == "window 256") return mods::sliding_window(256);
     if (mask == "document") {
-      std::vector<std::int32_t> ids(static_cast<std::size_t>(kv_len));
+      std::vector<std::int32_t> ids(kv_len);
       for (std::size_t i = 0; i < ids.size(); ++i)
         ids[i] = static_cast<std::int32_t>(static_cast<std::int64_t>(i) / kDocument);
       return mods::document(ids);
@@ -59,7 +59,7 @@ struct Problem {
     if (mask == "causal everywhere") return MaskMod::parse("q_idx + 100000 >= kv_idx");
     if (mask == "window everywhere")
       return MaskMod::parse("(q_idx + 100000 >= kv_idx) & (q_idx - kv_idx < 100000)");
-    std::vector<std::int32_t> ids(static_cast<std::size_t>(kv_len), 1);
+    std::vector<std::int32_t> ids(kv_len, 1);
     const Buffer doc(ids, {.name = "doc"});
     return [&](auto, auto, auto q, auto kv) { return doc[q] == doc[kv]; };
   }
@@ -69,14 +69,11 @@ struct Problem {
     if (score == "alibi") return mods::alibi(q_heads);
     if (score == "softcap") return mods::softcap(20);
     if (score == "relative bias")
-      return mods::relative_bias(
-          std::vector<float>(static_cast<std::size_t>(2 * kv_len - 1), 0.1f));
+      return mods::relative_bias(std::vector<float>(2 * kv_len - 1, 0.1f));
     if (score == "dense bias") return mods::bias_2d(Tensor({q_len, kv_len}, DType::f32));
-    const Buffer row(std::vector<float>(static_cast<std::size_t>(kv_len), 0.25f), {.name = "row"});
-    const Buffer column(std::vector<float>(static_cast<std::size_t>(q_len), 0.1f),
-                        {.name = "column"});
-    const Buffer slopes(std::vector<float>(static_cast<std::size_t>(q_heads), 0.5f),
-                        {.name = "slopes"});
+    const Buffer row(std::vector<float>(kv_len, 0.25f), {.name = "row"});
+    const Buffer column(std::vector<float>(q_len, 0.1f), {.name = "column"});
+    const Buffer slopes(std::vector<float>(q_heads, 0.5f), {.name = "slopes"});
     return ScoreMod::parse(
         "d = abs(kv_idx - q_idx); t = score * 0.5 + where(d < 128, row[kv_idx], column[q_idx]);"
         "u = maximum(t - slopes[h] * sqrt(d + 1.0), -50.0);"

@@ -1,4 +1,4 @@
-// `quire attend q.npy k.npy v.npy -o out.npy`: attention over arrays in files.
+// `quire attend q.npy k.npy v.npy -o out.npy`: attention over arrays in files. Command line layer.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -115,9 +115,8 @@ FlexAttentionOptions options_of(const Call& call, AuxRequest wanted, AuxOutput& 
 
 // Puts [B, H, rows, ..] at row `begin` of [B, H, L, ..].
 void put_rows(const Tensor& part, std::int64_t begin, Tensor& whole) {
-  const std::size_t row = part.rank() == 4
-                              ? static_cast<std::size_t>(part.dim(3)) * dtype_size(part.dtype())
-                              : dtype_size(part.dtype());
+  const std::size_t row =
+      part.rank() == 4 ? part.dim(3) * dtype_size(part.dtype()) : dtype_size(part.dtype());
   const std::int64_t rows = part.dim(2);
   for (std::int64_t i = 0; i < part.dim(0) * part.dim(1); ++i) {
     std::memcpy(
@@ -127,7 +126,7 @@ void put_rows(const Tensor& part, std::int64_t begin, Tensor& whole) {
   }
 }
 
-// Where somebody looks on, long calls are cut along the queries, which does not change a bit.
+// In a terminal, long calls are cut along the queries, which does not change a bit.
 Results attend(const Call& call, AuxRequest wanted) {
   constexpr std::int64_t kLeast = 512;
   const std::int64_t q_len = call.q.dim(2);

@@ -1,4 +1,5 @@
-// `quire bench`: a few calls of attention as a share of what this machine can do.
+// `quire bench`: a few calls of attention as a share of what this machine can do. Command line
+// layer.
 #include <fmt/format.h>
 
 #include <memory>
@@ -12,6 +13,7 @@
 #include "number_option.h"
 #include "quire/cpu_info.h"
 #include "quire/isa.h"
+#include "quire/version.h"
 #include "terminal.h"
 
 namespace quire::cli {
@@ -41,7 +43,7 @@ std::string json_row(const BenchRow& row, const bench::PeakShare& found) {
 }
 
 void print_json(const Peaks& peaks, std::size_t threads, const std::vector<std::string>& rows) {
-  fmt::print("{{\"quire\": \"{}\", \"cpu\": {}, \"isa\": \"{}\", \"threads\": {},\n", QUIRE_VERSION,
+  fmt::print("{{\"quire\": \"{}\", \"cpu\": {}, \"isa\": \"{}\", \"threads\": {},\n", version(),
              quoted(cpu_info().model), isa_name(current_isa()), threads);
   fmt::print(" \"peaks\": {{\"f32_gflops\": {:.2f}, \"bf16_gflops\": {:.2f}, \"read_gbytes\": ",
              peaks.f32 * 1e-9, peaks.bf16 * 1e-9);

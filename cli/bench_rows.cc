@@ -1,4 +1,4 @@
-// The rows of `quire bench`.
+// The rows of `quire bench`. Command line layer.
 #include "bench_rows.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// What `bench` and `demo` measure, and how a row of it reads.
+// What `bench` and `demo` measure, and how a row of it reads. Command line layer.
 #pragma once
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
 // The subcommands of `quire`. Each adds itself to the application; its callback prints, or throws
-// quire::Error.
+// quire::Error. Command line layer.
 #pragma once
 #include <CLI/CLI.hpp>
 

@@ -1,4 +1,4 @@
-// Pairs in blocks that are not empty, plane by plane.
+// Pairs in blocks that are not empty, plane by plane. Command line layer.
 #include "computed_share.h"
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 // How much of a mask is computed: pairs, not whole blocks, so that a mask smaller than a block is
 // no special case. (BlockMask::sparsity counts whole blocks, as torch does, and may be negative.)
+// Command line layer.
 #pragma once
 #include "quire/block_mask.h"
 

@@ -1,5 +1,5 @@
 // `quire demo`: a tour of what Quire does, each part computed and checked here and now. The report
-// with pictures is `make demo`.
+// with pictures is `make demo`. Command line layer.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -15,6 +15,7 @@
 #include "quire/error.h"
 #include "quire/isa.h"
 #include "quire/mods.h"
+#include "quire/version.h"
 #include "terminal.h"
 
 namespace quire::cli {
@@ -125,7 +126,7 @@ void run_demo() {
   fmt::print(
       "Quire {}: programmable attention for CPUs. The rule that changes a score or hides a key\n"
       "is a one-line formula; its block mask is proved, and it runs inside the attention kernel.\n",
-      QUIRE_VERSION);
+      version());
   fmt::print("{}{}", heading("This machine"), machine_text(*default_executor()));
   show_masks();
   show_attention(findings);

@@ -1,4 +1,4 @@
-// The same attention over three layouts, and its gradients.
+// The same attention over three layouts, and its gradients. Command line layer.
 #include "demo_batch.h"
 
 #include <fmt/format.h>
@@ -40,7 +40,7 @@ void copy_rows(const Tensor& from, std::int64_t begin, std::int64_t end, float* 
   const std::int64_t rows = end - begin;
   for (std::int64_t h = 0; h < kHeads; ++h)
     std::memcpy(to + h * room * kDim, part.data_as<float>() + h * rows * kDim,
-                static_cast<std::size_t>(rows * kDim) * sizeof(float));
+                (rows * kDim) * sizeof(float));
 }
 
 // d_out . attention(q, k, v, slopes), by plain loops in f64.
@@ -124,14 +124,14 @@ std::vector<Tensor> DemoBatch::jagged() const {
 std::vector<Tensor> DemoBatch::paged() const {
   std::int64_t longest = 0;
   for (std::size_t i = 0; i < sequences(); ++i) longest = std::max(longest, length(i));
-  const auto count = static_cast<std::int64_t>(sequences());
+  const std::int64_t count = sequences();
   const std::int64_t most = (longest + kPage - 1) / kPage;
   // A page for everybody in turn, so that no sequence lies together.
   Tensor k({count * most, kHeads, kPage, kDim}, DType::f32), v(k.shape(), DType::f32);
   Tensor table({count, most}, DType::i64), lengths({count}, DType::i64);
   Tensor q({count, kHeads, longest, kDim}, DType::f32);
   for (std::int64_t i = 0; i < count; ++i) {
-    const auto at = static_cast<std::size_t>(i);
+    const std::size_t at = i;
     lengths.data_as<std::int64_t>()[i] = length(at);
     for (std::int64_t page = 0; page * kPage < length(at); ++page) {
       const std::int64_t place = page * count + i, begin = begins_[at] + page * kPage;
@@ -148,10 +148,7 @@ std::vector<Tensor> DemoBatch::paged() const {
                                     {.score_mod = alibi_, .mask_mod = mods::causal()});
   std::vector<Tensor> outs;
   for (std::int64_t i = 0; i < count; ++i)
-    outs.push_back(contiguous(std::as_const(out)
-                                  .view()
-                                  .slice(0, i, i + 1)
-                                  .slice(2, 0, length(static_cast<std::size_t>(i)))));
+    outs.push_back(contiguous(std::as_const(out).view().slice(0, i, i + 1).slice(2, 0, length(i))));
   return outs;
 }
 
@@ -194,8 +191,7 @@ std::vector<std::pair<std::string, double>> DemoBatch::gradient_errors() const {
 bool same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   return std::ranges::equal(a, b, [](const Tensor& x, const Tensor& y) {
     return x.shape() == y.shape() && x.dtype() == y.dtype() &&
-           std::memcmp(x.data(), y.data(),
-                       static_cast<std::size_t>(x.numel()) * dtype_size(x.dtype())) == 0;
+           std::memcmp(x.data(), y.data(), x.numel() * dtype_size(x.dtype())) == 0;
   });
 }
 

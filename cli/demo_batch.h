@@ -1,5 +1,5 @@
 // The attention that `quire demo` computes in several ways: a small batch of sequences, dense,
-// packed and in pages, compared with plain loops in f64.
+// packed and in pages, compared with plain loops in f64. Command line layer.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,4 +1,5 @@
 // `quire draw FORMULA`: a mask or the heat map of a score mod, in the terminal, as SVG or as PNG.
+// Command line layer.
 #include "quire/draw.h"
 
 #include <fmt/format.h>

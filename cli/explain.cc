@@ -1,5 +1,5 @@
 // `quire explain FORMULA`: parsed and simplified form, derivatives, classes, tile program; with
-// --mask also how its block mask is proved.
+// --mask also how its block mask is proved. Command line layer.
 #include "quire/explain.h"
 
 #include <fmt/format.h>

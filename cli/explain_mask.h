@@ -1,4 +1,5 @@
-// How the block mask of a formula is proved, in words and numbers: `quire explain --mask`.
+// How the block mask of a formula is proved, in words and numbers: `quire explain --mask`. Command
+// line layer.
 #pragma once
 #include <cstdint>
 #include <string>

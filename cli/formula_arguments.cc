@@ -1,4 +1,4 @@
-// Formulas, sizes and buffers from a command line.
+// Formulas, sizes and buffers from a command line. Command line layer.
 #include "formula_arguments.h"
 
 #include <fmt/format.h>

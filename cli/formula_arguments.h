@@ -1,5 +1,5 @@
 // What `draw`, `explain` and `attend` have in common: a formula (or the name of one in the
-// gallery), the sizes its indices run over, and its buffers.
+// gallery), the sizes its indices run over, and its buffers. Command line layer.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <cstdint>

@@ -1,8 +1,10 @@
-// `quire info`: the CPU, the ISA chosen and why, threads, caches, measured peaks.
+// `quire info`: the CPU, the ISA chosen and why, threads, caches, measured peaks. Command line
+// layer.
 #include <fmt/format.h>
 
 #include "commands.h"
 #include "machine.h"
+#include "quire/version.h"
 
 namespace quire::cli {
 
@@ -17,7 +19,7 @@ void add_info(CLI::App& app) {
   command->callback([] {
     const std::string text =
         machine_text(*default_executor());  // throws before anything is printed
-    fmt::print("quire      {}\n{}", QUIRE_VERSION, text);
+    fmt::print("quire      {}\n{}", version(), text);
   });
 }
 

@@ -1,4 +1,4 @@
-// CPU, ISA, threads, caches and measured peaks.
+// CPU, ISA, threads, caches and measured peaks. Command line layer.
 #include "machine.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// This machine in numbers: what `info`, `bench` and `demo` say about it.
+// This machine in numbers: what `info`, `bench` and `demo` say about it. Command line layer.
 #pragma once
 #include <string>
 

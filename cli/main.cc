@@ -1,5 +1,5 @@
 // The program `quire`: subcommands, exit codes, errors on stderr. What a subcommand prints is in
-// its own file.
+// its own file. Command line layer.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "commands.h"
+#include "quire/version.h"
 
 namespace {
 
@@ -19,7 +20,7 @@ bool takes_formula(const std::string& option, const std::string& command) {
   return option == "--score" || (option == "--mask" && command == "attend");
 }
 
-// A formula may begin with a minus: "-score" is no option. It goes behind `--`, where CLI11 takes
+// A formula may begin with a minus: "-score" is no option. It goes after `--`, where CLI11 takes
 // no options, or to the option it follows.
 std::vector<std::string> arguments(const std::vector<std::string>& words) {
   std::vector<std::string> options, formulas;
@@ -105,7 +106,7 @@ int main(int argc, char** argv) {
       "Programmable attention for CPUs: look at formulas and masks, run them, measure this "
       "machine.",
       "quire"};
-  app.set_version_flag("--version", QUIRE_VERSION);
+  app.set_version_flag("--version", quire::version());
   app.require_subcommand(1);
   app.footer(
       "A rule is a formula over score, b, h, q_idx and kv_idx. Begin with:\n"

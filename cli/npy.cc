@@ -1,5 +1,4 @@
-// Elements of .npy files; npy_header.cc handles the header before them. Part of the `quire`
-// program.
+// Elements of .npy files; npy_header.cc handles the header before them. Command line layer.
 #include "npy.h"
 
 #include <fmt/format.h>
@@ -34,7 +33,7 @@ std::string reason(int error) {
 
 // How many bytes of elements the header promises; the largest number where that does not fit.
 std::int64_t promised_bytes(const NpyHeader& header, std::string_view name) {
-  const auto size = static_cast<std::int64_t>(npy_element_size(header));
+  const std::int64_t size = npy_element_size(header);
   try {
     return saturating_product(element_count(header.shape), size);
   } catch (const Error&) {
@@ -75,7 +74,7 @@ std::vector<char> read_array(std::istream& stream, std::optional<std::uintmax_t>
   const std::size_t all = header.data_begin + static_cast<std::size_t>(promised);
   read_until(stream, all, bytes);
   if (bytes.size() == all && stream.peek() != std::istream::traits_type::eof()) {
-    refuse_npy(name, fmt::format("goes on behind the {} bytes of elements that its shape {} has",
+    refuse_npy(name, fmt::format("goes on after the {} bytes of elements that its shape {} has",
                                  promised, to_string(header.shape)));
   }
   return bytes;
@@ -85,7 +84,7 @@ template <class From, class To>
 void widen(const char* from, Tensor& to, std::string_view name) {
   for (std::int64_t i = 0; i < to.numel(); ++i) {
     From value;
-    std::memcpy(&value, from + static_cast<std::size_t>(i) * sizeof(From), sizeof(From));
+    std::memcpy(&value, from + i * sizeof(From), sizeof(From));
     if (std::cmp_greater(value, std::numeric_limits<To>::max()))
       refuse_npy(name, fmt::format("holds {}, which does not fit into i64", value));
     to.data_as<To>()[i] = static_cast<To>(value);
@@ -93,7 +92,7 @@ void widen(const char* from, Tensor& to, std::string_view name) {
 }
 
 void convert(const NpyHeader& header, const char* from, Tensor& to, std::string_view name) {
-  const std::size_t bytes = static_cast<std::size_t>(to.numel()) * dtype_size(to.dtype());
+  const std::size_t bytes = to.numel() * dtype_size(to.dtype());
   switch (header.encoding) {
     case NpyEncoding::kU16:
       return widen<std::uint16_t, std::int32_t>(from, to, name);

@@ -1,4 +1,4 @@
-// Reads and writes tensors as NumPy's .npy files. Part of the `quire` program.
+// Reads and writes tensors as NumPy's .npy files. Command line layer.
 #pragma once
 #include <iosfwd>
 #include <span>

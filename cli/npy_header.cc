@@ -1,4 +1,4 @@
-// Reads and writes the header of .npy files.
+// Reads and writes the header of .npy files. Command line layer.
 #include "npy_header.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // The header of a .npy file: element type, byte order, memory order and shape. Reads no elements.
-// Part of the `quire` program.
+// Command line layer.
 #pragma once
 #include <cstddef>
 #include <span>

@@ -1,4 +1,5 @@
-// Options that are whole numbers: their limits are checked, and the help shows a plain N.
+// Options that are whole numbers: their limits are checked, and the help shows a plain N. Command
+// line layer.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <cstdint>

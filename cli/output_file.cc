@@ -1,4 +1,5 @@
-// Files beside others, and what becomes of them when the program is told to stop.
+// Files beside others, and what becomes of them when the program is told to stop. Command line
+// layer.
 #include "output_file.h"
 
 #include <fmt/format.h>
@@ -31,7 +32,7 @@ void remove_and_end(int signal) {
   std::raise(signal);
 }
 
-// Those that end a program, unless somebody (nohup) has said that they do not.
+// Signals that end a program, unless they are ignored (nohup).
 void watch_signals() {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction now {};

@@ -1,6 +1,6 @@
 // OutputFile: a result on its way to a file. What is written goes to a file of another name beside
 // it, which takes its place when all is there: whoever stops the program finds the old file, or
-// none, and no half of a new one.
+// none, and no half of a new one. Command line layer.
 #pragma once
 #include <fstream>
 #include <ostream>
@@ -28,7 +28,7 @@ class OutputFile {
 
   const char* where_;
   std::string path_;
-  std::string target_;     // path_, behind links
+  std::string target_;     // path_ with links resolved
   std::string temporary_;  // empty: written to directly
   std::ofstream file_;
   std::size_t slot_ = 0;  // of temporary_ among those to remove at a signal

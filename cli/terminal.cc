@@ -1,4 +1,4 @@
-// Colours, widths and progress bars.
+// Colours, widths and progress bars. Command line layer.
 #include "terminal.h"
 
 #include <fmt/format.h>
@@ -87,7 +87,7 @@ void Progress::show(std::int64_t done, std::string_view what) const {
   // A line that is too long would wrap, and \r would not come back to its beginning.
   const int columns = columns_of(STDERR_FILENO, 80);
   const int width = std::clamp(columns - 50, 5, 30);
-  const auto room = static_cast<std::size_t>(std::clamp(columns - width - 10, 0, 40));
+  const std::size_t room = std::clamp(columns - width - 10, 0, 40);
   std::fflush(stdout);
   fmt::print(stderr, "\r\x1b[K{} {:3.0f} % {}", bar(share, width), 100 * share,
              what.substr(0, room));

@@ -1,4 +1,5 @@
 // What a terminal is told and a file is not: colours, its width, and how far long work has come.
+// Command line layer.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <cstdint>

@@ -20,7 +20,7 @@ set(CMAKE_COLOR_DIAGNOSTICS ON)
 
 function(quire_compile_options target)
   # -ffp-contract=off: g++ would fuse a * b + c where the ISA has FMA, and the bits would depend on the ISA.
-  target_compile_options(${target} PRIVATE -ffp-contract=off -Wall -Wextra -Wpedantic)
+  target_compile_options(${target} PRIVATE -ffp-contract=off -Wall -Wextra -Wpedantic -Wshadow)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     # g++ 12 warns about "text" + std::string inside <string> itself (GCC bug 105651).
     target_compile_options(${target} PRIVATE -Wno-restrict)

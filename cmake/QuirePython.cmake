@@ -13,7 +13,6 @@ set_target_properties(quire_core PROPERTIES OUTPUT_NAME _core LIBRARY_OUTPUT_DIR
 quire_compile_options(quire_core)
 quire_compile_in_batches(quire_core)
 target_include_directories(quire_core PRIVATE ${PROJECT_SOURCE_DIR}/python/src)
-target_compile_definitions(quire_core PRIVATE QUIRE_VERSION="${PROJECT_VERSION}")
 target_link_libraries(quire_core PRIVATE quire fmt::fmt)
 
 # Links to files and, for folders, to the whole folder: a new file in one is there without CMake.

@@ -11,7 +11,6 @@ if(cli_sources)
   quire_compile_in_batches(quire_cli)
   # Like the tests, it shows the inside of the library; `bench` measures as bench/ does.
   target_include_directories(quire_cli PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/cli ${PROJECT_SOURCE_DIR})
-  target_compile_definitions(quire_cli PRIVATE QUIRE_VERSION="${PROJECT_VERSION}")
   target_link_libraries(quire_cli PRIVATE quire CLI11::CLI11 fmt::fmt)
   if(NOT QUIRE_UNITY)
     target_precompile_headers(quire_cli PRIVATE <CLI/CLI.hpp>)  # 5 s a file otherwise

@@ -23,8 +23,7 @@ Tensor numbers(uint32_t seed) {
 
 bool same_bits(const ConstTensorView& a, const ConstTensorView& b) {
   const Tensor x = contiguous(a), y = contiguous(b);
-  return x.shape() == y.shape() &&
-         std::memcmp(x.data(), y.data(), static_cast<size_t>(x.numel()) * sizeof(float)) == 0;
+  return x.shape() == y.shape() && std::memcmp(x.data(), y.data(), x.numel() * sizeof(float)) == 0;
 }
 
 // The definition, as it is written in papers. The largest difference from `out`.
@@ -38,8 +37,7 @@ double error_against_loops(const Tensor& q, const Tensor& k, const Tensor& v, co
         double score = 0;
         for (int64_t d = 0; d < kDim; ++d)
           score += double{q.at<float>({0, h, row, d})} * k.at<float>({0, h, key, d});
-        score =
-            score / std::sqrt(double{kDim}) + slopes[static_cast<size_t>(h)] * double(key - row);
+        score = score / std::sqrt(double{kDim}) + slopes[h] * double(key - row);
         sum += std::exp(score);
         for (int64_t d = 0; d < kDim; ++d)
           result[d] += std::exp(score) * v.at<float>({0, h, key, d});

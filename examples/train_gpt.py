@@ -159,7 +159,7 @@ def train(corpus, steps, threads, options, progress):
 
 @torch.no_grad()
 def continued(model, corpus, text, count):
-    """`text` and the characters that the model puts behind it."""
+    """`text` and the characters that the model appends to it."""
     number = {character: i for i, character in enumerate(corpus.characters)}
     tokens = torch.tensor([[number[c] for c in text]])
     for _ in range(count):

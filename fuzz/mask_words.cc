@@ -18,7 +18,7 @@ void mask_words(Bytes bytes) {
   // The checksum finds accidents; what is behind it must stand by itself.
   if (words.size() > 2) words[1] = mask::words_checksum(words);
   try {
-    const auto count = static_cast<std::int64_t>(words.size());
+    const std::int64_t count = words.size();
     const BlockMask mask = BlockMask::decode(ConstTensorView(words.data(), DType::i64, {count}));
     // Few blocks may stand in lengths that are huge: then a dense code is, too.
     constexpr std::int64_t kManyWords = 1 << 20;

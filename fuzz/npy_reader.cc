@@ -14,7 +14,7 @@ void npy_reader(Bytes bytes) {
   try {
     const Tensor tensor =
         parse_npy({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, "fuzz.npy");
-    const auto size = static_cast<std::size_t>(tensor.numel()) * dtype_size(tensor.dtype());
+    const auto size = tensor.numel() * dtype_size(tensor.dtype());
     check(size <= 2 * bytes.size(), "no more memory than the bytes are worth");  // u16 becomes i32
     std::string file = npy_header(tensor.dtype(), tensor.shape());
     if (size > 0) file.append(static_cast<const char*>(tensor.data()), size);

@@ -1,4 +1,4 @@
-"""The same attention over jagged and paged keys: sequences of different lengths packed one behind the other, in the pages of a
+"""The same attention over jagged and paged keys: sequences of different lengths packed one after the other, in the pages of a
 PagedAttention, and in a KVCache. Each is compared with the sequences computed alone, to the bit."""
 
 import dataclasses
@@ -50,7 +50,7 @@ def alone(batch):
 
 
 def jagged(batch):
-    """One call over sequences packed one behind the other."""
+    """One call over sequences packed one after the other."""
     offsets = np.cumsum([0, *batch.lengths])
     q, k, v = (quire.Jagged(batch.packed(i), offsets) for i in range(3))
     return list(quire.flex_attention(q, k, v, mask_mod=CAUSAL, enable_gqa=True))
@@ -93,7 +93,7 @@ def cached(batch):
 # name -> (what it is, function); the first is what the others are compared with
 WAYS = {
     "dense, each alone": ("a call for each sequence", alone),
-    "jagged": ("packed one behind the other, one call", jagged),
+    "jagged": ("packed one after the other, one call", jagged),
     f"paged, {PAGE} tokens": (
         "PagedAttention: pages handed out in turns, so that no sequence lies together; one call",
         paged,

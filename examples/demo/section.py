@@ -41,7 +41,7 @@ class Context:
     @functools.cached_property
     def torch(self):
         """The module, or None."""
-        # Torch's threads otherwise spin for a while after each of its calls, in the time of whoever comes next.
+        # Torch's threads otherwise spin for a while after each of its calls, in the time of whatever is measured next.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         try:
             import torch

@@ -55,10 +55,7 @@ std::vector<NewTokens> Engine::next_step() const {
   for (const Running& one : running_) {
     const std::int64_t there = cache_.length(one.sequence);
     const std::int64_t count = std::min(std::ssize(one.sample.tokens) - there, kChunk);
-    step.push_back(
-        {one.sequence, count,
-         std::span(one.sample.tokens)
-             .subspan(static_cast<std::size_t>(there), static_cast<std::size_t>(count))});
+    step.push_back({one.sequence, count, std::span(one.sample.tokens).subspan(there, count)});
   }
   return step;
 }

@@ -33,7 +33,7 @@ Rows forward(const Model& model, quire::KVCache& cache, std::span<const quire::N
   const quire::Shape q_rows{n, sizes.q_heads, sizes.head_dim};
   quire::AttendPlan plan(cache, step, {.q_heads = sizes.q_heads},
                          {.score_mod = quire::mods::alibi(sizes.q_heads)});
-  Rows attention(static_cast<std::size_t>(n * sizes.q_heads * sizes.head_dim));
+  Rows attention(n * sizes.q_heads * sizes.head_dim);
   for (std::int64_t layer = 0; layer < sizes.layers; ++layer) {
     const Model::Projections p = model.project(layer, x);
     cache.write(layer, step, {p.k.data(), DType::f32, kv_rows}, {p.v.data(), DType::f32, kv_rows});

@@ -9,7 +9,7 @@ namespace {
 
 // rows [n, in] times weights [in, out].
 Rows multiply(const Rows& rows, const Rows& weights, std::int64_t in) {
-  const auto width = static_cast<std::size_t>(in);
+  const std::size_t width = in;
   const std::size_t n = rows.size() / width, out = weights.size() / width;
   Rows result(n * out);
   for (std::size_t row = 0; row < n; ++row) {
@@ -26,7 +26,7 @@ Rows multiply(const Rows& rows, const Rows& weights, std::int64_t in) {
 // Each row divided by its root mean square.
 Rows normalise(std::span<const float> rows, std::int64_t width) {
   Rows result(rows.begin(), rows.end());
-  const auto size = static_cast<std::size_t>(width);
+  const std::size_t size = width;
   for (std::size_t begin = 0; begin < result.size(); begin += size) {
     float sum = 0;
     for (std::size_t i = 0; i < size; ++i) sum += result[begin + i] * result[begin + i];
@@ -45,7 +45,7 @@ void add(const Rows& rows, Rows& to) {
 Model::Model(const ModelSizes& sizes, std::uint64_t seed) : sizes_(sizes) {
   std::mt19937_64 random(seed);
   const auto weights = [&](std::int64_t in, std::int64_t out) {
-    Rows result(static_cast<std::size_t>(in * out));
+    Rows result(in * out);
     const double scale = 2 / std::sqrt(static_cast<double>(in));
     for (float& one : result)
       one = static_cast<float>((static_cast<double>(random() >> 11) * 0x1p-53 - 0.5) * scale * 2);
@@ -76,14 +76,14 @@ Rows Model::embed(std::span<const std::int64_t> ids) const {
 }
 
 Model::Projections Model::project(std::int64_t layer, const Rows& x) const {
-  const Layer& weights = layers_[static_cast<std::size_t>(layer)];
+  const Layer& weights = layers_[layer];
   const Rows rows = normalise(x, sizes_.width);
   return {multiply(rows, weights.q, sizes_.width), multiply(rows, weights.k, sizes_.width),
           multiply(rows, weights.v, sizes_.width)};
 }
 
 void Model::finish_layer(std::int64_t layer, const Rows& attention, Rows& x) const {
-  const Layer& weights = layers_[static_cast<std::size_t>(layer)];
+  const Layer& weights = layers_[layer];
   add(multiply(attention, weights.out, sizes_.q_heads * sizes_.head_dim), x);
   Rows inner = multiply(normalise(x, sizes_.width), weights.up, sizes_.width);
   for (float& one : inner) one = one > 0 ? one : 0;
@@ -91,7 +91,7 @@ void Model::finish_layer(std::int64_t layer, const Rows& attention, Rows& x) con
 }
 
 Rows Model::logits(const Rows& x, std::size_t row) const {
-  const auto width = static_cast<std::size_t>(sizes_.width);
+  const std::size_t width = sizes_.width;
   return multiply(normalise(std::span(x).subspan(row * width, width), sizes_.width), head_,
                   sizes_.width);
 }

@@ -37,7 +37,7 @@ std::vector<Request> make_requests(std::size_t n, std::int64_t vocabulary, std::
     return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(most));
   };
   const auto text = [&](std::int64_t length) {
-    std::vector<std::int64_t> ids(static_cast<std::size_t>(length));
+    std::vector<std::int64_t> ids(length);
     for (std::int64_t& id : ids) id = below(vocabulary);
     return ids;
   };

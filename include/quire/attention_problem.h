@@ -1,6 +1,6 @@
-// AttentionProblem: what an attention call computes, without its memory. Every public function of
-// attention fills in one (flex_attention, scaled_dot_product_attention, attend, dense, jagged and
-// paged); plans, forward and backward, are made of it. Public; plan layer.
+// AttentionProblem: what an attention call computes, without its memory. Every public attention
+// function (flex_attention, scaled_dot_product_attention and attend; dense, jagged and paged) fills
+// one in; forward and backward plans are made from it. Public; plan layer.
 //
 //   adapter (flex_attention, attend, ...)  ->  AttentionProblem::dense / jagged / paged / step
 //     ->  AttentionPlan: validate, prove the mask, plan  ->  run: tensors in, AttentionOutputs out
@@ -169,7 +169,7 @@ struct QUIRE_API AttentionProblem : AttentionShape, AttentionOptions {
   std::int64_t group() const { return kv_heads == 0 ? 1 : q_heads / kv_heads; }
   /// q_idx of the first query of a sequence.
   std::int64_t begin_of(std::int64_t sequence) const {
-    if (q_begin.size() > 1) return q_begin[static_cast<std::size_t>(sequence)];
+    if (q_begin.size() > 1) return q_begin[sequence];
     return q_begin.empty() ? 0 : q_begin[0];
   }
   bool is_f64() const { return compute_type() == DType::f64; }

@@ -37,7 +37,7 @@ class QUIRE_API Buffer {
   /// Reads the caller's memory in place; the caller keeps it alive as long as any formula uses it.
   static Buffer borrow(ConstTensorView view, BufferOptions options = {});
 
-  /// Reads somebody's memory in place and keeps `owner`, whoever that is, alive until no formula
+  /// Reads memory in place and keeps `owner`, the object it belongs to, alive until no formula
   /// uses it. Its destructor may run in any thread.
   static Buffer share(ConstTensorView view, std::shared_ptr<const void> owner,
                       BufferOptions options = {});

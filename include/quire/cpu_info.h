@@ -1,4 +1,4 @@
-// What machine this is, in words and numbers for people: `quire info` and the head of a benchmark.
+// A description of this machine for people: `quire info` and the head of a benchmark print it.
 // Decides nothing; the choice of an ISA is in quire/isa.h. Public; runtime layer.
 #pragma once
 #include <cstdint>

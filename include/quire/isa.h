@@ -1,5 +1,5 @@
-// Which machine code runs: what this build and this CPU have, what was chosen and why, and how to
-// force another. Says nothing about what an ISA computes: for f32 all give the same bits. Public;
+// The choice of machine code: the ISAs that this build contains and this CPU supports, which one
+// was chosen and why, and how to force another. For f32 every ISA gives the same bits. Public;
 // runtime layer.
 #pragma once
 #include <optional>

@@ -1,5 +1,6 @@
-// merge_states: attention over several sets of keys, put together from attention over each. A state
-// is an output and its lse; how keys were divided does not matter. Public; attention layer.
+// merge_states: combines attention over several sets of keys from the results over each set. A
+// state is an output and its lse; how the keys were divided does not matter. Public; attention
+// layer.
 #pragma once
 #include <span>
 

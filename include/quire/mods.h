@@ -161,8 +161,8 @@ struct GallerySizes {
 };
 
 /// A mod kept as text, or one of the functions above. It is made for sizes of the caller's choice;
-/// its buffers are filled with numbers that show the pattern, in the place of those a model would
-/// bring.
+/// its buffers are filled with numbers that show the pattern, in place of those of a
+/// model.
 struct QUIRE_API GalleryEntry {
   enum class Kind : std::uint8_t { kMask, kScore };
 

@@ -1,6 +1,6 @@
-// PageTables: which page of a pool holds which page of a sequence, in tables of somebody's: what
-// PagedAttention (paged_attention.h) is made of, for those who keep the tables themselves. Public;
-// cache layer.
+// PageTables: which page of a pool holds which page of a sequence, in tables that the caller owns.
+// PagedAttention (paged_attention.h) is built on it; use it directly to keep the tables yourself.
+// Public; cache layer.
 #pragma once
 #include <cstdint>
 #include <span>

@@ -42,7 +42,7 @@ QUIRE_C_API const char* quire_last_error(void);
 
 /* ---- the library ---- */
 
-/* "0.1.0" */
+/* "0.2.0" */
 QUIRE_C_API const char* quire_version(void);
 /* The ISA in use, "avx2" say; NULL if QUIRE_ISA names one that is not there (see the last error).
  */
@@ -173,7 +173,7 @@ QUIRE_C_API quire_status quire_flex_attention(const quire_tensor* q, const quire
                                               const quire_flex_attention_options* options,
                                               const quire_tensor* out);
 
-/* ---- attention over jagged batches: sequences one behind the other ---- */
+/* ---- attention over jagged batches: sequences one after the other ---- */
 
 enum {
   QUIRE_JAGGED_TOKENS = 0, /* values [total, heads, dim] */

@@ -1,5 +1,5 @@
-// Shape: up to 8 numbers in place, without heap memory; the sizes or the strides of a tensor. What
-// the numbers mean is the views' affair. Public; tensor layer.
+// Shape: up to 8 numbers stored in place, without heap memory: the sizes or the strides of a
+// tensor. The views decide what the numbers mean. Public; tensor layer.
 #pragma once
 #include <array>
 #include <cassert>

@@ -1,5 +1,5 @@
-// Tensor: owns its elements, row-major, aligned to 64 bytes. For everything but owning there are
-// the views, which it turns into by itself where a ConstTensorView is asked for. Public; tensor
+// Tensor: owns its elements, row-major, aligned to 64 bytes. It converts implicitly to a
+// ConstTensorView; everything except ownership is done through views. Public; tensor
 // layer.
 #pragma once
 #include <cstdint>

@@ -1,4 +1,4 @@
-// TensorView and ConstTensorView: somebody else's memory seen as a tensor. Pointer, dtype, shape
+// TensorView and ConstTensorView: memory owned elsewhere, seen as a tensor. Pointer, dtype, shape
 // and strides; copying one costs a copy of those, and no member allocates. Views are made by
 // slicing, permuting and broadcasting other views without touching elements. Public; tensor layer.
 #pragma once

@@ -1,4 +1,4 @@
-// The version: of these headers, and of the library that the program runs with. Public; runtime
+// The version of these headers, and of the library that the program runs with. Public; runtime
 // layer.
 #pragma once
 #include "quire/export.h"
@@ -8,10 +8,10 @@ namespace quire {
 // Of the headers a program was compiled with. Before 1.0 a minor version may change the C++
 // interface; the C interface (quire/quire_c.h) stays.
 inline constexpr int kVersionMajor = 0;
-inline constexpr int kVersionMinor = 1;
+inline constexpr int kVersionMinor = 2;
 inline constexpr int kVersionPatch = 0;
 
-// Of the library: "0.1.0". A string literal. With a shared library it may be another than the
+// Of the library: "0.2.0". A string literal. With a shared library it may be another than the
 // headers'.
 QUIRE_API const char* version() noexcept;
 

@@ -1,4 +1,5 @@
-// Numbers, texts and the memory of results, or what is wrong with them. Python layer.
+// Converts numbers, texts and the memory of results, and reports what is wrong with them. Python
+// layer.
 #include "arguments.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Arguments of attention as Python gives them, forward and backward. Python layer.
+// Converts the arguments of attention from Python, forward and backward. Python layer.
 #pragma once
 #include <nanobind/nanobind.h>
 

@@ -1,4 +1,4 @@
-// BLOCK_SIZE as Python gives it. Python layer.
+// Converts BLOCK_SIZE from Python. Python layer.
 #pragma once
 #include <nanobind/nanobind.h>
 

@@ -1,4 +1,4 @@
-// quire::Error by its kind as an exception of Python. Python layer.
+// Raises quire::Error as the Python exception for its kind. Python layer.
 #include <exception>
 
 #include "quire/error.h"

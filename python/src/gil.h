@@ -1,4 +1,4 @@
-// Letting the GIL go while the library works, and taking it. Python layer.
+// Releases the GIL while the library works, and acquires it. Python layer.
 #pragma once
 #include <nanobind/nanobind.h>
 #include <unistd.h>

@@ -124,7 +124,7 @@ std::optional<DType> parse_type(const dlpack::Type& type) {
 }
 
 TensorView tensor_view(const dlpack::Tensor& tensor, DType dtype) {
-  const auto rank = static_cast<std::size_t>(tensor.rank);
+  const std::size_t rank = tensor.rank;
   const Shape shape(std::span<const std::int64_t>(tensor.shape, rank));
   const Shape strides = tensor.strides == nullptr
                             ? contiguous_strides(shape)

@@ -1,4 +1,4 @@
-// A jagged batch as Python hands it over: views, which keep their owners alive. Python layer.
+// A jagged batch passed from Python: views that keep their owners alive. Python layer.
 #pragma once
 #include <optional>
 

@@ -1,5 +1,5 @@
-// The class KVCache and the handles of its sequences. Steps are lists beside one another: of
-// sequences, counts and ids. The GIL is kept, so that calls from Python take turns. Python layer.
+// The class KVCache and the handles of its sequences. A step is three parallel lists: sequences,
+// counts and ids. The GIL is held, so calls from Python run one at a time. Python layer.
 #include "quire/kv_cache.h"
 
 #include <fmt/format.h>
@@ -35,7 +35,7 @@ Ids ids_of(const char* where, nb::handle ids) {
                 fmt::format("[{}] ids must be integers in one row; got {} of {}", where,
                             dtype_name(view.tensor.dtype()), to_string(view.tensor.shape())));
   }
-  Ids numbers(static_cast<std::size_t>(view.tensor.dim(0)));
+  Ids numbers(view.tensor.dim(0));
   for (std::size_t i = 0; i < numbers.size(); ++i)
     numbers[i] = view.tensor.load_int({static_cast<std::int64_t>(i)});
   return numbers;
@@ -279,7 +279,7 @@ void define_tokens(nb::class_<KVCache>& type) {
       .def("write", &write, nb::arg("layer"), nb::arg("sequences"), nb::arg("counts"), nb::arg("k"),
            nb::arg("v"),
            "Stores the rows of the last tokens of each sequence: k [tokens, kv_heads, head_dim], v "
-           "alike, sequences one behind the other. The last layer last.")
+           "alike, sequences one after the other. The last layer last.")
       .def(
           "mark_written",
           [](KVCache& cache, nb::handle sequences, nb::handle counts) {

@@ -81,7 +81,7 @@ quire.MaskMod('q_idx >= kv_idx'))doc");
 quire.MaskMod('q_idx + 3 >= kv_idx'))doc");
   m.def(
       "sliding_window", &sliding_window, nb::arg("size"), nb::arg("right") = nb::none(),
-      R"doc(sliding_window(size): the last `size` tokens, the own among them. sliding_window(left, right): so many before and behind the
+      R"doc(sliding_window(size): the last `size` tokens, the own among them. sliding_window(left, right): so many before and after the
 own.
 
 >>> import quire

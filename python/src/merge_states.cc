@@ -1,4 +1,4 @@
-// merge_states: attention over all keys from attention over parts of them. Python layer.
+// merge_states: combines attention over sets of keys. Python layer.
 #include "quire/merge_states.h"
 
 #include <nanobind/nanobind.h>

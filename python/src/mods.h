@@ -1,5 +1,5 @@
-// How objects of Python become mods: a mod, a text with buffers, or a function that is traced.
-// Python layer.
+// Converts Python objects to mods: a mod, a text with buffers, or a function that is traced. Python
+// layer.
 #pragma once
 #include <nanobind/nanobind.h>
 

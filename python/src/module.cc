@@ -1,5 +1,5 @@
-// The module quire._core: all of the library that Python sees. The package python/quire gives it
-// its shape for people. Python layer.
+// The module quire._core: everything Python sees of the library. The package python/quire presents
+// it to users. Python layer.
 #include "register.h"
 
 NB_MODULE(_core, module) {

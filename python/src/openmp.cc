@@ -1,4 +1,4 @@
-// The runtime by the addresses of its functions, and the last executor made on it. Python layer.
+// Finds the runtime's functions by address, and keeps the last executor made on it. Python layer.
 #include "openmp.h"
 
 #include <nanobind/nanobind.h>

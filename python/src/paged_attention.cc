@@ -1,5 +1,5 @@
-// Page tables in arrays of Python's, and mods and masks converted by them. The classes
-// PagedAttention of the packages are made of these. Python layer.
+// Page tables in Python arrays, and the mods and masks converted by them. The PagedAttention
+// classes of the packages are built on these. Python layer.
 #include "quire/paged_attention.h"
 
 #include <nanobind/nanobind.h>
@@ -111,7 +111,7 @@ BlockMask convert(const HeldTables& held, const BlockMask& logical,
 void register_paged_attention(nb::module_& module) {
   nb::class_<HeldTables>(module, "PageTables",
                          "page_table and physical_to_logical, int64 [max_batch_size, n_pages], and "
-                         "capacity, int64 [max_batch_size], in somebody's memory.")
+                         "capacity, int64 [max_batch_size], in the caller's memory.")
       .def(nb::init<nb::handle, nb::handle, nb::handle, std::int64_t>(), nb::arg("page_table"),
            nb::arg("capacity"), nb::arg("physical_to_logical"), nb::arg("page_size"))
       .def(
@@ -126,7 +126,7 @@ void register_paged_attention(nb::module_& module) {
           [](HeldTables& held, std::int64_t b, const Numbers& pages) {
             held.tables.add_pages(b, pages);
           },
-          nb::arg("batch_idx"), nb::arg("pages"), "Puts pages behind those of the sequence.")
+          nb::arg("batch_idx"), nb::arg("pages"), "Appends pages to those of the sequence.")
       .def(
           "remove_pages",
           [](HeldTables& held, const Numbers& b) { return held.tables.remove_pages(b); },

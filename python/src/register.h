@@ -1,4 +1,5 @@
-// What each file of this folder adds to the module _core. Python layer.
+// The functions with which each file of this folder registers itself in the module _core. Python
+// layer.
 #pragma once
 #include <nanobind/nanobind.h>
 

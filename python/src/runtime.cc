@@ -1,4 +1,4 @@
-// Threads, ISAs and what machine this is. Python layer.
+// Threads, ISAs and a description of the machine. Python layer.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -11,6 +11,7 @@
 #include "quire/draw.h"
 #include "quire/executor.h"
 #include "quire/isa.h"
+#include "quire/version.h"
 #include "register.h"
 
 namespace quire::python {
@@ -22,7 +23,7 @@ nb::dict info() {
   nb::list isas;
   for (const Isa isa : available_isas()) isas.append(isa_name(isa));
   nb::dict dict;
-  dict["version"] = QUIRE_VERSION;
+  dict["version"] = version();
   dict["cpu"] = cpu.model;
   dict["features"] = cpu.features;
   dict["isa"] = isa_name(choice.isa);
@@ -41,7 +42,7 @@ nb::dict info() {
 }  // namespace
 
 void register_runtime(nb::module_& module) {
-  module.attr("__version__") = QUIRE_VERSION;
+  module.attr("__version__") = version();
   module.def("set_num_threads", &set_num_threads, nb::arg("n"),
              R"doc(How many threads calls that start from now on use, the calling one included.
 

@@ -20,7 +20,7 @@ namespace {
 const char* array_interface_type(DType dtype) {
   constexpr const char* kTypes[kDTypeCount] = {"<f4", "<f8", "|V2", "<f2", "|i1",
                                                "|u1", "<i2", "<i4", "<i8", "|b1"};
-  return kTypes[static_cast<std::size_t>(dtype)];
+  return kTypes[dtype];
 }
 
 nb::dict array_interface(const View& view) {
@@ -166,7 +166,7 @@ Buffer buffer_of(const View& view, BufferOptions options) {
 Array to_numpy(View view) {
   const bool is_bf16 = view.tensor.dtype() == DType::bf16;
   // Looked up once; never freed, as NumPy is not either. Not an initializer: an import may let the
-  // GIL go, and whoever takes it then would wait for the initializer with it.
+  // GIL go, and the thread that takes it then would wait for the initializer with it.
   static const nb::object* asarray = nullptr;
   if (asarray == nullptr) asarray = new nb::object(nb::module_::import_("numpy").attr("asarray"));
   nb::object array = (*asarray)(nb::cast(std::move(view)));
@@ -187,7 +187,7 @@ void register_views(nb::module_& module) {
 
   nb::class_<View>(
       module, "View",
-      R"doc(A tensor that somebody else owns: address, dtype, shape and strides in elements. Keeps `owner` alive.
+      R"doc(A tensor that another object owns: address, dtype, shape and strides in elements. Keeps `owner` alive.
 
 >>> import numpy, quire
 >>> from quire import _core

@@ -1,4 +1,4 @@
-// View: a tensor that somebody else owns, with a reference to who that is. Every array that comes
+// View: a tensor that another object owns, with a reference to the owner. Every array that comes
 // from Python or goes there passes through one; no elements are copied. Python layer.
 #pragma once
 #include <nanobind/nanobind.h>

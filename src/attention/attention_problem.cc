@@ -1,4 +1,4 @@
-// AttentionProblem: the dense one, and what follows from any. Attention layer.
+// AttentionProblem: the dense problem, and the values that every problem derives. Attention layer.
 #include "quire/attention_problem.h"
 
 #include "attention/validate.h"

@@ -1,5 +1,5 @@
-// From strides to memory: first and last byte, and whether everything between belongs to the view.
-// Attention layer.
+// The first and last byte of a view, and whether it covers everything between them. Attention
+// layer.
 #include "attention/disjoint_outputs.h"
 
 #include <array>
@@ -11,7 +11,7 @@
 namespace quire::attention {
 namespace {
 
-// A tensor of a call, under its name in texts of errors.
+// A tensor of a call and its name in error messages.
 struct NamedView {
   const char* name;
   ConstTensorView view;
@@ -42,7 +42,7 @@ bool repeats_an_element(const ConstTensorView& view) {
 struct Memory {
   explicit Memory(const ConstTensorView& view) : is_filled(is_dense(view)) {
     if (view.numel() == 0) return;
-    const auto size = static_cast<std::int64_t>(dtype_size(view.dtype()));
+    const std::int64_t size = dtype_size(view.dtype());
     first = reinterpret_cast<std::uintptr_t>(view.data());
     begin = end = first;
     for (std::size_t axis = 0; axis < view.rank(); ++axis) {

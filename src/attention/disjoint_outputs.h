@@ -1,5 +1,5 @@
-// Outputs of a call must not share memory with its inputs or with one another: what can be told
-// from addresses and strides is refused before anything is written. Attention layer.
+// Refuses outputs that share memory with inputs or with one another, as far as addresses and
+// strides show it, before anything is written. Attention layer.
 #pragma once
 #include <span>
 

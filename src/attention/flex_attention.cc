@@ -23,7 +23,7 @@ namespace quire {
 namespace {
 
 struct Forward {
-  /// The problem is checked.
+  /// The problem has been validated.
   explicit Forward(AttentionProblem problem) : shape(problem) { make(std::move(problem)); }
 
   void make(AttentionProblem problem) {
@@ -117,7 +117,7 @@ void run_attention(AttentionProblem problem, const ConstTensorView& q, const Con
                    const ConstTensorView& v, const AttentionOutputs& outputs) {
   const FloatEnv float_env;
   problem = attention::checked(std::move(problem));
-  attention::validate_outputs(problem, outputs);  // before a plan is made of sizes that do not fit
+  attention::validate_outputs(problem, outputs);  // before planning for sizes that do not fit
   Forward(std::move(problem)).run(q, k, v, outputs);
 }
 
@@ -132,7 +132,7 @@ Tensor run_attention(AttentionProblem problem, const ConstTensorView& q, const C
   }
   const Shape out_shape = problem.out_shape(), rows = problem.stats_shape();
   Forward state(attention::checked(std::move(problem)));
-  // Holes of a jagged batch are not written by the run. Without any nothing need be cleared.
+  // The run does not write holes of a jagged batch; without holes nothing has to be cleared.
   const auto make = [&](const Shape& shape, DType dtype) {
     const bool has_holes =
         q.rank() == 3 && state.plan->queries() * state.shape.q_heads != element_count(rows);

@@ -67,7 +67,7 @@ bool has_holes(const AttentionProblem& problem) {
 }
 
 struct Backward {
-  /// The problem is checked.
+  /// The problem has been validated.
   Backward(AttentionProblem problem, const WantedGradients& gradients)
       : shape(problem), wanted(gradients) {
     make(std::move(problem));
@@ -101,7 +101,7 @@ void Backward::run(const BackwardInputs& inputs, const GradientOutputs& outputs)
   const auto of = [](const auto& view, JaggedOrder order) {
     return view.has_value() ? std::optional(attention::four_axes(*view, order)) : std::nullopt;
   };
-  // Numbers of rows: [total, heads] or [heads, total].
+  // One number per row: [total, heads] or [heads, total].
   const auto numbers = [&](const ConstTensorView& view) {
     if (view.rank() != 2) return view;
     return (problem.q_order == JaggedOrder::kTokens ? view.transpose(0, 1) : view).unsqueeze(0);
@@ -183,7 +183,7 @@ void run_attention_backward(AttentionProblem problem, const BackwardInputs& inpu
                                .k = outputs.k.has_value(),
                                .v = outputs.v.has_value(),
                                .buffers = !outputs.buffers.empty()};
-  // Before a plan is made of sizes that do not fit.
+  // Before planning for sizes that do not fit.
   attention::validate_run(problem, inputs.q, inputs.k, inputs.v);
   attention::validate_loss(problem, inputs);
   Backward(std::move(problem), wanted).run(inputs, outputs);

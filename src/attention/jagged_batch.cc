@@ -17,7 +17,7 @@ namespace quire {
 namespace attention {
 namespace {
 
-// Whose offsets and lengths are read, for texts.
+// Whose offsets and lengths are read, for error messages.
 struct Reader {
   const char *where, *name;
 
@@ -32,7 +32,7 @@ struct Reader {
   }
 
   std::vector<std::int64_t> read(const ConstTensorView& view) const {
-    std::vector<std::int64_t> values(static_cast<std::size_t>(view.dim(0)));
+    std::vector<std::int64_t> values(view.dim(0));
     const std::int64_t step = view.stride(0);
     for (std::size_t i = 0; i < values.size(); ++i) {
       const std::int64_t at = static_cast<std::int64_t>(i) * step;

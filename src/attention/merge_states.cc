@@ -1,4 +1,4 @@
-// States to one, row by row. Attention layer.
+// Merges states row by row. Attention layer.
 #include "quire/merge_states.h"
 
 #include <cmath>
@@ -47,7 +47,7 @@ void check(std::span<const AttentionState> states) {
   }
 }
 
-// The row-major index of a row, as an offset by strides.
+// Converts the row-major index of a row to an offset by strides.
 std::int64_t offset_of(std::int64_t row, const Shape& shape, const Shape& strides,
                        std::size_t axes) {
   std::int64_t offset = 0;
@@ -56,7 +56,7 @@ std::int64_t offset_of(std::int64_t row, const Shape& shape, const Shape& stride
   return offset;
 }
 
-// Rows of the states, one at a time.
+// Merges the rows of the states, one at a time.
 template <class Out, class Lse>
 class Merger {
  public:
@@ -67,7 +67,7 @@ class Merger {
         dim_(shape_[axes_]),
         out_(static_cast<Out*>(to.out.data())),
         lse_(static_cast<Lse*>(to.lse.data())),
-        sum_(static_cast<std::size_t>(dim_)) {}
+        sum_(dim_) {}
 
   void merge(std::int64_t row) {
     double most = kMinusInf;
@@ -95,10 +95,10 @@ class Merger {
       const Out* from = row_of(i, row);
       const std::int64_t step = states_[i].out.strides()[axes_];
       for (std::int64_t d = 0; d < dim_; ++d)
-        sum_[static_cast<std::size_t>(d)] += weight * static_cast<double>(from[d * step]);
+        sum_[d] += weight * static_cast<double>(from[d * step]);
     }
     for (std::int64_t d = 0; d < dim_; ++d)
-      out_[row * dim_ + d] = static_cast<Out>(sum_[static_cast<std::size_t>(d)] / weights);
+      out_[row * dim_ + d] = static_cast<Out>(sum_[d] / weights);
     lse_[row] = static_cast<Lse>(most + std::log(weights));
   }
 

@@ -64,7 +64,7 @@ Table read_table(const char* where, const PagedKeys& keys, std::int64_t batch) {
   }
   const std::int64_t pool = keys.k.dim(0), page_size = keys.k.dim(2);
   Table table;
-  table.lengths.reserve(static_cast<std::size_t>(batch));
+  table.lengths.reserve(batch);
   for (std::int64_t b = 0; b < batch; ++b) {
     const std::int64_t length = integer_at(keys.lengths, b * keys.lengths.stride(0));
     if (length < 0)

@@ -1,5 +1,5 @@
-// From the rule of a problem to its block masks: one for a dense batch, one per sequence for all
-// others. Attention layer.
+// Turns the rule of a problem into block masks: one for a dense batch, otherwise one per sequence.
+// Attention layer.
 #include <utility>
 #include <vector>
 

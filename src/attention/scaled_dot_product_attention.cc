@@ -103,7 +103,7 @@ Outputs math(const ConstTensorView& q, const ConstTensorView& k, const ConstTens
 
 // [1, heads, rows, dim] into a view of that shape whose rows are contiguous.
 void copy_rows(const Tensor& from, const TensorView& to) {
-  const auto bytes = static_cast<std::size_t>(from.dim(3)) * dtype_size(from.dtype());
+  const auto bytes = from.dim(3) * dtype_size(from.dtype());
   const auto* at = static_cast<const char*>(from.data());
   for (std::int64_t h = 0; h < to.dim(1); ++h)
     for (std::int64_t row = 0; row < to.dim(2); ++row, at += bytes)

@@ -25,8 +25,8 @@ void check_mask_wanted(const SdpaOptions& options, bool wanted) {
          "only an attn_mask that is a tensor of floats has a gradient");
 }
 
-// out, lse or d_out of a call against its shape, then as the plan takes it; a copy in `held` if
-// strides cannot say that.
+// Checks out, lse or d_out against the shape of the call and converts it to the plan's axes; a
+// copy, kept in `held`, if strides cannot express that.
 ConstTensorView merged(const char* name, const ConstTensorView& view, const Shape& given,
                        const Shape& merged, Tensor& held) {
   if (view.shape() != given) {
@@ -39,7 +39,7 @@ ConstTensorView merged(const char* name, const ConstTensorView& view, const Shap
   return std::as_const(held).view().reshape(merged);
 }
 
-// `wide` has more axes in front, or more than one element where `shape` has one: summed in f64 in
+// Sums `wide` over leading axes that `shape` lacks and axes where `shape` has size 1: in f64, in
 // row-major order, then rounded to `dtype`.
 Tensor sum_to(const ConstTensorView& wide, const Shape& shape, DType dtype) {
   const Tensor from = to(wide, DType::f64);
@@ -62,7 +62,7 @@ Tensor sum_to(const ConstTensorView& wide, const Shape& shape, DType dtype) {
   return sums.to(dtype);
 }
 
-// A gradient in the axes of the call as one of `input`: the axes it was broadcast along are summed.
+// Converts a gradient from the axes of the call to those of `input`, summing broadcast axes.
 std::optional<Tensor> narrowed(const std::optional<Tensor>& gradient, const ConstTensorView& input,
                                const SdpaCall& call) {
   if (!gradient.has_value()) return std::nullopt;
@@ -83,7 +83,7 @@ SdpaGradients run(SdpaCall call, const SdpaBackwardInputs& inputs, const SdpaOpt
                   const WantedGradients& wanted) {
   check_mask_wanted(options, wanted.attn_mask);
   AttentionProblem problem = attention::sdpa_problem(call, options);
-  problem.most_dims = mask::kMostPosition;  // the forward may have been MATH's
+  problem.most_dims = mask::kMostPosition;  // MATH may have computed the forward pass
   const Shape outs = problem.out_shape(), numbers = problem.stats_shape();
   Tensor held[3];
   const BackwardInputs given{.q = call.q,
@@ -101,7 +101,7 @@ SdpaGradients run(SdpaCall call, const SdpaBackwardInputs& inputs, const SdpaOpt
     if (wanted.attn_mask) zeros.attn_mask = zero(true, *mask);
     return zeros;
   }
-  // In the axes of the call; what is summed is not rounded before, but for heads of jagged batches.
+  // In the axes of the call. Sums are rounded once, except over the heads of jagged batches.
   const auto gradient = [&](bool is_wanted, const ConstTensorView& input,
                             const ConstTensorView& axes) -> std::optional<Tensor> {
     if (!is_wanted) return std::nullopt;

@@ -1,4 +1,4 @@
-// Checks, then broadcasts, then merges axes. Attention layer.
+// Checks the arguments, broadcasts axes of size 1, then merges leading axes. Attention layer.
 #include "attention/sdpa_call.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ Shape leading_axes(const ConstTensorView& view) {
 
 std::int64_t heads_of(const ConstTensorView& view) { return view.rank() < 3 ? 1 : view.dim(-3); }
 
-// Nothing if a size is neither equal nor 1.
+// nullopt if sizes are neither equal nor 1.
 std::optional<Shape> broadcast(const Shape& a, const Shape& b) {
   const Shape& longer = a.rank() >= b.rank() ? a : b;
   const Shape& shorter = a.rank() >= b.rank() ? b : a;
@@ -83,8 +83,8 @@ void validate_sizes(const char* where, const ConstTensorView& q, const ConstTens
   check_size(where, "kv_len", k.dim(-2), 0, mask::kMostPosition);
 }
 
-// [batch..., heads, rows, dim] as [B, heads, rows, dim]. A copy if strides cannot say that; it goes
-// to `held`.
+// [batch..., heads, rows, dim] as [B, heads, rows, dim]. A copy, kept in `held`, if strides cannot
+// express that.
 ConstTensorView merged(const ConstTensorView& view, std::vector<Tensor>& held) {
   const std::size_t axes = view.rank() - 3;
   std::int64_t size = 1, stride = 0;
@@ -159,7 +159,7 @@ Jagged with_heads(Jagged jagged, std::int64_t heads) {
   return jagged;
 }
 
-// Of every sequence: the last query sees the last key.
+// In every sequence the last query sees the last key.
 MaskMod bottom_right(const JaggedBatch& batch) {
   std::vector<std::int64_t> shift(batch.q_rows.rows.length.size());
   for (std::size_t i = 0; i < shift.size(); ++i)

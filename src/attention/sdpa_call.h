@@ -1,5 +1,5 @@
-// SdpaCall: a call of scaled_dot_product_attention, dense or jagged, checked and brought to the
-// axes the kernels know: leading axes merged into one, axes of size 1 broadcast, masks turned into
+// SdpaCall: a call of scaled_dot_product_attention, dense or jagged, checked and converted to the
+// axes the kernels take: leading axes merged into one, axes of size 1 broadcast, masks turned into
 // rules. Attention layer.
 #pragma once
 #include <optional>
@@ -21,7 +21,7 @@ struct SdpaCall {
   Shape out_shape = {};           // dense: [batch..., Hq, L, Ev], without heads if no input has any
   SdpaRules rules = {};           // of attn_mask or is_causal
   std::vector<Tensor> held = {};  // copies of inputs whose leading axes strides cannot merge
-  const char* function = nullptr;  // in texts of errors
+  const char* function = nullptr;  // in error messages
 
   /// No rows, no values or no keys: the result is 0.
   bool is_empty() const;

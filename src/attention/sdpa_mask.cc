@@ -61,13 +61,13 @@ struct Indices {
   IntExpr b, h, q_idx, kv_idx;
 };
 
-// b counts all batch axes, the last one fastest.
+// b runs over all batch axes, the last one fastest.
 IntExpr batch_index(const IntExpr& b, const Shape& batch, std::size_t axis) {
-  std::int64_t behind = 1, before = 1;
-  for (std::size_t i = axis + 1; i < batch.rank(); ++i) behind *= batch[i];
+  std::int64_t after = 1, before = 1;
+  for (std::size_t i = axis + 1; i < batch.rank(); ++i) after *= batch[i];
   for (std::size_t i = 0; i < axis; ++i) before *= batch[i];
   IntExpr index = b;
-  if (behind != 1) index = floor_div(index, behind);
+  if (after != 1) index = floor_div(index, after);
   if (before != 1) index = index % batch[axis];
   return index;
 }
@@ -85,7 +85,7 @@ AnyExpr element(const VaryingAxes& mask, const Shape& batch, const Indices& at) 
 SdpaRules tensor_rules(const char* where, const ConstTensorView& mask, const MaskTarget& target) {
   const Shape scores = scores_shape(target);
   validate_mask(where, mask, scores);
-  if (mask.numel() == 0) return {};  // and so are the scores
+  if (mask.numel() == 0) return {};  // there are no scores either
   const VaryingAxes varying = varying_axes(mask, scores);
   SdpaRules rules;
   if (mask.dtype() == DType::boolean) {

@@ -20,8 +20,8 @@
 namespace quire {
 namespace {
 
-// Up to so many queries the kernels ask the mask of all keys: that costs less than reading those a
-// proof would skip, and nothing when the step is planned.
+// Up to this many queries the kernels evaluate the mask for all keys: cheaper than the keys that a
+// proof would skip, and planning the step costs nothing.
 constexpr std::int64_t kAskedQueries = 8;
 
 // The sequences of a step.
@@ -83,7 +83,7 @@ void check_released(const char* where, const Step& step, std::int64_t heads,
       where, *options.mask_mod, heads, {.q = queries, .kv = step.first, .q_begin = step.q_begin},
       {.executor = options.executor});
   for (std::size_t i = 0; i < step.first.size(); ++i) {
-    const BlockMask& mask = gone.masks[static_cast<std::size_t>(gone.which[i])];
+    const BlockMask& mask = gone.masks[gone.which[i]];
     if (mask.block_rows().stored_runs() > 0) fail_released(where, i, step.first[i]);
   }
 }
@@ -105,8 +105,8 @@ void check_options(const char* where, const KVCacheOptions& sizes, const AttendQ
     fail(ErrorKind::value, where, "q_begin follows from the cache; do not give it");
 }
 
-// Each token sees itself and those before it, or the mask mod decides about every key. More queries
-// get a proof, as everywhere.
+// Each token sees itself and those before it, or the mask mod decides for every key. With more
+// queries the mask is proved, as in other calls.
 std::optional<PositionRule> position_rule(const Step& step, const AttentionOptions& options) {
   if (!options.mask_mod.has_value()) {
     return PositionRule{
@@ -129,7 +129,7 @@ AttentionProblem AttentionProblem::step(const KVCache& cache, std::span<const Ne
   check_options(function, sizes, queries, options);
   Step step = read_step(function, cache, tokens);
   check_released(function, step, queries.q_heads, options);
-  const auto batch = static_cast<std::int64_t>(tokens.size());
+  const std::int64_t batch = tokens.size();
   AttentionProblem problem{{.batch = batch,
                             .q_heads = queries.q_heads,
                             .q_len = step.longest_q,

@@ -89,7 +89,7 @@ void validate_mask(const char* where, const AttentionProblem& problem) {
     fail(ErrorKind::value, where, "the block mask has {} rows of blocks where {} queries need {}",
          mask.q_blocks(), problem.q_len, blocks);
   }
-  // Of more entries than the queries have, the first count, as in torch.
+  // A mask with more entries than queries is used up to the queries', as in torch.
   if (mask.batch() < problem.batch && mask.batch() != 1) {
     fail(ErrorKind::value, where,
          "the block mask must have a batch of 1, or one of {} or more, as the query; got {}",
@@ -194,7 +194,7 @@ void check_tensor(const char* where, const char* name, const ConstTensorView& vi
   }
 }
 
-// The dtype of what it is the gradient of, or the compute type.
+// The dtype of the tensor it is the gradient of, or the compute type.
 void validate_gradient(const AttentionProblem& problem, const char* name, bool is_wanted,
                        const std::optional<TensorView>& given, const Shape& shape, DType dtype) {
   const char* const where = problem.function;
@@ -257,7 +257,7 @@ void validate_run(const AttentionProblem& problem, const ConstTensorView& q,
     fail(ErrorKind::value, problem.function, "the plan was made for a {} of {} {}; got {} {}", name,
          dtype_name(dtype), to_string(shape), dtype_name(given.dtype()), to_string(given.shape()));
   };
-  // How many tokens a step has, the cache says.
+  // The cache determines how many tokens a step has.
   if (problem.cache != nullptr)
     check_tensor(problem.function, "q", q, problem.q_shape, problem.q_dtype);
   check("query", q, problem.q_shape, problem.q_dtype);

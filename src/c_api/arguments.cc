@@ -77,7 +77,7 @@ TensorView tensor(const quire_tensor* given, const char* function, const char* n
   if (copy.rank < 0 || copy.rank > QUIRE_MAX_RANK)
     throw Error(ErrorKind::value, fmt::format("[{}] {}.rank must be in 0..{}; got {}", function,
                                               name, int{QUIRE_MAX_RANK}, copy.rank));
-  const auto rank = static_cast<std::size_t>(copy.rank);
+  const std::size_t rank = copy.rank;
   const DType type = dtype(copy.dtype, function, name);
   check_aligned(copy.data, type, function, name);
   return named(function, name, [&] {
@@ -124,7 +124,7 @@ quire_status quire_tensor_init(quire_tensor* tensor, void* data, quire_dtype dty
       throw Error(ErrorKind::value, fmt::format("[{}] rank must be in 0..{}; got {}", kName,
                                                 int{QUIRE_MAX_RANK}, rank));
     if (rank > 0) c_api::require(shape, kName, "shape");
-    const auto axes = static_cast<std::size_t>(rank);
+    const std::size_t axes = rank;
     const DType type = c_api::dtype(dtype, kName, "tensor");
     c_api::check_aligned(data, type, kName, "tensor");
     const TensorView view = c_api::named(kName, "tensor", [&] {

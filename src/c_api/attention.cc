@@ -168,7 +168,7 @@ class GradientPlaces {
         refuse(function_,
                "the score mod reads no buffer with wants_gradient of this name; got '{}'", name);
       }
-      auto& to = found[static_cast<std::size_t>(at - all.begin())];
+      auto& to = found[at - all.begin()];
       if (to.has_value())
         refuse(function_, "gradients.buffer_names must name a buffer once; got '{}' twice", name);
       c_api::require(given.buffers[i], function_, fmt::format("gradients.buffers[{}]", i).c_str());

@@ -1,4 +1,4 @@
-// From exceptions to statuses and texts. C API layer.
+// Converts exceptions to status codes and messages. C API layer.
 #include "c_api/status.h"
 
 #include <fmt/format.h>

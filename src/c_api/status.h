@@ -1,4 +1,5 @@
-// How the C interface fails: nothing is thrown across it, the text is kept per thread. C API layer.
+// Error handling of the C interface: nothing is thrown across it; the message of the last error is
+// kept per thread. C API layer.
 #pragma once
 #include <string>
 #include <string_view>

@@ -1,5 +1,5 @@
-// KVCache: room for new tokens. Everything that can fail (handles, counts, pages, memory of page
-// tables) is settled before the first change; what follows is noexcept. Cache layer.
+// KVCache: reserves room for new tokens. Everything that can fail (handles, counts, pages, memory
+// of page tables) is settled before the first change; the rest is noexcept. Cache layer.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -41,8 +41,8 @@ void KVCache::State::check_step(const char* where, std::span<const NewTokens> st
   }
 }
 
-// Where k sequences of a step share the page that their tokens begin in, and r hold it, min(k, r -
-// 1) of them need a copy: the last one left has it for itself.
+// If k sequences of a step append to the same page, which r sequences hold, min(k, r - 1) of them
+// need a copy: the last holder keeps the page.
 std::int64_t KVCache::State::pages_needed(const char* where,
                                           std::span<const NewTokens> step) const {
   constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;
@@ -51,13 +51,12 @@ std::int64_t KVCache::State::pages_needed(const char* where,
   for (const NewTokens& tokens : step) {
     const Sequence& sequence = get(where, tokens.sequence);
     if (tokens.count == 0) continue;
-    // More fit nowhere, and sums of them would overflow.
+    // Larger counts cannot fit, and their sums would overflow.
     const std::int64_t count = std::min(tokens.count, kMostTokens);
     const std::int64_t wanted = pages_for(sequence.length + count);
     needed += std::max<std::int64_t>(wanted - std::ssize(sequence.pages), 0);
     if (sequence.length % options.page_size == 0) continue;
-    const std::int32_t page =
-        sequence.pages[static_cast<std::size_t>(sequence.length / options.page_size)];
+    const std::int32_t page = sequence.pages[sequence.length / options.page_size];
     if (pool[page].refs > 1) shared.push_back(page);
   }
   std::ranges::sort(shared);
@@ -78,13 +77,13 @@ void KVCache::State::require_pages(const char* where, std::span<const NewTokens>
   }
 }
 
-// All tables that must grow are made before one takes its place: what somebody has read from a
-// table (a SequenceView, an AttendPlan) stays good where memory is missing.
+// All tables that must grow are allocated before any is replaced: if memory runs out, what was
+// read from a table (a SequenceView, an AttendPlan) stays valid.
 void KVCache::State::prepare_tables(std::span<const NewTokens> step) {
   std::vector<std::pair<Sequence*, std::vector<std::int32_t>>> grown;
   for (const NewTokens& tokens : step) {
     Sequence& sequence = sequences[tokens.sequence.slot];
-    const auto wanted = static_cast<std::size_t>(pages_for(sequence.length + tokens.count));
+    const std::size_t wanted = pages_for(sequence.length + tokens.count);
     const std::size_t room = sequence.pages.capacity();
     if (wanted <= room) continue;
     std::vector<std::int32_t>& pages = grown.emplace_back(&sequence, 0).second;
@@ -96,7 +95,7 @@ void KVCache::State::prepare_tables(std::span<const NewTokens> step) {
 
 void KVCache::State::own_page(Sequence& sequence, std::int64_t position) noexcept {
   const std::int64_t rows = position % options.page_size;
-  std::int32_t& page = sequence.pages[static_cast<std::size_t>(position / options.page_size)];
+  std::int32_t& page = sequence.pages[position / options.page_size];
   if (pool[page].refs > 1) {
     const std::int32_t copy = pool.take();
     copy_page(page, copy, rows);
@@ -122,11 +121,10 @@ void KVCache::State::lengthen(Sequence& sequence, const NewTokens& tokens) noexc
   const bool known = !tokens.ids.empty() && sequence.known == sequence.length;
   const std::int64_t page_size = options.page_size, end = sequence.length + tokens.count;
   for (std::int64_t at = sequence.length; at < end;) {
-    const std::int32_t page = sequence.pages[static_cast<std::size_t>(at / page_size)];
+    const std::int32_t page = sequence.pages[at / page_size];
     const std::int64_t slot = at % page_size, n = std::min(page_size - slot, end - at);
     if (known) {
-      const auto ids = tokens.ids.subspan(static_cast<std::size_t>(at - sequence.length),
-                                          static_cast<std::size_t>(n));
+      const auto ids = tokens.ids.subspan(at - sequence.length, n);
       std::ranges::copy(ids, pool.ids(page).begin() + slot);
     }
     pool.set_fill(page, slot + n);

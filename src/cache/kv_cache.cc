@@ -77,7 +77,7 @@ SequenceId KVCache::create(std::uint64_t salt) {
 }
 
 std::int64_t KVCache::cached_prefix(std::span<const std::int64_t> ids, std::uint64_t salt) const {
-  const auto page_size = static_cast<std::size_t>(options().page_size);
+  const std::size_t page_size = options().page_size;
   PrefixChain chain{salt, 0};
   std::size_t found = 0;
   while (ids.size() - found >= page_size &&
@@ -94,8 +94,7 @@ CreatedSequence KVCache::create_with_prefix(std::span<const std::int64_t> ids, s
   Sequence& sequence = state.prepare_slot(std::min(most, options().n_pages));
   const SequenceId id = state.use_slot(salt);
   while (sequence.chained < most) {
-    const auto next = ids.subspan(static_cast<std::size_t>(sequence.chained * page_size),
-                                  static_cast<std::size_t>(page_size));
+    const auto next = ids.subspan(sequence.chained * page_size, page_size);
     const std::int32_t page = state.pool.find_next(sequence.chain, salt, next);
     if (page == kNoPage) break;
     state.pool.hold(page);
@@ -116,7 +115,7 @@ SequenceId KVCache::fork(SequenceId sequence, std::int64_t position) {
   const Sequence& parent = state.sequences[sequence.slot];
   const SequenceId id = state.use_slot(parent.salt);
   for (std::int64_t i = 0; i < n_pages; ++i) {
-    const std::int32_t page = parent.pages[static_cast<std::size_t>(i)];
+    const std::int32_t page = parent.pages[i];
     child.pages.push_back(page);
     if (page != kNoPage) state.pool.hold(page);
   }
@@ -175,7 +174,7 @@ void KVCache::release_before(SequenceId id, std::int64_t position) {
   if (first * page_size <= sequence.begin) return;
   // The last of them first: the end of a prefix is evicted before its beginning.
   for (std::int64_t i = first; i-- > sequence.begin / page_size;)
-    state.pool.drop(std::exchange(sequence.pages[static_cast<std::size_t>(i)], kNoPage));
+    state.pool.drop(std::exchange(sequence.pages[i], kNoPage));
   state.live_tokens -= first * page_size - sequence.begin;
   sequence.begin = first * page_size;
   ++state.version;
@@ -183,7 +182,7 @@ void KVCache::release_before(SequenceId id, std::int64_t position) {
 
 SequenceView KVCache::view(SequenceId id) const {
   const Sequence& sequence = state_->get("KVCache::view", id);
-  const auto used = static_cast<std::size_t>(state_->pages_for(sequence.length));
+  const std::size_t used = state_->pages_for(sequence.length);
   return {std::span(sequence.pages).first(used), sequence.begin, sequence.length};
 }
 
@@ -196,22 +195,22 @@ bool KVCache::contains(SequenceId id) const noexcept {
 
 ConstTensorView KVCache::k_pages(std::int64_t layer) const {
   cache::check_layer("KVCache::k_pages", options(), layer);
-  return std::as_const(state_->k[static_cast<std::size_t>(layer)]).view();
+  return std::as_const(state_->k[layer]).view();
 }
 
 ConstTensorView KVCache::v_pages(std::int64_t layer) const {
   cache::check_layer("KVCache::v_pages", options(), layer);
-  return std::as_const(state_->v[static_cast<std::size_t>(layer)]).view();
+  return std::as_const(state_->v[layer]).view();
 }
 
 TensorView KVCache::k_pages(std::int64_t layer) {
   cache::check_layer("KVCache::k_pages", options(), layer);
-  return state_->k[static_cast<std::size_t>(layer)].view();
+  return state_->k[layer].view();
 }
 
 TensorView KVCache::v_pages(std::int64_t layer) {
   cache::check_layer("KVCache::v_pages", options(), layer);
-  return state_->v[static_cast<std::size_t>(layer)].view();
+  return state_->v[layer].view();
 }
 
 KVCacheStats KVCache::stats() const noexcept {

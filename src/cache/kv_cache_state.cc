@@ -1,5 +1,5 @@
-// KVCache::State: memory of a cache, slots of sequences, and what shortening them means. Cache
-// layer.
+// KVCache::State: the memory of a cache, the slots of its sequences, and how sequences are
+// shortened. Cache layer.
 #include "cache/kv_cache_state.h"
 
 #include <algorithm>
@@ -44,7 +44,7 @@ Sequence& KVCache::State::prepare_slot(std::int64_t n_pages) {
     first_free_slot = static_cast<std::uint32_t>(sequences.size() - 1);
   }
   Sequence& sequence = sequences[first_free_slot];
-  sequence.pages.reserve(static_cast<std::size_t>(n_pages));
+  sequence.pages.reserve(n_pages);
   return sequence;
 }
 
@@ -80,7 +80,7 @@ void KVCache::State::shorten(Sequence& sequence, std::int64_t length) const noex
   sequence.chained = whole;
   sequence.chain = {sequence.salt, 0};
   if (whole == 0) return;
-  const std::int32_t last = sequence.pages[static_cast<std::size_t>(whole - 1)];
+  const std::int32_t last = sequence.pages[whole - 1];
   if (last == kNoPage) {
     sequence.known = 0;
   } else {
@@ -91,13 +91,11 @@ void KVCache::State::shorten(Sequence& sequence, std::int64_t length) const noex
 void KVCache::State::chain_pages(Sequence& sequence) noexcept {
   const std::int64_t whole = std::min(sequence.known, sequence.written) / options.page_size;
   if (sequence.chained >= whole) return;
-  if (sequence.pages[static_cast<std::size_t>(sequence.chained)] == kNoPage) {
+  if (sequence.pages[sequence.chained] == kNoPage) {
     sequence.known = 0;  // given back before it was written: what comes after it has no prefix
     return;
   }
-  pool.chain(std::span(sequence.pages)
-                 .subspan(static_cast<std::size_t>(sequence.chained),
-                          static_cast<std::size_t>(whole - sequence.chained)),
+  pool.chain(std::span(sequence.pages).subspan(sequence.chained, whole - sequence.chained),
              sequence.chain, sequence.salt);
   sequence.chained = whole;
 }
@@ -105,14 +103,13 @@ void KVCache::State::chain_pages(Sequence& sequence) noexcept {
 void KVCache::State::copy_page(std::int32_t from, std::int32_t to, std::int64_t rows) noexcept {
   for (std::vector<Tensor>* tensors : {&k, &v}) {
     for (Tensor& tensor : *tensors) {
-      const std::size_t bytes =
-          static_cast<std::size_t>(rows * tensor.shape()[3]) * dtype_size(options.dtype);
+      const std::size_t bytes = (rows * tensor.shape()[3]) * dtype_size(options.dtype);
       for (std::int64_t head = 0; head < options.kv_heads; ++head)
         std::memcpy(cache::page_rows(tensor, to, head), cache::page_rows(tensor, from, head),
                     bytes);
     }
   }
-  const auto ids = pool.ids(from).first(static_cast<std::size_t>(rows));
+  const auto ids = pool.ids(from).first(rows);
   std::ranges::copy(ids, pool.ids(to).begin());
   ++copied_pages;
 }
@@ -128,8 +125,7 @@ void check_layer(const char* where, const KVCacheOptions& options, std::int64_t 
 std::byte* page_rows(Tensor& rows, std::int64_t page, std::int64_t head) noexcept {
   const Shape& shape = rows.shape();
   const std::int64_t offset = (page * shape[1] + head) * shape[2] * shape[3];
-  return static_cast<std::byte*>(rows.data()) +
-         static_cast<std::size_t>(offset) * dtype_size(rows.dtype());
+  return static_cast<std::byte*>(rows.data()) + offset * dtype_size(rows.dtype());
 }
 
 const std::byte* page_rows(const Tensor& rows, std::int64_t page, std::int64_t head) noexcept {

@@ -17,7 +17,7 @@ namespace cache {
 // `written` rows in all layers. The first `chained` pages have a chain in their Page; `chain` is
 // that of the last of them.
 struct Sequence {
-  std::vector<std::int32_t> pages;  // by position / page_size; reserved ones behind; kNoPage
+  std::vector<std::int32_t> pages;  // by position / page_size, then reserved ones; kNoPage
   std::int64_t begin = 0, length = 0, known = 0, written = 0, chained = 0;
   PrefixChain chain;
   std::uint64_t salt = 0;

@@ -1,5 +1,6 @@
-// KVCache: a sequence as bytes and back. After a header come the ids, then for each layer the keys
-// and the values, [kv_heads, tokens, dim]: pages leave no trace. Cache layer.
+// KVCache: saves a sequence as bytes and loads it. The header is followed by the ids, then for each
+// layer the keys and the values, [kv_heads, tokens, dim]: the format does not depend on pages.
+// Cache layer.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -40,7 +41,7 @@ std::uint64_t checksum(const Header& header, std::span<const std::byte> rest) {
   return cache::xxh64(rest, cache::xxh64(before, 0));
 }
 
-// Bytes behind the header; the largest number where that does not fit.
+// Bytes after the header; the largest number where that does not fit.
 std::int64_t payload_bytes(const Header& header, DType dtype) {
   const std::int64_t heads = saturating_product(header.layers, header.kv_heads);
   const std::int64_t row = saturating_product(
@@ -64,9 +65,8 @@ void visit_rows(State& state, const Sequence& sequence, const Visit& visit) {
         for (std::int64_t at = sequence.begin; at < sequence.length;) {
           const std::int64_t slot = at % page_size;
           const std::int64_t n = std::min(page_size - slot, sequence.length - at);
-          const std::int32_t page = sequence.pages[static_cast<std::size_t>(at / page_size)];
-          visit(cache::page_rows(*tensor, page, head) + slot * row_bytes,
-                static_cast<std::size_t>(n * row_bytes));
+          const std::int32_t page = sequence.pages[at / page_size];
+          visit(cache::page_rows(*tensor, page, head) + slot * row_bytes, n * row_bytes);
           at += n;
         }
       }
@@ -107,7 +107,7 @@ Header read_header(const KVCacheOptions& options, std::span<const std::byte> byt
          header.begin, header.length, header.known);
   }
   const std::int64_t wanted = payload_bytes(header, options.dtype);
-  const auto got = static_cast<std::int64_t>(bytes.size() - sizeof header);
+  const std::int64_t got = bytes.size() - sizeof header;
   if (got != wanted)
     fail(ErrorKind::value, kLoad, "{} bytes must follow the header; got {}", wanted, got);
   return header;
@@ -153,7 +153,7 @@ std::vector<std::byte> KVCache::save(SequenceId id) const {
   const std::int64_t page_size = state.options.page_size;
   for (std::int64_t at = 0; at < header.known; at += page_size) {
     const std::int64_t n = std::min(page_size, header.known - at);
-    const std::int32_t page = sequence.pages[static_cast<std::size_t>(at / page_size)];
+    const std::int32_t page = sequence.pages[at / page_size];
     put(state.pool.index().ids(page).data(), static_cast<std::size_t>(n) * 8);
   }
   visit_rows(state, sequence, put);
@@ -175,17 +175,16 @@ SequenceId KVCache::load(std::span<const std::byte> bytes, std::uint64_t salt) {
   require_memory(kLoad, "the page table", saturating_product(n_pages, 4));
   Sequence& sequence = state.prepare_slot(n_pages);
   const SequenceId id = state.use_slot(salt);
-  sequence.pages.assign(static_cast<std::size_t>(first), kNoPage);
+  sequence.pages.assign(first, kNoPage);
   sequence.begin = sequence.length = sequence.known = header.begin;
   const std::byte* from = bytes.data() + sizeof header;
   while (std::ssize(sequence.pages) < n_pages) sequence.pages.push_back(state.pool.take());
   // Slots before `begin`, of a file written with other pages, will never hold anything.
-  if (n_pages > first)
-    state.pool.set_fill(sequence.pages[static_cast<std::size_t>(first)], header.begin % page_size);
+  if (n_pages > first) state.pool.set_fill(sequence.pages[first], header.begin % page_size);
   state.lengthen(sequence, {id, header.length - header.begin});
   for (std::int64_t at = 0; at < header.known; at += page_size) {
     const std::int64_t n = std::min(page_size, header.known - at);
-    const std::int32_t page = sequence.pages[static_cast<std::size_t>(at / page_size)];
+    const std::int32_t page = sequence.pages[at / page_size];
     std::memcpy(state.pool.ids(page).data(), from, static_cast<std::size_t>(n) * 8);
     from += n * 8;
   }

@@ -1,4 +1,4 @@
-// KVCache: rows of new tokens into their pages. Cache layer.
+// KVCache: writes the rows of new tokens to their pages. Cache layer.
 #include <algorithm>
 #include <cstring>
 
@@ -42,7 +42,7 @@ void check_writable(const char* where, const KVCache::State& state, const NewTok
   }
   const std::int64_t page_size = state.options.page_size, start = sequence.length - tokens.count;
   for (std::int64_t at = start; at < sequence.length; at += page_size - at % page_size) {
-    const cache::Page& page = state.pool[sequence.pages[static_cast<std::size_t>(at / page_size)]];
+    const cache::Page& page = state.pool[sequence.pages[at / page_size]];
     // Rows that nobody has written yet are the same for all who share them.
     if (page.serial != 0 || (page.refs > 1 && start < sequence.written)) {
       fail(ErrorKind::value, where,
@@ -66,10 +66,10 @@ void copy_rows(const HeadRows& rows, DType dtype, std::byte* to) noexcept {
                   dtype, to);
     return;
   }
-  const auto size = static_cast<std::int64_t>(dtype_size(dtype));
+  const std::int64_t size = dtype_size(dtype);
   for (std::int64_t row = 0; row < rows.n; ++row)
     std::memcpy(to + row * rows.dim * size, rows.from + row * rows.row_stride * size,
-                static_cast<std::size_t>(rows.dim * size));
+                rows.dim * size);
 }
 
 // rows: [tokens, kv_heads, dim] of the whole step.
@@ -77,14 +77,14 @@ void write_rows(const KVCache::State& state, Tensor& pages, std::span<const NewT
                 const ConstTensorView& rows) noexcept {
   const std::int64_t page_size = state.options.page_size, dim = rows.dim(2);
   const std::int64_t row_bytes = dim * static_cast<std::int64_t>(dtype_size(state.options.dtype));
-  const auto size = static_cast<std::int64_t>(dtype_size(rows.dtype()));
+  const std::int64_t size = dtype_size(rows.dtype());
   const auto* from = static_cast<const std::byte*>(rows.data());
   HeadRows run{from, rows.dtype(), 0, dim, rows.stride(0), rows.stride(2)};
   std::int64_t row = 0;
   for (const NewTokens& tokens : step) {
     const Sequence& sequence = state.sequences[tokens.sequence.slot];
     for (std::int64_t at = sequence.length - tokens.count; at < sequence.length;) {
-      const std::int32_t page = sequence.pages[static_cast<std::size_t>(at / page_size)];
+      const std::int32_t page = sequence.pages[at / page_size];
       const std::int64_t slot = at % page_size;
       run.n = std::min(page_size - slot, sequence.length - at);
       for (std::int64_t head = 0; head < rows.dim(1); ++head) {
@@ -120,8 +120,8 @@ void KVCache::write(std::int64_t layer, std::span<const NewTokens> step, const C
   const std::int64_t total = total_count(step), heads = state.options.kv_heads;
   check_rows(kWhere, "k", k, {total, heads, state.options.head_dim});
   check_rows(kWhere, "v", v, {total, heads, state.options.v_head_dim});
-  write_rows(state, state.k[static_cast<std::size_t>(layer)], step, k);
-  write_rows(state, state.v[static_cast<std::size_t>(layer)], step, v);
+  write_rows(state, state.k[layer], step, k);
+  write_rows(state, state.v[layer], step, v);
   if (layer == state.options.layers - 1) mark(state, step);
 }
 
@@ -137,8 +137,8 @@ void KVCache::append(std::span<const NewTokens> step, const ConstTensorView& k,
   check_rows(kWhere, "v", v, {state.options.layers, total, heads, state.options.v_head_dim});
   append(step);
   for (std::int64_t layer = 0; layer < state.options.layers; ++layer) {
-    write_rows(state, state.k[static_cast<std::size_t>(layer)], step, k.select(0, layer));
-    write_rows(state, state.v[static_cast<std::size_t>(layer)], step, v.select(0, layer));
+    write_rows(state, state.k[layer], step, k.select(0, layer));
+    write_rows(state, state.v[layer], step, v.select(0, layer));
   }
   mark(state, step);
 }

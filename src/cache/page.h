@@ -1,5 +1,5 @@
-// Page: what the cache knows about one page of its pool; plain data that PagePool and PrefixIndex
-// write. The rows are elsewhere. Cache layer.
+// Page: what the cache records about one page of its pool. Plain data, written by PagePool and
+// PrefixIndex; the rows are stored elsewhere. Cache layer.
 #pragma once
 #include <cstdint>
 

@@ -1,6 +1,6 @@
-// PagePool: which pages are free, held (by how many) or cached for their prefix, and which cached
-// one goes first. Every operation is O(1) and none allocates. Knows nothing of sequences or rows.
-// Cache layer.
+// PagePool: which pages are free, held (and by how many sequences) or cached for their prefix, and
+// which cached page is evicted first. Every operation is O(1) and none allocates. Knows nothing of
+// sequences or rows. Cache layer.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -15,9 +15,7 @@ class PagePool {
  public:
   PagePool(std::int64_t n_pages, std::int64_t page_size, PageHash hash);
 
-  const Page& operator[](std::int32_t page) const noexcept {
-    return pages_[static_cast<std::size_t>(page)];
-  }
+  const Page& operator[](std::int32_t page) const noexcept { return pages_[page]; }
   std::span<const Page> pages() const noexcept { return pages_; }
   const PrefixIndex& index() const noexcept { return index_; }
   std::span<std::int64_t> ids(std::int32_t page) noexcept { return index_.ids(page); }
@@ -51,7 +49,7 @@ class PagePool {
   void forget(std::int32_t page) noexcept;
 
  private:
-  Page& at(std::int32_t page) noexcept { return pages_[static_cast<std::size_t>(page)]; }
+  Page& at(std::int32_t page) noexcept { return pages_[page]; }
   void unlink(std::int32_t page) noexcept;
   void chain_one(std::int32_t page, std::uint64_t hash, PrefixChain& chain,
                  std::uint64_t salt) noexcept;

@@ -1,4 +1,4 @@
-// The tables and what reserve and erase change in them. Cache layer.
+// PageTables: construction, reserve and erase. Cache layer.
 #include "quire/page_tables.h"
 
 #include <utility>
@@ -66,8 +66,8 @@ void PageTables::add_pages(std::int64_t batch_idx, std::span<const std::int64_t>
   std::int64_t& capacity = *row(capacity_, b);
   const std::int64_t first = capacity / page_size_, count = std::ssize(pages);
   if (capacity < 0 || count > n_pages() - first) {
-    fail(ErrorKind::value, "reserve", "{} pages behind the first {} do not fit a table of {}",
-         count, first, n_pages());
+    fail(ErrorKind::value, "reserve", "{} pages after the first {} do not fit a table of {}", count,
+         first, n_pages());
   }
   for (const std::int64_t page : pages) {
     if (page < 0 || page >= n_pages()) {
@@ -78,7 +78,7 @@ void PageTables::add_pages(std::int64_t batch_idx, std::span<const std::int64_t>
   std::int64_t* const table = row(page_table_, b);
   std::int64_t* const logical = row(physical_to_logical_, b);
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t page = pages[static_cast<std::size_t>(i)];
+    const std::int64_t page = pages[i];
     table[(first + i) * step] = page;
     logical[page * physical_to_logical_.strides()[1]] = first + i;
   }
@@ -101,7 +101,7 @@ std::vector<std::int64_t> PageTables::remove_pages(std::span<const std::int64_t>
   std::int64_t count = 0;
   for (const std::int64_t b : batch_idx) count += page_count("erase", checked_batch("erase", b));
   std::vector<std::int64_t> pages;
-  pages.reserve(static_cast<std::size_t>(count));
+  pages.reserve(count);
   for (const std::int64_t index : batch_idx) {
     const std::int64_t b = checked_batch("erase", index), step = page_table_.strides()[1];
     std::int64_t* const table = row(page_table_, b);

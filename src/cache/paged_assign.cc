@@ -1,5 +1,5 @@
-// PageTables::assign: keys and values to their places, row by row, without temporaries but a list
-// of places. Cache layer.
+// PageTables::assign: copies keys and values to their slots, row by row; the only temporary is a
+// list of slots. Cache layer.
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -80,7 +80,7 @@ void copy_row(std::byte* to, std::int64_t to_step, const std::byte* from, std::i
 // other on both sides at once.
 void copy_head(const ConstTensorView& val, const TensorView& cache, std::int64_t head,
                const std::vector<std::int64_t>& places) {
-  const auto size = static_cast<std::int64_t>(dtype_size(val.dtype()));
+  const std::int64_t size = dtype_size(val.dtype());
   const Shape &from = val.strides(), &to = cache.strides();
   const std::int64_t dims = val.dim(3), tokens = val.dim(2), rows = std::ssize(places);
   const bool is_run = (from[3] == 1 && to[3] == 1) || dims == 1;
@@ -88,16 +88,16 @@ void copy_head(const ConstTensorView& val, const TensorView& cache, std::int64_t
   for (std::int64_t batch = 0; batch < cache.dim(0); ++batch) {
     auto* const out = static_cast<std::byte*>(cache.data()) + (batch * to[0] + head * to[1]) * size;
     for (std::int64_t i = 0, count = 1; i < rows; i += count) {
-      const std::int64_t* const place = &places[static_cast<std::size_t>(i)];
+      const std::int64_t* const place = &places[i];
       const std::int64_t left = rows_follow ? tokens - i % tokens : 1;
       for (count = 1; count < left && place[count] == place[0] + count;) ++count;
       const auto* const in = static_cast<const std::byte*>(val.data()) +
                              (i / tokens * from[0] + head * from[1] + i % tokens * from[2]) * size;
       std::byte* const row = out + place[0] * to[2] * size;
       if (is_run)
-        std::memcpy(row, in, static_cast<std::size_t>(count * dims * size));
+        std::memcpy(row, in, count * dims * size);
       else
-        copy_row(row, to[3] * size, in, from[3] * size, dims, static_cast<std::size_t>(size));
+        copy_row(row, to[3] * size, in, from[3] * size, dims, size);
     }
   }
 }
@@ -110,7 +110,7 @@ void PageTables::assign(const PagedAssignment& all) const {
   const std::int64_t batch = all.k_val.dim(0), tokens = all.k_val.dim(2);
   const std::int64_t slots = std::min(all.k_cache.dim(2), all.v_cache.dim(2));
   std::vector<std::int64_t> places;
-  places.reserve(static_cast<std::size_t>(batch * tokens));
+  places.reserve(batch * tokens);
   for (std::int64_t i = 0; i < batch; ++i) {
     const std::int64_t b = checked_batch("assign", all.batch_idx.load_int({i}));
     const std::int64_t* const table = row(page_table_, b);
@@ -129,7 +129,7 @@ void PageTables::assign(const PagedAssignment& all) const {
       places.push_back(page * page_size_ + offset);
     }
   }
-  const auto heads_of_k = static_cast<std::size_t>(all.k_val.dim(1));
+  const std::size_t heads_of_k = all.k_val.dim(1);
   const std::size_t heads = heads_of_k + static_cast<std::size_t>(all.v_val.dim(1));
   const auto copy = [&](std::size_t i, std::size_t) {
     if (i < heads_of_k)

@@ -1,4 +1,4 @@
-// PrefixIndex: buckets of doubly linked pages. Cache layer.
+// PrefixIndex: a hash table whose buckets are doubly linked lists of pages. Cache layer.
 #include "cache/prefix_index.h"
 
 #include <algorithm>
@@ -36,9 +36,9 @@ std::uint64_t default_page_hash(std::uint64_t before, std::span<const std::int64
   return hash ^ (hash >> 29);
 }
 
-PrefixIndex::PrefixIndex(std::int64_t n_pages, std::int64_t page_size, PageHash hash)
+PrefixIndex::PrefixIndex(std::int64_t n_pages, std::int64_t page_size, PageHash page_hash)
     : page_size_(page_size),
-      hash_(hash),
+      hash_(page_hash),
       memory_(index_memory(n_pages, page_size)),
       buckets_(static_cast<std::int32_t*>(memory_.data()), bucket_count(n_pages)),
       ids_(reinterpret_cast<std::int64_t*>(buckets_.data() + buckets_.size())) {
@@ -49,8 +49,8 @@ std::int32_t PrefixIndex::find(std::span<const Page> pages, const PrefixChain& b
                                std::uint64_t salt, std::uint64_t hash,
                                std::span<const std::int64_t> page_ids) const noexcept {
   for (std::int32_t page = buckets_[bucket(hash)]; page != kNoPage;
-       page = pages[static_cast<std::size_t>(page)].bucket_next) {
-    const Page& one = pages[static_cast<std::size_t>(page)];
+       page = pages[page].bucket_next) {
+    const Page& one = pages[page];
     if (one.chain_hash == hash && one.parent == before.serial && one.salt == salt &&
         std::ranges::equal(ids(page), page_ids)) {
       return page;
@@ -62,23 +62,22 @@ std::int32_t PrefixIndex::find(std::span<const Page> pages, const PrefixChain& b
 void PrefixIndex::insert(std::span<Page> pages, std::int32_t page, const PrefixChain& before,
                          std::uint64_t salt, std::uint64_t hash) noexcept {
   std::int32_t& first = buckets_[bucket(hash)];
-  Page& one = pages[static_cast<std::size_t>(page)];
+  Page& one = pages[page];
   one.serial = one.chain_serial = next_serial_++;
   one.parent = before.serial;
   one.salt = salt;
   one.chain_hash = hash;
   one.bucket_previous = kNoPage;
   one.bucket_next = first;
-  if (first != kNoPage) pages[static_cast<std::size_t>(first)].bucket_previous = page;
+  if (first != kNoPage) pages[first].bucket_previous = page;
   first = page;
 }
 
 void PrefixIndex::erase(std::span<Page> pages, std::int32_t page) noexcept {
-  Page& one = pages[static_cast<std::size_t>(page)];
-  if (one.bucket_next != kNoPage)
-    pages[static_cast<std::size_t>(one.bucket_next)].bucket_previous = one.bucket_previous;
+  Page& one = pages[page];
+  if (one.bucket_next != kNoPage) pages[one.bucket_next].bucket_previous = one.bucket_previous;
   if (one.bucket_previous != kNoPage)
-    pages[static_cast<std::size_t>(one.bucket_previous)].bucket_next = one.bucket_next;
+    pages[one.bucket_previous].bucket_next = one.bucket_next;
   else
     buckets_[bucket(one.chain_hash)] = one.bucket_next;
   one.bucket_previous = one.bucket_next = kNoPage;
@@ -91,14 +90,14 @@ void PrefixIndex::expect_bucket(std::uint64_t hash) const noexcept {
 
 void PrefixIndex::expect_first(std::span<const Page> pages, std::uint64_t hash) const noexcept {
   const std::int32_t first = buckets_[bucket(hash)];
-  if (first != kNoPage) __builtin_prefetch(&pages[static_cast<std::size_t>(first)], 1);
+  if (first != kNoPage) __builtin_prefetch(&pages[first], 1);
 }
 
 void PrefixIndex::expect_erase(std::span<const Page> pages, std::int32_t page) const noexcept {
-  const Page& one = pages[static_cast<std::size_t>(page)];
+  const Page& one = pages[page];
   expect_bucket(one.chain_hash);
   for (const std::int32_t other : {one.bucket_previous, one.bucket_next, one.next})
-    if (other != kNoPage) __builtin_prefetch(&pages[static_cast<std::size_t>(other)], 1);
+    if (other != kNoPage) __builtin_prefetch(&pages[other], 1);
   // Whoever takes the page writes ids of its own.
   constexpr std::int64_t kLine = 8;
   for (std::int64_t i = 0; i < std::min<std::int64_t>(page_size_, 8 * kLine); i += kLine)

@@ -24,7 +24,7 @@ struct PrefixChain {
 class PrefixIndex {
  public:
   // Buckets for n_pages; ids of page_size tokens for each. Allocates here and never again.
-  PrefixIndex(std::int64_t n_pages, std::int64_t page_size, PageHash hash);
+  PrefixIndex(std::int64_t n_pages, std::int64_t page_size, PageHash page_hash);
   PrefixIndex(const PrefixIndex&) = delete;
   PrefixIndex& operator=(const PrefixIndex&) = delete;
 

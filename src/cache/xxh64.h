@@ -1,5 +1,5 @@
-// The 64-bit xxHash of bytes: the checksum of saved sequences. Finds accidents, no forgery. Cache
-// layer.
+// The 64-bit xxHash of bytes: the checksum of saved sequences. Detects accidents, not forgery.
+// Cache layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>

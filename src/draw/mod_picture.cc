@@ -118,7 +118,7 @@ class HeatStrip {
 
   /// The cells of rows [row, row_end) of cells, at most a strip.
   const std::vector<CellMean>& evaluate_cells(std::int64_t row, std::int64_t row_end) {
-    cells_.assign(static_cast<std::size_t>((row_end - row) * kv_.cells()), CellMean());
+    cells_.assign((row_end - row) * kv_.cells(), CellMean());
     const std::int64_t begin = row * q_.step;
     const std::int64_t height = std::min(row_end * q_.step, q_.length) - begin;
     const std::int64_t rows = std::min(height, most_rows_);
@@ -159,20 +159,19 @@ class HeatStrip {
 
 void evaluate_cells(const Formula& formula, const DrawOptions& options, Picture& picture) {
   const std::int64_t rows = picture.q.cells(), cols = picture.kv.cells();
-  picture.kinds.resize(static_cast<std::size_t>(rows * cols));
+  picture.kinds.resize(rows * cols);
   picture.values.resize(picture.kinds.size());
   const std::int64_t height = HeatStrip(formula, options, picture.q, picture.kv).cell_rows();
   const std::shared_ptr<Executor> executor = executor_of(options.executor);
-  run_parallel(
-      *executor, static_cast<std::size_t>(ceil_div(rows, height)), [&](std::size_t item, auto) {
-        const std::int64_t row = static_cast<std::int64_t>(item) * height;
-        HeatStrip strip(formula, options, picture.q, picture.kv);
-        auto at = static_cast<std::size_t>(row * cols);
-        for (const CellMean& cell : strip.evaluate_cells(row, std::min(row + height, rows))) {
-          picture.kinds[at] = cell.kind();
-          picture.values[at++] = cell.mean();
-        }
-      });
+  run_parallel(*executor, ceil_div(rows, height), [&](std::size_t item, auto) {
+    const std::int64_t row = static_cast<std::int64_t>(item) * height;
+    HeatStrip strip(formula, options, picture.q, picture.kv);
+    std::size_t at = row * cols;
+    for (const CellMean& cell : strip.evaluate_cells(row, std::min(row + height, rows))) {
+      picture.kinds[at] = cell.kind();
+      picture.values[at++] = cell.mean();
+    }
+  });
 }
 
 }  // namespace

@@ -17,16 +17,13 @@ namespace {
 class CellCounts {
  public:
   CellCounts(std::int64_t rows, std::int64_t cols, std::int64_t blocks_per_col)
-      : cols_(cols),
-        per_col_(blocks_per_col),
-        listed_(static_cast<std::size_t>(rows * cols)),
-        full_(listed_.size()) {}
+      : cols_(cols), per_col_(blocks_per_col), listed_(rows * cols), full_(listed_.size()) {}
 
   void add(std::int64_t row, const BlockRun& run) {
     const bool full = mask::is_full(run.kind);
     for (std::int64_t at = run.begin; at < run.end();) {
       const std::int64_t col = at / per_col_, end = std::min((col + 1) * per_col_, run.end());
-      const auto cell = static_cast<std::size_t>(row * cols_ + col);
+      const std::size_t cell = row * cols_ + col;
       listed_[cell] += end - at;
       if (full) full_[cell] += end - at;
       at = end;
@@ -132,7 +129,7 @@ Picture picture_of(const BlockMask& mask, const DrawOptions& options, const Cell
   for (std::int64_t q_block = 0; q_block < mask.q_blocks(); ++q_block)
     for (const BlockRun& run : mask.runs(options.b, options.h, q_block))
       counts.add(q_block / per_row, run);
-  picture.kinds.reserve(static_cast<std::size_t>(rows * cols));
+  picture.kinds.reserve(rows * cols);
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::int64_t height = std::min(per_row, mask.q_blocks() - row * per_row);
     for (std::int64_t col = 0; col < cols; ++col) {

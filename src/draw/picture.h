@@ -39,9 +39,7 @@ struct Picture {
 
   bool is_heat_map() const { return !values.empty(); }
   bool has(CellKind kind) const;
-  CellKind kind(std::int64_t row, std::int64_t col) const {
-    return kinds[static_cast<std::size_t>(row * kv.cells() + col)];
-  }
+  CellKind kind(std::int64_t row, std::int64_t col) const { return kinds[row * kv.cells() + col]; }
 };
 
 /// The most cells a picture may have.

@@ -54,7 +54,7 @@ class Layout {
 
   void add_headings() {
     sheet_.title = picture_.title;
-    const auto most = static_cast<std::size_t>((sheet_.width - 2 * kMargin) / kCharacterWidth);
+    const std::size_t most = (sheet_.width - 2 * kMargin) / kCharacterWidth;
     int y = kMargin;
     const auto add = [&](const std::string& text, bool bold) {
       for (const std::string& line : wrap(text, most, 3)) {

@@ -98,7 +98,7 @@ class Drawing {
   std::int64_t columns() const { return cols_ * cell_columns_; }
   Ink ink(std::int64_t row, std::int64_t col) const {
     if (row >= rows_) return kInkHidden;  // the lower half of the last line
-    return inks_[static_cast<std::size_t>(row * cols_ + col)];
+    return inks_[row * cols_ + col];
   }
 
   // Positions of the keys, and the upper side of the frame with their ticks.
@@ -114,7 +114,7 @@ class Drawing {
       const bool tick = column % every == 0 && (column == 0 || end < columns());
       line += tick ? frame_.tick_down : frame_.line;
       if (!tick) continue;
-      labels.resize(static_cast<std::size_t>(column), ' ');
+      labels.resize(column, ' ');
       labels += label;
     }
     labels.resize(std::max(static_cast<std::size_t>(columns()), labels.size() + 1), ' ');
@@ -168,7 +168,7 @@ class Drawing {
   std::string_view character(std::int64_t row, std::int64_t col) const {
     const CellKind kind = picture_.kind(row, col);
     if (kind != CellKind::kVisible || !picture_.is_heat_map()) return kind_character(kind);
-    return level_character(picture_.values[static_cast<std::size_t>(row * cols_ + col)]);
+    return level_character(picture_.values[row * cols_ + col]);
   }
 
   std::string_view kind_character(CellKind kind) const {

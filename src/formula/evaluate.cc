@@ -86,7 +86,7 @@ void Evaluation::run(std::size_t tile_bytes, const Tile& tile) {
   const kernels::TileFunctions& functions =
       precision_ == Precision::kF64 ? *table.tile_f64 : *table.tile_f32;
   const std::int64_t q_tiles = ceil_div(shape_[2], kLanes);
-  const auto items = static_cast<std::size_t>(shape_[0] * shape_[1] * q_tiles);
+  const std::size_t items = shape_[0] * shape_[1] * q_tiles;
   const auto whole = [](std::size_t bytes) {
     return static_cast<std::int64_t>((bytes + 63) / 64 * 64);
   };
@@ -99,7 +99,7 @@ void Evaluation::run(std::size_t tile_bytes, const Tile& tile) {
         memory.view().data_as<std::uint8_t>() + static_cast<std::int64_t>(worker) * per_worker[1];
     TileRunner runner(program_, functions, scratch);
     TileCoords coords;
-    const auto i = static_cast<std::int64_t>(item);
+    const std::int64_t i = item;
     const std::int64_t q = i % q_tiles * kLanes;
     coords.start[0] = i / q_tiles / shape_[1];
     coords.start[1] = i / q_tiles % shape_[1];

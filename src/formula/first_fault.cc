@@ -13,8 +13,7 @@ namespace {
 bool indices_inside(std::span<const NodeId> indices, const Shape& shape,
                     std::span<const Interval> bounds) {
   for (std::size_t axis = 0; axis < indices.size(); ++axis) {
-    if (!index_in_bounds(bounds[static_cast<std::size_t>(indices[axis])], shape[axis]))
-      return false;
+    if (!index_in_bounds(bounds[indices[axis]], shape[axis])) return false;
   }
   return true;
 }
@@ -27,8 +26,7 @@ void throw_first_fault(std::span<const kernels::TileFault> faults) {
     if (fault.before(first)) first = fault;
   if (!first.found) return;
   const kernels::TileProgram& program = *first.program;
-  const bool index = program.checks[static_cast<std::size_t>(first.check)].kind ==
-                     kernels::TileCheck::Kind::kIndex;
+  const bool index = program.checks[first.check].kind == kernels::TileCheck::Kind::kIndex;
   throw Error(index ? ErrorKind::index : ErrorKind::value,
               fault_text(program, first.check, first.value, first.at));
 }
@@ -48,7 +46,7 @@ bool is_fault_free(const Formula& formula, std::span<const Interval> bounds) {
         return false;
     }
     if ((node.op == Op::kFloorDiv || node.op == Op::kMod) && node.type == ValueType::kInt &&
-        bounds[static_cast<std::size_t>(args[1])].contains_int(0))
+        bounds[args[1]].contains_int(0))
       return false;
   }
   return true;

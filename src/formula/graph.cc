@@ -82,7 +82,7 @@ NodeId copy_reachable(const Graph& from, NodeId root, Graph& to, std::vector<Nod
   std::vector<NodeId> stack{root}, args;
   while (!stack.empty()) {
     const NodeId id = stack.back();
-    if (map[static_cast<std::size_t>(id)] != kNoNode) {
+    if (map[id] != kNoNode) {
       stack.pop_back();
       continue;
     }
@@ -90,26 +90,26 @@ NodeId copy_reachable(const Graph& from, NodeId root, Graph& to, std::vector<Nod
     const auto old = from.args(id);
     const std::size_t waiting = stack.size();
     for (std::size_t i = old.size(); i-- > 0;)
-      if (map[static_cast<std::size_t>(old[i])] == kNoNode) stack.push_back(old[i]);
+      if (map[old[i]] == kNoNode) stack.push_back(old[i]);
     if (stack.size() != waiting) continue;
-    for (const NodeId arg : old) args.push_back(map[static_cast<std::size_t>(arg)]);
+    for (const NodeId arg : old) args.push_back(map[arg]);
     Node node = from[id];
     for (std::int32_t& buffer : node.buffers)
       if (buffer >= 0) buffer = to.add_buffer(from.buffer(buffer));
-    map[static_cast<std::size_t>(id)] = to.add(node, args);
+    map[id] = to.add(node, args);
     stack.pop_back();
   }
-  return map[static_cast<std::size_t>(root)];
+  return map[root];
 }
 
 std::vector<NodeId> reachable(const Graph& graph, NodeId root) {
   std::vector<char> used(static_cast<std::size_t>(root) + 1, 0);
-  used[static_cast<std::size_t>(root)] = 1;
+  used[root] = 1;
   std::vector<NodeId> ids;
   for (NodeId id = root; id >= 0; --id) {
-    if (!used[static_cast<std::size_t>(id)]) continue;
+    if (!used[id]) continue;
     ids.push_back(id);
-    for (const NodeId arg : graph.args(id)) used[static_cast<std::size_t>(arg)] = 1;
+    for (const NodeId arg : graph.args(id)) used[arg] = 1;
   }
   return {ids.rbegin(), ids.rend()};
 }

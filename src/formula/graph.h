@@ -49,10 +49,10 @@ class Graph {
   void replace_buffers(std::vector<Buffer> buffers) { buffers_ = std::move(buffers); }
 
   std::size_t size() const { return nodes_.size(); }
-  const Node& operator[](NodeId id) const { return nodes_[static_cast<std::size_t>(id)]; }
+  const Node& operator[](NodeId id) const { return nodes_[id]; }
   std::span<const NodeId> args(NodeId id) const { return args_of((*this)[id]); }
   NodeId arg(NodeId id, std::size_t i) const { return args(id)[i]; }
-  const Buffer& buffer(std::int32_t i) const { return buffers_[static_cast<std::size_t>(i)]; }
+  const Buffer& buffer(std::int32_t i) const { return buffers_[i]; }
   std::span<const Buffer> buffers() const { return buffers_; }
 
  private:

@@ -158,20 +158,20 @@ std::pair<Graph, std::vector<NodeId>> rewrite(const Formula& formula, const Repl
   Graph to;
   std::vector<NodeId> map(from.size(), kNoNode);
   std::vector<bool> needed(from.size());
-  needed[static_cast<std::size_t>(formula.root())] = true;
+  needed[formula.root()] = true;
   for (NodeId id = formula.root(); id >= 0; --id) {
-    const auto at = static_cast<std::size_t>(id);
+    const std::size_t at = id;
     if (!needed[at]) continue;
     map[at] = replace(id, to);
     if (map[at] != kNoNode) continue;
-    for (const NodeId arg : from.args(id)) needed[static_cast<std::size_t>(arg)] = true;
+    for (const NodeId arg : from.args(id)) needed[arg] = true;
   }
   std::vector<NodeId> args;
   for (NodeId id = 0; id <= formula.root(); ++id) {
-    const auto at = static_cast<std::size_t>(id);
+    const std::size_t at = id;
     if (!needed[at] || map[at] != kNoNode) continue;
     args.clear();
-    for (const NodeId arg : from.args(id)) args.push_back(map[static_cast<std::size_t>(arg)]);
+    for (const NodeId arg : from.args(id)) args.push_back(map[arg]);
     map[at] = from[id].op <= Op::kKvIdx ? make_leaf(to, from[id].op)
                                         : make_like(to, from, from[id], args);
   }
@@ -237,7 +237,7 @@ std::optional<Formula> to_logical(const Formula& formula, const PagePattern& pat
     return kNoNode;
   });
   if (uses_slot) return std::nullopt;
-  return Formula(graph, map[static_cast<std::size_t>(formula.root())]);
+  return Formula(graph, map[formula.root()]);
 }
 
 namespace {
@@ -267,8 +267,7 @@ std::optional<Buffer> find_key_bound(const Formula& logical, Precision precision
     if (!lengths.has_value()) continue;
     const auto [beyond, map] = rewrite(
         logical, [&](NodeId at, Graph& to) { return at == id ? make_bool(to, false) : kNoNode; });
-    if (is_hidden(Formula(beyond, map[static_cast<std::size_t>(logical.root())]), precision))
-      return lengths;
+    if (is_hidden(Formula(beyond, map[logical.root()]), precision)) return lengths;
   }
   return std::nullopt;
 }
@@ -278,7 +277,7 @@ Formula within_key_bound(const Formula& logical, const Buffer& lengths) {
     const std::optional<Buffer> bound = bound_of(logical.graph(), id);
     return bound.has_value() && is_same_buffer(*bound, lengths) ? make_bool(to, true) : kNoNode;
   });
-  return Formula(graph, map[static_cast<std::size_t>(logical.root())]);
+  return Formula(graph, map[logical.root()]);
 }
 
 bool is_hidden(const Formula& formula, Precision precision) {
@@ -295,7 +294,7 @@ Formula for_dead_pages(const Formula& formula, const PagePattern& pattern) {
     const std::optional<bool> known = roles.answer(id, false);
     return known.has_value() ? make_bool(to, *known) : kNoNode;
   });
-  return Formula(graph, map[static_cast<std::size_t>(formula.root())]);
+  return Formula(graph, map[formula.root()]);
 }
 
 }  // namespace quire::formula

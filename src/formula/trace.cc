@@ -132,7 +132,7 @@ ExprBase apply(const Formula& formula, const std::array<ExprBase, 5>& arguments)
   for (NodeId id = 0; id <= formula.root(); ++id) {
     const formula::Node& node = from[id];
     args.clear();
-    for (const NodeId arg : from.args(id)) args.push_back(map[static_cast<std::size_t>(arg)]);
+    for (const NodeId arg : from.args(id)) args.push_back(map[arg]);
     if (formula::is_argument(node.op)) {
       const NodeId value = node_in(graph, arguments[static_cast<std::size_t>(node.op)]);
       if (node.type == ValueType::kInt && (*graph)[value].type == ValueType::kFloat)

@@ -1,4 +1,4 @@
-// Bits of a word that stand for lanes, queries or keys next to each other. Kernels layer.
+// Ranges of adjacent bits in a word; bits stand for lanes, queries or keys. Kernels layer.
 #pragma once
 #include <cstdint>
 

@@ -1,5 +1,5 @@
-// Rows of any float type and any steps to contiguous rows of the compute type, padded with zeros.
-// Values are widened, never changed. Kernels layer.
+// Copies rows of any float type and stride to contiguous rows of the compute type, padded with
+// zeros. Values are widened, never changed. Kernels layer.
 #pragma once
 #include "kernels/float16-inl.h"
 #include "kernels/product-inl.h"

@@ -1,4 +1,4 @@
-// From a probability to the last word that drops. No SIMD. Kernels layer.
+// Converts a probability to the last random word that drops a weight. No SIMD. Kernels layer.
 #include "kernels/dropout.h"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// The score of a key that is not seen, in the compute type. Kernels layer.
+// The score of a hidden key, in the compute type. Kernels layer.
 #pragma once
 #include <limits>
 

@@ -1,5 +1,5 @@
-// bf16 pairs for the products of PairProduct: queries, keys, values and weights brought into 32-bit
-// pairs. Only where the ISA has the instruction. Kernels layer.
+// Converts queries, keys, values and weights to the 32-bit pairs of bf16 that PairProduct takes.
+// Only where the ISA has the instruction. Kernels layer.
 #pragma once
 #include "kernels/prefill/load_queries-inl.h"
 
@@ -11,7 +11,7 @@ namespace quire::kernels::QUIRE_ISA_NS {
 HWY_INLINE void pair_row(const uint16_t* from, ptrdiff_t step, int columns, uint32_t* out) {
   const int pairs = columns / 2;
   if (step == 1) {
-    std::memcpy(out, from, static_cast<size_t>(pairs) * sizeof(uint32_t));
+    std::memcpy(out, from, pairs * sizeof(uint32_t));
   } else {
     for (int i = 0; i < pairs; ++i)
       out[i] = from[2 * i * step] | static_cast<uint32_t>(from[(2 * i + 1) * step]) << 16;
@@ -38,7 +38,7 @@ inline void pair_load_queries(const RowsView& view, int panels, uint32_t* out) n
           pair_row(static_cast<const uint16_t*>(view.data) + row * view.row_step +
                        first * view.column_step,
                    view.column_step, columns, words);
-        std::memcpy(buffer[lane], words, static_cast<size_t>(pairs) * sizeof(uint32_t));
+        std::memcpy(buffer[lane], words, pairs * sizeof(uint32_t));
       }
       transpose_panel(buffer[0], kQueryChunk, pairs,
                       reinterpret_cast<float*>(out + first / 2 * kQueryTile + panel * kPanel));

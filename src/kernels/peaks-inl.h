@@ -1,5 +1,5 @@
-// Twelve chains cover a latency of 4 at three a cycle; what is added is 0, so that nothing grows.
-// Kernels layer.
+// The loops behind peaks.h. Twelve chains cover a latency of 4 cycles at three instructions a
+// cycle; they add 0, so nothing grows. Kernels layer.
 #pragma once
 #include "kernels/fma-inl.h"
 #include "kernels/peaks.h"

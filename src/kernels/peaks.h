@@ -1,5 +1,5 @@
-// What this machine can do at best: multiply-adds on registers, and reading memory. Timed next to a
-// kernel they turn its time into a share of the peak, which does not move with the clock. Kernels
+// What this machine can do at best: multiply-adds on registers and reads of memory. Timed next to a
+// kernel, they turn its time into a share of the peak that does not depend on the clock. Kernels
 // layer.
 #pragma once
 #include <cstddef>

@@ -1,7 +1,7 @@
 // The register-blocked core of every product: acc[R][C] += a (broadcast) x b (vectors), one chain
 // of fused multiply-adds per accumulator, steps ascending. What a step multiplies is a Product:
-// f32, f64, or pairs of bf16. Block sizes are chosen here; who calls it decides what rows and
-// columns mean. Kernels layer.
+// f32, f64, or pairs of bf16. Block sizes are chosen here; callers decide what rows and columns
+// mean. Kernels layer.
 #pragma once
 #include <cstring>
 #include <type_traits>

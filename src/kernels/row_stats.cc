@@ -1,4 +1,4 @@
-// The same log on every ISA; std::fma is exact on all. Kernels layer.
+// Uses one log for every ISA; std::fma is exact on all of them. Kernels layer.
 #include "kernels/row_stats.h"
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// The tables of primitives for a compute type, float or double, as code that is a template over it
-// asks for them. Kernels layer.
+// Selects the tables of primitives by compute type, float or double, for code that is templated on
+// it. Kernels layer.
 #pragma once
 #include <type_traits>
 

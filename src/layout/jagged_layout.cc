@@ -1,4 +1,4 @@
-// Offsets of sequences. Layout layer.
+// Converts the offsets of sequences to spans. Layout layer.
 #include "layout/jagged_layout.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ JaggedLayout::JaggedLayout(JaggedRows keys, std::vector<std::int64_t> value_begi
 std::int64_t JaggedLayout::write_spans(std::int64_t sequence, std::int64_t kv_head, KeyRange,
                                        const KeyStrides& strides,
                                        std::span<kernels::KeySpan> out) const {
-  const auto i = static_cast<std::size_t>(sequence);
+  const std::size_t i = sequence;
   if (keys_.length[i] == 0) return 0;
   out[0] = {.begin = 0,
             .end = keys_.length[i],

@@ -1,4 +1,4 @@
-// Sequences of different lengths one behind the other in the rows of one batch entry, with or
+// Sequences of different lengths one after the other in the rows of one batch entry, with or
 // without holes between them. The order of the axes in memory is a matter of strides, not of these.
 // Layout layer.
 #pragma once
@@ -20,13 +20,9 @@ class JaggedQueries final : public QueryLayout {
  public:
   explicit JaggedQueries(JaggedRows rows);
 
-  std::int64_t length(std::int64_t sequence) const override {
-    return rows_.length[static_cast<std::size_t>(sequence)];
-  }
+  std::int64_t length(std::int64_t sequence) const override { return rows_.length[sequence]; }
   std::int64_t longest() const override { return longest_; }
-  QueryPlace place(std::int64_t sequence) const override {
-    return {0, rows_.begin[static_cast<std::size_t>(sequence)]};
-  }
+  QueryPlace place(std::int64_t sequence) const override { return {0, rows_.begin[sequence]}; }
 
  private:
   JaggedRows rows_;
@@ -40,9 +36,7 @@ class JaggedLayout final : public KeyLayout {
   /// value_begin: where the values of each sequence begin; lengths are the keys'.
   JaggedLayout(JaggedRows keys, std::vector<std::int64_t> value_begin);
 
-  std::int64_t length(std::int64_t sequence) const override {
-    return keys_.length[static_cast<std::size_t>(sequence)];
-  }
+  std::int64_t length(std::int64_t sequence) const override { return keys_.length[sequence]; }
   std::int64_t max_spans() const override { return 1; }
   std::int64_t write_spans(std::int64_t sequence, std::int64_t kv_head, KeyRange range,
                            const KeyStrides& strides,

@@ -1,5 +1,5 @@
 // KeyLayout: the address book of keys and values. A sequence of keys, counted 0, 1, 2, ... whatever
-// memory they lie in, becomes spans of rows one behind the other. It says where keys are, never
+// memory they lie in, becomes spans of consecutive rows. It says where keys are, never
 // what may be seen. Layout layer.
 #pragma once
 #include <cstdint>
@@ -37,7 +37,7 @@ class KeyLayout {
   virtual std::int64_t write_spans(std::int64_t sequence, std::int64_t kv_head, KeyRange range,
                                    const KeyStrides& strides,
                                    std::span<kernels::KeySpan> out) const = 0;
-  /// How many keys of a head lie together, with the same keys of the next head behind them; 0: all.
+  /// How many keys of a head lie together, followed by the same keys of the next head; 0: all.
   virtual std::int64_t page_size() const { return 0; }
   /// Whether sequences can have keys in the same memory; what follows is asked only then.
   virtual bool may_share() const { return false; }

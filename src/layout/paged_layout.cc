@@ -1,4 +1,4 @@
-// Pages to spans. Layout layer.
+// Converts pages to spans. Layout layer.
 #include "layout/paged_layout.h"
 
 #include <algorithm>
@@ -60,7 +60,7 @@ std::int64_t PagedLayout::write(const PageRow& row, KeyRange range, const KeyStr
   bool follows = false;
   for (std::int64_t page = range.begin / page_size_; page * page_size_ < range.end; ++page) {
     // A page that is not there gets an address too, which nobody reads.
-    const auto number = static_cast<std::int64_t>(ids[page * row.step]);
+    const std::int64_t number = ids[page * row.step];
     const std::int64_t id = std::max<std::int64_t>(number, 0);
     const std::int64_t k = id * strides.k_batch, v = id * strides.v_batch;
     const std::int64_t end = std::min((page + 1) * page_size_, row.length);
@@ -86,7 +86,7 @@ std::int64_t PagedLayout::write_spans(std::int64_t sequence, std::int64_t kv_hea
   const std::int64_t count = wide_ ? write<std::int64_t>(from, range, strides, out.data())
                                    : write<std::int32_t>(from, range, strides, out.data());
   const std::int64_t k_head = kv_head * strides.k_head, v_head = kv_head * strides.v_head;
-  for (kernels::KeySpan& span : out.first(static_cast<std::size_t>(count))) {
+  for (kernels::KeySpan& span : out.first(count)) {
     span.key_offset += k_head;
     span.value_offset += v_head;
   }

@@ -1,7 +1,6 @@
 // Keys in pages of a pool: [pages, heads, page_size, dim] tensors and, per sequence, the numbers of
-// its pages in order. Pages that follow each other in memory become one span. A page below 0 is not
-// there; masks hide its keys. That others lie inside the pool is the caller's to know. Layout
-// layer.
+// its pages in order. Adjacent pages become one span. A page below 0 is not there; masks hide its
+// keys. The caller guarantees that all others lie inside the pool. Layout layer.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -21,7 +20,7 @@ class PagedLayout final : public KeyLayout {
  public:
   /// Page numbers are read where they lie, whenever spans are written.
   PagedLayout(std::int64_t page_size, bool wide, std::vector<PageRow> rows);
-  /// Of a whole table: `pages` holds the rows one behind the other.
+  /// From a whole table: `pages` holds its rows one after the other.
   PagedLayout(std::int64_t page_size, std::vector<std::int64_t> pages,
               const std::vector<std::int64_t>& lengths);
 
@@ -36,9 +35,7 @@ class PagedLayout final : public KeyLayout {
   std::int64_t place(std::int64_t sequence, std::int64_t key) const override;
 
  private:
-  const PageRow& row(std::int64_t sequence) const {
-    return rows_[static_cast<std::size_t>(sequence)];
-  }
+  const PageRow& row(std::int64_t sequence) const { return rows_[sequence]; }
   template <class Id>
   std::int64_t write(const PageRow& row, KeyRange range, const KeyStrides& strides,
                      kernels::KeySpan* out) const;

@@ -1,6 +1,6 @@
 // QueryLayout: the address book of queries: how many a sequence has, and at which row of the q, out
-// and stat tensors they begin. A sequence's queries are consecutive rows of one batch entry. It
-// says where queries are, never what they may see. Layout layer.
+// and statistics tensors they begin. A sequence's queries are consecutive rows of one batch entry.
+// It says where queries are, never what they may see. Layout layer.
 #pragma once
 #include <cstdint>
 

@@ -43,8 +43,8 @@ BlockRows grown_rows(const BlockMaskData& from, const BlockGrid& old, const Bloc
   const std::int64_t kept_rows = old.q_len / grid.size.q, kept_cols = old.kv_len / grid.size.kv;
   const bool has_new_columns = grid.kv_len != old.kv_len;
   BlockRowsBuilder builder(from.rows->batches(), from.rows->heads(), grid.q_blocks());
-  std::vector<RunList> kept(static_cast<std::size_t>(kept_rows));
-  std::vector<RunList> added(static_cast<std::size_t>(grid.q_blocks() - kept_rows));
+  std::vector<RunList> kept(kept_rows);
+  std::vector<RunList> added(grid.q_blocks() - kept_rows);
   for (std::int64_t b = 0; b < from.rows->batches(); ++b) {
     for (std::int64_t h = 0; h < from.rows->heads(); ++h) {
       const std::int64_t plane = from.rows->plane(b, h);
@@ -56,7 +56,7 @@ BlockRows grown_rows(const BlockMaskData& from, const BlockGrid& old, const Bloc
       prover.prove(b, h, {kept_rows, grid.q_blocks(), 0, grid.kv_blocks()}, added, worker);
       for (std::int64_t row = 0; row < kept_rows; ++row) {
         const std::span<const BlockRun> before = from.rows->row(plane, row);
-        const RunList& more = kept[static_cast<std::size_t>(row)];
+        const RunList& more = kept[row];
         const bool changed =
             has_new_columns &&
             (!more.empty() || (!before.empty() && before.back().end() > kept_cols));

@@ -35,12 +35,12 @@ double BlockMask::sparsity() const {
   const FloatEnv float_env;
   const mask::BlockRows& rows = *data_->rows;
   // Blocks of a stored plane, counted once per plane however many (batch, head) share it.
-  std::vector<std::int64_t> of_plane(static_cast<std::size_t>(rows.planes()), -1);
+  std::vector<std::int64_t> of_plane(rows.planes(), -1);
   double blocks = 0;
   for (std::int64_t b = 0; b < rows.batches(); ++b) {
     for (std::int64_t h = 0; h < rows.heads(); ++h) {
       const std::int64_t plane = rows.plane(b, h);
-      std::int64_t& count = of_plane[static_cast<std::size_t>(plane)];
+      std::int64_t& count = of_plane[plane];
       if (count < 0) {
         count = 0;
         for (std::int64_t r = 0; r < rows.rows_per_plane(); ++r)
@@ -61,7 +61,7 @@ std::size_t BlockMask::nbytes() const {
   std::size_t bytes = sizeof(BlockMaskData) + data_->rows->nbytes();
   if (data_->given.has_value()) {
     const auto add = [&](const Tensor& tensor) {
-      bytes += static_cast<std::size_t>(tensor.numel()) * dtype_size(tensor.dtype());
+      bytes += tensor.numel() * dtype_size(tensor.dtype());
     };
     add(data_->given->kv_num_blocks);
     add(data_->given->kv_indices);

@@ -12,7 +12,7 @@ const BlockMask& JaggedBlockMask::operator[](std::int64_t sequence) const {
     fail(ErrorKind::index, "JaggedBlockMask", "sequence {} is outside a batch of {}", sequence,
          sequences());
   }
-  return masks()[static_cast<std::size_t>(which()[static_cast<std::size_t>(sequence)])];
+  return masks()[which()[sequence]];
 }
 
 std::span<const BlockMask> BlockMasks::masks() const {
@@ -22,11 +22,11 @@ std::span<const BlockMask> BlockMasks::masks() const {
 }
 
 std::int64_t BlockMasks::mask_of(std::int64_t sequence) const {
-  return each_.has_value() ? each_->which()[static_cast<std::size_t>(sequence)] : 0;
+  return each_.has_value() ? each_->which()[sequence] : 0;
 }
 
 std::int64_t BlockMasks::plane(std::int64_t sequence, std::int64_t h) const {
-  const BlockMask& mask = masks()[static_cast<std::size_t>(mask_of(sequence))];
+  const BlockMask& mask = masks()[mask_of(sequence)];
   return mask.block_rows().plane(each_.has_value() ? 0 : sequence, h);
 }
 

@@ -49,7 +49,7 @@ Words lanes_between(std::int64_t begin, std::int64_t end) {
   for (int g = 0; g < kTileGroups; ++g) {
     const auto lo = static_cast<int>(std::clamp<std::int64_t>(begin - 64 * g, 0, 64));
     const auto hi = static_cast<int>(std::clamp<std::int64_t>(end - 64 * g, 0, 64));
-    if (lo < hi) words[static_cast<std::size_t>(g)] = kernels::bits_between(lo, hi);
+    if (lo < hi) words[g] = kernels::bits_between(lo, hi);
   }
   return words;
 }
@@ -81,7 +81,7 @@ struct BlockProver::Region {
   Worker& worker;
   const BlockGrid& grid;
 
-  RunList& row(std::int64_t row) const { return rows[static_cast<std::size_t>(row - first_row)]; }
+  RunList& row(std::int64_t row) const { return rows[row - first_row]; }
 };
 
 BlockProver::Worker::Worker(const BlockProver& prover, RunBudget* budget)
@@ -107,8 +107,7 @@ BlockProver::BlockProver(const MaskMod& mod, std::int64_t batch, std::int64_t he
     : grid_(grid),
       formula_(formula::simplify(mod.formula(), Precision::kF32)),
       program_(compile_mask(formula_, extents(batch, heads, grid))) {
-  const formula::Depends depends =
-      formula::depends(formula_.graph())[static_cast<std::size_t>(formula_.root())];
+  const formula::Depends depends = formula::depends(formula_.graph())[formula_.root()];
   depends_on_b_ = depends.b;
   depends_on_h_ = depends.h;
   may_fault_ = !program_.checks.empty();
@@ -235,13 +234,13 @@ void BlockProver::evaluate(const Region& region, const BlockRect& rect) const {
       region.worker.evaluated += static_cast<std::int64_t>(at.rows) * at.lanes;
       for (int i = 0; i < at.rows; ++i) {
         const std::int64_t block = (row - q.first + i) / region.grid.size.q;
-        seen[static_cast<std::size_t>(block)].add(words + i * groups, lanes);
+        seen[block].add(words + i * groups, lanes);
       }
       decided = may_stop && seen[0].any_of(kAllLanes) && !seen[0].all_of(kAllLanes);
     }
   }
   for (std::int64_t row = rect.row_begin; row < rect.row_end; ++row) {
-    const Seen& of_row = seen[static_cast<std::size_t>(row - rect.row_begin)];
+    const Seen& of_row = seen[row - rect.row_begin];
     for (std::int64_t col = rect.col_begin; col < rect.col_end; ++col) {
       const std::int64_t first = (col - rect.col_begin) * region.grid.size.kv;
       const Words lanes =

@@ -71,9 +71,9 @@ bool BlockRows::same_picture(const BlockRows& other, std::int64_t batch, std::in
 BlockRowsBuilder::BlockRowsBuilder(std::int64_t batches, std::int64_t heads,
                                    std::int64_t rows_per_plane)
     : result_(batches, heads, rows_per_plane), row_table_(64, kNoRow) {
-  result_.plane_of_.reserve(static_cast<std::size_t>(batches * heads));
+  result_.plane_of_.reserve(batches * heads);
   if (rows_per_plane == 0) {
-    result_.plane_of_.assign(static_cast<std::size_t>(batches * heads), 0);
+    result_.plane_of_.assign(batches * heads, 0);
     next_plane_ = 1;
   }
 }
@@ -120,7 +120,7 @@ void BlockRowsBuilder::grow_table() {
 // As equal rows have equal ids, planes are compared by their ids. A plane seen before is dropped
 // again from the end of row_of_.
 void BlockRowsBuilder::end_plane() {
-  const auto rows = static_cast<std::size_t>(result_.rows_);
+  const std::size_t rows = result_.rows_;
   const std::uint32_t* plane =
       result_.row_of_.data() + static_cast<std::size_t>(next_plane_) * rows;
   std::uint64_t hash = 0;

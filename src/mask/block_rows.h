@@ -38,15 +38,14 @@ class BlockRows {
   std::int64_t stored_runs() const { return static_cast<std::int64_t>(runs_.size()); }
 
   std::int64_t plane(std::int64_t b, std::int64_t h) const {
-    return plane_of_[static_cast<std::size_t>((batches_ > 1 ? b : 0) * heads_ +
-                                              (heads_ > 1 ? h : 0))];
+    return plane_of_[(batches_ > 1 ? b : 0) * heads_ + (heads_ > 1 ? h : 0)];
   }
   std::span<const BlockRun> row(std::int64_t plane, std::int64_t row) const {
-    return stored_row(row_of_[static_cast<std::size_t>(plane * rows_ + row)]);
+    return stored_row(row_of_[plane * rows_ + row]);
   }
   /// Equal rows of one BlockRows have equal ids.
   std::uint32_t row_id(std::int64_t plane, std::int64_t row) const {
-    return row_of_[static_cast<std::size_t>(plane * rows_ + row)];
+    return row_of_[plane * rows_ + row];
   }
   std::span<const BlockRun> stored_row(std::uint32_t id) const {
     return {runs_.data() + first_run_[id], first_run_[id + 1] - first_run_[id]};

@@ -155,8 +155,8 @@ struct Reader {
 
   std::span<const std::int64_t> take(std::int64_t count) {
     require(count >= 0 && count <= std::ssize(words), "there are too few words");
-    const std::span<const std::int64_t> taken = words.first(static_cast<std::size_t>(count));
-    words = words.subspan(static_cast<std::size_t>(count));
+    const std::span<const std::int64_t> taken = words.first(count);
+    words = words.subspan(count);
     return taken;
   }
   std::int64_t take_number(std::int64_t least, std::int64_t most, std::string_view what) {
@@ -190,7 +190,7 @@ void check_header(const Header& header) {
 
 void read_dense_row(std::span<const std::int64_t> words, std::int64_t kv_blocks, RunList& runs) {
   for (std::int64_t begin = 0; begin < kv_blocks; begin += kBlocksPerWord) {
-    const auto bits = static_cast<std::uint64_t>(words[static_cast<std::size_t>(begin / 32)]);
+    const auto bits = static_cast<std::uint64_t>(words[begin / 32]);
     const std::int64_t end = std::min(begin + kBlocksPerWord, kv_blocks);
     if (bits == 0x5555555555555555u * (bits & 3)) {
       append_run(runs, begin, end, static_cast<BlockKind>(bits & 3));
@@ -244,7 +244,7 @@ RunList read_stored_runs(std::span<const std::int64_t> ends, std::span<const std
     require(end >= begin && end <= std::ssize(packed), "the end of a row");
     std::int64_t least = 0;
     for (; begin < end; ++begin) {
-      runs.push_back(unpack(packed[static_cast<std::size_t>(begin)], least, kv_blocks));
+      runs.push_back(unpack(packed[begin], least, kv_blocks));
       least = runs.back().end();
     }
   }
@@ -267,12 +267,11 @@ BlockRows read_runs(const Header& header, Reader reader) {
   for (const std::int64_t plane : plane_of) {
     require(plane >= 0 && plane < planes, "the number of a plane");
     for (std::int64_t row = 0; row < header.q_blocks; ++row) {
-      const std::int64_t id = row_of[static_cast<std::size_t>(plane * header.q_blocks + row)];
+      const std::int64_t id = row_of[plane * header.q_blocks + row];
       require(id >= 0 && id < stored_rows, "the number of a row");
-      const std::int64_t begin = id == 0 ? 0 : ends[static_cast<std::size_t>(id - 1)];
-      const std::int64_t end = ends[static_cast<std::size_t>(id)];
-      builder.add_row(std::span(runs).subspan(static_cast<std::size_t>(begin),
-                                              static_cast<std::size_t>(end - begin)));
+      const std::int64_t begin = id == 0 ? 0 : ends[id - 1];
+      const std::int64_t end = ends[id];
+      builder.add_row(std::span(runs).subspan(begin, end - begin));
     }
   }
   return builder.finish();
@@ -338,7 +337,7 @@ BlockMask BlockMask::decode(const ConstTensorView& words) {
          dtype_name(words.dtype()), quire::to_string(words.shape()));
   const Tensor copy = contiguous(words);
   const std::span<const std::int64_t> all(static_cast<const std::int64_t*>(copy.data()),
-                                          static_cast<std::size_t>(copy.numel()));
+                                          copy.numel());
   require(all.size() >= kHeaderWords, "there are too few words");
   HeaderWords first;
   std::ranges::copy(all.first(kHeaderWords), first.begin());

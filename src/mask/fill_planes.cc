@@ -17,10 +17,10 @@ constexpr std::size_t kBandBytes = std::size_t{256} << 10;  // stays in L2 until
 // For each stored plane the places b * heads + h that show it.
 std::vector<std::vector<std::int64_t>> places_of_planes(const BlockRows& rows,
                                                         const PlaneArray& array) {
-  std::vector<std::vector<std::int64_t>> places(static_cast<std::size_t>(rows.planes()));
+  std::vector<std::vector<std::int64_t>> places(rows.planes());
   for (std::int64_t b = 0; b < array.batch; ++b)
     for (std::int64_t h = 0; h < array.heads; ++h)
-      places[static_cast<std::size_t>(rows.plane(b, h))].push_back(b * array.heads + h);
+      places[rows.plane(b, h)].push_back(b * array.heads + h);
   return places;
 }
 
@@ -31,7 +31,7 @@ void fill_planes(const BlockRows& rows, const PlaneArray& array, Executor* execu
   const std::shared_ptr<Executor> on = executor_of(executor);
   const std::vector<std::vector<std::int64_t>> places = places_of_planes(rows, array);
   const std::size_t row_bytes = array.row_bytes;
-  const auto row_count = static_cast<std::size_t>(rows.rows_per_plane());
+  const std::size_t row_count = rows.rows_per_plane();
   if (row_count == 0 || row_bytes == 0 || places.empty()) return;
   const std::size_t band = std::clamp<std::size_t>(kBandBytes / row_bytes, 1, row_count);
   const std::size_t bands = (row_count + band - 1) / band;

@@ -179,7 +179,7 @@ BlockMaskData make_sizes(const BlockLists& kv, const FromKvBlocksOptions& option
 
 bool has_values(const Tensor& copy, const ConstTensorView& view) {
   if (copy.dtype() != view.dtype() || copy.shape() != view.shape()) return false;
-  const std::size_t bytes = static_cast<std::size_t>(copy.numel()) * dtype_size(copy.dtype());
+  const std::size_t bytes = copy.numel() * dtype_size(copy.dtype());
   if (bytes == 0) return true;
   if (view.is_contiguous()) return std::memcmp(copy.data(), view.data(), bytes) == 0;
   return std::memcmp(copy.data(), copy_of(view).data(), bytes) == 0;

@@ -62,8 +62,8 @@ Taken take(const BlockIndex& index, std::int64_t size, const char* axis) {
     taken.positions = {checked(*position, size, axis)};
     taken.all = size == 1;
   } else {
-    for (const std::int64_t position : std::get<std::vector<std::int64_t>>(index))
-      taken.positions.push_back(checked(position, size, axis));
+    for (const std::int64_t one : std::get<std::vector<std::int64_t>>(index))
+      taken.positions.push_back(checked(one, size, axis));
   }
   return taken;
 }
@@ -111,9 +111,9 @@ std::shared_ptr<const BlockRows> take_rows(const std::shared_ptr<const BlockRows
 Tensor take_tensor(const Tensor& from, const BlockMaskData& data, const TakenAxes& taken,
                    bool has_width) {
   const std::int64_t width = has_width ? from.dim(-1) : 1;
-  const std::size_t row_bytes = static_cast<std::size_t>(width) * dtype_size(from.dtype());
+  const std::size_t row_bytes = width * dtype_size(from.dtype());
   Shape shape{taken.b.count(), taken.h.count(), taken.q_block.count()};
-  std::int64_t bytes = static_cast<std::int64_t>(row_bytes);
+  std::int64_t bytes = row_bytes;
   for (const std::int64_t size : shape) bytes = saturating_product(bytes, size);
   require_memory(kIndex, "the lists of blocks", bytes);
   if (has_width) shape.push_back(width);

@@ -71,7 +71,7 @@ Tensor make_tensor(const BlockMaskData& data, const BlockRows& rows,
               {.data = result.data(),
                .batch = data.batch,
                .heads = data.heads,
-               .row_bytes = static_cast<std::size_t>(width.value_or(1)) * sizeof(std::int32_t)},
+               .row_bytes = width.value_or(1) * sizeof(std::int32_t)},
               executor, fill_row);
   return result;
 }
@@ -109,11 +109,11 @@ Tensor copy_of_indices(const BlockMaskData& data, const Tensor& given, const cha
   if (!data.given->are_padded || width >= wanted) return copy_of(given, name);
   Shape shape = given.shape();
   shape[shape.rank() - 1] = wanted;
-  std::int64_t bytes = static_cast<std::int64_t>(dtype_size(given.dtype()));
+  std::int64_t bytes = dtype_size(given.dtype());
   for (const std::int64_t size : shape) bytes = saturating_product(bytes, size);
   require_memory("BlockMask", name, bytes);
   Tensor result(shape, given.dtype());
-  const auto size = static_cast<std::int64_t>(dtype_size(given.dtype()));
+  const std::int64_t size = dtype_size(given.dtype());
   const auto* from = static_cast<const std::byte*>(given.data());
   auto* to = static_cast<std::byte*>(result.data());
   for (std::int64_t row = 0; row < result.numel() / std::max<std::int64_t>(wanted, 1); ++row)

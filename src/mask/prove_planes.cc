@@ -49,18 +49,15 @@ BlockRows prove_planes(const BlockProver& prover, const BlockGrid& grid, PlaneCo
   const std::int64_t band =
       band_rows(rows, count, static_cast<std::int64_t>(workers.size()), prover.leaf_rows());
   const std::int64_t bands = ceil_div(rows, band);
-  std::vector<RunList> runs(static_cast<std::size_t>(rows * count));
-  run_parallel(*executor, static_cast<std::size_t>(bands * count),
-               [&](std::size_t task, std::size_t worker) {
-                 const std::int64_t plane = static_cast<std::int64_t>(task) / bands;
-                 const std::int64_t begin = static_cast<std::int64_t>(task) % bands * band;
-                 const std::int64_t end = std::min(rows, begin + band);
-                 const std::span<RunList> out =
-                     std::span(runs).subspan(static_cast<std::size_t>(plane * rows + begin),
-                                             static_cast<std::size_t>(end - begin));
-                 prover.prove(plane / planes.heads, plane % planes.heads,
-                              {begin, end, 0, grid.kv_blocks()}, out, workers[worker]);
-               });
+  std::vector<RunList> runs(rows * count);
+  run_parallel(*executor, bands * count, [&](std::size_t task, std::size_t worker) {
+    const std::int64_t plane = static_cast<std::int64_t>(task) / bands;
+    const std::int64_t begin = static_cast<std::int64_t>(task) % bands * band;
+    const std::int64_t end = std::min(rows, begin + band);
+    const std::span<RunList> out = std::span(runs).subspan(plane * rows + begin, end - begin);
+    prover.prove(plane / planes.heads, plane % planes.heads, {begin, end, 0, grid.kv_blocks()}, out,
+                 workers[worker]);
+  });
   prover.throw_first_fault(workers);
   add_to_report(options.report, grid, count, workers);
 

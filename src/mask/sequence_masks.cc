@@ -50,7 +50,7 @@ Different find_different(const SequenceLengths& lengths, bool all) {
   found.which.reserve(lengths.q.size());
   std::map<std::array<std::int64_t, 3>, std::int64_t> seen;
   for (std::size_t i = 0; i < lengths.q.size(); ++i) {
-    const auto next = static_cast<std::int64_t>(found.first.size());
+    const std::int64_t next = found.first.size();
     const std::array<std::int64_t, 3> sizes{lengths.q[i], lengths.kv[i], begin_of(lengths, i)};
     const std::int64_t mask = all ? next : seen.try_emplace(sizes, next).first->second;
     if (mask == next) found.first.push_back(static_cast<std::int64_t>(i));
@@ -79,7 +79,7 @@ BlockRows prove_sequence(const BlockProver& prover, std::int64_t b, std::int64_t
                          const BlockGrid& grid, BlockProver::Worker& worker) {
   const std::int64_t rows = grid.q_blocks();
   BlockRowsBuilder builder(1, planes, rows);
-  std::vector<RunList> runs(static_cast<std::size_t>(rows));
+  std::vector<RunList> runs(rows);
   for (std::int64_t h = 0; h < planes; ++h) {
     prover.prove(b, h, grid, {0, rows, 0, grid.kv_blocks()}, runs, worker);
     for (RunList& row : runs) {
@@ -109,7 +109,7 @@ SequenceMasks create_sequence_masks(const char* where, const MaskMod& rule, std:
   std::vector<std::shared_ptr<BlockMaskData>> data(different.first.size());
   run_parallel(*executor, data.size(), [&](std::size_t i, std::size_t worker) {
     const std::int64_t b = different.first[i];
-    const auto at = static_cast<std::size_t>(b);
+    const std::size_t at = b;
     const BlockGrid grid{begin_of(lengths, at), lengths.q[at], lengths.kv[at], options.block_size};
     std::shared_ptr<BlockMaskData> made = make_data(grid, 1, heads);
     made->separate_full_blocks = options.separate_full_blocks;

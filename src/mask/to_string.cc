@@ -41,7 +41,7 @@ class BlockPicture {
       : data_(data),
         row_step_(blocks_per_cell(data.q_blocks, grid_size[0])),
         column_step_(blocks_per_cell(data.kv_blocks, grid_size[1])),
-        computed_(static_cast<std::size_t>(ceil_div(data.kv_blocks, column_step_))) {}
+        computed_(ceil_div(data.kv_blocks, column_step_)) {}
 
   std::string draw(std::int64_t plane) {
     std::string text;
@@ -71,7 +71,7 @@ class BlockPicture {
     for (std::int64_t begin = run.begin; begin < run.end();) {
       const std::int64_t cell = begin / column_step_;
       const std::int64_t end = std::min(run.end(), (cell + 1) * column_step_);
-      computed_[static_cast<std::size_t>(cell)] += end - begin;
+      computed_[cell] += end - begin;
       begin = end;
     }
   }

@@ -29,7 +29,7 @@ struct PlaneColumns {
 
 class PlaneSweep {
  public:
-  explicit PlaneSweep(std::int64_t columns) : since_(static_cast<std::size_t>(columns)) {}
+  explicit PlaneSweep(std::int64_t columns) : since_(columns) {}
 
   /// The next row; an empty one after the last ends all runs.
   void step(std::int64_t row, std::span<const BlockRun> before, std::span<const BlockRun> after) {
@@ -57,7 +57,7 @@ class PlaneSweep {
  private:
   void change(std::int64_t row, std::int64_t begin, std::int64_t end, BlockKind old_kind) {
     for (std::int64_t c = begin; c < end; ++c) {
-      std::uint32_t& since = since_[static_cast<std::size_t>(c)];
+      std::uint32_t& since = since_[c];
       if (old_kind != BlockKind::kEmpty) {
         BlockRun run;
         run.begin = since;
@@ -100,19 +100,19 @@ BlockRows transpose(const BlockRows& rows, std::int64_t columns) {
   RunBudget budget("BlockMask::transposed", 0);
   PlaneSweep sweep(columns);
   // Each stored plane is transposed where it comes first, and kept until it has come last.
-  std::vector<std::int64_t> uses(static_cast<std::size_t>(rows.planes()));
+  std::vector<std::int64_t> uses(rows.planes());
   std::vector<PlaneColumns> done(uses.size());
   const auto for_each_plane = [&](auto&& visit) {
     for (std::int64_t b = 0; b < rows.batches(); ++b)
       for (std::int64_t h = 0; h < rows.heads(); ++h) visit(rows.plane(b, h));
   };
-  for_each_plane([&](std::int64_t plane) { ++uses[static_cast<std::size_t>(plane)]; });
+  for_each_plane([&](std::int64_t plane) { ++uses[plane]; });
   for_each_plane([&](std::int64_t plane) {
-    PlaneColumns& of_plane = done[static_cast<std::size_t>(plane)];
+    PlaneColumns& of_plane = done[plane];
     if (of_plane.first_run.empty()) of_plane = transpose_plane(rows, plane, sweep, budget);
     for (std::size_t c = 0; c < static_cast<std::size_t>(columns); ++c)
       builder.add_row(of_plane.column(c));
-    if (--uses[static_cast<std::size_t>(plane)] == 0) of_plane = {};
+    if (--uses[plane] == 0) of_plane = {};
   });
   return builder.finish();
 }

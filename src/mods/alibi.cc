@@ -26,9 +26,9 @@ std::vector<float> alibi_slopes(std::int64_t heads) {
   const FloatEnv float_env;
   check_at_least("alibi_slopes", "heads", heads, 1);
   check_size("alibi_slopes", "heads", heads, 1, kMostHeads);
-  const auto power = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(heads)));
+  const std::int64_t power = std::bit_floor(static_cast<std::uint64_t>(heads));
   std::vector<float> slopes;
-  slopes.reserve(static_cast<std::size_t>(heads));
+  slopes.reserve(heads);
   for (std::int64_t i = 1; i <= power; ++i) slopes.push_back(slope(i, power));
   for (std::int64_t i = 1; power + (i + 1) / 2 <= heads; i += 2)
     slopes.push_back(slope(i, 2 * power));

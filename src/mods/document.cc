@@ -64,8 +64,7 @@ MaskMod document_from_offsets(const Table& offsets, std::int64_t length) {
   check_rank(kFunction, given, 1, 1, "[documents + 1]");
   check_has_data(kFunction, given);
   const Tensor wide = to(given.view(), DType::i64);
-  const std::span<const std::int64_t> starts(wide.data_as<std::int64_t>(),
-                                             static_cast<std::size_t>(wide.numel()));
+  const std::span<const std::int64_t> starts(wide.data_as<std::int64_t>(), wide.numel());
   check_offsets(starts);
   if (length == -1) length = starts.back();
   if (length < starts.back())

@@ -23,22 +23,20 @@ struct Walk {
 // One tree of n parents. The tokens are first put in an order with parents before children, which
 // fails if there is a cycle; sizes of subtrees are summed backwards, places handed out forwards.
 void walk_tree(std::span<const std::int64_t> parents, std::int32_t* order, std::int32_t* end) {
-  const auto n = static_cast<std::int64_t>(parents.size());
-  const auto parent = [&](std::int64_t i) { return parents[static_cast<std::size_t>(i)]; };
+  const std::int64_t n = parents.size();
+  const auto parent = [&](std::int64_t i) { return parents[i]; };
   // Children of one parent are a list: first_child[p], then next[..]; the last entry is the roots'.
   std::vector<std::int64_t> first_child(parents.size() + 1, -1), next(parents.size(), -1);
   for (std::int64_t i = n; i-- > 0;) {
     if (parent(i) < -1 || parent(i) >= n)
       fail(ErrorKind::value, "tree", "parents[{}] must be -1 or below {}; got {}", i, n, parent(i));
-    std::int64_t& first = first_child[static_cast<std::size_t>(parent(i) < 0 ? n : parent(i))];
-    next[static_cast<std::size_t>(i)] = first;
+    std::int64_t& first = first_child[parent(i) < 0 ? n : parent(i)];
+    next[i] = first;
     first = i;
   }
   std::vector<std::int64_t> reached;  // parents before children
   const auto add_children = [&](std::int64_t p) {
-    for (std::int64_t i = first_child[static_cast<std::size_t>(p)]; i >= 0;
-         i = next[static_cast<std::size_t>(i)])
-      reached.push_back(i);
+    for (std::int64_t i = first_child[p]; i >= 0; i = next[i]) reached.push_back(i);
   };
   add_children(n);
   for (std::size_t k = 0; k < reached.size(); ++k) add_children(reached[k]);
@@ -51,9 +49,9 @@ void walk_tree(std::span<const std::int64_t> parents, std::int32_t* order, std::
     if (const std::int64_t p = parent(reached[k]); p >= 0) end[p] += end[reached[k]];
   std::vector<std::int32_t> free(parents.size() + 1, 0);  // next free place below each parent
   for (const std::int64_t i : reached) {
-    std::int32_t& place = free[static_cast<std::size_t>(parent(i) < 0 ? n : parent(i))];
+    std::int32_t& place = free[parent(i) < 0 ? n : parent(i)];
     order[i] = place;
-    free[static_cast<std::size_t>(i)] = place + 1;
+    free[i] = place + 1;
     place += end[i];
     end[i] = place;
   }
@@ -67,7 +65,7 @@ bool parents_come_first(const Tensor& parents) {
 }
 
 Walk walk_trees(const Tensor& parents) {
-  const auto n = static_cast<std::size_t>(parents.dim(-1));
+  const std::size_t n = parents.dim(-1);
   Walk walk = {Tensor::empty(parents.shape(), DType::i32),
                Tensor::empty(parents.shape(), DType::i32)};
   for (std::size_t start = 0; start < static_cast<std::size_t>(parents.numel()); start += n)

@@ -33,9 +33,8 @@ PagedAttention::PagedAttention(std::int64_t n_pages, std::int64_t page_size,
           {at_least("max_batch_size", max_batch_size, 0), at_least("n_pages", n_pages, 0)})),
       capacity_({max_batch_size}, DType::i64),
       physical_to_logical_(minus_ones({max_batch_size, n_pages})),
-      empty_pages_(static_cast<std::size_t>(n_pages)) {
-  for (std::int64_t i = 0; i < n_pages; ++i)
-    empty_pages_[static_cast<std::size_t>(i)] = n_pages - 1 - i;
+      empty_pages_(n_pages) {
+  for (std::int64_t i = 0; i < n_pages; ++i) empty_pages_[i] = n_pages - 1 - i;
 }
 
 PageTables PagedAttention::tables() {
@@ -45,14 +44,14 @@ PageTables PagedAttention::tables() {
 void PagedAttention::reserve(std::int64_t batch_idx, std::int64_t seq_len) {
   PageTables all = tables();
   const std::int64_t wanted = all.pages_wanted(batch_idx, seq_len);
-  const auto empty = static_cast<std::int64_t>(empty_pages_.size());
+  const std::int64_t empty = empty_pages_.size();
   if (wanted == 0) return;
   if (wanted > empty) {
     fail(ErrorKind::value, "reserve", "requested {} pages but there are only {} empty pages",
          wanted, empty);
   }
-  all.add_pages(batch_idx, std::span(empty_pages_).last(static_cast<std::size_t>(wanted)));
-  empty_pages_.resize(static_cast<std::size_t>(empty - wanted));
+  all.add_pages(batch_idx, std::span(empty_pages_).last(wanted));
+  empty_pages_.resize(empty - wanted);
 }
 
 void PagedAttention::erase(std::span<const std::int64_t> batch_idx) {

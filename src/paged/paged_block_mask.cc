@@ -33,8 +33,7 @@ Tensor pages_of_blocks(const Tensor& blocks, const TableRows& rows) {
       fail(ErrorKind::index, kConvert, "the mask lists block {} where there are {} pages", block,
            rows.n_pages);
     }
-    values[i] = static_cast<std::int32_t>(
-        rows.of[static_cast<std::size_t>(i / per_batch)][block * rows.step]);
+    values[i] = static_cast<std::int32_t>(rows.of[i / per_batch][block * rows.step]);
   }
   return pages;
 }
@@ -64,7 +63,7 @@ BlockMask physical_block_mask(const BlockMask& logical, const PageTables& tables
   const ConstTensorView table = tables.page_table();
   TableRows rows{{}, table.strides()[1], tables.n_pages()};
   for (std::int64_t b = 0; b < batch; ++b) {
-    const std::int64_t at = batch_idx.empty() ? b : batch_idx[static_cast<std::size_t>(b)];
+    const std::int64_t at = batch_idx.empty() ? b : batch_idx[b];
     const std::int64_t count = tables.max_batch_size();
     if (at < -count || at >= count)
       fail(ErrorKind::index, kConvert, "batch_idx must be in {}..{}; got {}", -count, count - 1,

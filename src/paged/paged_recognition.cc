@@ -89,7 +89,7 @@ class PageWalk {
         size_(rules.pattern.page_size),
         pool_(problem.kv_len / size_),
         batch_(problem.batch),
-        table_(static_cast<std::size_t>(problem.batch)),
+        table_(problem.batch),
         call_{.given = problem,
               .problem = problem,
               .page_size = size_,
@@ -168,10 +168,9 @@ bool PageWalk::heads_are_equal() const {
 bool PageWalk::read_pages(std::int64_t b, std::int64_t begin, std::int64_t end, BlockKind kind) {
   const bool hides_dead =
       rules_.hidden_by_score || (kind == BlockKind::kPartial && rules_.hidden_by_mask);
-  std::vector<std::int64_t>& table = table_[static_cast<std::size_t>(b)];
-  const std::int64_t row = call_.rows[static_cast<std::size_t>(b)];
-  const std::int64_t bound =
-      call_.bound.empty() ? pool_ * size_ : call_.bound[static_cast<std::size_t>(b)];
+  std::vector<std::int64_t>& table = table_[b];
+  const std::int64_t row = call_.rows[b];
+  const std::int64_t bound = call_.bound.empty() ? pool_ * size_ : call_.bound[b];
   for (std::int64_t page = begin; page < end; ++page) {
     const std::int64_t logical = entry_of(rules_.pattern.table, row, page);
     if (logical < 0 && !hides_dead) return false;
@@ -181,7 +180,7 @@ bool PageWalk::read_pages(std::int64_t b, std::int64_t begin, std::int64_t end, 
       continue;
     }
     if (logical >= std::ssize(table)) table.resize(static_cast<std::size_t>(logical) + 1, -1);
-    std::int64_t& known = table[static_cast<std::size_t>(logical)];
+    std::int64_t& known = table[logical];
     if (known != -1 && known != page) return false;
     if (known == -1) call_.entries.push_back({row, page, logical});
     known = page;
@@ -221,7 +220,7 @@ void PageWalk::finish(mask::BlockRows&& rows, std::int64_t heads, std::int64_t q
     if (!call_.bound.empty()) {
       const std::int64_t keys = std::max<std::int64_t>(call_.bound[b], 0);
       const std::int64_t used = ceil_div(keys, size_);
-      if (used < std::ssize(table)) table.resize(static_cast<std::size_t>(used));
+      if (used < std::ssize(table)) table.resize(used);
     }
     lengths.push_back(std::ssize(table) * size_);
     pages.insert(pages.end(), table.begin(), table.end());
@@ -250,11 +249,11 @@ bool PagedCall::is_unchanged() const {
     const std::int64_t count = table.shape()[0];
     for (std::int64_t b = 0; b < std::ssize(rows); ++b) {
       const std::int64_t row = row_list->view().load_int({b});
-      if ((row < 0 ? row + count : row) != rows[static_cast<std::size_t>(b)]) return false;
+      if ((row < 0 ? row + count : row) != rows[b]) return false;
     }
   }
   for (std::int64_t b = 0; b < std::ssize(bound); ++b)
-    if (bounds->view().load_int({b}) != bound[static_cast<std::size_t>(b)]) return false;
+    if (bounds->view().load_int({b}) != bound[b]) return false;
   return std::ranges::all_of(entries, [&](const PageEntry& entry) {
     return entry_of(table, entry.row, entry.page) == entry.value;
   });

@@ -1,4 +1,4 @@
-// From sizes to items, and from tensors to kernels. Plan layer.
+// Plans the items of a backward call from its sizes. Plan layer.
 #include "plan/backward_plan.h"
 
 #include <algorithm>
@@ -67,13 +67,13 @@ std::int64_t BackwardPlan::q_tiles(std::int64_t b) const {
 }
 
 std::int64_t BackwardPlan::tile_number(const TilePlace& place) const {
-  return first_tile_[static_cast<std::size_t>(place.b)] + place.h * q_tiles(place.b) + place.tile;
+  return first_tile_[place.b] + place.h * q_tiles(place.b) + place.tile;
 }
 
 BackwardPlan::TilePlace BackwardPlan::tile_place(std::int64_t number) const {
-  const auto behind = std::upper_bound(first_tile_.begin(), first_tile_.end(), number);
-  const std::int64_t b = behind - first_tile_.begin() - 1, tiles = q_tiles(b);
-  const std::int64_t in_sequence = number - first_tile_[static_cast<std::size_t>(b)];
+  const auto next = std::upper_bound(first_tile_.begin(), first_tile_.end(), number);
+  const std::int64_t b = next - first_tile_.begin() - 1, tiles = q_tiles(b);
+  const std::int64_t in_sequence = number - first_tile_[b];
   return {b, in_sequence / tiles, in_sequence % tiles};
 }
 
@@ -82,7 +82,7 @@ int BackwardPlan::queries_of(const TilePlace& place) const {
       kQueryTile, forward_.queries->length(place.b) - place.tile * kQueryTile));
 }
 
-// Chunk after chunk: the chunk whose turn it is in a query tile has always been claimed before.
+// Chunk after chunk, so the chunk whose turn it is in a query tile has always been claimed.
 void BackwardPlan::list_items() {
   first_tile_.push_back(0);
   std::int64_t most_chunks = 0;
@@ -121,16 +121,16 @@ void BackwardPlan::allocate_scratch() {
                kernels::prepare_rows_scratch(static_cast<int>(forward_.v_head_dim)) * size);
   gradient_offset_ = (gradient_offset_ + 63) / 64 * 64;
   const std::size_t bytes = gradient_offset_ + gradient_->thread_bytes();
-  scratch_step_ = (bytes + 4095) / 4096 * 4096 + 64 * 5;  // workers' memory in other sets of caches
+  scratch_step_ = (bytes + 4095) / 4096 * 4096 + 64 * 5;  // workers' memory in different cache sets
   scratch_ = Tensor::empty({static_cast<std::int64_t>(scratch_step_ * workers)}, DType::u8);
   spans_.resize(workers * static_cast<std::size_t>(forward_.layout->max_spans()));
   faults_.resize(workers);
   runners_.resize(workers);
-  const auto tiles = static_cast<std::size_t>(first_tile_.back());
+  const std::size_t tiles = first_tile_.back();
   live_.resize(tiles);
   turns_ = std::make_unique<kernels::Turn[]>(tiles);
-  numbers_ = Tensor::empty({first_tile_.back(), 2, kQueryTile}, compute_type());
-  // Strides are known in run(): here counts what they cannot change.
+  stats_ = Tensor::empty({first_tile_.back(), 2, kQueryTile}, compute_type());
+  // Strides are only known in run(): count what does not depend on them.
   const bool may_be_in_place =
       forward_.q_dtype == compute_type() && forward_.head_dim % kernels::kPanel == 0;
   if (request_.wanted.q && !may_be_in_place) allocate_sums();
@@ -144,9 +144,9 @@ void BackwardPlan::allocate_sums() {
 
 std::size_t BackwardPlan::scratch_bytes() const {
   const auto bytes = [](const Tensor& tensor) {
-    return static_cast<std::size_t>(tensor.numel()) * dtype_size(tensor.dtype());
+    return tensor.numel() * dtype_size(tensor.dtype());
   };
-  return bytes(scratch_) + bytes(numbers_) + bytes(sums_) + gradient_->shared_bytes() +
+  return bytes(scratch_) + bytes(stats_) + bytes(sums_) + gradient_->shared_bytes() +
          live_.size() * sizeof(live_[0]) + live_.size() * sizeof(kernels::Turn) +
          (chunk_tiles_ ? chunk_tiles_->bytes() : 0) + (pages_ ? pages_->bytes() : 0) +
          spans_.size() * sizeof(spans_[0]);

@@ -1,6 +1,6 @@
 // BackwardPlan: everything about a backward call that does not depend on where its tensors lie: the
 // mask program, which query tiles see which chunks of keys, items, scratch. run() allocates
-// nothing. Sizes have been validated by who makes it. Plan layer.
+// nothing. The caller has validated the sizes. Plan layer.
 //
 // Flow of run(): executor -> rows (lse, delta, dQ = 0) -> executor -> items claimed in ascending
 // order: (keys of a sequence, key head, chunk) -> kernels::BackwardChunk, a query tile at a time ->
@@ -46,8 +46,8 @@ class BackwardPlan {
   BackwardPlan(const BackwardPlan&) = delete;
   BackwardPlan& operator=(const BackwardPlan&) = delete;
 
-  /// One run of a plan at a time. Throws the Error of the first visible element that did something
-  /// wrong; the outputs' contents are unspecified then.
+  /// One run of a plan at a time. Throws the Error of the first visible element with a fault; the
+  /// contents of the outputs are unspecified then.
   void run(const BackwardTensors& tensors);
 
   const WantedGradients& wanted() const { return wanted_; }
@@ -124,7 +124,7 @@ class BackwardPlan {
   std::unique_ptr<kernels::Turn[]> turns_;  // of every tile
   std::atomic<std::size_t> next_item_ = 0;
   std::size_t scratch_step_ = 0, gradient_offset_ = 0;
-  Tensor scratch_, numbers_, sums_;  // numbers_: [tiles][2][64]; sums_: [tiles][64][columns]
+  Tensor scratch_, stats_, sums_;  // lse and delta: [tiles][2][64]; [tiles][64][columns]
 };
 
 }  // namespace quire::plan

@@ -1,4 +1,4 @@
-// One run of a backward plan: rows, items, rows. Plan layer.
+// Runs a backward plan: prepares rows, runs the items, writes rows. Plan layer.
 #include <algorithm>
 #include <cstring>
 
@@ -22,7 +22,7 @@ std::int64_t offset_of(const Shape& strides, std::int64_t batch, std::int64_t h,
   return batch * strides[0] + h * strides[1] + row * strides[2];
 }
 
-// Rows of a tensor of row numbers ([batch, heads, len]) or of rows ([batch, heads, len, dim]).
+// Rows of a tensor of row statistics ([batch, heads, len]) or of rows ([batch, heads, len, dim]).
 kernels::RowsView rows_view(const ConstTensorView& view, std::int64_t offset, int rows) {
   const bool is_number = view.rank() == 3;
   return {.data = static_cast<const char*>(view.data()) +
@@ -34,12 +34,12 @@ kernels::RowsView rows_view(const ConstTensorView& view, std::int64_t offset, in
           .columns = is_number ? 1 : static_cast<int>(view.dim(3))};
 }
 
-// Where tiles are claimed several at once: rows are quickly done.
+// Tiles claimed at once for row operations, which are quick.
 constexpr std::int64_t kTilesAtOnce = 8;
 
 }  // namespace
 
-// Whether the gradients of q can be summed up where they go.
+// Whether the gradients of q can be summed in place.
 bool BackwardPlan::sums_in_place(const BackwardTensors& tensors) const {
   return tensors.d_q->dtype() == compute_type() && tensors.d_q->strides()[3] == 1 &&
          forward_.head_dim % kernels::kPanel == 0;
@@ -72,7 +72,7 @@ void BackwardPlan::run_typed(const BackwardTensors& tensors) {
   next_item_.store(0, std::memory_order_relaxed);
   const auto for_tiles = [&](auto work) {
     const std::int64_t at_once = is_small_ ? std::max<std::int64_t>(tiles, 1) : kTilesAtOnce;
-    run_parallel(*forward_.executor, static_cast<std::size_t>(ceil_div(tiles, at_once)),
+    run_parallel(*forward_.executor, ceil_div(tiles, at_once),
                  [&](std::size_t claim, std::size_t worker) {
                    const std::int64_t begin = static_cast<std::int64_t>(claim) * at_once;
                    const std::int64_t end = std::min(begin + at_once, tiles);
@@ -83,7 +83,7 @@ void BackwardPlan::run_typed(const BackwardTensors& tensors) {
   for_tiles([&](const TilePlace& place, std::size_t worker) {
     prepare<T>(call, tensors, place, worker);
   });
-  // Whatever order the executor has: items are claimed in their own.
+  // Items are claimed in ascending order, whatever the order of the executor.
   const std::size_t claims = is_small_ ? std::min<std::size_t>(items_.size(), 1) : items_.size();
   run_parallel(*forward_.executor, claims, [&](std::size_t, std::size_t worker) {
     do {
@@ -97,11 +97,11 @@ void BackwardPlan::run_typed(const BackwardTensors& tensors) {
   if (pages_.has_value()) pages_->end_run(*forward_.executor, *table_, page_outputs(tensors));
 }
 
-// The numbers of a tile's rows, its turn, and sums of 0.
+// Computes lse and delta of a tile's rows, resets its turn and clears its sums.
 template <class T>
 void BackwardPlan::prepare(const kernels::BackwardCall& call, const BackwardTensors& tensors,
                            const TilePlace& place, std::size_t worker) {
-  const auto number = static_cast<std::size_t>(tile_number(place));
+  const std::size_t number = tile_number(place);
   const auto [batch, first] = forward_.queries->place(place.b);
   const std::int64_t row = first + place.tile * kQueryTile;
   const int queries = queries_of(place);
@@ -114,14 +114,13 @@ void BackwardPlan::prepare(const kernels::BackwardCall& call, const BackwardTens
     inputs.out = view(tensors.out);
     inputs.d_out = view(*tensors.d_out);
   }
-  T* const lse = static_cast<T*>(numbers_.data()) + number * 2 * kQueryTile;
+  T* const lse = static_cast<T*>(stats_.data()) + number * 2 * kQueryTile;
   live_[number] = kernels::prepare_rows<T>(call, inputs, lse, lse + kQueryTile,
                                            static_cast<T*>(scratch(worker)));
   turns_[number].reset();
   if (!request_.wanted.q) return;
   const kernels::BackwardTile tile = tile_of<T>(call, tensors, place);
-  const auto columns =
-      static_cast<std::size_t>(kernels::whole_panels(static_cast<int>(forward_.head_dim)));
+  const std::size_t columns = kernels::whole_panels(static_cast<int>(forward_.head_dim));
   for (int i = 0; i < queries; ++i)
     std::memset(static_cast<T*>(tile.d_q) + i * tile.d_q_step, 0, columns * sizeof(T));
 }
@@ -130,7 +129,7 @@ template <class T>
 kernels::BackwardTile BackwardPlan::tile_of(const kernels::BackwardCall& call,
                                             const BackwardTensors& tensors,
                                             const TilePlace& place) {
-  const auto number = static_cast<std::size_t>(tile_number(place));
+  const std::size_t number = tile_number(place);
   const auto [batch, first] = forward_.queries->place(place.b);
   const std::int64_t in_sequence = place.tile * kQueryTile, row = first + in_sequence;
   kernels::BackwardTile tile{
@@ -139,8 +138,8 @@ kernels::BackwardTile BackwardPlan::tile_of(const kernels::BackwardCall& call,
              .q_idx = forward_.begin_of(place.b) + in_sequence,
              .q_offset = offset_of(tensors.q.strides(), batch, place.h, row),
              .queries = queries_of(place)},
-      .lse = static_cast<const T*>(numbers_.data()) + number * 2 * kQueryTile,
-      .delta = static_cast<const T*>(numbers_.data()) + (number * 2 + 1) * kQueryTile,
+      .lse = static_cast<const T*>(stats_.data()) + number * 2 * kQueryTile,
+      .delta = static_cast<const T*>(stats_.data()) + (number * 2 + 1) * kQueryTile,
       .live = live_[number],
       .turn = &turns_[number]};
   if (call.d_out != nullptr)
@@ -168,24 +167,24 @@ layout::KeyRange BackwardPlan::keys_of(const Item& item) const {
   return {begin, std::min(begin + chunk_keys_, forward_.layout->length(item.b))};
 }
 
-// Where the keys of an item lie in these tensors; until the worker asks again.
+// The spans of an item's keys in these tensors; valid until the worker's next call.
 std::span<const kernels::KeySpan> BackwardPlan::write_spans(const Item& item,
                                                             const ConstTensorView& k,
                                                             const ConstTensorView& v,
                                                             std::size_t worker) {
-  const auto most = static_cast<std::size_t>(forward_.layout->max_spans());
+  const std::size_t most = forward_.layout->max_spans();
   const std::span<kernels::KeySpan> spans = std::span(spans_).subspan(worker * most, most);
   const Shape &ks = k.strides(), &vs = v.strides();
   const std::int64_t count = forward_.layout->write_spans(
       item.b, item.kv_head, keys_of(item), {ks[0], ks[1], ks[2], vs[0], vs[1], vs[2]}, spans);
-  return spans.first(static_cast<std::size_t>(count));
+  return spans.first(count);
 }
 
 PageGradients::Outputs BackwardPlan::page_outputs(const BackwardTensors& tensors) const {
   return {tensors.d_k ? &*tensors.d_k : nullptr, tensors.d_v ? &*tensors.d_v : nullptr};
 }
 
-// The gradients of an item's keys and values to where the layout has them, or to the sums of pages.
+// Stores the gradients of an item's keys and values by the layout, or adds them to sums of pages.
 template <class T>
 void BackwardPlan::write_keys(const BackwardTensors& tensors, const Item& item,
                               kernels::BackwardChunk<T>& chunk, std::size_t worker) {
@@ -267,7 +266,7 @@ kernels::GradientRunner* BackwardPlan::runner(std::size_t worker) {
   return &*made;
 }
 
-// Sums in scratch to their tensor.
+// Writes sums from scratch to their tensor.
 template <class T>
 void BackwardPlan::write_queries(const kernels::BackwardCall& call, const BackwardTensors& tensors,
                                  const TilePlace& place) {

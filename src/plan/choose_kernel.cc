@@ -1,4 +1,4 @@
-// Sizes to kernels and cuts. Plan layer.
+// Chooses kernels and cuts from sizes. Plan layer.
 #include "plan/choose_kernel.h"
 
 #include <algorithm>

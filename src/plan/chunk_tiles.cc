@@ -1,4 +1,4 @@
-// Tiles to chunks, then chunks to tiles. Plan layer.
+// Transposes lists of chunks per tile to lists of tiles per chunk. Plan layer.
 #include "plan/chunk_tiles.h"
 
 #include <algorithm>
@@ -24,15 +24,15 @@ ChunkTiles::ChunkTiles(const BlockMasks& source, const BlockMaskKeys& visible,
 void ChunkTiles::add_plane(const BlockMaskKeys& visible, std::int64_t mask, std::int64_t plane,
                            std::int64_t chunks, std::int64_t chunk_keys) {
   const std::int64_t q_tiles = visible.q_tiles(mask);
-  std::vector<char> sees(static_cast<std::size_t>(chunks));
-  std::vector<std::vector<ChunkTile>> of_chunk(static_cast<std::size_t>(chunks));
+  std::vector<char> sees(chunks);
+  std::vector<std::vector<ChunkTile>> of_chunk(chunks);
   for (std::int64_t tile = q_tiles - 1; tile >= 0; --tile) {
     std::fill(sees.begin(), sees.end(), 0);
     for (const kernels::LaneRuns& lanes : visible.tile_of_plane(mask, plane, tile)) {
       for (std::int64_t i = 0; i < lanes.visible.count; ++i) {
         const kernels::KeyRun& run = lanes.visible.runs[i];
         for (std::int64_t chunk = run.begin / chunk_keys; chunk * chunk_keys < run.end; ++chunk)
-          sees[static_cast<std::size_t>(chunk)] = 1;
+          sees[chunk] = 1;
       }
     }
     std::int32_t turn = 0;
@@ -47,9 +47,8 @@ void ChunkTiles::add_plane(const BlockMaskKeys& visible, std::int64_t mask, std:
 
 std::span<const ChunkTile> ChunkTiles::of(std::int64_t sequence, std::int64_t h,
                                           std::int64_t chunk) const {
-  const OfMask& mask = masks_[static_cast<std::size_t>(source_.mask_of(sequence))];
-  const auto at =
-      static_cast<std::size_t>(mask.first + source_.plane(sequence, h) * mask.chunks + chunk);
+  const OfMask& mask = masks_[source_.mask_of(sequence)];
+  const std::size_t at = mask.first + source_.plane(sequence, h) * mask.chunks + chunk;
   return {tiles_.data() + first_[at], static_cast<std::size_t>(first_[at + 1] - first_[at])};
 }
 

@@ -1,4 +1,4 @@
-// Plan layer.
+// Fills in the kernels' call from a request. Plan layer.
 #include "plan/forward_call.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// What every pass takes from a request in the same way, forward and backward: sizes and form of the
-// kernels' call, steps of tensors, the ranges programs are compiled for, the rule kernels ask. Plan
-// layer.
+// What forward and backward passes derive from a request in the same way: sizes and form of the
+// kernels' call, strides of tensors, the index ranges programs are compiled for, and the rule that
+// kernels evaluate. Plan layer.
 #pragma once
 #include <optional>
 

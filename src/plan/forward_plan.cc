@@ -1,4 +1,4 @@
-// From sizes to tasks, and from tensors to kernels. Plan layer.
+// Plans tasks from sizes, and runs them over tensors. Plan layer.
 #include "plan/forward_plan.h"
 
 #include <algorithm>
@@ -63,8 +63,7 @@ void ForwardPlan::find_visible() {
 }
 
 std::size_t ForwardPlan::scratch_bytes() const {
-  return static_cast<std::size_t>(scratch_.numel()) +
-         static_cast<std::size_t>(states_.numel()) * dtype_size(states_.dtype());
+  return static_cast<std::size_t>(scratch_.numel()) + states_.numel() * dtype_size(states_.dtype());
 }
 
 std::int64_t ForwardPlan::queries() const {
@@ -115,7 +114,7 @@ void ForwardPlan::allocate_scratch() {
   if (work_.has_prefill) bytes = kernels::prefill_scratch_bytes(call, work_.most_tiles);
   if (work_.has_decode)
     bytes = std::max(bytes, kernels::decode_scratch_bytes(call, kernels::kDecodeRows));
-  scratch_step_ = (bytes + 4095) / 4096 * 4096 + 64 * 5;  // workers' memory in other sets of caches
+  scratch_step_ = (bytes + 4095) / 4096 * 4096 + 64 * 5;  // workers' memory in different cache sets
   scratch_ = Tensor::empty({static_cast<std::int64_t>(scratch_step_ * workers)}, DType::u8);
   spans_.resize(workers *
                 static_cast<std::size_t>(std::max<std::int64_t>(request_.layout->max_spans(), 1)));
@@ -210,7 +209,6 @@ void ForwardPlan::fill_rows(const kernels::ForwardCall& call, const ForwardTenso
   }
 }
 
-// By rows of one sequence, or what all of these have of it.
 layout::KeyRange ForwardPlan::seen_by(std::span<const kernels::QueryRow> rows) const {
   SeenTiles seen(request_.layout->length(rows[0].b));
   for (const kernels::QueryRow& row : rows) seen.add(row.visible);
@@ -219,31 +217,31 @@ layout::KeyRange ForwardPlan::seen_by(std::span<const kernels::QueryRow> rows) c
 
 kernels::DecodePrefix ForwardPlan::prefix_of(const ForwardTask& task) const {
   if (task.prefix_states < 0) return {};
-  const auto size = static_cast<std::int64_t>(dtype_size(compute_type()));
+  const std::int64_t size = dtype_size(compute_type());
   return {.states = static_cast<const char*>(states_.data()) + task.prefix_states * size,
           .step = task.prefix_step,
           .tiles = task.prefix_tiles};
 }
 
-// The rows of all members over the keys they share, to states.
+// Walks the shared keys with the rows of all members and stores their states.
 void ForwardPlan::run_prefix(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                              const PrefixTask& task, std::size_t worker) {
-  const SharedPrefix& prefix = work_.shared.prefixes[static_cast<std::size_t>(task.prefix)];
+  const SharedPrefix& prefix = work_.shared.prefixes[task.prefix];
   kernels::QueryRow rows[kernels::kDecodeRows];
   ForwardTask of{.kernel = Kernel::kDecode, .kv_head = task.kv_head};
   std::int64_t count = 0;
   for (std::int64_t m = prefix.first; m < prefix.first + prefix.count; ++m, count += of.count) {
-    of.b = work_.shared.members[static_cast<std::size_t>(m)];
+    of.b = work_.shared.members[m];
     of.count = static_cast<std::int32_t>(request_.group() * request_.queries->length(of.b));
     fill_rows(call, tensors, of, rows + count);
   }
-  of.b = work_.shared.members[static_cast<std::size_t>(prefix.first)];
+  of.b = work_.shared.members[prefix.first];
   const layout::KeyRange range{
       task.split_begin * kernels::kSplitKeys,
       std::min(prefix.tiles * kernels::kTileKeys, task.split_end * kernels::kSplitKeys)};
   kernels::KeySequence keys = write_keys(of, range, tensors, worker);
   keys.length = prefix.tiles * kernels::kTileKeys;
-  const auto size = static_cast<std::int64_t>(dtype_size(compute_type()));
+  const std::int64_t size = dtype_size(compute_type());
   kernels::decode(call,
                   {.keys = keys,
                    .rows = rows,
@@ -264,7 +262,7 @@ void ForwardPlan::run_decode(const kernels::ForwardCall& call, const ForwardTens
     range.end = std::min(range.end, task.split_end * kernels::kSplitKeys);
   }
   auto* const states = static_cast<char*>(states_.data());
-  const auto size = static_cast<std::int64_t>(dtype_size(compute_type()));
+  const std::int64_t size = dtype_size(compute_type());
   kernels::decode(call,
                   {.keys = write_keys(task, range, tensors, worker),
                    .rows = rows,
@@ -280,7 +278,7 @@ void ForwardPlan::run_merge(const kernels::ForwardCall& call, const ForwardTenso
                             const ForwardTask& task, std::size_t worker) {
   kernels::QueryRow rows[kernels::kDecodeRows];
   fill_rows(call, tensors, task, rows);
-  const auto size = static_cast<std::int64_t>(dtype_size(compute_type()));
+  const std::int64_t size = dtype_size(compute_type());
   const layout::KeyRange range = seen_by({rows, static_cast<std::size_t>(task.count)});
   kernels::merge_splits(call,
                         {.keys = write_keys(task, range, tensors, worker),
@@ -293,15 +291,16 @@ void ForwardPlan::run_merge(const kernels::ForwardCall& call, const ForwardTenso
                         task.split_end - task.split_begin, scratch(worker), faults_[worker]);
 }
 
-// Short sequences are over before the memory of the next one has come: it is asked for two tasks
-// ahead (the hardware's own prefetchers stop at pages, which such a sequence hardly fills), into
-// L2, which can wait for more lines than L1. 16 keys of 64 dims: 0.27 of the peak, without 0.18.
+// Short sequences finish before the memory of the next one has arrived, so it is prefetched two
+// tasks ahead (hardware prefetchers stop at page ends, and such a sequence hardly fills a page), to
+// L2, which can have more lines outstanding than L1. 16 keys of 64 dims: 0.27 of the peak instead
+// of 0.18.
 void ForwardPlan::prefetch(const ForwardTensors& tensors, std::size_t i) const {
   constexpr std::int64_t kMostBytes = 16384;
   if (i >= work_.tasks.size() || request_.layout->max_spans() != 1) return;
   const ForwardTask& task = work_.tasks[i];
   const auto ask = [](const auto& view, std::int64_t offset, std::int64_t rows, auto is_written) {
-    const auto size = static_cast<std::int64_t>(dtype_size(view.dtype()));
+    const std::int64_t size = dtype_size(view.dtype());
     const std::int64_t row = view.dim(3) * size, step = view.strides()[2] * size;
     if (rows * row > kMostBytes || view.strides()[3] != 1) return;
     const char* const at = static_cast<const char*>(view.data()) + offset * size;
@@ -324,8 +323,8 @@ void ForwardPlan::prefetch(const ForwardTensors& tensors, std::size_t i) const {
 
 void ForwardPlan::run_claim(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                             std::size_t claim, std::size_t worker) {
-  const auto begin = static_cast<std::size_t>(work_.claims[claim]);
-  const auto end = static_cast<std::size_t>(work_.claims[claim + 1]);
+  const std::size_t begin = work_.claims[claim];
+  const std::size_t end = work_.claims[claim + 1];
   const std::size_t ahead = 2 * (end - begin > 1 ? 1 : faults_.size());
   for (std::size_t i = begin; i < end; ++i) {
     prefetch(tensors, i + ahead);

@@ -1,6 +1,6 @@
 // ForwardPlan: everything about a forward call that does not depend on where its tensors lie: tile
 // programs, visible keys, tasks, scratch. run() allocates nothing; it is used for every layer and
-// step of the same sizes. Sizes have been validated by who makes it. Plan layer.
+// step of the same sizes. The caller has validated the sizes. Plan layer.
 //
 // Flow of run(): keys that sequences share, where there are any; then executor -> task -> the
 // layout writes the spans of its keys, offsets are filled in
@@ -38,8 +38,8 @@ class ForwardPlan {
   ForwardPlan(const ForwardPlan&) = delete;
   ForwardPlan& operator=(const ForwardPlan&) = delete;
 
-  /// One run of a plan at a time. Throws the Error of the first visible element that did something
-  /// wrong; the output's contents are unspecified then.
+  /// One run of a plan at a time. Throws the Error of the first visible element with a fault; the
+  /// contents of the outputs are unspecified then.
   void run(const ForwardTensors& tensors);
 
   /// The problem with what was derived from it.

@@ -1,4 +1,4 @@
-// What follows from a problem: scale, score formula, layouts of dense tensors. Plan layer.
+// Derives scale, score formula and layouts of dense tensors from a problem. Plan layer.
 #include "plan/forward_request.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Sequences to items, items to claims. Plan layer.
+// Divides sequences into items and items into claims. Plan layer.
 #include "plan/forward_tasks.h"
 
 #include <algorithm>
@@ -25,9 +25,9 @@ std::int64_t chunks_of(std::int64_t rows) {
 // A task of more keys is sorted by its work.
 constexpr std::int64_t kShortWork = 256;
 
-// Whether several heads of a page of keys lie in one page of memory, as the processor translates
-// addresses. Where it must look up one for every few keys, that is half the time of decoding; if
-// the heads take turns split by split, one lookup serves them all.
+// Whether several heads of a page of keys lie in one page of virtual memory. Where a TLB miss comes
+// with every few keys, misses take half the time of decoding; if the heads take turns split by
+// split, one miss serves them all.
 bool heads_share_memory(const ForwardRequest& request) {
   constexpr std::int64_t kMemoryPage = 4096;
   const auto row = request.head_dim * static_cast<std::int64_t>(dtype_size(request.k_dtype));
@@ -50,7 +50,7 @@ class TaskMaker {
       tasks += units(b) * request_.kv_heads;
       all_work_ += static_cast<double>(units(b) * request_.kv_heads) * static_cast<double>(keys(b));
     }
-    made_.tasks.reserve(static_cast<std::size_t>(tasks));
+    made_.tasks.reserve(tasks);
     if (!is_for_one_thread(multiply_adds())) add_prefixes();
     for (const std::int32_t b : by_length())
       kernel(b) == Kernel::kPrefill ? add_prefill(b) : add_decode(b);
@@ -132,14 +132,14 @@ void TaskMaker::add_prefixes() {
   made_.shared = find_shared_prefixes(request_);
   const auto& [prefixes, members] = made_.shared;
   if (prefixes.empty()) return;
-  member_of_.resize(static_cast<std::size_t>(request_.batch));
+  member_of_.resize(request_.batch);
   const std::int64_t state = kernels::decode_state_size(static_cast<int>(request_.v_head_dim));
   for (std::size_t i = 0; i < prefixes.size(); ++i) {
     const SharedPrefix& prefix = prefixes[i];
     std::int64_t row = 0;
     for (std::int64_t m = prefix.first; m < prefix.first + prefix.count; ++m) {
-      const std::int32_t b = members[static_cast<std::size_t>(m)];
-      member_of_[static_cast<std::size_t>(b)] = {static_cast<std::int64_t>(i), row};
+      const std::int32_t b = members[m];
+      member_of_[b] = {static_cast<std::int64_t>(i), row};
       row += group_ * queries(b);
     }
     const std::int64_t splits = ceil_div(prefix.tiles, kernels::kSplitTiles);
@@ -161,9 +161,9 @@ void TaskMaker::add_prefixes() {
 }
 
 void TaskMaker::use_prefix(std::int64_t b, std::int64_t kv_head, ForwardTask& task) const {
-  if (member_of_.empty() || member_of_[static_cast<std::size_t>(b)].prefix < 0) return;
-  const Membership& member = member_of_[static_cast<std::size_t>(b)];
-  const auto at = static_cast<std::size_t>(member.prefix);
+  if (member_of_.empty() || member_of_[b].prefix < 0) return;
+  const Membership& member = member_of_[b];
+  const std::size_t at = member.prefix;
   const SharedPrefix& prefix = made_.shared.prefixes[at];
   const std::int64_t state = kernels::decode_state_size(static_cast<int>(request_.v_head_dim));
   const std::int64_t splits = ceil_div(prefix.tiles, kernels::kSplitTiles);
@@ -207,9 +207,9 @@ void TaskMaker::add_decode(std::int64_t b) {
   }
 }
 
-// Sequences as their tasks will be ordered if all of them decode: sorting those would take longer.
+// Sorts sequences the way their tasks are ordered if all decode: sorting tasks would take longer.
 std::vector<std::int32_t> TaskMaker::by_length() const {
-  std::vector<std::int32_t> order(static_cast<std::size_t>(request_.batch));
+  std::vector<std::int32_t> order(request_.batch);
   std::iota(order.begin(), order.end(), 0);
   const auto length = [this](std::int32_t b) { return keys(b) > kShortWork ? keys(b) : 0; };
   std::sort(order.begin(), order.end(), [length](std::int32_t x, std::int32_t y) {
@@ -218,8 +218,8 @@ std::vector<std::int32_t> TaskMaker::by_length() const {
   return order;
 }
 
-// Long ones first; among equals, in order, or heads in turn. Short ones, which are taken several at
-// once, stay as they lie in memory.
+// Long tasks first; equal ones in order, or with heads in turn. Short ones, which are claimed
+// several at a time, stay in the order of their memory.
 void TaskMaker::order() {
   const auto is_long = [](const ForwardTask& task) { return task.work > kShortWork; };
   if (std::none_of(made_.tasks.begin(), made_.tasks.end(), is_long)) return;
@@ -239,12 +239,12 @@ void TaskMaker::order() {
 
 std::vector<std::int64_t> claim_tasks(std::span<const ForwardTask> tasks, std::int64_t threads) {
   constexpr std::int64_t kClaimWork = 2048;
-  const auto count = static_cast<std::int64_t>(tasks.size());
+  const std::int64_t count = tasks.size();
   const std::int64_t most = std::max<std::int64_t>(1, count / (16 * threads));
   std::vector<std::int64_t> claims;
   std::int64_t work = 0;
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t more = tasks[static_cast<std::size_t>(i)].work;
+    const std::int64_t more = tasks[i].work;
     if (claims.empty() || i - claims.back() == most || work + more > kClaimWork) {
       claims.push_back(i);
       work = 0;

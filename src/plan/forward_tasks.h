@@ -1,6 +1,6 @@
-// The work of a forward call cut into tasks: long sequences into several, short ones taken several
-// at once. Every sequence goes to the kernel that suits its own lengths. A function of sizes, masks
-// and the number of threads alone; bits never depend on it. Plan layer.
+// The work of a forward call as tasks: long sequences are cut into several, short ones grouped.
+// Every sequence goes to the kernel that suits its own lengths. Depends on sizes, masks and the
+// number of threads only; bits never depend on it. Plan layer.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -22,7 +22,7 @@ struct ForwardTask {
   std::int64_t split_begin = 0, split_end = 0;
   std::int64_t states = -1;  // decode, cut: where its states begin
   std::int64_t work = 0;     // keys, once for every tile of queries or group of rows
-  // Decode: keys that were walked together with others. Splits begin behind those that are whole.
+  // Decode: keys that were walked together with others. Splits begin after those that are whole.
   std::int64_t prefix_tiles = 0;
   std::int64_t prefix_states = -1;  // where its rows' states of split 0 begin
   std::int64_t prefix_step = 0;     // from split to split

@@ -1,4 +1,4 @@
-// Where gradients of buffers are added up, and their way out. Plan layer.
+// Allocates the sums of buffer gradients and writes them to the caller's tensors. Plan layer.
 #include "plan/gradient_plan.h"
 
 #include <cstring>
@@ -11,7 +11,7 @@
 namespace quire::plan {
 namespace {
 
-// Elements of `from`, row-major and of type T, to a view of any strides; null: zeros.
+// Copies `from`, row-major elements of type T, to a view of any strides; null: zeros.
 template <class T>
 void write_elements(const T* from, const TensorView& to) {
   visit_dtype(to.dtype(), [&]<class E>(std::type_identity<E>) {
@@ -59,15 +59,14 @@ GradientPlan::GradientPlan(const GradientRequest& request)
     for (std::size_t target = 0; target < targets.size(); ++target)
       if (targets[target].is_same(request.buffers[i])) target_of_[i] = static_cast<int>(target);
   gradients_.resize(targets.size());
-  const auto tiles = static_cast<std::size_t>(ceil_div(sizes_.q_len, kernels::kQueryTile));
+  const std::size_t tiles = ceil_div(sizes_.q_len, kernels::kQueryTile);
   turns_ = std::vector<kernels::Turn>(1 + tiles);
   targets_ = {gradients_.data(), turns_.data(), turns_.data() + 1, static_cast<int>(tiles)};
 }
 
 std::size_t GradientPlan::shared_bytes() const {
   std::size_t bytes = turns_.size() * sizeof(kernels::Turn);
-  for (const Tensor& sums : sums_)
-    bytes += static_cast<std::size_t>(sums.numel()) * dtype_size(sums.dtype());
+  for (const Tensor& sums : sums_) bytes += sums.numel() * dtype_size(sums.dtype());
   return bytes;
 }
 
@@ -75,9 +74,8 @@ void GradientPlan::begin_run(std::span<const TensorView> outputs) {
   for (kernels::Turn& turn : turns_) turn.reset();
   for (std::size_t i = 0; i < target_of_.size(); ++i) {
     if (target_of_[i] < 0) continue;
-    const auto target = static_cast<std::size_t>(target_of_[i]);
-    const std::size_t bytes =
-        static_cast<std::size_t>(outputs[i].numel()) * dtype_size(compute_type_);
+    const std::size_t target = target_of_[i];
+    const std::size_t bytes = (outputs[i].numel()) * dtype_size(compute_type_);
     gradients_[target] = outputs[i].data();
     if (!takes_sums(outputs[i], compute_type_)) {
       Tensor& sums = sums_[target];
@@ -96,7 +94,7 @@ void GradientPlan::end_run(std::span<const TensorView> outputs) const {
       continue;
     }
     if (takes_sums(outputs[i], compute_type_)) continue;
-    const void* const sums = gradients_[static_cast<std::size_t>(target_of_[i])];
+    const void* const sums = gradients_[target_of_[i]];
     if (compute_type_ == DType::f64)
       write_elements(static_cast<const double*>(sums), outputs[i]);
     else

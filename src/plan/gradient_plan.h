@@ -1,6 +1,6 @@
 // GradientPlan: the gradients of captured buffers in a backward plan: the program of score mod and
-// derivatives, how much scratch it needs, where gradients are added up, and their way to the
-// caller's tensors. Knows nothing of tasks. Plan layer.
+// derivatives, its scratch, where gradients are summed, and how they are written to the caller's
+// tensors. Knows nothing of tasks. Plan layer.
 #pragma once
 #include <cstddef>
 #include <span>

@@ -1,4 +1,4 @@
-// Blocks to keys; runs that touch and agree become one. Plan layer.
+// Converts runs of blocks to runs of keys; adjacent runs of one kind are joined. Plan layer.
 #include "plan/mask_runs.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ MaskRuns::MaskRuns(const BlockMask& mask, std::int64_t kv_len) : mask_(mask), fi
   const mask::BlockRows& rows = mask_.block_rows();
   const std::int64_t size = mask_.block_size().kv;
   first_.reserve(static_cast<std::size_t>(rows.stored_rows()) + 1);
-  runs_.reserve(static_cast<std::size_t>(rows.stored_runs()));
+  runs_.reserve(rows.stored_runs());
   for (std::int64_t id = 0; id < rows.stored_rows(); ++id) {
     const std::int64_t begin_of_row = first_.back();
     for (const BlockRun& run : rows.stored_row(static_cast<std::uint32_t>(id))) {

@@ -1,4 +1,4 @@
-// Queries and keys without channels, brought to the form the kernels take: one channel of zeros.
+// Replaces queries and keys without channels by one channel of zeros, the form the kernels take.
 // Every score is 0 either way, so a row's weights are those of its score mod and mask alone. Plan
 // layer.
 #pragma once

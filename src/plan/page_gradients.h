@@ -4,7 +4,7 @@
 //
 // Order of a sum: chunks of keys ascending, then sequences, then keys. It depends on sequences and
 // lengths alone, not on threads. Turns follow the order in which a BackwardPlan claims its items,
-// so whoever is waited for is under way.
+// so the item that is waited for is always under way.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -45,7 +45,7 @@ class PageGradients {
     const TensorView* k = nullptr;
     const TensorView* v = nullptr;
   };
-  /// Before the first item: sums become 0, and so do rows of the outputs that nobody uses.
+  /// Before the first item: sums become 0, and so do unused rows of the outputs.
   void begin_run(Executor& executor, const Outputs& outputs);
   /// After the last: sums to their pages.
   void end_run(Executor& executor, const kernels::KernelTable& table, const Outputs& outputs);

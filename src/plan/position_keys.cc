@@ -1,4 +1,4 @@
-// Positions to runs. Plan layer.
+// Computes runs of keys from positions. Plan layer.
 #include "plan/position_keys.h"
 
 #include <algorithm>
@@ -33,18 +33,18 @@ PositionKeys::PositionKeys(const PositionRule& rule, const Batch& batch) {
            Kernel::kPrefill;
   };
   std::int64_t rows = 0, tiles = 0;
-  first_.reserve(static_cast<std::size_t>(batch.sequences));
+  first_.reserve(batch.sequences);
   for (std::int64_t b = 0; b < batch.sequences; ++b) {
     const std::int64_t queries = batch.queries.length(b);
     std::int64_t& count = is_prefill(b) ? tiles : rows;
     first_.push_back(count);
     count += is_prefill(b) ? ceil_div(queries, kQueryTile) : queries;
   }
-  rows_.reserve(static_cast<std::size_t>(rows));
-  tiles_.reserve(static_cast<std::size_t>(tiles));
-  runs_.reserve(static_cast<std::size_t>(rows + kRunsOfTile * tiles));
+  rows_.reserve(rows);
+  tiles_.reserve(tiles);
+  runs_.reserve(rows + kRunsOfTile * tiles);
   for (std::int64_t b = 0; b < batch.sequences; ++b) {
-    const auto at = static_cast<std::size_t>(b);
+    const std::size_t at = b;
     const Sequence of{.q_begin = batch.q_begin[batch.q_begin.size() == 1 ? 0 : at],
                       .length = batch.keys.length(b),
                       .first = rule.first.empty() ? 0 : rule.first[at]};
@@ -86,7 +86,7 @@ void PositionKeys::add_tile(const PositionRule& rule, const Sequence& of, std::i
   } else {
     const Seen top = seen_from(rule, q_idx, of.first, of.length);
     const Seen bottom = seen_from(rule, q_idx + queries - 1, of.first, of.length);
-    // What the last query no longer sees, what all see, what the first does not see yet.
+    // Keys the last query no longer sees, keys all see, keys the first does not see yet.
     add_run(top.begin, bottom.begin, false);
     add_run(bottom.begin, top.end, true);
     add_run(std::max(top.end, bottom.begin), bottom.end, false);
@@ -96,12 +96,12 @@ void PositionKeys::add_tile(const PositionRule& rule, const Sequence& of, std::i
 }
 
 kernels::KeyRuns PositionKeys::row(std::int64_t sequence, std::int64_t, std::int64_t row) const {
-  return rows_[static_cast<std::size_t>(first_[static_cast<std::size_t>(sequence)] + row)];
+  return rows_[first_[sequence] + row];
 }
 
 std::span<const kernels::LaneRuns> PositionKeys::tile(std::int64_t sequence, std::int64_t,
                                                       std::int64_t tile) const {
-  return {&tiles_[static_cast<std::size_t>(first_[static_cast<std::size_t>(sequence)] + tile)], 1};
+  return {&tiles_[first_[sequence] + tile], 1};
 }
 
 std::int64_t PositionKeys::keys(std::int64_t sequence, std::int64_t h, std::int64_t tile) const {

@@ -1,6 +1,6 @@
-// PositionKeys: what queries see when their place in the sequence alone decides, written down
-// without proving anything, for batches whose lengths change with every step: causal, causal with a
-// window, or everything asked of the mask program. Same for all heads. Plan layer.
+// PositionKeys: the visible keys of queries where their position alone decides (causal, causal with
+// a window, or everything left to the mask program), written down without a proof, for batches
+// whose lengths change with every step. The same for all heads. Plan layer.
 #pragma once
 #include <cstdint>
 #include <span>

@@ -1,5 +1,5 @@
-// SeenTiles: the range of whole tiles of keys in which some of the rows of a task see something:
-// what a layout is asked to write spans for. Plan layer.
+// SeenTiles: the range of whole key tiles in which any row of a task sees something; layouts write
+// spans for this range only. Plan layer.
 #pragma once
 #include <algorithm>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Neighbours in the order of their first keys. Plan layer.
+// Groups sequences that are neighbours in the order of their first keys. Plan layer.
 #include "plan/shared_prefixes.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 using kernels::kTileKeys;
 
-// Sequences whose keys at these positions lie together are likely to share all before.
+// Sequences with the same memory at these positions are likely to share everything before.
 constexpr std::array<std::int64_t, 4> kLooks{kTileKeys - 1, 1023, 4095, 16383};
 
 struct Candidate {
@@ -37,7 +37,7 @@ class PrefixFinder {
  private:
   std::int64_t rows(std::int64_t b) const { return request_.group() * request_.queries->length(b); }
 
-  // Those that decode, with room for another beside them.
+  // Sequences that decode and leave room for another in a group.
   void list_candidates() {
     const layout::KeyLayout& keys = *request_.layout;
     for (std::int64_t b = 0; b < request_.batch; ++b) {
@@ -48,7 +48,7 @@ class PrefixFinder {
       one.b = static_cast<std::int32_t>(b);
       for (std::size_t i = 0; i < kLooks.size(); ++i)
         one.places[i] = kLooks[i] < length ? keys.place(b, kLooks[i]) : -1;
-      if (one.places[0] < 0) candidates_.pop_back();  // these keys are gone
+      if (one.places[0] < 0) candidates_.pop_back();  // these keys were released
     }
   }
 
@@ -59,8 +59,8 @@ class PrefixFinder {
     return request_.layout->shared_keys(last.b, one.b) / kTileKeys;
   }
 
-  // From candidate `at` on as long as what is read less becomes more, and nobody is taken who
-  // shares more with the next; returns the next one.
+  // Extends a group from candidate `at` while the savings grow, without taking a candidate that
+  // shares more with its successor; returns the next candidate.
   std::size_t add_prefix(std::size_t at) {
     const std::int64_t leader = candidates_[at].b;
     SharedPrefix prefix{.first = static_cast<std::int64_t>(found_.members.size()),

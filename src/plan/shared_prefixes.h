@@ -1,6 +1,6 @@
-// Sequences that begin with keys in the same memory, put together so that their rows walk those
-// keys once: in whole tiles, as many sequences as the decode kernel takes rows. Each goes on alone
-// from there with its own state, so no bit depends on it. Plan layer.
+// Groups sequences that begin with keys in the same memory, so that their rows walk those keys
+// once: in whole tiles, as many sequences as the decode kernel takes rows. Each continues alone
+// from there with its own state, so no bit depends on the grouping. Plan layer.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -1,4 +1,4 @@
-// Rows of blocks cut at tiles of queries. Plan layer.
+// Cuts rows of blocks at query tiles. Plan layer.
 #include "plan/visible_keys.h"
 
 #include <algorithm>
@@ -55,8 +55,8 @@ std::span<const kernels::LaneRuns> BlockMaskKeys::tile(std::int64_t sequence, st
 std::span<const kernels::LaneRuns> BlockMaskKeys::tile_of_plane(std::int64_t mask_number,
                                                                 std::int64_t plane,
                                                                 std::int64_t tile) const {
-  const OfMask& mask = masks_[static_cast<std::size_t>(mask_number)];
-  const auto at = static_cast<std::size_t>(mask.first_tile + plane * mask.q_tiles + tile);
+  const OfMask& mask = masks_[mask_number];
+  const std::size_t at = mask.first_tile + plane * mask.q_tiles + tile;
   return {lane_runs_.data() + first_lane_runs_[at],
           static_cast<std::size_t>(first_lane_runs_[at + 1] - first_lane_runs_[at])};
 }

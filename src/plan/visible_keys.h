@@ -1,6 +1,6 @@
-// VisibleKeys: what every query row and every tile of queries of a batch may see, in the form the
-// kernels walk. BlockMaskKeys reads it from block masks, of the whole batch and of single sequences
-// alike; each different mask is translated once. Plan layer.
+// VisibleKeys: what every query row and every query tile of a batch may see, in the form the
+// kernels walk. BlockMaskKeys reads it from block masks, of a whole batch or one per sequence; each
+// distinct mask is translated once. Plan layer.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -36,9 +36,7 @@ class BlockMaskKeys final : public VisibleKeys {
   /// The same, of a plane of a mask; and how many tiles such a plane has.
   std::span<const kernels::LaneRuns> tile_of_plane(std::int64_t mask, std::int64_t plane,
                                                    std::int64_t tile) const;
-  std::int64_t q_tiles(std::int64_t mask) const {
-    return masks_[static_cast<std::size_t>(mask)].q_tiles;
-  }
+  std::int64_t q_tiles(std::int64_t mask) const { return masks_[mask].q_tiles; }
   std::int64_t keys(std::int64_t sequence, std::int64_t h, std::int64_t tile) const override;
 
  private:
@@ -48,9 +46,7 @@ class BlockMaskKeys final : public VisibleKeys {
     std::int64_t q_tiles = 0;     // of a plane
     std::int64_t first_tile = 0;  // of plane 0, in first_lane_runs_
   };
-  const OfMask& of(std::int64_t sequence) const {
-    return masks_[static_cast<std::size_t>(source_.mask_of(sequence))];
-  }
+  const OfMask& of(std::int64_t sequence) const { return masks_[source_.mask_of(sequence)]; }
   void list_lane_runs(const OfMask& of, std::int64_t planes, std::int64_t q_len);
 
   BlockMasks source_;

@@ -24,7 +24,7 @@ AttentionOutput attention(const AttentionInputs& inputs, const AttentionOptions&
         const RowSoftmax softmax = row_softmax(scores.row(row));
         const std::vector<double> factors = scores.dropout(row);
         for (std::int64_t kv = 0; kv < s.kv_len; ++kv) {
-          const auto i = static_cast<std::size_t>(kv);
+          const std::size_t i = kv;
           const double p = softmax.p[i] * factors[i];  // a NaN stays one
           if (p == 0) continue;  // not there: its value may be anything, NaN included
           const double* v = scores.v(row, kv);

@@ -20,14 +20,14 @@ std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::u
 
 std::vector<double> dropout_factors(const Dropout& dropout, const WeightRow& row,
                                     std::int64_t kv_len) {
-  std::vector<double> factors(static_cast<std::size_t>(kv_len), 1.0);
+  std::vector<double> factors(kv_len, 1.0);
   if (dropout.p == 0) return factors;
   const auto low = [](std::int64_t x) { return static_cast<std::uint32_t>(x); };
   for (std::int64_t kv = 0; kv < kv_len; ++kv) {
     const auto words =
         philox({low(kv / 64 * 16 + kv % 16), low(row.q_idx), low(row.h), low(row.b)}, dropout.seed);
-    const bool kept = words[static_cast<std::size_t>(kv / 16 % 4)] >= dropout.p * 4294967296.0;
-    factors[static_cast<std::size_t>(kv)] = kept ? 1 / (1 - dropout.p) : 0;
+    const bool kept = words[kv / 16 % 4] >= dropout.p * 4294967296.0;
+    factors[kv] = kept ? 1 / (1 - dropout.p) : 0;
   }
   return factors;
 }

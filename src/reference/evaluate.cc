@@ -18,12 +18,12 @@ namespace {
 
 std::vector<NodeId> reachable_from(const Graph& graph, std::span<const NodeId> roots) {
   std::vector<char> used(graph.size(), 0);
-  for (const NodeId root : roots) used[static_cast<std::size_t>(root)] = 1;
+  for (const NodeId root : roots) used[root] = 1;
   std::vector<NodeId> ids;
   for (NodeId id = static_cast<NodeId>(graph.size()); id-- > 0;) {
-    if (!used[static_cast<std::size_t>(id)]) continue;
+    if (!used[id]) continue;
     ids.push_back(id);
-    for (const NodeId arg : graph.args(id)) used[static_cast<std::size_t>(arg)] = 1;
+    for (const NodeId arg : graph.args(id)) used[arg] = 1;
   }
   std::reverse(ids.begin(), ids.end());
   return ids;
@@ -64,7 +64,7 @@ void Evaluator::check_buffers() const {
 
 const Value& Evaluator::run(const Point& point) {
   fault_.reset();
-  for (const NodeId id : nodes_) values_[static_cast<std::size_t>(id)] = compute(id, point);
+  for (const NodeId id : nodes_) values_[id] = compute(id, point);
   return (*this)[root_];
 }
 

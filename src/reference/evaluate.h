@@ -28,9 +28,7 @@ class Evaluator {
   const Value& run(const Point& point);
 
   // About the last point:
-  const Value& operator[](formula::NodeId id) const {
-    return values_[static_cast<std::size_t>(id)];
-  }
+  const Value& operator[](formula::NodeId id) const { return values_[id]; }
   /// The fault of the smallest node id, in any branch.
   const std::optional<Fault>& fault() const { return fault_; }
   /// Where node `id` (kLoad, kSum or kDot) reads its first or second buffer.

@@ -50,7 +50,7 @@ Sizes checked_sizes(const AttentionInputs& in) {
 
 std::vector<std::int64_t> per_batch(const std::vector<std::int64_t>& q_begin,
                                     std::int64_t batches) {
-  const auto count = static_cast<std::size_t>(batches);
+  const std::size_t count = batches;
   if (q_begin.size() == count) return q_begin;
   if (q_begin.size() <= 1)
     return std::vector<std::int64_t>(count, q_begin.empty() ? 0 : q_begin[0]);
@@ -118,13 +118,13 @@ double Scores::dot(const Row& row, std::int64_t kv) const {
 Point Scores::point(const Row& row, std::int64_t kv) const {
   return {.b = b_begin_ + row.b,
           .h = row.h,
-          .q_idx = q_begin_[static_cast<std::size_t>(row.b)] + row.q,
+          .q_idx = q_begin_[row.b] + row.q,
           .kv_idx = kv,
           .score = 0};
 }
 
 std::vector<double> Scores::dropout(const Row& row) const {
-  const std::int64_t q_idx = q_begin_[static_cast<std::size_t>(row.b)] + row.q;
+  const std::int64_t q_idx = q_begin_[row.b] + row.q;
   return dropout_factors(dropout_, {b_begin_ + row.b, row.h, q_idx}, sizes_.kv_len);
 }
 

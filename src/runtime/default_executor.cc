@@ -30,11 +30,11 @@ DefaultExecutor& state() {
 
 #if defined(__unix__) || defined(__APPLE__)
 // A lock that another thread holds at a fork stays locked in the child for ever, and so does the
-// beginning of a static object. So whoever forks waits until no thread is inside of either.
+// beginning of a static object. So a thread that forks waits until no thread is inside of either.
 void before_fork() {
   try {
     (void)isa_choice();
-  } catch (...) {  // QUIRE_ISA is wrong: whoever computes is told
+  } catch (...) {  // QUIRE_ISA is wrong: the first computation reports it
   }
   state().mutex.lock();
 }

@@ -74,7 +74,7 @@ class OpenMpExecutor final : public Executor {
     auto& region = *static_cast<Region*>(shared);
     const bool outer = t_inside_region;
     t_inside_region = true;
-    region.claim.work(static_cast<size_t>(region.thread_number()));
+    region.claim.work(region.thread_number());
     t_inside_region = outer;
   }
 

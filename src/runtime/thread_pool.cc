@@ -64,7 +64,7 @@ class ThreadPool final : public Executor {
 
 std::shared_ptr<Executor> make_thread_pool(int n) {
   check_size("make_thread_pool", "n", n, 1, kMaxThreads);
-  return std::make_shared<ThreadPool>(static_cast<std::size_t>(n));
+  return std::make_shared<ThreadPool>(n);
 }
 
 }  // namespace quire

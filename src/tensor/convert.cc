@@ -91,7 +91,7 @@ void copy_elements(const ConstTensorView& view, DType dtype, void* destination) 
   if (view.numel() == 0) return;
   // Booleans are not copied as bytes: foreign ones may hold more than 0 and 1.
   if (view.dtype() == dtype && dtype != DType::boolean && view.is_contiguous()) {
-    std::memcpy(destination, view.data(), static_cast<size_t>(view.numel()) * dtype_size(dtype));
+    std::memcpy(destination, view.data(), view.numel() * dtype_size(dtype));
     return;
   }
   visit_dtype(view.dtype(), [&]<class From>(std::type_identity<From>) {

@@ -19,7 +19,7 @@ constexpr size_t kAlignment = 64;
 
 size_t byte_count(const Shape& shape, DType dtype) {
   const int64_t count = element_count(shape);
-  const auto size = static_cast<int64_t>(dtype_size(dtype));
+  const int64_t size = dtype_size(dtype);
   // Room to round up to whole cache lines.
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max() - int64_t{kAlignment};
   if (count > kMost / size) {

@@ -24,7 +24,7 @@ void check_extent(DType dtype, const Shape& shape, const Shape& strides) {
     overflows |= part == std::numeric_limits<int64_t>::min();
     overflows = overflows || __builtin_add_overflow(extent, part < 0 ? -part : part, &extent);
   }
-  const auto size = static_cast<int64_t>(dtype_size(dtype));
+  const int64_t size = dtype_size(dtype);
   overflows = overflows || extent > std::numeric_limits<int64_t>::max() / size - 1;
   if (overflows) {
     fail(ErrorKind::value, "TensorView", "shape {} with strides {} does not fit into memory",
@@ -80,7 +80,7 @@ bool BasicTensorView<Void>::is_contiguous() const noexcept {
 
 template <class Void>
 size_t BasicTensorView<Void>::checked_axis(int64_t axis) const {
-  const auto count = static_cast<int64_t>(rank());
+  const int64_t count = rank();
   if (axis < -count || axis >= count) {
     fail(ErrorKind::index, "TensorView", "axis is out of range for shape {}; got {}",
          to_string(shape_), axis);

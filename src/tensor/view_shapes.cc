@@ -20,7 +20,7 @@ Shape infer_size(const Shape& from, int64_t count, const Shape& wanted) {
     if (element_count(wanted) == count) return wanted;
   } else {
     Shape inferred = wanted;
-    int64_t& unknown = inferred[static_cast<size_t>(hole - wanted.begin())];
+    int64_t& unknown = inferred[hole - wanted.begin()];
     unknown = 1;
     const int64_t rest = element_count(inferred);
     // With no elements any size would do for the hole: refused rather than guessed.
@@ -159,12 +159,12 @@ BasicTensorView<Void> BasicTensorView<Void>::expand(const Shape& shape) const {
 
 template <class Void>
 BasicTensorView<Void> BasicTensorView<Void>::unsqueeze(int64_t axis) const {
-  const auto count = static_cast<int64_t>(rank());
+  const int64_t count = rank();
   if (axis < -count - 1 || axis > count) {
     fail(ErrorKind::index, "TensorView", "axis is out of range to unsqueeze shape {}; got {}",
          to_string(shape_), axis);
   }
-  const auto at = static_cast<size_t>(axis < 0 ? axis + count + 1 : axis);
+  const size_t at = axis < 0 ? axis + count + 1 : axis;
   BasicTensorView result = *this;
   result.shape_.insert(at, 1);
   result.strides_.insert(at, 0);

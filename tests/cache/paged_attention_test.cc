@@ -108,7 +108,7 @@ TEST(PagedAttention, RefusesBeforeItChangesAnything) {
                [&] { paged.reserve(1, 1); });
   EXPECT_EQ(paged.empty_pages(), (Ints{9}));
   paged.empty_pages() = {0, 1, 2, 3};
-  expect_error(ErrorKind::value, "[reserve] 4 pages behind the first 1 do not fit a table of 4",
+  expect_error(ErrorKind::value, "[reserve] 4 pages after the first 1 do not fit a table of 4",
                [&] { paged.reserve(0, 13); });
   EXPECT_EQ(values(paged.page_table()), table);
   EXPECT_EQ(values(paged.capacity()), (Ints{3, 0}));

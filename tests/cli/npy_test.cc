@@ -246,7 +246,7 @@ TEST(Npy, NoMoreIsReadThanTheHeaderPromises) {
   from_pipe(two, false);
   expect_error(
       ErrorKind::value,
-      "[read_npy] '" + path + "' goes on behind the 8 bytes of elements that its shape [2] has",
+      "[read_npy] '" + path + "' goes on after the 8 bytes of elements that its shape [2] has",
       [&] { from_pipe(two, true); });
   const std::string large = file_of(dictionary("<f4", "(1099511627776, 1048576)"), "");
   EXPECT_THROW(from_pipe(large, true), Error);

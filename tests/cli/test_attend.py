@@ -231,7 +231,7 @@ def test_what_never_ends_is_not_read_for_ever(quire, save, tmp_path):
         timeout=60,
         env={**os.environ, "QUIRE": quire("--version").args[0]},
     )
-    assert done.returncode == 1 and "goes on behind the 96 bytes of elements" in done.stderr
+    assert done.returncode == 1 and "goes on after the 96 bytes of elements" in done.stderr
 
 
 def test_sizes_are_compared_before_a_mask_is_made(quire, save, tmp_path):

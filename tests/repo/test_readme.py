@@ -242,7 +242,7 @@ printed
 ```
 ```console
 $ quire --version
-0.1.0
+0.2.0
 $ make test
 ```
 ```cpp
@@ -255,7 +255,7 @@ def test_reads_blocks():
     blocks = blocks_of(EXAMPLE, "x.md")
     assert [block.place for block in blocks] == ["x.md:2", "x.md:5", "x.md:8", "x.md:13"]
     assert [(block.text, expected) for block, expected in programs_of(blocks)] == [("int main() {}", "printed")]
-    assert commands_of(blocks) == [("x.md:8", "quire --version", "0.1.0\n"), ("x.md:8", "make test", "")]
+    assert commands_of(blocks) == [("x.md:8", "quire --version", "0.2.0\n"), ("x.md:8", "make test", "")]
 
 
 def test_a_program_without_output_is_noticed():

@@ -10,7 +10,7 @@ bool counts_allocations();
 long allocations();
 
 /// While it lives, `succeeding` more allocations of this thread succeed; the next throws
-/// std::bad_alloc, and so do all behind it.
+/// std::bad_alloc, and so do all after it.
 class FailingAllocations {
  public:
   explicit FailingAllocations(long succeeding);

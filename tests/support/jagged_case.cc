@@ -17,7 +17,7 @@ struct Slots {
   std::int64_t total = 0;
 };
 
-// With holes: 3 tokens before the first, 0 to 4 behind each, 2 at the end.
+// With holes: 3 tokens before the first, 0 to 4 after each, 2 at the end.
 Slots slots_of(const std::vector<std::int64_t>& lengths, bool holes, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   Slots slots{.offsets = {holes ? 3 : 0}};

@@ -18,7 +18,7 @@ struct JaggedCase {
   DType dtype = DType::f32;
   JaggedOrder q_order = JaggedOrder::kTokens, k_order = JaggedOrder::kTokens,
               v_order = JaggedOrder::kTokens;
-  bool q_holes = false, kv_holes = false;  // behind every sequence, before the first, at the end
+  bool q_holes = false, kv_holes = false;  // after every sequence, before the first, at the end
   bool wide_rows = false;                  // values are every second element of their memory
   bool i32 = false;                        // offsets and lengths
   std::optional<ScoreMod> score_mod = {};
@@ -29,7 +29,7 @@ struct JaggedCase {
   JaggedAttentionOptions options() const;
 };
 
-/// One of q, k, v, with the memory behind it.
+/// One of q, k, v, with its memory.
 struct JaggedValues {
   Tensor memory, offsets, lengths;
   Jagged jagged;

@@ -26,7 +26,7 @@ struct PagedPool {
   PagedKeys keys() const;
 
   Tensor k, v;        // as options.flat says
-  Tensor page_table;  // [n, most pages + 1], -1 behind the last
+  Tensor page_table;  // [n, most pages + 1], -1 after the last
   Tensor lengths;     // i64
   std::int64_t page_size;
   bool flat;

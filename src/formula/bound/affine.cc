@@ -56,9 +56,7 @@ AffineForm shifted(const AffineForm& a, const AffineForm& count) {
 // The form that follows from the operation alone; kNone where it says nothing.
 AffineForm form_of(const Graph& graph, NodeId id, const std::vector<AffineForm>& forms) {
   const Node& node = graph[id];
-  const auto arg = [&](std::size_t i) -> const AffineForm& {
-    return forms[static_cast<std::size_t>(graph.arg(id, i))];
-  };
+  const auto arg = [&](std::size_t i) -> const AffineForm& { return forms[graph.arg(id, i)]; };
   switch (node.op) {
     case Op::kIntConst:
       return constant(node.bits);
@@ -101,9 +99,8 @@ void extend_affine_forms(const Graph& graph, std::vector<AffineForm>& forms) {
     if (node.type == ValueType::kInt) form = form_of(graph, id, forms);
     if (!form.is_affine() && node.op != Op::kScore) {
       const auto args = graph.args(id);
-      const bool uniform = std::all_of(args.begin(), args.end(), [&](NodeId arg) {
-        return forms[static_cast<std::size_t>(arg)].is_uniform();
-      });
+      const bool uniform = std::all_of(args.begin(), args.end(),
+                                       [&](NodeId arg) { return forms[arg].is_uniform(); });
       if (uniform) form.kind = Kind::kUniform;
     }
     forms[i] = form;

@@ -156,9 +156,7 @@ Bounder::Program::Program(const Formula& source, Precision score_precision, Boun
 // take theirs from the difference, since intervals would treat the two sides as independent.
 void Bounder::Program::use_affine_forms() {
   const std::vector<AffineForm> found = affine_forms(formula.graph());
-  const auto form_of = [&](NodeId id) -> const AffineForm& {
-    return found[static_cast<std::size_t>(id)];
-  };
+  const auto form_of = [&](NodeId id) -> const AffineForm& { return found[id]; };
   const auto use = [&](Step& step, Rule rule, const AffineForm& form) {
     step.rule = rule;
     step.form = static_cast<std::int32_t>(forms.size());
@@ -178,18 +176,18 @@ void Bounder::Program::use_affine_forms() {
 
 // Whether a node's interval depends on the rectangle, given which of its arguments' do.
 bool Bounder::Program::varies(NodeId id) const {
-  const Step& step = steps[static_cast<std::size_t>(id)];
+  const Step& step = steps[id];
   if (step.rule == Rule::kFixed) return false;
   if (step.rule <= Rule::kKey) return true;
   const Node& node = formula.graph()[id];
   if (step.rule == Rule::kRead) {
     bool known = true;
     for (const std::int32_t buffer : node.buffers)
-      known &= buffer < 0 || buffers[static_cast<std::size_t>(buffer)].is_constant();
+      known &= buffer < 0 || buffers[buffer].is_constant();
     if (known) return false;
   }
   for (const NodeId arg : formula.graph().args(id))
-    if (steps[static_cast<std::size_t>(arg)].rule != Rule::kFixed) return true;
+    if (steps[arg].rule != Rule::kFixed) return true;
   return false;
 }
 
@@ -211,31 +209,27 @@ Interval Bounder::Program::read(NodeId id, std::span<const Interval> values) con
   const auto args = formula.graph().args(id);
   const auto elements = [&](std::int32_t buffer, std::span<const NodeId> ids) {
     std::array<Interval, kMaxRank> indices;
-    for (std::size_t i = 0; i < ids.size(); ++i)
-      indices[i] = values[static_cast<std::size_t>(ids[i])];
-    return buffers[static_cast<std::size_t>(buffer)].elements({indices.data(), ids.size()});
+    for (std::size_t i = 0; i < ids.size(); ++i) indices[i] = values[ids[i]];
+    return buffers[buffer].elements({indices.data(), ids.size()});
   };
   if (node.op == Op::kLoad) return elements(node.buffers[0], args);
   const std::size_t leading = node.op == Op::kDot ? node.split : args.size();
-  const std::int64_t count =
-      buffers[static_cast<std::size_t>(node.buffers[0])].trailing_count(leading);
+  const std::int64_t count = buffers[node.buffers[0]].trailing_count(leading);
   const Interval a = elements(node.buffers[0], args.first(leading));
   if (node.op == Op::kSum) return bound_sum(a, count, precision);
   const Interval b = elements(node.buffers[1], args.subspan(leading));
-  return bound_dot(a, b, count, steps[static_cast<std::size_t>(id)].same, precision);
+  return bound_dot(a, b, count, steps[id].same, precision);
 }
 
 Interval Bounder::Program::evaluate(NodeId id, const Step& step, const Rectangle& rectangle,
                                     std::span<const Interval> values) const {
-  const auto arg = [&](std::size_t i) -> const Interval& {
-    return values[static_cast<std::size_t>(step.args[i])];
-  };
+  const auto arg = [&](std::size_t i) -> const Interval& { return values[step.args[i]]; };
   const auto coordinate = [](const IndexRange& range) {
     return Interval::ints(range.first, range.last);
   };
   switch (step.rule) {
     case Rule::kFixed:
-      return fixed[static_cast<std::size_t>(id)];
+      return fixed[id];
     case Rule::kBatch:
       return coordinate(rectangle.b);
     case Rule::kHead:
@@ -245,10 +239,10 @@ Interval Bounder::Program::evaluate(NodeId id, const Step& step, const Rectangle
     case Rule::kKey:
       return coordinate(rectangle.kv);
     case Rule::kAffine:
-      return affine_range(forms[static_cast<std::size_t>(step.form)], rectangle);
+      return affine_range(forms[step.form], rectangle);
     case Rule::kAffineCompare: {
       // The difference is that of the computed values only where neither side wraps.
-      const Interval d = affine_range(forms[static_cast<std::size_t>(step.form)], rectangle);
+      const Interval d = affine_range(forms[step.form], rectangle);
       if (!d.is_any_int() && !arg(0).is_any_int() && !arg(1).is_any_int())
         return compare_to_zero(step.op, d);
       return bound_compare(step.op, arg(0), arg(1), step.same);
@@ -297,7 +291,7 @@ void Bounder::bound_all(const Rectangle& rectangle, std::span<Interval> out) con
 
 Interval Bounder::bound(const Rectangle& rectangle, std::span<Interval> scratch) const {
   bound_all(rectangle, scratch);
-  return scratch[static_cast<std::size_t>(program_->formula.root())];
+  return scratch[program_->formula.root()];
 }
 
 Tri Bounder::classify(const Rectangle& rectangle, std::span<Interval> scratch) const {

@@ -84,7 +84,7 @@ double largest_element(DType dtype) {
 // bound can have wrapped. `bounds` holds those of the arguments.
 double largest_magnitude(const Graph& graph, NodeId id, const std::vector<double>& bounds) {
   const Node& node = graph[id];
-  const auto of = [&](std::size_t i) { return bounds[static_cast<std::size_t>(graph.arg(id, i))]; };
+  const auto of = [&](std::size_t i) { return bounds[graph.arg(id, i)]; };
   switch (node.op) {
     case Op::kBatch:
     case Op::kHead:
@@ -125,8 +125,8 @@ double largest_magnitude(const Graph& graph, NodeId id, const std::vector<double
 // < and the like only if that does not wrap; == and != hold modulo 2^64.
 void sharpen_compare(const Graph& graph, NodeId id, const std::vector<AffineForm>& forms,
                      const std::vector<double>& bounds, Depends& known) {
-  const auto a = static_cast<std::size_t>(graph.arg(id, 0));
-  const auto b = static_cast<std::size_t>(graph.arg(id, 1));
+  const std::size_t a = graph.arg(id, 0);
+  const std::size_t b = graph.arg(id, 1);
   const bool ordered = graph[id].op != Op::kEq && graph[id].op != Op::kNe;
   if (ordered && std::max(bounds[a], bounds[b]) >= kSafe) return;
   const AffineForm form = difference(forms[a], forms[b]);
@@ -143,7 +143,7 @@ std::vector<Depends> depends(const Graph& graph) {
     const auto id = static_cast<NodeId>(i);
     const Node& node = graph[id];
     Depends known = leaf(node.op);
-    for (const NodeId arg : graph.args(id)) known = join(known, all[static_cast<std::size_t>(arg)]);
+    for (const NodeId arg : graph.args(id)) known = join(known, all[arg]);
     if (node.type == ValueType::kInt) {
       const double bound = largest_magnitude(graph, id, bounds);
       if (bound < kSafe) bounds[i] = bound;  // false for the NaN of 0 * unbounded too

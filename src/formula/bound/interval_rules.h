@@ -1,6 +1,6 @@
 // The interval of each operation's result, given those of its arguments. One function per family of
 // operations, all pure, allocating nothing. Which argument is which node, buffers and affine forms
-// are bound.h's affair. Formula layer.
+// are handled by bound.h. Formula layer.
 //
 // Sound means: whatever values the arguments take inside their intervals, the computed result lies
 // in the result's interval. Ints wrap at 64 bits, so a result that could wrap is "any int". About

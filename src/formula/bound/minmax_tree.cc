@@ -39,8 +39,8 @@ class TypedLevels final : public MinMaxTree::Levels {
       const bool first = levels_.empty();
       const std::int64_t count = (below + kBranch - 1) / kBranch;
       Level level;
-      level.lo.resize(static_cast<std::size_t>(count));
-      level.hi.resize(static_cast<std::size_t>(count));
+      level.lo.resize(count);
+      level.hi.resize(count);
       for (std::int64_t i = 0; i < count; ++i) {
         const std::int64_t begin = i * kBranch, end = std::min(begin + kBranch, below);
         Extent<T> extent;
@@ -50,8 +50,8 @@ class TypedLevels final : public MinMaxTree::Levels {
           scan_whole(begin, extent);
         else
           scan_elements(begin, end, extent);
-        level.lo[static_cast<std::size_t>(i)] = extent.lo;
-        level.hi[static_cast<std::size_t>(i)] = extent.hi;
+        level.lo[i] = extent.lo;
+        level.hi[i] = extent.hi;
         if (std::is_floating_point_v<T>) level.nan.push_back(extent.nan);
       }
       levels_.push_back(std::move(level));
@@ -117,8 +117,7 @@ class TypedLevels final : public MinMaxTree::Levels {
     for (std::int64_t i = begin; i < end; ++i) {
       extent.lo = lo[i] < extent.lo ? lo[i] : extent.lo;
       extent.hi = hi[i] > extent.hi ? hi[i] : extent.hi;
-      if constexpr (std::is_floating_point_v<T>)
-        extent.nan |= level.nan[static_cast<std::size_t>(i)] != 0;
+      if constexpr (std::is_floating_point_v<T>) extent.nan |= level.nan[i] != 0;
     }
   }
 
@@ -137,7 +136,7 @@ class TypedLevels final : public MinMaxTree::Levels {
 
 template <class T>
 std::unique_ptr<const MinMaxTree::Levels> make_levels(const ConstTensorView& view) {
-  auto elements = std::make_unique_for_overwrite<T[]>(static_cast<std::size_t>(view.numel()));
+  auto elements = std::make_unique_for_overwrite<T[]>(view.numel());
   copy_elements(view, dtype_of<T>, elements.get());
   return std::make_unique<TypedLevels<T>>(std::move(elements), view.numel());
 }

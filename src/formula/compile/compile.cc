@@ -30,7 +30,7 @@ TileProgram compile(const CompileRequest& request, const CompileOptions& options
 
 std::string fault_text(const TileProgram& program, int check, std::int64_t value,
                        const std::int64_t (&at)[kernels::kCoordCount]) {
-  const kernels::TileCheck& what = program.checks[static_cast<std::size_t>(check)];
+  const kernels::TileCheck& what = program.checks[check];
   const std::string place = " at b=" + std::to_string(at[0]) + ", h=" + std::to_string(at[1]) +
                             ", q_idx=" + std::to_string(at[2]) +
                             ", kv_idx=" + std::to_string(at[3]);

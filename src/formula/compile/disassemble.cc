@@ -72,7 +72,7 @@ class Listing {
   std::string_view type_name(TileType type) const;
 
   const TileProgram& program_;
-  std::map<std::pair<int, std::int32_t>, int> numbers_;  // (class, offset) to number
+  std::map<std::pair<int, std::int32_t>, int> indices_;  // (class, offset) to number
   std::array<int, kernels::kTileClassCount> next_ = {};
 };
 
@@ -93,9 +93,8 @@ std::string_view Listing::type_name(TileType type) const {
 std::string Listing::place(const TileOperand& operand) {
   if (operand.space == TileOperand::Space::kScore) return "score";
   const int kind = static_cast<int>(operand.value_class);
-  const auto [at, is_new] =
-      numbers_.try_emplace({kind, operand.offset}, next_[static_cast<std::size_t>(kind)]);
-  if (is_new) ++next_[static_cast<std::size_t>(kind)];
+  const auto [at, is_new] = indices_.try_emplace({kind, operand.offset}, next_[kind]);
+  if (is_new) ++next_[kind];
   return fmt::format("{}{}", "ulrdt"[kind], at -> second);
 }
 
@@ -108,7 +107,7 @@ std::string Listing::constant(const TileInstruction& in) const {
 
 std::string Listing::what(const TileInstruction& in) {
   const std::string_view name = kNames[static_cast<std::size_t>(in.op)];
-  const auto buffer = [&](int i) { return program_.buffers[static_cast<std::size_t>(i)].name; };
+  const auto buffer = [&](int i) { return program_.buffers[i].name; };
   switch (in.op) {
     case TileOp::kConstF:
     case TileOp::kConstI:
@@ -117,7 +116,7 @@ std::string Listing::what(const TileInstruction& in) {
       return fmt::format("{} {}", name, constant(in));
     case TileOp::kStart:
     case TileOp::kList:
-      return fmt::format("{} of {}", name, kCoords[static_cast<std::size_t>(in.imm)]);
+      return fmt::format("{} of {}", name, kCoords[in.imm]);
     case TileOp::kIotaI:
     case TileOp::kIotaL:
       return fmt::format("{} {}, {:+} a lane, {:+} a row", name, place(in.a), in.lane_step,

@@ -87,23 +87,23 @@ std::int32_t Emitter::allocate(std::size_t bytes) {
 }
 
 void Emitter::mark_used(const LowRoots& roots) {
-  uses_.assign(static_cast<std::size_t>(low_.size()), 0);
-  kept_.assign(static_cast<std::size_t>(low_.size()), 0);
+  uses_.assign(low_.size(), 0);
+  kept_.assign(low_.size(), 0);
   const auto use = [&](LowId id) {
-    if (id != kNoLow) ++uses_[static_cast<std::size_t>(id)];
+    if (id != kNoLow) ++uses_[id];
   };
   use(roots.score);
   use(roots.mask);
   for (const LowId output : roots.outputs) {
     use(output);
-    kept_[static_cast<std::size_t>(output)] = 1;
+    kept_[output] = 1;
   }
   for (const LowCheck& check : low_.checks()) {
     use(check.node);
     use(check.value);
   }
   for (LowId id = low_.size() - 1; id >= 0; --id) {
-    if (uses_[static_cast<std::size_t>(id)] == 0) continue;
+    if (uses_[id] == 0) continue;
     use(low_[id].a);
     use(low_[id].b);
     use(low_[id].c);
@@ -135,10 +135,10 @@ TileOperand Emitter::result_place(LowId id) {
           group * (groups_of(options_.max_rows + options_.groups * kernels::kGroupLanes) + 1));
       break;
     case TileClass::kElement: {
-      if (kept_[static_cast<std::size_t>(id)]) {
+      if (kept_[id]) {
         place.group_step = static_cast<std::int32_t>(group);
         place.row_step = place.group_step * options_.groups;
-        place.offset = allocate(static_cast<std::size_t>(options_.max_rows * place.row_step));
+        place.offset = allocate(options_.max_rows * place.row_step);
         break;
       }
       const Pool pool = pool_of(node.type);
@@ -154,13 +154,13 @@ TileOperand Emitter::result_place(LowId id) {
 
 // The bits of rows or diagonals as a word per row (and group), made once per tile.
 std::int32_t Emitter::expanded(LowId id) {
-  std::int32_t& offset = expansions_[static_cast<std::size_t>(id)];
+  std::int32_t& offset = expansions_[id];
   if (offset >= 0) return offset;
   const bool diagonal = low_[id].value_class == TileClass::kDiagonal;
   const int words = diagonal ? options_.groups : 1;
   offset = allocate(static_cast<std::size_t>(options_.max_rows * words) * 8);
   TileInstruction in{.op = diagonal ? TileOp::kExpandDiagonalM : TileOp::kExpandRowM};
-  in.a = places_[static_cast<std::size_t>(id)];
+  in.a = places_[id];
   in.out = {.offset = offset,
             .row_step = 8 * words,
             .value_class = low_[id].value_class,
@@ -174,7 +174,7 @@ std::int32_t Emitter::expanded(LowId id) {
 // runner knows.
 TileOperand Emitter::operand(LowId id, TileClass phase) {
   const LowNode& node = low_[id];
-  TileOperand place = places_[static_cast<std::size_t>(id)];
+  TileOperand place = places_[id];
   const bool bits = node.type == TileType::kMask;
   const auto bytes = static_cast<std::int32_t>(bits ? 0 : element_bytes(node.type));
   const std::int32_t group = bits ? 8 : kernels::kGroupLanes * bytes;
@@ -220,8 +220,8 @@ TileInstruction Emitter::instruction(LowId id, TileClass phase) {
 
 void Emitter::release_arguments(const LowNode& node) {
   for (const LowId arg : {node.a, node.b, node.c}) {
-    if (arg == kNoLow || --uses_[static_cast<std::size_t>(arg)] > 0) continue;
-    const TileOperand& place = places_[static_cast<std::size_t>(arg)];
+    if (arg == kNoLow || --uses_[arg] > 0) continue;
+    const TileOperand& place = places_[arg];
     if (place.space == TileOperand::Space::kChunk)
       free_[pool_of(low_[arg].type)].push_back(place.offset);
   }
@@ -229,7 +229,7 @@ void Emitter::release_arguments(const LowNode& node) {
 
 void Emitter::emit_node(LowId id) {
   const LowNode& node = low_[id];
-  TileOperand& place = places_[static_cast<std::size_t>(id)];
+  TileOperand& place = places_[id];
   if (node.is_score) {
     place = {.value_class = TileClass::kElement,
              .type = TileType::kFloat,
@@ -251,7 +251,7 @@ bool Emitter::can_finish(LowId id) const {
   if (node.is_score || node.value_class != TileClass::kElement ||
       options_.precision == Precision::kF64)
     return false;
-  return kernels::finishes(node.op) && uses_[static_cast<std::size_t>(id)] == 1;
+  return kernels::finishes(node.op) && uses_[id] == 1;
 }
 
 void Emitter::emit_final(LowId score, bool fused) {
@@ -259,7 +259,7 @@ void Emitter::emit_final(LowId score, bool fused) {
   if (fused) {
     in = instruction(score, TileClass::kElement);
   } else {
-    if (!places_[static_cast<std::size_t>(score)].used) emit_node(score);
+    if (!places_[score].used) emit_node(score);
     in.op = TileOp::kCopyF;
     in.a = operand(score, TileClass::kElement);
   }
@@ -273,7 +273,7 @@ void Emitter::emit_final(LowId score, bool fused) {
 // The score before the mod: its last instruction writes over it, so an output is a copy.
 void Emitter::keep_score() {
   for (LowId id = 0; id < low_.size(); ++id) {
-    if (!low_[id].is_score || !kept_[static_cast<std::size_t>(id)]) continue;
+    if (!low_[id].is_score || !kept_[id]) continue;
     TileInstruction in{.op = TileOp::kCopyF};
     in.a = operand(id, TileClass::kElement);
     in.out = result_place(id);
@@ -294,7 +294,7 @@ void Emitter::place_chunk_temporaries() {
   const std::size_t per_row = count(kPool8) * row8 + count(kPool4) * row4;
   const auto fitting = static_cast<int>(kChunkBytes / std::max<std::size_t>(per_row, 1) / 8 * 8);
   program_.chunk_rows = std::clamp(fitting, kMinChunkRows, kernels::kMaxChunkRows);
-  const auto rows = static_cast<std::size_t>(program_.chunk_rows);
+  const std::size_t rows = program_.chunk_rows;
   std::array<std::vector<std::int32_t>, kPoolCount> offsets;
   for (const Pool pool : {kPool8, kPool4, kPoolBits}) {
     const std::size_t row = pool == kPool8 ? row8 : pool == kPool4 ? row4 : 8;
@@ -302,7 +302,7 @@ void Emitter::place_chunk_temporaries() {
   }
   const auto place = [&](TileOperand& operand) {
     if (operand.used && operand.space == TileOperand::Space::kChunk)
-      operand.offset = offsets[pool_of(operand.type)][static_cast<std::size_t>(operand.offset)];
+      operand.offset = offsets[pool_of(operand.type)][operand.offset];
   };
   for (TileInstruction& in : program_.phases[static_cast<int>(TileClass::kElement)])
     for (TileOperand* each : {&in.a, &in.b, &in.c, &in.out}) place(*each);
@@ -328,10 +328,10 @@ TileProgram Emitter::emit(const LowRoots& roots) {
   // Decided before anything is emitted: uses_ counts down, and a mask may use the score's value
   // too.
   const bool fused = program_.has_score && can_finish(score);
-  places_.assign(static_cast<std::size_t>(low_.size()), TileOperand());
-  expansions_.assign(static_cast<std::size_t>(low_.size()), -1);
+  places_.assign(low_.size(), TileOperand());
+  expansions_.assign(low_.size(), -1);
   for (LowId id = 0; id < low_.size(); ++id) {
-    if (uses_[static_cast<std::size_t>(id)] == 0) continue;
+    if (uses_[id] == 0) continue;
     if (id == score && fused) continue;
     emit_node(id);
   }

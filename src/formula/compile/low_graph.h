@@ -59,7 +59,7 @@ class LowGraph {
   /// Once per node: of several buffers read at one index, the first is named.
   void add_check(const LowCheck& check);
 
-  const LowNode& operator[](LowId id) const { return nodes_[static_cast<std::size_t>(id)]; }
+  const LowNode& operator[](LowId id) const { return nodes_[id]; }
   LowId size() const { return static_cast<LowId>(nodes_.size()); }
 
   /// Per element, whatever the arguments: for programs that do not hoist.

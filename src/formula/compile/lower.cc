@@ -27,7 +27,7 @@ LowId Lowering::lower(const Formula& formula) {
   values_.assign(graph_->size(), kNoLow);
   affine_.assign(graph_->size(), LowAffine());
   for (NodeId id = 0; id < static_cast<NodeId>(graph_->size()); ++id) {
-    const auto at = static_cast<std::size_t>(id);
+    const std::size_t at = id;
     if ((*graph_)[id].type == ValueType::kInt && !options_.node_by_node)
       affine_[at] = find_affine(id);
     LowAffine& form = affine_[at];

@@ -71,9 +71,9 @@ class Lowering {
   bool is_narrow(LowId id) const { return low_[id].type == kernels::TileType::kInt32; }
   LowId narrowed(NodeId id, LowId wide);  // an int64 as the type of `id`
 
-  LowId value(NodeId id) const { return values_[static_cast<std::size_t>(id)]; }
-  const LowAffine& affine(NodeId id) const { return affine_[static_cast<std::size_t>(id)]; }
-  const Interval& bound(NodeId id) const { return bounds_[static_cast<std::size_t>(id)]; }
+  LowId value(NodeId id) const { return values_[id]; }
+  const LowAffine& affine(NodeId id) const { return affine_[id]; }
+  const Interval& bound(NodeId id) const { return bounds_[id]; }
 
   LowGraph& low_;
   const CompileOptions& options_;

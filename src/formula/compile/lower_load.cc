@@ -90,7 +90,7 @@ TileType Lowering::load_type(const Buffer& buffer) const {
 
 // An index within 0..n-1, as int32 if n allows; checked unless proved.
 LowId Lowering::lower_index(NodeId index, const Buffer& buffer, int axis) {
-  const std::int64_t size = buffer.shape()[static_cast<std::size_t>(axis)];
+  const std::int64_t size = buffer.shape()[axis];
   const LowId raw = value(index);
   const Interval range = bound(index);
   const bool proved = index_in_bounds(range, size) && !options_.node_by_node;
@@ -204,9 +204,7 @@ LowRead Lowering::lower_read(const Formula& read, int side) {
   const auto args = graph_->args(id);
   const std::size_t split = node.op == Op::kDot ? node.split : args.size();
   const auto indices = [&](int of) { return of == 0 ? args.first(split) : args.subspan(split); };
-  const auto buffer = [&](int of) -> const Buffer& {
-    return graph_->buffer(node.buffers[static_cast<std::size_t>(of)]);
-  };
+  const auto buffer = [&](int of) -> const Buffer& { return graph_->buffer(node.buffers[of]); };
   // Rows of the gradient: what one index addresses lies together.
   std::vector<std::int64_t> leading;
   for (std::size_t axis = 0; axis < indices(side).size(); ++axis)

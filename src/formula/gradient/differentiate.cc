@@ -22,14 +22,14 @@ class Differentiator {
     find_active();
     // Nodes made on the way have larger ids: no argument of a node of the formula is among them.
     cotangents_.assign(static_cast<std::size_t>(root_) + 1, kNoNode);
-    if (!active_[static_cast<std::size_t>(root_)]) return;
+    if (!active_[root_]) return;
     cotangents_.back() = make_float(graph_, 1);
     for (NodeId id = root_; id >= 0; --id)
       if (cotangent(id) != kNoNode) pull_back_node(id);
   }
 
   /// d(root)/d(node), or kNoNode where it is zero.
-  NodeId cotangent(NodeId id) const { return cotangents_[static_cast<std::size_t>(id)]; }
+  NodeId cotangent(NodeId id) const { return cotangents_[id]; }
 
   /// Whether side `side` of a kLoad, kSum or kDot gets a derivative.
   bool is_wanted(const Node& node, std::size_t side) const {
@@ -49,13 +49,12 @@ class Differentiator {
       bool active = node.op == Op::kScore || is_wanted(node, 0) || is_wanted(node, 1);
       for (std::size_t i = 0; node.op < Op::kLoad && i < node.arg_count; ++i)
         active = active || flows_to(id, i);
-      active_[static_cast<std::size_t>(id)] = active;
+      active_[id] = active;
     }
   }
 
   bool flows_to(NodeId id, std::size_t arg) const {
-    return active_[static_cast<std::size_t>(graph_.arg(id, arg))] &&
-           is_differentiable(graph_, id, arg);
+    return active_[graph_.arg(id, arg)] && is_differentiable(graph_, id, arg);
   }
 
   void pull_back_node(NodeId id) {
@@ -66,7 +65,7 @@ class Differentiator {
     const std::array<NodeId, 3> parts = pull_back(graph_, id, cotangent(id), wanted);
     for (std::size_t i = 0; i < node.arg_count; ++i) {
       if (parts[i] == kNoNode) continue;
-      NodeId& sum = cotangents_[static_cast<std::size_t>(graph_.arg(id, i))];
+      NodeId& sum = cotangents_[graph_.arg(id, i)];
       sum = sum == kNoNode ? parts[i] : make_binary(graph_, Op::kAdd, sum, parts[i]);
     }
   }
@@ -99,7 +98,7 @@ Derivatives differentiate(const Formula& score_mod, Precision precision, Gradien
     if (cotangent == kNoNode) continue;
     if (node.op == Op::kScore) roots[1] = cotangent;
     for (const int side : {0, 1}) {
-      if (!differentiator.is_wanted(node, static_cast<std::size_t>(side))) continue;
+      if (!differentiator.is_wanted(node, side)) continue;
       sites.push_back({.node = id, .side = side, .buffer = -1, .factor = cotangent});
       roots.insert(roots.end(), {id, cotangent});
     }
@@ -113,7 +112,7 @@ Derivatives differentiate(const Formula& score_mod, Precision precision, Gradien
     Derivatives::Site site = sites[i];
     site.node = ids[2 + 2 * i];
     site.factor = ids[3 + 2 * i];
-    site.buffer = result.graph[site.node].buffers[static_cast<std::size_t>(site.side)];
+    site.buffer = result.graph[site.node].buffers[site.side];
     if (!is_zero(result.graph, site.factor)) result.sites.push_back(site);
   }
   return result;

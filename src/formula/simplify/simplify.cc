@@ -20,7 +20,7 @@ NodeId Rewriter::copy(const Graph& from, const Node& node, std::span<const NodeI
 
 const AffineForm& Rewriter::form(NodeId id) {
   extend_affine_forms(graph_, forms_);
-  return forms_[static_cast<std::size_t>(id)];
+  return forms_[id];
 }
 
 std::optional<std::int64_t> Rewriter::int_value(NodeId id) const {
@@ -70,7 +70,7 @@ NodeId Rewriter::collapsed(NodeId id) {
   const auto zeros = std::count(factors.begin(), factors.end(), 0);
   const auto one = std::find(factors.begin(), factors.end(), 1);
   if (zeros != 3 || one == factors.end()) return id;
-  return make_leaf(graph_, kLeaves[static_cast<std::size_t>(one - factors.begin())]);
+  return make_leaf(graph_, kLeaves[one - factors.begin()]);
 }
 
 NodeId Rewriter::make(const Term& term) {
@@ -104,11 +104,11 @@ namespace {
 // Which of the nodes up to the last root any root depends on.
 std::vector<char> used_by(const Graph& graph, std::span<const NodeId> roots) {
   const NodeId last = roots.empty() ? kNoNode : *std::max_element(roots.begin(), roots.end());
-  std::vector<char> used(static_cast<std::size_t>(last + 1), 0);
-  for (const NodeId root : roots) used[static_cast<std::size_t>(root)] = 1;
+  std::vector<char> used(last + 1, 0);
+  for (const NodeId root : roots) used[root] = 1;
   for (NodeId id = last; id >= 0; --id) {
-    if (!used[static_cast<std::size_t>(id)]) continue;
-    for (const NodeId arg : graph.args(id)) used[static_cast<std::size_t>(arg)] = 1;
+    if (!used[id]) continue;
+    for (const NodeId arg : graph.args(id)) used[arg] = 1;
   }
   return used;
 }
@@ -121,8 +121,7 @@ std::vector<NodeId> rewrite(const Graph& from, std::span<const NodeId> roots, Re
     if (!used[i]) continue;
     const Node& node = from[static_cast<NodeId>(i)];
     args.clear();
-    for (const NodeId arg : from.args(static_cast<NodeId>(i)))
-      args.push_back(simple[static_cast<std::size_t>(arg)]);
+    for (const NodeId arg : from.args(static_cast<NodeId>(i))) args.push_back(simple[arg]);
     if (node.arg_count == 0 || is_read(node.op)) {
       simple[i] = rewriter.copy(from, node, args);
       continue;
@@ -146,8 +145,7 @@ std::vector<NodeId> simplify_into(const Graph& from, std::span<const NodeId> roo
   Rewriter rewriter(precision);
   const std::vector<NodeId> simple = rewrite(from, roots, rewriter);
   for (const NodeId root : roots) {
-    results.push_back(
-        copy_reachable(rewriter.graph(), simple[static_cast<std::size_t>(root)], to, map));
+    results.push_back(copy_reachable(rewriter.graph(), simple[root], to, map));
   }
   return results;
 }
@@ -157,7 +155,7 @@ Formula simplify(const Formula& formula, Precision precision) {
   Rewriter rewriter(precision);
   const NodeId root = formula.root();
   const std::vector<NodeId> simple = rewrite(formula.graph(), {&root, 1}, rewriter);
-  return Formula(rewriter.graph(), simple[static_cast<std::size_t>(root)]);
+  return Formula(rewriter.graph(), simple[root]);
 }
 
 }  // namespace quire::formula

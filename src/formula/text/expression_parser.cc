@@ -197,7 +197,7 @@ void ExpressionParser::integer() {
   if (token.integer > kLargest && (!is_negated || tokens_.following().is("**")))
     tokens_.fail(token.place, "number too large: an integer has 64 bits");
   // 2**63 wraps to the smallest integer, which the minus in front of it leaves as it is.
-  const auto value = static_cast<std::int64_t>(token.integer);
+  const std::int64_t value = token.integer;
   push_value(build(token.place, [&] { return make_int(graph_, value); }), token.place);
   tokens_.advance();
 }

@@ -72,16 +72,14 @@ NodeText::NodeText(const Graph& graph) : graph_(graph), bound_(graph.size(), -1)
 }
 
 void NodeText::bind(NodeId id, std::string name) {
-  bound_[static_cast<std::size_t>(id)] = static_cast<std::int32_t>(names_.size());
+  bound_[id] = static_cast<std::int32_t>(names_.size());
   names_.push_back(std::move(name));
 }
 
-const std::string& NodeText::name(NodeId id) const {
-  return names_[static_cast<std::size_t>(bound_[static_cast<std::size_t>(id)])];
-}
+const std::string& NodeText::name(NodeId id) const { return names_[bound_[id]]; }
 
 const std::string& NodeText::buffer_name(std::int32_t buffer) const {
-  return buffer_names_[static_cast<std::size_t>(buffer)];
+  return buffer_names_[buffer];
 }
 
 bool NodeText::is_buffer_name(const std::string& name) const {

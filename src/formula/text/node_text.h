@@ -25,7 +25,7 @@ class NodeText {
 
   /// Writes `id` as `name` from now on.
   void bind(NodeId id, std::string name);
-  bool is_bound(NodeId id) const { return bound_[static_cast<std::size_t>(id)] >= 0; }
+  bool is_bound(NodeId id) const { return bound_[id] >= 0; }
 
   /// The pieces of the value itself, whether bound or not.
   void append_pieces(NodeId id, std::vector<Piece>& pieces) const;

@@ -28,16 +28,16 @@ std::vector<NodeId> in_order(const Graph& graph, NodeId root) {
   std::vector<char> done(graph.size(), 0);
   while (!stack.empty()) {
     const NodeId id = stack.back();
-    if (done[static_cast<std::size_t>(id)]) {
+    if (done[id]) {
       stack.pop_back();
       continue;
     }
     const auto args = graph.args(id);
     const std::size_t waiting = stack.size();
     for (std::size_t i = args.size(); i-- > 0;)
-      if (!done[static_cast<std::size_t>(args[i])]) stack.push_back(args[i]);
+      if (!done[args[i]]) stack.push_back(args[i]);
     if (stack.size() != waiting) continue;
-    done[static_cast<std::size_t>(id)] = 1;
+    done[id] = 1;
     order.push_back(id);
     stack.pop_back();
   }
@@ -74,7 +74,7 @@ class Printer {
   }
 
  private:
-  TextExtent& extent(NodeId id) { return extents_[static_cast<std::size_t>(id)]; }
+  TextExtent& extent(NodeId id) { return extents_[id]; }
 
   // From the extents of the arguments.
   void measure(NodeId id) {
@@ -99,12 +99,11 @@ class Printer {
   // what is cast.
   std::vector<std::size_t> count_uses() const {
     std::vector<std::size_t> uses(graph_.size(), 0);
-    uses[static_cast<std::size_t>(root_)] = 1;
+    uses[root_] = 1;
     for (auto id = order_.rbegin(); id != order_.rend(); ++id) {
       const Op op = graph_[*id].op;
       const bool is_cast = formula::is_cast(op);
-      for (const NodeId arg : graph_.args(*id))
-        uses[static_cast<std::size_t>(arg)] += is_cast ? uses[static_cast<std::size_t>(*id)] : 1;
+      for (const NodeId arg : graph_.args(*id)) uses[arg] += is_cast ? uses[*id] : 1;
     }
     return uses;
   }
@@ -116,8 +115,8 @@ class Printer {
       measure(id);
       const Node& node = graph_[id];
       const bool is_cast = formula::is_cast(node.op);
-      const bool is_shared = uses[static_cast<std::size_t>(id)] > 1 && node.arg_count > 0 &&
-                             !is_cast && extent(id).length >= kMinBound;
+      const bool is_shared =
+          uses[id] > 1 && node.arg_count > 0 && !is_cast && extent(id).length >= kMinBound;
       if (id == root_ || (!is_shared && extent(id).levels < kMaxBoundLevels)) continue;
       std::string name;
       do {

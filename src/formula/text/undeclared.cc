@@ -118,7 +118,7 @@ constexpr std::int64_t kUnknown = 64;  // a trailing axis, and one whose index n
 void grow(Shape& shape, std::span<const NodeId> indices, const std::vector<Interval>& bounds) {
   constexpr std::int64_t kFar = std::int64_t{1} << 40;
   for (std::size_t axis = 0; axis < indices.size(); ++axis) {
-    const Interval& range = bounds[static_cast<std::size_t>(indices[axis])];
+    const Interval& range = bounds[indices[axis]];
     const bool known = range.int_lo >= -kFar && range.int_hi <= kFar;
     shape[axis] = known ? std::max({shape[axis], -range.int_lo, range.int_hi + 1})
                         : std::max(shape[axis], kUnknown);
@@ -137,7 +137,7 @@ Formula parse_undeclared(std::string_view text, const NamedBuffers& buffers,
   for (const auto& [name, use] : missing) {
     Shape& shape = shapes[name];
     for (int axis = 0; axis < use.rank + (use.trailing ? 1 : 0); ++axis) shape.push_back(1);
-    if (use.trailing) shape[static_cast<std::size_t>(use.rank)] = kUnknown;
+    if (use.trailing) shape[use.rank] = kUnknown;
   }
   const Formula trial = Formula::parse(text, with_declared(buffers, missing, shapes));
   const Bounder bounder(trial, options.precision, {.read_buffers = false});

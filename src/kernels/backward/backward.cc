@@ -1,6 +1,6 @@
-// The loop over tiles of keys of a chunk: what is visible, weights, gradients of scores, and the
-// three sums; how rows come and go is in backward_load.cc. All arithmetic is in the primitives of
-// the ISA (forward_functions.h, backward_functions.h). Kernels layer.
+// The loop over the key tiles of a chunk: visibility, weights, gradients of scores and the three
+// sums; load.cc moves rows in and out. All arithmetic is in the primitives of the ISA
+// (prefill/forward_functions.h, functions.h). Kernels layer.
 #include "kernels/backward/backward.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// What the backward pass does with every element of a tile between its products: scores to weights,
-// gradients of weights to gradients of scores; and sums and checks of single rows. Kernels layer.
+// The elementwise steps of the backward pass between its products: scores to weights, gradients of
+// weights to gradients of scores; also sums and checks of single rows. Kernels layer.
 #pragma once
 #include "kernels/backward/functions.h"
 #include "kernels/prefill/scores-inl.h"

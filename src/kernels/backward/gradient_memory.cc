@@ -1,4 +1,4 @@
-// Sizes of private sums. Kernels layer.
+// Computes the sizes of private sums. Kernels layer.
 #include "kernels/backward/gradient_memory.h"
 
 #include <algorithm>
@@ -50,10 +50,10 @@ SiteSums make_site(const GradientSite& site, const GradientSizes& sizes, size_t 
       break;
   }
   made.sums = layout.take<char>(static_cast<size_t>(made.count) * bytes);
-  made.index = layout.take<int64_t>(static_cast<size_t>(made.entries));
+  made.index = layout.take<int64_t>(made.entries);
   made.other = layout.take<int64_t>(site.other_buffer < 0 ? 0 : static_cast<size_t>(made.entries));
   made.others = layout.take<char>(static_cast<size_t>(others * made.columns) * bytes);
-  made.other_rows = layout.take<OtherRow>(static_cast<size_t>(others));
+  made.other_rows = layout.take<OtherRow>(others);
   made.other_count = others;
   return made;
 }
@@ -64,7 +64,7 @@ TargetCopy make_copy(int64_t elements, size_t bytes, ScratchLayout& layout) {
   made.step = made.lines * kTouchedLine;
   made.copies = gather_copies(elements);
   made.copy = layout.take<char>(static_cast<size_t>(made.step * made.copies) * bytes);
-  made.touched = layout.take<uint8_t>(static_cast<size_t>(made.lines));
+  made.touched = layout.take<uint8_t>(made.lines);
   return made;
 }
 
@@ -100,7 +100,7 @@ GradientMemory::GradientMemory(const GradientProgram& program, const GradientSiz
   const auto tile = static_cast<size_t>(weights_panel) * kQueryPanels;
   weights = layout.take<char>(products ? tile * bytes : 0);
   turned = layout.take<char>(products ? kQueryTile * kPanel * bytes : 0);
-  passed = layout.take<bool>(static_cast<size_t>((sizes.q_len + kQueryTile - 1) / kQueryTile));
+  passed = layout.take<bool>((sizes.q_len + kQueryTile - 1) / kQueryTile);
 }
 
 std::size_t gradient_scratch_bytes(const GradientProgram& program, const GradientSizes& sizes) {

@@ -1,5 +1,5 @@
-// GradientMemory: the private sums of one thread of the backward pass, in its scratch: where they
-// lie and how large they are, by pattern. Holds no arithmetic. Kernels layer.
+// GradientMemory: the private sums of one thread of the backward pass: their addresses in its
+// scratch and their sizes, by pattern. Holds no arithmetic. Kernels layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Clearing and merging of private sums. No SIMD. Kernels layer.
+// Clears and merges private sums. No SIMD. Kernels layer.
 #include "kernels/backward/gradient_merge.h"
 
 #include <algorithm>
@@ -51,8 +51,8 @@ T tree_sum(T* numbers, int n) {
   return numbers[0];
 }
 
-// The numbers behind one index get `value`, a dot's times the elements of the other side. A 0 adds
-// nothing: the other side may hold a NaN that nobody saw.
+// The elements under one index get `value`, a dot's times the elements of the other side. A 0 adds
+// nothing: the other side may hold a NaN that no query saw.
 template <class T>
 void add_entry(const SiteMerge<T>& merge, int64_t entry, T value) {
   const int64_t index = merge.sums.index[entry], width = merge.site.width;

@@ -1,5 +1,5 @@
-// From the private sums of one head of an item to the gradients: cleared when it begins, added in a
-// fixed order when it is its turn. Kernels layer.
+// Moves the private sums of one head of an item to the gradients: they are cleared when the head
+// begins and added in a fixed order when its turn comes. Kernels layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -37,7 +37,7 @@ enum class GradientPattern : uint8_t {
 struct GradientSite {
   GradientPattern pattern = GradientPattern::kUniform;
   int target = 0;
-  int64_t width = 1;  // elements behind one index: sum and dot read several
+  int64_t width = 1;  // elements under one index: sum and dot read several
   bool has_factor = false;
   TileOperand factor = {};  // float
   /// int32 or int64. kOwned, kShared: at (row 0, lane 0), uniform; from there by the steps.

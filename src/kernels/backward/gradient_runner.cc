@@ -1,5 +1,5 @@
-// The life of a head's private sums: cleared, indexed, filled, added to the gradients in turn.
-// No SIMD. Kernels layer.
+// Private sums of a head: cleared, indexed, filled, and added to the gradients in turn. No SIMD.
+// Kernels layer.
 #include "kernels/backward/gradient_runner.h"
 
 #include <algorithm>
@@ -44,7 +44,7 @@ GradientRunner::GradientRunner(const GradientProgram& program, const KernelTable
     const TargetCopy& copy = memory_.targets[i];
     if (copy.copies == 0) continue;
     std::memset(copy.copy, 0, static_cast<size_t>(copy.step * copy.copies) * bytes);
-    std::memset(copy.touched, 0, static_cast<size_t>(copy.lines));
+    std::memset(copy.touched, 0, copy.lines);
   }
   for (const GradientSite& site : program.sites) {
     waits_ = waits_ || !is_direct(site.pattern);
@@ -120,7 +120,7 @@ void GradientRunner::load_others(size_t i, bool new_queries) noexcept {
   const SiteSums& sums = memory_.sites[i];
   const bool by_key = site.pattern == GradientPattern::kDotLane;
   if (!by_key && (site.pattern != GradientPattern::kDotRow || !new_queries)) return;
-  const TileBuffer& other = program_.tile.buffers[static_cast<size_t>(site.other_buffer)];
+  const TileBuffer& other = program_.tile.buffers[site.other_buffer];
   const int existing = by_key ? coords_.rows : coords_.lanes;
   for (int e = 0; e < (by_key ? existing : kQueryTile); ++e) {
     const int64_t entry = by_key ? key_ + e : e;
@@ -192,8 +192,7 @@ void GradientRunner::collect_site(size_t i, const GradientBlock& block) noexcept
       return add_direct(tile, block, static_cast<T*>(targets_.gradients[site.target]));
     case GradientPattern::kGather: {
       const TileBuffer* const other =
-          site.other_buffer < 0 ? nullptr
-                                : &program_.tile.buffers[static_cast<size_t>(site.other_buffer)];
+          site.other_buffer < 0 ? nullptr : &program_.tile.buffers[site.other_buffer];
       return add_gathered<T>(tile, block, memory_.targets[site.target], other);
     }
     case GradientPattern::kDotLane:
@@ -231,8 +230,7 @@ void GradientRunner::add_heads_sums() noexcept {
   for (size_t i = 0; i < program_.sites.size(); ++i) {
     const GradientSite& site = program_.sites[i];
     const TileBuffer* const other =
-        site.other_buffer < 0 ? nullptr
-                              : &program_.tile.buffers[static_cast<size_t>(site.other_buffer)];
+        site.other_buffer < 0 ? nullptr : &program_.tile.buffers[site.other_buffer];
     merge_sums<T>({site, memory_.sites[i], other, static_cast<T*>(targets_.gradients[site.target])},
                   head_);
   }

@@ -1,4 +1,4 @@
-// Loops over the elements of a tile, a pattern each. No SIMD of its own. Kernels layer.
+// Loops over the elements of a tile, one per pattern. No SIMD of its own. Kernels layer.
 #include "kernels/backward/gradient_sums.h"
 
 #include <algorithm>

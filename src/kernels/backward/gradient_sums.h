@@ -43,7 +43,7 @@ void store_weights(const GradientTile& tile, const GradientBlock& block, T* weig
 /// The element of a captured buffer at an offset.
 template <class T>
 T buffer_element(const TileBuffer& buffer, int64_t offset) noexcept;
-/// Offset of element `t` behind an index.
+/// Offset of element `t` under an index.
 inline int64_t trailing_offset_of(const TileBuffer& buffer, int64_t t) noexcept {
   return buffer.trailing_offsets == nullptr ? t * buffer.trailing_step : buffer.trailing_offsets[t];
 }

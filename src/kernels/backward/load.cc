@@ -1,5 +1,5 @@
-// How rows come into the scratch of a chunk, keys and values once, queries tile by tile with the
-// next ones asked for, and how the gradients of keys and values leave it. Kernels layer.
+// Loads rows into the scratch of a chunk (keys and values once, queries tile by tile with the next
+// ones prefetched) and stores the gradients of keys and values. Kernels layer.
 #include <algorithm>
 
 #include "kernels/backward/backward.h"

@@ -1,5 +1,5 @@
-// BackwardMemory: what the backward kernel keeps in a thread's scratch while it works on a chunk of
-// keys, and how large that is. Holds no arithmetic. Kernels layer.
+// BackwardMemory: the layout and size of a thread's scratch while the backward kernel works on a
+// chunk of keys. Holds no arithmetic. Kernels layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -43,7 +43,7 @@ struct BackwardMemory {
                    call.forward.f64 ? *call.forward.table->tile_f64 : *call.forward.table->tile_f32,
                    layout) {
     const ForwardCall& f = call.forward;
-    const auto chunk = static_cast<size_t>(backward_chunk_keys(f.dims, f.value_dims));
+    const size_t chunk = backward_chunk_keys(f.dims, f.value_dims);
     step = scratch_row_step<T>(f.dims);
     value_step = scratch_row_step<T>(f.value_dims);
     const auto rows = static_cast<size_t>(step), value_rows = static_cast<size_t>(value_step);

@@ -1,4 +1,4 @@
-// Rows by the primitives of the ISA. Kernels layer.
+// Row operations, by the primitives of the ISA. Kernels layer.
 #include "kernels/backward/rows.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ void write_rows(const ForwardFunctions<T>& functions, const ScratchRows<T>& from
                 const GradientTensor& to, int64_t offset) noexcept {
   T ones[kQueryTile];
   std::fill_n(ones, kQueryTile, T(1));
-  const auto size = static_cast<int64_t>(dtype_size(to.rows.dtype));
+  const int64_t size = dtype_size(to.rows.dtype);
   for (int row = 0; row < from.rows; row += kQueryTile) {
     functions.finish({.l = ones,
                       .o = from.data + row * from.step,

@@ -1,5 +1,5 @@
-// What the backward pass does with rows before and after the chunks: the numbers of every query row
-// that the chunks need, and sums in compute type to their tensors. Kernels layer.
+// Row operations before and after the chunks of the backward pass: lse and delta of every query
+// row, and conversion of sums in compute type to their tensors. Kernels layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>

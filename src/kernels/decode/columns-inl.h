@@ -1,5 +1,5 @@
 // Keys from rows in memory to columns across the lanes: a chunk of 32-bit numbers of each of kLanes
-// keys becomes as many vectors. Values move, nothing is computed, and no byte behind a key's last
+// keys becomes as many vectors. Values move, nothing is computed, and no byte after a key's last
 // number is read. Also the prefetch cursor that runs beside it. Kernels layer.
 #pragma once
 #include <cstring>
@@ -139,7 +139,7 @@ struct WholeChunk {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
   }
 };
-// The first `bytes` of it (even), zeros behind.
+// The first `bytes` of it (even), then zeros.
 struct PartOfChunk {
   __mmask16 halves;
   explicit HWY_INLINE PartOfChunk(int bytes)
@@ -197,7 +197,7 @@ struct PartOfChunk {
   template <class Rows>
   HWY_INLINE StepRows whole(const Rows& rows) {
     for (size_t i = 0; i < kLanes; ++i)
-      std::memcpy(copy + i * 4 * kChunk, rows.row(static_cast<int>(i)), static_cast<size_t>(bytes));
+      std::memcpy(copy + i * 4 * kChunk, rows.row(static_cast<int>(i)), bytes);
     return {copy, 4 * kChunk};
   }
 };

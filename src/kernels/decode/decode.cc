@@ -30,7 +30,7 @@ struct Memory {
   Memory(const ForwardCall& call, int row_count, ScratchLayout& layout)
       : total(take_state<T>(row_count, call.value_dims, layout)),
         split(take_state<T>(row_count, call.value_dims, layout)),
-        ordered(layout.take<T>(static_cast<std::size_t>(total.columns))),
+        ordered(layout.take<T>(total.columns)),
         row_scratch(layout.take<char>(row_scratch_bytes(call))) {}
 };
 
@@ -68,7 +68,7 @@ const T* prefix_state(const DecodeItem& item, int64_t split) {
   return static_cast<const T*>(item.prefix.states) + split * item.prefix.step;
 }
 
-// Row `i` of states that lie one behind the other, folded into `total`; whether it is a slow one.
+// Folds row `i` of consecutive states into `total`; returns whether the row is a slow one.
 template <class T>
 uint32_t fold_stored(const ForwardCall& call, const DecodeState<T>& total, int i, const T* from) {
   // Only read; a state has one type for both.

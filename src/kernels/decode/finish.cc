@@ -1,4 +1,5 @@
-// States to outputs. Folding and division are those of the prefill kernel. No SIMD. Kernels layer.
+// Writes states as outputs. Folding and division are those of the prefill kernel. No SIMD. Kernels
+// layer.
 #include "kernels/decode/finish.h"
 
 #include <algorithm>
@@ -31,7 +32,7 @@ bool finish_row(const ForwardCall& call, const QueryRow& row, const DecodeState<
   const T l = total.l[index];
   decode_functions<T>(*call.table)
       .reorder(kind, total.o + index * total.columns, total.columns, ordered);
-  const auto element = static_cast<int64_t>(dtype_size(call.out_rows.dtype));
+  const int64_t element = dtype_size(call.out_rows.dtype);
   const uint64_t not_finite =
       forward_functions<T>(*call.table)
           .finish({.l = &l,

@@ -1,4 +1,4 @@
-// Spans to units. No SIMD. Kernels layer.
+// Converts spans to units. No SIMD. Kernels layer.
 #include "kernels/decode/key_units.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ void copy_strided(const char* from, ptrdiff_t step, int count, char* to) {
 
 }  // namespace
 
-// Steps of 1, 2, 4, ... ahead until the key is behind, then halves of what is between.
+// Gallops in steps of 1, 2, 4, ... past the key, then searches the last step by halves.
 const KeySpan& SpanCursor::search(int64_t key) noexcept {
   const KeySpan* const spans = keys_.spans;
   int64_t begin = 0, end = at_;
@@ -66,7 +66,7 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
       lines_(static_cast<int>(whole_lines(columns_ * element_) / 64)),
       slot_step_(
           whole_lines(columns_ * (converted_ ? static_cast<ptrdiff_t>(sizeof(T)) : element_))),
-      slots_(layout.take<char>(static_cast<size_t>(kSlots * kUnitKeys * slot_step_))),
+      slots_(layout.take<char>(kSlots * kUnitKeys * slot_step_)),
       spans_(keys) {}
 
 template <class T>
@@ -111,7 +111,7 @@ void UnitRows<T>::place_rows(int64_t key, int keys, const char** rows) noexcept 
 template <class T>
 void UnitRows<T>::copy_row(const char* from, char* to) const noexcept {
   if (side_by_side_) {
-    std::memcpy(to, from, static_cast<size_t>(columns_ * element_));
+    std::memcpy(to, from, columns_ * element_);
   } else if (converted_) {
     if constexpr (std::is_same_v<T, double>) {
       const RowsView row{.data = from,
@@ -164,7 +164,7 @@ void UnitRows<T>::gather(const PlacedUnits& units, uint32_t wanted, int slot,
   unit.end = kUnitKeys;
   for (int i = 0; i < kUnitKeys; ++i, to += slot_step_) {
     if ((wanted >> i & 1) == 0)
-      std::memset(to, 0, static_cast<size_t>(slot_step_));
+      std::memset(to, 0, slot_step_);
     else
       copy_row(found == nullptr ? rows[i] : found + i * step_, to);
   }

@@ -1,6 +1,6 @@
-// Keys of a sequence as units of 16: where they lie, together or one by one; where keys are missing
-// or must be converted, rows gathered into scratch, those nobody wants as zeros. Positions count
-// from the sequence's first key, whatever the spans. Kernels layer.
+// The keys of a sequence as units of 16, with their addresses: a common step inside a span, else
+// one address per key. Where keys are missing or must be converted, rows are gathered into scratch,
+// unwanted ones as zeros. Positions count from the sequence's first key. Kernels layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>

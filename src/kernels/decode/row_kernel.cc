@@ -1,4 +1,4 @@
-// One row, walked with care. No SIMD. Kernels layer.
+// Computes one row, reading only the values it needs. No SIMD. Kernels layer.
 #include "kernels/decode/row_kernel.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ void compute(const ForwardCall& call, const KeySequence& keys, const QueryRow& r
   DecodeWalk<T> walk(call, keys, &row, 1, ZeroWeights::kSkip, layout);
   const auto total = take_state<T>(1, call.value_dims, layout),
              split = take_state<T>(1, call.value_dims, layout);
-  T* ordered = layout.take<T>(static_cast<std::size_t>(total.columns));
+  T* ordered = layout.take<T>(total.columns);
   clear_state(total, 1);
   for (int64_t i = 0; i * kSplitKeys < keys.length; ++i)
     if (walk.run_split(i, split)) fold_split(call, total, split, 1);
@@ -41,7 +41,7 @@ std::size_t scratch_bytes(const ForwardCall& call) {
   DecodeWalk<T>(call, {}, nullptr, 1, ZeroWeights::kSkip, layout);
   take_state<T>(1, call.value_dims, layout);
   const auto split = take_state<T>(1, call.value_dims, layout);
-  layout.take<T>(static_cast<std::size_t>(split.columns));
+  layout.take<T>(split.columns);
   return layout.bytes();
 }
 

@@ -1,4 +1,4 @@
-// Runs of keys to bits per row. No SIMD. Kernels layer.
+// Converts runs of keys to bits per row. No SIMD. Kernels layer.
 #include "kernels/decode/row_visibility.h"
 
 #include <algorithm>
@@ -64,7 +64,7 @@ void RowVisibility::add_runs(int row, int64_t key, int keys) noexcept {
   }
 }
 
-// Only rows that ask go to the program: what another row would do wrong there is nobody's concern.
+// Only rows that need the program run it: faults of other rows must not be reported.
 void RowVisibility::ask_mask(int64_t key, int keys) noexcept {
   TileCoords coords;
   int asking[kDecodeRows];

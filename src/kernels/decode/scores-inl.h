@@ -222,8 +222,8 @@ void plain_scores(const UnitScoresArgs<T>& args) {
       for (int d = 0; d < args.dims; ++d) {
         for (int key = 0; key < kUnitKeys; ++key) {
           E number;
-          const char* row = unit.rows == nullptr ? unit.at + key * args.step : unit.rows[key];
-          std::memcpy(&number, row + d * static_cast<int>(sizeof(E)), sizeof(E));
+          const char* at = unit.rows == nullptr ? unit.at + key * args.step : unit.rows[key];
+          std::memcpy(&number, at + d * static_cast<int>(sizeof(E)), sizeof(E));
           acc[key] = fma_lane(widened<T>(number), q[d * block], acc[key]);
         }
         if ((d + 1) % chain != 0 && d + 1 != args.dims) continue;

@@ -13,13 +13,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
 
-// Bytes [0, bytes) of what a vector would load, zeros behind, where a vector can load them. A copy,
+// Bytes [0, bytes) of what a vector would load, then zeros, where a vector can load them. A copy,
 // because not all targets have masked loads of all types.
 template <size_t kBytes>
 struct PaddedBytes {
   HWY_ALIGN char bytes[kBytes] = {};
   HWY_INLINE const char* from(const char* at, int count) {
-    std::memcpy(bytes, at, static_cast<size_t>(count));
+    std::memcpy(bytes, at, count);
     return bytes;
   }
 };

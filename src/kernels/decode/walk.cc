@@ -1,5 +1,5 @@
-// Tiles of keys for a few rows. All arithmetic is in the primitives of the ISA
-// (decode_functions.h). No SIMD. Kernels layer.
+// Walks tiles of keys for a few rows. All arithmetic is in the primitives of the ISA (functions.h).
+// No SIMD. Kernels layer.
 #include "kernels/decode/walk.h"
 
 #include <algorithm>
@@ -72,7 +72,7 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
   if (drops_) dropout_ = dropout_rule(call.dropout);
   const size_t padded = padded_rows(row_count);
   query_memory_ = layout.take<T>(padded * static_cast<size_t>(query_step_));
-  query_row_ = layout.take<T>(static_cast<size_t>(query_step_));
+  query_row_ = layout.take<T>(query_step_);
   scores_ = layout.take<T>(padded * kDecodeScoreStep);
   chain_ = layout.take<T>(padded * static_cast<size_t>(decode_columns(call.value_dims)));
   bf16_weights_ = call.pairs ? layout.take<uint16_t>(padded * kDecodeScoreStep) : nullptr;
@@ -166,7 +166,7 @@ bool DecodeWalk<T>::run_tiles(int64_t begin, int64_t end, const DecodeState<T>& 
   return any;
 }
 
-// The units that are read, in their order, and what follows.
+// The units that are read, in order, and what is prefetched after them.
 template <class T>
 void DecodeWalk<T>::plan_prefetch(const Tile& tile) noexcept {
   live_count_ = 0;
@@ -285,7 +285,7 @@ void DecodeWalk<T>::apply_softmax(const Tile& tile, const DecodeState<T>& state)
   args.unit_end = live_[live_count_ - 1] + 1;
   args.keys = tile.keys;
   args.exponent_factor = exponent_factor<T>(call_.natural, call_.scale);
-  const auto weights = static_cast<size_t>((args.unit_end - args.unit_begin) * kUnitKeys);
+  const size_t weights = (args.unit_end - args.unit_begin) * kUnitKeys;
   for (int row = 0; row < row_count_; ++row) {
     args.scores = scores_ + row * kDecodeScoreStep;
     if (bf16_weights_ != nullptr) args.bf16_weights = bf16_weights_ + row * kDecodeScoreStep;
@@ -316,7 +316,7 @@ void DecodeWalk<T>::drop(const Tile& tile, const RowSoftmaxArgs<T>& made, int ro
                     .bf16_weights = made.bf16_weights});
 }
 
-// Rows of values to read: those with a weight, or those that somebody sees.
+// Rows of values to read: those with a weight, or those that some row sees.
 template <class T>
 uint32_t DecodeWalk<T>::wanted_values(int unit) const noexcept {
   if (zero_weights_ == ZeroWeights::kMultiply) return visible_.unit(unit);

@@ -1,6 +1,6 @@
-// The walk of a few query rows of one key head over the tiles of a split: what is visible, scores,
-// mods, softmax, values. What becomes of the state of a split is the caller's: the decode kernel
-// folds or stores it, the row kernel walks once more for a row that came out wrong. Kernels layer.
+// The walk of a few query rows of one key head over the tiles of a split: visibility, scores, mods,
+// softmax, values. The caller decides what happens to the state of a split: the decode kernel folds
+// or stores it; the row kernel walks once more for a row that came out wrong. Kernels layer.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -1,6 +1,6 @@
-// To an integer: floor, ceil, round (half to even), trunc. Exact; a result of 0 keeps the sign of
-// x, as libm's does; inf and NaN stay. On SCALAR libm itself, because hn::Floor(-0) is +0 there and
-// hn::Ceil(+0) is -0. Kernels layer.
+// Rounding to an integer: floor, ceil, round (half to even), trunc. Exact; a result of 0 keeps the
+// sign of x, as in libm; inf and NaN stay. On SCALAR libm itself, because hn::Floor(-0) is +0 there
+// and hn::Ceil(+0) is -0. Kernels layer.
 #pragma once
 #include <cmath>
 

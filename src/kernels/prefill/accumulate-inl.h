@@ -54,7 +54,7 @@ struct OutputBlocks {
     T* out;
   };
 
-  // 16 queries are 8 + 8 where the vectors are few: more rows bring nothing.
+  // 16 queries are 8 + 8 where the vectors are few: more rows gain nothing.
   static constexpr size_t most_rows(size_t vectors) {
     return block_rows(vectors) < 8 ? block_rows(vectors) : 8;
   }

@@ -164,7 +164,7 @@ struct PairFunctions {
   void (*copy_rows)(const RowsView& from, uint32_t* out, ptrdiff_t out_step) noexcept;
   /// Keys need not be aligned to 4 bytes.
   void (*scores)(const ScoresArgs<float, uint32_t>&) noexcept;
-  /// out[key / 2][column]: rows 2i and 2i + 1 of `from` interleaved, columns behind are 0; an odd
+  /// out[key / 2][column]: rows 2i and 2i + 1 of `from` interleaved, later columns are 0; an odd
   /// last row pairs with 0.
   void (*pair_values)(const RowsView& from, uint32_t* out, ptrdiff_t out_step,
                       int out_columns) noexcept;

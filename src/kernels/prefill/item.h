@@ -1,6 +1,6 @@
-// Prefill: one item of the prefill kernel under way. prefill.cc has the loop over tiles of keys,
-// what is visible, and the states of splits; prefill_scores.cc the scores of a tile with masks and
-// mods. Kernels layer.
+// Prefill: one item of the prefill kernel in progress. prefill.cc has the loop over key tiles,
+// visibility and the states of splits; scores.cc the scores of a tile with masks and mods. Kernels
+// layer.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -1,5 +1,6 @@
-// Direct or copied. Rows that lie far apart (heads inside of positions) are copied: their addresses
-// share few sets of the L1 cache, and a copy is read by every query tile of an item. Kernels layer.
+// Uses keys in place or copies them. Rows that lie far apart (heads inside positions) are copied:
+// their addresses share few sets of the L1 cache, and every query tile of an item reads the copy.
+// Kernels layer.
 #include "kernels/prefill/key_tile.h"
 
 #include <algorithm>
@@ -28,8 +29,8 @@ KeyTileLoader<T>::KeyTileLoader(const ForwardCall& call, const KeySequence& keys
       sequence_(keys),
       key_step_(call.pairs ? (call.dims + 1) / 2 : call.dims),
       value_step_(whole_panels(call.value_dims)),
-      keys_(layout.take<T>(static_cast<size_t>(kTileKeys * key_step_))),
-      values_(layout.take<T>(static_cast<size_t>(kTileKeys * value_step_))),
+      keys_(layout.take<T>(kTileKeys * key_step_)),
+      values_(layout.take<T>(kTileKeys * value_step_)),
       bf16_values_(layout.take<uint16_t>(
           call.pairs ? static_cast<size_t>(kTileKeys * whole_panels(call.value_dims)) : 0)) {}
 
@@ -76,10 +77,9 @@ void KeyTileLoader<T>::copy(int64_t key, int rows, const bool* wanted, bool with
                             bool with_values) noexcept {
   for (int row = 0; row < rows;) {
     if (wanted != nullptr && !wanted[row]) {
-      if (with_keys)
-        std::memset(keys_ + row * key_step_, 0, static_cast<size_t>(key_step_) * sizeof(T));
+      if (with_keys) std::memset(keys_ + row * key_step_, 0, key_step_ * sizeof(T));
       if (with_values && !call_.pairs)
-        std::memset(values_ + row * value_step_, 0, static_cast<size_t>(value_step_) * sizeof(T));
+        std::memset(values_ + row * value_step_, 0, value_step_ * sizeof(T));
       if (with_values && call_.pairs) {
         std::memset(bf16_values_ + ptrdiff_t{row} * call_.value_dims, 0,
                     static_cast<size_t>(call_.value_dims) * 2);
@@ -137,7 +137,7 @@ void KeyTileLoader<T>::copy_run(const KeySpan& span, int64_t key, int begin, int
   }
 }
 
-// Bits move, columns behind are 0.
+// Bits move; the remaining columns become 0.
 template <class T>
 void KeyTileLoader<T>::copy_bf16(const RowsView& from, uint16_t* to, ptrdiff_t to_step) noexcept {
   const auto* row = static_cast<const uint16_t*>(from.data);

@@ -1,5 +1,5 @@
-// A tile of keys and values as the prefill primitives want them: where they lie if they lie well,
-// else copied to scratch in compute type, hidden keys as zeros. Kernels layer.
+// A tile of keys and values in the form the prefill primitives take: in place where the layout
+// allows it, else copied to scratch in compute type with hidden keys as zeros. Kernels layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -30,11 +30,11 @@ class KeyTileLoader {
  public:
   KeyTileLoader(const ForwardCall& call, const KeySequence& keys, ScratchLayout& layout);
 
-  /// `rows` keys from `key` on, at most 256. wanted[row]: somebody sees it, and it may be read;
+  /// `rows` keys from `key` on, at most 256. wanted[row]: some query sees it, and it may be read;
   /// null: all are wanted. Valid until the next call.
   KeyTile load(int64_t key, int rows, const bool* wanted) noexcept;
 
-  /// Whether bring would copy anything even if all keys were wanted.
+  /// Whether load would copy anything even if all keys were wanted.
   bool copies(int64_t key, int rows) const noexcept;
 
  private:

@@ -1,5 +1,5 @@
-// Queries of a tile from rows to lanes: out[d][lane], in the compute type. A panel at a time, and
-// of that some columns at a time: widened to a small buffer, then transposed. Kernels layer.
+// Loads the queries of a tile from rows into lanes: out[d][lane], in the compute type. One panel at
+// a time, some columns at a time: widened to a small buffer, then transposed. Kernels layer.
 #pragma once
 #include "kernels/copy_rows-inl.h"
 #include "kernels/transpose-inl.h"

@@ -1,5 +1,5 @@
-// Hides scores: what a row of bits does not show becomes -inf, and the running maximum is raised by
-// what it shows. Kernels layer.
+// Hides scores: those whose bit is not set become -inf, and the running maximum is raised by the
+// others. Kernels layer.
 #pragma once
 #include "kernels/product-inl.h"
 #include "kernels/tile/tile_rows-inl.h"

@@ -1,5 +1,5 @@
-// PrefillMemory: what the prefill kernel keeps in a thread's scratch while it works on an item, and
-// how large that is. Holds no arithmetic. Kernels layer.
+// PrefillMemory: the layout and size of a thread's scratch while the prefill kernel works on an
+// item. Holds no arithmetic. Kernels layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -39,7 +39,7 @@ struct PrefillMemory {
       : loader(call, keys, layout),
         visibility(call.prefill.mask, call.f64 ? *call.table->tile_f64 : *call.table->tile_f32,
                    layout) {
-    const auto columns = static_cast<size_t>(whole_panels(call.value_dims));
+    const size_t columns = whole_panels(call.value_dims);
     const int elements = call.pairs ? (call.dims + 1) / 2 : call.dims;
     query_size = static_cast<size_t>(elements) * kQueryTile;
     scores = layout.take<T>(kQueryPanels * kScorePanelStep);
@@ -54,7 +54,7 @@ struct PrefillMemory {
     max = layout.take<T>(kQueryTile);
     factor = layout.take<T>(kQueryTile);
     words = layout.take<uint64_t>(static_cast<size_t>(tiles) * kTileKeys);
-    activity = layout.take<TileActivity>(static_cast<size_t>(tiles));
+    activity = layout.take<TileActivity>(tiles);
     wanted = layout.take<bool>(kTileKeys);
     const TileProgram* const score = call.prefill.score;
     score_scratch = layout.take<char>(score == nullptr ? 0 : score->scratch_bytes);

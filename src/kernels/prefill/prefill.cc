@@ -1,4 +1,4 @@
-// The loop over tiles of keys: what is visible, bring the keys, scores, mods, softmax, values;
+// The loop over tiles of keys: what is visible, loading keys, scores, mods, softmax, values;
 // folds at the end of splits, outputs at the end. All arithmetic is in the primitives of the ISA
 // (forward_functions.h). Kernels layer.
 #include "kernels/prefill/prefill.h"
@@ -162,18 +162,17 @@ void Prefill<T>::accumulate(int i, int panel, int rows, const KeyTile& keys) noe
   ChainRun runs[kKeyGroups];
   const int count = list_runs(memory_.activity[i], panel, rows, call_.pairs, runs);
   T* const weights = memory_.scores + panel * kScorePanelStep;
-  const auto call = [&]<class E>(void (*accumulate)(const AccumulateArgs<T, E>&) noexcept) {
-    accumulate(
-        {.runs = runs,
-         .run_count = count,
-         .weights = reinterpret_cast<const E*>(weights),
-         .values = static_cast<const E*>(keys.values),
-         .value_step = keys.value_step,
-         .queries = std::min(kPanel, item_.tiles[i].queries - panel * kPanel),
-         .columns = columns_,
-         .out = current(i).o + ptrdiff_t{panel} * kPanel * columns_,
-         .out_step = columns_,
-         .factor = (live_[i] >> panel & 1) != 0 ? memory_.factor + panel * kPanel : nullptr});
+  const auto call = [&]<class E>(void (*function)(const AccumulateArgs<T, E>&) noexcept) {
+    function({.runs = runs,
+              .run_count = count,
+              .weights = reinterpret_cast<const E*>(weights),
+              .values = static_cast<const E*>(keys.values),
+              .value_step = keys.value_step,
+              .queries = std::min(kPanel, item_.tiles[i].queries - panel * kPanel),
+              .columns = columns_,
+              .out = current(i).o + ptrdiff_t{panel} * kPanel * columns_,
+              .out_step = columns_,
+              .factor = (live_[i] >> panel & 1) != 0 ? memory_.factor + panel * kPanel : nullptr});
   };
   if (!call_.pairs) return call(functions_.accumulate);
   if constexpr (std::is_same_v<T, float>) {
@@ -214,7 +213,7 @@ void Prefill<T>::finish(int i, TileFault& fault) noexcept {
   const QueryTile& tile = item_.tiles[i];
   const PrefillState<T>& state = memory_.total[i];
   const ForwardTensor& out = call_.out_rows;
-  const auto out_size = static_cast<int64_t>(dtype_size(out.dtype));
+  const int64_t out_size = dtype_size(out.dtype);
   uint64_t slow =
       functions_.finish({.l = state.l,
                          .o = state.o,

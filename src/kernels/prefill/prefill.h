@@ -1,5 +1,5 @@
 // The prefill kernel: many queries per key head. Query tiles that share a sequence of keys walk its
-// tiles of 256 keys together, each key tile being brought in once for all of them. Kernels layer.
+// tiles of 256 keys together, so that each key tile is loaded once for all of them. Kernels layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -40,7 +40,7 @@ inline constexpr int kMaxQueryTiles = 16;
 /// Scratch a thread needs, aligned to 64 bytes.
 std::size_t prefill_scratch_bytes(const ForwardCall& call, int tile_count);
 
-/// `fault` is replaced by an earlier one if a visible element does something wrong.
+/// `fault` is replaced if a visible element has an earlier one.
 void prefill(const ForwardCall& call, const PrefillItem& item, void* scratch,
              TileFault& fault) noexcept;
 

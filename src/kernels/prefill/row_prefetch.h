@@ -1,5 +1,5 @@
-// RowPrefetch: brings rows that are needed soon into L2, a few at a time, while products keep the
-// multipliers busy. Changes no result: what it guesses wrong is not read. Kernels layer.
+// RowPrefetch: prefetches rows that are needed soon into L2, a few at a time, while products keep
+// the multipliers busy. Changes no result: rows it guesses wrong are not read. Kernels layer.
 #pragma once
 #include <algorithm>
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Words of visible queries to groups and panels. Kernels layer.
+// Converts words of visible queries to groups and panels. Kernels layer.
 #include "kernels/prefill/tile_activity.h"
 
 #include <algorithm>

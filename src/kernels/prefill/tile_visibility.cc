@@ -1,4 +1,4 @@
-// Words of visible queries from runs and the mask program. Kernels layer.
+// Computes words of visible queries from runs and the mask program. Kernels layer.
 #include "kernels/prefill/tile_visibility.h"
 
 #include "kernels/prefill/visible_words.h"

@@ -1,5 +1,5 @@
-// TileVisibility: what the queries of a tile may see of some keys, decided: runs of the block mask
-// first, the mask program where these leave it open. Kernels layer.
+// TileVisibility: which of some keys the queries of a tile may see: by the runs of the block mask,
+// and by the mask program where these leave it open. Kernels layer.
 #pragma once
 #include <cstdint>
 #include <optional>

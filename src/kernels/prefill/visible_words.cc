@@ -1,4 +1,4 @@
-// Runs of keys to words of queries. Kernels layer.
+// Converts runs of keys to words of queries. Kernels layer.
 #include "kernels/prefill/visible_words.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// What the queries of a tile may see of 256 keys, from their lists of runs: nothing, everything, or
-// words of queries per key, those that are certain and those the mask program has to decide.
+// Which of 256 keys the queries of a tile may see, from their lists of runs: none, all, or for each
+// key a word of queries that see it and one of queries for which the mask program has to decide.
 // Kernels layer.
 #pragma once
 #include <algorithm>
@@ -18,7 +18,7 @@ struct VisibleWords {
   int asked_begin = 0, asked_end = 0;  // rows that ask
 };
 
-/// The first run that ends behind `key`; one past the last if none does.
+/// The first run that ends after `key`; one past the last if none does.
 inline const KeyRun* first_behind(const KeyRuns& visible, int64_t key) noexcept {
   return std::upper_bound(visible.runs, visible.runs + visible.count, key,
                           [](int64_t at, const KeyRun& run) { return at < run.end; });

@@ -24,7 +24,7 @@ HWY_INLINE bool lies_together(const TileBuffer& buffer) {
          buffer.trailing_step == 1;
 }
 
-// Elements [first, first + count) behind an offset: in place, or copied to `room`.
+// Elements [first, first + count) from an offset on: in place, or copied to `room`.
 HWY_INLINE const float* dot_elements(const TileBuffer& buffer, int64_t offset, int64_t first,
                                      int64_t count, float* room) {
   if (lies_together(buffer)) return static_cast<const float*>(buffer.data) + offset + first;

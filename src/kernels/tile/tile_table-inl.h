@@ -1,4 +1,4 @@
-// Which function stands behind which opcode, for one ISA and both precisions. Kernels layer.
+// Maps opcodes to functions, for one ISA and both precisions. Kernels layer.
 #pragma once
 #include "kernels/tile/tile_dot-inl.h"
 #include "kernels/tile/tile_float-inl.h"

@@ -1,4 +1,4 @@
-// Integers that wrap, as those of formulas do: in C++ signed ones must not. Kernels layer.
+// Integers that wrap, as those of formulas do; signed overflow is undefined in C++. Kernels layer.
 #pragma once
 #include <cstdint>
 
