@@ -1,4 +1,4 @@
-"""Quire: programmable attention for CPUs.
+"""Quire: programmable attention for CPUs. Python layer.
 
     import numpy as np
     import quire
@@ -89,7 +89,7 @@ from .cache_attention import attend, merge_states
 from .jagged import Jagged, create_jagged_block_mask
 from .masks import noop_mask
 from .paged_attention import PagedAttention
-from .plans import AttendPlan, AttentionPlan
+from .plans import AttendPlan, AttentionBackwardPlan, AttentionPlan
 from .sdpa import SDPBackend, choose_backend, scaled_dot_product_attention, sdpa_kernel, why_not
 from .vjp import Gradients, flex_attention_vjp
 
@@ -103,6 +103,7 @@ _pickling.install()
 
 __all__ = [
     "AttendPlan",
+    "AttentionBackwardPlan",
     "AttentionPlan",
     "AuxOutput",
     "AuxRequest",

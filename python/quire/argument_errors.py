@@ -1,7 +1,7 @@
 """Arguments that do not fit a function of the extension, said in words: which one, what is wanted and what came.
 
 The extension's own text lists signatures and leaves it to the reader to find the difference. Functions and methods are wrapped
-here; constructors, which cannot be, call `refuse` themselves (python/src/arguments.h). Layer: Python, bottom.
+here; constructors, which cannot be, call `refuse` themselves (python/src/arguments.h). Python layer, bottom.
 """
 
 from __future__ import annotations

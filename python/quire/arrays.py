@@ -1,4 +1,4 @@
-"""Results as arrays of the kind that came in, over the same memory."""
+"""Results as arrays of the kind that came in, over the same memory. Python layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""flex_attention over NumPy and DLPack arrays and jagged batches, and evaluate, which writes a mod's values out."""
+"""flex_attention over NumPy and DLPack arrays and jagged batches, and evaluate, which writes a mod's values out.
+Python layer."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """attend: attention of the newest tokens of many sequences over a KVCache; merge_states: attention over all keys from
-attention over parts of them. Over NumPy and DLPack arrays; the arithmetic is _core's."""
+attention over parts of them. Over NumPy and DLPack arrays; the arithmetic is _core's. Python layer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def attend(
     Args:
         cache: nobody may change it while this runs; many may attend at a time.
         sequences: one, or a list in the order of the queries.
-        q: [tokens, q_heads, head_dim], the last tokens of each sequence, one sequence behind the other; any strides.
+        q: [tokens, q_heads, head_dim], the last tokens of each sequence, one sequence after the other; any strides.
         score_mod, mask_mod: as of flex_attention. b is the number of the sequence in the list; q_idx and kv_idx are
             positions in the sequence. Without a mask each token sees itself and those before it.
         counts: how many tokens of each; None: all of q for one sequence, one each for a list.

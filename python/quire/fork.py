@@ -1,4 +1,4 @@
-"""os.fork(): what a child does first, and locks that it does not find locked.
+"""os.fork(): what a child does first, and locks that it does not find locked. Python layer.
 
 A child has a copy of all objects and only the thread that forked: its calls start threads of their own. It begins with
 one, as children of a pool are usually as many as there are cores, and may ask for more.

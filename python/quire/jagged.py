@@ -1,6 +1,6 @@
-"""Jagged batches over NumPy and DLPack arrays: sequences of different lengths, packed one behind the other.
+"""Jagged batches over NumPy and DLPack arrays: sequences of different lengths, packed one after the other.
 
-The arithmetic is _core's. Layer: Python, below attention.py and sdpa.py.
+The arithmetic is _core's. Python layer, below attention.py and sdpa.py.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Jagged:
 
     @classmethod
     def pack(cls, sequences: Sequence[Any], order: Order = "tokens") -> Jagged:
-        """NumPy arrays one behind the other, copied: [length, heads, dim] each, or [heads, length, dim]."""
+        """Copies NumPy arrays one after the other: [length, heads, dim] each, or [heads, length, dim]."""
         if not sequences:
             raise ValueError("[Jagged] pack needs a sequence at least: heads and dim are those of its sequences")
         axis = 0 if order == "tokens" else 1

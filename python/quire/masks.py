@@ -1,4 +1,4 @@
-"""Mask mods that are plain functions, to be traced like a user's own."""
+"""Mask mods that are plain functions, to be traced like a user's own. Python layer."""
 
 from __future__ import annotations
 

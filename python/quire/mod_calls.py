@@ -2,7 +2,7 @@
 condition where a score is wanted.
 
 Of random numbers, those of generators that everybody shares are a warning; those of torch, and in quire._core those of a
-generator that the mod holds, are refused. Used when a function is called to be traced, by quire._core and by quire.torch. Layer: Python, bottom.
+generator that the mod holds, are refused. Used when a function is called to be traced, by quire._core and by quire.torch. Python layer, bottom.
 """
 
 from __future__ import annotations

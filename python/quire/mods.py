@@ -1,4 +1,4 @@
-"""Ready mods: masks and score mods in common use, and the gallery of further ones, kept as text.
+"""Ready mods: masks and score mods in common use, and the gallery of further ones, kept as text. Python layer.
 
     >>> import quire
     >>> quire.mods.causal() & ~quire.mods.attention_sink(1)

@@ -1,7 +1,7 @@
 """Options of attention that are checked in Python, with a text that names them: flags, numbers, scale, seed and
 kernel_options.
 
-Shared by quire and quire.torch. Layer: Python, bottom.
+Shared by quire and quire.torch. Python layer, bottom.
 """
 
 from __future__ import annotations

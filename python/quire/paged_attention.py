@@ -1,4 +1,5 @@
 """PagedAttention over NumPy arrays: which page of a pool holds which page of a sequence, with torch's names.
+Python layer.
 
 The tables are plain arrays and a list that users may read and write; what they say is worked out in _core at each call.
 quire.torch has the same class over tensors.

@@ -1,4 +1,5 @@
-"""Block masks as pickles. (Mods bring their own: a text and the contents of its buffers, and the mark of a page table.)"""
+"""Block masks as pickles. (Mods have their own: a text and the contents of its buffers, and the mark of a page table.)
+Python layer."""
 
 from __future__ import annotations
 

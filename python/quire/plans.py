@@ -1,11 +1,11 @@
 """Plans: attention worked out once and run for every layer, into arrays of the caller's, with nothing allocated.
 
-The planning and the arithmetic are _core's. Layer: Python, above attention.py and cache_attention.py.
+The planning and the arithmetic are _core's. Python layer, above vjp.py and cache_attention.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from . import _core
@@ -14,6 +14,7 @@ from .attention import check_dense_mask, jagged_mask
 from .cache_attention import step_of, step_options
 from .jagged import Jagged, are_jagged
 from .option_checks import check_scale, check_seed
+from .vjp import INPUTS, buffer_names, check_wanted
 
 
 class AttentionPlan:
@@ -53,27 +54,20 @@ class AttentionPlan:
         dropout_p: float = 0.0,
         seed: int | None = None,
     ) -> None:
-        if score_mod is not None and type(score_mod) is not ScoreMod:
-            score_mod = ScoreMod(score_mod)
-        is_jagged = are_jagged("AttentionPlan", query, key, value)
-        if is_jagged:
-            mask_mod, block_mask = jagged_mask(mask_mod, block_mask)
-            views = query.views(), key.views(), value.views()
-        else:
-            check_dense_mask("AttentionPlan", mask_mod, block_mask)
-            views = _core.view(query), _core.view(key), _core.view(value)
-        options = _core.Options(
-            "AttentionPlan",
-            score_mod=score_mod,
-            mask_mod=mask_mod,
-            block_mask=block_mask,
-            scale=check_scale("AttentionPlan", scale),
-            enable_gqa=enable_gqa,
-            q_begin=q_begin,
-            dropout_p=dropout_p,
-            seed=check_seed("AttentionPlan", dropout_p, seed),
+        self._plan = _core.Plan(
+            *_call(
+                "AttentionPlan",
+                (query, key, value),
+                score_mod,
+                block_mask,
+                mask_mod,
+                scale=scale,
+                enable_gqa=enable_gqa,
+                q_begin=q_begin,
+                dropout_p=dropout_p,
+                seed=seed,
+            )
         )
-        self._plan = _core.Plan(options, *views)
 
     def run(self, query: Any, key: Any, value: Any, *, out: Any, lse: Any = None, max_scores: Any = None) -> Any:
         """Computes into `out` and returns it. Arrays may lie elsewhere and have other strides than the plan's.
@@ -83,9 +77,109 @@ class AttentionPlan:
                 Jagged of them, in the query's order; holes are not written.
             lse, max_scores: where to put them, row-major [B, Hq, L], f32 (f64 if computed in f64).
         """
-        views = [_core.view(_values(one)) for one in (query, key, value, out)]
-        self._plan.run(*views, *(None if one is None else _core.view(_values(one)) for one in (lse, max_scores)))
+        self._plan.run(*(_view(one) for one in (query, key, value, out, lse, max_scores)))
         return out
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Memory it holds, for all threads."""
+        return self._plan.scratch_bytes
+
+
+class AttentionBackwardPlan:
+    """The gradients of flex_attention planned once, for all calls of the same shapes, dtypes, mods and mask.
+
+    Args:
+        As of flex_attention_vjp. Of query, key and value only shapes and dtypes count, of Jagged ones offsets and lengths too.
+        Arrays that mods read are read again at every run.
+
+    One run of a plan at a time.
+
+    >>> import numpy, quire
+    >>> q, k, v, d_out = numpy.random.default_rng(0).standard_normal((4, 1, 8, 300, 64), numpy.float32)
+    >>> out, aux = quire.flex_attention(q, k, v, return_aux=quire.AuxRequest(lse=True))
+    >>> plan, d_k = quire.AttentionBackwardPlan(q, k, v, wanted=["key"]), numpy.empty_like(k)
+    >>> plan.run(q, k, v, out=out, lse=aux.lse, d_out=d_out, d_key=d_k)
+    >>> bool(numpy.array_equal(d_k, quire.flex_attention_vjp(q, k, v)[1](d_out).key))
+    True
+    """
+
+    __slots__ = ("_names", "_plan")
+
+    def __init__(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        score_mod: ScoreMod | Callable | str | None = None,
+        block_mask: BlockMask | JaggedBlockMask | None = None,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+        *,
+        q_begin: int | Sequence[int] | None = None,
+        mask_mod: MaskMod | Callable | str | None = None,
+        wanted: Sequence[str] = INPUTS,
+        buffers: Sequence[str] | None = None,
+        dropout_p: float = 0.0,
+        seed: int | None = None,
+    ) -> None:
+        if score_mod is not None and type(score_mod) is not ScoreMod:
+            score_mod = ScoreMod(score_mod)
+        check_wanted("AttentionBackwardPlan", wanted)
+        self._names = buffer_names("AttentionBackwardPlan", score_mod, buffers)
+        if self._names:
+            score_mod, _ = _core.with_gradients(score_mod, self._names)
+        self._plan = _core.BackwardPlan(
+            *_call(
+                "AttentionBackwardPlan",
+                (query, key, value),
+                score_mod,
+                block_mask,
+                mask_mod,
+                scale=scale,
+                enable_gqa=enable_gqa,
+                q_begin=q_begin,
+                dropout_p=dropout_p,
+                seed=seed,
+            ),
+            tuple(name in wanted for name in INPUTS),
+        )
+
+    def run(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        *,
+        out: Any,
+        lse: Any,
+        d_out: Any = None,
+        d_lse: Any = None,
+        d_query: Any = None,
+        d_key: Any = None,
+        d_value: Any = None,
+        d_buffers: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Computes the gradients of sum(out * d_out) + sum(lse * d_lse) into the arrays given for them: one for each that is
+        wanted, of the shape and dtype of what it is the gradient of, any strides. d_buffers: by the buffers' names.
+
+        Args:
+            out, lse: of the forward pass; lse f32 (f64 if computed in f64).
+            d_out, d_lse: one that is not given is 0.
+        """
+        given = {} if d_buffers is None else dict(d_buffers)
+        missing = [name for name in self._names if name not in given] + [
+            name for name in given if name not in self._names
+        ]
+        if missing:
+            raise ValueError(
+                f"[AttentionBackwardPlan] d_buffers must have an array for each of {self._names}; got {list(given)}"
+            )
+        self._plan.run(
+            *(_view(one) for one in (query, key, value, out, lse, d_out, d_lse)),
+            tuple(_view(one) for one in (d_query, d_key, d_value)),
+            [_view(given[name]) for name in self._names],
+        )
 
     @property
     def scratch_bytes(self) -> int:
@@ -138,8 +232,7 @@ class AttendPlan:
     def run(self, layer: int, q: Any, *, out: Any, lse: Any = None, max_scores: Any = None) -> Any:
         """Computes into `out`, [tokens, q_heads, v_head_dim] in q's dtype, and returns it. lse and max_scores: where to put
         them, row-major [tokens, q_heads]."""
-        stats = (None if one is None else _core.view(one) for one in (lse, max_scores))
-        self._plan.run_step(self._cache, layer, _core.view(q), _core.view(out), *stats)
+        self._plan.run_step(self._cache, layer, *(_view(one) for one in (q, out, lse, max_scores)))
         return out
 
     @property
@@ -153,5 +246,24 @@ class AttendPlan:
         return self._plan.scratch_bytes
 
 
-def _values(array: Any) -> Any:
-    return array.values if isinstance(array, Jagged) else array
+def _call(
+    function: str, inputs: tuple[Any, Any, Any], score_mod: Any, block_mask: Any, mask_mod: Any, **options: Any
+) -> tuple[Any, ...]:
+    """The options and views that a plan is made from."""
+    if score_mod is not None and type(score_mod) is not ScoreMod:
+        score_mod = ScoreMod(score_mod)
+    if are_jagged(function, *inputs):
+        mask_mod, block_mask = jagged_mask(mask_mod, block_mask)
+        views = [one.views() for one in inputs]
+    else:
+        check_dense_mask(function, mask_mod, block_mask)
+        views = [_core.view(one) for one in inputs]
+    options["scale"] = check_scale(function, options["scale"])
+    options["seed"] = check_seed(function, options["dropout_p"], options["seed"])
+    return _core.Options(function, score_mod=score_mod, mask_mod=mask_mod, block_mask=block_mask, **options), *views
+
+
+def _view(array: Any) -> Any:
+    if array is None:
+        return None
+    return _core.view(array.values if isinstance(array, Jagged) else array)

@@ -1,4 +1,4 @@
-"""Says in words which package a part of Quire needs, where it is missing or too old. Layer: Python, below everything else."""
+"""Says in words which package a part of Quire needs, where it is missing or too old. Python layer, below everything else."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """scaled_dot_product_attention over arrays and jagged batches, and which backends may compute it.
 
-Layer: Python, above jagged.py.
+Python layer, above jagged.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """flex_attention_vjp: flex_attention with a function that gives its gradients, over arrays and jagged batches.
 
-The arithmetic is _core's. Layer: Python, above attention.py.
+The arithmetic is _core's. Python layer, above attention.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .attention import AuxOutput, AuxRequest, flex_attention
 from .jagged import Jagged, are_jagged
 from .option_checks import check_aux, check_dropout, check_flag, check_scale, check_seed
 
-_INPUTS = ("query", "key", "value")
+INPUTS = ("query", "key", "value")
 
 
 class Gradients(NamedTuple):
@@ -49,7 +49,7 @@ def flex_attention_vjp(
     return_aux: AuxRequest | None = None,
     q_begin: int | Sequence[int] | None = None,
     mask_mod: MaskMod | Callable | str | None = None,
-    wanted: Sequence[str] = _INPUTS,
+    wanted: Sequence[str] = INPUTS,
     buffers: Sequence[str] | None = None,
     dropout_p: float = 0.0,
     seed: int | None = None,
@@ -78,10 +78,8 @@ def flex_attention_vjp(
     """
     if score_mod is not None and type(score_mod) is not ScoreMod:
         score_mod = ScoreMod(score_mod)
-    unknown = [name for name in wanted if name not in _INPUTS]
-    if unknown:
-        raise ValueError(f"[flex_attention_vjp] wanted may hold {', '.join(map(repr, _INPUTS))}; got {unknown[0]!r}")
-    names = _buffer_names(score_mod, buffers)
+    check_wanted("flex_attention_vjp", wanted)
+    names = buffer_names("flex_attention_vjp", score_mod, buffers)
     is_jagged = are_jagged("flex_attention_vjp", query, key, value)
     if mask_mod is not None and not isinstance(mask_mod, MaskMod):
         mask_mod = MaskMod(mask_mod)
@@ -98,7 +96,7 @@ def flex_attention_vjp(
     )
     out, aux = flex_attention(query, key, value, score_mod, **options, return_aux=request)
     call = _Call(
-        (query, key, value), (out, aux.lse), score_mod, options, [name in wanted for name in _INPUTS], names, is_jagged
+        (query, key, value), (out, aux.lse), score_mod, options, [name in wanted for name in INPUTS], names, is_jagged
     )
 
     if return_aux is None:
@@ -106,14 +104,21 @@ def flex_attention_vjp(
     return (out, AuxOutput(aux.lse if return_aux.lse else None, aux.max_scores)), call.gradients
 
 
-def _buffer_names(score_mod: ScoreMod | None, given: Sequence[str] | None) -> list[str]:
+def check_wanted(function: str, wanted: Sequence[str]) -> None:
+    """ValueError for a name that is none of the inputs'."""
+    unknown = [name for name in wanted if name not in INPUTS]
+    if unknown:
+        raise ValueError(f"[{function}] wanted may hold {', '.join(map(repr, INPUTS))}; got {unknown[0]!r}")
+
+
+def buffer_names(function: str, score_mod: ScoreMod | None, given: Sequence[str] | None) -> list[str]:
     """Those that get a gradient, in the mod's order."""
     floats = [] if score_mod is None else _core.float_buffers(score_mod)
     if given is None:
         return floats
     for name in given:
         if name not in floats:
-            raise ValueError(f"[flex_attention_vjp] the score mod reads no floats called {name!r}; it reads {floats}")
+            raise ValueError(f"[{function}] the score mod reads no floats called {name!r}; it reads {floats}")
     return [name for name in floats if name in given]
 
 

@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -123,35 +124,40 @@ nb::tuple compute(const Options& options, const Views& q, const Views& k, const 
   return results(std::move(out), std::move(aux));
 }
 
+// What a backward pass reads and writes, of views.
+struct BackwardArguments {
+  BackwardArguments(const char* function, const std::array<ConstTensorView, 3>& qkv,
+                    const View& out, const View& lse, const View* d_out, const View* d_lse,
+                    const nb::tuple& d_inputs, const nb::list& d_buffers)
+      : inputs{.q = qkv[0], .k = qkv[1], .v = qkv[2], .out = out.tensor, .lse = lse.tensor} {
+    if (d_out != nullptr) inputs.d_out = d_out->tensor;
+    if (d_lse != nullptr) inputs.d_lse = d_lse->tensor;
+    for (const nb::handle one : d_buffers)
+      buffers.push_back(writable(function, nb::cast<const View&>(one), "the gradient of a buffer"));
+    const auto output = [&](std::size_t i, const char* name) -> std::optional<TensorView> {
+      const nb::object given = d_inputs[i];
+      if (given.is_none()) return std::nullopt;
+      return writable(function, nb::cast<const View&>(given), name);
+    };
+    outputs = {
+        .q = output(0, "d_q"), .k = output(1, "d_k"), .v = output(2, "d_v"), .buffers = buffers};
+  }
+
+  BackwardInputs inputs;
+  std::vector<TensorView> buffers;
+  GradientOutputs outputs;
+};
+
 template <class Views>
 void backward(const Options& options, const Views& q, const Views& k, const Views& v,
               const View& out, const View& lse, const View* d_out, const View* d_lse,
               const nb::tuple& d_inputs, const nb::list& d_buffers) {
-  const char* const function = options.function;
-  const auto input = [](const View* view) {
-    return view ? std::optional<ConstTensorView>(view->tensor) : std::nullopt;
-  };
-  const auto output = [&](std::size_t i, const char* name) -> std::optional<TensorView> {
-    const nb::object given = d_inputs[i];
-    if (given.is_none()) return std::nullopt;
-    return writable(function, nb::cast<const View&>(given), name);
-  };
-  std::vector<TensorView> buffers;
-  for (const nb::handle one : d_buffers)
-    buffers.push_back(writable(function, nb::cast<const View&>(one), "the gradient of a buffer"));
-  const BackwardInputs inputs{.q = tensor_of(q),
-                              .k = tensor_of(k),
-                              .v = tensor_of(v),
-                              .out = out.tensor,
-                              .lse = lse.tensor,
-                              .d_out = input(d_out),
-                              .d_lse = input(d_lse)};
-  const GradientOutputs outputs{
-      .q = output(0, "d_q"), .k = output(1, "d_k"), .v = output(2, "d_v"), .buffers = buffers};
+  const BackwardArguments arguments(options.function, {tensor_of(q), tensor_of(k), tensor_of(v)},
+                                    out, lse, d_out, d_lse, d_inputs, d_buffers);
   const ReleasedGil released;
   AttentionProblem problem = problem_of(options, q, k, v);
   const std::shared_ptr<Executor> executor = options.set_executor(problem);
-  run_attention_backward(std::move(problem), inputs, outputs);
+  run_attention_backward(std::move(problem), arguments.inputs, arguments.outputs);
 }
 
 std::vector<NewTokens> step_of(const char* function, const std::vector<SequenceId>& sequences,
@@ -166,54 +172,70 @@ std::vector<NewTokens> step_of(const char* function, const std::vector<SequenceI
   return step;
 }
 
-// A plan and the executor it runs on.
+// A plan, forward or backward, and the executor it runs on.
+template <class Planned>
 struct Plan {
+  template <class... Wanted>
+  Plan(const Options& options, AttentionProblem problem, const Wanted&... wanted)
+      : executor(options.set_executor(problem)),
+        plan(std::in_place, std::move(problem), wanted...),
+        function(options.function) {}
+
   std::shared_ptr<Executor> executor;
-  std::optional<AttentionPlan> plan;
+  std::optional<Planned> plan;
   const char* function;
-
-  template <class Make>
-  Plan(const Options& options, const Make& make) : function(options.function) {
-    const ReleasedGil released;
-    executor = openmp_executor(options.openmp_threads);
-    plan.emplace(make(executor.get()));
-  }
-
-  void run(const View& q, const View& k, const View& v, const View& out, const View* lse,
-           const View* max_scores) {
-    const AttentionOutputs outputs = outputs_of(function, out, lse, max_scores);
-    const ReleasedGil released;
-    plan->run(q.tensor, k.tensor, v.tensor, outputs);
-  }
-  void run_step(const KVCache& cache, std::int64_t layer, const View& q, const View& out,
-                const View* lse, const View* max_scores) {
-    const AttentionOutputs outputs = outputs_of(function, out, lse, max_scores);
-    const ReleasedGil released;
-    plan->run(cache, layer, q.tensor, outputs);
-  }
 };
+using RunPlan = Plan<AttentionPlan>;
+using BackwardPlan = Plan<AttentionBackwardPlan>;
 
-template <class Views>
-void init_plan(Plan* self, const Options& options, const Views& q, const Views& k, const Views& v) {
-  new (self) Plan(options, [&](Executor* executor) {
-    AttentionProblem problem = problem_of(options, q, k, v);
-    problem.executor = executor;
-    return AttentionPlan(std::move(problem));
-  });
+void run_plan(RunPlan& self, const View& q, const View& k, const View& v, const View& out,
+              const View* lse, const View* max_scores) {
+  const AttentionOutputs outputs = outputs_of(self.function, out, lse, max_scores);
+  const ReleasedGil released;
+  self.plan->run(q.tensor, k.tensor, v.tensor, outputs);
 }
 
-void init_step_plan(Plan* self, const Options& options, const KVCache& cache,
+void run_step_plan(RunPlan& self, const KVCache& cache, std::int64_t layer, const View& q,
+                   const View& out, const View* lse, const View* max_scores) {
+  const AttentionOutputs outputs = outputs_of(self.function, out, lse, max_scores);
+  const ReleasedGil released;
+  self.plan->run(cache, layer, q.tensor, outputs);
+}
+
+void run_backward_plan(BackwardPlan& self, const View& q, const View& k, const View& v,
+                       const View& out, const View& lse, const View* d_out, const View* d_lse,
+                       const nb::tuple& d_inputs, const nb::list& d_buffers) {
+  const BackwardArguments arguments(self.function, {q.tensor, k.tensor, v.tensor}, out, lse, d_out,
+                                    d_lse, d_inputs, d_buffers);
+  const ReleasedGil released;
+  self.plan->run(arguments.inputs, arguments.outputs);
+}
+
+template <class Views>
+void init_plan(RunPlan* self, const Options& options, const Views& q, const Views& k,
+               const Views& v) {
+  const ReleasedGil released;
+  new (self) RunPlan(options, problem_of(options, q, k, v));
+}
+
+template <class Views>
+void init_backward_plan(BackwardPlan* self, const Options& options, const Views& q, const Views& k,
+                        const Views& v, const nb::tuple& wanted) {
+  const auto is_wanted = [&](std::size_t i) { return nb::cast<bool>(wanted[i]); };
+  const WantedGradients gradients{.q = is_wanted(0), .k = is_wanted(1), .v = is_wanted(2)};
+  const ReleasedGil released;
+  new (self) BackwardPlan(options, problem_of(options, q, k, v), gradients);
+}
+
+void init_step_plan(RunPlan* self, const Options& options, const KVCache& cache,
                     const std::vector<SequenceId>& sequences,
                     const std::vector<std::int64_t>& counts, std::int64_t q_heads,
                     nb::handle dtype) {
   const AttendQueries queries{.q_heads = q_heads, .dtype = dtype_of_name(dtype)};
   const std::vector<NewTokens> step = step_of(options.function, sequences, counts);
-  new (self) Plan(options, [&](Executor* executor) {
-    AttentionProblem problem =
-        AttentionProblem::step(cache, step, queries, options.all, options.function);
-    problem.executor = executor;
-    return AttentionPlan(std::move(problem));
-  });
+  const ReleasedGil released;
+  new (self)
+      RunPlan(options, AttentionProblem::step(cache, step, queries, options.all, options.function));
 }
 
 nb::tuple attend_step(const Options& options, const KVCache& cache, std::int64_t layer,
@@ -259,7 +281,8 @@ nb::tuple with_gradients(const ScoreMod& mod, const std::vector<std::string>& na
 
 // For View and for JaggedViews.
 template <class Views>
-void define(nb::module_& module, nb::class_<Plan>& plan) {
+void define(nb::module_& module, nb::class_<RunPlan>& plan,
+            nb::class_<BackwardPlan>& backward_plan) {
   module.def(
       "attention", &run<Views>, nb::arg("options"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
       nb::arg("out"), nb::arg("lse").none() = nb::none(), nb::arg("max_scores").none() = nb::none(),
@@ -278,6 +301,8 @@ void define(nb::module_& module, nb::class_<Plan>& plan) {
              "buffer_names; without the GIL. d_out or d_lse of None count as 0.");
   plan.def("__init__", &init_plan<Views>, nb::arg("options"), nb::arg("q"), nb::arg("k"),
            nb::arg("v"));
+  backward_plan.def("__init__", &init_backward_plan<Views>, nb::arg("options"), nb::arg("q"),
+                    nb::arg("k"), nb::arg("v"), nb::arg("wanted"));
 }
 
 }  // namespace
@@ -292,20 +317,28 @@ void register_attention(nb::module_& module) {
            nb::arg("openmp_threads") = 0,
            "function: what errors say was called. Unless openmp_threads is 0 and if there is one "
            "(use_openmp), calls run on that many threads of the OpenMP runtime.");
-  nb::class_<Plan> plan(module, "Plan", "An attention call planned once, for many runs.");
-  define<View>(module, plan);
-  define<JaggedViews>(module, plan);
+  nb::class_<RunPlan> plan(module, "Plan", "An attention call planned once, for many runs.");
+  nb::class_<BackwardPlan> backward_plan(module, "BackwardPlan",
+                                         "A backward pass planned once, for many runs.");
+  define<View>(module, plan, backward_plan);
+  define<JaggedViews>(module, plan, backward_plan);
   plan.def("__init__", &init_step_plan, nb::arg("options"), nb::arg("cache"), nb::arg("sequences"),
            nb::arg("counts"), nb::arg("q_heads"), nb::arg("dtype"))
-      .def("run", &Plan::run, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"),
+      .def("run", &run_plan, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"),
            nb::arg("lse").none() = nb::none(), nb::arg("max_scores").none() = nb::none(),
            "Over other tensors of the same shapes, without the GIL. Allocates nothing.")
-      .def("run_step", &Plan::run_step, nb::arg("cache"), nb::arg("layer"), nb::arg("q"),
+      .def("run_step", &run_step_plan, nb::arg("cache"), nb::arg("layer"), nb::arg("q"),
            nb::arg("out"), nb::arg("lse").none() = nb::none(),
            nb::arg("max_scores").none() = nb::none(),
            "Of a plan over a cache: another layer, without the GIL.")
-      .def_prop_ro("tokens", [](const Plan& self) { return self.plan->tokens(); })
-      .def_prop_ro("scratch_bytes", [](const Plan& self) { return self.plan->scratch_bytes(); });
+      .def_prop_ro("tokens", [](const RunPlan& self) { return self.plan->tokens(); })
+      .def_prop_ro("scratch_bytes", [](const RunPlan& self) { return self.plan->scratch_bytes(); });
+  backward_plan
+      .def("run", &run_backward_plan, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"),
+           nb::arg("lse"), nb::arg("d_out").none(), nb::arg("d_lse").none(), nb::arg("d_inputs"),
+           nb::arg("d_buffers"), "As attention_backward, over the tensors of another layer.")
+      .def_prop_ro("scratch_bytes",
+                   [](const BackwardPlan& self) { return self.plan->scratch_bytes(); });
   module.def(
       "attend", &attend_step, nb::arg("options"), nb::arg("cache"), nb::arg("layer"),
       nb::arg("sequences"), nb::arg("counts"), nb::arg("q"), nb::arg("wants_lse") = false,

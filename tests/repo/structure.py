@@ -296,6 +296,10 @@ def layer_tag(path):
         return f"{'C API' if parts[1] == 'c_api' else parts[1].capitalize()} layer."
     if parts[0] == "include":
         return f"Public; {PUBLIC_LAYER.get('/'.join(parts[1:]))} layer"
+    if parts[0] == "cli":
+        return "Command line layer."
+    if parts[0] == "python":
+        return "Trace layer" if "trace" in parts[:-1] else "Python layer"
     return None
 
 
@@ -303,10 +307,10 @@ def check_layer_tags(files):
     """The first comment of every file of the library names its layer, always in the same form."""
     complaints = []
     for path, text in files.items():
-        tag = layer_tag(path) if is_cpp(path) else None
+        tag = layer_tag(path) if is_cpp(path) or path.endswith(".py") else None
         if tag is None:
             continue
-        comment = re.match(r"(?:#pragma once\n)?((?://[^\n]*\n)+|/\*.*?\*/)", text, re.DOTALL)
+        comment = re.match(r'(?:#pragma once\n)?((?://[^\n]*\n)+|/\*.*?\*/|""".*?""")', text, re.DOTALL)
         words = re.sub(r"\s*\n\s*(?://|\*)?\s*", " ", comment[1]) if comment else ""
         if tag not in words:
             complaints.append(f"{path}: the first comment does not say '{tag}'")

@@ -109,6 +109,9 @@ BAD = [
     (structure.check_layer_tags, "src/plan/x.cc", "// What it does.\nint x;  // Plan layer.\n"),
     (structure.check_layer_tags, "src/c_api/x.cc", "// What it does. C_api layer.\n"),
     (structure.check_layer_tags, "include/quire/draw.h", "// What it does. Draw layer.\n"),
+    (structure.check_layer_tags, "cli/x.cc", "// What it does.\n"),
+    (structure.check_layer_tags, "python/quire/x.py", '"""What it does. Layer: Python."""\n'),
+    (structure.check_layer_tags, "python/quire/torch/trace/x.py", '"""What it does. Python layer."""\n'),
     (structure.check_readme, "README.md", "line\n" * 201),
     (structure.check_readme, "readme.txt", ""),
 ]
@@ -152,6 +155,7 @@ GOOD = [
     (structure.check_layer_tags, "src/c_api/x.cc", "// What it does. C API layer.\n//\n// More.\n"),
     (structure.check_layer_tags, "include/quire/draw.h", "// What it does. Public; draw layer.\n"),
     (structure.check_layer_tags, "tests/plan/x.cc", "// What it tests.\n"),
+    (structure.check_layer_tags, "python/quire/x.py", '"""What it does.\n\nPython layer, below y.py."""\n'),
     (structure.check_readme, "README.md", "line\n" * 200),
 ]
 

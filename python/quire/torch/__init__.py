@@ -1,4 +1,4 @@
-"""quire.torch: torch.nn.attention.flex_attention of PyTorch 2.13 on the CPU, by Quire.
+"""quire.torch: torch.nn.attention.flex_attention of PyTorch 2.13 on the CPU, by Quire. Python layer.
 
     from quire.torch import flex_attention, create_block_mask, scaled_dot_product_attention
 

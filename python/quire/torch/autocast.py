@@ -1,4 +1,4 @@
-"""What autocast does to the three inputs of attention, as it does to torch's flex_attention. Layer: Python."""
+"""What autocast does to the three inputs of attention, as it does to torch's flex_attention. Python layer."""
 
 from __future__ import annotations
 

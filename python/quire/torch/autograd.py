@@ -3,7 +3,7 @@
 What is computed is a Call (flex_call.py, sdpa_call.py), which knows how to run and how to find its gradients. Of nested tensors
 the function sees the values, [total, heads, dim]; torch differentiates the way there and back. The backward pass is a function
 of autograd's as well, so that torch.func.grad can unwrap what it gets, and differentiating it again says clearly that it
-cannot be. Layer: Python, below the calls.
+cannot be. Python layer, below the calls.
 """
 
 from __future__ import annotations

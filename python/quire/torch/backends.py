@@ -1,5 +1,5 @@
 """Which backends of scaled_dot_product_attention a call may use: those that torch.nn.attention.sdpa_kernel, or the flags of
-torch.backends.cuda behind it, leave on, and that quire.sdpa_kernel leaves to this thread. Layer: Python.
+torch.backends.cuda behind it, leave on, and that quire.sdpa_kernel leaves to this thread. Python layer.
 """
 
 from __future__ import annotations

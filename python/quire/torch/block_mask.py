@@ -1,7 +1,7 @@
-"""BlockMask: torch's class, with index tensors that are made when somebody asks for them.
+"""BlockMask: torch's class, with index tensors that are made on first use.
 
 create_block_mask gives one that holds a _core.BlockMask (runs of blocks); from_kv_blocks and the constructor give one
-that holds the caller's tensors. Assigned or edited tensors count at the next call. Layer: Python, above graph_blocks.py.
+that holds the caller's tensors. Assigned or edited tensors count at the next call. Python layer, above graph_blocks.py.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class BlockMask(TorchBlockMask):
     ) -> None:
         self._lists: dict[str, Tensor | None] = {}
         self._blocks: Blocks | None = None
-        self._is_exposed = False  # somebody has index tensors and may edit them: they count, not the words
+        self._is_exposed = False  # index tensors were handed out and may be edited: they count, not the words
         self._words: Tensor | None = None  # the blocks as graphs take them (graph_blocks.py), if known without lists
         self._grid: tuple[int, ...] = ()  # [..., rows, columns] of blocks, if there are words
         self._separate = full_kv_num_blocks is not None

@@ -1,7 +1,7 @@
 """A BlockMask as a node of torch's pytrees: how it is an argument of torch.export, and how torch.utils._pytree maps over it.
 
 Its tensors and what its rule captures are the leaves, as torch has it; the rule itself is compared by what it computes,
-and written into exported programs as its formula. Dynamo is given the mask as one leaf. Layer: Python, above block_mask.py.
+and written into exported programs as its formula. Dynamo is given the mask as one leaf. Python layer, above block_mask.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The blocks of a BlockMask, ours or torch's own, as a _core.BlockMask, converted once and again only when they change.
 
 A mask's index tensors may be assigned or edited in place; what was converted is remembered with the tensors and their
-versions, which torch counts up at every edit (Seen). Layer: Python, above mods.py, below block_mask.py.
+versions, which torch counts up at every edit (Seen). Python layer, above mods.py, below block_mask.py.
 """
 
 from __future__ import annotations

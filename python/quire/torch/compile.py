@@ -2,7 +2,7 @@
 
 Dynamo knows how to take mods apart for the higher-order operator of torch's own flex_attention, captured tensors and
 all. `quire_flex_attention` is another operator that it treats the same way; when the graph is traced further, or run, it
-turns into a plain operator that every backend can call. What becomes of a mod is graph_formula.py's. Layer: Python, above
+turns into a plain operator that every backend can call. What becomes of a mod is graph_formula.py's. Python layer, above
 graph_operator.py.
 """
 

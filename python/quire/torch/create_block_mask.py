@@ -1,7 +1,7 @@
 """create_block_mask and create_mask: torch's arguments, Quire's proof.
 
 Inside a graph create_block_mask is one operator (create_block_mask_operator.py), create_mask a computation of torch's.
-Layer: Python, above create_block_mask_operator.py.
+Python layer, above create_block_mask_operator.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """torch.ops.quire.create_block_mask: what create_block_mask is inside a graph; it gives the words of the mask.
 
 The words are a dense code (BlockMask.encode of _core): their number follows from the sizes, as a graph needs it. Under
-torch.compile dynamo takes the rule apart as it does for flex_attention (compile.py). Layer: Python, above compile.py.
+torch.compile dynamo takes the rule apart as it does for flex_attention (compile.py). Python layer, above compile.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The code of torch's functions is exchanged, not their names, so modules that imported the names before see it too, and
 so do compiled callers: dynamo notices that a function has other code and traces again. Tensors that are not on the CPU take
-torch's way. Layer: Python, top.
+torch's way. Python layer, top.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """flex_attention: torch's signature, results and exceptions, Quire's kernels.
 
 The quick checks here hold for nearly every call; what they do not cover goes to validate.py, which finds torch's
-exception for it. Under torch.compile the call becomes one operator of the graph (compile.py). Layer: Python, top.
+exception for it. Under torch.compile the call becomes one operator of the graph (compile.py). Python layer, top.
 """
 
 from __future__ import annotations

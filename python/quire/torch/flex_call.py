@@ -1,6 +1,6 @@
 """A call of flex_attention, forward and backward, over dense tensors and over the values of nested ones.
 
-Does not know what a user may call (flex_attention.py, nested_flex.py). Layer: Python, above forward.py and autograd.py.
+Does not know what a user may call (flex_attention.py, nested_flex.py). Python layer, above forward.py and autograd.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One forward pass over torch tensors that were checked: allocates the results as torch lays them out and runs _core.
 
-Does not know autograd (autograd.py) nor what a user may call (flex_attention.py). Layer: Python.
+Does not know autograd (autograd.py) nor what a user may call (flex_attention.py). Python layer.
 """
 
 from __future__ import annotations
@@ -31,8 +31,12 @@ class Mods(NamedTuple):
     seed: int = 0  # of the dropout; the backward pass replays it
 
     def options(self, function: str = "flex_attention", enable_gqa: bool = True) -> _core.Options:
-        """As _core takes them, on torch's threads."""
-        return _Options(
+        """As _core takes them, on torch's threads. Those of a call without any are kept: tiny calls would notice."""
+        threads = openmp_threads()
+        is_plain = enable_gqa and function == "flex_attention" and self == _NO_MODS
+        if is_plain and threads in _plain_options:
+            return _plain_options[threads]
+        options = _Options(
             function,
             self.score_mod,
             block_mask=self.block_mask,
@@ -40,8 +44,15 @@ class Mods(NamedTuple):
             enable_gqa=enable_gqa,
             dropout_p=self.dropout_p,
             seed=self.seed,
-            openmp_threads=openmp_threads(),
+            openmp_threads=threads,
         )
+        if is_plain:
+            _plain_options[threads] = options
+        return options
+
+
+_NO_MODS = Mods()
+_plain_options: dict[int, _core.Options] = {}  # by number of threads; never changed once made
 
 
 def draw_seed() -> int:

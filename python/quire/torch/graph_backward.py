@@ -1,6 +1,6 @@
 """The gradients of torch.ops.quire.flex_attention, and torch.ops.quire.flex_attention_backward, which computes them.
 
-Layer: Python, above graph_operator.py and flex_call.py.
+Python layer, above graph_operator.py and flex_call.py.
 """
 
 from __future__ import annotations

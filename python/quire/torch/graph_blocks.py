@@ -2,7 +2,7 @@
 
 Words are what BlockMask.encode of _core writes (block_mask.py hands them to graphs); they mean the same in every process and
 live as long as the tensor. What was decoded is kept for the next call and found again by its contents, never by where it
-lies: a compiled graph may write other values into the same tensor and nobody counts that. Layer: Python, above blocks.py,
+lies: a compiled graph may write other values into the same tensor and nobody counts that. Python layer, above blocks.py,
 below graph_operator.py.
 """
 

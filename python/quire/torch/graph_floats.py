@@ -3,7 +3,7 @@
 Dynamo makes a float that changes from call to call an f64 tensor of which it takes item(), in the subgraph of the mod that
 uses it first. A second mod with the same float then fails inside dynamo ("lift_tracked_freevar_to_input"), in torch's
 flex_attention too. Here item() is taken outside of all mods, and each subgraph gets the tensor and takes item(), and what is
-computed from it, for itself: a float that went into the operator as a number would be compiled again for each value. Layer: Python, below compile.py;
+computed from it, for itself: a float that went into the operator as a number would be compiled again for each value. Python layer, below compile.py;
 imported by dynamo alone, since importing dynamo takes a second.
 """
 

@@ -2,7 +2,7 @@
 
 A mod that captures tensors of which it reads elements becomes a formula when the graph is made. Sizes that may differ at
 another call are in none: a formula is for all sizes, or for shapes that are fixed. Everything else, numbers above all, goes into
-the graph as a program (graph_program.py), and is traced when it runs with the numbers of the call. Layer: Python, above
+the graph as a program (graph_program.py), and is traced when it runs with the numbers of the call. Python layer, above
 trace/ and graph_program.py.
 """
 
@@ -25,7 +25,7 @@ _forms: weakref.WeakKeyDictionary[Any, dict[Any, _Form]] = weakref.WeakKeyDictio
 
 
 def formula_of(graph: Any, values: tuple, score_dtype: torch.dtype | None) -> tuple[str, list[str], list[Tensor]]:
-    """Text, names and tensors for an operator. values: what the subgraph takes behind the mod's own arguments; score_dtype:
+    """Text, names and tensors for an operator. values: what the subgraph takes after the mod's own arguments; score_dtype:
     of a score mod, None for a mask mod. Throws TraceError for a mod that no graph can hold."""
     known = _forms.setdefault(graph, {})
     key = (score_dtype, *((v.dtype, _shape_of(v)) if isinstance(v, Tensor) else None for v in values))

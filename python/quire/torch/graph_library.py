@@ -1,8 +1,8 @@
 """The library torch.ops.quire.*: how its operators are defined, and how those of attention get their gradients.
 
 An operator of attention gives lse beside its output, because the gradients need it, and has an operator `<name>_backward` beside it,
-which has no gradient itself. Which sizes, which mods and which gradients is said by whoever registers it (graph_operator.py,
-graph_backward.py, sdpa_operator.py). Layer: Python, below them.
+which has no gradient itself. Which sizes, which mods and which gradients is up to the code that registers it (graph_operator.py,
+graph_backward.py, sdpa_operator.py). Python layer, below them.
 """
 
 from __future__ import annotations

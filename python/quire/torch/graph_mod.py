@@ -3,7 +3,7 @@
 A program is what a mod becomes that captures numbers, or computes with its tensors before it reads them. It is traced
 with the numbers of the call, and kept for these numbers; when there come more and more of them, it is traced once with
 numbers that have no value (trace/number.py) and takes them as arguments from then on, where a formula can. Numbers are
-computed from each other in Python, with its 64 bits, before the formula sees them. Layer: Python, above mods.py.
+computed from each other in Python, with its 64 bits, before the formula sees them. Python layer, above mods.py.
 """
 
 from __future__ import annotations

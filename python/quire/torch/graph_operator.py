@@ -1,7 +1,7 @@
 """The operators torch.ops.quire.*: what a call of flex_attention is inside a graph of torch.compile.
 
 An operator takes mods as texts (graph_mod.py), the tensors they read, and the blocks of the mask, as tensors
-(graph_blocks.py). Gradients are graph_backward.py's. Layer: Python, above forward.py, below compile.py.
+(graph_blocks.py). Gradients are graph_backward.py's. Python layer, above forward.py, below compile.py.
 """
 
 from __future__ import annotations

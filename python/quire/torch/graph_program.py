@@ -2,7 +2,7 @@
 
 The text holds the operations by name and everything that they are given, so it goes with a graph into files and caches.
 Only functions that compute with tensors and numbers have names here: a text from elsewhere can do nothing else. Running
-one is graph_mod.py's. Layer: Python, above trace/.
+one is graph_mod.py's. Python layer, above trace/.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""merge_states: attention over all keys from attention over parts of them, with gradients. Layer: Python, above views.py."""
+"""merge_states: attention over all keys from attention over parts of them, with gradients. Python layer, above views.py."""
 
 from __future__ import annotations
 

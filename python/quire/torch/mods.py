@@ -1,7 +1,7 @@
 """From what a user gives as a mod (a function over tensors, a quire mod, a text) to a _core mod with its tensors.
 
 The tracer (trace/) turns functions into mods once and finds the captured tensors of this very call, so that a call only
-binds addresses. Layer: Python, above trace/ and views.py.
+binds addresses. Python layer, above trace/ and views.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Torch's nested tensors of the layout torch.jagged as jagged views of _core, and results as nested tensors.
 
 A tensor [B, j, H, D] has its values packed as [total, H, D]; its transposed view [B, H, j, D], which attention takes, has
-the same memory as [H, total, D]. Both become views [total, H, D]. Layer: Python, above views.py.
+the same memory as [H, total, D]. Both become views [total, H, D]. Python layer, above views.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def are_nested(*tensors: Any) -> bool:
 
 
 class Sequences(NamedTuple):
-    """Where the sequences of a nested tensor begin, and how long they are if they have holes behind them."""
+    """Where the sequences of a nested tensor begin, and how long they are if they are followed by holes."""
 
     offsets: Tensor
     lengths: Tensor | None

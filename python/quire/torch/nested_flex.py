@@ -1,4 +1,4 @@
-"""flex_attention over nested tensors, and create_nested_block_mask. Layer: Python, above nested.py."""
+"""flex_attention over nested tensors, and create_nested_block_mask. Python layer, above nested.py."""
 
 from __future__ import annotations
 

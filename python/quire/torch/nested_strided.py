@@ -1,6 +1,6 @@
 """Nested tensors of the older layout, torch.strided: their components packed to the layout torch.jagged, and results unpacked.
 
-Torch differentiates both ways. Layer: Python, above nested.py.
+Torch differentiates both ways. Python layer, above nested.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Components = tuple[Tensor, ...]  # of one nested tensor: [H, j, D] or [j, D]
 
 def are_strided_nested(function: str, *tensors: Any) -> bool:
     """Whether all of them are. RuntimeError, as torch's, where they stand beside dense ones; what stands beside nested tensors
-    of the other layout is left to whoever checks those."""
+    of the other layout is left to the code that checks those."""
     found = [tensor.is_nested and tensor.layout is torch.strided for tensor in tensors]
     if any(found) and not all(found) and not any(isinstance(tensor, NestedTensor) for tensor in tensors):
         kinds = ", ".join("nested" if one else "dense" for one in found)

@@ -1,6 +1,6 @@
 """Torch's own functions as they were when quire.torch was imported: enable() changes what the names of torch do.
 
-Layer: Python, below what calls them.
+Python layer, below what calls them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """PagedAttention: torch's class with Quire's work behind it.
 
-The tables are torch's tensors, and the mods it converts are torch's own closures, which the tracer recognises. Inside torch.compile, and for tensors that are not plain ones on the CPU, torch's methods run. Layer:
-Python, above block_mask.py.
+The tables are torch's tensors, and the mods it converts are torch's own closures, which the tracer recognises. Inside torch.compile, and for tensors that are not plain ones on the CPU, torch's methods run. Python
+layer, above block_mask.py.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class PagedAttention(TorchPagedAttention):
         )
 
     def _tables(self) -> _core.PageTables | None:
-        """None where they have not their memory here, or somebody looks on."""
+        """None where the tensors have no memory of their own, or a mode is watching."""
         table, capacity, logical = self.page_table, self.capacity, self.physical_to_logical
         known = self.__dict__.get("_known")
         if known is None or known[0] is not table or known[1] is not capacity or known[2] is not logical:

@@ -1,6 +1,6 @@
 """A rule of a mask as pickle takes it, where it is a function without a name to find it by: its formula and its tensors.
 
-Layer: Python, above trace/.
+Python layer, above trace/.
 """
 
 from __future__ import annotations

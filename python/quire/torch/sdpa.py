@@ -1,7 +1,7 @@
 """scaled_dot_product_attention: torch's signature, results and exception types, for dense and for nested tensors.
 
 What torch finds wrong with nested tensors is a ValueError, all else a RuntimeError, as torch has it. Under torch.compile
-the call is one operator of the graph (sdpa_operator.py). Layer: Python, top.
+the call is one operator of the graph (sdpa_operator.py). Python layer, top.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A call of scaled_dot_product_attention, forward and backward, over dense tensors and over the values of nested ones.
 
-The dropout of the backward pass is that of the forward: the seed was drawn before and is kept. Layer: Python, above autograd.py.
+The dropout of the backward pass is that of the forward: the seed was drawn before and is kept. Python layer, above autograd.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """torch.ops.quire.scaled_dot_product_attention: what the call is inside a graph of torch.compile, with its gradients.
 
 Its dropout draws from torch's generator when the graph runs; the number drawn is a result, for the backward pass to replay.
-Layer: Python, above sdpa.py.
+Python layer, above sdpa.py.
 """
 
 from __future__ import annotations

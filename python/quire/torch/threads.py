@@ -1,7 +1,7 @@
 """Which threads a call runs on: those of torch's OpenMP runtime.
 
 After each of torch's operations its threads spin for a while, ready for the next. A second pool on the same cores would
-wait for them; on the same threads, a call begins at once. Layer: Python, below everything else of quire.torch.
+wait for them; on the same threads, a call begins at once. Python layer, below everything else of quire.torch.
 """
 
 from __future__ import annotations

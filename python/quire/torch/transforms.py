@@ -2,7 +2,7 @@
 
 Under them autograd.py's function is called with wrapped tensors, and torch unwraps them. vmap, which is also behind
 torch.autograd.grad(is_grads_batched=True) and jacobian(vectorize=True), computes one entry after the other: each has the bits
-it would have alone. Layer: Python, below everything else of quire.torch.
+it would have alone. Python layer, below everything else of quire.torch.
 """
 
 from __future__ import annotations

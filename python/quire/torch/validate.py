@@ -1,6 +1,6 @@
 """What flex_attention refuses, with torch's exception types, in torch's order.
 
-Called where the quick checks of flex_attention.py failed; returns only if all is well after all. Layer: Python.
+Called where the quick checks of flex_attention.py failed; returns only if all is well after all. Python layer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Torch tensors as _core Views: an address, a dtype code, sizes and strides; nothing is copied.
 
-Does not decide which tensors a call accepts (validate.py). Layer: Python, below everything else of quire.torch.
+Does not decide which tensors a call accepts (validate.py). Python layer, below everything else of quire.torch.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     quire.transformers.register()
     model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="quire")
 
-Importing it registers nothing. Layer: Python, above quire.torch.
+Importing it registers nothing. Python layer, above quire.torch.
 """
 
 from quire.requirements import require

@@ -1,6 +1,6 @@
 """The attention of a transformers layer by quire.torch: masks, soft-caps, biases, sinks and dropout as the layer asks.
 
-Everything is one call of quire.torch.flex_attention, so autograd, autocast and torch.compile are its own. What a layer may ask for is in keywords.py. Layer: Python, top of this package.
+Everything is one call of quire.torch.flex_attention, so autograd, autocast and torch.compile are its own. What a layer may ask for is in keywords.py. Python layer, top of this package.
 """
 
 from __future__ import annotations

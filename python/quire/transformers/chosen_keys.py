@@ -1,6 +1,6 @@
 """Attention over keys that a model has chosen for each query: DeepSeek's sparse attention and its relatives.
 
-The choice becomes a mask, which is exact; memory for a bool per query and key is needed. Layer: Python, below attention.py of
+The choice becomes a mask, which is exact; memory for a bool per query and key is needed. Python layer, below attention.py of
 this package.
 """
 
@@ -31,7 +31,7 @@ def keys_of_blocks(block_indices: Tensor, module: torch.nn.Module, heads: int, k
 
 
 def _scattered(indices: Tensor, count: int) -> Tensor:
-    places = torch.where(indices < 0, count, indices).long()  # behind the last one, and cut off
+    places = torch.where(indices < 0, count, indices).long()  # -1 goes after the last one, where it is cut off
     chosen = torch.zeros((*indices.shape[:-1], count + 1), dtype=torch.bool, device=indices.device)
     return chosen.scatter(-1, places, True)[..., :count]
 

@@ -1,7 +1,7 @@
 """Which keywords of a layer's call the attention may leave alone, and the refusal of all others.
 
 transformers hands on whatever a model was called with. A keyword is harmless if no implementation of attention that works
-with masks could do anything with it; the list was made from the calls in transformers' models. Layer: Python, bottom of this
+with masks could do anything with it; the list was made from the calls in transformers' models. Python layer, bottom of this
 package.
 """
 

@@ -1,7 +1,7 @@
 """From the mask function of a transformers model to a BlockMask, once per forward pass and for all layers that share it.
 
 A mask function is a mask_mod as it stands. What changes from step to step (offsets, padding) is captured as tensors, so
-that a step of decoding binds new values to a known formula. Layer: Python, below attention.py of this package.
+that a step of decoding binds new values to a known formula. Python layer, below attention.py of this package.
 """
 
 from __future__ import annotations

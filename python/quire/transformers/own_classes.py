@@ -2,7 +2,7 @@
 that they would answer with a KeyError.
 
 Such a table is found in the module of a model class when transformers checks the name of the implementation, before a layer is
-made, and is given an entry that refuses. Layer: Python, bottom of this package.
+made, and is given an entry that refuses. Python layer, bottom of this package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""quire.AttentionPlan and quire.AttendPlan: the bits of the calls they plan, run after run, into arrays of the caller's."""
+"""quire.AttentionPlan, quire.AttentionBackwardPlan and quire.AttendPlan: the bits of the calls they plan, run after run, into
+arrays of the caller's."""
 
 import numpy as np
 import pytest
@@ -70,6 +71,58 @@ def test_dropout_is_the_same_at_every_run():
     assert np.array_equal(a, b)
     assert np.array_equal(a, quire.flex_attention(q, k, v, "score * 2.0", dropout_p=0.5, seed=3))
     assert not np.array_equal(a, quire.flex_attention(q, k, v, "score * 2.0", dropout_p=0.5, seed=4))
+
+
+def gradients_of(plan, inputs, results, d_out, **options):
+    d_inputs = [np.full_like(one, 7) for one in inputs]
+    names = ("d_query", "d_key", "d_value")
+    plan.run(*inputs, out=results[0], lse=results[1], d_out=d_out, **dict(zip(names, d_inputs)), **options)
+    return d_inputs
+
+
+def test_backward_layers_have_the_bits_of_vjp():
+    bias = normal(70)
+    mod = quire.ScoreMod("score + bias[kv_idx]", {"bias": bias})
+    options = dict(score_mod=mod, block_mask=causal(70), enable_gqa=True, dropout_p=0.25, seed=5)
+    shapes = (2, 4, 70, 32), (2, 2, 70, 32), (2, 2, 70, 24)
+    plan = quire.AttentionBackwardPlan(*(np.zeros(one, np.float32) for one in shapes), **options)
+    for _ in range(2):
+        inputs, d_out = [normal(*one) for one in shapes], normal(2, 4, 70, 24)
+        out, aux = quire.flex_attention(*inputs, **options, return_aux=quire.AuxRequest(lse=True))
+        d_bias = np.empty_like(bias)
+        got = gradients_of(plan, inputs, (out, aux.lse), d_out, d_buffers={"bias": d_bias})
+        want = quire.flex_attention_vjp(*inputs, **options)[1](d_out)
+        assert all(np.array_equal(*pair) for pair in zip(got, want[:3]))
+        assert np.array_equal(d_bias, want.buffers["bias"])
+    assert plan.scratch_bytes > 0
+
+
+def test_backward_of_jagged():
+    inputs = [quire.Jagged.pack([normal(n, 2, 16) for n in (5, 1, 30)]) for _ in range(3)]
+    (out, aux), vjp = quire.flex_attention_vjp(*inputs, return_aux=quire.AuxRequest(lse=True))
+    d_out = normal(36, 2, 16)
+    plan = quire.AttentionBackwardPlan(*inputs, wanted=["value"])
+    d_value = np.empty((36, 2, 16), np.float32)
+    plan.run(*inputs, out=out, lse=aux.lse, d_out=d_out, d_value=d_value)
+    assert np.array_equal(d_value, vjp(d_out).value.values)
+
+
+def test_backward_mistakes_name_the_plan():
+    q, k, v = normal(3, 1, 2, 30, 16)
+    out, aux = quire.flex_attention(q, k, v, return_aux=quire.AuxRequest(lse=True))
+    with pytest.raises(ValueError, match=r"\[AttentionBackwardPlan\] wanted may hold 'query', 'key', 'value'; got 'q'"):
+        quire.AttentionBackwardPlan(q, k, v, wanted=["q"])
+    with pytest.raises(ValueError, match=r"\[AttentionBackwardPlan\] the score mod reads no floats called 'bias'"):
+        quire.AttentionBackwardPlan(q, k, v, "score * 2.0", buffers=["bias"])
+    plan = quire.AttentionBackwardPlan(q, k, v)
+    with pytest.raises(ValueError, match=r"\[AttentionBackwardPlan\] .*value"):
+        plan.run(q, k, v, out=out, lse=aux.lse, d_out=out, d_query=np.empty_like(q), d_key=np.empty_like(k))
+    with pytest.raises(
+        ValueError, match=r"\[AttentionBackwardPlan\] d_buffers must have an array for each of \[\]; got \['x'\]"
+    ):
+        gradients_of(plan, (q, k, v), (out, aux.lse), out, d_buffers={"x": q})
+    with pytest.raises(ValueError, match=r"\[AttentionBackwardPlan\] query and key must have the same number of heads"):
+        quire.AttentionBackwardPlan(q, k[:, :1], v[:, :1])
 
 
 def test_mistakes_name_the_plan():

@@ -1,4 +1,4 @@
-"""Mods written with torch operations, as formulas with the tensors they read. See docs/tracing.md."""
+"""Mods written with torch operations, as formulas with the tensors they read. See docs/tracing.md. Trace layer."""
 
 from .error import TraceError
 from .mod_cache import Traced, clear_cache, trace_mask_mod, trace_score_mod

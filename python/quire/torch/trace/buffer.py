@@ -2,7 +2,7 @@
 
 Such computations (`slopes.exp()`, `table * 2`, `table[0]`) do not depend on the element: they are run by torch when the mod
 is traced, recorded, and run again at every later call, so that new values of captured tensors are seen. What depends on
-no captured tensor (`torch.arange(8)`) is kept. Layer: trace.
+no captured tensor (`torch.arange(8)`) is kept. Trace layer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Names for the buffers of a formula: those of the Python variables that hold the tensors, where they can be found.
 
-Only for reading; nothing depends on them. The formula itself sees to it that they are different and allowed. Layer: trace.
+Only for reading; nothing depends on them. The formula itself sees to it that they are different and allowed. Trace layer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a code object looks at, read once from its bytecode: global names, closure variables, attributes of these.
 
-mod_key.py uses it to visit at each call just what a mod can depend on. Layer: trace; knows nothing of tensors.
+mod_key.py uses it to visit at each call just what a mod can depend on. Trace layer; knows nothing of tensors.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """TraceError and the place in the user's code it is about.
 
-Layer: trace. Knows nothing of formulas.
+Trace layer. Knows nothing of formulas.
 """
 
 from __future__ import annotations
@@ -41,6 +41,6 @@ def user_line() -> str:
 
 
 def fail(message: str) -> NoReturn:
-    """Raises TraceError with the user's line behind the message."""
+    """Raises TraceError with the user's line after the message."""
     line = user_line()
     raise TraceError(f"[trace] {message}" + (f" (at {line})" if line else ""))

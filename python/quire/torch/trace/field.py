@@ -2,8 +2,8 @@
 
 Most traced tensors have no dimensions and hold one value. The others come from captured tensors with some axes left
 (`table[h]`), from pointwise operations on these, and from moving their elements; their elements are recorded when
-somebody asks for one. Sums and dot products of whole rows become the language's sum() and dot(); other reductions are written out
-element by element. Layer: trace.
+one is asked for. Sums and dot products of whole rows become the language's sum() and dot(); other reductions are written out
+element by element. Trace layer.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Mapped(Field):
 
 class Gathered(Field):
     """Elements of a buffer at fields of indices: `table[neighbours[q_idx]]`. axes: per axis of the buffer a field of
-    indices, all of the shape `lead` or of none, or None for an axis that stays, in order, behind `lead`."""
+    indices, all of the shape `lead` or of none, or None for an axis that stays, in order, after `lead`."""
 
     def __init__(self, buffer: Buffer, axes: list[Field | None], lead: tuple[int, ...]) -> None:
         self.buffer, self.axes, self.lead = buffer, axes, lead

@@ -1,6 +1,6 @@
 """`tensor[index]` where the tensor or an index is traced: elements and rows of captured tensors.
 
-Layer: trace. The tracer turns tensors into fields and back (tracer.py).
+Trace layer. The tracer turns tensors into fields and back (tracer.py).
 """
 
 from __future__ import annotations

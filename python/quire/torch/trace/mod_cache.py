@@ -1,6 +1,6 @@
 """trace_score_mod and trace_mask_mod: a mod as a formula and its tensors, traced once for all calls that have the same key.
 
-Layer: trace. Safe to call from several threads.
+Trace layer. Safe to call from several threads.
 """
 
 from __future__ import annotations

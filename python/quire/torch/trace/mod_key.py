@@ -3,7 +3,7 @@
 Goes through code objects, closure cells, defaults, globals that the code names, arguments of partials, and attributes of
 instances that the code names. Numbers count by type and value; tensors by dtype, shape, requires_grad and which of them are
 one and the same, not by identity: they are collected in the order of the visit, so that those of a later call take their
-places. Whatever else is met makes the mod uncacheable (KeyUnknown). Layer: trace.
+places. Whatever else is met makes the mod uncacheable (KeyUnknown). Trace layer.
 """
 
 from __future__ import annotations

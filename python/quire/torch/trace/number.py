@@ -2,7 +2,7 @@
 
 Torch hands such a number through to the operations of a mod as it is, and the tracer writes it as a buffer without
 dimensions. Whatever asks for its value raises `NeedsValue`: there is none that could get into a formula by mistake. The
-symbolic numbers of torch's own tracers (sizes under torch.export) are taken in the same way. Layer: trace.
+symbolic numbers of torch's own tracers (sizes under torch.export) are taken in the same way. Trace layer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class NeedsValue(TraceError):
 
 
 def needs_value(what: str) -> NoReturn:
-    """Raises NeedsValue with the user's line behind the message."""
+    """Raises NeedsValue with the user's line after the message."""
     line = user_line()
     raise NeedsValue(f"[trace] {what} needs the value of a number" + (f" (at {line})" if line else ""))
 

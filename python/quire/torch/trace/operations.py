@@ -3,7 +3,7 @@
 A rule gets the operands in the order of the ATen schema (tensors as values, everything else as it is) and gives a value;
 the tracer casts it to the dtype that torch gives the result. The key is the name of the operation, for all its overloads.
 What moves elements (MOVEMENTS), makes constants (CREATIONS), goes over rows (REDUCTIONS, PRODUCTS, SEARCHES) or reads a
-captured tensor (LOOKUPS) is only named here; trace_record.py and field.py do it. Layer: trace.
+captured tensor (LOOKUPS) is only named here; trace_record.py and field.py do it. Trace layer.
 """
 
 from __future__ import annotations

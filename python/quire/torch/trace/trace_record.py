@@ -1,6 +1,6 @@
 """What is done with each ATen operation while a mod runs: the tables of operations.py applied to traced tensors.
 
-What torch would give for dtype and shape is asked of torch itself, on ones. Layer: trace; the modes that call this are in
+What torch would give for dtype and shape is asked of torch itself, on ones. Trace layer; the modes that call this are in
 tracer.py.
 """
 

@@ -1,6 +1,6 @@
 """TracedTensor: a tensor without data that stands for a value of a mod, and walks over nested operands.
 
-Layer: trace.
+Trace layer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs a mod once on traced tensors and gives the formula it computes.
 
 While the mod runs, a TorchFunctionMode sees indexing and whatever asks for a value, and a TorchDispatchMode sees every ATen
-operation, however it was spelled (trace_record.py). Layer: trace; caching is mod_cache.py's.
+operation, however it was spelled (trace_record.py). Trace layer; caching is mod_cache.py's.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _no_grad():
 
 @contextlib.contextmanager
 def _plain_torch():
-    """Without the modes somebody else has switched on: they would act on the mod's operations."""
+    """Without the modes that others have switched on: they would act on the mod's operations."""
     with contextlib.ExitStack() as stack:
         if torch._C._functorch.peek_interpreter_stack() is not None:
             stack.enter_context(temporarily_clear_interpreter_stack())

@@ -1,7 +1,7 @@
 """Values of a formula as the tracer builds them: an Expr of the core with its type and, for ints, a range.
 
 Mirrors the types of docs/formula.md ("Types"), so that a cast is recorded exactly where torch's type and the language's
-differ. Knows no torch operation (operations.py). Layer: trace.
+differ. Knows no torch operation (operations.py). Trace layer.
 """
 
 from __future__ import annotations
