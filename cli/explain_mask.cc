@@ -28,7 +28,7 @@ BlockCounts count_blocks(const BlockMask& mask) {
       std::int64_t listed = 0;
       for (std::int64_t row = 0; row < mask.q_blocks(); ++row) {
         for (const BlockRun& run : mask.runs(b, h, row)) {
-          counts.of_kind[run.kind] += run.length;
+          counts.of_kind[static_cast<std::size_t>(run.kind)] += run.length;
           listed += run.length;
         }
       }
@@ -62,7 +62,7 @@ std::string explain_mask(const Formula& formula, const ExplainOptions& sizes, st
   const BlockMask mask = create_block_mask(MaskMod(formula), sizes.batch, sizes.heads, sizes.q_len,
                                            sizes.kv_len, {.block_size = block, .report = &report});
   const BlockCounts counts = count_blocks(mask);
-  const auto kind = [&](BlockKind of) { return counts.of_kind[of]; };
+  const auto kind = [&](BlockKind of) { return counts.of_kind[static_cast<std::size_t>(of)]; };
   text += fmt::format("  planes      {} built, {} different, for {} x {} (batch, head) pairs\n",
                       report.planes, counts.planes, sizes.batch, sizes.heads);
   text += fmt::format("  rectangles  {} classified by their bounds\n", report.rectangles);

@@ -302,6 +302,31 @@ QUIRE_C_API quire_status quire_attention_backward(const quire_attention_problem*
                                                   const quire_loss* loss,
                                                   const quire_gradients* gradients);
 
+/* ---- plans: what depends on sizes, mods and mask alone, worked out once for many runs ---- */
+
+/* Of the problem's tensors only shapes and dtypes count; offsets, lengths and page tables are read
+ * now. Mods and masks may be freed afterwards; the memory of buffers must stay. */
+typedef struct quire_attention_plan quire_attention_plan;
+QUIRE_C_API quire_status quire_attention_plan_create(const quire_attention_problem* problem,
+                                                     quire_attention_plan** plan);
+/* Tensors of the problem's shapes and dtypes, of any strides: values of jagged batches, pages of
+ * keys. Allocates nothing. One run of a plan at a time. */
+QUIRE_C_API quire_status quire_attention_plan_run(quire_attention_plan* plan, const quire_tensor* q,
+                                                  const quire_tensor* k, const quire_tensor* v,
+                                                  const quire_attention_outputs* outputs);
+QUIRE_C_API void quire_attention_plan_free(quire_attention_plan* plan);
+
+/* The same for gradients. `wanted` says which: its tensors that are not NULL, and its buffers. */
+typedef struct quire_attention_backward_plan quire_attention_backward_plan;
+QUIRE_C_API quire_status quire_attention_backward_plan_create(
+    const quire_attention_problem* problem, const quire_gradients* wanted,
+    quire_attention_backward_plan** plan);
+/* `gradients`: one for each that is wanted, and no other. */
+QUIRE_C_API quire_status quire_attention_backward_plan_run(
+    quire_attention_backward_plan* plan, const quire_tensor* q, const quire_tensor* k,
+    const quire_tensor* v, const quire_loss* loss, const quire_gradients* gradients);
+QUIRE_C_API void quire_attention_backward_plan_free(quire_attention_backward_plan* plan);
+
 #ifdef __cplusplus
 }
 #endif

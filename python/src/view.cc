@@ -20,7 +20,7 @@ namespace {
 const char* array_interface_type(DType dtype) {
   constexpr const char* kTypes[kDTypeCount] = {"<f4", "<f8", "|V2", "<f2", "|i1",
                                                "|u1", "<i2", "<i4", "<i8", "|b1"};
-  return kTypes[dtype];
+  return kTypes[static_cast<std::size_t>(dtype)];
 }
 
 nb::dict array_interface(const View& view) {

@@ -120,16 +120,20 @@ quire_attention_problem with_options(const Options& options) {
   return problem;
 }
 
-void run(const quire_attention_problem& given, const quire_attention_outputs& to,
-         const Caller& caller) {
-  Call call = call_of(given, caller);
+AttentionOutputs outputs_of(const quire_attention_outputs& to, const Caller& caller) {
   const auto optional = [&](const quire_tensor* view, const char* name) {
     return c_api::optional_tensor(view, caller.function,
                                   fmt::format("{}.{}", caller.options, name).c_str());
   };
-  const AttentionOutputs outputs{.out = c_api::tensor(to.out, caller.function, "out"),
-                                 .lse = optional(to.lse, "lse"),
-                                 .max_scores = optional(to.max_scores, "max_scores")};
+  return {.out = c_api::tensor(to.out, caller.function, "out"),
+          .lse = optional(to.lse, "lse"),
+          .max_scores = optional(to.max_scores, "max_scores")};
+}
+
+void run(const quire_attention_problem& given, const quire_attention_outputs& to,
+         const Caller& caller) {
+  Call call = call_of(given, caller);
+  const AttentionOutputs outputs = outputs_of(to, caller);
   run_attention(std::move(call.problem), call.q, call.k, call.v, outputs);
 }
 
@@ -194,17 +198,22 @@ class GradientPlaces {
   std::vector<Tensor> unasked_;  // gradients nobody asked for
 };
 
-void run_backward(const quire_attention_problem& given, const quire_loss* loss,
-                  const quire_gradients* gradients, const Caller& caller) {
-  Call call = call_of(given, caller);
-  const quire_loss of = c_api::versioned(loss, caller.function, "loss");
+BackwardInputs inputs_of(const Call& call, const quire_loss* loss, const char* function) {
+  const quire_loss of = c_api::versioned(loss, function, "loss");
   BackwardInputs inputs{.q = call.q,
                         .k = call.k,
                         .v = call.v,
-                        .out = c_api::tensor(of.out, caller.function, "loss.out"),
-                        .lse = c_api::tensor(of.lse, caller.function, "loss.lse")};
-  if (of.d_out != nullptr) inputs.d_out = c_api::tensor(of.d_out, caller.function, "loss.d_out");
-  if (of.d_lse != nullptr) inputs.d_lse = c_api::tensor(of.d_lse, caller.function, "loss.d_lse");
+                        .out = c_api::tensor(of.out, function, "loss.out"),
+                        .lse = c_api::tensor(of.lse, function, "loss.lse")};
+  if (of.d_out != nullptr) inputs.d_out = c_api::tensor(of.d_out, function, "loss.d_out");
+  if (of.d_lse != nullptr) inputs.d_lse = c_api::tensor(of.d_lse, function, "loss.d_lse");
+  return inputs;
+}
+
+void run_backward(const quire_attention_problem& given, const quire_loss* loss,
+                  const quire_gradients* gradients, const Caller& caller) {
+  Call call = call_of(given, caller);
+  const BackwardInputs inputs = inputs_of(call, loss, caller.function);
   const GradientPlaces places(gradients, call, caller.function);
   run_attention_backward(std::move(call.problem), inputs, places.views);
 }
@@ -305,3 +314,69 @@ quire_status quire_flex_attention_jagged_backward(const quire_jagged* q, const q
     run_backward(problem, loss, gradients, kCaller);
   });
 }
+
+namespace {
+
+// Errors of a plan name it, whether they are found when it is made or when it runs.
+constexpr Caller kPlan{"quire_attention_plan", "problem"};
+constexpr Caller kBackwardPlan{"quire_attention_backward_plan", "problem"};
+
+}  // namespace
+
+quire_status quire_attention_plan_create(const quire_attention_problem* problem,
+                                         quire_attention_plan** plan) {
+  return c_api::guarded([&] {
+    c_api::require(plan, kPlan.function, "plan");
+    *plan = nullptr;
+    Call call = call_of(c_api::versioned(problem, kPlan.function, "problem"), kPlan);
+    *plan = new quire_attention_plan{AttentionPlan(std::move(call.problem))};
+  });
+}
+
+quire_status quire_attention_plan_run(quire_attention_plan* plan, const quire_tensor* q,
+                                      const quire_tensor* k, const quire_tensor* v,
+                                      const quire_attention_outputs* outputs) {
+  return c_api::guarded([&] {
+    c_api::require(plan, kPlan.function, "plan");
+    constexpr Caller kCaller{kPlan.function, "outputs"};
+    plan->plan.run(c_api::tensor(q, kPlan.function, "q"), c_api::tensor(k, kPlan.function, "k"),
+                   c_api::tensor(v, kPlan.function, "v"),
+                   outputs_of(c_api::versioned(outputs, kPlan.function, "outputs"), kCaller));
+  });
+}
+
+void quire_attention_plan_free(quire_attention_plan* plan) { delete plan; }
+
+quire_status quire_attention_backward_plan_create(const quire_attention_problem* problem,
+                                                  const quire_gradients* wanted,
+                                                  quire_attention_backward_plan** plan) {
+  return c_api::guarded([&] {
+    const char* const function = kBackwardPlan.function;
+    c_api::require(plan, function, "plan");
+    *plan = nullptr;
+    Call call = call_of(c_api::versioned(problem, function, "problem"), kBackwardPlan);
+    const GradientPlaces places(wanted, call, function);
+    const WantedGradients gradients{.q = places.views.q.has_value(),
+                                    .k = places.views.k.has_value(),
+                                    .v = places.views.v.has_value(),
+                                    .buffers = !places.views.buffers.empty()};
+    AttentionBackwardPlan made(call.problem, gradients);
+    *plan = new quire_attention_backward_plan{std::move(call.problem), std::move(made)};
+  });
+}
+
+quire_status quire_attention_backward_plan_run(quire_attention_backward_plan* plan,
+                                               const quire_tensor* q, const quire_tensor* k,
+                                               const quire_tensor* v, const quire_loss* loss,
+                                               const quire_gradients* gradients) {
+  return c_api::guarded([&] {
+    const char* const function = kBackwardPlan.function;
+    c_api::require(plan, function, "plan");
+    const Call call{plan->problem, c_api::tensor(q, function, "q"), c_api::tensor(k, function, "k"),
+                    c_api::tensor(v, function, "v")};
+    const GradientPlaces places(gradients, call, function);
+    plan->plan.run(inputs_of(call, loss, function), places.views);
+  });
+}
+
+void quire_attention_backward_plan_free(quire_attention_backward_plan* plan) { delete plan; }

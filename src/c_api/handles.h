@@ -1,5 +1,6 @@
 // What the handles of the C interface hold. C API layer.
 #pragma once
+#include "quire/attention.h"
 #include "quire/block_mask.h"
 #include "quire/formula.h"
 #include "quire/mod.h"
@@ -19,4 +20,13 @@ struct quire_mask_mod {
 
 struct quire_block_mask {
   quire::BlockMask mask;
+};
+
+struct quire_attention_plan {
+  quire::AttentionPlan plan;
+};
+
+struct quire_attention_backward_plan {
+  quire::AttentionProblem problem;
+  quire::AttentionBackwardPlan plan;
 };
