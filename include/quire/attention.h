@@ -33,7 +33,7 @@ struct AttentionOutputs {
 /// What depends on sizes, mods and mask alone, worked out once: use it for every layer and every
 /// step of the same sizes. The contents of captured buffers may change between runs; offsets, page
 /// tables and block masks are as they were when the plan was made. One run of a plan at a time;
-/// make one per thread that runs. Of views that a plan is made from addresses and strides do not
+/// make one per thread that runs. Addresses and strides of the views a plan is made from do not
 /// matter.
 ///
 /// With a mask or score mod that PagedAttention converted, the plan walks the pages that the mask
@@ -42,14 +42,14 @@ class QUIRE_API AttentionPlan {
  public:
   using Outputs = AttentionOutputs;
 
-  /// Throws Error for everything that does not fit together. return_aux and aux are not used.
+  /// Throws Error if anything does not fit together. return_aux and aux are not used.
   explicit AttentionPlan(AttentionProblem problem);
   AttentionPlan(const AttentionShape& shape, const AttentionOptions& options = {});
   AttentionPlan(const Jagged& q, const Jagged& k, const Jagged& v,
                 const AttentionOptions& options = {});
   AttentionPlan(const ConstTensorView& q, const PagedKeys& keys,
                 const AttentionOptions& options = {});
-  /// Of a step over a cache; good until the cache changes (write does not count).
+  /// Of a step over a cache; valid until the cache changes (write does not count).
   AttentionPlan(const KVCache& cache, std::span<const NewTokens> step, const AttendQueries& queries,
                 const AttentionOptions& options = {});
   AttentionPlan(AttentionPlan&&) noexcept;
@@ -83,8 +83,8 @@ class QUIRE_API AttentionPlan {
   std::unique_ptr<State> state_;
 };
 
-/// What the forward pass read and gave, and what is known of the loss. Any strides. d_out and d_lse
-/// that are not given are 0; out is read only with d_out.
+/// What the forward pass read and returned, and the gradient of the loss by it. Any strides. d_out
+/// and d_lse that are not given are 0; out is read only with d_out.
 struct BackwardInputs {
   ConstTensorView q, k, v;                    // as of AttentionPlan::run
   ConstTensorView out = {};                   // any float dtype
@@ -127,7 +127,7 @@ class QUIRE_API AttentionBackwardPlan {
  public:
   using Outputs = GradientOutputs;
 
-  /// Throws Error for everything that does not fit together.
+  /// Throws Error if anything does not fit together.
   explicit AttentionBackwardPlan(AttentionProblem problem, const WantedGradients& wanted = {});
   AttentionBackwardPlan(const AttentionShape& shape, const AttentionBackwardOptions& options = {});
   AttentionBackwardPlan(AttentionBackwardPlan&&) noexcept;

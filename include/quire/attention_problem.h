@@ -28,7 +28,7 @@ class QueryLayout;
 class KVCache;
 struct NewTokens;
 
-/// What is wanted beside the output.
+/// What to return besides the output.
 struct AuxRequest {
   bool lse = false;  // natural log of the sum of exp(score), per row; -inf if nothing is visible
   bool max_scores = false;  // the largest score of a row, after scale and mod
@@ -48,7 +48,7 @@ struct WantedGradients {
   bool attn_mask = false;  // scaled_dot_product_attention: of a mask tensor of floats
 };
 
-/// Sizes and types of a call. Of sequences of different lengths q_len and kv_len are the longest.
+/// Sizes and types of a call. With different lengths of sequences q_len and kv_len are the longest.
 struct AttentionShape {
   std::int64_t batch = 0, q_heads = 0, q_len = 0, head_dim = 0;
   std::int64_t kv_batch = 0, kv_heads = 0, kv_len = 0, v_head_dim = 0;

@@ -1,11 +1,11 @@
-// Who runs the parallel parts: a small interface, a serial one, and the process-wide default, a
+// What runs the parallel parts: a small interface, a serial one, and the process-wide default, a
 // pool of threads. Every entry point of the library accepts another Executor. Knows nothing about
 // attention. Public; runtime layer.
 //
 // fork(): in a child, calls work. Pools made before, the default one included, start threads of the
 // child's own when they are next used; their size stays. That another thread was inside a call when
 // the process forked does not matter, but what that call was writing (its outputs, a KVCache, a
-// plan) is in the child as it was at that moment: give it up there.
+// plan) is in the child as it was at that moment: discard it there.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -74,7 +74,7 @@ struct OpenMpRuntime {
 QUIRE_API std::shared_ptr<Executor> make_openmp_executor(const OpenMpRuntime& runtime, int n);
 
 // The default of every entry point: a thread pool with get_num_threads() threads, made at the first
-// use. Whoever holds the pointer can go on using it after set_num_threads. Thread safe.
+// use. The pointer stays usable after set_num_threads. Thread safe.
 QUIRE_API std::shared_ptr<Executor> default_executor();
 
 // Replaces the default executor for calls that start from now on; a run under way keeps the one it

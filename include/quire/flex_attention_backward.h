@@ -25,7 +25,7 @@ using FlexAttentionBackwardOptions = AttentionBackwardOptions;
 using JaggedBackwardOptions = AttentionBackwardOptions;
 
 /// Computed in f32, in f64 if one of q, k, v is f64. Rows that see nothing, and elements the mask
-/// hides, add exactly nothing; keys nobody sees are not read and have gradient 0. Dropout is
+/// hides, add exactly nothing; keys no query sees are not read and have gradient 0. Dropout is
 /// replayed from its seed. Thread safe. Throws Error for what does not fit together, before
 /// anything is computed, and, as the forward does, for the first visible element whose mod reads
 /// outside a buffer.

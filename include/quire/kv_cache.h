@@ -13,7 +13,7 @@
 //   cache.release(a);
 //
 // Every call is all or nothing: one that throws (Error, std::bad_alloc) leaves the cache as it was.
-// No call looks at sequences or pages it is not about: its time does not follow the pool.
+// A call touches only the sequences and pages it concerns: its time does not follow the pool.
 //
 // Threads: any number may call const members (attend does) at the same time; a call that is not
 // const needs the cache for itself. Different caches share nothing.
@@ -56,7 +56,7 @@ struct SequenceId {
   friend auto operator<=>(const SequenceId&, const SequenceId&) = default;
 };
 
-/// What a sequence gets in a step.
+/// The tokens that a sequence gains in a step.
 struct NewTokens {
   SequenceId sequence;
   std::int64_t count = 1;
@@ -65,7 +65,7 @@ struct NewTokens {
 
 struct CreatedSequence {
   SequenceId sequence;
-  std::int64_t found = 0;  // tokens that are there already: whole pages
+  std::int64_t found = 0;  // tokens that were cached already: whole pages
 };
 
 /// The page table of a sequence. The row of position p, begin <= p < length, is row
@@ -106,7 +106,7 @@ class QUIRE_API KVCache {
 
   // --- Sequences -------------------------------------------------------------------------------
 
-  /// An empty one. Sequences of different salts never share a page by prefix.
+  /// A new, empty sequence. Sequences of different salts never share a page by prefix.
   SequenceId create(std::uint64_t salt = 0);
   /// One that begins with the longest chain of full pages found in the cache with exactly these ids
   /// and this salt. To have a query for the last token, leave it out of `ids`. O(pages of ids).
@@ -149,7 +149,7 @@ class QUIRE_API KVCache {
   /// pages. A full page whose ids are known becomes findable when its rows are written in the last
   /// layer, so write that one last. Allocates nothing where dtypes are equal.
   /// Throws Error for shapes that do not fit, and for tokens in pages that others share (written
-  /// before a fork or found by prefix: there is nothing new to say).
+  /// before a fork or found by prefix: their rows are stored already).
   void write(std::int64_t layer, std::span<const NewTokens> step, const ConstTensorView& k,
              const ConstTensorView& v);
   /// append and write for all layers: k [layers, sum of counts, kv_heads, head_dim], v alike.

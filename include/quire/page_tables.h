@@ -21,7 +21,7 @@ struct PagedAssignment {
   Executor* executor = nullptr;  // default_executor() if null
 };
 
-/// The tables of a PagedAttention in somebody's memory: i64, any strides. A view: the memory must
+/// The tables of a PagedAttention in the caller's memory: i64, any strides. A view: the memory must
 /// outlive it. Functions read the tables as they are now and throw Error before they change
 /// anything; a batch index may be negative and then counts from the end. Not thread safe for
 /// writing.

@@ -25,10 +25,10 @@
 
 namespace quire {
 
-/// A rule on a sequence's own keys as one on the keys of the pool: hidden where the page is not one
-/// of batch entry b, and from kv_len[b] on. `physical_to_logical` [batch, pages] of integers, < 0
-/// where a page is not in use; `kv_len` [batch] of integers. Throws Error for other buffers and for
-/// a page size below 1.
+/// Converts a rule on a sequence's keys to one on the keys of the pool: hidden where the page is
+/// not one of batch entry b, and from kv_len[b] on. `physical_to_logical` [batch, pages] of
+/// integers, < 0 where a page is not in use; `kv_len` [batch] of integers. Throws Error for other
+/// buffers and for a page size below 1.
 QUIRE_API MaskMod physical_mask_mod(const MaskMod& mask_mod, const Buffer& physical_to_logical,
                                     std::int64_t page_size,
                                     const std::optional<Buffer>& kv_len = {});

@@ -167,7 +167,7 @@ typedef struct quire_flex_attention_options {
  * [B, Hq, L, Ev] of q's dtype, any strides. lse (natural log) and max_scores are f32, or f64 if one
  * of q, k, v is. options may be NULL. Outputs must not share memory with inputs or one another;
  * where addresses and strides show it, it is an error. Nothing is written if an argument is
- * refused; after a fault of a mod (QUIRE_ERROR_INDEX) outputs hold anything. */
+ * refused; after a fault of a mod (QUIRE_ERROR_INDEX) outputs are unspecified. */
 QUIRE_C_API quire_status quire_flex_attention(const quire_tensor* q, const quire_tensor* k,
                                               const quire_tensor* v,
                                               const quire_flex_attention_options* options,
@@ -237,7 +237,7 @@ QUIRE_C_API quire_status quire_flex_attention_paged(const quire_tensor* q,
 
 /* ---- gradients ---- */
 
-/* What the forward pass gave, and what is known of the loss. */
+/* What the forward pass returned, and the gradient of the loss by it. */
 typedef struct quire_loss {
   size_t size;                       /* sizeof(quire_loss) */
   const quire_tensor *out, *lse;     /* of the forward */

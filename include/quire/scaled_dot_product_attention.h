@@ -83,7 +83,7 @@ struct JaggedSdpaBackwardInputs {
   ConstTensorView d_out;
 };
 
-/// The name of 0.1 for WantedGradients.
+/// The name of WantedGradients in 0.1.
 struct [[deprecated("WantedGradients says the same")]] SdpaGradientsWanted {
   WantedGradients inputs = {};
   bool attn_mask = false;

@@ -128,28 +128,37 @@ def flex_attention(
         score_mod = ScoreMod(score_mod)
     options = dict(
         score_mod=score_mod,
+        block_mask=block_mask,
+        mask_mod=mask_mod,
+        q_begin=q_begin,
         scale=scale,
         enable_gqa=enable_gqa,
         dropout_p=dropout_p,
         seed=check_seed("flex_attention", dropout_p, seed),
     )
-    if are_jagged("flex_attention", query, key, value):
-        if q_begin is not None:
-            raise ValueError("[flex_attention] q_begin is not for jagged inputs")
-        mask_mod, block_mask = jagged_mask(mask_mod, block_mask)
-        options = _core.Options(**options, mask_mod=mask_mod, block_mask=block_mask)
-        results = _core.new_attention(options, query.views(), key.views(), value.views(), wants_lse, wants_max)
-        result, lse, max_scores = (None if one is None else query.with_values(one) for one in results)
-        if return_aux is not None:
-            return result, AuxOutput(lse, max_scores)
-        return (result, lse) if return_lse else result
-    check_dense_mask("flex_attention", mask_mod, block_mask)
-    options = _core.Options(**options, block_mask=block_mask, q_begin=q_begin)
-    results = _core.new_attention(options, _core.view(query), _core.view(key), _core.view(value), wants_lse, wants_max)
-    result, lse, max_scores = (None if one is None else like(one, query) for one in results)
+    result, lse, max_scores = compute("flex_attention", (query, key, value), options, wants_lse, wants_max)
     if return_aux is not None:
         return result, AuxOutput(lse, max_scores)
     return (result, lse) if return_lse else result
+
+
+def compute(
+    function: str, inputs: tuple[Any, Any, Any], options: dict[str, Any], wants_lse: bool, wants_max: bool
+) -> tuple[Any, Any, Any]:
+    """(out, lse, max_scores) of arrays or of Jagged inputs. options: of _core.Options; errors name `function`."""
+    query, mask_mod, block_mask = inputs[0], options["mask_mod"], options["block_mask"]
+    if are_jagged(function, *inputs):
+        if options["q_begin"] is not None:
+            raise ValueError(f"[{function}] q_begin is not for jagged inputs")
+        mask_mod, block_mask = jagged_mask(mask_mod, block_mask, function)
+        views, result_of = [one.views() for one in inputs], query.with_values
+    else:
+        check_dense_mask(function, mask_mod, block_mask)
+        views, result_of = [_core.view(one) for one in inputs], lambda one: like(one, query)
+    options = {**options, "mask_mod": mask_mod, "block_mask": block_mask}
+    results = _core.new_attention(_core.Options(function, **options), *views, wants_lse, wants_max)
+    out, lse, max_scores = (None if one is None else result_of(one) for one in results)
+    return out, lse, max_scores
 
 
 def check_dense_mask(where: str, mask_mod: Any, block_mask: Any) -> None:
@@ -165,11 +174,13 @@ def check_dense_mask(where: str, mask_mod: Any, block_mask: Any) -> None:
         )
 
 
-def jagged_mask(mask_mod: Any, block_mask: Any) -> tuple[MaskMod | None, JaggedBlockMask | None]:
+def jagged_mask(
+    mask_mod: Any, block_mask: Any, where: str = "flex_attention"
+) -> tuple[MaskMod | None, JaggedBlockMask | None]:
     """What _core takes as the mask of jagged inputs."""
     if block_mask is not None and not isinstance(block_mask, JaggedBlockMask):
         raise TypeError(
-            "[flex_attention] the block mask of jagged inputs must be a JaggedBlockMask, from create_jagged_block_mask; "
+            f"[{where}] the block mask of jagged inputs must be a JaggedBlockMask, from create_jagged_block_mask; "
             f"got {type(block_mask).__name__}"
         )
     if mask_mod is not None and not isinstance(mask_mod, MaskMod):

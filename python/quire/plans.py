@@ -253,7 +253,7 @@ def _call(
     if score_mod is not None and type(score_mod) is not ScoreMod:
         score_mod = ScoreMod(score_mod)
     if are_jagged(function, *inputs):
-        mask_mod, block_mask = jagged_mask(mask_mod, block_mask)
+        mask_mod, block_mask = jagged_mask(mask_mod, block_mask, function)
         views = [one.views() for one in inputs]
     else:
         check_dense_mask(function, mask_mod, block_mask)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from . import _core
 from ._core import BlockMask, JaggedBlockMask, MaskMod, ScoreMod
 from .arrays import like
-from .attention import AuxOutput, AuxRequest, flex_attention
+from .attention import AuxOutput, AuxRequest, compute
 from .jagged import Jagged, are_jagged
 from .option_checks import check_aux, check_dropout, check_flag, check_scale, check_seed
 
@@ -84,7 +84,6 @@ def flex_attention_vjp(
     if mask_mod is not None and not isinstance(mask_mod, MaskMod):
         mask_mod = MaskMod(mask_mod)
     _, wants_max = check_aux("flex_attention_vjp", False, return_aux)
-    request = AuxRequest(lse=True, max_scores=wants_max)
     options: dict[str, Any] = dict(
         block_mask=block_mask,
         scale=check_scale("flex_attention_vjp", scale),
@@ -94,14 +93,13 @@ def flex_attention_vjp(
         dropout_p=check_dropout("flex_attention_vjp", dropout_p),
         seed=check_seed("flex_attention_vjp", dropout_p, seed),
     )
-    out, aux = flex_attention(query, key, value, score_mod, **options, return_aux=request)
-    call = _Call(
-        (query, key, value), (out, aux.lse), score_mod, options, [name in wanted for name in INPUTS], names, is_jagged
-    )
+    inputs = query, key, value
+    out, lse, max_scores = compute("flex_attention_vjp", inputs, {"score_mod": score_mod, **options}, True, wants_max)
+    call = _Call(inputs, (out, lse), score_mod, options, [name in wanted for name in INPUTS], names, is_jagged)
 
     if return_aux is None:
         return out, call.gradients
-    return (out, AuxOutput(aux.lse if return_aux.lse else None, aux.max_scores)), call.gradients
+    return (out, AuxOutput(lse if return_aux.lse else None, max_scores)), call.gradients
 
 
 def check_wanted(function: str, wanted: Sequence[str]) -> None:

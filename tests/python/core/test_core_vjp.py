@@ -186,3 +186,16 @@ def test_shapes_that_do_not_fit():
         vjp(out[:1])
     with pytest.raises(ValueError, match="d_lse"):
         vjp(d_lse=np.ones((2, 4, 10)))
+
+
+def test_errors_of_the_forward_pass_name_the_function():
+    q, k = np.zeros((1, 4, 5, 8), np.float32), np.zeros((1, 2, 5, 8), np.float32)
+    with pytest.raises(ValueError, match=r"^\[flex_attention_vjp\] query and key must have the same number of heads"):
+        quire.flex_attention_vjp(q, k, k)
+    tokens = [quire.Jagged.pack([np.zeros((n, heads, 8), np.float32) for n in (3, 2)]) for heads in (4, 2, 2)]
+    with pytest.raises(ValueError, match=r"^\[flex_attention_vjp\] query and key must have the same number of heads"):
+        quire.flex_attention_vjp(*tokens)
+    with pytest.raises(ValueError, match=r"^\[flex_attention_vjp\] q_begin is not for jagged inputs"):
+        quire.flex_attention_vjp(*tokens, q_begin=1)
+    with pytest.raises(TypeError, match=r"^\[flex_attention_vjp\] the block mask of jagged inputs must be"):
+        quire.flex_attention_vjp(*tokens, block_mask=1)
