@@ -18,9 +18,14 @@ endif()
 # Colours survive Ninja's pipe.
 set(CMAKE_COLOR_DIAGNOSTICS ON)
 
+# quire_compile_options(target [SHADOW]). SHADOW: warn of names that hide others, in what is shipped; tests may.
 function(quire_compile_options target)
+  set(warnings -Wall -Wextra -Wpedantic)
+  if("SHADOW" IN_LIST ARGN)
+    list(APPEND warnings -Wshadow)
+  endif()
   # -ffp-contract=off: g++ would fuse a * b + c where the ISA has FMA, and the bits would depend on the ISA.
-  target_compile_options(${target} PRIVATE -ffp-contract=off -Wall -Wextra -Wpedantic -Wshadow)
+  target_compile_options(${target} PRIVATE -ffp-contract=off ${warnings})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     # g++ 12 warns about "text" + std::string inside <string> itself (GCC bug 105651).
     target_compile_options(${target} PRIVATE -Wno-restrict)

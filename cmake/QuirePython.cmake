@@ -10,7 +10,7 @@ file(GLOB python_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/python/src/*.cc
 # One binary for all CPythons from 3.12 on; for this one alone where it is older.
 nanobind_add_module(quire_core NB_STATIC STABLE_ABI NOMINSIZE NB_SUPPRESS_WARNINGS ${python_sources})
 set_target_properties(quire_core PROPERTIES OUTPUT_NAME _core LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/python/quire)
-quire_compile_options(quire_core)
+quire_compile_options(quire_core SHADOW)
 quire_compile_in_batches(quire_core)
 target_include_directories(quire_core PRIVATE ${PROJECT_SOURCE_DIR}/python/src)
 target_link_libraries(quire_core PRIVATE quire fmt::fmt)

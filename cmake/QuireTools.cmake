@@ -7,7 +7,7 @@ if(cli_sources)
   find_package(fmt REQUIRED)
   add_executable(quire_cli ${cli_sources})
   set_target_properties(quire_cli PROPERTIES OUTPUT_NAME quire)
-  quire_compile_options(quire_cli)
+  quire_compile_options(quire_cli SHADOW)
   quire_compile_in_batches(quire_cli)
   # Like the tests, it shows the inside of the library; `bench` measures as bench/ does.
   target_include_directories(quire_cli PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/cli ${PROJECT_SOURCE_DIR})
