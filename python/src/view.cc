@@ -69,7 +69,7 @@ nb::object export_view(const View& view, const nb::object& self, const char* nam
                     .strides = own->strides.begin(),
                     .byte_offset = 0};
   managed.context = own.get();
-  managed.deleter = [](Managed* self) { delete static_cast<Exported<Managed>*>(self->context); };
+  managed.deleter = [](Managed* to) { delete static_cast<Exported<Managed>*>(to->context); };
   if constexpr (std::is_same_v<Managed, dlpack::ManagedVersioned>) {
     managed.version = {1, 0};
     managed.flags = view.is_read_only ? dlpack::kReadOnly : 0;
