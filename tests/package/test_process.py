@@ -12,6 +12,8 @@ import tempfile
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("process")  # the limits of one test would be those of another
+
 HERE = pathlib.Path(__file__).parent / "process"
 X86 = os.uname().machine == "x86_64"
 NOBODY = 65534
