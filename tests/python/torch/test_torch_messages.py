@@ -91,7 +91,9 @@ def test_generators_that_a_mod_holds(mod):
 
 
 def test_a_generator_that_is_not_used():
-    assert torch.equal(masked(lambda b, h, q, k, rng=RNG: q >= k).to_dense(), masked(lambda b, h, q, k: q >= k).to_dense())
+    assert torch.equal(
+        masked(lambda b, h, q, k, rng=RNG: q >= k).to_dense(), masked(lambda b, h, q, k: q >= k).to_dense()
+    )
 
 
 @pytest.mark.parametrize("make", [lambda: np.random.default_rng(3), lambda: random.Random(3)], ids=["numpy", "random"])
