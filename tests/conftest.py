@@ -8,6 +8,10 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "xdist_group(name): in one process with the others of that name (scripts/test)")
+
+
 @pytest.fixture(scope="session")
 def root():
     return ROOT

@@ -1,12 +1,13 @@
 """What a function that is given as a mod may get wrong, said in words: the arguments of the other kind of mod, random numbers, a
 condition where a score is wanted.
 
-Of random numbers, those of generators that everybody shares are a warning; those of torch, and in quire._core those of a
-generator that the mod holds, are refused. Used when a function is called to be traced, by quire._core and by quire.torch. Python layer, bottom.
+Of random numbers, those of generators that everybody shares are a warning; those of torch and of a generator that the mod
+holds are refused. Used when a function is called to be traced, by quire._core and by quire.torch. Python layer, bottom.
 """
 
 from __future__ import annotations
 
+import collections
 import functools
 import inspect
 import random
@@ -27,13 +28,14 @@ _INSTEAD = {
 
 def call_mod(what: str, function: Callable, arguments: tuple) -> Any:
     """function(*arguments). what: ScoreMod or MaskMod."""
-    before, held = random_state(), [(one, state_of(one)) for one in generators_of(function)]
+    before, held = random_state(), states_of_generators(function)
     try:
         result = function(*arguments)
     except TypeError as error:
         refuse_other_kind(what, function, len(arguments), error)
         raise
-    refuse_generators(what, held)
+    if drawn := generator_drawn(held):
+        raise TypeError(f"[{what}] {drawn}")
     warn_if_random(what, before)
     return result
 
@@ -71,6 +73,8 @@ def random_state() -> tuple:
 
 # ---- generators that a function holds
 
+_MOST_OBJECTS = 2048
+
 
 def generators_of(function: Any) -> list[Any]:
     """Those that it reads: in its closure, its defaults, the globals it names, the object it is a method of, and in lists,
@@ -83,17 +87,22 @@ def generators_of(function: Any) -> list[Any]:
         found.append(torch.default_generator)
     shared = (getattr(np.random.random, "__self__", None), getattr(random.random, "__self__", None))
     seen: set[int] = {id(one) for one in (*shared, *found)}
-    stack = [(function, 0)]
-    while stack:
-        one, depth = stack.pop()
+    waiting = collections.deque([(function, 0)])
+    while waiting and len(seen) < _MOST_OBJECTS:  # a mod may hold a whole model: what is nearest comes first
+        one, depth = waiting.popleft()
         if id(one) in seen:
             continue
         seen.add(id(one))
         if isinstance(one, kinds):
             found.append(one)
         elif depth < 4:
-            stack += ((inner, depth + 1) for inner in _held(one))
+            waiting += ((inner, depth + 1) for inner in _held(one))
     return found
+
+
+def states_of_generators(function: Any) -> list[tuple[Any, Any]]:
+    """For generator_drawn: what the function holds, before it is called."""
+    return [(one, state_of(one)) for one in generators_of(function)]
 
 
 def _held(one: Any) -> list[Any]:
@@ -144,16 +153,17 @@ def state_of(generator: Any) -> Any:
     return generator.get_state().numpy().tobytes()  # torch's
 
 
-def refuse_generators(what: str, held: list[tuple[Any, Any]]) -> None:
-    """TypeError if one of them has drawn since its state was taken."""
+def generator_drawn(held: list[tuple[Any, Any]]) -> str | None:
+    """Says so if one of them has drawn since its state was taken."""
     for generator, before in held:
         if state_of(generator) != before:
             kind = type(generator)
-            raise TypeError(
-                f"[{what}] the mod draws random numbers from a {kind.__module__.partition('.')[0]} {kind.__name__}: it is "
-                "called once, and the number it drew then would be that of every element. Draw an array before it, and read "
-                "that by q_idx and kv_idx"
+            return (
+                f"the mod draws random numbers from a {kind.__module__.partition('.')[0]} {kind.__name__}: it is called once, and "
+                "the number it drew then would be that of every element. Draw an array before it, and read that by q_idx and "
+                "kv_idx"
             )
+    return None
 
 
 def warn_if_random(what: str, before: tuple) -> None:

@@ -5,6 +5,8 @@ import subprocess
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("engine")  # they share what was made once
+
 
 @pytest.fixture(scope="module")
 def engine(build_dir, clean_env):

@@ -9,6 +9,8 @@ import subprocess
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("package")  # they share what was installed
+
 HERE = pathlib.Path(__file__).parent
 ROWS = "0.0 0.5 1.0 1.5 2.0 2.5 3.0 3.5"
 COMPILERS = [pair for pair in (("gcc", "g++"), ("clang-19", "clang++-19")) if all(map(shutil.which, pair))]

@@ -12,9 +12,11 @@ import tempfile
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("process")  # the limits of one test would be those of another
+
 HERE = pathlib.Path(__file__).parent / "process"
 X86 = os.uname().machine == "x86_64"
-NOBODY = 65534
+NOBODY = 200000 + os.getpid() % 100000  # a user that has no other process, of another run of these tests either
 
 
 def compile_program(root, build_dir, folder, name, *flags):

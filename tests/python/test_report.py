@@ -10,6 +10,8 @@ import xml.etree.ElementTree
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.xdist_group("report")  # they share what was made once
+
 SECTIONS = ["machine", "masks", "mods", "layouts", "accuracy", "bits", "gradients", "speed", "next"]
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 

@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("site")  # they share what was made once
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 

@@ -6,6 +6,7 @@ and written into exported programs as its formula. Dynamo is given the mask as o
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -75,17 +76,23 @@ class _NoCompiling:
             torch.compiler._is_compiling_flag = True
 
 
+def _to_take_apart(mask: BlockMask) -> BlockMask:
+    """The mask, or a copy if nobody has its index tensors yet: dynamo walks over arguments when it has compiled a graph, and a
+    graph that reads the blocks of a mask is not for one whose index tensors were handed out."""
+    return mask if mask._words is None or mask._is_exposed else copy.copy(mask)
+
+
 def _flatten(mask: BlockMask) -> tuple[Any, Any]:
     if torch.compiler.is_dynamo_compiling():
         return (_Leaf(mask),), None
     with _NoCompiling():
-        leaves, context = mask._flatten()
+        leaves, context = _to_take_apart(mask)._flatten()
     return leaves, _with_rule(context, mask)
 
 
 def _flatten_with_keys(mask: BlockMask) -> tuple[Any, Any]:
     with _NoCompiling():
-        leaves, context = mask._flatten_with_keys()
+        leaves, context = _to_take_apart(mask)._flatten_with_keys()
     return leaves, _with_rule(context, mask)
 
 

@@ -60,15 +60,16 @@ def draw_seed() -> int:
     return int(torch.empty((), dtype=torch.int64, device=_CPU).random_().item())
 
 
-def output_strides(shape: tuple[int, ...], query_strides: tuple[int, ...]) -> list[int]:
+def output_strides(shape: tuple[int, ...], query_strides: tuple[int, ...], order: list[int] | None = None) -> list[int]:
     """Dense strides in the order of the query's, the last axis always contiguous, as torch gives.
 
     A query of strides (512, 8, 32, 1), that is [B, L, H, E] in memory, gives an output that is [B, L, H, Ev] in memory.
+    order: of the axes, where their strides are no numbers that could be sorted.
     """
-    # Ascending; of equal strides the later axis first.
-    order = sorted(range(len(shape)), key=lambda axis: (query_strides[axis], -axis))
+    if order is None:  # ascending; of equal strides the later axis first
+        order = sorted(range(len(shape)), key=lambda axis: (query_strides[axis], -axis))
     strides = _dense(shape, order)
-    if strides[-1] != 1:
+    if order[0] != len(shape) - 1 and strides[-1] != 1:
         last = len(shape) - 1
         order.remove(last)
         strides = _dense(shape, [last, *order])

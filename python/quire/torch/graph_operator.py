@@ -6,6 +6,7 @@ An operator takes mods as texts (graph_mod.py), the tensors they read, and the b
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -86,12 +87,29 @@ def _flex_attention(
     )
 
 
+def _order_of(strides: tuple[Any, ...]) -> list[int]:
+    """Axes by ascending strides, of equal ones the later axis first, as output_strides sorts numbers. Of a length that is known
+    only when the graph runs (`x[keep]`) no more is asked than what holds for all of its values."""
+    from torch.fx.experimental.symbolic_shapes import (
+        guard_or_false,
+    )  # there already where shapes are fake; half a second if not
+
+    def compared(one: int, other: int) -> int:
+        if guard_or_false(strides[one] == strides[other]):
+            return other - one
+        if guard_or_false(strides[one] <= strides[other]):
+            return -1
+        return 1 if guard_or_false(strides[other] <= strides[one]) else other - one
+
+    return sorted(range(len(strides)), key=functools.cmp_to_key(compared))
+
+
 def _fake_flex_attention(query: Tensor, key: Tensor, value: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     lse, max_scores = arguments[10:12]
     wide = len(arguments) > 14 and arguments[14]
     shape = (*query.shape[:3], value.shape[3])
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
-    strides = output_strides(shape, query.stride())
+    strides = output_strides(shape, query.stride(), _order_of(query.stride()))
     out = torch.empty_strided(shape, strides, dtype=query.dtype, device=query.device)
     wide_dtype = torch.float64 if torch.float64 in (query.dtype, key.dtype, value.dtype) else torch.float32
     rows = query.shape[:3]

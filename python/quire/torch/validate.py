@@ -80,7 +80,7 @@ def validate_sizes(query: Any, key: Any, value: Any, block_mask: Any, enable_gqa
             )
         if kv_batch != 1:
             raise RuntimeError(f"[flex_attention] the batch size of key must be {batch} or 1; got {kv_batch}")
-    if key.size(1) != value.size(1) or key.size(2) != value.size(2) or value.size(0) not in (1, kv_batch):
+    if key.size(1) != value.size(1) or key.size(2) != value.size(2) or value.size(0) not in (kv_batch, 1):
         raise RuntimeError(
             "[flex_attention] key and value must have the same batch, heads and length; "
             f"got {tuple(key.shape)} and {tuple(value.shape)}"

@@ -96,7 +96,8 @@ def test_shapes(heads, lengths):
     truth = gradients(lambda: naive(*exact), exact, d_out)
     other = gradients(lambda: naive(*tensors), tensors, d_out)
     found = gradients(lambda: both(*tensors, None, None), tensors, d_out)
-    assert_close_enough(found, truth, other, 2 * heads[0] * lengths[0])
+    # The rows of a batch and the 40 channels of out * d_out, whose sum is subtracted.
+    assert_close_enough(found, truth, other, 2 * heads[0] * lengths[0] + 40)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 from export_modules import LENGTH, MaskGiven, MaskOfAnArgument, cases, causal, create, query
-from quire.torch import create_block_mask, create_mask, flex_attention, scaled_dot_product_attention
+from quire.torch import AuxRequest, create_block_mask, create_mask, flex_attention, scaled_dot_product_attention
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 CASES = cases()
@@ -72,6 +72,49 @@ def test_a_program_takes_other_masks_of_the_same_rule():
         assert torch.equal(run(x, made_of(doc)), flex_attention(x, x, x, block_mask=mask))
     with pytest.raises(Exception, match="tree spec"):
         run(x, create(causal))
+
+
+class Kept(torch.nn.Module):
+    """Of the rows of an input those that are not 0, of which a program knows no number: batch entries or tokens."""
+
+    def __init__(self, are_tokens, attention):
+        super().__init__()
+        self.are_tokens = are_tokens
+        self.attention = attention
+
+    def forward(self, x):
+        x = x[x.sum(dim=(1, 2)) != 0]
+        query = x.view(1, -1, 4, 8) if self.are_tokens else x.view(-1, 1, 4, 8)
+        return self.attention(query.transpose(1, 2))
+
+
+SLOPES = torch.tensor([0.1, 0.2, 0.3, 0.4])
+OF_KEPT = {
+    "score mod": lambda q: flex_attention(q, q, q, lambda score, b, h, i, j: score * SLOPES[h]),
+    "mask": lambda q: (
+        flex_attention(
+            q,
+            q,
+            q,
+            block_mask=create_block_mask(causal, None, None, q.size(2), q.size(2)),
+            return_aux=AuxRequest(lse=True),
+        )[1].lse
+    ),
+    "sdpa": lambda q: scaled_dot_product_attention(
+        q, q, q, attn_mask=torch.ones((q.size(0), 1, 1, 1), dtype=torch.bool)
+    ),
+}
+
+
+@pytest.mark.parametrize("are_tokens", [False, True], ids=["batch", "tokens"])
+@pytest.mark.parametrize("name", OF_KEPT)
+def test_lengths_that_depend_on_values(name, are_tokens):
+    model = Kept(are_tokens, OF_KEPT[name])
+    inputs = [torch.randn(6, 4, 8) for _ in range(3)]
+    inputs[0][2], inputs[1][:5] = 0, 0
+    program = torch.export.export(model, (inputs[0],)).module()
+    for one in inputs:
+        assert torch.equal(program(one), model(one))
 
 
 def test_lengths_may_vary():

@@ -1,5 +1,6 @@
 """Mistakes in calls of quire.torch get an error or a warning that names them and says what to write instead."""
 
+import functools
 import random
 
 import numpy as np
@@ -56,6 +57,55 @@ def test_random_numbers_in_a_mod(draw):
         masked(lambda b, h, q, k: q * draw() > k)
     with pytest.raises(qt.TraceError, match="random operation"):
         masked(lambda b, h, q, k: q * torch.rand(()) > k)
+
+
+RNG = np.random.default_rng(3)
+DRAW = np.random.RandomState(3).rand
+
+
+class Drawing:
+    def __init__(self):
+        self.generators = {"mine": random.Random(3)}
+
+    def rule(self, b, h, q, k):
+        return q * self.generators["mine"].random() > k
+
+
+@pytest.mark.parametrize(
+    "mod",
+    [
+        lambda b, h, q, k: q * RNG.random() > k,
+        lambda b, h, q, k, draw=DRAW: q * draw() > k,
+        functools.partial(lambda draw, b, h, q, k: q * draw() > k, np.random.default_rng(3).random),
+        Drawing().rule,
+        (lambda held: lambda b, h, q, k: q * held[0].random() > k)([np.random.default_rng(3)]),
+    ],
+    ids=["global", "default", "partial", "method", "list"],
+)
+def test_generators_that_a_mod_holds(mod):
+    for _ in range(2):
+        with pytest.raises(qt.TraceError, match="the mod draws random numbers from a .*Draw an array before it"):
+            masked(mod)
+    with pytest.raises(qt.TraceError, match="the mod draws random numbers from a "):
+        qt.flex_attention(X, X, X, lambda s, b, h, q, k: torch.where(mod(b, h, q, k), s, 0.0))
+
+
+def test_a_generator_that_is_not_used():
+    assert torch.equal(
+        masked(lambda b, h, q, k, rng=RNG: q >= k).to_dense(), masked(lambda b, h, q, k: q >= k).to_dense()
+    )
+
+
+@pytest.mark.parametrize("make", [lambda: np.random.default_rng(3), lambda: random.Random(3)], ids=["numpy", "random"])
+def test_generators_of_a_compiled_mod(make):
+    torch.compiler.reset()
+    held = make()
+
+    def call(q):
+        return qt.flex_attention(q, q, q, lambda s, b, h, i, k: s * held.random())
+
+    with pytest.raises(Exception, match="(?i)random|generator"):
+        torch.compile(call, backend="eager", fullgraph=True)(X)
 
 
 def test_torchs_random_numbers_in_a_mod_of_quire():

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from quire import _core
-from quire.mod_calls import random_state, warn_if_condition, warn_if_random
+from quire.mod_calls import generator_drawn, random_state, states_of_generators, warn_if_condition, warn_if_random
 
 from .buffer import Binding, tensors_in
 from .error import fail
@@ -195,10 +195,12 @@ def trace_mod(
     if score_dtype is not None:
         arguments.insert(0, TracedTensor(Single(Value(score, FLOAT)), score_dtype))
     with _plain_torch():
+        before, held = random_state(), states_of_generators(mod)
         with _Functions(trace), _Operations(trace):
-            before = random_state()
             result = mod(*arguments)
-            warn_if_random("trace", before)
+        if drawn := generator_drawn(held):
+            fail(drawn)
+        warn_if_random("trace", before)
         if score_dtype is not None and (
             result is True or result is False or getattr(result, "dtype", None) is torch.bool
         ):
