@@ -12,6 +12,7 @@ from . import _core
 from ._core import BlockMask, JaggedBlockMask, KVCache, MaskMod, ScoreMod, SequenceId
 from .attention import check_dense_mask, jagged_mask
 from .cache_attention import step_of, step_options
+from .hooks import Rope, hook_options
 from .jagged import Jagged, are_jagged
 from .option_checks import check_scale, check_seed
 
@@ -21,7 +22,7 @@ class AttentionPlan:
 
     Args:
         As of flex_attention. Of query, key and value only shapes and dtypes count, of Jagged ones offsets and lengths too.
-        Arrays that mods read are read again at every run.
+        Arrays that mods read, sinks and the tables of a Rope are read again at every run.
 
     One run of a plan at a time.
 
@@ -52,6 +53,11 @@ class AttentionPlan:
         mask_mod: MaskMod | Callable | str | None = None,
         dropout_p: float = 0.0,
         seed: int | None = None,
+        sinks: Any = None,
+        lse_with_sinks: bool = False,
+        weight_mod: ScoreMod | Callable | str | None = None,
+        normalize: str | None = None,
+        rope: Rope | None = None,
     ) -> None:
         if score_mod is not None and type(score_mod) is not ScoreMod:
             score_mod = ScoreMod(score_mod)
@@ -72,6 +78,7 @@ class AttentionPlan:
             q_begin=q_begin,
             dropout_p=dropout_p,
             seed=check_seed("AttentionPlan", dropout_p, seed),
+            **hook_options("AttentionPlan", sinks, lse_with_sinks, weight_mod, normalize, rope),
         )
         self._plan = _core.Plan(options, *views)
 
@@ -130,8 +137,14 @@ class AttendPlan:
         scale: float | None = None,
         dropout_p: float = 0.0,
         seed: int | None = None,
+        sinks: Any = None,
+        lse_with_sinks: bool = False,
+        weight_mod: ScoreMod | Callable | str | None = None,
+        normalize: str | None = None,
+        rope: Rope | None = None,
     ) -> None:
-        options = step_options("AttendPlan", score_mod, mask_mod, window, scale, dropout_p, seed)
+        hooks = hook_options("AttendPlan", sinks, lse_with_sinks, weight_mod, normalize, rope)
+        options = step_options("AttendPlan", score_mod, mask_mod, window, scale, dropout_p, seed, hooks)
         self._cache = cache
         self._plan = _core.Plan(options, cache, *step_of(sequences, counts), q_heads, dtype)
 

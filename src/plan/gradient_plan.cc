@@ -9,9 +9,7 @@
 #include "tensor/element.h"
 
 namespace quire::plan {
-namespace {
 
-// Elements of `from`, row-major and of type T, to a view of any strides; null: zeros.
 template <class T>
 void write_elements(const T* from, const TensorView& to) {
   visit_dtype(to.dtype(), [&]<class E>(std::type_identity<E>) {
@@ -33,6 +31,11 @@ void write_elements(const T* from, const TensorView& to) {
     }
   });
 }
+
+template void write_elements(const float*, const TensorView&);
+template void write_elements(const double*, const TensorView&);
+
+namespace {
 
 bool takes_sums(const TensorView& output, DType compute_type) {
   return output.dtype() == compute_type && output.is_contiguous();
