@@ -75,7 +75,9 @@ def main():
     parser.add_argument("--rows", default="", help="only rows whose name begins with this")
     arguments = parser.parse_args()
     quire.set_num_threads(arguments.threads)
-    print("| | dtype | B x Hq/Hkv, queries x keys | without ms | with ms | ratio |\n| --- | --- | --- | --- | --- | --- |")
+    print(
+        "| | dtype | B x Hq/Hkv, queries x keys | without ms | with ms | ratio |\n| --- | --- | --- | --- | --- | --- |"
+    )
     for row in ROWS:
         if not row[0].startswith(arguments.rows):
             continue

@@ -136,9 +136,9 @@ struct AttentionOptions {
   std::optional<ScoreMod> weight_mod = {};
   Normalize normalize = Normalize::kNone;  // with weight_mod
   std::optional<Rope> rope = {};           // rotation of queries and keys when they are read
-  AuxRequest return_aux = {};    // functions that return a Tensor: what to put into `aux`
-  AuxOutput* aux = nullptr;      // where to put it
-  Executor* executor = nullptr;  // default_executor() if null
+  AuxRequest return_aux = {};              // functions that return a Tensor: what to put into `aux`
+  AuxOutput* aux = nullptr;                // where to put it
+  Executor* executor = nullptr;            // default_executor() if null
 };
 
 /// A mask that follows from positions alone and needs no proof: for steps whose lengths change

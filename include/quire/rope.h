@@ -1,5 +1,5 @@
 // Rope: rotary positions applied when queries and keys are read, so that a cache can keep keys as
-// they came, and drop or shift tokens. Public; plan layer.
+// they came, and drop or shift tokens. Public; formula layer.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -8,8 +8,8 @@
 
 namespace quire {
 
-/// Query row q_idx and key row kv_idx are rotated by their positions before they meet: of pair i the
-/// numbers (x, y) become (x cos a - y sin a, x sin a + y cos a). The angle a is position *
+/// Query row q_idx and key row kv_idx are rotated by their positions before they meet: of pair i
+/// the numbers (x, y) become (x cos a - y sin a, x sin a + y cos a). The angle a is position *
 /// theta^(-2i / dims), or its cos and sin are tables' rows.
 struct Rope {
   double theta = 10000;  // > 0

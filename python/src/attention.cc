@@ -285,13 +285,14 @@ void define(nb::module_& module, nb::class_<Plan>& plan) {
   module.def("new_attention", &compute<Views>, nb::arg("options"), nb::arg("q"), nb::arg("k"),
              nb::arg("v"), nb::arg("wants_lse") = false, nb::arg("wants_max") = false,
              "The same into new memory, holes 0: (out, lse, max_scores) as Views or None.");
-  module.def("attention_backward", &backward<Views>, nb::arg("options"), nb::arg("q"), nb::arg("k"),
-             nb::arg("v"), nb::arg("out"), nb::arg("lse"), nb::arg("d_out").none(),
-             nb::arg("d_lse").none(), nb::arg("d_inputs"), nb::arg("d_buffers"),
-             "The gradients of attention() into d_inputs, (d_q, d_k, d_v) or None each, and into "
-             "`d_buffers`, one for each buffer of score_mod, then of weight_mod, that wants one, in "
-             "the order of its buffer_names, then of the sinks; without the GIL. d_out or d_lse of "
-             "None count as 0.");
+  module.def(
+      "attention_backward", &backward<Views>, nb::arg("options"), nb::arg("q"), nb::arg("k"),
+      nb::arg("v"), nb::arg("out"), nb::arg("lse"), nb::arg("d_out").none(),
+      nb::arg("d_lse").none(), nb::arg("d_inputs"), nb::arg("d_buffers"),
+      "The gradients of attention() into d_inputs, (d_q, d_k, d_v) or None each, and into "
+      "`d_buffers`, one for each buffer of score_mod, then of weight_mod, that wants one, in "
+      "the order of its buffer_names, then of the sinks; without the GIL. d_out or d_lse of "
+      "None count as 0.");
   plan.def("__init__", &init_plan<Views>, nb::arg("options"), nb::arg("q"), nb::arg("k"),
            nb::arg("v"));
 }

@@ -183,7 +183,8 @@ void validate_weight_mod(const char* where, const AttentionProblem& problem) {
     return;
   }
   if (problem.sinks.has_value())
-    fail(ErrorKind::value, where, "give sinks or weight_mod, not both: a sink is part of a softmax");
+    fail(ErrorKind::value, where,
+         "give sinks or weight_mod, not both: a sink is part of a softmax");
   if (problem.return_aux.max_scores)
     fail(ErrorKind::value, where, "there are no max_scores with weight_mod");
 }

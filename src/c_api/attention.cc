@@ -64,8 +64,8 @@ AttentionOptions options_of(const quire_attention_problem& given, std::int64_t b
   options.enable_gqa = c_api::flag(given.enable_gqa, caller.function, name("enable_gqa").c_str());
   options.q_begin = q_begin_of(given, batch, caller);
   if (given.sinks != nullptr)
-    options.sinks = Buffer::borrow(c_api::tensor(given.sinks, caller.function, name("sinks").c_str()),
-                                   {.name = "sinks"});
+    options.sinks = Buffer::borrow(
+        c_api::tensor(given.sinks, caller.function, name("sinks").c_str()), {.name = "sinks"});
   options.lse_with_sinks =
       c_api::flag(given.lse_with_sinks, caller.function, name("lse_with_sinks").c_str());
   return options;

@@ -81,8 +81,8 @@ struct ForwardCall {
   WeightRule weights = WeightRule::kSoftmax;  // formulas are always natural
   RopeTables rope;
   bool lse_with_sinks = false;  // lse, and in the backward pass its gradient, is of the whole sum
-  ForwardPrograms prefill;  // queries across the lanes, keys as rows
-  ForwardPrograms decode;   // keys across the lanes, rows by lists of h and q_idx
+  ForwardPrograms prefill;      // queries across the lanes, keys as rows
+  ForwardPrograms decode;       // keys across the lanes, rows by lists of h and q_idx
 };
 
 /// The keys of one (batch, key head).

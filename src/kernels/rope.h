@@ -1,10 +1,10 @@
 // Rotation of rows by their positions, as queries and keys are read (RopeTables, RotateArgs). Plain
 // structs: every ISA's object includes this. Kernels layer.
 //
-// Order of arithmetic, in compute type. cos and sin of a position p are rows of the caller's tables,
-// or, from theta, composed of those of 1024 * (p / 1024), 16 * (p / 16 % 64) and p % 16, in this
-// order: (c, s) and (c', s') give c'' = fma(c, c', -(s * s')), s'' = fma(s, c', c * s'). A pair (x,
-// y) becomes x' = fma(x, c, -(y * s)), y' = fma(y, c, x * s).
+// Order of arithmetic, in compute type. cos and sin of a position p are rows of the caller's
+// tables, or, from theta, composed of those of 1024 * (p / 1024), 16 * (p / 16 % 64) and p % 16, in
+// this order: (c, s) and (c', s') give c'' = fma(c, c', -(s * s')), s'' = fma(s, c', c * s'). A
+// pair (x, y) becomes x' = fma(x, c, -(y * s)), y' = fma(y, c, x * s).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +23,8 @@ struct RopeTables {
   bool interleaved = false;  // pairs (2i, 2i + 1), else (i, i + half)
 };
 
-/// Rotates rows of positions `position`, position + 1, ... in place; `back`: by the negative angles.
+/// Rotates rows of positions `position`, position + 1, ... in place; `back`: by the negative
+/// angles.
 template <class T>
 struct RotateArgs {
   const RopeTables* tables = nullptr;

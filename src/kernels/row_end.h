@@ -6,8 +6,8 @@
 
 namespace quire::kernels {
 
-/// A row's state at its end, m in natural units. O is multiplied by factor / l; l = 0: the output is
-/// 0.
+/// A row's state at its end, m in natural units. O is multiplied by factor / l; l = 0: the output
+/// is 0.
 template <class T>
 struct EndedRow {
   T m, l, factor;
@@ -23,8 +23,8 @@ inline bool has_end(const ForwardCall& call) noexcept {
 template <class T>
 EndedRow<T> end_row(const ForwardCall& call, int64_t h, T m, T l) noexcept;
 
-/// What keys and sink weigh in a row of query head `h`, together 1; `lse` is the call's: of the keys alone, or with
-/// lse_with_sinks of all.
+/// What keys and sink weigh in a row of query head `h`, together 1; `lse` is the call's: of the
+/// keys alone, or with lse_with_sinks of all.
 template <class T>
 struct SinkShares {
   T keys, sink;

@@ -138,9 +138,9 @@ void BackwardPlan::allocate_scratch() {
   d_sinks_.resize(tiles);
   read_sinks(forward_, sinks_);
   // Strides are known in run(): here counts what they cannot change.
-  const bool may_be_in_place =
-      forward_.q_dtype == compute_type() && forward_.head_dim % kernels::kPanel == 0 &&
-      !forward_.rope.has_value();  // rotated back at the end
+  const bool may_be_in_place = forward_.q_dtype == compute_type() &&
+                               forward_.head_dim % kernels::kPanel == 0 &&
+                               !forward_.rope.has_value();  // rotated back at the end
   if (request_.wanted.q && !may_be_in_place) allocate_sums();
 }
 

@@ -132,7 +132,7 @@ class BackwardPlan {
   Tensor scratch_, numbers_, sums_;  // numbers_: [tiles][3][64]; sums_: [tiles][64][columns]
   Tensor sinks_;                     // in compute type
   RopeRows rope_;
-  std::vector<double> d_sinks_;      // what each tile adds to the gradient of its head's sink
+  std::vector<double> d_sinks_;  // what each tile adds to the gradient of its head's sink
 };
 
 }  // namespace quire::plan

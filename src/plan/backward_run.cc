@@ -273,8 +273,7 @@ void BackwardPlan::write_sinks(const TensorView& to) const {
   for (std::int64_t b = 0; b < forward_.batch; ++b)
     for (std::int64_t h = 0; h < forward_.q_heads; ++h)
       for (std::int64_t tile = 0; tile < q_tiles(b); ++tile)
-        sums.data_as<double>()[h] +=
-            d_sinks_[static_cast<std::size_t>(tile_number({b, h, tile}))];
+        sums.data_as<double>()[h] += d_sinks_[static_cast<std::size_t>(tile_number({b, h, tile}))];
   write_elements(sums.data_as<double>(), to);
 }
 

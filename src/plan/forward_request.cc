@@ -26,8 +26,8 @@ Formula weight_formula(const AttentionProblem& problem) {
   const Formula& weight = problem.weight_mod->formula();
   if (!problem.score_mod.has_value()) return weight;
   const detail::ModArguments of = detail::mod_arguments();
-  const ExprBase score = detail::apply(problem.score_mod->formula(),
-                                       {of.score, of.b, of.h, of.q_idx, of.kv_idx});
+  const ExprBase score =
+      detail::apply(problem.score_mod->formula(), {of.score, of.b, of.h, of.q_idx, of.kv_idx});
   return Formula(detail::apply(weight, {score, of.b, of.h, of.q_idx, of.kv_idx}));
 }
 

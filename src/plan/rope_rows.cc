@@ -1,4 +1,5 @@
-// From theta by few sines: rows of angles are products of the row before with the first. Plan layer.
+// From theta by few sines: rows of angles are products of the row before with the first. Plan
+// layer.
 #include "plan/rope_rows.h"
 
 #include <algorithm>
@@ -9,8 +10,8 @@
 namespace quire::plan {
 namespace {
 
-// Rows of cos and sin of 0, step, 2 * step, ... times each frequency. Made in f64 one from the other,
-// with an error of some 1e-16 a row.
+// Rows of cos and sin of 0, step, 2 * step, ... times each frequency. Made in f64 one from the
+// other, with an error of some 1e-16 a row.
 template <class T>
 void fill(const std::vector<double>& frequencies, double step, Tensor& to) {
   const auto half = static_cast<std::int64_t>(frequencies.size());

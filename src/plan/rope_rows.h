@@ -1,5 +1,6 @@
-// RopeRows: the cos and sin of positions as the kernels take them, for one plan: made from theta once,
-// or the caller's tables, read in place where they can be, else converted at each run. Plan layer.
+// RopeRows: the cos and sin of positions as the kernels take them, for one plan: made from theta
+// once, or the caller's tables, read in place where they can be, else converted at each run. Plan
+// layer.
 #pragma once
 #include <cstdint>
 

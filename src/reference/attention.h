@@ -39,10 +39,10 @@ struct AttentionOptions {
 
 /// All f64. A row with nothing to attend to: 0, -inf, -inf.
 struct AttentionOutput {
-  Tensor out;         // [B, Hq, L, Ev]
-  Tensor lse;         // [B, Hq, L], natural log; without the sink
+  Tensor out;             // [B, Hq, L, Ev]
+  Tensor lse;             // [B, Hq, L], natural log; without the sink
   Tensor lse_with_sinks;  // [B, Hq, L]; a row that sees nothing: the sink
-  Tensor max_scores;  // [B, Hq, L], after the score mod
+  Tensor max_scores;      // [B, Hq, L], after the score mod
 };
 
 /// out = softmax(mod(scale * q k^T)) v, row by row. Keys that the mask hides, or whose score

@@ -114,9 +114,9 @@ void Scores::rotate(double* row, std::int64_t position, bool back) const {
   if (!rope_) return;
   const std::int64_t dims = rope_->dims == 0 ? sizes_.head_dim : rope_->dims, half = dims / 2;
   for (std::int64_t i = 0; i < half; ++i) {
-    const double angle = static_cast<double>(position) *
-                         std::pow(rope_->theta, -2.0 * static_cast<double>(i) /
-                                                    static_cast<double>(dims));
+    const double angle =
+        static_cast<double>(position) *
+        std::pow(rope_->theta, -2.0 * static_cast<double>(i) / static_cast<double>(dims));
     const double c = rope_->cos ? rope_->cos->view().load_float({position, i}) : std::cos(angle);
     double s = rope_->sin ? rope_->sin->view().load_float({position, i}) : std::sin(angle);
     if (back) s = -s;
@@ -248,8 +248,7 @@ RowSoftmax row_softmax(std::span<const double> scores, double sink) {
   row.lse_with_sink = top + std::log(all);
   row.sink_p = weight(sink) / all;
   for (std::size_t kv = 0; kv < scores.size(); ++kv)
-    if (scores[kv] != kNothing)
-      row.p[kv] = std::exp(scores[kv] - row.max) * weight(row.max) / all;
+    if (scores[kv] != kNothing) row.p[kv] = std::exp(scores[kv] - row.max) * weight(row.max) / all;
   return row;
 }
 

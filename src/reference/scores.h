@@ -27,8 +27,8 @@ struct Row {
 struct RowSoftmax {
   std::vector<double> p;  // exactly 0 where the score is -inf; they and p of the sink add up to 1
   // Of a weight mod: the weights, max is not known, lse is their sum.
-  double max = 0;         // -inf for a row with nothing to attend to; NaN if a score is
-  double lse = 0;         // log of the sum of exp(score); -inf for a row with nothing to attend to
+  double max = 0;  // -inf for a row with nothing to attend to; NaN if a score is
+  double lse = 0;  // log of the sum of exp(score); -inf for a row with nothing to attend to
   double lse_with_sink = 0;  // the sink among them
   double sink_p = 0;
 };

@@ -290,9 +290,9 @@ TEST_F(CApiLayouts, SinksHaveTheBitsOfCpp) {
       {.forward = options});
   Tensor out(wanted.shape(), DType::f32), lse(aux.lse->shape(), DType::f32),
       d_q(q.shape(), DType::f32), d_sinks({2}, DType::f32);
-  const quire_tensor c_q = c_tensor(q), c_k = c_tensor(k), c_sinks = c_tensor(sinks), c_out = c_tensor(out),
-                     c_lse = c_tensor(lse), c_d_out = c_tensor(d_out), c_d_q = c_tensor(d_q),
-                     c_d_sinks = c_tensor(d_sinks);
+  const quire_tensor c_q = c_tensor(q), c_k = c_tensor(k), c_sinks = c_tensor(sinks),
+                     c_out = c_tensor(out), c_lse = c_tensor(lse), c_d_out = c_tensor(d_out),
+                     c_d_q = c_tensor(d_q), c_d_sinks = c_tensor(d_sinks);
   auto problem = sized<quire_attention_problem>();
   problem.q = &c_q;
   problem.k = problem.v = &c_k;

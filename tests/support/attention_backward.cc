@@ -96,9 +96,8 @@ class Backward {
     for (std::int64_t b = 0; b < s.batches; ++b)
       for (std::int64_t h = 0; h < s.q_heads; ++h)
         for (std::int64_t q = 0; q < s.q_len; ++q)
-          scores_.rotate(
-              d_q_.data_as<double>() + ((b * s.q_heads + h) * s.q_len + q) * s.head_dim,
-              scores_.q_idx({b, h, q}), true);
+          scores_.rotate(d_q_.data_as<double>() + ((b * s.q_heads + h) * s.q_len + q) * s.head_dim,
+                         scores_.q_idx({b, h, q}), true);
     for (std::int64_t i = 0; i < d_k_.dim(0) * d_k_.dim(1) * s.kv_len; ++i)
       scores_.rotate(d_k_.data_as<double>() + i * s.head_dim, i % s.kv_len, true);
     std::vector<BufferGradient> buffers = named_gradients(options, d_buffers_);
@@ -132,8 +131,7 @@ class Backward {
       if (p_kv != 0) delta += p_kv * d_p(kv);
     }
     if (d_sinks_.numel() > 0)
-      d_sinks_.data_as<double>()[row.h] +=
-          softmax.sink_p * ((lse_with_sinks_ ? d_lse : 0) - delta);
+      d_sinks_.data_as<double>()[row.h] += softmax.sink_p * ((lse_with_sinks_ ? d_lse : 0) - delta);
     const double of_lse =  // by what p is multiplied to be exp(score - lse)
         lse_with_sinks_ || softmax.lse == softmax.lse_with_sink
             ? 1
@@ -168,8 +166,7 @@ class Backward {
     for (std::int64_t kv = 0; kv < s.kv_len; ++kv) {
       const auto i = static_cast<std::size_t>(kv);
       if (scores_.is_hidden(row, kv)) continue;
-      add_scaled(scores_.same_place(d_v_, row, kv), weights.p[i] * factors[i], d_out,
-                 s.v_head_dim);
+      add_scaled(scores_.same_place(d_v_, row, kv), weights.p[i] * factors[i], d_out, s.v_head_dim);
       const double d_weight = inverse * (d_p(kv) - delta) + d_sum;
       const Evaluator& mod = scores_.run_weight_mod(row, kv, scores[i]);
       add_element(row, kv, weight_gradient_->sweep(mod, d_weight, d_weight_buffers_));

@@ -68,7 +68,7 @@ def quire_attention(
     biases = tuple(bias.expand(every) for bias in biases)
     mod = _score_mod(softcap, biases, None if visible is None else visible.expand(every))
     probability = dropout if module.training else 0.0
-    call = {
+    call: dict[str, Any] = {
         "block_mask": mask,
         "score_mod": mod,
         "scale": scaling,
@@ -88,7 +88,7 @@ def _weights(query: Tensor, key: Tensor, value: Tensor, call: dict[str, Any], st
     """[B, Hq, L, S]: the output for values that are unit vectors, a part of the keys at a time. `state`: of the generator
     before the output was computed, so that the same weights are dropped."""
     unit = torch.eye(key.shape[2], dtype=value.dtype, device=value.device)
-    parts = []
+    parts: list[Any] = []
     for part in unit.split(_WIDEST, 1):
         if state is not None:
             torch.set_rng_state(state)

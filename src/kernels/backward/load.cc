@@ -116,7 +116,8 @@ void BackwardChunk<T>::scale_d_out(const T* share) noexcept {
   for (int d = 0; d < forward_.value_dims; ++d, columns += kQueryTile)
     for (int lane = 0; lane < kQueryTile; ++lane) columns[lane] *= share[lane];
   for (int row = 0; row < queries; ++row)
-    for (int d = 0; d < forward_.value_dims; ++d) memory_.d_outs[row * memory_.value_step + d] *= share[row];
+    for (int d = 0; d < forward_.value_dims; ++d)
+      memory_.d_outs[row * memory_.value_step + d] *= share[row];
 }
 
 // Rows in compute type, zeros up to a whole panel of them; returns a bit for each that is not

@@ -29,7 +29,7 @@ struct BackwardCall {
 
 /// A query tile and its rows' numbers, as prepare_rows leaves them.
 struct BackwardTile {
-  QueryTile at;                 // out_offset: into d_out; stat_offset is not used
+  QueryTile at;  // out_offset: into d_out; stat_offset is not used
   /// [64], compute type; +inf without a query. Of a formula's weights: by what they are multiplied,
   /// 1 or 1 / their sum; 0 without a query.
   const void* lse = nullptr;

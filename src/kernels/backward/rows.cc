@@ -79,7 +79,8 @@ void prepare_rows(const BackwardCall& call, const RowInputs& inputs, int64_t h,
   }
   if (inputs.d_lse.data != nullptr) functions.copy_rows({inputs.d_lse, d_lse, 1, 1});
   functions.copy_rows({inputs.lse, lse, 1, 1});
-  if (forward.weights != WeightRule::kSoftmax) return prepare_formula(forward, rows, d_lse, numbers);
+  if (forward.weights != WeightRule::kSoftmax)
+    return prepare_formula(forward, rows, d_lse, numbers);
   const bool sinks = forward.sinks != nullptr;
   if (sinks) std::fill_n(numbers.share, kQueryTile, T(1));
   numbers.live = 0;

@@ -38,9 +38,9 @@ struct RowNumbers {
 
 /// delta = out . d_out - d_lse. Of a formula's weights W, whose sum l comes in as lse: the weights
 /// are multiplied by 1, or by 1 / l, which is put into lse, and D = that * (dP - delta), delta =
-/// -d_lse, or out . d_out - d_lse * l. With sinks, and lse of the keys alone: weights come out as if there
-/// were none, share is what the keys weigh, delta = share * (out . d_out) - d_lse. scratch:
-/// prepare_rows_scratch elements. `h`: the head.
+/// -d_lse, or out . d_out - d_lse * l. With sinks, and lse of the keys alone: weights come out as
+/// if there were none, share is what the keys weigh, delta = share * (out . d_out) - d_lse.
+/// scratch: prepare_rows_scratch elements. `h`: the head.
 template <class T>
 void prepare_rows(const BackwardCall& call, const RowInputs& inputs, int64_t h,
                   RowNumbers<T>& numbers, T* scratch) noexcept;

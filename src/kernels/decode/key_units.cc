@@ -7,7 +7,6 @@
 #include <type_traits>
 
 #include "kernels/kernel_table.h"
-
 #include "kernels/typed_functions.h"
 
 namespace quire::kernels {

@@ -1,5 +1,5 @@
-// The outputs of a query tile: O * factor / l in the output's type and steps. Tells which rows are not
-// finite. Kernels layer.
+// The outputs of a query tile: O * factor / l in the output's type and steps. Tells which rows are
+// not finite. Kernels layer.
 #pragma once
 #include "kernels/float16-inl.h"
 #include "kernels/product-inl.h"

@@ -129,8 +129,8 @@ struct FoldArgs {
   T exponent_factor = 1;  // attention_order.h
 };
 
-/// out = fma(O, factor / l, +0) in the output's type; 0 where l is 0. Returns a bit for each row that is
-/// not finite.
+/// out = fma(O, factor / l, +0) in the output's type; 0 where l is 0. Returns a bit for each row
+/// that is not finite.
 template <class T>
 struct FinishArgs {
   const T *l = nullptr, *o = nullptr;

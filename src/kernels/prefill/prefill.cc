@@ -84,12 +84,12 @@ template <class T>
 void Prefill<T>::load_queries(int i) noexcept {
   const QueryTile& tile = item_.tiles[i];
   RowsView from{.data = static_cast<const char*>(call_.q) +
-                              tile.q_offset * static_cast<int64_t>(dtype_size(call_.q_rows.dtype)),
-                      .dtype = call_.q_rows.dtype,
-                      .row_step = call_.q_rows.row_step,
-                      .column_step = call_.q_rows.column_step,
-                      .rows = tile.queries,
-                      .columns = call_.dims};
+                        tile.q_offset * static_cast<int64_t>(dtype_size(call_.q_rows.dtype)),
+                .dtype = call_.q_rows.dtype,
+                .row_step = call_.q_rows.row_step,
+                .column_step = call_.q_rows.column_step,
+                .rows = tile.queries,
+                .columns = call_.dims};
   if (call_.rope.half > 0) {
     functions_.copy_rows({from, memory_.rotated, call_.dims, call_.dims});
     functions_.rotate({.tables = &call_.rope,
@@ -125,13 +125,13 @@ void Prefill<T>::apply_softmax(int i, int64_t key, int rows, const KeyTile& keys
     }
     if (groups == 0) continue;
     weigh({.scores = memory_.scores + panel * kScorePanelStep,
-                        .groups = groups,
-                        .rows = rows,
-                        .exponent_factor = exponent_factor_,
-                        .max = memory_.max + panel * kPanel,
-                        .m = state.m + panel * kPanel,
-                        .l = state.l + panel * kPanel,
-                        .factor = memory_.factor + panel * kPanel});
+           .groups = groups,
+           .rows = rows,
+           .exponent_factor = exponent_factor_,
+           .max = memory_.max + panel * kPanel,
+           .m = state.m + panel * kPanel,
+           .l = state.l + panel * kPanel,
+           .factor = memory_.factor + panel * kPanel});
     if (drops_) {
       const QueryTile& tile = item_.tiles[i];
       functions_.drop({.weights = memory_.scores + panel * kScorePanelStep,

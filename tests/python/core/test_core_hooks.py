@@ -48,7 +48,9 @@ def rotated(x, begin=0, theta=10000.0, interleaved=False):
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_rope_is_rotating_first(interleaved):
-    want = quire.flex_attention(rotated(Q, 7, 500.0, interleaved), rotated(K, 0, 500.0, interleaved), V, enable_gqa=True)
+    want = quire.flex_attention(
+        rotated(Q, 7, 500.0, interleaved), rotated(K, 0, 500.0, interleaved), V, enable_gqa=True
+    )
     rope = quire.Rope(theta=500.0, interleaved=interleaved)
     assert np.allclose(quire.flex_attention(Q, K, V, enable_gqa=True, q_begin=7, rope=rope), want, atol=1e-12)
     angles = np.arange(47)[:, None] * 500.0 ** (-np.arange(8) / 8)

@@ -64,7 +64,9 @@ def test_gradcheck(name):
 
     def call(query, key, value, x):
         aux = AuxRequest(lse=True)
-        out, found = flex_attention(query, key, value, block_mask=mask, enable_gqa=True, return_aux=aux, **HOOKS[name](x))
+        out, found = flex_attention(
+            query, key, value, block_mask=mask, enable_gqa=True, return_aux=aux, **HOOKS[name](x)
+        )
         return out, found.lse
 
     assert torch.autograd.gradcheck(call, tensors)
