@@ -79,6 +79,8 @@ def elsewhere(tree: ast.Module) -> dict[str, str]:
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and not node.level and not node.module.startswith("quire"):
             found |= {alias.asname or alias.name: f"`{node.module}.{alias.name}` itself." for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module == "quire.hooks":  # of quire.torch
+            found |= {alias.name: f"`quire.{alias.name}` itself." for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level and not node.module:
             found |= {alias.name: f"A module: [quire.{alias.name}](#quire{alias.name})." for alias in node.names}
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):

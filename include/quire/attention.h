@@ -109,7 +109,8 @@ struct BufferGradient {
 /// batch entries that share keys.
 struct AttentionGradients {
   std::optional<Tensor> q = {}, k = {}, v = {};  // those that were wanted
-  /// The score mod's in the order of Formula::buffers(), then the mask's, which are 0.
+  /// The score mod's in the order of Formula::buffers(), then the weight mod's, then the mask's,
+  /// which are 0, then the sinks.
   std::vector<BufferGradient> buffers = {};
 
   /// By name; throws Error if there is none.
@@ -167,8 +168,8 @@ QUIRE_API AttentionGradients run_attention_backward(AttentionProblem problem,
                                                     const BackwardInputs& inputs,
                                                     const WantedGradients& wanted = {});
 
-/// The captured buffers of a problem that get a gradient: the score mod's in the order of
-/// Formula::buffers(), then the mask's.
+/// The buffers of a problem that get a gradient: the score mod's in the order of
+/// Formula::buffers(), then the weight mod's, the mask's and the sinks.
 QUIRE_API std::vector<Buffer> gradient_buffers(const AttentionProblem& problem);
 
 }  // namespace quire

@@ -12,10 +12,12 @@
 #include <vector>
 
 #include "quire/block_masks.h"
+#include "quire/buffer.h"
 #include "quire/dtype.h"
 #include "quire/executor.h"
 #include "quire/export.h"
 #include "quire/mod.h"
+#include "quire/rope.h"
 #include "quire/shape.h"
 #include "quire/tensor.h"
 
@@ -96,6 +98,12 @@ struct AttendQueries {
   DType dtype = DType::f32;
 };
 
+/// What becomes of the weights of a weight_mod.
+enum class Normalize : std::uint8_t {
+  kNone,  // they are what the formula says
+  kSum,   // they are divided by their sum over the row; a row whose sum is 0 gives 0
+};
+
 /// The options of every call. What a call has no use for is refused by name.
 struct AttentionOptions {
   std::optional<ScoreMod> score_mod = {};
@@ -115,9 +123,22 @@ struct AttentionOptions {
   /// the row sum was taken. Whether one is dropped depends on (seed, b, h, q_idx, kv_idx) alone.
   double dropout_p = 0;  // in 0..1
   std::uint64_t seed = 0;
-  AuxRequest return_aux = {};    // functions that return a Tensor: what to put into `aux`
-  AuxOutput* aux = nullptr;      // where to put it
-  Executor* executor = nullptr;  // default_executor() if null
+  /// Floats [q_heads]: a logit per head that takes part in the sum of weights and has no value. The
+  /// contents are read at each run; with wants_gradient the backward pass gives their gradient, the
+  /// last of AttentionGradients::buffers.
+  std::optional<Buffer> sinks = {};
+  /// lse, where it is given and where the backward pass reads it, is of the whole sum, the sink's
+  /// part included; of a row that sees nothing it is the sink. Otherwise of the keys alone.
+  bool lse_with_sinks = false;
+  /// Instead of softmax: the weight of a key is the formula, of the score after scale and score
+  /// mod. A key that is hidden, or whose weight is -inf, has weight 0. lse is then the sum of the
+  /// row's weights itself (0 if nothing is visible). Not together with sinks.
+  std::optional<ScoreMod> weight_mod = {};
+  Normalize normalize = Normalize::kNone;  // with weight_mod
+  std::optional<Rope> rope = {};           // rotation of queries and keys when they are read
+  AuxRequest return_aux = {};              // functions that return a Tensor: what to put into `aux`
+  AuxOutput* aux = nullptr;                // where to put it
+  Executor* executor = nullptr;            // default_executor() if null
 };
 
 /// A mask that follows from positions alone and needs no proof: for steps whose lengths change

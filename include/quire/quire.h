@@ -27,6 +27,7 @@
 #include "quire/page_tables.h"
 #include "quire/paged.h"
 #include "quire/paged_attention.h"
+#include "quire/rope.h"
 #include "quire/scaled_dot_product_attention.h"
 #include "quire/tensor.h"
 #include "quire/version.h"

@@ -252,6 +252,7 @@ typedef struct quire_gradients {
   const char* const* buffer_names;
   const quire_tensor* const* buffers;
   size_t buffer_count;
+  const quire_tensor* sinks; /* [q_heads], of the dtype of the problem's sinks */
 } quire_gradients;
 
 /* Of quire_flex_attention with the same options, whose lse and max_scores are not used. Gradients
@@ -289,6 +290,10 @@ typedef struct quire_attention_problem {
    * ones depends on (seed, b, h, q_idx, kv_idx) alone; the backward takes the same seed. */
   double dropout_p;
   uint64_t seed;
+  /* Floats [q_heads], or NULL: a logit per head that takes part in the sum of weights and has no
+   * value. lse_with_sinks = 1: lse, here and in the backward, is of the whole sum. */
+  const quire_tensor* sinks;
+  int32_t lse_with_sinks;
 } quire_attention_problem;
 
 typedef struct quire_attention_outputs {

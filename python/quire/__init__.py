@@ -86,6 +86,7 @@ from ._core import (
 )
 from .attention import AuxOutput, AuxRequest, FlexKernelOptions, evaluate, flex_attention
 from .cache_attention import attend, merge_states
+from .hooks import Rope
 from .jagged import Jagged, create_jagged_block_mask
 from .masks import noop_mask
 from .paged_attention import PagedAttention
@@ -119,6 +120,7 @@ __all__ = [
     "KVCacheStats",
     "MaskMod",
     "PagedAttention",
+    "Rope",
     "SDPBackend",
     "ScoreMod",
     "SequenceId",

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 from . import _core
 from ._core import BlockMask, JaggedBlockMask, MaskMod, ScoreMod
 from .arrays import like
+from .hooks import Rope, hook_options
 from .jagged import are_jagged
 from .option_checks import (
     check_aux,
@@ -83,6 +84,11 @@ def flex_attention(
     mask_mod: MaskMod | Callable | str | None = None,
     dropout_p: float = 0.0,
     seed: int | None = None,
+    sinks: Any = None,
+    lse_with_sinks: bool = False,
+    weight_mod: ScoreMod | Callable | str | None = None,
+    normalize: str | None = None,
+    rope: Rope | None = None,
 ) -> Any:
     """softmax(score_mod(query key^T * scale)) value over the keys that the block mask leaves visible.
 
@@ -103,6 +109,12 @@ def flex_attention(
         dropout_p: the share of the weights that are dropped; the rest are divided by 1 - dropout_p.
         seed: of the dropout, 64 bits. Which weights are dropped depends on (seed, b, h, q_idx, kv_idx) alone, not on layouts,
             threads or how queries are cut into calls. A new one if not given.
+        sinks: [Hq] floats: a logit per head that takes part in the sum of weights and has no value.
+        lse_with_sinks: lse is of the whole sum, sink included; otherwise of the keys alone.
+        weight_mod: in the place of softmax: the weight of a key, a formula of (score, b, h, q_idx, kv_idx), score after scale and
+            score_mod. lse is then the sum of a row's weights, not its log.
+        normalize: of these weights, None: nothing; "sum": they are divided by their sum (a row whose sum is 0 gives 0).
+        rope: rotates queries by q_idx and keys by kv_idx when they are read; see Rope.
 
     Returns:
         [B, Hq, L, Ev] of the query's kind and dtype; with return_lse (out, lse); with return_aux (out, AuxOutput). The
@@ -135,6 +147,7 @@ def flex_attention(
         enable_gqa=enable_gqa,
         dropout_p=dropout_p,
         seed=check_seed("flex_attention", dropout_p, seed),
+        **hook_options("flex_attention", sinks, lse_with_sinks, weight_mod, normalize, rope),
     )
     result, lse, max_scores = compute("flex_attention", (query, key, value), options, wants_lse, wants_max)
     if return_aux is not None:

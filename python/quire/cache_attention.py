@@ -10,6 +10,7 @@ from . import _core
 from ._core import KVCache, MaskMod, ScoreMod, SequenceId
 from .arrays import like
 from .attention import AuxOutput, AuxRequest
+from .hooks import Rope, hook_options
 from .option_checks import check_aux, check_dropout, check_int, check_scale, check_seed
 
 
@@ -28,6 +29,11 @@ def attend(
     return_aux: AuxRequest | None = None,
     dropout_p: float = 0.0,
     seed: int | None = None,
+    sinks: Any = None,
+    lse_with_sinks: bool = False,
+    weight_mod: ScoreMod | Callable | str | None = None,
+    normalize: str | None = None,
+    rope: Rope | None = None,
 ) -> Any:
     """Attention of the last tokens of each sequence over all that the sequence holds in a layer.
 
@@ -41,7 +47,7 @@ def attend(
         window: without a mask, how many tokens a token sees, itself included; 0: all before it.
         scale: 1 / sqrt(head_dim) if not given.
         return_lse, return_aux: as of flex_attention; [tokens, q_heads].
-        dropout_p, seed: as of flex_attention.
+        dropout_p, seed, sinks, lse_with_sinks, weight_mod, normalize, rope: as of flex_attention.
 
     Returns:
         [tokens, q_heads, v_head_dim] of q's kind and dtype, with the bits of flex_attention over each sequence alone.
@@ -70,7 +76,8 @@ def attend(
         count: Any = (view.shape[:1] or (0,))[0] if counts is None else counts
         sequences, counts = [sequences], [count]
     sequences, counts = step_of(sequences, counts)
-    options = step_options("attend", score_mod, mask_mod, window, scale, dropout_p, seed)
+    hooks = hook_options("attend", sinks, lse_with_sinks, weight_mod, normalize, rope)
+    options = step_options("attend", score_mod, mask_mod, window, scale, dropout_p, seed, hooks)
     results = _core.attend(options, cache, layer, sequences, counts, view, wants_lse, wants_max)
     out, lse, max_scores = (None if one is None else like(one, q) for one in results)
     if return_aux is not None:
@@ -102,8 +109,16 @@ def step_of(
 
 
 def step_options(
-    where: str, score_mod: Any, mask_mod: Any, window: int, scale: Any, dropout_p: float, seed: int | None
+    where: str,
+    score_mod: Any,
+    mask_mod: Any,
+    window: int,
+    scale: Any,
+    dropout_p: float,
+    seed: int | None,
+    hooks: dict[str, Any],
 ) -> _core.Options:
+    """hooks: as hook_options gives them."""
     if score_mod is not None and not isinstance(score_mod, ScoreMod):
         score_mod = ScoreMod(score_mod)
     if mask_mod is not None and not isinstance(mask_mod, MaskMod):
@@ -116,6 +131,7 @@ def step_options(
         scale=check_scale(where, scale),
         dropout_p=check_dropout(where, dropout_p),
         seed=check_seed(where, dropout_p, seed),
+        **hooks,
     )
 
 

@@ -12,6 +12,7 @@ from . import _core
 from ._core import BlockMask, JaggedBlockMask, KVCache, MaskMod, ScoreMod, SequenceId
 from .attention import check_dense_mask, jagged_mask
 from .cache_attention import step_of, step_options
+from .hooks import Rope, hook_options
 from .jagged import Jagged, are_jagged
 from .option_checks import check_scale, check_seed
 from .vjp import INPUTS, buffer_names, check_wanted
@@ -22,7 +23,7 @@ class AttentionPlan:
 
     Args:
         As of flex_attention. Of query, key and value only shapes and dtypes count, of Jagged ones offsets and lengths too.
-        Arrays that mods read are read again at every run.
+        Arrays that mods read, sinks and the tables of a Rope are read again at every run.
 
     One run of a plan at a time.
 
@@ -53,6 +54,11 @@ class AttentionPlan:
         mask_mod: MaskMod | Callable | str | None = None,
         dropout_p: float = 0.0,
         seed: int | None = None,
+        sinks: Any = None,
+        lse_with_sinks: bool = False,
+        weight_mod: ScoreMod | Callable | str | None = None,
+        normalize: str | None = None,
+        rope: Rope | None = None,
     ) -> None:
         self._plan = _core.Plan(
             *_call(
@@ -66,6 +72,7 @@ class AttentionPlan:
                 q_begin=q_begin,
                 dropout_p=dropout_p,
                 seed=seed,
+                **hook_options("AttentionPlan", sinks, lse_with_sinks, weight_mod, normalize, rope),
             )
         )
 
@@ -224,8 +231,14 @@ class AttendPlan:
         scale: float | None = None,
         dropout_p: float = 0.0,
         seed: int | None = None,
+        sinks: Any = None,
+        lse_with_sinks: bool = False,
+        weight_mod: ScoreMod | Callable | str | None = None,
+        normalize: str | None = None,
+        rope: Rope | None = None,
     ) -> None:
-        options = step_options("AttendPlan", score_mod, mask_mod, window, scale, dropout_p, seed)
+        hooks = hook_options("AttendPlan", sinks, lse_with_sinks, weight_mod, normalize, rope)
+        options = step_options("AttendPlan", score_mod, mask_mod, window, scale, dropout_p, seed, hooks)
         self._cache = cache
         self._plan = _core.Plan(options, cache, *step_of(sequences, counts), q_heads, dtype)
 

@@ -12,6 +12,7 @@ from . import _core
 from ._core import BlockMask, JaggedBlockMask, MaskMod, ScoreMod
 from .arrays import like
 from .attention import AuxOutput, AuxRequest, compute
+from .hooks import Rope, hook_options
 from .jagged import Jagged, are_jagged
 from .option_checks import check_aux, check_dropout, check_flag, check_scale, check_seed
 
@@ -20,7 +21,7 @@ INPUTS = ("query", "key", "value")
 
 class Gradients(NamedTuple):
     """Each of the shape, dtype and kind of what it is the gradient of; None where it was not wanted. `buffers`: by the
-    names of the score mod's buffers.
+    names of the score mod's buffers. `weight_buffers`: of the weight mod's. `sinks`: None if there are none.
 
     >>> import numpy, quire
     >>> x = numpy.ones((1, 1, 2, 4), numpy.float32)
@@ -35,6 +36,8 @@ class Gradients(NamedTuple):
     key: Any = None
     value: Any = None
     buffers: dict[str, Any] = {}
+    weight_buffers: dict[str, Any] = {}
+    sinks: Any = None
 
 
 def flex_attention_vjp(
@@ -53,13 +56,19 @@ def flex_attention_vjp(
     buffers: Sequence[str] | None = None,
     dropout_p: float = 0.0,
     seed: int | None = None,
+    sinks: Any = None,
+    lse_with_sinks: bool = False,
+    weight_mod: ScoreMod | Callable | str | None = None,
+    normalize: str | None = None,
+    rope: Rope | None = None,
 ) -> tuple[Any, Callable[..., Gradients]]:
     """(result, vjp): what flex_attention gives, and vjp(d_out=None, d_lse=None), which gives the gradients of
     sum(out * d_out) + sum(lse * d_lse).
 
     Args:
         wanted: which of "query", "key" and "value" get a gradient; what is not wanted costs nothing.
-        buffers: names of the score mod's buffers that get one; all that hold floats if not given.
+        buffers: names of the score mod's buffers that get one; all that hold floats if not given. Those of a weight mod and
+            sinks always get one.
         The others: as of flex_attention. With return_aux the result is (out, AuxOutput).
 
     d_out: [B, Hq, L, Ev]; d_lse: [B, Hq, L]; floats of any dtype and strides; of Jagged inputs Jagged, or values in the
@@ -93,9 +102,22 @@ def flex_attention_vjp(
         dropout_p=check_dropout("flex_attention_vjp", dropout_p),
         seed=check_seed("flex_attention_vjp", dropout_p, seed),
     )
+    hooks = hook_options("flex_attention_vjp", sinks, lse_with_sinks, weight_mod, normalize, rope)
+    weight_mod = hooks.pop("weight_mod")
+    options.update(hooks)
     inputs = query, key, value
-    out, lse, max_scores = compute("flex_attention_vjp", inputs, {"score_mod": score_mod, **options}, True, wants_max)
-    call = _Call(inputs, (out, lse), score_mod, options, [name in wanted for name in INPUTS], names, is_jagged)
+    forward = {"score_mod": score_mod, "weight_mod": weight_mod, **options}
+    out, lse, max_scores = compute("flex_attention_vjp", inputs, forward, True, wants_max)
+    call = _Call(
+        inputs,
+        (out, lse),
+        (score_mod, weight_mod),
+        options,
+        [name in wanted for name in INPUTS],
+        (names, buffer_names("flex_attention_vjp", weight_mod, None)),
+        sinks,
+        is_jagged,
+    )
 
     if return_aux is None:
         return out, call.gradients
@@ -123,33 +145,48 @@ def buffer_names(function: str, score_mod: ScoreMod | None, given: Sequence[str]
 class _Call(NamedTuple):
     inputs: tuple[Any, Any, Any]
     results: tuple[Any, Any]  # out, lse
-    score_mod: ScoreMod | None
+    mods: tuple[ScoreMod | None, ScoreMod | None]  # score mod, weight mod
     options: dict[str, Any]  # of _core.Options
     wanted: list[bool]
-    names: list[str]  # of the buffers that get a gradient
+    names: tuple[list[str], list[str]]  # of the buffers of both that get a gradient
+    sinks: Any
     is_jagged: bool
 
     def gradients(self, d_out: Any = None, d_lse: Any = None) -> Gradients:
         """The gradients of sum(out * d_out) + sum(lse * d_lse)."""
-        mod, buffers = (self.score_mod, []) if not self.names else _core.with_gradients(self.score_mod, self.names)
+        (mod, buffers), (weight_mod, weight_buffers) = (
+            (mod, []) if not names else _core.with_gradients(mod, names) for mod, names in zip(self.mods, self.names)
+        )
+        sinks = [] if self.sinks is None else [_empty_like(self.sinks)]
         views = [_view(one) for one in self.inputs]
         new = tuple(
             _core.empty(one.shape, one.dtype) if is_wanted else None for one, is_wanted in zip(views, self.wanted)
         )
         _core.attention_backward(
-            _core.Options("flex_attention_vjp", mod, **self.options),
+            _core.Options(
+                "flex_attention_vjp", mod, **self.options, weight_mod=weight_mod, learns_sinks=self.sinks is not None
+            ),
             *([one.views() for one in self.inputs] if self.is_jagged else views),
             *(_view(one) for one in self.results),
             *(None if one is None else _view(one) for one in (d_out, d_lse)),
             new,
-            buffers,
+            [*buffers, *weight_buffers, *sinks],
         )
         d_query, d_key, d_value = (
             None if one is None else _like(one, array) for one, array in zip(new, self.inputs, strict=True)
         )
         query = self.inputs[0].values if self.is_jagged else self.inputs[0]
-        d_buffers = {name: like(one, query) for name, one in zip(self.names, buffers, strict=True)}
-        return Gradients(d_query, d_key, d_value, d_buffers)
+        d_buffers, d_weight_buffers = (
+            {name: like(one, query) for name, one in zip(names, found, strict=True)}
+            for names, found in zip(self.names, (buffers, weight_buffers))
+        )
+        d_sinks = like(sinks[0], self.sinks) if sinks else None
+        return Gradients(d_query, d_key, d_value, d_buffers, d_weight_buffers, d_sinks)
+
+
+def _empty_like(array: Any) -> Any:
+    view = _core.view(array)
+    return _core.empty(view.shape, view.dtype)
 
 
 def _view(array: Any) -> Any:

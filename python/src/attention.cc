@@ -51,10 +51,19 @@ const char* interned(const std::string& text) {
   return all.insert(text).first->c_str();
 }
 
+Normalize normalize_of(const char* function, const std::optional<std::string>& name) {
+  if (!name.has_value()) return Normalize::kNone;
+  if (*name == "sum") return Normalize::kSum;
+  throw Error(ErrorKind::value, std::string("[") + function +
+                                    "] normalize must be None or 'sum'; got '" + *name + "'");
+}
+
 void init_options(Options* self, const char* function, const ScoreMod* score_mod,
                   const MaskMod* mask_mod, nb::handle block_mask, std::int64_t window,
                   std::optional<double> scale, bool enable_gqa, nb::handle q_begin,
-                  double dropout_p, std::uint64_t seed, int openmp_threads) {
+                  double dropout_p, std::uint64_t seed, int openmp_threads, const View* sinks,
+                  bool learns_sinks, bool lse_with_sinks, const ScoreMod* weight_mod,
+                  const std::optional<std::string>& normalize, const Rope* rope) {
   Options options{.all = {.window = window,
                           .scale = scale,
                           .enable_gqa = enable_gqa,
@@ -64,6 +73,12 @@ void init_options(Options* self, const char* function, const ScoreMod* score_mod
                   .openmp_threads = openmp_threads};
   if (std::string_view(function) != options.function) options.function = interned(function);
   if (score_mod != nullptr) options.all.score_mod = *score_mod;
+  if (sinks != nullptr)
+    options.all.sinks = buffer_of(*sinks, {.name = "sinks", .wants_gradient = learns_sinks});
+  options.all.lse_with_sinks = lse_with_sinks;
+  if (weight_mod != nullptr) options.all.weight_mod = *weight_mod;
+  options.all.normalize = normalize_of(function, normalize);
+  if (rope != nullptr) options.all.rope = *rope;
   if (mask_mod != nullptr) options.all.mask_mod = *mask_mod;
   if (nb::isinstance<JaggedBlockMask>(block_mask))
     options.all.block_mask = nb::cast<const JaggedBlockMask&>(block_mask);
@@ -293,12 +308,14 @@ void define(nb::module_& module, nb::class_<RunPlan>& plan,
   module.def("new_attention", &compute<Views>, nb::arg("options"), nb::arg("q"), nb::arg("k"),
              nb::arg("v"), nb::arg("wants_lse") = false, nb::arg("wants_max") = false,
              "The same into new memory, holes 0: (out, lse, max_scores) as Views or None.");
-  module.def("attention_backward", &backward<Views>, nb::arg("options"), nb::arg("q"), nb::arg("k"),
-             nb::arg("v"), nb::arg("out"), nb::arg("lse"), nb::arg("d_out").none(),
-             nb::arg("d_lse").none(), nb::arg("d_inputs"), nb::arg("d_buffers"),
-             "The gradients of attention() into d_inputs, (d_q, d_k, d_v) or None each, and into "
-             "`d_buffers`, one for each buffer of score_mod that wants one, in the order of its "
-             "buffer_names; without the GIL. d_out or d_lse of None count as 0.");
+  module.def(
+      "attention_backward", &backward<Views>, nb::arg("options"), nb::arg("q"), nb::arg("k"),
+      nb::arg("v"), nb::arg("out"), nb::arg("lse"), nb::arg("d_out").none(),
+      nb::arg("d_lse").none(), nb::arg("d_inputs"), nb::arg("d_buffers"),
+      "The gradients of attention() into d_inputs, (d_q, d_k, d_v) or None each, and into "
+      "`d_buffers`, one for each buffer of score_mod, then of weight_mod, that wants one, in "
+      "the order of its buffer_names, then of the sinks; without the GIL. d_out or d_lse of "
+      "None count as 0.");
   plan.def("__init__", &init_plan<Views>, nb::arg("options"), nb::arg("q"), nb::arg("k"),
            nb::arg("v"));
   backward_plan.def("__init__", &init_backward_plan<Views>, nb::arg("options"), nb::arg("q"),
@@ -308,13 +325,28 @@ void define(nb::module_& module, nb::class_<RunPlan>& plan,
 }  // namespace
 
 void register_attention(nb::module_& module) {
+  nb::class_<Rope>(module, "RopeTables", "quire.Rope, with tables as Views.")
+      .def(
+          "__init__",
+          [](Rope* self, double theta, const View* cos, const View* sin, std::int64_t dims,
+             bool interleaved) {
+            Rope rope{.theta = theta, .dims = dims, .interleaved = interleaved};
+            if (cos != nullptr) rope.cos = buffer_of(*cos, {.name = "cos"});
+            if (sin != nullptr) rope.sin = buffer_of(*sin, {.name = "sin"});
+            new (self) Rope(std::move(rope));
+          },
+          nb::arg("theta"), nb::arg("cos").none(), nb::arg("sin").none(), nb::arg("dims"),
+          nb::arg("interleaved"));
   nb::class_<Options>(module, "Options", "The options of every attention call.")
       .def("__init__", &init_options, nb::arg("function") = "flex_attention",
            nb::arg("score_mod").none() = nb::none(), nb::arg("mask_mod").none() = nb::none(),
            nb::arg("block_mask").none() = nb::none(), nb::arg("window") = 0,
            nb::arg("scale").none() = nb::none(), nb::arg("enable_gqa") = false,
            nb::arg("q_begin").none() = nb::none(), nb::arg("dropout_p") = 0.0, nb::arg("seed") = 0,
-           nb::arg("openmp_threads") = 0,
+           nb::arg("openmp_threads") = 0, nb::arg("sinks").none() = nb::none(),
+           nb::arg("learns_sinks") = false, nb::arg("lse_with_sinks") = false,
+           nb::arg("weight_mod").none() = nb::none(), nb::arg("normalize").none() = nb::none(),
+           nb::arg("rope").none() = nb::none(),
            "function: what errors say was called. Unless openmp_threads is 0 and if there is one "
            "(use_openmp), calls run on that many threads of the OpenMP runtime.");
   nb::class_<RunPlan> plan(module, "Plan", "An attention call planned once, for many runs.");

@@ -171,7 +171,10 @@ const Tensor& AttentionGradients::of(const std::string& buffer) const {
 std::vector<Buffer> gradient_buffers(const AttentionProblem& problem) {
   std::vector<Buffer> buffers;
   if (problem.score_mod.has_value()) add_buffers(problem.score_mod->formula(), buffers);
+  if (problem.weight_mod.has_value()) add_buffers(problem.weight_mod->formula(), buffers);
   if (const MaskMod* rule = problem.rule()) add_buffers(rule->formula(), buffers);
+  // A sum of its own, even if a mod reads the same buffer.
+  if (problem.sinks && problem.sinks->wants_gradient()) buffers.push_back(*problem.sinks);
   return buffers;
 }
 

@@ -162,6 +162,33 @@ void validate_q_begin(const char* where, const AttentionProblem& problem) {
   }
 }
 
+void validate_sinks(const char* where, const AttentionProblem& problem) {
+  if (!problem.sinks.has_value()) {
+    if (problem.lse_with_sinks)
+      fail(ErrorKind::value, where, "lse_with_sinks is set, and there are no sinks");
+    return;
+  }
+  const Buffer& sinks = *problem.sinks;
+  check_float(where, "sinks", sinks.dtype());
+  if (sinks.shape() != Shape{problem.q_heads})
+    fail(ErrorKind::value, where, "sinks must be one number per query head, [{}]; got {}",
+         problem.q_heads, to_string(sinks.shape()));
+  if (!sinks.has_data()) fail(ErrorKind::value, where, "sinks have no data");
+}
+
+void validate_weight_mod(const char* where, const AttentionProblem& problem) {
+  if (!problem.weight_mod.has_value()) {
+    if (problem.normalize != Normalize::kNone)
+      fail(ErrorKind::value, where, "normalize is for weight_mod, and there is none");
+    return;
+  }
+  if (problem.sinks.has_value())
+    fail(ErrorKind::value, where,
+         "give sinks or weight_mod, not both: a sink is part of a softmax");
+  if (problem.return_aux.max_scores)
+    fail(ErrorKind::value, where, "there are no max_scores with weight_mod");
+}
+
 // The mask's q_begin, or 0, if none is given.
 void fill_q_begin(AttentionProblem& problem) {
   if (!problem.q_begin.empty()) return;
@@ -241,6 +268,9 @@ void validate(const AttentionProblem& problem, const char* where) {
   validate_q_begin(where, problem);
   validate_scale(where, problem.scale);
   validate_dropout(where, problem.dropout_p);
+  validate_sinks(where, problem);
+  validate_weight_mod(where, problem);
+  validate_rope(where, problem);
 }
 
 AttentionProblem checked(AttentionProblem problem) {
@@ -277,6 +307,8 @@ void validate_outputs(const AttentionProblem& problem, const AttentionOutputs& o
   };
   check("lse", outputs.lse);
   check("max_scores", outputs.max_scores);
+  if (outputs.max_scores && problem.weight_mod)
+    fail(ErrorKind::value, where, "there are no max_scores with weight_mod");
 }
 
 void validate_loss(const AttentionProblem& problem, const BackwardInputs& inputs) {

@@ -16,7 +16,7 @@ inline constexpr std::int64_t kMostDims = kernels::kMostHeadDim;
 inline constexpr std::int64_t kMostCount = std::int64_t{1} << 30;
 
 /// Throws Error naming what does not fit: dtypes, heads, batches, dims, lengths, scale, dropout_p,
-/// q_begin, the masks.
+/// sinks, q_begin, the masks.
 void validate(const AttentionProblem& problem, const char* where);
 
 /// The same in the name of the problem's function; returns it with q_begin filled in.
@@ -30,6 +30,7 @@ void check_float(const char* where, const char* name, DType dtype);
 void check_head_dims(const char* where, std::int64_t q, std::int64_t k);
 void validate_scale(const char* where, const std::optional<double>& scale);
 void validate_dropout(const char* where, double dropout_p);
+void validate_rope(const char* where, const AttentionProblem& problem);
 
 /// AttentionShape::of for a function of any name.
 AttentionShape shape_of(const char* where, const ConstTensorView& q, const ConstTensorView& k,

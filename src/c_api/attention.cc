@@ -63,6 +63,11 @@ AttentionOptions options_of(const quire_attention_problem& given, std::int64_t b
   }
   options.enable_gqa = c_api::flag(given.enable_gqa, caller.function, name("enable_gqa").c_str());
   options.q_begin = q_begin_of(given, batch, caller);
+  if (given.sinks != nullptr)
+    options.sinks = Buffer::borrow(
+        c_api::tensor(given.sinks, caller.function, name("sinks").c_str()), {.name = "sinks"});
+  options.lse_with_sinks =
+      c_api::flag(given.lse_with_sinks, caller.function, name("lse_with_sinks").c_str());
   return options;
 }
 
@@ -140,16 +145,26 @@ void run(const quire_attention_problem& given, const quire_attention_outputs& to
 // The caller's places for gradients, checked before anything is computed.
 class GradientPlaces {
  public:
-  GradientPlaces(const quire_gradients* given, const Call& call, const char* function)
+  /// Marks the sinks of the problem if their gradient is wanted.
+  GradientPlaces(const quire_gradients* given, Call& call, const char* function)
       : function_(function) {
     const quire_gradients copy = c_api::versioned(given, function, "gradients");
     views.q = place("gradients.q", copy.q, call.q);
     views.k = place("gradients.k", copy.k, call.k);
     views.v = place("gradients.v", copy.v, call.v);
-    if (copy.buffer_count == 0) return;
-    c_api::require(copy.buffer_names, function, "gradients.buffer_names");
-    c_api::require(copy.buffers, function, "gradients.buffers");
+    std::optional<Buffer>& sinks = call.problem.sinks;
+    if (copy.sinks != nullptr) {
+      if (!sinks.has_value()) refuse(function, "gradients.sinks is given, and there are no sinks");
+      sinks = Buffer::borrow(sinks->view(), {.name = "sinks", .wants_gradient = true});
+    }
+    if (copy.buffer_count == 0 && copy.sinks == nullptr) return;
+    if (copy.buffer_count > 0) {
+      c_api::require(copy.buffer_names, function, "gradients.buffer_names");
+      c_api::require(copy.buffers, function, "gradients.buffers");
+    }
     add_buffers(copy, call.problem);
+    if (copy.sinks != nullptr)
+      buffers_.back() = *place("gradients.sinks", copy.sinks, sinks->view());
     views.buffers = buffers_;
   }
 

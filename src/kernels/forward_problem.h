@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/rope.h"
 #include "kernels/tile/tile_functions.h"
 #include "kernels/tile/tile_program.h"
 #include "quire/dtype.h"
@@ -51,6 +52,13 @@ struct Dropout {
   uint64_t seed = 0;
 };
 
+/// What weighs a key.
+enum class WeightRule : uint8_t {
+  kSoftmax,
+  kFormula,     // the score program gives weights
+  kFormulaSum,  // and they are divided by their sum
+};
+
 /// Constant over all items of a run.
 struct ForwardCall {
   const KernelTable* table = nullptr;
@@ -67,8 +75,14 @@ struct ForwardCall {
       false;  // form of the softmax (attention_order.h): a score mod, or not is_scaled(scale)
   bool pairs = false;  // bf16 products
   Dropout dropout;
-  ForwardPrograms prefill;  // queries across the lanes, keys as rows
-  ForwardPrograms decode;   // keys across the lanes, rows by lists of h and q_idx
+  /// Per query head, in compute type, or null: a logit that takes part in the sum of weights and
+  /// has no value (row_end.h).
+  const void* sinks = nullptr;
+  WeightRule weights = WeightRule::kSoftmax;  // formulas are always natural
+  RopeTables rope;
+  bool lse_with_sinks = false;  // lse, and in the backward pass its gradient, is of the whole sum
+  ForwardPrograms prefill;      // queries across the lanes, keys as rows
+  ForwardPrograms decode;       // keys across the lanes, rows by lists of h and q_idx
 };
 
 /// The keys of one (batch, key head).

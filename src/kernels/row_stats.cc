@@ -22,10 +22,16 @@ void write_stats(const ForwardCall& call, const RowState<T>& state, int rows,
     // The largest of -0 and +0 is either, by the order in which keys came, and must not show: + 0.
     const T m = state.m[row] + T(0);
     if (lse != nullptr) {
-      const T log_l = log(state.l[row]);
-      lse[row * call.stat_step] = state.l[row] == 0 ? -kInf
-                                  : call.natural    ? m + log_l
-                                                    : std::fma(m, scale, log_l);
+      T& to = lse[row * call.stat_step];
+      if (call.weights != WeightRule::kSoftmax) {
+        to = state.l[row];
+      } else if (call.lse_with_sinks && state.ended != nullptr) {
+        const EndedRow<T>& ended = state.ended[row];
+        to = ended.l == 0 ? ended.m : ended.m + log(ended.l);
+      } else {
+        const T log_l = log(state.l[row]);
+        to = state.l[row] == 0 ? -kInf : call.natural ? m + log_l : std::fma(m, scale, log_l);
+      }
     }
     if (most != nullptr) most[row * call.stat_step] = call.natural || m == -kInf ? m : m * scale;
   }

@@ -30,7 +30,8 @@ BackwardPlan::BackwardPlan(BackwardRequest request)
     : request_(std::move(request)),
       forward_(request_.forward),
       wanted_(request_.wanted),
-      table_(&kernels::current_table()) {
+      table_(&kernels::current_table()),
+      rope_(forward_) {
   ForwardRequest& f = request_.forward;
   if (f.head_dim == 0) {  // one_channel.h
     f.head_dim = 1;
@@ -58,8 +59,12 @@ BackwardPlan::BackwardPlan(BackwardRequest request)
   gradient_.emplace(GradientRequest{.score_mod = f.score ? &*f.score : nullptr,
                                     .compile = compile_options(f, kernels::kBackwardTileKeys),
                                     .sizes = {f.queries->longest(), chunk_keys_},
-                                    .buffers = request_.buffers});
+                                    .buffers = std::span(request_.buffers).first(mod_buffers())});
   allocate_scratch();
+}
+
+bool BackwardPlan::wants_sinks() const {
+  return !request_.buffers.empty() && forward_.sinks && forward_.sinks->wants_gradient();
 }
 
 std::int64_t BackwardPlan::q_tiles(std::int64_t b) const {
@@ -129,10 +134,13 @@ void BackwardPlan::allocate_scratch() {
   const std::size_t tiles = first_tile_.back();
   live_.resize(tiles);
   turns_ = std::make_unique<kernels::Turn[]>(tiles);
-  stats_ = Tensor::empty({first_tile_.back(), 2, kQueryTile}, compute_type());
+  stats_ = Tensor::empty({first_tile_.back(), 3, kQueryTile}, compute_type());
+  d_sinks_.resize(tiles);
+  read_sinks(forward_, sinks_);
   // Strides are only known in run(): count what does not depend on them.
-  const bool may_be_in_place =
-      forward_.q_dtype == compute_type() && forward_.head_dim % kernels::kPanel == 0;
+  const bool may_be_in_place = forward_.q_dtype == compute_type() &&
+                               forward_.head_dim % kernels::kPanel == 0 &&
+                               !forward_.rope.has_value();  // rotated back at the end
   if (request_.wanted.q && !may_be_in_place) allocate_sums();
 }
 
@@ -149,7 +157,7 @@ std::size_t BackwardPlan::scratch_bytes() const {
   return bytes(scratch_) + bytes(stats_) + bytes(sums_) + gradient_->shared_bytes() +
          live_.size() * sizeof(live_[0]) + live_.size() * sizeof(kernels::Turn) +
          (chunk_tiles_ ? chunk_tiles_->bytes() : 0) + (pages_ ? pages_->bytes() : 0) +
-         spans_.size() * sizeof(spans_[0]);
+         spans_.size() * sizeof(spans_[0]) + d_sinks_.size() * sizeof(d_sinks_[0]);
 }
 
 void* BackwardPlan::scratch(std::size_t worker) {
@@ -161,10 +169,12 @@ kernels::BackwardCall BackwardPlan::make_call(const BackwardTensors& tensors) co
   kernels::ForwardCall& f = call.forward;
   f = call_of(forward_, *table_);
   f.prefill.mask = mask_.has_value() ? &*mask_ : nullptr;
+  f.rope = rope_.tables();
   call.wants_q = request_.wanted.q;
   call.gradient = gradient_->program();
   if (tensors.q.rank() != 4) return call;  // only to size scratch
   f.q = tensors.q.data();
+  if (forward_.sinks.has_value()) f.sinks = sinks_.data();
   f.k = tensors.k.data();
   f.v = tensors.v.data();
   f.q_rows = steps_of(tensors.q);

@@ -25,6 +25,7 @@
 #include "plan/chunk_tiles.h"
 #include "plan/gradient_plan.h"
 #include "plan/page_gradients.h"
+#include "plan/rope_rows.h"
 #include "plan/visible_keys.h"
 #include "quire/formula.h"
 #include "quire/tensor.h"
@@ -99,6 +100,10 @@ class BackwardPlan {
   template <class T>
   void write_queries(const kernels::BackwardCall& call, const BackwardTensors& tensors,
                      const TilePlace& place);
+  void write_sinks(const TensorView& to) const;
+  bool wants_sinks() const;
+  // Of the mods: without the sinks'.
+  std::size_t mod_buffers() const { return request_.buffers.size() - (wants_sinks() ? 1 : 0); }
   void* scratch(std::size_t worker);
   // Of this run; null without a score mod.
   kernels::GradientRunner* runner(std::size_t worker);
@@ -124,7 +129,10 @@ class BackwardPlan {
   std::unique_ptr<kernels::Turn[]> turns_;  // of every tile
   std::atomic<std::size_t> next_item_ = 0;
   std::size_t scratch_step_ = 0, gradient_offset_ = 0;
-  Tensor scratch_, stats_, sums_;  // lse and delta: [tiles][2][64]; [tiles][64][columns]
+  Tensor scratch_, stats_, sums_;  // lse, delta and share: [tiles][3][64]; [tiles][64][columns]
+  Tensor sinks_;  // in compute type
+  RopeRows rope_;
+  std::vector<double> d_sinks_;  // what each tile adds to the gradient of its head's sink
 };
 
 }  // namespace quire::plan

@@ -8,6 +8,7 @@
 #include "kernels/prefill/key_tile.h"
 #include "kernels/typed_functions.h"
 #include "plan/backward_plan.h"
+#include "plan/forward_call.h"
 #include "plan/one_channel.h"
 #include "runtime/ceil_div.h"
 #include "runtime/run_parallel.h"
@@ -42,7 +43,7 @@ constexpr std::int64_t kTilesAtOnce = 8;
 // Whether the gradients of q can be summed in place.
 bool BackwardPlan::sums_in_place(const BackwardTensors& tensors) const {
   return tensors.d_q->dtype() == compute_type() && tensors.d_q->strides()[3] == 1 &&
-         forward_.head_dim % kernels::kPanel == 0;
+         forward_.head_dim % kernels::kPanel == 0 && !forward_.rope.has_value();
 }
 
 void BackwardPlan::run(const BackwardTensors& tensors) {
@@ -54,9 +55,12 @@ void BackwardPlan::run(const BackwardTensors& tensors) {
     return run(some);
   }
   if (request_.wanted.q && !sums_in_place(tensors)) allocate_sums();
-  gradient_->begin_run(tensors.d_buffers);
+  read_sinks(forward_, sinks_);
+  rope_.read();
+  gradient_->begin_run(tensors.d_buffers.first(mod_buffers()));
   is_f64_ ? run_typed<double>(tensors) : run_typed<float>(tensors);
-  gradient_->end_run(tensors.d_buffers);
+  gradient_->end_run(tensors.d_buffers.first(mod_buffers()));
+  if (wants_sinks()) write_sinks(tensors.d_buffers.back());
   for (std::size_t i = 0; i < runners_.size(); ++i)
     if (runners_[i].has_value() && runners_[i]->fault().before(faults_[i]))
       faults_[i] = runners_[i]->fault();
@@ -114,9 +118,12 @@ void BackwardPlan::prepare(const kernels::BackwardCall& call, const BackwardTens
     inputs.out = view(tensors.out);
     inputs.d_out = view(*tensors.d_out);
   }
-  T* const lse = static_cast<T*>(stats_.data()) + number * 2 * kQueryTile;
-  live_[number] = kernels::prepare_rows<T>(call, inputs, lse, lse + kQueryTile,
-                                           static_cast<T*>(scratch(worker)));
+  T* const lse = static_cast<T*>(stats_.data()) + number * 3 * kQueryTile;
+  kernels::RowNumbers<T> numbers{
+      .lse = lse, .delta = lse + kQueryTile, .share = lse + 2 * kQueryTile};
+  kernels::prepare_rows<T>(call, inputs, place.h, numbers, static_cast<T*>(scratch(worker)));
+  live_[number] = numbers.live;
+  d_sinks_[number] = static_cast<double>(numbers.d_sink);
   turns_[number].reset();
   if (!request_.wanted.q) return;
   const kernels::BackwardTile tile = tile_of<T>(call, tensors, place);
@@ -138,10 +145,12 @@ kernels::BackwardTile BackwardPlan::tile_of(const kernels::BackwardCall& call,
              .q_idx = forward_.begin_of(place.b) + in_sequence,
              .q_offset = offset_of(tensors.q.strides(), batch, place.h, row),
              .queries = queries_of(place)},
-      .lse = static_cast<const T*>(stats_.data()) + number * 2 * kQueryTile,
-      .delta = static_cast<const T*>(stats_.data()) + (number * 2 + 1) * kQueryTile,
+      .lse = static_cast<const T*>(stats_.data()) + number * 3 * kQueryTile,
+      .delta = static_cast<const T*>(stats_.data()) + (number * 3 + 1) * kQueryTile,
       .live = live_[number],
       .turn = &turns_[number]};
+  if (forward_.sinks.has_value() && !forward_.lse_with_sinks)
+    tile.share = static_cast<const T*>(stats_.data()) + (number * 3 + 2) * kQueryTile;
   if (call.d_out != nullptr)
     tile.at.out_offset = offset_of(tensors.d_out->strides(), batch, place.h, row);
   if (visible_.has_value()) {
@@ -257,6 +266,16 @@ void BackwardPlan::run_item(const kernels::BackwardCall& call, const BackwardTen
   chunk.report(faults_[worker]);
 }
 
+// Batch entries and tiles ascending, in f64.
+void BackwardPlan::write_sinks(const TensorView& to) const {
+  Tensor sums({forward_.q_heads}, DType::f64);
+  for (std::int64_t b = 0; b < forward_.batch; ++b)
+    for (std::int64_t h = 0; h < forward_.q_heads; ++h)
+      for (std::int64_t tile = 0; tile < q_tiles(b); ++tile)
+        sums.data_as<double>()[h] += d_sinks_[static_cast<std::size_t>(tile_number({b, h, tile}))];
+  write_elements(sums.data_as<double>(), to);
+}
+
 kernels::GradientRunner* BackwardPlan::runner(std::size_t worker) {
   if (gradient_->program() == nullptr) return nullptr;
   std::optional<kernels::GradientRunner>& made = runners_[worker];
@@ -266,12 +285,19 @@ kernels::GradientRunner* BackwardPlan::runner(std::size_t worker) {
   return &*made;
 }
 
-// Writes sums from scratch to their tensor.
+// Writes sums from scratch to their tensor; of a call with rope they are rotated back first.
 template <class T>
 void BackwardPlan::write_queries(const kernels::BackwardCall& call, const BackwardTensors& tensors,
                                  const TilePlace& place) {
   const kernels::BackwardTile tile = tile_of<T>(call, tensors, place);
   const auto [batch, first] = forward_.queries->place(place.b);
+  if (call.forward.rope.half > 0)
+    kernels::forward_functions<T>(*table_).rotate({.tables = &call.forward.rope,
+                                                   .rows = static_cast<T*>(tile.d_q),
+                                                   .step = tile.d_q_step,
+                                                   .count = tile.at.queries,
+                                                   .position = tile.at.q_idx,
+                                                   .back = true});
   kernels::write_rows<T>(
       kernels::forward_functions<T>(*table_),
       {static_cast<const T*>(tile.d_q), tile.d_q_step, tile.at.queries, call.forward.dims},

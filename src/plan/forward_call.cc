@@ -16,14 +16,32 @@ kernels::ForwardCall call_of(const ForwardRequest& request, const kernels::Kerne
   call.value_dims = static_cast<int>(request.v_head_dim);
   call.scale = request.factor;
   call.f64 = request.is_f64();
-  call.natural = request.score.has_value() || !kernels::is_scaled(request.factor);
+  if (request.weight_mod.has_value())
+    call.weights = request.normalize == Normalize::kSum ? kernels::WeightRule::kFormulaSum
+                                                        : kernels::WeightRule::kFormula;
+  call.natural = request.score.has_value() || !kernels::is_scaled(request.factor) ||
+                 request.weight_mod.has_value();
   call.pairs = request.q_dtype == DType::bf16 && request.k_dtype == DType::bf16 &&
-               request.v_dtype == DType::bf16 && table.pairs != nullptr;
+               request.v_dtype == DType::bf16 && table.pairs != nullptr &&
+               !request.rope.has_value();  // rotated rows are not rounded to bf16
   call.dropout = {.p = request.dropout_p, .seed = request.seed};
+  call.lse_with_sinks = request.lse_with_sinks;
   call.q_rows.dtype = call.out_rows.dtype = request.q_dtype;
   call.k_rows.dtype = request.k_dtype;
   call.v_rows.dtype = request.v_dtype;
   return call;
+}
+
+void read_sinks(const ForwardRequest& request, Tensor& to) {
+  if (!request.sinks.has_value()) return;
+  if (to.numel() != request.q_heads) to = Tensor::empty({request.q_heads}, request.compute_type());
+  const ConstTensorView& from = request.sinks->view();
+  for (std::int64_t h = 0; h < request.q_heads; ++h) {
+    if (request.is_f64())
+      to.data_as<double>()[h] = from.load_float({h});
+    else
+      to.data_as<float>()[h] = static_cast<float>(from.load_float({h}));
+  }
 }
 
 kernels::ForwardTensor steps_of(const ConstTensorView& view) {

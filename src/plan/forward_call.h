@@ -9,12 +9,16 @@
 #include "plan/forward_request.h"
 #include "quire/formula.h"
 #include "quire/mod.h"
+#include "quire/tensor.h"
 #include "quire/tensor_view.h"
 
 namespace quire::plan {
 
 /// Sizes, types and form of the softmax; programs and addresses come later.
 kernels::ForwardCall call_of(const ForwardRequest& request, const kernels::KernelTable& table);
+
+/// Into `to`, [q_heads] of compute type, made if it is empty. Nothing without sinks.
+void read_sinks(const ForwardRequest& request, Tensor& to);
 
 /// Of [batch, heads, len, dim].
 kernels::ForwardTensor steps_of(const ConstTensorView& view);

@@ -31,7 +31,7 @@ layout::KeyStrides key_strides(const ForwardTensors& tensors) {
 }  // namespace
 
 ForwardPlan::ForwardPlan(AttentionProblem problem)
-    : request_(std::move(problem)), table_(&kernels::current_table()) {
+    : request_(std::move(problem)), table_(&kernels::current_table()), rope_(request_) {
   request_.head_dim = std::max<std::int64_t>(request_.head_dim, 1);  // one_channel.h
   find_visible();
   work_ = make_tasks(request_, visible_.get(),
@@ -41,6 +41,12 @@ ForwardPlan::ForwardPlan(AttentionProblem problem)
   for (const std::optional<Formula>* formula : {&request_.score, &mask_formula_})
     if (formula->has_value())
       std::ranges::copy((*formula)->buffers(), std::back_inserter(buffers_));
+  if (request_.sinks.has_value()) buffers_.push_back(*request_.sinks);
+  if (request_.rope.has_value() && request_.rope->cos.has_value()) {
+    buffers_.push_back(*request_.rope->cos);
+    buffers_.push_back(*request_.rope->sin);
+  }
+  read_sinks(request_, sinks_);  // allocates, so that run() need not
 }
 
 void ForwardPlan::find_visible() {
@@ -129,11 +135,13 @@ kernels::ForwardCall ForwardPlan::make_call(const ForwardTensors& tensors) const
   };
   call.prefill = {pointer(prefill_score_), pointer(prefill_mask_)};
   call.decode = {pointer(decode_score_), pointer(decode_mask_)};
+  call.rope = rope_.tables();
   if (tensors.q.rank() != 4) return call;  // only to size scratch
   call.q = tensors.q.data();
   call.k = tensors.k.data();
   call.v = tensors.v.data();
   call.out = tensors.out.data();
+  if (request_.sinks.has_value()) call.sinks = sinks_.data();
   call.lse = tensors.lse;
   call.max_scores = tensors.max_scores;
   call.stat_step = tensors.stats_by_row ? request_.q_heads : 1;
@@ -342,6 +350,8 @@ void ForwardPlan::run(const ForwardTensors& tensors) {
     some.k = with_channel(tensors.k);
     return run(some);
   }
+  read_sinks(request_, sinks_);
+  rope_.read();
   const kernels::ForwardCall call = make_call(tensors);
   std::fill(faults_.begin(), faults_.end(), kernels::TileFault());
   if (!work_.prefixes.empty()) {

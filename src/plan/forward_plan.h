@@ -18,6 +18,7 @@
 #include "kernels/tile/tile_program.h"
 #include "plan/forward_request.h"
 #include "plan/forward_tasks.h"
+#include "plan/rope_rows.h"
 #include "plan/visible_keys.h"
 #include "quire/formula.h"
 #include "quire/tensor.h"
@@ -94,7 +95,8 @@ class ForwardPlan {
   std::vector<kernels::KeySpan> spans_;  // [workers][max_spans]
   std::vector<kernels::TileFault> faults_;
   std::size_t scratch_step_ = 0;
-  Tensor scratch_, states_;
+  Tensor scratch_, states_, sinks_;
+  RopeRows rope_;
 };
 
 }  // namespace quire::plan

@@ -21,10 +21,20 @@ double factor_of(const AttentionProblem& problem) {
   return problem.is_f64() ? exact : static_cast<double>(static_cast<float>(exact));
 }
 
+// The weight of a score before the score mod.
+Formula weight_formula(const AttentionProblem& problem) {
+  const Formula& weight = problem.weight_mod->formula();
+  if (!problem.score_mod.has_value()) return weight;
+  const detail::ModArguments of = detail::mod_arguments();
+  const ExprBase score =
+      detail::apply(problem.score_mod->formula(), {of.score, of.b, of.h, of.q_idx, of.kv_idx});
+  return Formula(detail::apply(weight, {score, of.b, of.h, of.q_idx, of.kv_idx}));
+}
+
 std::optional<Formula> score_of(const AttentionProblem& problem) {
-  if (!problem.score_mod.has_value()) return std::nullopt;
-  Formula simple = formula::simplify(problem.score_mod->formula(),
-                                     problem.is_f64() ? Precision::kF64 : Precision::kF32);
+  if (!problem.score_mod.has_value() && !problem.weight_mod.has_value()) return std::nullopt;
+  const Formula all = problem.weight_mod ? weight_formula(problem) : problem.score_mod->formula();
+  Formula simple = formula::simplify(all, problem.is_f64() ? Precision::kF64 : Precision::kF32);
   if (simple.graph()[simple.root()].op == Op::kScore) return std::nullopt;
   return simple;
 }

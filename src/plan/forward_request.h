@@ -17,8 +17,10 @@ struct ForwardRequest : AttentionProblem {
   /// Fills in layouts of dense tensors, q_begin and the executor, simplifies the score mod.
   explicit ForwardRequest(AttentionProblem problem);
 
-  double factor = 1;                    // the scale, rounded to the compute type
-  std::optional<Formula> score = {};    // simplified; nothing if the mod returns the score itself
+  double factor = 1;  // the scale, rounded to the compute type
+  /// Of score mod and weight mod, one after the other, simplified; nothing if it gives the score
+  /// itself.
+  std::optional<Formula> score = {};
   std::shared_ptr<Executor> held = {};  // shares ownership of the default executor
 };
 

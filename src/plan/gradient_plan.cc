@@ -9,7 +9,6 @@
 #include "tensor/element.h"
 
 namespace quire::plan {
-namespace {
 
 // Copies `from`, row-major elements of type T, to a view of any strides; null: zeros.
 template <class T>
@@ -33,6 +32,11 @@ void write_elements(const T* from, const TensorView& to) {
     }
   });
 }
+
+template void write_elements(const float*, const TensorView&);
+template void write_elements(const double*, const TensorView&);
+
+namespace {
 
 bool takes_sums(const TensorView& output, DType compute_type) {
   return output.dtype() == compute_type && output.is_contiguous();

@@ -21,6 +21,11 @@ struct GradientRequest {
   std::span<const Buffer> buffers = {};  // those that get a gradient; empty: value and slope only
 };
 
+/// Elements of `from`, row-major and of type float or double, to floats of any dtype and strides;
+/// null: zeros.
+template <class T>
+void write_elements(const T* from, const TensorView& to);
+
 class GradientPlan {
  public:
   explicit GradientPlan(const GradientRequest& request);

@@ -11,17 +11,19 @@ AttentionOutput attention(const AttentionInputs& inputs, const AttentionOptions&
   AttentionOutput result{
       .out = Tensor({s.batches, s.q_heads, s.q_len, s.v_head_dim}, DType::f64),
       .lse = Tensor({s.batches, s.q_heads, s.q_len}, DType::f64),
+      .lse_with_sinks = Tensor({s.batches, s.q_heads, s.q_len}, DType::f64),
       .max_scores = Tensor({s.batches, s.q_heads, s.q_len}, DType::f64),
   };
   double* out = result.out.data_as<double>();
   double* lse = result.lse.data_as<double>();
+  double* lse_with_sinks = result.lse_with_sinks.data_as<double>();
   double* max_scores = result.max_scores.data_as<double>();
 
   for (std::int64_t b = 0; b < s.batches; ++b)
     for (std::int64_t h = 0; h < s.q_heads; ++h)
       for (std::int64_t q = 0; q < s.q_len; ++q) {
         const Row row{b, h, q};
-        const RowSoftmax softmax = row_softmax(scores.row(row));
+        const RowSoftmax softmax = scores.weights(row);
         const std::vector<double> factors = scores.dropout(row);
         for (std::int64_t kv = 0; kv < s.kv_len; ++kv) {
           const std::size_t i = kv;
@@ -32,6 +34,7 @@ AttentionOutput attention(const AttentionInputs& inputs, const AttentionOptions&
         }
         out += s.v_head_dim;
         *lse++ = softmax.lse;
+        *lse_with_sinks++ = softmax.lse_with_sink;
         *max_scores++ = softmax.max;
       }
   return result;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "quire/mod.h"
+#include "quire/rope.h"
 #include "quire/tensor.h"
 #include "reference/dropout.h"
 
@@ -27,13 +28,21 @@ struct AttentionOptions {
   // q_idx = q_begin + row: none for 0, one for all batches, or one per batch.
   std::vector<std::int64_t> q_begin = {};
   Dropout dropout = {};  // of the weights; lse and max_scores know nothing of it
+  // One logit per query head, which takes part in the sum of weights and has no value.
+  std::optional<std::vector<double>> sinks = std::nullopt;
+  // In the place of softmax: the weight of a key, of its score after scale and score mod. lse is
+  // their sum then. `normalize`: they are divided by it, if it is not 0.
+  std::optional<ScoreMod> weight_mod = std::nullopt;
+  bool normalize = false;
+  std::optional<Rope> rope = std::nullopt;  // of rows q_idx of q and kv_idx of k
 };
 
 /// All f64. A row with nothing to attend to: 0, -inf, -inf.
 struct AttentionOutput {
-  Tensor out;         // [B, Hq, L, Ev]
-  Tensor lse;         // [B, Hq, L], natural log
-  Tensor max_scores;  // [B, Hq, L], after the score mod
+  Tensor out;             // [B, Hq, L, Ev]
+  Tensor lse;             // [B, Hq, L], natural log; without the sink
+  Tensor lse_with_sinks;  // [B, Hq, L]; a row that sees nothing: the sink
+  Tensor max_scores;      // [B, Hq, L], after the score mod
 };
 
 /// out = softmax(mod(scale * q k^T)) v, row by row. Keys that the mask hides, or whose score

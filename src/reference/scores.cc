@@ -85,11 +85,80 @@ Scores::Scores(const AttentionInputs& inputs, const AttentionOptions& options)
       dropout_(options.dropout),
       b_begin_(options.b_begin),
       q_begin_(per_batch(options.q_begin, sizes_.batches)),
+      sinks_(options.sinks.value_or(std::vector<double>())),
       q_(to(inputs.q, DType::f64)),
       k_(to(inputs.k, DType::f64)),
       v_(to(inputs.v, DType::f64)),
       score_mod_(evaluator(options.score_mod)),
-      mask_mod_(evaluator(options.mask_mod)) {}
+      mask_mod_(evaluator(options.mask_mod)),
+      weight_mod_(evaluator(options.weight_mod)),
+      normalize_(options.normalize),
+      rope_(options.rope) {
+  if (options.sinks && static_cast<std::int64_t>(sinks_.size()) != sizes_.q_heads)
+    fail(ErrorKind::value, "attention", "sinks must be one number per query head; got {} for {}",
+         sinks_.size(), sizes_.q_heads);
+  double* row = q_.data_as<double>();
+  for (std::int64_t b = 0; b < q_.dim(0); ++b)
+    for (std::int64_t i = 0; i < q_.dim(1) * q_.dim(2); ++i, row += q_.dim(3))
+      rotate(row, q_idx({b, 0, i % q_.dim(2)}), false);
+  row = k_.data_as<double>();
+  for (std::int64_t i = 0; i < k_.dim(0) * k_.dim(1) * k_.dim(2); ++i, row += k_.dim(3))
+    rotate(row, i % k_.dim(2), false);
+}
+
+std::int64_t Scores::q_idx(const Row& row) const {
+  return q_begin_[static_cast<std::size_t>(row.b)] + row.q;
+}
+
+void Scores::rotate(double* row, std::int64_t position, bool back) const {
+  if (!rope_) return;
+  const std::int64_t dims = rope_->dims == 0 ? sizes_.head_dim : rope_->dims, half = dims / 2;
+  for (std::int64_t i = 0; i < half; ++i) {
+    const double angle =
+        static_cast<double>(position) *
+        std::pow(rope_->theta, -2.0 * static_cast<double>(i) / static_cast<double>(dims));
+    const double c = rope_->cos ? rope_->cos->view().load_float({position, i}) : std::cos(angle);
+    double s = rope_->sin ? rope_->sin->view().load_float({position, i}) : std::sin(angle);
+    if (back) s = -s;
+    double& x = row[rope_->interleaved ? 2 * i : i];
+    double& y = row[rope_->interleaved ? 2 * i + 1 : i + half];
+    const double turned = x * c - y * s;
+    y = x * s + y * c;
+    x = turned;
+  }
+}
+
+Evaluator& Scores::run_weight_mod(const Row& row, std::int64_t kv, double score) {
+  Point at = point(row, kv);
+  at.score = score;
+  weight_mod_->run(at);
+  return *weight_mod_;
+}
+
+RowSoftmax Scores::weights(const Row& at) {
+  const std::vector<double> scores = row(at);
+  if (!weight_mod_) return row_softmax(scores, sink(at));
+  constexpr double kHidden = -std::numeric_limits<double>::infinity();
+  RowSoftmax result{std::vector<double>(scores.size(), 0.0)};
+  for (std::int64_t kv = 0; kv < sizes_.kv_len; ++kv) {
+    const auto i = static_cast<std::size_t>(kv);
+    // A score mod may give -inf to what it wants hidden; the mask has its own way of saying so.
+    if (is_hidden(at, kv)) continue;
+    const Evaluator& mod = run_weight_mod(at, kv, scores[i]);
+    if (mod.fault()) throw fault_error(*mod.fault(), point(at, kv));
+    const double weight = mod[mod.root()].f;
+    result.p[i] = weight == kHidden ? 0 : weight;
+    result.lse += result.p[i];
+  }
+  result.lse_with_sink = result.lse;
+  for (double& p : result.p)
+    if (normalize_) p = result.lse == 0 ? 0 : p / result.lse;
+  return result;
+}
+
+bool Scores::is_hidden(const Row& row, std::int64_t kv) {
+  return mask_mod_ && !mask_mod_->run(point(row, kv)).truth();
+}
 
 const double* Scores::q(const Row& row) const {
   return q_.data_as<double>() + offset(q_, row.b, row.h, row.q);
@@ -155,22 +224,31 @@ std::vector<double> Scores::row(const Row& row) {
   return scores;
 }
 
-RowSoftmax row_softmax(std::span<const double> scores) {
+double Scores::sink(const Row& row) const {
+  if (sinks_.empty()) return -std::numeric_limits<double>::infinity();
+  return sinks_[static_cast<std::size_t>(row.h)];
+}
+
+RowSoftmax row_softmax(std::span<const double> scores, double sink) {
   constexpr double kNothing = -std::numeric_limits<double>::infinity();
-  RowSoftmax row{std::vector<double>(scores.size(), 0.0), kNothing, kNothing};
+  RowSoftmax row{std::vector<double>(scores.size(), 0.0), kNothing, kNothing, sink,
+                 sink == kNothing ? 0.0 : 1.0};
   for (const double score : scores)
     if (score > row.max || std::isnan(score)) row.max = score;  // a NaN stays: nothing is larger
   if (row.max == kNothing) return row;
 
   double sum = 0;
-  for (std::size_t kv = 0; kv < scores.size(); ++kv) {
-    if (scores[kv] == kNothing) continue;
-    row.p[kv] = std::exp(scores[kv] - row.max);
-    sum += row.p[kv];
-  }
-  for (std::size_t kv = 0; kv < scores.size(); ++kv)
-    if (scores[kv] != kNothing) row.p[kv] /= sum;
+  for (const double score : scores)
+    if (score != kNothing) sum += std::exp(score - row.max);
   row.lse = row.max + std::log(sum);
+  // The sink as one more score, from the larger of both.
+  const double top = sink > row.max ? sink : row.max;
+  const auto weight = [&](double score) { return score == top ? 1 : std::exp(score - top); };
+  const double all = sum * weight(row.max) + weight(sink);
+  row.lse_with_sink = top + std::log(all);
+  row.sink_p = weight(sink) / all;
+  for (std::size_t kv = 0; kv < scores.size(); ++kv)
+    if (scores[kv] != kNothing) row.p[kv] = std::exp(scores[kv] - row.max) * weight(row.max) / all;
   return row;
 }
 

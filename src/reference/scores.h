@@ -3,6 +3,7 @@
 // Reference layer.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -21,6 +22,15 @@ struct Sizes {
 /// A row of the attention matrix.
 struct Row {
   std::int64_t b = 0, h = 0, q = 0;
+};
+
+struct RowSoftmax {
+  std::vector<double> p;  // exactly 0 where the score is -inf; they and p of the sink add up to 1
+  // Of a weight mod: the weights, max is not known, lse is their sum.
+  double max = 0;  // -inf for a row with nothing to attend to; NaN if a score is
+  double lse = 0;  // log of the sum of exp(score); -inf for a row with nothing to attend to
+  double lse_with_sink = 0;  // the sink among them
+  double sink_p = 0;
 };
 
 class Scores {
@@ -42,8 +52,24 @@ class Scores {
   /// visible element.
   std::vector<double> row(const Row& row);
 
+  /// The weights of a row: by softmax, or as the weight mod says.
+  RowSoftmax weights(const Row& row);
+  /// By the mask.
+  bool is_hidden(const Row& row, std::int64_t kv);
+  bool has_weight_mod() const { return weight_mod_.has_value(); }
+  bool normalizes() const { return normalize_; }
+  /// The weight mod's evaluator, run at an element whose score after the score mod is this.
+  Evaluator& run_weight_mod(const Row& row, std::int64_t kv, double score);
+
+  /// Rotates a row of q or k, or back; nothing without rope.
+  void rotate(double* row, std::int64_t position, bool back) const;
+  std::int64_t q_idx(const Row& row) const;
+
   /// By what dropout multiplies the weights of a row, one per key.
   std::vector<double> dropout(const Row& row) const;
+
+  /// The logit of the row's head; -inf without sinks.
+  double sink(const Row& row) const;
 
   /// The score mod's evaluator, run at an element; null if there is no score mod.
   Evaluator* run_score_mod(const Row& row, std::int64_t kv);
@@ -57,20 +83,19 @@ class Scores {
   Dropout dropout_;
   std::int64_t b_begin_;
   std::vector<std::int64_t> q_begin_;  // one per batch
+  std::vector<double> sinks_;          // one per query head, or none
   Tensor q_, k_, v_;                   // f64, row-major
-  std::optional<Evaluator> score_mod_, mask_mod_;
+  std::optional<Evaluator> score_mod_, mask_mod_, weight_mod_;
+  bool normalize_ = false;
+  std::optional<Rope> rope_;
 };
 
 /// "[1, 2, 3, 4]" against what it should be; `name` goes into the text.
 void require_shape(const char* name, const Shape& shape, const Shape& wanted);
 
-struct RowSoftmax {
-  std::vector<double> p;  // exactly 0 where the score is -inf
-  double max = 0;         // -inf for a row with nothing to attend to; NaN if a score is
-  double lse = 0;         // log of the sum of exp(score); -inf for a row with nothing to attend to
-};
-
-/// -inf is a key that is not there. A NaN or +inf makes p NaN wherever there is a key, and lse NaN.
-RowSoftmax row_softmax(std::span<const double> scores);
+/// -inf is a key, or a sink, that is not there. A NaN or +inf among the scores makes p NaN wherever
+/// there is a key, and lse NaN. A sink of +inf leaves p = 0.
+RowSoftmax row_softmax(std::span<const double> scores,
+                       double sink = -std::numeric_limits<double>::infinity());
 
 }  // namespace quire::reference

@@ -276,5 +276,50 @@ TEST_F(CApiLayouts, AnyProblemWithDropout) {
                 quire_attention(&problem, &outputs));
 }
 
+TEST_F(CApiLayouts, SinksHaveTheBitsOfCpp) {
+  const Tensor q = numbers({1, 2, 21, 16}, 1), k = numbers({1, 2, 33, 16}, 2),
+               d_out = numbers({1, 2, 21, 16}, 4), sinks = numbers({2}, 5);
+  AuxOutput aux;
+  AttentionOptions options{.sinks = Buffer(sinks, {.name = "sinks", .wants_gradient = true}),
+                           .lse_with_sinks = true,
+                           .return_aux = {.lse = true},
+                           .aux = &aux};
+  const Tensor wanted = flex_attention(q, k, k, options);
+  const AttentionGradients d = flex_attention_backward(
+      {.q = q, .k = k, .v = k, .out = wanted, .lse = *aux.lse, .d_out = d_out},
+      {.forward = options});
+  Tensor out(wanted.shape(), DType::f32), lse(aux.lse->shape(), DType::f32),
+      d_q(q.shape(), DType::f32), d_sinks({2}, DType::f32);
+  const quire_tensor c_q = c_tensor(q), c_k = c_tensor(k), c_sinks = c_tensor(sinks),
+                     c_out = c_tensor(out), c_lse = c_tensor(lse), c_d_out = c_tensor(d_out),
+                     c_d_q = c_tensor(d_q), c_d_sinks = c_tensor(d_sinks);
+  auto problem = sized<quire_attention_problem>();
+  problem.q = &c_q;
+  problem.k = problem.v = &c_k;
+  problem.sinks = &c_sinks;
+  problem.lse_with_sinks = 1;
+  auto outputs = sized<quire_attention_outputs>();
+  outputs.out = &c_out;
+  outputs.lse = &c_lse;
+  ASSERT_EQ(quire_attention(&problem, &outputs), QUIRE_OK) << quire_last_error();
+  expect_same_bits(out, wanted);
+  expect_same_bits(lse, *aux.lse);
+  auto loss = sized<quire_loss>();
+  loss.out = &c_out;
+  loss.lse = &c_lse;
+  loss.d_out = &c_d_out;
+  auto places = sized<quire_gradients>();
+  places.q = &c_d_q;
+  places.sinks = &c_d_sinks;
+  ASSERT_EQ(quire_attention_backward(&problem, &loss, &places), QUIRE_OK) << quire_last_error();
+  expect_same_bits(d_q, *d.q);
+  expect_same_bits(d_sinks, d.of("sinks"));
+  problem.sinks = nullptr;
+  problem.lse_with_sinks = 0;
+  expect_failed(QUIRE_ERROR_VALUE,
+                "[quire_attention_backward] gradients.sinks is given, and there are no sinks",
+                quire_attention_backward(&problem, &loss, &places));
+}
+
 }  // namespace
 }  // namespace quire

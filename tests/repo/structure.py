@@ -54,6 +54,7 @@ PUBLIC_LAYER = {
     "quire/operations.h": "formula",
     "quire/formula.h": "formula",
     "quire/mod.h": "formula",
+    "quire/rope.h": "formula",
     "quire/evaluate.h": "formula",
     "quire/explain.h": "formula",
     "quire/mods.h": "mods",
@@ -81,7 +82,7 @@ PUBLIC_LAYER = {
 C_HEADERS = {"include/quire/quire_c.h"}
 
 # Public headers of formula/ that reference/ may include: what a formula is.
-REFERENCE_MAY_SEE_PUBLIC = {
+REFERENCE_MAY_SEE_PUBLIC = {"quire/rope.h", 
     "quire/op.h",
     "quire/buffer.h",
     "quire/expr.h",

@@ -15,6 +15,7 @@ namespace quire::reference {
 struct OutputGradients {
   ConstTensorView out;                                // [B, Hq, L, Ev]
   std::optional<ConstTensorView> lse = std::nullopt;  // [B, Hq, L]
+  bool lse_with_sinks = false;                        // of which lse
 };
 
 struct BufferGradient {
@@ -26,6 +27,7 @@ struct BufferGradient {
 /// share keys, are summed.
 struct AttentionGradients {
   Tensor q, k, v;
+  Tensor sinks;  // [Hq], or [0] without sinks
   // Those captured with wants_gradient: the score mod's in the order of its formula, then the
   // mask's (all 0).
   std::vector<BufferGradient> buffers;

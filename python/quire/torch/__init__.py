@@ -22,6 +22,7 @@ from torch.nn.attention.flex_attention import (  # noqa: F401, E402
     or_masks,
 )
 
+from quire.hooks import Rope  # noqa: E402
 from quire.torch import block_mask_pytree as _block_mask_pytree  # noqa: F401, E402
 from quire.torch import graph_backward as _graph_backward  # noqa: F401, E402
 from quire.torch import sdpa_operator as _sdpa_operator  # noqa: F401, E402
@@ -42,6 +43,7 @@ __all__ = [
     "FlexKernelOptions",
     "NestedBlockMask",
     "PagedAttention",
+    "Rope",
     "SDPBackend",
     "TraceError",
     "and_masks",

@@ -23,6 +23,7 @@ from quire.torch.autocast import autocast
 from quire.torch.block_mask import BlockMask, is_no_mask
 from quire.torch.forward import HALF
 from quire.torch.graph_formula import formula_of
+from quire.torch.hooks import HookArguments, check_hooks, composed, has_hooks, operator_arguments
 from quire.torch.trace import trace_mask_mod, trace_score_mod
 
 # ---- the operator that dynamo sees
@@ -47,7 +48,8 @@ class _QuireFlexAttention(HigherOrderOperator):
         mask_tensors: tuple = (),
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         *blocks, q_len, kv_len, q_size, kv_size, mask_mod = block_mask
-        learns_captured = _is_recorded(score_tensors)
+        hooks = options.get("hooks", (None,))
+        learns_captured = _is_recorded((*score_tensors, hooks[0]))
         is_recorded = learns_captured or _is_recorded((query, key, value))
         if torch.is_autocast_enabled("cpu"):
             query, key, value = autocast(query), autocast(key), autocast(value)
@@ -73,6 +75,7 @@ class _QuireFlexAttention(HigherOrderOperator):
             options.get("dropout_p", 0.0),
             options.get("seed"),
             learns_captured and query.dtype in HALF,
+            *options.get("hooks", ()),
         )
 
 
@@ -111,6 +114,7 @@ def flex_attention_in_graph(
     return_aux: Any,
     dropout_p: float,
     seed: int | None,
+    given: HookArguments,
 ) -> Any:
     """What dynamo traces instead of flex_attention. Lengths are checked when the graph runs."""
     tell_dynamo()
@@ -123,6 +127,10 @@ def flex_attention_in_graph(
     if kernel_options is not None:
         validate.validate_options(kernel_options)
     *sizes, mask_mod = _mask_in_graph(block_mask)
+    if has_hooks(given):
+        check_hooks("flex_attention", given)
+        _validate_hooks_in_graph(given)
+        score_mod = composed(score_mod, given.weight_mod)
     score_function, score_text = function_or_text(score_mod, _identity, "flex_attention")
     mask_function, mask_text = function_or_text(
         None if mask_mod is noop_mask else mask_mod, noop_mask, "flex_attention"
@@ -130,6 +138,8 @@ def flex_attention_in_graph(
     options: dict[str, Any] = {"score_mod": score_text, "mask_mod": mask_text, "lse": want_lse, "max_scores": want_max}
     if dropout_p:
         options.update(dropout_p=check_dropout("flex_attention", dropout_p), seed=seed_tensor(dropout_p, seed))
+    if has_hooks(given):
+        options["hooks"] = operator_arguments(given)
     out, lse, max_scores, _ = quire_flex_attention(
         query, key, value, score_function, (*sizes, mask_function), scale, options
     )
@@ -165,6 +175,12 @@ def _validate_in_graph(query: Tensor, key: Tensor, value: Tensor, block_mask: An
         raise RuntimeError("[flex_attention] Cannot use mask_mod from a sliced BlockMask: its mask_mod is gone")
 
 
+def _validate_hooks_in_graph(given: HookArguments) -> None:
+    """What the operator's arguments could not say."""
+    if given.normalize is not None and given.weight_mod is None:
+        raise ValueError("[flex_attention] normalize is for weight_mod, and there is none")
+
+
 def _mask_in_graph(block_mask: Any) -> tuple:
     """Blocks as tensors, lengths, block sizes and the rule."""
     if block_mask is None or is_no_mask(block_mask):
@@ -186,13 +202,16 @@ def flex_attention_as_operator(
     query: Tensor, key: Tensor, value: Tensor, mods: tuple, lse: bool, max_scores: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The call as a plain operator, with the formulas of the mods as they are now. mods: score_mod, block_mask, scale,
-    dropout_p and seed of the call."""
-    score_mod, block_mask, scale, dropout_p, seed = mods
+    dropout_p, seed and hooks of the call."""
+    score_mod, block_mask, scale, dropout_p, seed, given = mods
+    check_hooks("flex_attention", given)
+    _validate_hooks_in_graph(given)
+    score_mod = composed(score_mod, given.weight_mod)
     if torch.is_autocast_enabled("cpu"):
         query, key, value = autocast(query), autocast(key), autocast(value)
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
     score = ("", [], []) if score_mod is None else text_of(score_mod, lambda mod: trace_score_mod(mod, dtype))
-    learns_captured = _is_recorded(score[2])
+    learns_captured = _is_recorded((*score[2], given.sinks))
     is_recorded = learns_captured or _is_recorded((query, key, value))
     *blocks, q_len, kv_len, q_size, kv_size, mask_mod = _mask_in_graph(block_mask)
     mask = ("", [], []) if mask_mod is noop_mask else text_of(mask_mod, trace_mask_mod)
@@ -211,6 +230,7 @@ def flex_attention_as_operator(
         dropout_p,
         seed_tensor(dropout_p, seed),
         learns_captured and query.dtype in HALF,
+        *operator_arguments(given),
     )
     return outputs[0], outputs[1] if lse else None, outputs[2] if max_scores else None
 

@@ -21,6 +21,7 @@ from torch.nn.attention.flex_attention import (
     _sliced_mask_mod_error,
 )
 
+from quire.hooks import Rope
 from quire.option_checks import check_dropout, check_scale, check_seed
 from quire.torch import validate
 from quire.torch.autocast import autocast
@@ -29,6 +30,7 @@ from quire.torch.block_mask import blocks_of, is_no_mask
 from quire.torch.compile import flex_attention_as_operator, flex_attention_in_graph
 from quire.torch.flex_call import FlexCall
 from quire.torch.forward import HALF, Mods, as_torch_gives, draw_seed, forward, forward_as_computed
+from quire.torch.hooks import HookArguments, bind_hooks
 from quire.torch.mods import bind_score_mod
 from quire.torch.nested import are_nested
 from quire.torch.nested_flex import nested_flex_attention
@@ -42,6 +44,7 @@ _jit = torch._C._get_tracing_state
 _transforms = torch._C._functorch.peek_interpreter_stack
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 _F32, _F64 = torch.float32, torch.float64
+_NO_HOOKS = HookArguments()
 _warned = False
 
 
@@ -59,6 +62,11 @@ def flex_attention(
     return_aux: AuxRequest | None = None,
     dropout_p: float = 0,  # of 0.0 dynamo would make a float that may change, and compile twice
     seed: int | None = None,
+    sinks: Tensor | None = None,
+    lse_with_sinks: bool = False,
+    weight_mod: _score_mod_signature | None = None,
+    normalize: str | None = None,
+    rope: Rope | None = None,
 ) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, AuxOutput]:
     """softmax(score_mod(query key^T * scale)) value over the keys that block_mask leaves visible, in one fused pass.
 
@@ -68,7 +76,12 @@ def flex_attention(
     AuxOutput; with return_lse (deprecated), that and lse. lse is natural log. Exceptions are of torch's types.
 
     `dropout_p`: the share of the weights that are dropped; the rest are divided by 1 - dropout_p. `seed`: of the dropout, 64
-    bits; drawn from torch's generator if not given. Gradients replay it. These two are Quire's own.
+    bits; drawn from torch's generator if not given. Gradients replay it. These two are Quire's own, and so are:
+
+    `sinks`: [Hq], a logit per head that takes part in the sum of weights and has no value; with a gradient. `lse_with_sinks`: lse is
+    of the whole sum, otherwise of the keys alone. `weight_mod`: in the place of softmax the weight of a key, f(score, b, h, q_idx,
+    kv_idx) of the score after scale and score_mod; lse is then the sum of a row's weights. `normalize`: None, or "sum": weights are
+    divided by it. `rope`: a quire.Rope, which rotates queries by q_idx and keys by kv_idx when they are read.
 
     Nested tensors [B, H, j, D] of the layout torch.jagged give nested results; b is the sequence, q_idx and kv_idx count
     inside it, and the block mask is one of create_nested_block_mask.
@@ -94,6 +107,7 @@ def flex_attention(
             return_aux,
             dropout_p,
             seed,
+            HookArguments(sinks, lse_with_sinks, weight_mod, normalize, rope),
         )
     is_transformed = _transforms() is not None
     if is_transformed:
@@ -110,6 +124,9 @@ def flex_attention(
     if dropout_p or seed is not None:
         dropout_p = check_dropout("flex_attention", dropout_p)
         seed = draw_seed() if seed is None else check_seed("flex_attention", dropout_p, seed)
+    given = _NO_HOOKS
+    if sinks is not None or lse_with_sinks or weight_mod is not None or normalize is not None or rope is not None:
+        given = HookArguments(sinks, lse_with_sinks, weight_mod, normalize, rope)
     is_plain = type(query) in _PLAIN and type(key) in _PLAIN and type(value) in _PLAIN and not query.is_nested
     if not is_plain or _modes() or _jit():
         if are_nested(query, key, value):
@@ -124,12 +141,13 @@ def flex_attention(
                 want_lse,
                 want_max,
                 (dropout_p, seed or 0),
+                given,
             )
             return _results(outputs, return_lse, return_aux)
         if _is_watched(query, key, value):
             validate.validate_sizes(query, key, value, block_mask, enable_gqa)
             outputs = flex_attention_as_operator(
-                query, key, value, (score_mod, block_mask, scale, dropout_p, seed), want_lse, want_max
+                query, key, value, (score_mod, block_mask, scale, dropout_p, seed, given), want_lse, want_max
             )
             return _results(outputs, return_lse, return_aux)
     if _is_autocast("cpu"):
@@ -146,8 +164,17 @@ def flex_attention(
         mod, captured, captured_needs_grad, _ = bind_score_mod(score_mod, _F64 if query.dtype is _F64 else _F32)
         needs_grad = needs_grad or (captured_needs_grad and _is_grad_enabled())
     mods = Mods(mod, mask, scale, dropout_p, seed or 0)
+    weight_reads = 0
+    if given is not _NO_HOOKS:
+        bound = bind_hooks("flex_attention", given, _F64 if query.dtype is _F64 else _F32)
+        if bound is not None:
+            mods = mods._replace(hooks=bound.hooks)
+            captured, weight_reads = [*captured, *bound.tensors], bound.weight_reads
+            captured_needs_grad = captured_needs_grad or bound.needs_grad
+            needs_grad = needs_grad or (bound.needs_grad and _is_grad_enabled())
     if needs_grad or is_transformed or is_forward_mode():
-        call = FlexCall(mods, want_max, len(captured), captured_needs_grad and query.dtype in HALF)
+        is_wide = captured_needs_grad and query.dtype in HALF
+        call = FlexCall(mods, want_max, len(captured), is_wide, weight_reads=weight_reads)
         kept = [] if blocks is None else [tensor for tensor in blocks.rule_reads() if not tensor.is_inference()]
         out, lse, max_scores = as_torch_gives(query.dtype, *recorded(call, (query, key, value), captured, kept))
         outputs = (out, lse if want_lse else None, max_scores)

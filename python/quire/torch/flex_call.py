@@ -23,7 +23,7 @@ _CPU = torch.device("cpu")
 
 @dataclass(eq=False)
 class FlexCall(Call):
-    """mods, whose score mod reads `reads` tensors; sequences: of nested query, key and value; enable_gqa: theirs, of dense tensors
+    """mods, which read `reads` tensors: the score mod's, `weight_reads` of the weight mod's, then the sinks; sequences: of nested query, key and value; enable_gqa: theirs, of dense tensors
     it was checked before."""
 
     mods: Mods
@@ -32,13 +32,17 @@ class FlexCall(Call):
     is_wide: bool = False
     sequences: tuple[Sequences, Sequences, Sequences] | None = None
     enable_gqa: bool = True
+    weight_reads: int = 0
 
     function = "flex_attention"
 
     def run(self, inputs: Sequence[Tensor], read: Sequence[Tensor], want_lse: bool) -> Outputs:
         query, key, value = inputs
+        mods = self.mods
+        if mods.hooks is not None and mods.hooks.sinks is not None and read:
+            mods = mods._replace(hooks=mods.hooks._replace(sinks=read[-1]))
         if self.sequences is None:
-            return forward_as_computed(query, key, value, self.mods, want_lse, self.want_max, self.is_wide)
+            return forward_as_computed(query, key, value, mods, want_lse, self.want_max, self.is_wide)
         is_f64 = torch.float64 in (query.dtype, key.dtype, value.dtype)
         compute = torch.float64 if is_f64 else torch.float32
         dtype = compute if self.is_wide else query.dtype
@@ -48,7 +52,7 @@ class FlexCall(Call):
             torch.zeros(query.shape[:2], dtype=compute, device=_CPU) if is_wanted else None
             for is_wanted in (want_lse, self.want_max)
         )
-        options = self.mods.options(self.function, self.enable_gqa)
+        options = mods.options(self.function, self.enable_gqa)
         _core.attention(options, *self.views(inputs), view_of(out), _optional_view(lse), _optional_view(max_scores))
         return out, lse, max_scores
 
@@ -67,7 +71,7 @@ class FlexCall(Call):
         ]
         if not any(wanted):
             return new
-        mods = self.mods._replace(score_mod=_wanting(self.mods.score_mod, read, wanted[3:]))
+        mods = self._wanting_all(read, wanted[3:])
         _core.attention_backward(
             mods.options(f"{self.function}_backward", self.enable_gqa),
             *self.views(inputs),
@@ -77,6 +81,18 @@ class FlexCall(Call):
             [view_of(one) for one in new[3:] if one is not None],
         )
         return new
+
+    def _wanting_all(self, read: Sequence[Tensor], wanted: list[bool]) -> Mods:
+        """The mods over what is read, with what is wanted."""
+        hooks = self.mods.hooks
+        if hooks is None:
+            return self.mods._replace(score_mod=_wanting(self.mods.score_mod, read, wanted))
+        if hooks.sinks is not None:
+            hooks = hooks._replace(sinks=read[-1], learns_sinks=wanted[-1])
+            read, wanted = read[:-1], wanted[:-1]
+        at = len(read) - self.weight_reads
+        hooks = hooks._replace(weight_mod=_wanting(hooks.weight_mod, read[at:], wanted[at:]))
+        return self.mods._replace(score_mod=_wanting(self.mods.score_mod, read[:at], wanted[:at]), hooks=hooks)
 
 
 def _optional_view(tensor: Tensor | None) -> _core.View | None:

@@ -21,6 +21,23 @@ HALF = frozenset({torch.bfloat16, torch.float16})
 _CPU = torch.device("cpu")  # said everywhere: the default device may be another
 
 
+class Hooks(NamedTuple):
+    """Sinks, weights by a formula and rotation: a call that has none has no Hooks. weight_mod and rope are of _core."""
+
+    sinks: Any = None  # a tensor
+    lse_with_sinks: bool = False
+    weight_mod: Any = None
+    normalize: str | None = None
+    rope: Any = None
+    learns_sinks: bool = False
+
+    def options(self) -> dict[str, Any]:
+        """As _core.Options takes them."""
+        found = self._asdict()
+        found["sinks"] = None if self.sinks is None else view_of(self.sinks)
+        return found
+
+
 class Mods(NamedTuple):
     """What a call computes with beside its tensors; mod and mask are of _core."""
 
@@ -29,6 +46,7 @@ class Mods(NamedTuple):
     scale: float | None = None
     dropout_p: float = 0.0
     seed: int = 0  # of the dropout; the backward pass replays it
+    hooks: Hooks | None = None
 
     def options(self, function: str = "flex_attention", enable_gqa: bool = True) -> _core.Options:
         """As _core takes them, on torch's threads. Those of a call without any are kept: tiny calls would notice."""
@@ -45,6 +63,7 @@ class Mods(NamedTuple):
             dropout_p=self.dropout_p,
             seed=self.seed,
             openmp_threads=threads,
+            **({} if self.hooks is None else self.hooks.options()),
         )
         if is_plain:
             _plain_options[threads] = options

@@ -15,8 +15,11 @@ from quire.torch.flex_call import FlexCall
 from quire.torch.forward import Mods
 from quire.torch.graph_library import define, give_gradients, in_their_places
 from quire.torch.graph_mod import bind, bind_program
-from quire.torch.graph_operator import bound_mask, number_of_seed
+from quire.torch.graph_operator import HOOKS, bound_mask, number_of_seed
 from quire.torch.graph_program import PREFIX
+from quire.torch.hooks import operator_hooks
+
+_SINKS = 18  # which argument of the operator they are
 
 
 def _run(
@@ -39,24 +42,40 @@ def _run(
     # Torch leaves out what stands last and is the default.
     dropout_p = dropout[0] if dropout else 0.0
     seed = dropout[1] if len(dropout) > 1 else None
+    hooks = dropout[2:]
     mods = Mods(None, bound_mask(*mask_arguments), scale, dropout_p, number_of_seed(seed))
+    sinks = [] if not hooks or hooks[0] is None else [hooks[0]]
     is_f64 = torch.float64 in (query.dtype, key.dtype, value.dtype)
     results = (out, lse.to(torch.float64 if is_f64 else torch.float32))
     whole_value = value if value.size(0) == key.size(0) else value.expand(key.size(0), -1, -1, -1)
 
+    count = len(wanted) - len(sinks)
+    wants_sinks, d_sinks = wanted[count:], []
+    wants_score = wanted[3:count]
+
     def gradients(mod: Any, captured: list[Tensor], wants: list[bool]) -> list[Tensor | None]:
-        call = FlexCall(mods._replace(score_mod=mod), reads=len(captured))
-        return call.gradients((query, key, whole_value), captured, results, (d_out, d_lse), [*wanted[:3], *wants])
+        score_mod, bound = operator_hooks(mod, *hooks)
+        is_weight = bound is not None and bound.weight_mod is not None
+        call = FlexCall(
+            mods._replace(score_mod=score_mod, hooks=bound),
+            reads=len(captured) + len(sinks),
+            weight_reads=len(captured) if is_weight else 0,
+        )
+        read, wants = [*captured, *sinks], [*wants, *wants_sinks]
+        found = call.gradients((query, key, whole_value), read, results, (d_out, d_lse), [*wanted[:3], *wants])
+        if sinks:
+            d_sinks.append(found.pop())
+        return found
 
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
     score = (score_mod, score_names, score_tensors, dtype)
     if score_mod.startswith(PREFIX):
-        d = _through_program(score, wanted[3:], gradients)
+        d = _through_program(score, wants_score, gradients)
     else:
-        d = _through_text(score, wanted[3:], gradients)
+        d = _through_text(score, wants_score, gradients)
     if d[2] is not None and whole_value is not value:
         d[2] = d[2].sum(0, keepdim=True)
-    return [one for one in d if one is not None]
+    return [one for one in (*d, *d_sinks) if one is not None]
 
 
 def _through_text(score: tuple, wanted: list[bool], gradients: Any) -> list[Tensor | None]:
@@ -94,27 +113,42 @@ def _fake(query: Tensor, key: Tensor, value: Tensor, *arguments: Any) -> list[Te
     wanted, score_tensors = arguments[4], arguments[7]
     like = [torch.empty_like(tensor) for tensor in (query, key, value)]
     like += [tensor.new_empty(tensor.shape) for tensor in score_tensors or ()]
+    sinks = arguments[17] if len(arguments) > 17 else None
+    like += [] if sinks is None else [sinks.new_empty(sinks.shape)]
     return [one for one, is_wanted in zip(like, wanted, strict=True) if is_wanted]
 
 
 def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
     query, key, value, score_mod, score_names, score_tensors, mask_mod, mask_names, mask_tensors, blocks, *rest = inputs
     out, lse, max_scores, wide_out = output
-    *sizes, ctx.has_lse, _, dropout_p, seed, is_wide = rest
+    *sizes, ctx.has_lse, _, dropout_p, seed, is_wide = rest[:8]
+    sinks, *ctx.hooks, cos, sin = rest[8:]
     ctx.texts = (score_mod, score_names), (mask_mod, mask_names), (*sizes, dropout_p)
     score_tensors, mask_tensors, blocks = (given or [] for given in (score_tensors, mask_tensors, blocks))
     ctx.counts = len(score_tensors), len(mask_tensors), len(blocks)
     ctx.mark_non_differentiable(max_scores, wide_out)
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(
-        query, key, value, wide_out if is_wide else out, lse, seed, *score_tensors, *mask_tensors, *blocks
+        query,
+        key,
+        value,
+        wide_out if is_wide else out,
+        lse,
+        seed,
+        sinks,
+        cos,
+        sin,
+        *score_tensors,
+        *mask_tensors,
+        *blocks,
     )
 
 
 def _backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *_: Any) -> tuple:
     scores, masks, blocks = ctx.counts
     needed = ctx.needs_input_grad
-    wanted = [*needed[:3], *needed[5]]
+    has_sinks = ctx.saved_tensors[6] is not None
+    wanted = [*needed[:3], *needed[5], *([needed[_SINKS]] if has_sinks else [])]
     score, mask, sizes = ctx.texts
     # Torch takes an empty list for one of tensors, also where it is one of names.
     score_nothing: tuple
@@ -126,7 +160,7 @@ def _backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *_: Any) -> 
         return (None, None, None, *score_nothing, [None] * scores, *nothing)
     saved = iter(ctx.saved_tensors)
     results = [next(saved) for _ in range(5)]
-    seed = next(saved)
+    seed, sinks, cos, sin = (next(saved) for _ in range(4))
     found = torch.ops.quire.flex_attention_backward(
         *results,
         d_out,
@@ -139,16 +173,23 @@ def _backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *_: Any) -> 
         [next(saved) for _ in range(blocks)],
         *sizes,
         seed,
+        sinks,
+        *ctx.hooks,
+        cos,
+        sin,
     )
     d = in_their_places(found, wanted)
-    return (*d[:3], *score_nothing, d[3:], *nothing)
+    all_d = [*d[:3], *score_nothing, d[3 : 3 + scores], *nothing]
+    if has_sinks:
+        all_d[_SINKS] = d[-1]
+    return tuple(all_d)
 
 
 define(
     "flex_attention_backward(Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, Tensor? d_out, Tensor? d_lse, "
     "bool[] wanted, str score_mod, str[]? score_names, Tensor[]? score_tensors, str mask_mod, str[]? mask_names, "
     "Tensor[]? mask_tensors, Tensor[]? blocks, SymInt[] seq_lengths, SymInt[] block_size, float? scale, float dropout_p=0.0, "
-    "Tensor? seed=None) -> Tensor[]",
+    "Tensor? seed=None, " + HOOKS + ") -> Tensor[]",
     _run,
     _fake,
 )

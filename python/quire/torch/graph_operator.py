@@ -19,6 +19,7 @@ from quire.torch.forward import Mods, forward, output_strides
 from quire.torch.graph_blocks import blocks_of_tensors, blocks_of_words
 from quire.torch.graph_library import define
 from quire.torch.graph_mod import bind
+from quire.torch.hooks import operator_hooks
 
 
 def number_of_seed(seed: Tensor | None) -> int:
@@ -69,6 +70,7 @@ def _flex_attention(
     dropout_p: float = 0.0,
     seed: Tensor | None = None,
     wide: bool = False,
+    *hooks: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(out, lse, the largest scores, out before it was rounded), empty where not wanted."""
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
@@ -76,9 +78,9 @@ def _flex_attention(
     mask = bound_mask(mask_mod, mask_names, mask_tensors, blocks, seq_lengths, block_size)
     if value.size(0) != key.size(0):
         value = value.expand(key.size(0), -1, -1, -1)
-    out, lse_out, max_out = forward(
-        query, key, value, Mods(mod, mask, scale, dropout_p, number_of_seed(seed)), lse, max_scores, wide
-    )
+    mod, bound = operator_hooks(mod, *hooks)
+    mods = Mods(mod, mask, scale, dropout_p, number_of_seed(seed), bound)
+    out, lse_out, max_out = forward(query, key, value, mods, lse, max_scores, wide)
     return (
         out.to(query.dtype) if wide else out,
         query.new_empty(0, dtype=dtype) if lse_out is None else lse_out,
@@ -131,11 +133,17 @@ def _fake_index_tensor(words: Tensor, name: str, shape: list[int]) -> Tensor:
     return words.new_empty(shape, dtype=torch.int32)
 
 
+# Sinks, weights by a formula and rotation: hooks.py.
+HOOKS = (
+    'Tensor? sinks=None, bool lse_with_sinks=False, str weights="", float rope_theta=0.0, SymInt rope_dims=0, '
+    "bool rope_interleaved=False, Tensor? rope_cos=None, Tensor? rope_sin=None"
+)
+
 # Lists that may be empty are optional, because AOTInductor passes an empty one on as None.
 define(
     "flex_attention(Tensor query, Tensor key, Tensor value, str score_mod, str[]? score_names, Tensor[]? score_tensors, "
     "str mask_mod, str[]? mask_names, Tensor[]? mask_tensors, Tensor[]? blocks, SymInt[] seq_lengths, SymInt[] block_size, "
-    "float? scale, bool lse, bool max_scores, float dropout_p=0.0, Tensor? seed=None, bool wide=False) "
+    "float? scale, bool lse, bool max_scores, float dropout_p=0.0, Tensor? seed=None, bool wide=False, " + HOOKS + ") "
     "-> (Tensor, Tensor, Tensor, Tensor)",
     _flex_attention,
     _fake_flex_attention,

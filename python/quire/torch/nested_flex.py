@@ -15,6 +15,7 @@ from quire.torch.autograd import Outputs, recorded
 from quire.torch.blocks import Seen
 from quire.torch.flex_call import FlexCall
 from quire.torch.forward import HALF, Mods, as_torch_gives
+from quire.torch.hooks import HookArguments, bind_hooks
 from quire.torch.mods import bind_mask_mod, bind_score_mod
 from quire.torch.nested import (
     NestedTensor,
@@ -29,6 +30,7 @@ from quire.torch.nested_strided import are_strided_nested, can_be_packed, compon
 from quire.torch.transforms import is_forward_mode
 
 _F32, _F64 = torch.float32, torch.float64
+_NO_HOOKS = HookArguments()
 _UNEVEN = (
     "[flex_attention] nested tensors must be [B, H, j, D] with the same heads and dims in all sequences; "
     "theirs differ, or they have another number of axes"
@@ -123,13 +125,14 @@ def nested_flex_attention(
     want_lse: bool,
     want_max: bool,
     dropout: tuple[float, int] = (0.0, 0),
+    given: HookArguments = _NO_HOOKS,
 ) -> Outputs:
     """(out, lse, max_scores), nested: [B, Hq, j, Ev], [B, Hq, j]. dropout: its probability and seed."""
     if are_strided_nested("flex_attention", query, key, value):
         parts = components_of("flex_attention", query, key, value)
         if query.dim() != 4 or not can_be_packed(*parts):
             raise ValueError(_UNEVEN)
-        options = (score_mod, block_mask, scale, enable_gqa, want_lse, want_max, dropout)
+        options = (score_mod, block_mask, scale, enable_gqa, want_lse, want_max, dropout, given)
         query, key, value = (to_jagged(part) for part in parts)
         return _each(nested_flex_attention(query, key, value, *options), lambda one: to_strided(one, parts[0]))
     _check(query, key, value)
@@ -142,9 +145,17 @@ def nested_flex_attention(
         bound = bind_score_mod(score_mod, _F64 if query.dtype is _F64 else _F32)
         mods = mods._replace(score_mod=bound.mod)
         captured, learns_captured = bound.tensors, bound.needs_grad
+    weight_reads = 0
+    bound_hooks = bind_hooks("flex_attention", given, _F64 if query.dtype is _F64 else _F32)
+    if bound_hooks is not None:
+        mods = mods._replace(hooks=bound_hooks.hooks)
+        captured, weight_reads = [*captured, *bound_hooks.tensors], bound_hooks.weight_reads
+        learns_captured = learns_captured or bound_hooks.needs_grad
     tensors = (query, key, value)
     sequences = (sequences_of(query), sequences_of(key), sequences_of(value))
-    call = FlexCall(mods, want_max, len(captured), sequences=sequences, enable_gqa=enable_gqa)
+    call = FlexCall(
+        mods, want_max, len(captured), sequences=sequences, enable_gqa=enable_gqa, weight_reads=weight_reads
+    )
     needs_grad = learns_captured or any(tensor.requires_grad for tensor in tensors)
     if (needs_grad and torch.is_grad_enabled()) or is_forward_mode():
         call.is_wide = learns_captured and query.dtype in HALF

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from quire.torch import AuxRequest, flex_attention
+from quire.torch import flex_attention
 from quire.transformers.chosen_keys import chosen_block_mask, keys_of_blocks, keys_of_indices
 from quire.transformers.keywords import refuse_unknown
 from quire.transformers.masks import block_mask_of, causal_block_mask
 
-_LSE = AuxRequest(lse=True)
 _WIDEST = 1024  # rows of values that one call takes
 
 
@@ -69,7 +68,7 @@ def quire_attention(
     biases = tuple(bias.expand(every) for bias in biases)
     mod = _score_mod(softcap, biases, None if visible is None else visible.expand(every))
     probability = dropout if module.training else 0.0
-    call = {
+    call: dict[str, Any] = {
         "block_mask": mask,
         "score_mod": mod,
         "scale": scaling,
@@ -77,34 +76,23 @@ def quire_attention(
         "kernel_options": kernel_options,
         "dropout_p": probability,
     }
+    if s_aux is not None:
+        call["sinks"] = s_aux.reshape(-1)
     state = torch.get_rng_state() if output_attentions and probability > 0.0 else None
-    out = _attend(query, key, value, call, s_aux)
-    weights = _weights(query, key, value, call, s_aux, state) if output_attentions else None
+    out: Any = flex_attention(query, key, value, **call)
+    weights = _weights(query, key, value, call, state) if output_attentions else None
     return out.transpose(1, 2).contiguous(), weights
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, call: dict[str, Any], s_aux: Tensor | None) -> Tensor:
-    """[B, Hq, L, Ev]."""
-    result: Any = flex_attention(query, key, value, return_aux=None if s_aux is None else _LSE, **call)
-    if s_aux is None:
-        return result
-    out, aux = result
-    # exp(lse) is the sum of a row's weights, those that are dropped included; with the sink it is exp(lse) + exp(sink). A row
-    # that sees nothing has lse = -inf and stays 0.
-    return (out * torch.sigmoid(aux.lse - s_aux.reshape(1, -1, 1)).unsqueeze(-1)).to(out.dtype)
-
-
-def _weights(
-    query: Tensor, key: Tensor, value: Tensor, call: dict[str, Any], s_aux: Tensor | None, state: Tensor | None
-) -> Tensor:
+def _weights(query: Tensor, key: Tensor, value: Tensor, call: dict[str, Any], state: Tensor | None) -> Tensor:
     """[B, Hq, L, S]: the output for values that are unit vectors, a part of the keys at a time. `state`: of the generator
     before the output was computed, so that the same weights are dropped."""
     unit = torch.eye(key.shape[2], dtype=value.dtype, device=value.device)
-    parts = []
+    parts: list[Any] = []
     for part in unit.split(_WIDEST, 1):
         if state is not None:
             torch.set_rng_state(state)
-        parts.append(_attend(query, key, part.expand(*key.shape[:3], -1), call, s_aux))
+        parts.append(flex_attention(query, key, part.expand(*key.shape[:3], -1), **call))
     return torch.cat(parts, -1)
 
 

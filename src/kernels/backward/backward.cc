@@ -198,6 +198,10 @@ void BackwardChunk<T>::weigh(const Block& block, int first) noexcept {
   if (gradient_ != nullptr)
     gradient_->apply(tile_at(memory_.weights), tile_at(memory_.slopes), block.of.row_begin,
                      block.of.row_end, is_full_ ? nullptr : memory_.words);
+  if (forward_.weights != WeightRule::kSoftmax)
+    return backward_.formula_weights({.block = block.shape,
+                                      .weights = scores,
+                                      .inverse = static_cast<const T*>(tile_->lse) + lane});
   backward_.weights(
       {.block = block.shape, .scores = scores, .lse = static_cast<const T*>(tile_->lse) + lane});
 }
@@ -220,11 +224,18 @@ void BackwardChunk<T>::differentiate(const Block& block, int first) noexcept {
                        .scores = gradients});
     if (forward_.dropout.p > 0) drop(block, first, memory_.gradients);
   }
-  backward_.score_gradients({.block = block.shape,
-                             .gradients = gradients,
-                             .weights = weights,
-                             .delta = static_cast<const T*>(tile_->delta) + lane,
-                             .only_weighted = wants_modified_});
+  const T* const delta = static_cast<const T*>(tile_->delta) + lane;
+  if (forward_.weights == WeightRule::kSoftmax)
+    backward_.score_gradients({.block = block.shape,
+                               .gradients = gradients,
+                               .weights = weights,
+                               .delta = delta,
+                               .only_weighted = wants_modified_});
+  else
+    backward_.formula_gradients({.block = block.shape,
+                                 .gradients = gradients,
+                                 .inverse = static_cast<const T*>(tile_->lse) + lane,
+                                 .delta = delta});
   if (wants_modified_) differentiate_mod(block);
 }
 

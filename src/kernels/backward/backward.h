@@ -14,6 +14,14 @@
 // (kBackwardTileKeys counted from key 0, with dropout kDropoutKeys, at most a chunk), ascending,
 // from 0; the chains of a chunk are added up from 0, and the sums of chunks times scale are added
 // up from 0 by fma, ascending. Hidden elements are skipped or multiplied by 0.
+//
+// Weights by a formula: P = W or W * (1 / l), one product; D = dP - delta, or (1 / l) * (dP -
+// delta); dS = D * slope.
+//
+// Sinks: with an lse of the keys alone, P is theirs alone as well, d_out is multiplied by what they
+// weigh, w, when it is read, and delta = w * (out . d_out) - d_lse. With lse_with_sinks all is as
+// without sinks. A sink's gradient: what its rows add, ascending within a query tile, then the sums
+// of tiles in f64, batch entries and tiles ascending.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -82,6 +90,7 @@ class BackwardChunk {
   void load_keys(const KeySpan& span) noexcept;
   void find_spoiled_keys() noexcept;
   void load_queries() noexcept;
+  void scale_d_out(const T* share) noexcept;
   void bring_next() noexcept;
   uint64_t load_rows(const RowsView& from, T* rows, ptrdiff_t step) noexcept;
   void run_tile(int first, int rows) noexcept;

@@ -75,6 +75,43 @@ void score_gradients(const ScoreGradientsArgs<T>& args) noexcept {
   }
 }
 
+// change(x, offset of its lanes) of all elements of a block, in place; 0 where hidden.
+template <class T, class Change>
+HWY_INLINE void for_block(const BlockShape& block, T* data, const Change& change) {
+  constexpr hn::ScalableTag<T> d;
+  for (int panel = 0; panel < block.panels; ++panel) {
+    for (size_t lane = 0; lane < kPanel; lane += kLanesOf<T>) {
+      const int offset = panel * kPanel + static_cast<int>(lane);
+      T* at = data + panel * kScorePanelStep + lane;
+      for (int r = 0; r < block.rows; ++r, at += kPanel)
+        hn::StoreU(if_visible<T>(block.words, r, block.first_lane + offset,
+                                 change(hn::LoadU(d, at), offset)),
+                   d, at);
+    }
+  }
+}
+
+template <class T>
+void formula_weights(const FormulaWeightsArgs<T>& args) noexcept {
+  constexpr hn::ScalableTag<T> d;
+  for_block(args.block, args.weights, [&](VecOf<T> x, int offset) HWY_ATTR {
+    const VecOf<T> inverse = hn::LoadU(d, args.inverse + offset);
+    const VecOf<T> none = hn::Set(d, -static_cast<T>(__builtin_inff()));
+    x = hn::IfThenZeroElse(hn::Eq(x, none), hn::Mul(x, inverse));
+    return hn::IfThenZeroElse(hn::Eq(inverse, hn::Zero(d)), x);
+  });
+}
+
+template <class T>
+void formula_gradients(const FormulaGradientsArgs<T>& args) noexcept {
+  constexpr hn::ScalableTag<T> d;
+  for_block(args.block, args.gradients, [&](VecOf<T> x, int offset) HWY_ATTR {
+    const VecOf<T> inverse = hn::LoadU(d, args.inverse + offset);
+    x = hn::Mul(inverse, hn::Sub(x, hn::LoadU(d, args.delta + offset)));
+    return hn::IfThenZeroElse(hn::Eq(inverse, hn::Zero(d)), x);
+  });
+}
+
 template <class T>
 void apply_slopes(const ApplySlopesArgs<T>& args) noexcept {
   constexpr hn::ScalableTag<T> d;

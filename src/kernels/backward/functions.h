@@ -39,6 +39,24 @@ struct ScoreGradientsArgs {
   bool only_weighted = false;
 };
 
+/// Weights of a formula in place, times `inverse` of their lane. Hidden ones become +0, and so does
+/// a lane with an inverse of 0.
+template <class T>
+struct FormulaWeightsArgs {
+  BlockShape block;
+  T* weights = nullptr;
+  const T* inverse = nullptr;  // [16 * panels]
+};
+
+/// Gradients of these in place: inverse * (d_weight - delta). Hidden ones become +0, and so does a
+/// lane with an inverse of 0.
+template <class T>
+struct FormulaGradientsArgs {
+  BlockShape block;
+  T* gradients = nullptr;
+  const T *inverse = nullptr, *delta = nullptr;  // [16 * panels]
+};
+
 /// gradients *= slopes in place (null: `uniform` is the slope of all); where a gradient is 0 it
 /// becomes +0 whatever the slope.
 template <class T>
@@ -112,6 +130,8 @@ template <class T>
 struct BackwardFunctions {
   void (*weights)(const WeightsArgs<T>&) noexcept;
   void (*score_gradients)(const ScoreGradientsArgs<T>&) noexcept;
+  void (*formula_weights)(const FormulaWeightsArgs<T>&) noexcept;
+  void (*formula_gradients)(const FormulaGradientsArgs<T>&) noexcept;
   void (*apply_slopes)(const ApplySlopesArgs<T>&) noexcept;
   void (*add_lane_sums)(const AddLaneSumsArgs<T>&) noexcept;
   void (*add_to_keys)(const AddToKeysArgs<T>&) noexcept;

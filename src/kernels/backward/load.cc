@@ -36,6 +36,12 @@ void BackwardChunk<T>::load_keys(const KeySpan& span) noexcept {
               forward_.dims);
   functions_.copy_rows({keys, memory_.keys + row * memory_.step, memory_.step,
                         static_cast<int>(whole_panels(forward_.dims))});
+  if (forward_.rope.half > 0)
+    functions_.rotate({.tables = &forward_.rope,
+                       .rows = memory_.keys + row * memory_.step,
+                       .step = memory_.step,
+                       .count = rows,
+                       .position = begin});
   if (forward_.pairs) {
     const int pairs = (forward_.dims + 1) / 2;
     forward_.table->pairs->copy_rows(keys, memory_.key_pairs + row * pairs, pairs);
@@ -68,12 +74,26 @@ void BackwardChunk<T>::load_queries() noexcept {
   const QueryTile& at = tile_->at;
   const int panels = (at.queries + kPanel - 1) / kPanel;
   const RowsView q = rows_at(forward_.q, forward_.q_rows, at.q_offset, at.queries, forward_.dims);
-  if (forward_.pairs)
+  spoiled_q_ = load_rows(q, memory_.queries, memory_.step);
+  if (forward_.rope.half > 0) {
+    functions_.rotate({.tables = &forward_.rope,
+                       .rows = memory_.queries,
+                       .step = memory_.step,
+                       .count = at.queries,
+                       .position = at.q_idx});
+    functions_.load_queries({{.data = memory_.queries,
+                              .dtype = dtype_of<T>,
+                              .row_step = memory_.step,
+                              .rows = at.queries,
+                              .columns = forward_.dims},
+                             panels,
+                             memory_.query_columns});
+  } else if (forward_.pairs) {
     forward_.table->pairs->load_queries(q, panels,
                                         reinterpret_cast<uint32_t*>(memory_.query_columns));
-  else
+  } else {
     functions_.load_queries({q, panels, memory_.query_columns});
-  spoiled_q_ = load_rows(q, memory_.queries, memory_.step);
+  }
   next_q_ = RowPrefetch(q, -kQueryTile);
   spoiled_d_out_ = 0;
   if (call_.d_out != nullptr) {
@@ -81,10 +101,23 @@ void BackwardChunk<T>::load_queries() noexcept {
         rows_at(call_.d_out, call_.d_out_rows, at.out_offset, at.queries, forward_.value_dims);
     functions_.load_queries({d_out, panels, memory_.d_out_columns});
     spoiled_d_out_ = load_rows(d_out, memory_.d_outs, memory_.value_step);
+    if (tile_->share != nullptr) scale_d_out(static_cast<const T*>(tile_->share));
     next_d_out_ = RowPrefetch(d_out, -kQueryTile);
   }
   if (call_.wants_q) std::fill_n(memory_.d_queries, at.queries * memory_.step, T(0));
   loaded_ = true;
+}
+
+// Of calls with sinks: what keys weigh takes its part of every row of d_out.
+template <class T>
+void BackwardChunk<T>::scale_d_out(const T* share) noexcept {
+  const int queries = tile_->at.queries;
+  T* columns = memory_.d_out_columns;
+  for (int d = 0; d < forward_.value_dims; ++d, columns += kQueryTile)
+    for (int lane = 0; lane < kQueryTile; ++lane) columns[lane] *= share[lane];
+  for (int row = 0; row < queries; ++row)
+    for (int d = 0; d < forward_.value_dims; ++d)
+      memory_.d_outs[row * memory_.value_step + d] *= share[row];
 }
 
 // Rows in compute type, zeros up to a whole panel of them; returns a bit for each that is not
@@ -105,6 +138,13 @@ template <class T>
 void BackwardChunk<T>::finish() noexcept {
   if (call_.d_k.data == nullptr) return;
   for (ptrdiff_t i = 0; i < count_ * memory_.step; ++i) memory_.d_keys[i] *= scale_;
+  if (forward_.rope.half > 0)
+    functions_.rotate({.tables = &forward_.rope,
+                       .rows = memory_.d_keys,
+                       .step = memory_.step,
+                       .count = count_,
+                       .position = begin_,
+                       .back = true});
 }
 
 template <class T>
@@ -139,6 +179,7 @@ template void BackwardChunk<float>::load_keys(const KeySpan&) noexcept;
 template void BackwardChunk<float>::find_spoiled_keys() noexcept;
 template void BackwardChunk<float>::load_queries() noexcept;
 template void BackwardChunk<float>::bring_next() noexcept;
+template void BackwardChunk<float>::scale_d_out(const float*) noexcept;
 template void BackwardChunk<float>::finish() noexcept;
 template void BackwardChunk<float>::write(const ChunkRows&, int64_t, int64_t) noexcept;
 template void BackwardChunk<float>::add_to(const ChunkRows&, float*, float*) noexcept;
@@ -146,6 +187,7 @@ template void BackwardChunk<double>::load_keys(const KeySpan&) noexcept;
 template void BackwardChunk<double>::find_spoiled_keys() noexcept;
 template void BackwardChunk<double>::load_queries() noexcept;
 template void BackwardChunk<double>::bring_next() noexcept;
+template void BackwardChunk<double>::scale_d_out(const double*) noexcept;
 template void BackwardChunk<double>::finish() noexcept;
 template void BackwardChunk<double>::write(const ChunkRows&, int64_t, int64_t) noexcept;
 template void BackwardChunk<double>::add_to(const ChunkRows&, double*, double*) noexcept;

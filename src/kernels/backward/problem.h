@@ -29,9 +29,12 @@ struct BackwardCall {
 
 /// A query tile and its rows' numbers, as prepare_rows leaves them.
 struct BackwardTile {
-  QueryTile at;                 // out_offset: into d_out; stat_offset is not used
-  const void* lse = nullptr;    // [64], compute type; +inf without a query
+  QueryTile at;  // out_offset: into d_out; stat_offset is not used
+  /// [64], compute type; +inf without a query. Of a formula's weights: by what they are multiplied,
+  /// 1 or 1 / their sum; 0 without a query.
+  const void* lse = nullptr;
   const void* delta = nullptr;  // [64]
+  const void* share = nullptr;  // [64]: by what d_out is multiplied; null: 1 (sinks)
   uint64_t live = 0;            // rows that see something
   void* d_q = nullptr;          // rows of compute type, whole panels of columns
   ptrdiff_t d_q_step = 0;

@@ -28,11 +28,22 @@ struct RowInputs {
   RowsView out = {}, d_out = {};  // out is not read without d_out
 };
 
-/// Fills in lse [64] and delta [64] as BackwardTile wants them, and returns its `live`. delta = out
-/// . d_out - d_lse. scratch: row_number_scratch elements.
+/// What prepare_rows fills in: BackwardTile's numbers, [64] each; share only of calls with sinks.
 template <class T>
-uint64_t prepare_rows(const BackwardCall& call, const RowInputs& inputs, T* lse, T* delta,
-                      T* scratch) noexcept;
+struct RowNumbers {
+  T *lse = nullptr, *delta = nullptr, *share = nullptr;
+  uint64_t live = 0;
+  T d_sink = 0;  // what the rows add to the gradient of their head's sink, one after the other
+};
+
+/// delta = out . d_out - d_lse. Of a formula's weights W, whose sum l comes in as lse: the weights
+/// are multiplied by 1, or by 1 / l, which is put into lse, and D = that * (dP - delta), delta =
+/// -d_lse, or out . d_out - d_lse * l. With sinks, and lse of the keys alone: weights come out as
+/// if there were none, share is what the keys weigh, delta = share * (out . d_out) - d_lse.
+/// scratch: prepare_rows_scratch elements. `h`: the head.
+template <class T>
+void prepare_rows(const BackwardCall& call, const RowInputs& inputs, int64_t h,
+                  RowNumbers<T>& numbers, T* scratch) noexcept;
 
 /// Elements.
 std::size_t prepare_rows_scratch(int value_dims);

@@ -10,6 +10,8 @@ namespace quire::kernels::QUIRE_ISA_NS {
 template <class T>
 constexpr BackwardFunctions<T> kBackward{.weights = &weights<T>,
                                          .score_gradients = &score_gradients<T>,
+                                         .formula_weights = &formula_weights<T>,
+                                         .formula_gradients = &formula_gradients<T>,
                                          .apply_slopes = &apply_slopes<T>,
                                          .add_lane_sums = &add_lane_sums<T>,
                                          .add_to_keys = &add_to_keys<T>,

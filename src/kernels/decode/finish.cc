@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "kernels/prefill/forward_functions.h"
+#include "kernels/row_end.h"
 #include "kernels/row_stats.h"
 #include "kernels/typed_functions.h"
 
@@ -29,7 +30,15 @@ void fold_split(const ForwardCall& call, const DecodeState<T>& total, const Deco
 template <class T>
 bool finish_row(const ForwardCall& call, const QueryRow& row, const DecodeState<T>& total,
                 int index, DecodeKind kind, T* ordered) noexcept {
-  const T l = total.l[index];
+  T l = total.l[index], factor = 1;
+  RowState<T> state{total.m + index, total.l + index};
+  EndedRow<T> ended;
+  if (has_end(call)) {
+    ended = end_row<T>(call, row.h, total.m[index], l);
+    l = ended.l;
+    factor = ended.factor;
+    state.ended = &ended;
+  }
   decode_functions<T>(*call.table)
       .reorder(kind, total.o + index * total.columns, total.columns, ordered);
   const int64_t element = dtype_size(call.out_rows.dtype);
@@ -40,11 +49,12 @@ bool finish_row(const ForwardCall& call, const QueryRow& row, const DecodeState<
                    .step = total.columns,
                    .queries = 1,
                    .columns = call.value_dims,
+                   .factor = &factor,
                    .out = static_cast<char*>(call.out) + row.out_offset * element,
                    .dtype = call.out_rows.dtype,
                    .row_step = 0,
                    .column_step = call.out_rows.column_step});
-  write_stats<T>(call, {total.m + index, &l}, 1, row.stat_offset);
+  write_stats<T>(call, state, 1, row.stat_offset);
   return not_finite == 0;
 }
 

@@ -115,6 +115,9 @@ template <class T>
 struct DecodeFunctions {
   void (*scores)(const UnitScoresArgs<T>&) noexcept;
   T (*softmax)(const RowSoftmaxArgs<T>&) noexcept;
+  /// Weights that a formula gave: hidden ones and -inf become 0, m 0; returns 1. exponent_factor is
+  /// not looked at.
+  T (*take_weights)(const RowSoftmaxArgs<T>&) noexcept;
   void (*drop)(const DropRowArgs<T>&) noexcept;
   void (*values)(const UnitValuesArgs<T>&) noexcept;
   /// x[i] *= factor
@@ -122,6 +125,8 @@ struct DecodeFunctions {
   /// The columns of an O in their order. `count` a multiple of kDecodeColumns; not in place.
   void (*reorder)(DecodeKind kind, const T* from, int count, T* to) noexcept;
   T (*log)(T x) noexcept;
+  /// Of the softmax.
+  T (*exp2)(T x) noexcept;
 };
 
 }  // namespace quire::kernels

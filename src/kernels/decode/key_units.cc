@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "kernels/kernel_table.h"
+#include "kernels/typed_functions.h"
 
 namespace quire::kernels {
 namespace {
@@ -44,7 +45,7 @@ const KeySpan& SpanCursor::search(int64_t key) noexcept {
 
 template <class T>
 DecodeKind unit_kind(const ForwardCall& call, bool values) {
-  if (std::is_same_v<T, double>) return DecodeKind::kOwn;
+  if (std::is_same_v<T, double> || (!values && call.rope.half > 0)) return DecodeKind::kOwn;
   const DType dtype = (values ? call.v_rows : call.k_rows).dtype;
   if (dtype == DType::bf16) return call.pairs ? DecodeKind::kPairs : DecodeKind::kBf16;
   return dtype == DType::f16 ? DecodeKind::kF16 : DecodeKind::kOwn;
@@ -57,7 +58,8 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
       rows_(values ? call.v_rows : call.k_rows),
       data_(static_cast<const char*>(values ? call.v : call.k)),
       values_(values),
-      converted_(std::is_same_v<T, double> && rows_.dtype != DType::f64),
+      rotated_(!values && call.rope.half > 0),
+      converted_(rotated_ || (std::is_same_v<T, double> && rows_.dtype != DType::f64)),
       side_by_side_(rows_.column_step == 1 && !converted_),
       kind_(unit_kind<T>(call, values)),
       columns_(values ? call.value_dims : call.dims),
@@ -108,22 +110,28 @@ void UnitRows<T>::place_rows(int64_t key, int keys, const char** rows) noexcept 
   for (int i = keys; i < kUnitKeys; ++i) rows[i] = row;
 }
 
+// Rows step_ apart, in compute type.
+template <class T>
+void UnitRows<T>::convert(const char* from, int rows, char* to) const noexcept {
+  const RowsView view{.data = from,
+                      .dtype = rows_.dtype,
+                      .row_step = rows_.row_step,
+                      .column_step = rows_.column_step,
+                      .rows = rows,
+                      .columns = columns_};
+  forward_functions<T>(*call_.table)
+      .copy_rows({.from = view,
+                  .out = reinterpret_cast<T*>(to),
+                  .out_step = slot_step_ / static_cast<ptrdiff_t>(sizeof(T)),
+                  .out_columns = columns_});
+}
+
 template <class T>
 void UnitRows<T>::copy_row(const char* from, char* to) const noexcept {
   if (side_by_side_) {
     std::memcpy(to, from, columns_ * element_);
   } else if (converted_) {
-    if constexpr (std::is_same_v<T, double>) {
-      const RowsView row{.data = from,
-                         .dtype = rows_.dtype,
-                         .column_step = rows_.column_step,
-                         .rows = 1,
-                         .columns = columns_};
-      call_.table->forward_f64->copy_rows({.from = row,
-                                           .out = reinterpret_cast<double*>(to),
-                                           .out_step = columns_,
-                                           .out_columns = columns_});
-    }
+    convert(from, 1, to);
   } else if (element_ == 2) {
     copy_strided<uint16_t>(from, rows_.column_step * 2, columns_, to);
   } else if (element_ == 4) {
@@ -154,7 +162,7 @@ bool UnitRows<T>::find(const PlacedUnits& units, uint32_t wanted, DecodeUnit& un
 }
 
 template <class T>
-void UnitRows<T>::gather(const PlacedUnits& units, uint32_t wanted, int slot,
+void UnitRows<T>::gather(const PlacedUnits& units, uint32_t wanted, int slot, int64_t first,
                          DecodeUnit& unit) noexcept {
   char* to = slots_ + slot * kUnitKeys * slot_step_;
   const char* const found = units.at[unit.place];
@@ -162,12 +170,25 @@ void UnitRows<T>::gather(const PlacedUnits& units, uint32_t wanted, int slot,
   unit.at = to;
   unit.begin = 0;
   unit.end = kUnitKeys;
-  for (int i = 0; i < kUnitKeys; ++i, to += slot_step_) {
+  const bool together = converted_ && wanted == kAllKeys && found == nullptr &&
+                        rows[kUnitKeys - 1] - rows[0] == (kUnitKeys - 1) * step_;
+  if (together) convert(rows[0], kUnitKeys, to);
+  for (int i = 0; i < kUnitKeys && !together; ++i, to += slot_step_) {
     if ((wanted >> i & 1) == 0)
       std::memset(to, 0, slot_step_);
     else
       copy_row(found == nullptr ? rows[i] : found + i * step_, to);
   }
+  if (!rotated_) return;
+  const int begin = std::countr_zero(wanted), end = std::bit_width(wanted);
+  auto* const slots = reinterpret_cast<T*>(slots_ + slot * kUnitKeys * slot_step_);
+  const ptrdiff_t step = slot_step_ / static_cast<ptrdiff_t>(sizeof(T));
+  forward_functions<T>(*call_.table)
+      .rotate({.tables = &call_.rope,
+               .rows = slots + begin * step,
+               .step = step,
+               .count = end - begin,
+               .position = first + unit.place * kUnitKeys + begin});
 }
 
 template DecodeKind unit_kind<float>(const ForwardCall&, bool);

@@ -69,8 +69,9 @@ class UnitRows {
   /// A placed unit to be read where it, or each of its keys, lies: keys of which `wanted` has the
   /// bit. False: it must be gathered.
   bool find(const PlacedUnits& units, uint32_t wanted, DecodeUnit& unit) const noexcept;
-  /// The same, gathered into a slot.
-  void gather(const PlacedUnits& units, uint32_t wanted, int slot, DecodeUnit& unit) noexcept;
+  /// The same, gathered into a slot, and rotated (rope). `first`: the tile's first key.
+  void gather(const PlacedUnits& units, uint32_t wanted, int slot, int64_t first,
+              DecodeUnit& unit) noexcept;
 
   /// Bytes from key to key of what is found or gathered.
   ptrdiff_t step(bool gathered) const { return gathered ? slot_step_ : step_; }
@@ -79,11 +80,13 @@ class UnitRows {
   const char* address(const KeySpan& span, int64_t key) const noexcept;
   void place_rows(int64_t key, int keys, const char** rows) noexcept;
   void copy_row(const char* from, char* to) const noexcept;
+  void convert(const char* from, int rows, char* to) const noexcept;
 
   const ForwardCall& call_;
   const ForwardTensor& rows_;
   const char* data_;
   bool values_;
+  bool rotated_;       // keys of a call with rope
   bool converted_;     // gathered in compute type
   bool side_by_side_;  // the numbers of a row, and they stay what they are
   DecodeKind kind_;

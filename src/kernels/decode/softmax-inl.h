@@ -1,4 +1,5 @@
-// The softmax of the decode kernel: one row of a tile, keys across the lanes. Kernels layer.
+// The softmax of the decode kernel, or a formula's weights: one row of a tile, keys across the
+// lanes. Kernels layer.
 #pragma once
 #include <cmath>
 
@@ -6,6 +7,7 @@
 #include "kernels/float16-inl.h"
 #include "kernels/math/log-inl.h"
 #include "kernels/prefill/softmax-inl.h"
+#include "kernels/prefill/take_weights-inl.h"
 #include "kernels/tile/tile_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -114,6 +116,25 @@ T row_softmax(const RowSoftmaxArgs<T>& args) noexcept {
 }
 
 template <class T>
+T take_row_weights(const RowSoftmaxArgs<T>& args) noexcept {
+  constexpr hn::ScalableTag<T> d;
+  constexpr size_t kN = kLanesOf<T>, kVectors = kUnitKeys / kN;
+  VecOf<T> sum[kVectors];
+  QUIRE_UNROLL for (size_t v = 0; v < kVectors; ++v) sum[v] = hn::Zero(d);
+  for (int unit = args.unit_begin; unit < args.unit_end; ++unit) {
+    T* s = args.scores + unit * kUnitKeys;
+    hide(d, visible_bits(args.words, args.keys, unit), s);
+    QUIRE_UNROLL for (size_t v = 0; v < kVectors; ++v) sum[v] =
+        hn::Add(sum[v], take_weight(s + v * kN));
+  }
+  *args.l += tree_sum<T>(sum);
+  *args.m = 0;
+  if constexpr (sizeof(T) == 4)
+    narrow_weights(args.scores, args.unit_begin, args.unit_end, args.bf16_weights);
+  return 1;
+}
+
+template <class T>
 void rescale_numbers(T* x, int count, T factor) noexcept {
   constexpr hn::ScalableTag<T> d;
   for (int i = 0; i < count; i += static_cast<int>(kLanesOf<T>))
@@ -122,6 +143,10 @@ void rescale_numbers(T* x, int count, T factor) noexcept {
 
 inline float log_f32(float x) noexcept { return hn::GetLane(log(hn::Set(kF32, x))); }
 inline double log_f64(double x) noexcept { return std::log(x); }
+template <class T>
+T exp2_number(T x) noexcept {
+  return hn::GetLane(exp2_softmax(hn::Set(hn::ScalableTag<T>(), x)));
+}
 
 }  // namespace quire::kernels::QUIRE_ISA_NS
 HWY_AFTER_NAMESPACE();

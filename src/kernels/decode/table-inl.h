@@ -9,17 +9,21 @@ namespace quire::kernels::QUIRE_ISA_NS {
 
 constexpr DecodeFunctions<float> kDecodeF32{.scores = &scores_f32,
                                             .softmax = &row_softmax<float>,
+                                            .take_weights = &take_row_weights<float>,
                                             .drop = &drop_row<float>,
                                             .values = &values_f32,
                                             .rescale = &rescale_numbers<float>,
                                             .reorder = &reorder<float>,
-                                            .log = &log_f32};
+                                            .log = &log_f32,
+                                            .exp2 = &exp2_number<float>};
 constexpr DecodeFunctions<double> kDecodeF64{.scores = &scores_f64,
                                              .softmax = &row_softmax<double>,
+                                             .take_weights = &take_row_weights<double>,
                                              .drop = &drop_row<double>,
                                              .values = &values_f64,
                                              .rescale = &rescale_numbers<double>,
                                              .reorder = &reorder<double>,
-                                             .log = &log_f64};
+                                             .log = &log_f64,
+                                             .exp2 = &exp2_number<double>};
 
 }  // namespace quire::kernels::QUIRE_ISA_NS

@@ -126,6 +126,12 @@ void DecodeWalk<T>::load_queries() noexcept {
       forward_functions<T>(*call_.table)
           .copy_rows(
               {.from = row, .out = query_row_, .out_step = query_step_, .out_columns = call_.dims});
+      if (call_.rope.half > 0)
+        forward_functions<T>(*call_.table)
+            .rotate({.tables = &call_.rope,
+                     .rows = query_row_,
+                     .count = 1,
+                     .position = rows_[i].q_idx});
       for (int d = 0; d < call_.dims; ++d) memory[at + d * block] = query_row_[d];
     }
     if (i + 1 == first + block) first = i + 1;
@@ -172,6 +178,7 @@ void DecodeWalk<T>::plan_prefetch(const Tile& tile) noexcept {
   live_count_ = 0;
   for (int unit = 0; unit < tile.units; ++unit)
     if (visible_.unit(unit) != 0) live_[live_count_++] = unit;
+  first_key_ = tile.index * kTileKeys;
   keys_.place(tile.index * kTileKeys, tile.keys, placed_keys_);
   values_.place(tile.index * kTileKeys, tile.keys, placed_values_);
   UnitAhead* to = ahead_;
@@ -230,7 +237,7 @@ void DecodeWalk<T>::run_units(bool values, Wanted wanted_of, Args& args,
     const bool lies = rows.find(placed, wanted[live], found);
     if (lies == gathered || (gathered && args.unit_count == UnitRows<T>::kSlots)) flush(live);
     gathered = !lies;
-    if (gathered) rows.gather(placed, wanted[live], args.unit_count, found);
+    if (gathered) rows.gather(placed, wanted[live], args.unit_count, first_key_, found);
     units[args.unit_count++] = found;
   }
   flush(live_count_);
@@ -298,7 +305,8 @@ void DecodeWalk<T>::apply_softmax(const Tile& tile, const DecodeState<T>& state)
     args.words = visible_.all() ? nullptr : visible_.words(row);
     args.m = state.m + row;
     args.l = state.l + row;
-    const T factor = functions_->softmax(args);
+    const T factor = call_.weights == WeightRule::kSoftmax ? functions_->softmax(args)
+                                                           : functions_->take_weights(args);
     if (drops_) drop(tile, args, row);
     if (factor != 1) functions_->rescale(state.o + row * state.columns, state.columns, factor);
   }

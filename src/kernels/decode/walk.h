@@ -105,7 +105,8 @@ class DecodeWalk {
   PlacedUnits placed_keys_, placed_values_, placed_next_;
   int live_[kTileUnits];
   int live_count_ = 0;
-  int64_t next_ = -1;  // tile
+  int64_t next_ = -1;      // tile
+  int64_t first_key_ = 0;  // of this tile
 };
 
 }  // namespace quire::kernels

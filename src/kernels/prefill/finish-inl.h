@@ -1,5 +1,5 @@
-// The outputs of a query tile: O / l in the output's type and steps. Tells which rows are not
-// finite. Kernels layer.
+// The outputs of a query tile: O * factor / l in the output's type and steps. Tells which rows are
+// not finite. Kernels layer.
 #pragma once
 #include "kernels/float16-inl.h"
 #include "kernels/product-inl.h"
@@ -52,7 +52,8 @@ HWY_INLINE uint64_t finish_rows(const FinishArgs<T>& args) {
     const T l = args.l[q];
     if (l == 0) {  // nothing was visible; O may hold anything
       for (int c = 0; c < args.columns; ++c) out[c * args.column_step] = E{};
-    } else if (!finish_row(args.o + q * args.step, T{1} / l, args, out)) {
+    } else if (const T factor = args.factor == nullptr ? T{1} : args.factor[q];
+               !finish_row(args.o + q * args.step, factor / l, args, out)) {
       not_finite |= uint64_t{1} << q;
     }
   }

@@ -12,6 +12,7 @@
 
 #include "kernels/attention_order.h"
 #include "kernels/dropout.h"
+#include "kernels/rope.h"
 #include "quire/dtype.h"
 
 namespace quire::kernels {
@@ -128,13 +129,14 @@ struct FoldArgs {
   T exponent_factor = 1;  // attention_order.h
 };
 
-/// out = fma(O, 1 / l, +0) in the output's type; 0 where l is 0. Returns a bit for each row that is
-/// not finite.
+/// out = fma(O, factor / l, +0) in the output's type; 0 where l is 0. Returns a bit for each row
+/// that is not finite.
 template <class T>
 struct FinishArgs {
   const T *l = nullptr, *o = nullptr;
   ptrdiff_t step = 0;
   int queries = 0, columns = 0;  // columns: those that exist
+  const T* factor = nullptr;     // of every row; null: 1
   void* out = nullptr;
   DType dtype = DType::f32;
   ptrdiff_t row_step = 0, column_step = 1;
@@ -147,6 +149,10 @@ struct ForwardFunctions {
   void (*scores)(const ScoresArgs<T>&) noexcept;
   void (*mask_scores)(const MaskScoresArgs<T>&) noexcept;
   void (*softmax)(const SoftmaxArgs<T>&) noexcept;
+  /// Weights that a formula gave: -inf becomes 0, m 0, the factors 1; max and exponent_factor are
+  /// not looked at.
+  void (*take_weights)(const SoftmaxArgs<T>&) noexcept;
+  void (*rotate)(const RotateArgs<T>&) noexcept;
   void (*drop)(const DropPanelArgs<T>&) noexcept;
   void (*accumulate)(const AccumulateArgs<T>&) noexcept;
   void (*fold)(const FoldArgs<T>&) noexcept;

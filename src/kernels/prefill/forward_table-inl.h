@@ -8,6 +8,8 @@
 #include "kernels/prefill/load_queries-inl.h"
 #include "kernels/prefill/mask_scores-inl.h"
 #include "kernels/prefill/scores-inl.h"
+#include "kernels/prefill/take_weights-inl.h"
+#include "kernels/rope-inl.h"
 
 // Outside HWY_BEFORE_NAMESPACE: addresses only.
 namespace quire::kernels::QUIRE_ISA_NS {
@@ -18,6 +20,8 @@ constexpr ForwardFunctions<T> kForward{.load_queries = &load_queries<T>,
                                        .scores = &scores<FmaProduct<T>>,
                                        .mask_scores = &mask_scores<T>,
                                        .softmax = &softmax<T>,
+                                       .take_weights = &take_weights<T>,
+                                       .rotate = &rotate<T>,
                                        .drop = &drop_panel<T>,
                                        .accumulate = &accumulate<FmaProduct<T>>,
                                        .fold = &fold<T>,

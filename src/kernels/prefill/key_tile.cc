@@ -37,7 +37,7 @@ KeyTileLoader<T>::KeyTileLoader(const ForwardCall& call, const KeySequence& keys
 template <class T>
 bool KeyTileLoader<T>::keys_lie_well() const noexcept {
   const ForwardTensor& k = call_.k_rows;
-  if (k.column_step != 1 || k.row_step != call_.dims) return false;
+  if (call_.rope.half > 0 || k.column_step != 1 || k.row_step != call_.dims) return false;
   return call_.pairs ? call_.dims % 2 == 0 : k.dtype == dtype_of<T>;
 }
 
@@ -60,6 +60,13 @@ KeyTile KeyTileLoader<T>::load(int64_t key, int rows, const bool* wanted) noexce
   const bool keys_direct = in_place && keys_lie_well();
   const bool values_direct = in_place && values_lie_well();
   if (!keys_direct || !values_direct) copy(key, rows, wanted, !keys_direct, !values_direct);
+  if (call_.rope.half > 0)
+    forward_functions<T>(*call_.table)
+        .rotate({.tables = &call_.rope,
+                 .rows = keys_,
+                 .step = key_step_,
+                 .count = rows,
+                 .position = key});
   KeyTile result{keys_, values_, key_step_, value_step_};
   if (keys_direct) {
     result.keys = row_address(call_.k, call_.k_rows,

@@ -33,6 +33,7 @@ struct PrefillMemory {
   uint64_t* words;         // [tiles][256]
   TileActivity* activity;  // [tiles]
   bool* wanted;            // [256]
+  T* rotated;              // [64][dims], with rope
   void *score_scratch, *row_scratch;
 
   PrefillMemory(const ForwardCall& call, const KeySequence& keys, int tiles, ScratchLayout& layout)
@@ -56,6 +57,7 @@ struct PrefillMemory {
     words = layout.take<uint64_t>(static_cast<size_t>(tiles) * kTileKeys);
     activity = layout.take<TileActivity>(tiles);
     wanted = layout.take<bool>(kTileKeys);
+    rotated = layout.take<T>(call.rope.half > 0 ? static_cast<size_t>(kQueryTile * call.dims) : 0);
     const TileProgram* const score = call.prefill.score;
     score_scratch = layout.take<char>(score == nullptr ? 0 : score->scratch_bytes);
     // The last piece: its size only counts when scratch is sized.

@@ -12,6 +12,7 @@
 #include "kernels/prefill/item.h"
 #include "kernels/prefill/key_tile.h"
 #include "kernels/prefill/tile_activity.h"
+#include "kernels/row_end.h"
 #include "kernels/row_stats.h"
 #include "kernels/scratch_layout.h"
 #include "kernels/typed_functions.h"
@@ -82,13 +83,25 @@ const bool* Prefill<T>::wanted_rows(int64_t key, int rows) noexcept {
 template <class T>
 void Prefill<T>::load_queries(int i) noexcept {
   const QueryTile& tile = item_.tiles[i];
-  const RowsView from{.data = static_cast<const char*>(call_.q) +
-                              tile.q_offset * static_cast<int64_t>(dtype_size(call_.q_rows.dtype)),
-                      .dtype = call_.q_rows.dtype,
-                      .row_step = call_.q_rows.row_step,
-                      .column_step = call_.q_rows.column_step,
-                      .rows = tile.queries,
-                      .columns = call_.dims};
+  RowsView from{.data = static_cast<const char*>(call_.q) +
+                        tile.q_offset * static_cast<int64_t>(dtype_size(call_.q_rows.dtype)),
+                .dtype = call_.q_rows.dtype,
+                .row_step = call_.q_rows.row_step,
+                .column_step = call_.q_rows.column_step,
+                .rows = tile.queries,
+                .columns = call_.dims};
+  if (call_.rope.half > 0) {
+    functions_.copy_rows({from, memory_.rotated, call_.dims, call_.dims});
+    functions_.rotate({.tables = &call_.rope,
+                       .rows = memory_.rotated,
+                       .step = call_.dims,
+                       .count = tile.queries,
+                       .position = tile.q_idx});
+    from.data = memory_.rotated;
+    from.dtype = dtype_of<T>;
+    from.row_step = call_.dims;
+    from.column_step = 1;
+  }
   T* const to = memory_.queries + static_cast<size_t>(i) * memory_.query_size;
   if (call_.pairs)
     call_.table->pairs->load_queries(from, panels_of(tile), reinterpret_cast<uint32_t*>(to));
@@ -101,6 +114,8 @@ void Prefill<T>::load_queries(int i) noexcept {
 template <class T>
 void Prefill<T>::apply_softmax(int i, int64_t key, int rows, const KeyTile& keys) noexcept {
   PrefillState<T>& state = current(i);
+  const auto weigh =
+      call_.weights == WeightRule::kSoftmax ? functions_.softmax : functions_.take_weights;
   for (int panel = 0; panel < panels_of(item_.tiles[i]); ++panel) {
     uint32_t groups = 0;
     for (int g = 0; g < kKeyGroups; ++g) {
@@ -109,14 +124,14 @@ void Prefill<T>::apply_softmax(int i, int64_t key, int rows, const KeyTile& keys
         groups |= uint32_t{1} << g;
     }
     if (groups == 0) continue;
-    functions_.softmax({.scores = memory_.scores + panel * kScorePanelStep,
-                        .groups = groups,
-                        .rows = rows,
-                        .exponent_factor = exponent_factor_,
-                        .max = memory_.max + panel * kPanel,
-                        .m = state.m + panel * kPanel,
-                        .l = state.l + panel * kPanel,
-                        .factor = memory_.factor + panel * kPanel});
+    weigh({.scores = memory_.scores + panel * kScorePanelStep,
+           .groups = groups,
+           .rows = rows,
+           .exponent_factor = exponent_factor_,
+           .max = memory_.max + panel * kPanel,
+           .m = state.m + panel * kPanel,
+           .l = state.l + panel * kPanel,
+           .factor = memory_.factor + panel * kPanel});
     if (drops_) {
       const QueryTile& tile = item_.tiles[i];
       functions_.drop({.weights = memory_.scores + panel * kScorePanelStep,
@@ -214,17 +229,26 @@ void Prefill<T>::finish(int i, TileFault& fault) noexcept {
   const PrefillState<T>& state = memory_.total[i];
   const ForwardTensor& out = call_.out_rows;
   const int64_t out_size = dtype_size(out.dtype);
+  EndedRow<T> ended[kQueryTile];
+  T l[kQueryTile], factor[kQueryTile];
+  const bool ends = has_end(call_);
+  for (int lane = 0; ends && lane < tile.queries; ++lane) {
+    ended[lane] = end_row<T>(call_, tile.h, state.m[lane], state.l[lane]);
+    l[lane] = ended[lane].l;
+    factor[lane] = ended[lane].factor;
+  }
   uint64_t slow =
-      functions_.finish({.l = state.l,
+      functions_.finish({.l = ends ? l : state.l,
                          .o = state.o,
                          .step = columns_,
                          .queries = tile.queries,
                          .columns = call_.value_dims,
+                         .factor = ends ? factor : nullptr,
                          .out = static_cast<char*>(call_.out) + tile.out_offset * out_size,
                          .dtype = out.dtype,
                          .row_step = out.row_step,
                          .column_step = out.column_step});
-  write_stats<T>(call_, {state.m, state.l}, tile.queries, tile.stat_offset);
+  write_stats<T>(call_, {state.m, state.l, ends ? ended : nullptr}, tile.queries, tile.stat_offset);
   slow |= slow_[i];
   for (int lane = 0; lane < tile.queries; ++lane) {
     if ((slow >> lane & 1) == 0) continue;

@@ -1,4 +1,4 @@
-"""docs/python.md is one program that prints what it shows, and the examples run."""
+"""docs/python.md and the pages of the hooks are programs that print what they show, and the examples run."""
 
 import contextlib
 import io
@@ -30,10 +30,11 @@ def test_matches():
     assert matches("a\n...\nc\n", "a \nb\nb\nc\n") and matches("a\n", "a") and not matches("a\n...\nc\n", "a\nb\n")
 
 
-def test_the_page_prints_what_it_shows(root):
+@pytest.mark.parametrize("page, least", [("python", 5), ("sinks", 1), ("weight_mod", 1), ("rope", 1)])
+def test_the_page_prints_what_it_shows(root, page, least):
     names = {}
-    steps = steps_of((root / "docs/python.md").read_text())
-    assert len(steps) >= 5
+    steps = steps_of((root / f"docs/{page}.md").read_text())
+    assert len(steps) >= least
     for program, expected in steps:
         with contextlib.redirect_stdout(io.StringIO()) as out:
             exec(program, names)
