@@ -22,6 +22,7 @@
 namespace quire {
 
 namespace layout {
+class ChosenKeys;
 class KeyLayout;
 class QueryLayout;
 }  // namespace layout
@@ -111,6 +112,12 @@ struct AttentionOptions {
   /// q_idx of the first query: one number, or one per batch entry. Empty: the mask's q_begin, or 0;
   /// in attend the token's position.
   std::vector<std::int64_t> q_begin = {};
+  /// The keys that each query may see, and of those what the mask shows: i32 or i64 [B, L, k] for
+  /// all heads, or [B, Hq, L, k]; of jagged batches and steps [tokens, k], or the shape of q with k
+  /// in place of its dim. -1: none. Other keys are never read. Bits are those of the same call with
+  /// a mask that shows these keys. Read and checked when a plan is made, which keeps a copy; a key
+  /// that is listed twice, or is not there, is an error.
+  std::optional<ConstTensorView> key_indices = {};
   /// Weights are dropped with probability dropout_p and the rest divided by 1 - dropout_p, after
   /// the row sum was taken. Whether one is dropped depends on (seed, b, h, q_idx, kv_idx) alone.
   double dropout_p = 0;  // in 0..1
@@ -141,6 +148,7 @@ struct QUIRE_API AttentionProblem : AttentionShape, AttentionOptions {
   std::shared_ptr<const layout::QueryLayout> queries = {};  // null: dense, q_len each
   std::shared_ptr<const layout::KeyLayout> layout = {};     // of the keys; null: dense
   std::optional<PositionRule> positions = {};               // instead of a mask
+  std::shared_ptr<const layout::ChosenKeys> chosen = {};    // key_indices, read and checked
   const void* cache = nullptr;                              // of a step: which cache, and
   std::uint64_t cache_version = 0;                          // its version
 

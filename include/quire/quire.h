@@ -29,4 +29,5 @@
 #include "quire/paged_attention.h"
 #include "quire/scaled_dot_product_attention.h"
 #include "quire/tensor.h"
+#include "quire/top_k_keys.h"
 #include "quire/version.h"

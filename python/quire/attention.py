@@ -82,6 +82,7 @@ def flex_attention(
     mask_mod: MaskMod | Callable | str | None = None,
     dropout_p: float = 0.0,
     seed: int | None = None,
+    key_indices: Any = None,
 ) -> Any:
     """softmax(score_mod(query key^T * scale)) value over the keys that the block mask leaves visible.
 
@@ -102,6 +103,8 @@ def flex_attention(
         dropout_p: the share of the weights that are dropped; the rest are divided by 1 - dropout_p.
         seed: of the dropout, 64 bits. Which weights are dropped depends on (seed, b, h, q_idx, kv_idx) alone, not on layouts,
             threads or how queries are cut into calls. A new one if not given.
+        key_indices: int32 [B, L, k], or [B, Hq, L, k]: each query sees just these keys, and of them what the mask shows; -1
+            stands for none. Other keys are never read. Of Jagged inputs [total, k], or the query's shape with k for its dim.
 
     Returns:
         [B, Hq, L, Ev] of the query's kind and dtype; with return_lse (out, lse); with return_aux (out, AuxOutput). The
@@ -131,6 +134,7 @@ def flex_attention(
         enable_gqa=enable_gqa,
         dropout_p=dropout_p,
         seed=check_seed("flex_attention", dropout_p, seed),
+        key_indices=key_indices,
     )
     if are_jagged("flex_attention", query, key, value):
         if q_begin is not None:

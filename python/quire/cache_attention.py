@@ -28,6 +28,7 @@ def attend(
     return_aux: AuxRequest | None = None,
     dropout_p: float = 0.0,
     seed: int | None = None,
+    key_indices: Any = None,
 ) -> Any:
     """Attention of the last tokens of each sequence over all that the sequence holds in a layer.
 
@@ -42,6 +43,8 @@ def attend(
         scale: 1 / sqrt(head_dim) if not given.
         return_lse, return_aux: as of flex_attention; [tokens, q_heads].
         dropout_p, seed: as of flex_attention.
+        key_indices: int32 [tokens, k], or [tokens, q_heads, k]: positions in the sequence that each token sees, as far as the
+            mask shows them; -1 stands for none.
 
     Returns:
         [tokens, q_heads, v_head_dim] of q's kind and dtype, with the bits of flex_attention over each sequence alone.
@@ -70,7 +73,7 @@ def attend(
         count: Any = (view.shape[:1] or (0,))[0] if counts is None else counts
         sequences, counts = [sequences], [count]
     sequences, counts = step_of(sequences, counts)
-    options = step_options("attend", score_mod, mask_mod, window, scale, dropout_p, seed)
+    options = step_options("attend", score_mod, mask_mod, window, scale, dropout_p, seed, key_indices=key_indices)
     results = _core.attend(options, cache, layer, sequences, counts, view, wants_lse, wants_max)
     out, lse, max_scores = (None if one is None else like(one, q) for one in results)
     if return_aux is not None:
@@ -102,7 +105,14 @@ def step_of(
 
 
 def step_options(
-    where: str, score_mod: Any, mask_mod: Any, window: int, scale: Any, dropout_p: float, seed: int | None
+    where: str,
+    score_mod: Any,
+    mask_mod: Any,
+    window: int,
+    scale: Any,
+    dropout_p: float,
+    seed: int | None,
+    **fields: Any,
 ) -> _core.Options:
     if score_mod is not None and not isinstance(score_mod, ScoreMod):
         score_mod = ScoreMod(score_mod)
@@ -116,6 +126,7 @@ def step_options(
         scale=check_scale(where, scale),
         dropout_p=check_dropout(where, dropout_p),
         seed=check_seed(where, dropout_p, seed),
+        **fields,
     )
 
 

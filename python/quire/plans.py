@@ -21,7 +21,7 @@ class AttentionPlan:
 
     Args:
         As of flex_attention. Of query, key and value only shapes and dtypes count, of Jagged ones offsets and lengths too.
-        Arrays that mods read are read again at every run.
+        Arrays that mods read are read again at every run; key_indices are copied.
 
     One run of a plan at a time.
 
@@ -52,6 +52,7 @@ class AttentionPlan:
         mask_mod: MaskMod | Callable | str | None = None,
         dropout_p: float = 0.0,
         seed: int | None = None,
+        key_indices: Any = None,
     ) -> None:
         if score_mod is not None and type(score_mod) is not ScoreMod:
             score_mod = ScoreMod(score_mod)
@@ -72,6 +73,7 @@ class AttentionPlan:
             q_begin=q_begin,
             dropout_p=dropout_p,
             seed=check_seed("AttentionPlan", dropout_p, seed),
+            key_indices=key_indices,
         )
         self._plan = _core.Plan(options, *views)
 
@@ -130,8 +132,11 @@ class AttendPlan:
         scale: float | None = None,
         dropout_p: float = 0.0,
         seed: int | None = None,
+        key_indices: Any = None,
     ) -> None:
-        options = step_options("AttendPlan", score_mod, mask_mod, window, scale, dropout_p, seed)
+        options = step_options(
+            "AttendPlan", score_mod, mask_mod, window, scale, dropout_p, seed, key_indices=key_indices
+        )
         self._cache = cache
         self._plan = _core.Plan(options, cache, *step_of(sequences, counts), q_heads, dtype)
 

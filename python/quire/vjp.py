@@ -53,6 +53,7 @@ def flex_attention_vjp(
     buffers: Sequence[str] | None = None,
     dropout_p: float = 0.0,
     seed: int | None = None,
+    key_indices: Any = None,
 ) -> tuple[Any, Callable[..., Gradients]]:
     """(result, vjp): what flex_attention gives, and vjp(d_out=None, d_lse=None), which gives the gradients of
     sum(out * d_out) + sum(lse * d_lse).
@@ -95,6 +96,7 @@ def flex_attention_vjp(
         q_begin=q_begin,
         dropout_p=check_dropout("flex_attention_vjp", dropout_p),
         seed=check_seed("flex_attention_vjp", dropout_p, seed),
+        key_indices=key_indices,
     )
     out, aux = flex_attention(query, key, value, score_mod, **options, return_aux=request)
     call = _Call(

@@ -33,6 +33,7 @@ struct Options {
   AttentionOptions all;
   const char* function = "flex_attention";  // what the user called; lives as long as the process
   int openmp_threads = 0;
+  std::optional<View> key_indices = {};  // keeps alive what all.key_indices sees
 
   /// The problem's executor, if it is one of OpenMP's, must be kept while the problem is used.
   std::shared_ptr<Executor> set_executor(AttentionProblem& problem) const {
@@ -53,7 +54,8 @@ const char* interned(const std::string& text) {
 void init_options(Options* self, const char* function, const ScoreMod* score_mod,
                   const MaskMod* mask_mod, nb::handle block_mask, std::int64_t window,
                   std::optional<double> scale, bool enable_gqa, nb::handle q_begin,
-                  double dropout_p, std::uint64_t seed, int openmp_threads) {
+                  double dropout_p, std::uint64_t seed, int openmp_threads,
+                  nb::handle key_indices) {
   Options options{.all = {.window = window,
                           .scale = scale,
                           .enable_gqa = enable_gqa,
@@ -62,6 +64,8 @@ void init_options(Options* self, const char* function, const ScoreMod* score_mod
                           .seed = seed},
                   .openmp_threads = openmp_threads};
   if (std::string_view(function) != options.function) options.function = interned(function);
+  if (!key_indices.is_none())
+    options.all.key_indices = options.key_indices.emplace(view_of(key_indices)).tensor;
   if (score_mod != nullptr) options.all.score_mod = *score_mod;
   if (mask_mod != nullptr) options.all.mask_mod = *mask_mod;
   if (nb::isinstance<JaggedBlockMask>(block_mask))
@@ -289,7 +293,7 @@ void register_attention(nb::module_& module) {
            nb::arg("block_mask").none() = nb::none(), nb::arg("window") = 0,
            nb::arg("scale").none() = nb::none(), nb::arg("enable_gqa") = false,
            nb::arg("q_begin").none() = nb::none(), nb::arg("dropout_p") = 0.0, nb::arg("seed") = 0,
-           nb::arg("openmp_threads") = 0,
+           nb::arg("openmp_threads") = 0, nb::arg("key_indices").none() = nb::none(),
            "function: what errors say was called. Unless openmp_threads is 0 and if there is one "
            "(use_openmp), calls run on that many threads of the OpenMP runtime.");
   nb::class_<Plan> plan(module, "Plan", "An attention call planned once, for many runs.");

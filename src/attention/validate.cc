@@ -246,6 +246,7 @@ void validate(const AttentionProblem& problem, const char* where) {
 AttentionProblem checked(AttentionProblem problem) {
   fill_q_begin(problem);
   validate(problem, problem.function);
+  read_key_indices(problem);
   return problem;
 }
 

@@ -19,6 +19,7 @@ kernels::ForwardCall call_of(const ForwardRequest& request, const kernels::Kerne
   call.natural = request.score.has_value() || !kernels::is_scaled(request.factor);
   call.pairs = request.q_dtype == DType::bf16 && request.k_dtype == DType::bf16 &&
                request.v_dtype == DType::bf16 && table.pairs != nullptr;
+  call.chooses = request.chosen != nullptr;
   call.dropout = {.p = request.dropout_p, .seed = request.seed};
   call.q_rows.dtype = call.out_rows.dtype = request.q_dtype;
   call.k_rows.dtype = request.k_dtype;

@@ -9,6 +9,7 @@
 #include "formula/compile/compile.h"
 #include "formula/first_fault.h"
 #include "kernels/dispatch.h"
+#include "layout/chosen_keys.h"
 #include "plan/forward_call.h"
 #include "plan/one_channel.h"
 #include "plan/position_keys.h"
@@ -54,7 +55,8 @@ void ForwardPlan::find_visible() {
                       .group = request_.group(),
                       .queries = *request_.queries,
                       .keys = *request_.layout,
-                      .q_begin = request_.q_begin};
+                      .q_begin = request_.q_begin,
+                      .chosen = request_.chosen.get()};
     auto made = std::make_unique<PositionKeys>(*request_.positions, batch);
     if (made->asks()) rule = &request_.positions->rule;
     visible_ = std::move(made);
@@ -176,6 +178,7 @@ void ForwardPlan::run_prefill(const kernels::ForwardCall& call, const ForwardTen
           .out_offset = rows.out + row * call.out_rows.row_step,
           .stat_offset = rows.stat + row * call.stat_step,
           .queries = static_cast<int>(std::min<std::int64_t>(kQueryTile, q_len - row))};
+    if (request_.chosen != nullptr) to.chosen = request_.chosen->lists(task.b, h, row);
     if (visible_ == nullptr) {
       seen.add({nullptr, -1});
       continue;
@@ -192,22 +195,28 @@ void ForwardPlan::run_prefill(const kernels::ForwardCall& call, const ForwardTen
                    scratch(worker), faults_[worker]);
 }
 
+kernels::QueryRow ForwardPlan::row_of(const kernels::ForwardCall& call,
+                                      const ForwardTensors& tensors, const RowPlace& place) const {
+  const auto [b, h, row] = place;
+  const Rows rows = rows_of(tensors, b, h);
+  kernels::QueryRow made{.b = b,
+                         .h = h,
+                         .q_idx = request_.begin_of(b) + row,
+                         .q_offset = rows.q + row * call.q_rows.row_step,
+                         .out_offset = rows.out + row * call.out_rows.row_step,
+                         .stat_offset = rows.stat + row * call.stat_step,
+                         .visible = {nullptr, -1}};
+  if (request_.chosen != nullptr) made.chosen = *request_.chosen->lists(b, h, row);
+  if (visible_ != nullptr) made.visible = visible_->row(b, h, row);
+  return made;
+}
+
 void ForwardPlan::fill_rows(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                             const ForwardTask& task, kernels::QueryRow* to) const {
   const std::int64_t q_len = request_.queries->length(task.b);
-  for (std::int64_t i = 0; i < task.count; ++i) {
-    const std::int64_t h = task.kv_head * request_.group() + (task.first + i) / q_len;
-    const std::int64_t row = (task.first + i) % q_len;
-    const Rows rows = rows_of(tensors, task.b, h);
-    to[i] = {.b = task.b,
-             .h = h,
-             .q_idx = request_.begin_of(task.b) + row,
-             .q_offset = rows.q + row * call.q_rows.row_step,
-             .out_offset = rows.out + row * call.out_rows.row_step,
-             .stat_offset = rows.stat + row * call.stat_step,
-             .visible = {nullptr, -1}};
-    if (visible_ != nullptr) to[i].visible = visible_->row(task.b, h, row);
-  }
+  const std::int64_t first_head = task.kv_head * request_.group();
+  for (std::int64_t i = task.first; i < task.first + task.count; ++i)
+    *to++ = row_of(call, tensors, {task.b, first_head + i / q_len, i % q_len});
 }
 
 // By rows of one sequence, or what all of these have of it.
@@ -276,6 +285,30 @@ void ForwardPlan::run_decode(const kernels::ForwardCall& call, const ForwardTens
                   scratch(worker), faults_[worker]);
 }
 
+// Query by query: the heads of each that choose alike are rows of one item.
+void ForwardPlan::run_chosen(const kernels::ForwardCall& call, const ForwardTensors& tensors,
+                             const ForwardTask& task, std::size_t worker) {
+  const std::int64_t group = request_.group(), end = task.first + task.count;
+  const std::int64_t first_head = task.kv_head * group;
+  const kernels::KeySequence keys =
+      write_keys(task, {0, request_.layout->length(task.b)}, tensors, worker);
+  kernels::QueryRow rows[kernels::kDecodeRows];
+  for (std::int64_t at = task.first; at < end;) {
+    const std::int64_t row = at / group, left = std::min(end, (row + 1) * group) - at;
+    const std::int64_t count = request_.chosen->by_head() ? 1 : decode_rows_at_once(left);
+    for (std::int64_t i = 0; i < count; ++i)
+      rows[i] = row_of(call, tensors, {task.b, first_head + (at + i) % group, row});
+    kernels::decode(call,
+                    {.keys = keys,
+                     .rows = rows,
+                     .row_count = static_cast<int>(count),
+                     .split_begin = 0,
+                     .split_end = task.split_end},
+                    scratch(worker), faults_[worker]);
+    at += count;
+  }
+}
+
 void ForwardPlan::run_merge(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                             const ForwardTask& task, std::size_t worker) {
   kernels::QueryRow rows[kernels::kDecodeRows];
@@ -329,10 +362,17 @@ void ForwardPlan::run_claim(const kernels::ForwardCall& call, const ForwardTenso
   const std::size_t ahead = 2 * (end - begin > 1 ? 1 : faults_.size());
   for (std::size_t i = begin; i < end; ++i) {
     prefetch(tensors, i + ahead);
-    if (work_.tasks[i].kernel == Kernel::kPrefill)
-      run_prefill(call, tensors, work_.tasks[i], worker);
-    else
-      run_decode(call, tensors, work_.tasks[i], worker);
+    switch (work_.tasks[i].kernel) {
+      case Kernel::kPrefill:
+        run_prefill(call, tensors, work_.tasks[i], worker);
+        break;
+      case Kernel::kDecode:
+        run_decode(call, tensors, work_.tasks[i], worker);
+        break;
+      case Kernel::kChosen:
+        run_chosen(call, tensors, work_.tasks[i], worker);
+        break;
+    }
   }
 }
 

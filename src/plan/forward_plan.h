@@ -58,6 +58,10 @@ class ForwardPlan {
     std::int64_t q = 0, out = 0, stat = 0;
   };
 
+  struct RowPlace {
+    std::int64_t b = 0, h = 0, row = 0;
+  };
+
   Rows rows_of(const ForwardTensors& tensors, std::int64_t b, std::int64_t h) const;
 
   void compile_programs();
@@ -71,6 +75,8 @@ class ForwardPlan {
                    const ForwardTask& task, std::size_t worker);
   void run_decode(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                   const ForwardTask& task, std::size_t worker);
+  void run_chosen(const kernels::ForwardCall& call, const ForwardTensors& tensors,
+                  const ForwardTask& task, std::size_t worker);
   void run_prefix(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                   const PrefixTask& task, std::size_t worker);
   kernels::DecodePrefix prefix_of(const ForwardTask& task) const;
@@ -81,6 +87,8 @@ class ForwardPlan {
   void prefetch(const ForwardTensors& tensors, std::size_t task) const;
   void fill_rows(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                  const ForwardTask& task, kernels::QueryRow* to) const;
+  kernels::QueryRow row_of(const kernels::ForwardCall& call, const ForwardTensors& tensors,
+                           const RowPlace& place) const;
   layout::KeyRange seen_by(std::span<const kernels::QueryRow> rows) const;
   void* scratch(std::size_t worker);
 

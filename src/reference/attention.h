@@ -26,6 +26,9 @@ struct AttentionOptions {
   std::int64_t b_begin = 0;                    // b of the first batch
   // q_idx = q_begin + row: none for 0, one for all batches, or one per batch.
   std::vector<std::int64_t> q_begin = {};
+  // Integers [B, L, k] or [B, Hq, L, k]: a row sees the keys it lists, and of those what the mask
+  // shows; -1 is no key.
+  std::optional<ConstTensorView> key_indices = std::nullopt;
   Dropout dropout = {};  // of the weights; lse and max_scores know nothing of it
 };
 

@@ -33,6 +33,7 @@ from quire.torch.merge_states import merge_states  # noqa: E402
 from quire.torch.nested_flex import NestedBlockMask, create_nested_block_mask  # noqa: E402
 from quire.torch.paged_attention import PagedAttention  # noqa: E402
 from quire.torch.sdpa import scaled_dot_product_attention, why_not  # noqa: E402
+from quire.torch.top_k import top_k_keys  # noqa: E402
 from quire.torch.trace import TraceError  # noqa: E402
 
 __all__ = [
@@ -56,5 +57,6 @@ __all__ = [
     "or_masks",
     "scaled_dot_product_attention",
     "sdpa_kernel",
+    "top_k_keys",
     "why_not",
 ]

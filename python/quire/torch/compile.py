@@ -73,6 +73,7 @@ class _QuireFlexAttention(HigherOrderOperator):
             options.get("dropout_p", 0.0),
             options.get("seed"),
             learns_captured and query.dtype in HALF,
+            options.get("key_indices"),
         )
 
 
@@ -111,6 +112,7 @@ def flex_attention_in_graph(
     return_aux: Any,
     dropout_p: float,
     seed: int | None,
+    key_indices: Tensor | None,
 ) -> Any:
     """What dynamo traces instead of flex_attention. Lengths are checked when the graph runs."""
     tell_dynamo()
@@ -128,6 +130,9 @@ def flex_attention_in_graph(
         None if mask_mod is noop_mask else mask_mod, noop_mask, "flex_attention"
     )
     options: dict[str, Any] = {"score_mod": score_text, "mask_mod": mask_text, "lse": want_lse, "max_scores": want_max}
+    if key_indices is not None:
+        validate.validate_key_indices(key_indices)
+        options.update(key_indices=key_indices)
     if dropout_p:
         options.update(dropout_p=check_dropout("flex_attention", dropout_p), seed=seed_tensor(dropout_p, seed))
     out, lse, max_scores, _ = quire_flex_attention(
@@ -186,8 +191,8 @@ def flex_attention_as_operator(
     query: Tensor, key: Tensor, value: Tensor, mods: tuple, lse: bool, max_scores: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The call as a plain operator, with the formulas of the mods as they are now. mods: score_mod, block_mask, scale,
-    dropout_p and seed of the call."""
-    score_mod, block_mask, scale, dropout_p, seed = mods
+    dropout_p, seed and key_indices of the call."""
+    score_mod, block_mask, scale, dropout_p, seed, key_indices = mods
     if torch.is_autocast_enabled("cpu"):
         query, key, value = autocast(query), autocast(key), autocast(value)
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
@@ -211,6 +216,7 @@ def flex_attention_as_operator(
         dropout_p,
         seed_tensor(dropout_p, seed),
         learns_captured and query.dtype in HALF,
+        key_indices,
     )
     return outputs[0], outputs[1] if lse else None, outputs[2] if max_scores else None
 

@@ -59,6 +59,7 @@ def flex_attention(
     return_aux: AuxRequest | None = None,
     dropout_p: float = 0,  # of 0.0 dynamo would make a float that may change, and compile twice
     seed: int | None = None,
+    key_indices: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, AuxOutput]:
     """softmax(score_mod(query key^T * scale)) value over the keys that block_mask leaves visible, in one fused pass.
 
@@ -68,7 +69,9 @@ def flex_attention(
     AuxOutput; with return_lse (deprecated), that and lse. lse is natural log. Exceptions are of torch's types.
 
     `dropout_p`: the share of the weights that are dropped; the rest are divided by 1 - dropout_p. `seed`: of the dropout, 64
-    bits; drawn from torch's generator if not given. Gradients replay it. These two are Quire's own.
+    bits; drawn from torch's generator if not given. Gradients replay it. `key_indices`: int32 [B, L, k], or [B, Hq, L, k]: each
+    query sees just these keys, and of them what the mask shows; -1 stands for none; other keys are never read. These are Quire's
+    own.
 
     Nested tensors [B, H, j, D] of the layout torch.jagged give nested results; b is the sequence, q_idx and kv_idx count
     inside it, and the block mask is one of create_nested_block_mask.
@@ -94,6 +97,7 @@ def flex_attention(
             return_aux,
             dropout_p,
             seed,
+            key_indices,
         )
     is_transformed = _transforms() is not None
     if is_transformed:
@@ -107,6 +111,8 @@ def flex_attention(
         validate.validate_options(kernel_options)
     if scale is not None and type(scale) is not float:
         scale = check_scale("flex_attention", scale)
+    if key_indices is not None:
+        validate.validate_key_indices(key_indices)
     if dropout_p or seed is not None:
         dropout_p = check_dropout("flex_attention", dropout_p)
         seed = draw_seed() if seed is None else check_seed("flex_attention", dropout_p, seed)
@@ -124,12 +130,13 @@ def flex_attention(
                 want_lse,
                 want_max,
                 (dropout_p, seed or 0),
+                key_indices,
             )
             return _results(outputs, return_lse, return_aux)
         if _is_watched(query, key, value):
             validate.validate_sizes(query, key, value, block_mask, enable_gqa)
             outputs = flex_attention_as_operator(
-                query, key, value, (score_mod, block_mask, scale, dropout_p, seed), want_lse, want_max
+                query, key, value, (score_mod, block_mask, scale, dropout_p, seed, key_indices), want_lse, want_max
             )
             return _results(outputs, return_lse, return_aux)
     if _is_autocast("cpu"):
@@ -145,10 +152,12 @@ def flex_attention(
     if score_mod is not None:
         mod, captured, captured_needs_grad, _ = bind_score_mod(score_mod, _F64 if query.dtype is _F64 else _F32)
         needs_grad = needs_grad or (captured_needs_grad and _is_grad_enabled())
-    mods = Mods(mod, mask, scale, dropout_p, seed or 0)
+    mods = Mods(mod, mask, scale, dropout_p, seed or 0, key_indices)
     if needs_grad or is_transformed or is_forward_mode():
         call = FlexCall(mods, want_max, len(captured), captured_needs_grad and query.dtype in HALF)
         kept = [] if blocks is None else [tensor for tensor in blocks.rule_reads() if not tensor.is_inference()]
+        if key_indices is not None and not key_indices.is_inference():
+            kept.append(key_indices)
         out, lse, max_scores = as_torch_gives(query.dtype, *recorded(call, (query, key, value), captured, kept))
         outputs = (out, lse if want_lse else None, max_scores)
     elif want_lse or want_max:

@@ -29,6 +29,7 @@ class Mods(NamedTuple):
     scale: float | None = None
     dropout_p: float = 0.0
     seed: int = 0  # of the dropout; the backward pass replays it
+    key_indices: torch.Tensor | None = None
 
     def options(self, function: str = "flex_attention", enable_gqa: bool = True) -> _core.Options:
         """As _core takes them, on torch's threads."""
@@ -41,6 +42,7 @@ class Mods(NamedTuple):
             dropout_p=self.dropout_p,
             seed=self.seed,
             openmp_threads=openmp_threads(),
+            key_indices=None if self.key_indices is None else view_of(self.key_indices),
         )
 
 

@@ -39,7 +39,8 @@ def _run(
     # Torch leaves out what stands last and is the default.
     dropout_p = dropout[0] if dropout else 0.0
     seed = dropout[1] if len(dropout) > 1 else None
-    mods = Mods(None, bound_mask(*mask_arguments), scale, dropout_p, number_of_seed(seed))
+    key_indices = dropout[2] if len(dropout) > 2 else None
+    mods = Mods(None, bound_mask(*mask_arguments), scale, dropout_p, number_of_seed(seed), key_indices)
     is_f64 = torch.float64 in (query.dtype, key.dtype, value.dtype)
     results = (out, lse.to(torch.float64 if is_f64 else torch.float32))
     whole_value = value if value.size(0) == key.size(0) else value.expand(key.size(0), -1, -1, -1)
@@ -100,14 +101,23 @@ def _fake(query: Tensor, key: Tensor, value: Tensor, *arguments: Any) -> list[Te
 def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
     query, key, value, score_mod, score_names, score_tensors, mask_mod, mask_names, mask_tensors, blocks, *rest = inputs
     out, lse, max_scores, wide_out = output
-    *sizes, ctx.has_lse, _, dropout_p, seed, is_wide = rest
+    *sizes, ctx.has_lse, _, dropout_p, seed, is_wide, key_indices = rest
     ctx.texts = (score_mod, score_names), (mask_mod, mask_names), (*sizes, dropout_p)
     score_tensors, mask_tensors, blocks = (given or [] for given in (score_tensors, mask_tensors, blocks))
     ctx.counts = len(score_tensors), len(mask_tensors), len(blocks)
     ctx.mark_non_differentiable(max_scores, wide_out)
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(
-        query, key, value, wide_out if is_wide else out, lse, seed, *score_tensors, *mask_tensors, *blocks
+        query,
+        key,
+        value,
+        wide_out if is_wide else out,
+        lse,
+        seed,
+        key_indices,
+        *score_tensors,
+        *mask_tensors,
+        *blocks,
     )
 
 
@@ -126,7 +136,7 @@ def _backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *_: Any) -> 
         return (None, None, None, *score_nothing, [None] * scores, *nothing)
     saved = iter(ctx.saved_tensors)
     results = [next(saved) for _ in range(5)]
-    seed = next(saved)
+    seed, key_indices = next(saved), next(saved)
     found = torch.ops.quire.flex_attention_backward(
         *results,
         d_out,
@@ -139,6 +149,7 @@ def _backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *_: Any) -> 
         [next(saved) for _ in range(blocks)],
         *sizes,
         seed,
+        key_indices,
     )
     d = in_their_places(found, wanted)
     return (*d[:3], *score_nothing, d[3:], *nothing)
@@ -148,7 +159,7 @@ define(
     "flex_attention_backward(Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, Tensor? d_out, Tensor? d_lse, "
     "bool[] wanted, str score_mod, str[]? score_names, Tensor[]? score_tensors, str mask_mod, str[]? mask_names, "
     "Tensor[]? mask_tensors, Tensor[]? blocks, SymInt[] seq_lengths, SymInt[] block_size, float? scale, float dropout_p=0.0, "
-    "Tensor? seed=None) -> Tensor[]",
+    "Tensor? seed=None, Tensor? key_indices=None) -> Tensor[]",
     _run,
     _fake,
 )

@@ -68,6 +68,7 @@ def _flex_attention(
     dropout_p: float = 0.0,
     seed: Tensor | None = None,
     wide: bool = False,
+    key_indices: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(out, lse, the largest scores, out before it was rounded), empty where not wanted."""
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
@@ -76,7 +77,7 @@ def _flex_attention(
     if value.size(0) != key.size(0):
         value = value.expand(key.size(0), -1, -1, -1)
     out, lse_out, max_out = forward(
-        query, key, value, Mods(mod, mask, scale, dropout_p, number_of_seed(seed)), lse, max_scores, wide
+        query, key, value, Mods(mod, mask, scale, dropout_p, number_of_seed(seed), key_indices), lse, max_scores, wide
     )
     return (
         out.to(query.dtype) if wide else out,
@@ -117,7 +118,8 @@ def _fake_index_tensor(words: Tensor, name: str, shape: list[int]) -> Tensor:
 define(
     "flex_attention(Tensor query, Tensor key, Tensor value, str score_mod, str[]? score_names, Tensor[]? score_tensors, "
     "str mask_mod, str[]? mask_names, Tensor[]? mask_tensors, Tensor[]? blocks, SymInt[] seq_lengths, SymInt[] block_size, "
-    "float? scale, bool lse, bool max_scores, float dropout_p=0.0, Tensor? seed=None, bool wide=False) "
+    "float? scale, bool lse, bool max_scores, float dropout_p=0.0, Tensor? seed=None, bool wide=False, "
+    "Tensor? key_indices=None) "
     "-> (Tensor, Tensor, Tensor, Tensor)",
     _flex_attention,
     _fake_flex_attention,

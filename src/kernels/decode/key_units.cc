@@ -11,7 +11,6 @@
 namespace quire::kernels {
 namespace {
 
-constexpr uint32_t kAllKeys = (1u << kUnitKeys) - 1;
 
 ptrdiff_t whole_lines(ptrdiff_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -67,7 +66,8 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
       slot_step_(
           whole_lines(columns_ * (converted_ ? static_cast<ptrdiff_t>(sizeof(T)) : element_))),
       slots_(layout.take<char>(static_cast<size_t>(kSlots * kUnitKeys * slot_step_))),
-      spans_(keys) {}
+      spans_(keys),
+      ahead_spans_(keys) {}
 
 template <class T>
 const char* UnitRows<T>::address(const KeySpan& span, int64_t key) const noexcept {
@@ -106,6 +106,22 @@ void UnitRows<T>::place_rows(int64_t key, int keys, const char** rows) noexcept 
     for (; i < end; ++i) rows[i] = row += step_;
   }
   for (int i = keys; i < kUnitKeys; ++i) rows[i] = row;
+}
+
+template <class T>
+void UnitRows<T>::place_list(int64_t key, const int16_t* keys, int count, int unit,
+                             PlacedUnits& units) noexcept {
+  const char** rows = units.rows + unit * kUnitKeys;
+  for (int i = 0; i < count; ++i) rows[i] = address(spans_.find(key + keys[i]), key + keys[i]);
+  for (; count % kUnitKeys != 0; ++count) rows[count] = rows[count - 1];
+  std::fill_n(units.at + unit, count / kUnitKeys, nullptr);
+}
+
+template <class T>
+void UnitRows<T>::prefetch(int64_t key) noexcept {
+  const char* const at = address(ahead_spans_.find(key), key);
+  const int lines = rows_.column_step == 1 ? lines_ : 1;
+  for (int line = 0; line < lines; ++line) __builtin_prefetch(at + line * 64, 0, 2);
 }
 
 template <class T>

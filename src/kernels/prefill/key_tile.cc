@@ -53,18 +53,19 @@ bool KeyTileLoader<T>::copies(int64_t key, int rows) const noexcept {
 }
 
 template <class T>
-KeyTile KeyTileLoader<T>::load(int64_t key, int rows, const bool* wanted) noexcept {
+KeyTile KeyTileLoader<T>::load(int64_t key, int rows, const bool* wanted,
+                               bool with_values) noexcept {
   const KeySpan& span = find_span(sequence_, key);
   const bool in_place = wanted == nullptr && key + rows <= span.end;
   const bool keys_direct = in_place && keys_lie_well();
-  const bool values_direct = in_place && values_lie_well();
+  const bool values_direct = (in_place && values_lie_well()) || !with_values;
   if (!keys_direct || !values_direct) copy(key, rows, wanted, !keys_direct, !values_direct);
   KeyTile result{keys_, values_, key_step_, value_step_};
   if (keys_direct) {
     result.keys = row_address(call_.k, call_.k_rows,
                               span.key_offset + (key - span.begin) * call_.k_rows.row_step);
   }
-  if (values_direct) {
+  if (values_direct && with_values) {
     result.values = row_address(call_.v, call_.v_rows,
                                 span.value_offset + (key - span.begin) * call_.v_rows.row_step);
   }

@@ -31,8 +31,9 @@ class KeyTileLoader {
   KeyTileLoader(const ForwardCall& call, const KeySequence& keys, ScratchLayout& layout);
 
   /// `rows` keys from `key` on, at most 256. wanted[row]: somebody sees it, and it may be read;
-  /// null: all are wanted. Valid until the next call.
-  KeyTile load(int64_t key, int rows, const bool* wanted) noexcept;
+  /// null: all are wanted. Without values there are none. Valid until the next
+  /// call.
+  KeyTile load(int64_t key, int rows, const bool* wanted, bool with_values = true) noexcept;
 
   /// Whether bring would copy anything even if all keys were wanted.
   bool copies(int64_t key, int rows) const noexcept;
