@@ -48,33 +48,21 @@ void panel_weights(const PanelWeightsArgs<T>& args) noexcept {
   for (size_t lane = 0; lane < kPanel; lane += kLanesOf<T>) weigh_panel_vector(args, lane);
 }
 
-// Of one tile; returns what it adds to the entropy.
+// Of one tile, in whole units; returns what it adds to the entropy.
 template <class T>
-HWY_INLINE T weigh_row_tile(const RowWeightsArgs<T>& args, T* scores, int keys) {
+HWY_INLINE T weigh_row_tile(const RowWeightsArgs<T>& args, T* scores, int units) {
   constexpr hn::ScalableTag<T> d;
   constexpr size_t kN = kLanesOf<T>, kVectors = kUnitKeys / kN;
   const VecOf<T> c = hn::Set(d, args.exponent_factor), m = hn::Set(d, args.m);
   const VecOf<T> inverse = hn::Set(d, args.inverse);
   VecOf<T> entropy[kVectors];
   QUIRE_UNROLL for (size_t v = 0; v < kVectors; ++v) entropy[v] = hn::Zero(d);
-  for (int unit = 0; unit < keys; unit += kUnitKeys) {
-    for (size_t v = 0; v < kVectors; ++v) {
-      const int at = unit + static_cast<int>(v * kN);
-      if (at >= keys) break;
-      const size_t count = HWY_MIN(kN, static_cast<size_t>(keys - at));
-      VecOf<T> s = hn::Set(d, kMinusInf<T>);
-      if (count == kN)
-        s = hn::LoadU(d, scores + at);
-      else
-        s = hn::IfThenElse(hn::FirstN(d, count), hn::LoadN(d, scores + at, count), s);
-      const VecOf<T> difference = hn::Sub(s, m);
+  for (int unit = 0; unit < units; ++unit, scores += kUnitKeys) {
+    QUIRE_UNROLL for (size_t v = 0; v < kVectors; ++v) {
+      const VecOf<T> difference = hn::Sub(hn::LoadU(d, scores + v * kN), m);
       const VecOf<T> p = exp2_softmax(hn::Mul(difference, c));
-      const VecOf<T> weight = fma(p, inverse, hn::Zero(d));
+      hn::StoreU(fma(p, inverse, hn::Zero(d)), d, scores + v * kN);
       if (args.entropy != nullptr) entropy[v] = add_entropy<T>(p, inverse, difference, entropy[v]);
-      if (count == kN)
-        hn::StoreU(weight, d, scores + at);
-      else
-        hn::StoreN(weight, d, scores + at, count);
     }
   }
   return args.entropy == nullptr ? T{0} : tree_sum<T>(entropy);
@@ -87,8 +75,9 @@ void row_weights(const RowWeightsArgs<T>& args) noexcept {
     T sum = 0;
     const int64_t end = HWY_MIN(split + kSplitKeys, args.keys);
     for (int64_t key = split; key < end; key += kTileKeys)
-      sum += weigh_row_tile(args, args.scores + key,
-                            static_cast<int>(HWY_MIN(int64_t{kTileKeys}, end - key)));
+      sum += weigh_row_tile(
+          args, args.scores + key,
+          static_cast<int>((HWY_MIN(int64_t{kTileKeys}, end - key) + kUnitKeys - 1) / kUnitKeys));
     total += sum;
   }
   if (args.entropy != nullptr) *args.entropy = total;

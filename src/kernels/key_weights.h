@@ -30,7 +30,8 @@ struct PanelWeightsArgs {
   T* entropy = nullptr;                      // [16], the tile's sum is added; null: not wanted
 };
 
-/// Keys across the lanes: one row, `keys` scores from a tile's first key on.
+/// Keys across the lanes: one row, `keys` scores from a tile's first key on, and -inf behind them up
+/// to a whole 16.
 template <class T>
 struct RowWeightsArgs {
   T* scores = nullptr;  // hidden ones -inf; become weights
