@@ -6,6 +6,7 @@
 //     ->  AttentionPlan: validate, prove the mask, plan  ->  run: tensors in, AttentionOutputs out
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -29,15 +30,30 @@ class QueryLayout;
 class KVCache;
 struct NewTokens;
 
+/// Queries [begin, end) of a sequence; negative numbers count from its end.
+struct QueryRange {
+  std::int64_t begin = 0;
+  std::int64_t end = std::numeric_limits<std::int64_t>::max();
+};
+
 /// What is wanted beside the output.
 struct AuxRequest {
   bool lse = false;  // natural log of the sum of exp(score), per row; -inf if nothing is visible
   bool max_scores = false;  // the largest score of a row, after scale and mod
+  /// The sum over queries of the softmax weights, before dropout, that they gave to each key; of
+  /// the queries in key_weights_queries, at the cost of these. No gradient.
+  bool key_weights = false;
+  bool entropy = false;  // of a row's weights, in nats; 0 if nothing is visible. No gradient
+  QueryRange key_weights_queries = {};
 };
 
-/// One number per row of the output, f32 (f64 if computed in f64).
+/// f32 (f64 if computed in f64).
 struct AuxOutput {
-  std::optional<Tensor> lse = {}, max_scores = {};
+  std::optional<Tensor> lse = {}, max_scores = {};  // one number per row of the output
+  /// [B, Hq, S], 0 behind a shorter sequence's keys; of jagged keys [total, Hq], or [Hq, total], in
+  /// the keys' order.
+  std::optional<Tensor> key_weights = {};
+  std::optional<Tensor> entropy = {};  // as lse
 };
 
 /// Which gradients are computed. What is not wanted costs nothing.
@@ -185,9 +201,10 @@ struct QUIRE_API AttentionProblem : AttentionShape, AttentionOptions {
   bool shares_keys() const { return layout == nullptr && kv_batch == 1 && batch > 1; }
   /// The rule of mask_mod or block_mask; null if there is none.
   const MaskMod* rule() const;
-  /// The shape of `out`, and of lse and max_scores.
+  /// The shape of `out`, of lse, max_scores and entropy, and of key_weights.
   Shape out_shape() const;
   Shape stats_shape() const;
+  Shape key_weights_shape() const;
 };
 
 }  // namespace quire

@@ -290,7 +290,8 @@ typedef struct quire_attention_problem {
   double dropout_p;
   uint64_t seed;
   /* NULL, or i32 or i64 [B, L, k] or [B, Hq, L, k]: the keys that each query may see, and of those
-   * what the mask shows; -1 is none. Of jagged queries [total, k], or values' shape with k for dim. */
+   * what the mask shows; -1 is none. Of jagged queries [total, k], or values' shape with k for dim.
+   */
   const quire_tensor* key_indices;
 } quire_attention_problem;
 

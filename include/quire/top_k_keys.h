@@ -17,7 +17,7 @@ struct TopKKeysOptions {
   /// one head; not both. Without either, all keys.
   std::optional<MaskMod> mask_mod = {};
   std::optional<BlockMask> block_mask = {};
-  std::int64_t q_begin = 0;      // q_idx of the first query, for mask_mod; a block mask brings its own
+  std::int64_t q_begin = 0;  // q_idx of the first query, for mask_mod; a block mask brings its own
   Executor* executor = nullptr;  // default_executor() if null
 };
 
@@ -27,8 +27,8 @@ struct TopKKeysOptions {
 ///
 /// q [B, L, heads, D], k [B or 1, S, D], weights [B, L, heads]: f32, f64, bf16 or f16, any strides.
 /// Computed in f32, f64 if one of them is; a sum's bits depend on its query, key and weights alone.
-/// Scratch is in proportion to top_k and the threads, never to S. Throws Error for shapes and dtypes
-/// that do not fit, and where the rule does something wrong. Safe from many threads.
+/// Scratch is in proportion to top_k and the threads, never to S. Throws Error for shapes and
+/// dtypes that do not fit, and where the rule does something wrong. Safe from many threads.
 QUIRE_API Tensor top_k_keys(const ConstTensorView& q, const ConstTensorView& k,
                             const ConstTensorView& weights, std::int64_t top_k,
                             const TopKKeysOptions& options = {});

@@ -18,6 +18,7 @@ from .option_checks import (
     check_kernel_options,
     check_scale,
     check_seed,
+    check_weights,
 )
 
 Backend = Literal["AUTO", "TRITON", "FLASH", "TRITON_DECODE"]
@@ -36,20 +37,26 @@ class AuxRequest(NamedTuple):
 
     lse: bool = False
     max_scores: bool = False
+    key_weights: bool = False  # [B, Hq, S]: the softmax weights that queries gave to each key, summed over the queries
+    entropy: bool = False  # [B, Hq, L]: of each query's softmax weights, in nats
+    # Of which queries key_weights are, (begin, end): the cost is theirs. Negative numbers count from the end, None is the end.
+    key_weights_queries: tuple[int, int | None] | None = None
 
 
 class AuxOutput(NamedTuple):
-    """[B, Hq, L] each, f32 (f64 if computed in f64); None where it was not asked for. Of a jagged query: Jagged, with values
-    [total, Hq], or [Hq, total], as the query's order.
+    """[B, Hq, L] each, key_weights [B, Hq, S]; f32 (f64 if computed in f64); None where it was not asked for. Of a jagged query:
+    Jagged, with values [total, Hq], or [Hq, total], as the query's order, key_weights as the key's. None has a gradient but lse.
 
     >>> import numpy, quire
     >>> x = numpy.ones((1, 1, 2, 4), numpy.float32)
     >>> quire.flex_attention(x, x, x, return_aux=quire.AuxRequest(max_scores=True))[1]
-    AuxOutput(lse=None, max_scores=array([[[2., 2.]]], dtype=float32))
+    AuxOutput(lse=None, max_scores=array([[[2., 2.]]], dtype=float32), key_weights=None, entropy=None)
     """
 
     lse: Any = None
     max_scores: Any = None
+    key_weights: Any = None
+    entropy: Any = None
 
 
 class FlexKernelOptions(TypedDict, total=False):
@@ -121,6 +128,7 @@ def flex_attention(
     ((1, 8, 300, 64), True)
     """
     wants_lse, wants_max = check_aux("flex_attention", return_lse, return_aux)
+    wants = (wants_lse, wants_max, *check_weights("flex_attention", return_aux))
     if kernel_options is not None:
         _check_kernel_options(kernel_options)
     scale = check_scale("flex_attention", scale)
@@ -141,17 +149,20 @@ def flex_attention(
             raise ValueError("[flex_attention] q_begin is not for jagged inputs")
         mask_mod, block_mask = jagged_mask(mask_mod, block_mask)
         options = _core.Options(**options, mask_mod=mask_mod, block_mask=block_mask)
-        results = _core.new_attention(options, query.views(), key.views(), value.views(), wants_lse, wants_max)
-        result, lse, max_scores = (None if one is None else query.with_values(one) for one in results)
+        results = _core.new_attention(options, query.views(), key.views(), value.views(), *wants)
+        like_them = (query, query, query, key, query)
+        result, lse, *others = (
+            None if one is None else of.with_values(one) for one, of in zip(results, like_them, strict=True)
+        )
         if return_aux is not None:
-            return result, AuxOutput(lse, max_scores)
+            return result, AuxOutput(lse, *others)
         return (result, lse) if return_lse else result
     check_dense_mask("flex_attention", mask_mod, block_mask)
     options = _core.Options(**options, block_mask=block_mask, q_begin=q_begin)
-    results = _core.new_attention(options, _core.view(query), _core.view(key), _core.view(value), wants_lse, wants_max)
-    result, lse, max_scores = (None if one is None else like(one, query) for one in results)
+    results = _core.new_attention(options, _core.view(query), _core.view(key), _core.view(value), *wants)
+    result, lse, *others = (None if one is None else like(one, query) for one in results)
     if return_aux is not None:
-        return result, AuxOutput(lse, max_scores)
+        return result, AuxOutput(lse, *others)
     return (result, lse) if return_lse else result
 
 

@@ -10,7 +10,7 @@ from . import _core
 from ._core import KVCache, MaskMod, ScoreMod, SequenceId
 from .arrays import like
 from .attention import AuxOutput, AuxRequest
-from .option_checks import check_aux, check_dropout, check_int, check_scale, check_seed
+from .option_checks import check_aux, check_dropout, check_int, check_scale, check_seed, check_weights
 
 
 def attend(
@@ -41,7 +41,8 @@ def attend(
         counts: how many tokens of each; None: all of q for one sequence, one each for a list.
         window: without a mask, how many tokens a token sees, itself included; 0: all before it.
         scale: 1 / sqrt(head_dim) if not given.
-        return_lse, return_aux: as of flex_attention; [tokens, q_heads].
+        return_lse, return_aux: as of flex_attention; [tokens, q_heads]. key_weights: [sequences, q_heads, tokens of the
+            longest].
         dropout_p, seed: as of flex_attention.
         key_indices: int32 [tokens, k], or [tokens, q_heads, k]: positions in the sequence that each token sees, as far as the
             mask shows them; -1 stands for none.
@@ -63,7 +64,7 @@ def attend(
     >>> out.shape, bool(numpy.array_equal(out[1], alone[0, :, 0]))
     ((2, 8, 64), True)
     """
-    wants_lse, wants_max = check_aux("attend", return_lse, return_aux)
+    wants = (*check_aux("attend", return_lse, return_aux), *check_weights("attend", return_aux))
     if not isinstance(cache, KVCache):
         raise TypeError(f"[attend] cache must be a KVCache; got {type(cache).__name__}")
     layer, window = check_int("attend", "layer", layer), check_int("attend", "window", window)
@@ -74,10 +75,10 @@ def attend(
         sequences, counts = [sequences], [count]
     sequences, counts = step_of(sequences, counts)
     options = step_options("attend", score_mod, mask_mod, window, scale, dropout_p, seed, key_indices=key_indices)
-    results = _core.attend(options, cache, layer, sequences, counts, view, wants_lse, wants_max)
-    out, lse, max_scores = (None if one is None else like(one, q) for one in results)
+    results = _core.attend(options, cache, layer, sequences, counts, view, *wants)
+    out, lse, *others = (None if one is None else like(one, q) for one in results)
     if return_aux is not None:
-        return out, AuxOutput(lse, max_scores)
+        return out, AuxOutput(lse, *others)
     return (out, lse) if return_lse else out
 
 

@@ -13,7 +13,7 @@ from ._core import BlockMask, JaggedBlockMask, KVCache, MaskMod, ScoreMod, Seque
 from .attention import check_dense_mask, jagged_mask
 from .cache_attention import step_of, step_options
 from .jagged import Jagged, are_jagged
-from .option_checks import check_scale, check_seed
+from .option_checks import check_queries, check_scale, check_seed
 
 
 class AttentionPlan:
@@ -77,16 +77,30 @@ class AttentionPlan:
         )
         self._plan = _core.Plan(options, *views)
 
-    def run(self, query: Any, key: Any, value: Any, *, out: Any, lse: Any = None, max_scores: Any = None) -> Any:
+    def run(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        *,
+        out: Any,
+        lse: Any = None,
+        max_scores: Any = None,
+        key_weights: Any = None,
+        entropy: Any = None,
+        key_weights_queries: tuple[int, int | None] | None = None,
+    ) -> Any:
         """Computes into `out` and returns it. Arrays may lie elsewhere and have other strides than the plan's.
 
         Args:
             out: [B, Hq, L, Ev] in the query's dtype, or in f32 where that is computed in; any strides. Jagged: values, or a
                 Jagged of them, in the query's order; holes are not written.
-            lse, max_scores: where to put them, row-major [B, Hq, L], f32 (f64 if computed in f64).
+            lse, max_scores, entropy: where to put them, row-major [B, Hq, L], f32 (f64 if computed in f64).
+            key_weights, key_weights_queries: as of AuxRequest, row-major [B, Hq, S].
         """
         views = [_core.view(_values(one)) for one in (query, key, value, out)]
-        self._plan.run(*views, *(None if one is None else _core.view(_values(one)) for one in (lse, max_scores)))
+        others = (None if one is None else _core.view(_values(one)) for one in (lse, max_scores, key_weights, entropy))
+        self._plan.run(*views, *others, check_queries("AttentionPlan", key_weights_queries))
         return out
 
     @property
@@ -140,11 +154,23 @@ class AttendPlan:
         self._cache = cache
         self._plan = _core.Plan(options, cache, *step_of(sequences, counts), q_heads, dtype)
 
-    def run(self, layer: int, q: Any, *, out: Any, lse: Any = None, max_scores: Any = None) -> Any:
-        """Computes into `out`, [tokens, q_heads, v_head_dim] in q's dtype, and returns it. lse and max_scores: where to put
-        them, row-major [tokens, q_heads]."""
-        stats = (None if one is None else _core.view(one) for one in (lse, max_scores))
-        self._plan.run_step(self._cache, layer, _core.view(q), _core.view(out), *stats)
+    def run(
+        self,
+        layer: int,
+        q: Any,
+        *,
+        out: Any,
+        lse: Any = None,
+        max_scores: Any = None,
+        key_weights: Any = None,
+        entropy: Any = None,
+        key_weights_queries: tuple[int, int | None] | None = None,
+    ) -> Any:
+        """Computes into `out`, [tokens, q_heads, v_head_dim] in q's dtype, and returns it. lse, max_scores and entropy: where
+        to put them, row-major [tokens, q_heads]; key_weights: [sequences, q_heads, tokens of the longest]."""
+        stats = (None if one is None else _core.view(one) for one in (lse, max_scores, key_weights, entropy))
+        queries = check_queries("AttendPlan", key_weights_queries)
+        self._plan.run_step(self._cache, layer, _core.view(q), _core.view(out), *stats, queries)
         return out
 
     @property

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from . import _core
 from ._core import BlockMask, JaggedBlockMask, MaskMod, ScoreMod
 from .arrays import like
-from .attention import AuxOutput, AuxRequest, flex_attention
+from .attention import AuxRequest, flex_attention
 from .jagged import Jagged, are_jagged
-from .option_checks import check_aux, check_dropout, check_flag, check_scale, check_seed
+from .option_checks import check_aux, check_dropout, check_flag, check_scale, check_seed, check_weights
 
 _INPUTS = ("query", "key", "value")
 
@@ -87,7 +87,8 @@ def flex_attention_vjp(
     if mask_mod is not None and not isinstance(mask_mod, MaskMod):
         mask_mod = MaskMod(mask_mod)
     _, wants_max = check_aux("flex_attention_vjp", False, return_aux)
-    request = AuxRequest(lse=True, max_scores=wants_max)
+    wants_weights, wants_entropy, queries = check_weights("flex_attention_vjp", return_aux)
+    request = AuxRequest(True, wants_max, wants_weights, wants_entropy, queries)
     options: dict[str, Any] = dict(
         block_mask=block_mask,
         scale=check_scale("flex_attention_vjp", scale),
@@ -105,7 +106,7 @@ def flex_attention_vjp(
 
     if return_aux is None:
         return out, call.gradients
-    return (out, AuxOutput(aux.lse if return_aux.lse else None, aux.max_scores)), call.gradients
+    return (out, aux._replace(lse=aux.lse if return_aux.lse else None)), call.gradients
 
 
 def _buffer_names(score_mod: ScoreMod | None, given: Sequence[str] | None) -> list[str]:

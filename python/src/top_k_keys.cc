@@ -34,11 +34,12 @@ View top_k(const View& q, const View& k, const View& weights, std::int64_t top_k
 }  // namespace
 
 void register_top_k_keys(nb::module_& module) {
-  module.def("top_k_keys", &top_k, nb::arg("q"), nb::arg("k"), nb::arg("weights"), nb::arg("top_k"),
-             nb::arg("mask_mod").none() = nb::none(), nb::arg("block_mask").none() = nb::none(),
-             nb::arg("q_begin") = 0, nb::arg("openmp_threads") = 0,
-             "int32 [B, L, top_k]: for every query the keys with the largest weighted scores, without "
-             "the GIL.");
+  module.def(
+      "top_k_keys", &top_k, nb::arg("q"), nb::arg("k"), nb::arg("weights"), nb::arg("top_k"),
+      nb::arg("mask_mod").none() = nb::none(), nb::arg("block_mask").none() = nb::none(),
+      nb::arg("q_begin") = 0, nb::arg("openmp_threads") = 0,
+      "int32 [B, L, top_k]: for every query the keys with the largest weighted scores, without "
+      "the GIL.");
 }
 
 }  // namespace quire::python

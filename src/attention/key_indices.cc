@@ -87,8 +87,8 @@ class Reader {
     const auto [batch, row] =
         problem_.queries ? problem_.queries->place(at.b) : layout::QueryPlace{at.b, 0};
     if (!is_packed()) {
-      return batch * steps[0] + (by_head_ ? at.h * steps[1] + (row + at.row) * steps[2]
-                                          : (row + at.row) * steps[1]);
+      return batch * steps[0] +
+             (by_head_ ? at.h * steps[1] + (row + at.row) * steps[2] : (row + at.row) * steps[1]);
     }
     if (!by_head_) return (row + at.row) * steps[0];
     const bool heads_first = problem_.q_order == JaggedOrder::kHeads;

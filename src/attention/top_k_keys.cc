@@ -101,16 +101,16 @@ class TopK {
       : sizes_(checked_sizes(q, k, weights)), executor_(executor_of(options.executor)) {
     check_size(kName, "top_k", top_k, 1, kMostKeys);
     mask_ = mask_of(sizes_, options);
-    call_ = {.table = &kernels::current_table(),
-             .q = rows_of(q, true, true),
-             .k = rows_of(k, false, true),
-             .weights = rows_of(weights, true, false),
-             .heads = static_cast<int>(sizes_.heads),
-             .dims = static_cast<int>(sizes_.dims),
-             .top_k = top_k,
-             .kept = std::min(top_k, sizes_.kv_len),
-             .f64 = q.dtype() == DType::f64 || k.dtype() == DType::f64 ||
-                    weights.dtype() == DType::f64};
+    call_ = {
+        .table = &kernels::current_table(),
+        .q = rows_of(q, true, true),
+        .k = rows_of(k, false, true),
+        .weights = rows_of(weights, true, false),
+        .heads = static_cast<int>(sizes_.heads),
+        .dims = static_cast<int>(sizes_.dims),
+        .top_k = top_k,
+        .kept = std::min(top_k, sizes_.kv_len),
+        .f64 = q.dtype() == DType::f64 || k.dtype() == DType::f64 || weights.dtype() == DType::f64};
     if (mask_.has_value()) compile_mask();
     result_ = Tensor::empty({sizes_.batch, sizes_.q_len, top_k}, DType::i32);
   }
@@ -157,7 +157,8 @@ class TopK {
   // single queries are too few, ranges of keys, of which each has its own candidates.
   void cut() {
     const auto threads = static_cast<std::int64_t>(executor_->concurrency());
-    tile_ = static_cast<int>(std::min<std::int64_t>(kQueryTile, std::max<std::int64_t>(sizes_.q_len, 1)));
+    tile_ = static_cast<int>(
+        std::min<std::int64_t>(kQueryTile, std::max<std::int64_t>(sizes_.q_len, 1)));
     tiles_ = ceil_div(sizes_.q_len, kQueryTile);
     const std::int64_t tiles = sizes_.batch * tiles_;
     constexpr std::int64_t kLeastKeys = 2048;
@@ -174,8 +175,7 @@ class TopK {
 
   void* candidates_of(std::int64_t query, std::int64_t range) {
     const auto size = static_cast<std::int64_t>(kernels::candidate_bytes(call_.f64));
-    return static_cast<char*>(candidates_.data()) +
-           (query * ranges_ + range) * call_.kept * size;
+    return static_cast<char*>(candidates_.data()) + (query * ranges_ + range) * call_.kept * size;
   }
 
   kernels::TopKItem item_of(std::int64_t i) {
@@ -185,13 +185,13 @@ class TopK {
       const std::int64_t whole = ceil_div(sizes_.kv_len, kQueryTile) * part / ranges_ * kQueryTile;
       return std::min(whole, sizes_.kv_len);
     };
-    kernels::TopKItem item{
-        .tile = {.b = b,
-                 .q_idx = (mask_ ? mask_->q_begin() : 0) + row,
-                 .queries = static_cast<int>(std::min<std::int64_t>(kQueryTile, sizes_.q_len - row))},
-        .first_row = row,
-        .key_begin = cut_at(range),
-        .key_end = range + 1 == ranges_ ? sizes_.kv_len : cut_at(range + 1)};
+    kernels::TopKItem item{.tile = {.b = b,
+                                    .q_idx = (mask_ ? mask_->q_begin() : 0) + row,
+                                    .queries = static_cast<int>(
+                                        std::min<std::int64_t>(kQueryTile, sizes_.q_len - row))},
+                           .first_row = row,
+                           .key_begin = cut_at(range),
+                           .key_end = range + 1 == ranges_ ? sizes_.kv_len : cut_at(range + 1)};
     if (visible_.has_value()) {
       const std::span<const kernels::LaneRuns> runs = visible_->tile(b, 0, tile);
       item.tile.visible = runs.data();

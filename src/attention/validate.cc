@@ -2,6 +2,7 @@
 #include "attention/validate.h"
 
 #include <cmath>
+#include <limits>
 
 #include "layout/key_layout.h"
 #include "layout/query_layout.h"
@@ -278,6 +279,24 @@ void validate_outputs(const AttentionProblem& problem, const AttentionOutputs& o
   };
   check("lse", outputs.lse);
   check("max_scores", outputs.max_scores);
+  check("entropy", outputs.entropy);
+  if (!outputs.key_weights.has_value()) return;
+  check_tensor(where, "key_weights", *outputs.key_weights, problem.key_weights_shape(), wide);
+  if (!outputs.key_weights->is_contiguous())
+    fail(ErrorKind::value, where, "key_weights must be row-major");
+  validate_query_range(problem, outputs.key_weights_queries);
+}
+
+void validate_query_range(const AttentionProblem& problem, const QueryRange& range) {
+  const bool to_the_end = range.end == std::numeric_limits<std::int64_t>::max();
+  if (problem.queries != nullptr) return;  // every sequence has what it has of it
+  const std::int64_t most = problem.q_len;
+  const auto place = [&](std::int64_t at) { return at < 0 ? at + most : at; };
+  const std::int64_t end = to_the_end ? most : place(range.end);
+  if (range.begin >= -most && end <= most && place(range.begin) <= end) return;
+  fail(ErrorKind::value, problem.function,
+       "key_weights_queries must be a range of the {} queries; got {} to {}", most, range.begin,
+       to_the_end ? most : range.end);
 }
 
 void validate_loss(const AttentionProblem& problem, const BackwardInputs& inputs) {

@@ -45,6 +45,9 @@ void validate_run(const AttentionProblem& problem, const ConstTensorView& q,
 /// Shapes, dtypes and order of out, lse and max_scores.
 void validate_outputs(const AttentionProblem& problem, const AttentionOutputs& outputs);
 
+/// The queries of key_weights.
+void validate_query_range(const AttentionProblem& problem, const QueryRange& range);
+
 /// out, lse and their gradients.
 void validate_loss(const AttentionProblem& problem, const BackwardInputs& inputs);
 /// Gradients against what they are gradients of: one for each that is wanted, and no other.

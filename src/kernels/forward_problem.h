@@ -83,6 +83,9 @@ struct ForwardCall {
       false;  // form of the softmax (attention_order.h): a score mod, or not is_scaled(scale)
   bool pairs = false;    // bf16 products
   bool chooses = false;  // rows have lists of chosen keys
+  // Latent keys: k and v begin at the same address with the same steps, so that a value is the
+  // first columns of its key's row wherever a span has the same offsets for both.
+  bool v_in_k = false;
   Dropout dropout;
   ForwardPrograms prefill;  // queries across the lanes, keys as rows
   ForwardPrograms decode;   // keys across the lanes, rows by lists of h and q_idx

@@ -25,13 +25,13 @@ struct PanelWeightsArgs {
   int rows = 0;
   T exponent_factor = 1;
   const T *m = nullptr, *inverse = nullptr;  // [16]: M, 1 / L
-  const T* counted = nullptr;                // [16]: 1 / L of the queries that count for keys, else 0
-  T* sums = nullptr;                         // [rows][16], added to; null: not wanted
-  T* entropy = nullptr;                      // [16], the tile's sum is added; null: not wanted
+  const T* counted = nullptr;  // [16]: 1 / L of the queries that count for keys, else 0
+  T* sums = nullptr;           // [rows][16], added to; null: not wanted
+  T* entropy = nullptr;        // [16], the tile's sum is added; null: not wanted
 };
 
-/// Keys across the lanes: one row, `keys` scores from a tile's first key on, and -inf behind them up
-/// to a whole 16.
+/// Keys across the lanes: one row, `keys` scores from a tile's first key on, and -inf behind them
+/// up to a whole 16.
 template <class T>
 struct RowWeightsArgs {
   T* scores = nullptr;  // hidden ones -inf; become weights

@@ -1,6 +1,6 @@
-// ChosenKeys: the keys that every query of a batch chose (key_indices), read, checked and ascending,
-// in the form the kernels walk. It says what may be seen at all; masks hide more of it. Layout
-// layer.
+// ChosenKeys: the keys that every query of a batch chose (key_indices), read, checked and
+// ascending, in the form the kernels walk. It says what may be seen at all; masks hide more of it.
+// Layout layer.
 #pragma once
 #include <cstdint>
 #include <vector>

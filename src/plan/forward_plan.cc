@@ -29,6 +29,12 @@ layout::KeyStrides key_strides(const ForwardTensors& tensors) {
   return {k[0], k[1], k[2], v[0], v[1], v[2]};
 }
 
+// Whether values are the first columns of keys' rows.
+bool v_is_in_k(const ConstTensorView& k, const ConstTensorView& v) {
+  return k.data() == v.data() && k.dtype() == v.dtype() && v.dim(3) <= k.dim(3) &&
+         k.strides() == v.strides();
+}
+
 }  // namespace
 
 ForwardPlan::ForwardPlan(AttentionProblem problem)
@@ -87,16 +93,20 @@ ForwardPlan::Rows ForwardPlan::rows_of(const ForwardTensors& tensors, std::int64
                                        : (batch * request_.q_heads + h) * rows + row};
 }
 
+void ForwardPlan::compile_prefill() {
+  const formula::CompileOptions options = compile_options(request_, kernels::kTileKeys);
+  if (request_.score && !prefill_score_)
+    prefill_score_ = formula::compile({.score_mod = &*request_.score}, options);
+  if (mask_formula_ && !prefill_mask_)
+    prefill_mask_ = formula::compile({.mask_mod = &*mask_formula_, .mask_only = true}, options);
+}
+
 void ForwardPlan::compile_programs() {
   using kernels::Vary;
+  if (work_.has_prefill) compile_prefill();
   formula::CompileOptions options = compile_options(request_, kernels::kTileKeys);
   const Formula* score = request_.score ? &*request_.score : nullptr;
   const Formula* mask = mask_formula_ ? &*mask_formula_ : nullptr;
-  if (work_.has_prefill) {
-    if (score != nullptr) prefill_score_ = formula::compile({.score_mod = score}, options);
-    if (mask != nullptr)
-      prefill_mask_ = formula::compile({.mask_mod = mask, .mask_only = true}, options);
-  }
   // The row kernel uses these too.
   if (!work_.prefixes.empty()) options.vary[0] = Vary::kRowList;
   options.vary[1] = Vary::kRowList;
@@ -144,6 +154,7 @@ kernels::ForwardCall ForwardPlan::make_call(const ForwardTensors& tensors) const
   call.k_rows = steps_of(tensors.k);
   call.v_rows = steps_of(tensors.v);
   call.out_rows = steps_of(tensors.out);
+  call.v_in_k = v_is_in_k(tensors.k, tensors.v);
   return call;
 }
 
@@ -160,33 +171,49 @@ kernels::KeySequence ForwardPlan::write_keys(const ForwardTask& task, layout::Ke
   return {spans, count, request_.layout->length(task.b)};
 }
 
+// Up to 64 queries from row `place.row`, a multiple of 64, on. lanes: [64], used where a sequence's
+// visible keys are known row by row.
+kernels::QueryTile ForwardPlan::tile_of(const kernels::ForwardCall& call,
+                                        const ForwardTensors& tensors, const RowPlace& place,
+                                        kernels::LaneRuns* lanes) const {
+  const auto [b, h, row] = place;
+  const std::int64_t q_len = request_.queries->length(b);
+  const Rows rows = rows_of(tensors, b, h);
+  kernels::QueryTile made{
+      .b = b,
+      .h = h,
+      .q_idx = request_.begin_of(b) + row,
+      .q_offset = rows.q + row * call.q_rows.row_step,
+      .out_offset = rows.out + row * call.out_rows.row_step,
+      .stat_offset = rows.stat + row * call.stat_step,
+      .queries = static_cast<int>(std::min<std::int64_t>(kQueryTile, q_len - row))};
+  if (request_.chosen != nullptr) made.chosen = request_.chosen->lists(b, h, row);
+  if (visible_ == nullptr) return made;
+  const bool by_tile = kernel_of_sequence(request_.chosen.get(), b, request_.group(), q_len,
+                                          request_.layout->length(b)) == Kernel::kPrefill;
+  if (by_tile) {
+    const std::span<const kernels::LaneRuns> runs = visible_->tile(b, h, row / kQueryTile);
+    made.visible = runs.data();
+    made.visible_count = static_cast<int>(runs.size());
+    return made;
+  }
+  for (int i = 0; i < made.queries; ++i) lanes[i] = {i, i + 1, visible_->row(b, h, row + i)};
+  made.visible = lanes;
+  made.visible_count = made.queries;
+  return made;
+}
+
 void ForwardPlan::run_prefill(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                               const ForwardTask& task, std::size_t worker) {
   kernels::QueryTile tiles[kernels::kMaxQueryTiles];
-  const std::int64_t q_len = request_.queries->length(task.b);
-  const std::int64_t q_tiles = ceil_div(q_len, kQueryTile);
+  const std::int64_t q_tiles = ceil_div(request_.queries->length(task.b), kQueryTile);
   SeenTiles seen(request_.layout->length(task.b));
   for (std::int64_t i = 0; i < task.count; ++i) {
     const std::int64_t h = task.kv_head * request_.group() + (task.first + i) / q_tiles;
-    const std::int64_t tile = (task.first + i) % q_tiles, row = tile * kQueryTile;
-    const Rows rows = rows_of(tensors, task.b, h);
-    kernels::QueryTile& to = tiles[i];
-    to = {.b = task.b,
-          .h = h,
-          .q_idx = request_.begin_of(task.b) + row,
-          .q_offset = rows.q + row * call.q_rows.row_step,
-          .out_offset = rows.out + row * call.out_rows.row_step,
-          .stat_offset = rows.stat + row * call.stat_step,
-          .queries = static_cast<int>(std::min<std::int64_t>(kQueryTile, q_len - row))};
-    if (request_.chosen != nullptr) to.chosen = request_.chosen->lists(task.b, h, row);
-    if (visible_ == nullptr) {
-      seen.add({nullptr, -1});
-      continue;
-    }
-    const std::span<const kernels::LaneRuns> runs = visible_->tile(task.b, h, tile);
-    to.visible = runs.data();
-    to.visible_count = static_cast<int>(runs.size());
-    for (const kernels::LaneRuns& lanes : runs) seen.add(lanes.visible);
+    const std::int64_t row = (task.first + i) % q_tiles * kQueryTile;
+    tiles[i] = tile_of(call, tensors, {task.b, h, row}, nullptr);
+    if (visible_ == nullptr) seen.add({nullptr, -1});
+    for (int j = 0; j < tiles[i].visible_count; ++j) seen.add(tiles[i].visible[j].visible);
   }
   kernels::prefill(call,
                    {.keys = write_keys(task, seen.range(), tensors, worker),
@@ -196,7 +223,7 @@ void ForwardPlan::run_prefill(const kernels::ForwardCall& call, const ForwardTen
 }
 
 kernels::QueryRow ForwardPlan::row_of(const kernels::ForwardCall& call,
-                                      const ForwardTensors& tensors, const RowPlace& place) const {
+                                      const ForwardTensors& tensors, const RowPlace& place) {
   const auto [b, h, row] = place;
   const Rows rows = rows_of(tensors, b, h);
   kernels::QueryRow made{.b = b,
@@ -208,11 +235,12 @@ kernels::QueryRow ForwardPlan::row_of(const kernels::ForwardCall& call,
                          .visible = {nullptr, -1}};
   if (request_.chosen != nullptr) made.chosen = *request_.chosen->lists(b, h, row);
   if (visible_ != nullptr) made.visible = visible_->row(b, h, row);
+  if (keeps_ && keeps_scores(b)) made.kept_scores = kept_scores(b, h);
   return made;
 }
 
 void ForwardPlan::fill_rows(const kernels::ForwardCall& call, const ForwardTensors& tensors,
-                            const ForwardTask& task, kernels::QueryRow* to) const {
+                            const ForwardTask& task, kernels::QueryRow* to) {
   const std::int64_t q_len = request_.queries->length(task.b);
   const std::int64_t first_head = task.kv_head * request_.group();
   for (std::int64_t i = task.first; i < task.first + task.count; ++i)
@@ -383,7 +411,14 @@ void ForwardPlan::run(const ForwardTensors& tensors) {
     some.k = with_channel(tensors.k);
     return run(some);
   }
-  const kernels::ForwardCall call = make_call(tensors);
+  if (tensors.wants_weights()) allocate_weights(tensors);
+  keeps_ = tensors.wants_weights();
+  kernels::ForwardCall call = make_call(tensors);
+  if (tensors.wants_weights()) {
+    const auto half = static_cast<std::size_t>(row_states_.numel() / 2);
+    call.row_max = row_states_.data();
+    call.row_sum = static_cast<char*>(row_states_.data()) + half * dtype_size(compute_type());
+  }
   std::fill(faults_.begin(), faults_.end(), kernels::TileFault());
   if (!work_.prefixes.empty()) {
     run_parallel(*request_.executor, work_.prefixes.size(), [&](std::size_t i, std::size_t worker) {
@@ -399,6 +434,8 @@ void ForwardPlan::run(const ForwardTensors& tensors) {
     });
   }
   formula::throw_first_fault(faults_);
+  if (!tensors.wants_weights()) return;
+  request_.is_f64() ? run_weights<double>(call, tensors) : run_weights<float>(call, tensors);
 }
 
 }  // namespace quire::plan

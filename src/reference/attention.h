@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "quire/mod.h"
@@ -29,14 +30,18 @@ struct AttentionOptions {
   // Integers [B, L, k] or [B, Hq, L, k]: a row sees the keys it lists, and of those what the mask
   // shows; -1 is no key.
   std::optional<ConstTensorView> key_indices = std::nullopt;
+  // Queries [first, second) whose weights key_weights sums.
+  std::optional<std::pair<std::int64_t, std::int64_t>> key_weights_queries = std::nullopt;
   Dropout dropout = {};  // of the weights; lse and max_scores know nothing of it
 };
 
 /// All f64. A row with nothing to attend to: 0, -inf, -inf.
 struct AttentionOutput {
-  Tensor out;         // [B, Hq, L, Ev]
-  Tensor lse;         // [B, Hq, L], natural log
-  Tensor max_scores;  // [B, Hq, L], after the score mod
+  Tensor out;          // [B, Hq, L, Ev]
+  Tensor lse;          // [B, Hq, L], natural log
+  Tensor max_scores;   // [B, Hq, L], after the score mod
+  Tensor key_weights;  // [B, Hq, S]: softmax weights summed over queries
+  Tensor entropy;      // [B, Hq, L], of the softmax weights, in nats
 };
 
 /// out = softmax(mod(scale * q k^T)) v, row by row. Keys that the mask hides, or whose score

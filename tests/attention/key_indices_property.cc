@@ -1,6 +1,6 @@
-// key_indices: the bits of the same call with a mask that shows the listed keys, over dense, jagged,
-// paged and cached keys, for any lists, mods, masks and dtypes; gradients likewise; and the f64
-// reference. Keys that nobody lists hold NaN here: they are never read.
+// key_indices: the bits of the same call with a mask that shows the listed keys, over dense,
+// jagged, paged and cached keys, for any lists, mods, masks and dtypes; gradients likewise; and the
+// f64 reference. Keys that nobody lists hold NaN here: they are never read.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -75,8 +75,9 @@ std::optional<ScoreMod> random_score_mod(std::mt19937_64& random) {
 }
 
 // "shown and rule".
-MaskMod with_rule(const Tensor& shown, const std::string& text, const std::optional<MaskMod>& rule) {
-  const MaskMod listed = MaskMod::parse(text, {{"shown", shown}});
+MaskMod with_rule(const Tensor& shown, const std::string& text,
+                  const std::optional<MaskMod>& rule) {
+  const MaskMod listed = MaskMod::parse(text, {{"shown", Buffer(shown)}});
   return rule.has_value() ? and_masks(listed, *rule) : listed;
 }
 
@@ -123,8 +124,8 @@ struct DenseCase {
                                : Shape{c.batch, 1, c.q_len, c.kv_len};
     const Tensor shown = contiguous(lists.shown.view().reshape(four));
     const std::string h = by_head ? "h" : "0";
-    return with_rule(shown, "shown[b, " + h + ", q_idx - " + std::to_string(c.q_begin) + ", kv_idx]",
-                     rule);
+    return with_rule(
+        shown, "shown[b, " + h + ", q_idx - " + std::to_string(c.q_begin) + ", kv_idx]", rule);
   }
 };
 
@@ -159,7 +160,8 @@ RC_GTEST_PROP(KeyIndices, AreTheMaskThatShowsThem, (std::uint64_t seed)) {
   options.key_indices = lists.indices;
   masked.mask_mod = dense.as_mask(lists);
   Tensor strided;
-  const ConstTensorView k_view = in_order(k, chance(random, 30) ? Order::kDimOutside : Order::kHeadsInside, strided);
+  const ConstTensorView k_view =
+      in_order(k, chance(random, 30) ? Order::kDimOutside : Order::kHeadsInside, strided);
   const Tensor out = flex_attention(q, k_view, v, options);
   const Tensor expected = flex_attention(q, k, v, masked);
   RC_ASSERT(same_bits(out, expected));
@@ -241,8 +243,7 @@ RC_GTEST_PROP(KeyIndices, OfPagesAndJaggedBatchesAreThoseOfEachSequence, (std::u
   const std::optional<MaskMod> rule =
       chance(random, 50) ? std::optional(MaskMod::parse("(q_idx + kv_idx + b) % 3 != 0"))
                          : std::nullopt;
-  FlexAttentionOptions options{
-      .mask_mod = rule, .enable_gqa = true, .key_indices = lists.indices};
+  FlexAttentionOptions options{.mask_mod = rule, .enable_gqa = true, .key_indices = lists.indices};
   const PagedPool pool(k, v, lengths, {.page_size = 1 + below(random, 40), .seed = seed});
   const Tensor paged = flex_attention(q, pool.keys(), options);
 
@@ -283,8 +284,7 @@ RC_GTEST_PROP(KeyIndices, OfPagesAndJaggedBatchesAreThoseOfEachSequence, (std::u
       alone.mask_mod = MaskMod::parse("(q_idx + kv_idx + " + std::to_string(b) + ") % 3 != 0");
     alone.key_indices = lists.indices.view().slice(0, b, b + 1);
     const std::int64_t length = lengths[static_cast<std::size_t>(b)];
-    const Tensor expected =
-        flex_attention(one(q, q_len), one(k, length), one(v, length), alone);
+    const Tensor expected = flex_attention(one(q, q_len), one(k, length), one(v, length), alone);
     RC_ASSERT(same_bits(paged.view().slice(0, b, b + 1), expected));
     const ConstTensorView rows = jagged.view().slice(0, b * q_len, (b + 1) * q_len);
     RC_ASSERT(same_bits(rows.permute({1, 0, 2}).unsqueeze(0), expected));
@@ -293,8 +293,8 @@ RC_GTEST_PROP(KeyIndices, OfPagesAndJaggedBatchesAreThoseOfEachSequence, (std::u
 
 TEST(KeyIndices, OfAStepArePositionsOfTheSequence) {
   std::mt19937_64 random(5);
-  AttendHarness harness({.kv_heads = 2, .head_dim = 32, .v_head_dim = 32, .page_size = 16,
-                         .n_pages = 200});
+  AttendHarness harness(
+      {.kv_heads = 2, .head_dim = 32, .v_head_dim = 32, .page_size = 16, .n_pages = 200});
   for (const std::int64_t tokens : {1, 3, 40}) {
     const SequenceId a = harness.create(700), b = harness.create(90);
     const std::vector<NewTokens> step{{a, tokens}, {b, 1}};

@@ -44,8 +44,7 @@ RC_GTEST_PROP(TopKKeys, AreTheReferences, (std::uint64_t seed)) {
                                        /*floats=*/false);
   // Columns that do not lie side by side.
   const Tensor turned = contiguous(q.view().permute({3, 1, 0, 2}));
-  const Tensor found =
-      top_k_keys(turned.view().permute({2, 1, 3, 0}), k, w, top_k, options);
+  const Tensor found = top_k_keys(turned.view().permute({2, 1, 3, 0}), k, w, top_k, options);
   const Tensor sums = reference::index_sums({q, k, w}, options.mask_mod, options.q_begin);
   RC_ASSERT(same_bits(found, reference::top_k_of_sums(sums, top_k)));
 }
@@ -96,11 +95,13 @@ TEST(TopKKeys, WrongArgumentsAreNamed) {
     expect_error(ErrorKind::value, "[top_k_keys] " + text, call);
   };
   refuse("top_k must be in 1..2147483647; got 0", [&] { top_k_keys(q, k, w, 0); });
-  refuse("weights must be [1, 2, 3], one for each query and head; got [1, 3, 2]",
-         [&] { top_k_keys(q, k, Tensor({1, 3, 2}, DType::f32), 2); });
+  refuse("weights must be [1, 2, 3], one for each query and head; got [1, 3, 2]", [&] {
+    top_k_keys(q, k, Tensor({1, 3, 2}, DType::f32), 2);
+  });
   refuse("k must be [batch, length, dim]; got [1, 2, 3, 4]", [&] { top_k_keys(q, q, w, 2); });
-  refuse("query and key must have the same head dim; got 4 and 7",
-         [&] { top_k_keys(q, Tensor({1, 5, 7}, DType::f32), w, 2); });
+  refuse("query and key must have the same head dim; got 4 and 7", [&] {
+    top_k_keys(q, Tensor({1, 5, 7}, DType::f32), w, 2);
+  });
 }
 
 }  // namespace

@@ -13,7 +13,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.nn.attention.flex_attention import (  # noqa: F401, E402
     _DEFAULT_SPARSE_BLOCK_SIZE,
     AuxOutput,
-    AuxRequest,
     FlexKernelOptions,
     _mask_mod_signature,
     _score_mod_signature,
@@ -25,6 +24,7 @@ from torch.nn.attention.flex_attention import (  # noqa: F401, E402
 from quire.torch import block_mask_pytree as _block_mask_pytree  # noqa: F401, E402
 from quire.torch import graph_backward as _graph_backward  # noqa: F401, E402
 from quire.torch import sdpa_operator as _sdpa_operator  # noqa: F401, E402
+from quire.torch.aux_request import AuxRequest, WeightsOutput  # noqa: E402
 from quire.torch.block_mask import BlockMask  # noqa: E402
 from quire.torch.create_block_mask import create_block_mask, create_mask  # noqa: E402
 from quire.torch.enable import disable, enable  # noqa: E402
@@ -45,6 +45,7 @@ __all__ = [
     "PagedAttention",
     "SDPBackend",
     "TraceError",
+    "WeightsOutput",
     "and_masks",
     "create_block_mask",
     "create_mask",

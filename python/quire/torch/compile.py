@@ -122,6 +122,8 @@ def flex_attention_in_graph(
         if return_lse:
             raise ValueError("[flex_attention] give return_lse or return_aux, not both; return_lse is deprecated")
         want_lse, want_max = return_aux.lse, return_aux.max_scores
+        if getattr(return_aux, "key_weights", False) or getattr(return_aux, "entropy", False):
+            validate.refuse_weights_in_graph()
     if kernel_options is not None:
         validate.validate_options(kernel_options)
     *sizes, mask_mod = _mask_in_graph(block_mask)

@@ -14,7 +14,6 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.attention.flex_attention import (
     AuxOutput,
-    AuxRequest,
     BlockMask,
     FlexKernelOptions,
     _score_mod_signature,
@@ -25,6 +24,7 @@ from quire.option_checks import check_dropout, check_scale, check_seed
 from quire.torch import validate
 from quire.torch.autocast import autocast
 from quire.torch.autograd import recorded
+from quire.torch.aux_request import AuxRequest, Weights, WeightsOutput, weights_of
 from quire.torch.block_mask import blocks_of, is_no_mask
 from quire.torch.compile import flex_attention_as_operator, flex_attention_in_graph
 from quire.torch.flex_call import FlexCall
@@ -102,9 +102,10 @@ def flex_attention(
     is_transformed = _transforms() is not None
     if is_transformed:
         refuse_transforms("flex_attention", query, key, value)
-    want_lse, want_max = return_lse, False
+    want_lse, want_max, weights = return_lse, False, None
     if return_aux is not None:
         want_lse, want_max = _requested(return_lse, return_aux)
+        weights = weights_of(return_aux)
     elif return_lse:
         _warn_return_lse()
     if kernel_options is not None:
@@ -131,10 +132,13 @@ def flex_attention(
                 want_max,
                 (dropout_p, seed or 0),
                 key_indices,
+                weights,
             )
-            return _results(outputs, return_lse, return_aux)
+            return _results(outputs, return_lse, return_aux, weights)
         if _is_watched(query, key, value):
             validate.validate_sizes(query, key, value, block_mask, enable_gqa)
+            if weights is not None:
+                validate.refuse_weights_in_graph()
             outputs = flex_attention_as_operator(
                 query, key, value, (score_mod, block_mask, scale, dropout_p, seed, key_indices), want_lse, want_max
             )
@@ -152,7 +156,7 @@ def flex_attention(
     if score_mod is not None:
         mod, captured, captured_needs_grad, _ = bind_score_mod(score_mod, _F64 if query.dtype is _F64 else _F32)
         needs_grad = needs_grad or (captured_needs_grad and _is_grad_enabled())
-    mods = Mods(mod, mask, scale, dropout_p, seed or 0, key_indices)
+    mods = Mods(mod, mask, scale, dropout_p, seed or 0, key_indices, weights)
     if needs_grad or is_transformed or is_forward_mode():
         call = FlexCall(mods, want_max, len(captured), captured_needs_grad and query.dtype in HALF)
         kept = [] if blocks is None else [tensor for tensor in blocks.rule_reads() if not tensor.is_inference()]
@@ -164,7 +168,7 @@ def flex_attention(
         outputs = forward(query, key, value, mods, want_lse, want_max)
     else:
         outputs = forward_as_computed(query, key, value, mods, False, False)
-    return outputs[0] if return_aux is None and not return_lse else _results(outputs, return_lse, return_aux)
+    return outputs[0] if return_aux is None and not return_lse else _results(outputs, return_lse, return_aux, weights)
 
 
 def _checked(query: Any, key: Any, value: Any, block_mask: Any, enable_gqa: bool) -> tuple[Tensor, int, int]:
@@ -214,9 +218,14 @@ def _requested(return_lse: bool, return_aux: AuxRequest) -> tuple[bool, bool]:
 
 
 def _results(
-    outputs: tuple[Tensor, Tensor | None, Tensor | None], return_lse: bool, return_aux: AuxRequest | None
+    outputs: tuple[Tensor, Tensor | None, Tensor | None],
+    return_lse: bool,
+    return_aux: AuxRequest | None,
+    weights: Weights | None = None,
 ) -> Any:
     out, lse, max_scores = outputs
+    if weights is not None:
+        return out, WeightsOutput(lse, max_scores, weights.key_weights, weights.entropy)
     if return_aux is not None:
         return out, AuxOutput(lse=lse, max_scores=max_scores)
     return (out, lse) if return_lse else out

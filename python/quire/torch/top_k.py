@@ -64,6 +64,4 @@ def _fake_top_k_keys(q: Tensor, k: Tensor, weights: Tensor, top_k: int) -> Tenso
     return q.new_empty((q.shape[0], q.shape[1], top_k), dtype=torch.int32)
 
 
-define(
-    "top_k_keys(Tensor q, Tensor k, Tensor weights, SymInt top_k) -> Tensor", _top_k_keys, _fake_top_k_keys
-)
+define("top_k_keys(Tensor q, Tensor k, Tensor weights, SymInt top_k) -> Tensor", _top_k_keys, _fake_top_k_keys)

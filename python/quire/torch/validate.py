@@ -128,3 +128,10 @@ def validate_key_indices(key_indices: Any) -> None:
         raise TypeError(f"[flex_attention] key_indices must be int32 or int64; got {key_indices.dtype}")
     if key_indices.device.type != "cpu" and key_indices.device.type != "meta":
         raise ValueError(f"[flex_attention] Quire computes on the CPU; got key_indices on {key_indices.device}")
+
+
+def refuse_weights_in_graph() -> None:
+    """Of AuxRequest: what a graph of torch.compile has no place for."""
+    raise NotImplementedError(
+        "[flex_attention] key_weights and entropy are not supported inside a graph of torch.compile"
+    )

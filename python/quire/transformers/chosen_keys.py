@@ -15,7 +15,9 @@ def chosen_keys(
     """key_indices of what a layer passes; None if it chooses nothing. `indices`: [B, L, n] keys; `block_indices`: [B, groups of
     heads, L, n] blocks of keys. Negative ones choose none."""
     if indices is not None and block_indices is not None:
-        raise NotImplementedError("[quire.transformers] this model passes both indices and block_indices to its attention")
+        raise NotImplementedError(
+            "[quire.transformers] this model passes both indices and block_indices to its attention"
+        )
     if indices is not None:
         return torch.where(indices < 0, -1, indices).to(torch.int32)
     return None if block_indices is None else _keys_of_blocks(module, block_indices, heads, kv_length)

@@ -11,7 +11,6 @@
 namespace quire::kernels {
 namespace {
 
-
 ptrdiff_t whole_lines(ptrdiff_t bytes) { return (bytes + 63) / 64 * 64; }
 
 template <class E>

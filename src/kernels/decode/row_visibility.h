@@ -42,7 +42,7 @@ class RowVisibility {
   const QueryRow* rows_;
   int row_count_;
   int groups_ = 0;
-  bool everything_;  // no row has a list
+  bool everything_;       // no row has a list
   bool chooses_ = false;  // some row made a choice
   bool all_ = false;
   uint32_t sees_ = 0;

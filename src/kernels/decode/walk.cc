@@ -189,14 +189,18 @@ void DecodeWalk<T>::plan_prefetch(const Tile& tile) noexcept {
   values_.place(tile.index * kTileKeys, tile.keys, placed_values_);
   UnitAhead* to = ahead_;
   for (int i = 0; i < live_count_; ++i) *to++ = keys_.ahead(placed_keys_, live_[i]);
-  for (int i = 0; i < live_count_; ++i) *to++ = values_.ahead(placed_values_, live_[i]);
+  // Latent keys have come as keys: while they are read as values, the next tile is asked for.
+  if (!call_.v_in_k)
+    for (int i = 0; i < live_count_; ++i) *to++ = values_.ahead(placed_values_, live_[i]);
   if (next_ < end_tile() && !compacts_) {
     const Tile next = tile_at(next_);
-    const int units = std::min(next.units, kUnitsAhead + 1);
+    const int units = call_.v_in_k ? next.units : std::min(next.units, kUnitsAhead + 1);
     keys_.place(next.index * kTileKeys, std::min(next.keys, units * kUnitKeys), placed_next_);
     for (int unit = 0; unit < units; ++unit) *to++ = keys_.ahead(placed_next_, unit);
   }
-  for (int i = 0; i <= kUnitsAhead; ++i) *to++ = {};
+  const UnitAhead* const last = ahead_ + 2 * live_count_ + kUnitsAhead + 1;
+  do *to++ = {};
+  while (to < last);
 }
 
 // Puts the keys that somebody sees side by side if they then fill at most half as many units.

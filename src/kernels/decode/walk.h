@@ -95,10 +95,10 @@ class DecodeWalk {
   RowVisibility visible_;
   T scale_;
   bool drops_;
-  bool compacts_ = false;    // rows made choices: few keys of a tile are worked on side by side
-  DropoutRule dropout_;  // if drops_
-  void* query_memory_;   // as UnitScoresArgs wants them: T, or 32-bit pairs
-  T* query_row_;         // [query_step_]
+  bool compacts_ = false;  // rows made choices: few keys of a tile are worked on side by side
+  DropoutRule dropout_;    // if drops_
+  void* query_memory_;     // as UnitScoresArgs wants them: T, or 32-bit pairs
+  T* query_row_;           // [query_step_]
   ptrdiff_t query_step_;
   T *scores_, *score_max_;  // [rows][kDecodeScoreStep], [rows][64]
   T* chain_;                // as the O of a state
@@ -112,7 +112,7 @@ class DecodeWalk {
   PlacedUnits placed_keys_, placed_values_, placed_next_;
   int live_[kTileUnits];
   int live_count_ = 0;
-  int64_t next_ = -1;  // tile
+  int64_t next_ = -1;                  // tile
   int unit_begin_ = 0, unit_end_ = 0;  // of this tile, where anybody sees anything
   // Where the keys that somebody sees are so few that they were put side by side: which keys of the
   // tile they are (kUnitKeys a unit, no unit with keys of two chains), and scores, then weights.

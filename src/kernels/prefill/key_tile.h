@@ -41,6 +41,7 @@ class KeyTileLoader {
  private:
   bool keys_lie_well() const noexcept;
   bool values_lie_well() const noexcept;
+  bool values_are_keys(const KeySpan& span) const noexcept;
   void copy(int64_t key, int rows, const bool* wanted, bool with_keys, bool with_values) noexcept;
   void copy_run(const KeySpan& span, int64_t key, int begin, int end, bool with_keys,
                 bool with_values) noexcept;

@@ -1,5 +1,5 @@
-// The sums of an indexer (top_k_keys.h): scores of all heads of a query, each through relu and times
-// the head's weight. Keys are across the lanes. Kernels layer.
+// The sums of an indexer (top_k_keys.h): scores of all heads of a query, each through relu and
+// times the head's weight. Keys are across the lanes. Kernels layer.
 #pragma once
 #include "kernels/prefill/forward_functions.h"
 #include "kernels/product-inl.h"

@@ -71,8 +71,7 @@ class TopKRun {
       const int64_t row = item.first_row + q;
       const TopKTensor &from = call_.q, &w = call_.weights;
       functions_.copy_rows(
-          {.from = {.data = element_at(from,
-                                          item.tile.b * from.batch_step + row * from.row_step),
+          {.from = {.data = element_at(from, item.tile.b * from.batch_step + row * from.row_step),
                     .dtype = from.dtype,
                     .row_step = from.head_step,
                     .column_step = from.column_step,

@@ -2,8 +2,9 @@
 // over the indexer's heads of weight * relu(query . key). Tiles of keys stream by, keys across the
 // lanes; per query only the best candidates are kept. Kernels layer.
 //
-// Order of arithmetic, of one sum: scores of the heads as in attention_order.h, without a scale; fma
-// of weight, relu(score) and the sum, heads ascending, from +0. Computed in f32, f64 if an input is.
+// Order of arithmetic, of one sum: scores of the heads as in attention_order.h, without a scale;
+// fma of weight, relu(score) and the sum, heads ascending, from +0. Computed in f32, f64 if an
+// input is.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -41,8 +42,8 @@ struct TopKItem {
   int64_t key_begin = 0, key_end = 0;
   // Where each query's keys go, one of the two:
   int32_t* keys = nullptr;  // [queries][top_k], ascending, -1 behind the last
-  // Candidates of a range of keys, in no order, and how many there are: [queries][range_step][kept] and
-  // [queries][range_step], of which it has the first.
+  // Candidates of a range of keys, in no order, and how many there are: [queries][range_step][kept]
+  // and [queries][range_step], of which it has the first.
   void* candidates = nullptr;
   int64_t* counts = nullptr;
   int64_t range_step = 1;

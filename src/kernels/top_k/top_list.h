@@ -1,5 +1,6 @@
-// TopList: the k best of scores that come one by one, keys ascending: the largest, of equal ones the
-// smallest key. Holds up to a fixed number of candidates in memory of its owner's. Kernels layer.
+// TopList: the k best of scores that come one by one, keys ascending: the largest, of equal ones
+// the smallest key. Holds up to a fixed number of candidates in memory of its owner's. Kernels
+// layer.
 #pragma once
 #include <algorithm>
 #include <cstdint>

@@ -2,7 +2,6 @@
 
 import numpy
 import pytest
-
 import quire
 
 RANDOM = numpy.random.default_rng(7)
@@ -26,7 +25,9 @@ def lists_of(*shape, keys, most):
 def test_are_the_mask_that_shows_them(by_head, q_len):
     q, k, v = normal(2, 4, q_len, 32), normal(2, 2, 700, 32), normal(2, 2, 700, 24)
     lists, shown = lists_of(*((2, 4) if by_head else (2,)), q_len, keys=700, most=30)
-    rule = quire.MaskMod(f"shown[b, {'h, ' if by_head else ''}q_idx, kv_idx] & (q_idx + 650 >= kv_idx)", {"shown": shown})
+    rule = quire.MaskMod(
+        f"shown[b, {'h, ' if by_head else ''}q_idx, kv_idx] & (q_idx + 650 >= kv_idx)", {"shown": shown}
+    )
     mask = quire.create_block_mask(rule, 2, 4, q_len, 700)
     causal = quire.create_block_mask("q_idx + 650 >= kv_idx", None, None, q_len, 700)
     out = quire.flex_attention(q, k, v, block_mask=causal, enable_gqa=True, key_indices=lists)

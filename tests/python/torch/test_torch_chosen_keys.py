@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-
 from quire.torch import create_block_mask, flex_attention, top_k_keys
 
 
@@ -65,7 +64,9 @@ def test_nested():
 def test_compiled():
     q, k, v = inputs((1, 2, 40, 16), (1, 2, 60, 16), (1, 2, 60, 16))
     lists, _ = lists_and_mask(1, 40, 60, 9)
-    compiled = torch.compile(lambda q, lists: flex_attention(q, k, v, key_indices=lists), backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(
+        lambda q, lists: flex_attention(q, k, v, key_indices=lists), backend="aot_eager", fullgraph=True
+    )
     leaves = [q.clone().requires_grad_() for _ in range(2)]
     out, expected = compiled(leaves[0], lists), flex_attention(leaves[1], k, v, key_indices=lists)
     out.sum().backward(), expected.sum().backward()
