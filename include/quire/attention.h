@@ -28,6 +28,10 @@ struct AttentionOutputs {
   TensorView out;
   /// As out without its last axis, row-major, compute_type().
   std::optional<TensorView> lse = {}, max_scores = {};
+  /// See AuxRequest. As AuxOutput's, row-major, compute_type(). The first run that wants one of
+  /// them allocates.
+  std::optional<TensorView> key_weights = {}, entropy = {};
+  QueryRange key_weights_queries = {};
 };
 
 /// What depends on sizes, mods and mask alone, worked out once: use it for every layer and every

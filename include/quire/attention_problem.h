@@ -6,6 +6,7 @@
 //     ->  AttentionPlan: validate, prove the mask, plan  ->  run: tensors in, AttentionOutputs out
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,21 +25,37 @@
 namespace quire {
 
 namespace layout {
+class ChosenKeys;
 class KeyLayout;
 class QueryLayout;
 }  // namespace layout
 class KVCache;
 struct NewTokens;
 
+/// Queries [begin, end) of a sequence; negative numbers count from its end.
+struct QueryRange {
+  std::int64_t begin = 0;
+  std::int64_t end = std::numeric_limits<std::int64_t>::max();
+};
+
 /// What to return besides the output.
 struct AuxRequest {
   bool lse = false;  // natural log of the sum of exp(score), per row; -inf if nothing is visible
   bool max_scores = false;  // the largest score of a row, after scale and mod
+  /// The sum over queries of the softmax weights, before dropout, that they gave to each key; of
+  /// the queries in key_weights_queries, at the cost of these. No gradient.
+  bool key_weights = false;
+  bool entropy = false;  // of a row's weights, in nats; 0 if nothing is visible. No gradient
+  QueryRange key_weights_queries = {};
 };
 
-/// One number per row of the output, f32 (f64 if computed in f64).
+/// f32 (f64 if computed in f64).
 struct AuxOutput {
-  std::optional<Tensor> lse = {}, max_scores = {};
+  std::optional<Tensor> lse = {}, max_scores = {};  // one number per row of the output
+  /// [B, Hq, S], 0 behind a shorter sequence's keys; of jagged keys [total, Hq], or [Hq, total], in
+  /// the keys' order.
+  std::optional<Tensor> key_weights = {};
+  std::optional<Tensor> entropy = {};  // as lse
 };
 
 /// Which gradients are computed. What is not wanted costs nothing.
@@ -119,6 +136,12 @@ struct AttentionOptions {
   /// q_idx of the first query: one number, or one per batch entry. Empty: the mask's q_begin, or 0;
   /// in attend the token's position.
   std::vector<std::int64_t> q_begin = {};
+  /// The keys that each query may see, and of those what the mask shows: i32 or i64 [B, L, k] for
+  /// all heads, or [B, Hq, L, k]; of jagged batches and steps [tokens, k], or the shape of q with k
+  /// in place of its dim. -1: none. Other keys are never read. Bits are those of the same call with
+  /// a mask that shows these keys. Read and checked when a plan is made, which keeps a copy; a key
+  /// that is listed twice, or is not there, is an error.
+  std::optional<ConstTensorView> key_indices = {};
   /// Weights are dropped with probability dropout_p and the rest divided by 1 - dropout_p, after
   /// the row sum was taken. Whether one is dropped depends on (seed, b, h, q_idx, kv_idx) alone.
   double dropout_p = 0;  // in 0..1
@@ -162,6 +185,7 @@ struct QUIRE_API AttentionProblem : AttentionShape, AttentionOptions {
   std::shared_ptr<const layout::QueryLayout> queries = {};  // null: dense, q_len each
   std::shared_ptr<const layout::KeyLayout> layout = {};     // of the keys; null: dense
   std::optional<PositionRule> positions = {};               // instead of a mask
+  std::shared_ptr<const layout::ChosenKeys> chosen = {};    // key_indices, read and checked
   const void* cache = nullptr;                              // of a step: which cache, and
   std::uint64_t cache_version = 0;                          // its version
 
@@ -198,9 +222,10 @@ struct QUIRE_API AttentionProblem : AttentionShape, AttentionOptions {
   bool shares_keys() const { return layout == nullptr && kv_batch == 1 && batch > 1; }
   /// The rule of mask_mod or block_mask; null if there is none.
   const MaskMod* rule() const;
-  /// The shape of `out`, and of lse and max_scores.
+  /// The shape of `out`, of lse, max_scores and entropy, and of key_weights.
   Shape out_shape() const;
   Shape stats_shape() const;
+  Shape key_weights_shape() const;
 };
 
 }  // namespace quire

@@ -30,4 +30,5 @@
 #include "quire/rope.h"
 #include "quire/scaled_dot_product_attention.h"
 #include "quire/tensor.h"
+#include "quire/top_k_keys.h"
 #include "quire/version.h"

@@ -290,6 +290,10 @@ typedef struct quire_attention_problem {
    * ones depends on (seed, b, h, q_idx, kv_idx) alone; the backward takes the same seed. */
   double dropout_p;
   uint64_t seed;
+  /* NULL, or i32 or i64 [B, L, k] or [B, Hq, L, k]: the keys that each query may see, and of those
+   * what the mask shows; -1 is none. Of jagged queries [total, k], or values' shape with k for dim.
+   */
+  const quire_tensor* key_indices;
   /* Floats [q_heads], or NULL: a logit per head that takes part in the sum of weights and has no
    * value. lse_with_sinks = 1: lse, here and in the backward, is of the whole sum. */
   const quire_tensor* sinks;

@@ -92,6 +92,7 @@ from .masks import noop_mask
 from .paged_attention import PagedAttention
 from .plans import AttendPlan, AttentionBackwardPlan, AttentionPlan
 from .sdpa import SDPBackend, choose_backend, scaled_dot_product_attention, sdpa_kernel, why_not
+from .top_k import top_k_keys
 from .vjp import Gradients, flex_attention_vjp
 
 create_nested_block_mask = create_jagged_block_mask  # the name that PyTorch once had for it
@@ -151,6 +152,7 @@ __all__ = [
     "scaled_dot_product_attention",
     "sdpa_kernel",
     "set_num_threads",
+    "top_k_keys",
     "why_not",
     # The functions of mods. abs, pow, round and sum are Python's too: `from quire import *` leaves those alone.
     "ceil",

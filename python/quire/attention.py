@@ -20,6 +20,7 @@ from .option_checks import (
     check_kernel_options,
     check_scale,
     check_seed,
+    check_weights,
 )
 
 Backend = Literal["AUTO", "TRITON", "FLASH", "TRITON_DECODE"]
@@ -38,20 +39,26 @@ class AuxRequest(NamedTuple):
 
     lse: bool = False
     max_scores: bool = False
+    key_weights: bool = False  # [B, Hq, S]: the softmax weights that queries gave to each key, summed over the queries
+    entropy: bool = False  # [B, Hq, L]: of each query's softmax weights, in nats
+    # Of which queries key_weights are, (begin, end): the cost is theirs. Negative numbers count from the end, None is the end.
+    key_weights_queries: tuple[int, int | None] | None = None
 
 
 class AuxOutput(NamedTuple):
-    """[B, Hq, L] each, f32 (f64 if computed in f64); None where it was not asked for. Of a jagged query: Jagged, with values
-    [total, Hq], or [Hq, total], as the query's order.
+    """[B, Hq, L] each, key_weights [B, Hq, S]; f32 (f64 if computed in f64); None where it was not asked for. Of a jagged query:
+    Jagged, with values [total, Hq], or [Hq, total], as the query's order, key_weights as the key's. None has a gradient but lse.
 
     >>> import numpy, quire
     >>> x = numpy.ones((1, 1, 2, 4), numpy.float32)
     >>> quire.flex_attention(x, x, x, return_aux=quire.AuxRequest(max_scores=True))[1]
-    AuxOutput(lse=None, max_scores=array([[[2., 2.]]], dtype=float32))
+    AuxOutput(lse=None, max_scores=array([[[2., 2.]]], dtype=float32), key_weights=None, entropy=None)
     """
 
     lse: Any = None
     max_scores: Any = None
+    key_weights: Any = None
+    entropy: Any = None
 
 
 class FlexKernelOptions(TypedDict, total=False):
@@ -89,6 +96,7 @@ def flex_attention(
     weight_mod: ScoreMod | Callable | str | None = None,
     normalize: str | None = None,
     rope: Rope | None = None,
+    key_indices: Any = None,
 ) -> Any:
     """softmax(score_mod(query key^T * scale)) value over the keys that the block mask leaves visible.
 
@@ -115,6 +123,8 @@ def flex_attention(
             score_mod. lse is then the sum of a row's weights, not its log.
         normalize: of these weights, None: nothing; "sum": they are divided by their sum (a row whose sum is 0 gives 0).
         rope: rotates queries by q_idx and keys by kv_idx when they are read; see Rope.
+        key_indices: int32 [B, L, k], or [B, Hq, L, k]: each query sees just these keys, and of them what the mask shows; -1
+            stands for none. Other keys are never read. Of Jagged inputs [total, k], or the query's shape with k for its dim.
 
     Returns:
         [B, Hq, L, Ev] of the query's kind and dtype; with return_lse (out, lse); with return_aux (out, AuxOutput). The
@@ -131,6 +141,7 @@ def flex_attention(
     ((1, 8, 300, 64), True)
     """
     wants_lse, wants_max = check_aux("flex_attention", return_lse, return_aux)
+    wants = (wants_lse, wants_max, *check_weights("flex_attention", return_aux))
     if kernel_options is not None:
         _check_kernel_options(kernel_options)
     scale = check_scale("flex_attention", scale)
@@ -148,30 +159,33 @@ def flex_attention(
         dropout_p=dropout_p,
         seed=check_seed("flex_attention", dropout_p, seed),
         **hook_options("flex_attention", sinks, lse_with_sinks, weight_mod, normalize, rope),
+        key_indices=key_indices,
     )
-    result, lse, max_scores = compute("flex_attention", (query, key, value), options, wants_lse, wants_max)
+    result, lse, *others = compute("flex_attention", (query, key, value), options, wants)
     if return_aux is not None:
-        return result, AuxOutput(lse, max_scores)
+        return result, AuxOutput(lse, *others)
     return (result, lse) if return_lse else result
 
 
 def compute(
-    function: str, inputs: tuple[Any, Any, Any], options: dict[str, Any], wants_lse: bool, wants_max: bool
-) -> tuple[Any, Any, Any]:
-    """(out, lse, max_scores) of arrays or of Jagged inputs. options: of _core.Options; errors name `function`."""
+    function: str, inputs: tuple[Any, Any, Any], options: dict[str, Any], wants: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """(out, lse, max_scores, key_weights, entropy) of arrays or of Jagged inputs. options: of _core.Options; wants: what is wanted
+    beside the output, as _core.new_attention takes it. Errors name `function`."""
     query, mask_mod, block_mask = inputs[0], options["mask_mod"], options["block_mask"]
     if are_jagged(function, *inputs):
         if options["q_begin"] is not None:
             raise ValueError(f"[{function}] q_begin is not for jagged inputs")
         mask_mod, block_mask = jagged_mask(mask_mod, block_mask, function)
-        views, result_of = [one.views() for one in inputs], query.with_values
+        views: list[Any] = [one.views() for one in inputs]
+        makers = [one.with_values for one in (query, query, query, inputs[1], query)]
     else:
         check_dense_mask(function, mask_mod, block_mask)
-        views, result_of = [_core.view(one) for one in inputs], lambda one: like(one, query)
+        views = [_core.view(one) for one in inputs]
+        makers = [lambda one: like(one, query)] * 5
     options = {**options, "mask_mod": mask_mod, "block_mask": block_mask}
-    results = _core.new_attention(_core.Options(function, **options), *views, wants_lse, wants_max)
-    out, lse, max_scores = (None if one is None else result_of(one) for one in results)
-    return out, lse, max_scores
+    results = _core.new_attention(_core.Options(function, **options), *views, *wants)
+    return tuple(None if one is None else make(one) for one, make in zip(results, makers, strict=True))
 
 
 def check_dense_mask(where: str, mask_mod: Any, block_mask: Any) -> None:

@@ -11,7 +11,7 @@ from ._core import KVCache, MaskMod, ScoreMod, SequenceId
 from .arrays import like
 from .attention import AuxOutput, AuxRequest
 from .hooks import Rope, hook_options
-from .option_checks import check_aux, check_dropout, check_int, check_scale, check_seed
+from .option_checks import check_aux, check_dropout, check_int, check_scale, check_seed, check_weights
 
 
 def attend(
@@ -29,6 +29,7 @@ def attend(
     return_aux: AuxRequest | None = None,
     dropout_p: float = 0.0,
     seed: int | None = None,
+    key_indices: Any = None,
     sinks: Any = None,
     lse_with_sinks: bool = False,
     weight_mod: ScoreMod | Callable | str | None = None,
@@ -46,8 +47,11 @@ def attend(
         counts: how many tokens of each; None: all of q for one sequence, one each for a list.
         window: without a mask, how many tokens a token sees, itself included; 0: all before it.
         scale: 1 / sqrt(head_dim) if not given.
-        return_lse, return_aux: as of flex_attention; [tokens, q_heads].
+        return_lse, return_aux: as of flex_attention; [tokens, q_heads]. key_weights: [sequences, q_heads, tokens of the
+            longest].
         dropout_p, seed, sinks, lse_with_sinks, weight_mod, normalize, rope: as of flex_attention.
+        key_indices: int32 [tokens, k], or [tokens, q_heads, k]: positions in the sequence that each token sees, as far as the
+            mask shows them; -1 stands for none.
 
     Returns:
         [tokens, q_heads, v_head_dim] of q's kind and dtype, with the bits of flex_attention over each sequence alone.
@@ -66,7 +70,7 @@ def attend(
     >>> out.shape, bool(numpy.array_equal(out[1], alone[0, :, 0]))
     ((2, 8, 64), True)
     """
-    wants_lse, wants_max = check_aux("attend", return_lse, return_aux)
+    wants = (*check_aux("attend", return_lse, return_aux), *check_weights("attend", return_aux))
     if not isinstance(cache, KVCache):
         raise TypeError(f"[attend] cache must be a KVCache; got {type(cache).__name__}")
     layer, window = check_int("attend", "layer", layer), check_int("attend", "window", window)
@@ -77,11 +81,12 @@ def attend(
         sequences, counts = [sequences], [count]
     sequences, counts = step_of(sequences, counts)
     hooks = hook_options("attend", sinks, lse_with_sinks, weight_mod, normalize, rope)
+    hooks["key_indices"] = key_indices
     options = step_options("attend", score_mod, mask_mod, window, scale, dropout_p, seed, hooks)
-    results = _core.attend(options, cache, layer, sequences, counts, view, wants_lse, wants_max)
-    out, lse, max_scores = (None if one is None else like(one, q) for one in results)
+    results = _core.attend(options, cache, layer, sequences, counts, view, *wants)
+    out, lse, *others = (None if one is None else like(one, q) for one in results)
     if return_aux is not None:
-        return out, AuxOutput(lse, max_scores)
+        return out, AuxOutput(lse, *others)
     return (out, lse) if return_lse else out
 
 

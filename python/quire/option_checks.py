@@ -81,10 +81,28 @@ def check_aux(where: str, return_lse: Any, return_aux: Any) -> tuple[bool, bool]
         return check_flag(where, "return_lse", return_lse), False
     if return_lse:
         raise ValueError(f"[{where}] return_lse and return_aux cannot be given both; AuxRequest(lse=True) is the same")
-    if not isinstance(return_aux, tuple) or len(return_aux) != 2:
+    if not isinstance(return_aux, tuple) or len(return_aux) not in (2, 5):
         raise TypeError(f"[{where}] return_aux must be an AuxRequest; got {type(return_aux).__name__} {return_aux!r}")
-    lse, max_scores = return_aux
+    lse, max_scores = return_aux[:2]
     return check_flag(where, "lse of return_aux", lse), check_flag(where, "max_scores of return_aux", max_scores)
+
+
+def check_weights(where: str, return_aux: Any) -> tuple[bool, bool, tuple[int, int]]:
+    """Whether the weights of keys and the entropy are wanted, and of which queries the weights: [begin, end)."""
+    weights = check_flag(where, "key_weights of return_aux", getattr(return_aux, "key_weights", False))
+    entropy = check_flag(where, "entropy of return_aux", getattr(return_aux, "entropy", False))
+    return weights, entropy, check_queries(where, getattr(return_aux, "key_weights_queries", None))
+
+
+def check_queries(where: str, queries: Any) -> tuple[int, int]:
+    """A range (begin, end) of queries; an end of None is the last one's."""
+    if queries is None:
+        return 0, (1 << 63) - 1
+    if not isinstance(queries, (tuple, list)) or len(queries) != 2:
+        raise TypeError(f"[{where}] key_weights_queries must be (begin, end); got {queries!r}")
+    begin, end = queries
+    begin = check_int(where, "the begin of key_weights_queries", begin)
+    return begin, (1 << 63) - 1 if end is None else check_int(where, "the end of key_weights_queries", end)
 
 
 def check_kernel_options(where: str, options: Any, more: frozenset[str] = frozenset()) -> None:

@@ -14,7 +14,7 @@ from .attention import check_dense_mask, jagged_mask
 from .cache_attention import step_of, step_options
 from .hooks import Rope, hook_options
 from .jagged import Jagged, are_jagged
-from .option_checks import check_scale, check_seed
+from .option_checks import check_queries, check_scale, check_seed
 from .vjp import INPUTS, buffer_names, check_wanted
 
 
@@ -23,7 +23,7 @@ class AttentionPlan:
 
     Args:
         As of flex_attention. Of query, key and value only shapes and dtypes count, of Jagged ones offsets and lengths too.
-        Arrays that mods read, sinks and the tables of a Rope are read again at every run.
+        Arrays that mods read, sinks and the tables of a Rope are read again at every run; key_indices are copied.
 
     One run of a plan at a time.
 
@@ -59,6 +59,7 @@ class AttentionPlan:
         weight_mod: ScoreMod | Callable | str | None = None,
         normalize: str | None = None,
         rope: Rope | None = None,
+        key_indices: Any = None,
     ) -> None:
         self._plan = _core.Plan(
             *_call(
@@ -73,18 +74,33 @@ class AttentionPlan:
                 dropout_p=dropout_p,
                 seed=seed,
                 **hook_options("AttentionPlan", sinks, lse_with_sinks, weight_mod, normalize, rope),
+                key_indices=key_indices,
             )
         )
 
-    def run(self, query: Any, key: Any, value: Any, *, out: Any, lse: Any = None, max_scores: Any = None) -> Any:
+    def run(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        *,
+        out: Any,
+        lse: Any = None,
+        max_scores: Any = None,
+        key_weights: Any = None,
+        entropy: Any = None,
+        key_weights_queries: tuple[int, int | None] | None = None,
+    ) -> Any:
         """Computes into `out` and returns it. Arrays may lie elsewhere and have other strides than the plan's.
 
         Args:
             out: [B, Hq, L, Ev] in the query's dtype, or in f32 where that is computed in; any strides. Jagged: values, or a
                 Jagged of them, in the query's order; holes are not written.
-            lse, max_scores: where to put them, row-major [B, Hq, L], f32 (f64 if computed in f64).
+            lse, max_scores, entropy: where to put them, row-major [B, Hq, L], f32 (f64 if computed in f64).
+            key_weights, key_weights_queries: as of AuxRequest, row-major [B, Hq, S].
         """
-        self._plan.run(*(_view(one) for one in (query, key, value, out, lse, max_scores)))
+        views = (_view(one) for one in (query, key, value, out, lse, max_scores, key_weights, entropy))
+        self._plan.run(*views, check_queries("AttentionPlan", key_weights_queries))
         return out
 
     @property
@@ -236,16 +252,30 @@ class AttendPlan:
         weight_mod: ScoreMod | Callable | str | None = None,
         normalize: str | None = None,
         rope: Rope | None = None,
+        key_indices: Any = None,
     ) -> None:
         hooks = hook_options("AttendPlan", sinks, lse_with_sinks, weight_mod, normalize, rope)
+        hooks["key_indices"] = key_indices
         options = step_options("AttendPlan", score_mod, mask_mod, window, scale, dropout_p, seed, hooks)
         self._cache = cache
         self._plan = _core.Plan(options, cache, *step_of(sequences, counts), q_heads, dtype)
 
-    def run(self, layer: int, q: Any, *, out: Any, lse: Any = None, max_scores: Any = None) -> Any:
-        """Computes into `out`, [tokens, q_heads, v_head_dim] in q's dtype, and returns it. lse and max_scores: where to put
-        them, row-major [tokens, q_heads]."""
-        self._plan.run_step(self._cache, layer, *(_view(one) for one in (q, out, lse, max_scores)))
+    def run(
+        self,
+        layer: int,
+        q: Any,
+        *,
+        out: Any,
+        lse: Any = None,
+        max_scores: Any = None,
+        key_weights: Any = None,
+        entropy: Any = None,
+        key_weights_queries: tuple[int, int | None] | None = None,
+    ) -> Any:
+        """Computes into `out`, [tokens, q_heads, v_head_dim] in q's dtype, and returns it. lse, max_scores and entropy: where
+        to put them, row-major [tokens, q_heads]; key_weights: [sequences, q_heads, tokens of the longest]."""
+        views = (_view(one) for one in (q, out, lse, max_scores, key_weights, entropy))
+        self._plan.run_step(self._cache, layer, *views, check_queries("AttendPlan", key_weights_queries))
         return out
 
     @property

@@ -14,7 +14,7 @@ from .arrays import like
 from .attention import AuxOutput, AuxRequest, compute
 from .hooks import Rope, hook_options
 from .jagged import Jagged, are_jagged
-from .option_checks import check_aux, check_dropout, check_flag, check_scale, check_seed
+from .option_checks import check_aux, check_dropout, check_flag, check_scale, check_seed, check_weights
 
 INPUTS = ("query", "key", "value")
 
@@ -61,6 +61,7 @@ def flex_attention_vjp(
     weight_mod: ScoreMod | Callable | str | None = None,
     normalize: str | None = None,
     rope: Rope | None = None,
+    key_indices: Any = None,
 ) -> tuple[Any, Callable[..., Gradients]]:
     """(result, vjp): what flex_attention gives, and vjp(d_out=None, d_lse=None), which gives the gradients of
     sum(out * d_out) + sum(lse * d_lse).
@@ -93,6 +94,7 @@ def flex_attention_vjp(
     if mask_mod is not None and not isinstance(mask_mod, MaskMod):
         mask_mod = MaskMod(mask_mod)
     _, wants_max = check_aux("flex_attention_vjp", False, return_aux)
+    wants = True, wants_max, *check_weights("flex_attention_vjp", return_aux)
     options: dict[str, Any] = dict(
         block_mask=block_mask,
         scale=check_scale("flex_attention_vjp", scale),
@@ -101,13 +103,14 @@ def flex_attention_vjp(
         q_begin=q_begin,
         dropout_p=check_dropout("flex_attention_vjp", dropout_p),
         seed=check_seed("flex_attention_vjp", dropout_p, seed),
+        key_indices=key_indices,
     )
     hooks = hook_options("flex_attention_vjp", sinks, lse_with_sinks, weight_mod, normalize, rope)
     weight_mod = hooks.pop("weight_mod")
     options.update(hooks)
     inputs = query, key, value
     forward = {"score_mod": score_mod, "weight_mod": weight_mod, **options}
-    out, lse, max_scores = compute("flex_attention_vjp", inputs, forward, True, wants_max)
+    out, lse, *others = compute("flex_attention_vjp", inputs, forward, wants)
     call = _Call(
         inputs,
         (out, lse),
@@ -121,7 +124,7 @@ def flex_attention_vjp(
 
     if return_aux is None:
         return out, call.gradients
-    return (out, AuxOutput(lse if return_aux.lse else None, max_scores)), call.gradients
+    return (out, AuxOutput(lse if return_aux.lse else None, *others)), call.gradients
 
 
 def check_wanted(function: str, wanted: Sequence[str]) -> None:

@@ -4,11 +4,13 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -34,6 +36,7 @@ struct Options {
   AttentionOptions all;
   const char* function = "flex_attention";  // what the user called; lives as long as the process
   int openmp_threads = 0;
+  std::optional<View> key_indices = {};  // keeps alive what all.key_indices sees
 
   /// The problem's executor, if it is one of OpenMP's, must be kept while the problem is used.
   std::shared_ptr<Executor> set_executor(AttentionProblem& problem) const {
@@ -42,6 +45,9 @@ struct Options {
     return executor;
   }
 };
+
+constexpr std::pair<std::int64_t, std::int64_t> kAllQueries{
+    0, std::numeric_limits<std::int64_t>::max()};
 
 // The same text at the same address for the rest of the process: problems keep a pointer.
 const char* interned(const std::string& text) {
@@ -63,7 +69,8 @@ void init_options(Options* self, const char* function, const ScoreMod* score_mod
                   std::optional<double> scale, bool enable_gqa, nb::handle q_begin,
                   double dropout_p, std::uint64_t seed, int openmp_threads, const View* sinks,
                   bool learns_sinks, bool lse_with_sinks, const ScoreMod* weight_mod,
-                  const std::optional<std::string>& normalize, const Rope* rope) {
+                  const std::optional<std::string>& normalize, const Rope* rope,
+                  nb::handle key_indices) {
   Options options{.all = {.window = window,
                           .scale = scale,
                           .enable_gqa = enable_gqa,
@@ -72,6 +79,8 @@ void init_options(Options* self, const char* function, const ScoreMod* score_mod
                           .seed = seed},
                   .openmp_threads = openmp_threads};
   if (std::string_view(function) != options.function) options.function = interned(function);
+  if (!key_indices.is_none())
+    options.all.key_indices = options.key_indices.emplace(view_of(key_indices)).tensor;
   if (score_mod != nullptr) options.all.score_mod = *score_mod;
   if (sinks != nullptr)
     options.all.sinks = buffer_of(*sinks, {.name = "sinks", .wants_gradient = learns_sinks});
@@ -99,39 +108,68 @@ AttentionProblem problem_of(const Options& options, const JaggedViews& q, const 
                                   options.function);
 }
 
+// (key_weights, entropy) or None each, and (begin, end), the queries that key_weights sums over.
+struct WeightsOutputs {
+  const View *key_weights = nullptr, *entropy = nullptr;
+  std::pair<std::int64_t, std::int64_t> queries;
+};
+
+QueryRange range_of(const std::pair<std::int64_t, std::int64_t>& queries) {
+  return {.begin = queries.first, .end = queries.second};
+}
+
 AttentionOutputs outputs_of(const char* function, const View& out, const View* lse,
-                            const View* max_scores) {
+                            const View* max_scores, const WeightsOutputs& weights) {
   AttentionOutputs outputs{.out = writable(function, out, "out")};
   if (lse != nullptr) outputs.lse = writable(function, *lse, "lse");
   if (max_scores != nullptr) outputs.max_scores = writable(function, *max_scores, "max_scores");
+  if (weights.entropy != nullptr) outputs.entropy = writable(function, *weights.entropy, "entropy");
+  if (weights.key_weights != nullptr) {
+    outputs.key_weights = writable(function, *weights.key_weights, "key_weights");
+    outputs.key_weights_queries = range_of(weights.queries);
+  }
   return outputs;
 }
 
 template <class Views>
 void run(const Options& options, const Views& q, const Views& k, const Views& v, const View& out,
-         const View* lse, const View* max_scores) {
-  const AttentionOutputs outputs = outputs_of(options.function, out, lse, max_scores);
+         const View* lse, const View* max_scores, const View* key_weights, const View* entropy,
+         std::pair<std::int64_t, std::int64_t> queries) {
+  const AttentionOutputs outputs =
+      outputs_of(options.function, out, lse, max_scores, {key_weights, entropy, queries});
   const ReleasedGil released;
   AttentionProblem problem = problem_of(options, q, k, v);
   const std::shared_ptr<Executor> executor = options.set_executor(problem);
   run_attention(std::move(problem), tensor_of(q), tensor_of(k), tensor_of(v), outputs);
 }
 
-// (out, lse, max_scores)
+// (out, lse, max_scores, key_weights, entropy)
 nb::tuple results(Tensor out, AuxOutput aux) {
   return nb::make_tuple(view_of(std::move(out)), optional_view(std::move(aux.lse)),
-                        optional_view(std::move(aux.max_scores)));
+                        optional_view(std::move(aux.max_scores)),
+                        optional_view(std::move(aux.key_weights)),
+                        optional_view(std::move(aux.entropy)));
+}
+
+AuxRequest request_of(bool wants_lse, bool wants_max, bool wants_weights, bool wants_entropy,
+                      const std::pair<std::int64_t, std::int64_t>& queries) {
+  return {.lse = wants_lse,
+          .max_scores = wants_max,
+          .key_weights = wants_weights,
+          .entropy = wants_entropy,
+          .key_weights_queries = range_of(queries)};
 }
 
 template <class Views>
 nb::tuple compute(const Options& options, const Views& q, const Views& k, const Views& v,
-                  bool wants_lse, bool wants_max) {
+                  bool wants_lse, bool wants_max, bool wants_weights, bool wants_entropy,
+                  std::pair<std::int64_t, std::int64_t> queries) {
   AuxOutput aux;
   Tensor out;
   {
     const ReleasedGil released;
     AttentionProblem problem = problem_of(options, q, k, v);
-    problem.return_aux = {.lse = wants_lse, .max_scores = wants_max};
+    problem.return_aux = request_of(wants_lse, wants_max, wants_weights, wants_entropy, queries);
     problem.aux = &aux;
     const std::shared_ptr<Executor> executor = options.set_executor(problem);
     out = run_attention(std::move(problem), tensor_of(q), tensor_of(k), tensor_of(v));
@@ -204,15 +242,20 @@ using RunPlan = Plan<AttentionPlan>;
 using BackwardPlan = Plan<AttentionBackwardPlan>;
 
 void run_plan(RunPlan& self, const View& q, const View& k, const View& v, const View& out,
-              const View* lse, const View* max_scores) {
-  const AttentionOutputs outputs = outputs_of(self.function, out, lse, max_scores);
+              const View* lse, const View* max_scores, const View* key_weights,
+              const View* entropy, std::pair<std::int64_t, std::int64_t> queries) {
+  const AttentionOutputs outputs =
+      outputs_of(self.function, out, lse, max_scores, {key_weights, entropy, queries});
   const ReleasedGil released;
   self.plan->run(q.tensor, k.tensor, v.tensor, outputs);
 }
 
 void run_step_plan(RunPlan& self, const KVCache& cache, std::int64_t layer, const View& q,
-                   const View& out, const View* lse, const View* max_scores) {
-  const AttentionOutputs outputs = outputs_of(self.function, out, lse, max_scores);
+                   const View& out, const View* lse, const View* max_scores,
+                   const View* key_weights, const View* entropy,
+                   std::pair<std::int64_t, std::int64_t> queries) {
+  const AttentionOutputs outputs =
+      outputs_of(self.function, out, lse, max_scores, {key_weights, entropy, queries});
   const ReleasedGil released;
   self.plan->run(cache, layer, q.tensor, outputs);
 }
@@ -256,11 +299,12 @@ void init_step_plan(RunPlan* self, const Options& options, const KVCache& cache,
 nb::tuple attend_step(const Options& options, const KVCache& cache, std::int64_t layer,
                       const std::vector<SequenceId>& sequences,
                       const std::vector<std::int64_t>& counts, const View& q, bool wants_lse,
-                      bool wants_max) {
+                      bool wants_max, bool wants_weights, bool wants_entropy,
+                      std::pair<std::int64_t, std::int64_t> queries) {
   const std::vector<NewTokens> step = step_of(options.function, sequences, counts);
   AuxOutput aux;
   AttentionOptions all = options.all;
-  all.return_aux = {.lse = wants_lse, .max_scores = wants_max};
+  all.return_aux = request_of(wants_lse, wants_max, wants_weights, wants_entropy, queries);
   all.aux = &aux;
   Tensor out;
   {
@@ -301,13 +345,19 @@ void define(nb::module_& module, nb::class_<RunPlan>& plan,
   module.def(
       "attention", &run<Views>, nb::arg("options"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
       nb::arg("out"), nb::arg("lse").none() = nb::none(), nb::arg("max_scores").none() = nb::none(),
+      nb::arg("key_weights").none() = nb::none(), nb::arg("entropy").none() = nb::none(),
+      nb::arg("queries") = kAllQueries,
       "Attention into `out`, without the GIL. Dense: q [B, Hq, L, E], k [Bkv, Hkv, S, E], v "
       "[Bkv, Hkv, S, Ev], out [B, Hq, L, Ev]; of JaggedViews out is values in q's order. out "
       "in q's dtype or f32 (f64 if computed in f64); lse and max_scores without the last "
-      "axis, row-major, f32 (f64 if computed in f64).");
+      "axis, row-major, f32 (f64 if computed in f64); so entropy, and key_weights [B, Hq, S] of "
+      "the queries from the first to before the second of `queries`.");
   module.def("new_attention", &compute<Views>, nb::arg("options"), nb::arg("q"), nb::arg("k"),
              nb::arg("v"), nb::arg("wants_lse") = false, nb::arg("wants_max") = false,
-             "The same into new memory, holes 0: (out, lse, max_scores) as Views or None.");
+             nb::arg("wants_weights") = false, nb::arg("wants_entropy") = false,
+             nb::arg("queries") = kAllQueries,
+             "The same into new memory, holes 0: (out, lse, max_scores, key_weights, entropy) as "
+             "Views or None.");
   module.def(
       "attention_backward", &backward<Views>, nb::arg("options"), nb::arg("q"), nb::arg("k"),
       nb::arg("v"), nb::arg("out"), nb::arg("lse"), nb::arg("d_out").none(),
@@ -346,7 +396,7 @@ void register_attention(nb::module_& module) {
            nb::arg("openmp_threads") = 0, nb::arg("sinks").none() = nb::none(),
            nb::arg("learns_sinks") = false, nb::arg("lse_with_sinks") = false,
            nb::arg("weight_mod").none() = nb::none(), nb::arg("normalize").none() = nb::none(),
-           nb::arg("rope").none() = nb::none(),
+           nb::arg("rope").none() = nb::none(), nb::arg("key_indices").none() = nb::none(),
            "function: what errors say was called. Unless openmp_threads is 0 and if there is one "
            "(use_openmp), calls run on that many threads of the OpenMP runtime.");
   nb::class_<RunPlan> plan(module, "Plan", "An attention call planned once, for many runs.");
@@ -358,10 +408,13 @@ void register_attention(nb::module_& module) {
            nb::arg("counts"), nb::arg("q_heads"), nb::arg("dtype"))
       .def("run", &run_plan, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"),
            nb::arg("lse").none() = nb::none(), nb::arg("max_scores").none() = nb::none(),
+           nb::arg("key_weights").none() = nb::none(), nb::arg("entropy").none() = nb::none(),
+           nb::arg("queries") = kAllQueries,
            "Over other tensors of the same shapes, without the GIL. Allocates nothing.")
       .def("run_step", &run_step_plan, nb::arg("cache"), nb::arg("layer"), nb::arg("q"),
            nb::arg("out"), nb::arg("lse").none() = nb::none(),
-           nb::arg("max_scores").none() = nb::none(),
+           nb::arg("max_scores").none() = nb::none(), nb::arg("key_weights").none() = nb::none(),
+           nb::arg("entropy").none() = nb::none(), nb::arg("queries") = kAllQueries,
            "Of a plan over a cache: another layer, without the GIL.")
       .def_prop_ro("tokens", [](const RunPlan& self) { return self.plan->tokens(); })
       .def_prop_ro("scratch_bytes", [](const RunPlan& self) { return self.plan->scratch_bytes(); });
@@ -371,12 +424,13 @@ void register_attention(nb::module_& module) {
            nb::arg("d_buffers"), "As attention_backward, over the tensors of another layer.")
       .def_prop_ro("scratch_bytes",
                    [](const BackwardPlan& self) { return self.plan->scratch_bytes(); });
-  module.def(
-      "attend", &attend_step, nb::arg("options"), nb::arg("cache"), nb::arg("layer"),
-      nb::arg("sequences"), nb::arg("counts"), nb::arg("q"), nb::arg("wants_lse") = false,
-      nb::arg("wants_max") = false,
-      "Attention of the last `counts` tokens of each sequence over the cache, without the "
-      "GIL: (out, lse, max_scores) as Views or None. Nobody may change the cache meanwhile.");
+  module.def("attend", &attend_step, nb::arg("options"), nb::arg("cache"), nb::arg("layer"),
+             nb::arg("sequences"), nb::arg("counts"), nb::arg("q"), nb::arg("wants_lse") = false,
+             nb::arg("wants_max") = false, nb::arg("wants_weights") = false,
+             nb::arg("wants_entropy") = false, nb::arg("queries") = kAllQueries,
+             "Attention of the last `counts` tokens of each sequence over the cache, without the "
+             "GIL: (out, lse, max_scores, key_weights, entropy) as Views or None. Nobody may "
+             "change the cache meanwhile.");
   module.def("float_buffers", &float_buffers, nb::arg("mod"),
              "The names of a score mod's buffers that can have a gradient.");
   module.def("with_gradients", &with_gradients, nb::arg("mod"), nb::arg("names"),

@@ -21,6 +21,7 @@ NB_MODULE(_core, module) {
   register_paged_attention(module);
   register_kv_cache(module);
   register_merge_states(module);
+  register_top_k_keys(module);
   register_draw(module);
   register_openmp(module);
   register_runtime(module);

@@ -33,6 +33,14 @@ Shape AttentionProblem::out_shape() const {
   return shape;
 }
 
+Shape AttentionProblem::key_weights_shape() const {
+  if (k_shape.rank() != 3) return {batch, q_heads, kv_len};
+  Shape shape = k_shape;
+  shape.erase(2);
+  shape[k_order == JaggedOrder::kTokens ? 1 : 0] = q_heads;
+  return shape;
+}
+
 Shape AttentionProblem::stats_shape() const {
   Shape shape = q_shape;
   shape.erase(shape.rank() - 1);

@@ -93,9 +93,15 @@ void validate_disjoint(const char* where, const plan::ForwardTensors& tensors,
                        const AttentionOutputs& given, std::span<const Buffer> buffers) {
   const std::array<NamedView, 3> inputs{
       {{"query", tensors.q}, {"key", tensors.k}, {"value", tensors.v}}};
-  std::array<NamedView, 3> outputs{{{"out", tensors.out}, {"lse", {}}, {"max_scores", {}}}};
+  std::array<NamedView, 5> outputs{{{"out", tensors.out},
+                                    {"lse", {}},
+                                    {"max_scores", {}},
+                                    {"key_weights", {}},
+                                    {"entropy", {}}}};
   if (given.lse.has_value()) outputs[1].view = *given.lse;
   if (given.max_scores.has_value()) outputs[2].view = *given.max_scores;
+  if (given.key_weights.has_value()) outputs[3].view = *given.key_weights;
+  if (given.entropy.has_value()) outputs[4].view = *given.entropy;
   check_disjoint(where, inputs, outputs);
   for (const Buffer& buffer : buffers) {
     const NamedView captured[] = {{buffer.name().c_str(), buffer.view()}};

@@ -41,6 +41,24 @@ struct Forward {
   std::unique_ptr<plan::ForwardPlan> plan;
 };
 
+plan::KeyWeightsOutput key_weights_of(const AttentionProblem& problem,
+                                      const AttentionOutputs& outputs) {
+  const Shape& steps = outputs.key_weights->strides();
+  plan::KeyWeightsOutput to{.data = outputs.key_weights->data(),
+                            .queries = outputs.key_weights_queries};
+  if (outputs.key_weights->rank() == 3) {
+    to.batch_step = steps[0];
+    to.head_step = steps[1];
+    to.key_step = steps[2];
+    return to;
+  }
+  const bool tokens_first = problem.k_order == JaggedOrder::kTokens;
+  to.is_packed = true;
+  to.key_step = steps[tokens_first ? 0 : 1];
+  to.head_step = steps[tokens_first ? 1 : 0];
+  return to;
+}
+
 void Forward::run(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                   const AttentionOutputs& outputs) {
   const AttentionProblem* problem = &plan->request();
@@ -57,7 +75,14 @@ void Forward::run(const ConstTensorView& q, const ConstTensorView& k, const Cons
       .out = attention::four_axes(outputs.out, problem->q_order),
       .lse = outputs.lse ? outputs.lse->data() : nullptr,
       .max_scores = outputs.max_scores ? outputs.max_scores->data() : nullptr,
-      .stats_by_row = q.rank() == 3 && problem->q_order == JaggedOrder::kTokens};
+      .stats_by_row = q.rank() == 3 && problem->q_order == JaggedOrder::kTokens,
+      .entropy = outputs.entropy ? outputs.entropy->data() : nullptr};
+  if (outputs.key_weights.has_value()) {
+    if (pages.has_value())
+      fail(ErrorKind::not_implemented, problem->function,
+           "a plan over converted pages has no key_weights; call flex_attention");
+    tensors.key_weights = key_weights_of(*problem, outputs);
+  }
   if (pages.has_value()) {
     tensors.k = pages_of(k, pages->page_size);
     tensors.v = pages_of(v, pages->page_size);
@@ -116,6 +141,7 @@ void AttentionPlan::run(const KVCache& cache, std::int64_t layer, const ConstTen
 void run_attention(AttentionProblem problem, const ConstTensorView& q, const ConstTensorView& k,
                    const ConstTensorView& v, const AttentionOutputs& outputs) {
   const FloatEnv float_env;
+  problem.return_aux.key_weights = outputs.key_weights.has_value();
   problem = attention::checked(std::move(problem));
   attention::validate_outputs(problem, outputs);  // before planning for sizes that do not fit
   Forward(std::move(problem)).run(q, k, v, outputs);
@@ -126,11 +152,13 @@ Tensor run_attention(AttentionProblem problem, const ConstTensorView& q, const C
   const FloatEnv float_env;
   AuxOutput* const aux = problem.aux;
   const AuxRequest wanted = problem.return_aux;
-  if ((wanted.lse || wanted.max_scores) && aux == nullptr) {
+  const bool wants_any = wanted.lse || wanted.max_scores || wanted.key_weights || wanted.entropy;
+  if (wants_any && aux == nullptr) {
     fail(ErrorKind::value, problem.function,
          "return_aux asks for outputs, and aux, where to put them, is null");
   }
   const Shape out_shape = problem.out_shape(), rows = problem.stats_shape();
+  const Shape keys = problem.key_weights_shape();
   Forward state(attention::checked(std::move(problem)));
   // The run does not write holes of a jagged batch; without holes nothing has to be cleared.
   const auto make = [&](const Shape& shape, DType dtype) {
@@ -144,6 +172,11 @@ Tensor run_attention(AttentionProblem problem, const ConstTensorView& q, const C
   const DType wide = state.shape.compute_type();
   if (wanted.lse) outputs.lse = made.lse.emplace(make(rows, wide)).view();
   if (wanted.max_scores) outputs.max_scores = made.max_scores.emplace(make(rows, wide)).view();
+  if (wanted.entropy) outputs.entropy = made.entropy.emplace(make(rows, wide)).view();
+  if (wanted.key_weights) {
+    outputs.key_weights = made.key_weights.emplace(keys, wide).view();  // 0 in holes
+    outputs.key_weights_queries = wanted.key_weights_queries;
+  }
   state.run(q, k, v, outputs);
   if (aux != nullptr) *aux = std::move(made);
   return out;

@@ -2,6 +2,7 @@
 #include "attention/validate.h"
 
 #include <cmath>
+#include <limits>
 
 #include "layout/key_layout.h"
 #include "layout/query_layout.h"
@@ -276,6 +277,7 @@ void validate(const AttentionProblem& problem, const char* where) {
 AttentionProblem checked(AttentionProblem problem) {
   fill_q_begin(problem);
   validate(problem, problem.function);
+  read_key_indices(problem);
   return problem;
 }
 
@@ -309,6 +311,27 @@ void validate_outputs(const AttentionProblem& problem, const AttentionOutputs& o
   check("max_scores", outputs.max_scores);
   if (outputs.max_scores && problem.weight_mod)
     fail(ErrorKind::value, where, "there are no max_scores with weight_mod");
+  if ((outputs.key_weights || outputs.entropy) && problem.weight_mod)
+    fail(ErrorKind::not_implemented, where,
+         "key_weights and entropy are of softmax weights; there are none with weight_mod");
+  check("entropy", outputs.entropy);
+  if (!outputs.key_weights.has_value()) return;
+  check_tensor(where, "key_weights", *outputs.key_weights, problem.key_weights_shape(), wide);
+  if (!outputs.key_weights->is_contiguous())
+    fail(ErrorKind::value, where, "key_weights must be row-major");
+  validate_query_range(problem, outputs.key_weights_queries);
+}
+
+void validate_query_range(const AttentionProblem& problem, const QueryRange& range) {
+  const bool to_the_end = range.end == std::numeric_limits<std::int64_t>::max();
+  if (problem.queries != nullptr) return;  // every sequence has what it has of it
+  const std::int64_t most = problem.q_len;
+  const auto place = [&](std::int64_t at) { return at < 0 ? at + most : at; };
+  const std::int64_t end = to_the_end ? most : place(range.end);
+  if (range.begin >= -most && end <= most && place(range.begin) <= end) return;
+  fail(ErrorKind::value, problem.function,
+       "key_weights_queries must be a range of the {} queries; got {} to {}", most, range.begin,
+       to_the_end ? most : range.end);
 }
 
 void validate_loss(const AttentionProblem& problem, const BackwardInputs& inputs) {

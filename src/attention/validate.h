@@ -19,8 +19,12 @@ inline constexpr std::int64_t kMostCount = std::int64_t{1} << 30;
 /// sinks, q_begin, the masks.
 void validate(const AttentionProblem& problem, const char* where);
 
-/// The same in the name of the problem's function; returns it with q_begin filled in.
+/// The same in the name of the problem's function; returns it with q_begin filled in and
+/// key_indices read.
 AttentionProblem checked(AttentionProblem problem);
+
+/// Reads and checks key_indices of a problem whose sizes are checked, and moves them into `chosen`.
+void read_key_indices(AttentionProblem& problem);
 
 /// Proves mask_mod of a checked problem, on its executor, and moves it into block_mask.
 void prove_mask(AttentionProblem& problem);
@@ -41,6 +45,9 @@ void validate_run(const AttentionProblem& problem, const ConstTensorView& q,
                   const ConstTensorView& k, const ConstTensorView& v);
 /// Shapes, dtypes and order of out, lse and max_scores.
 void validate_outputs(const AttentionProblem& problem, const AttentionOutputs& outputs);
+
+/// The queries of key_weights.
+void validate_query_range(const AttentionProblem& problem, const QueryRange& range);
 
 /// out, lse and their gradients.
 void validate_loss(const AttentionProblem& problem, const BackwardInputs& inputs);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <utility>
@@ -24,6 +25,9 @@ template <class... Args>
   throw Error(ErrorKind::value,
               fmt::format("[{}] {}", function, fmt::format(text, std::forward<Args>(args)...)));
 }
+
+// A problem of the first version that was published.
+constexpr std::size_t kFirstProblem = offsetof(quire_attention_problem, key_indices);
 
 // Who was called, and what texts call the struct that holds the options.
 struct Caller {
@@ -68,6 +72,8 @@ AttentionOptions options_of(const quire_attention_problem& given, std::int64_t b
         c_api::tensor(given.sinks, caller.function, name("sinks").c_str()), {.name = "sinks"});
   options.lse_with_sinks =
       c_api::flag(given.lse_with_sinks, caller.function, name("lse_with_sinks").c_str());
+  options.key_indices =
+      c_api::optional_tensor(given.key_indices, caller.function, name("key_indices").c_str());
   return options;
 }
 
@@ -239,7 +245,7 @@ quire_status quire_attention(const quire_attention_problem* problem,
                              const quire_attention_outputs* outputs) {
   return c_api::guarded([&] {
     constexpr Caller kCaller{"quire_attention", "problem"};
-    run(c_api::versioned(problem, kCaller.function, "problem"),
+    run(c_api::versioned(problem, kCaller.function, "problem", kFirstProblem),
         c_api::versioned(outputs, kCaller.function, "outputs"), kCaller);
   });
 }
@@ -248,7 +254,8 @@ quire_status quire_attention_backward(const quire_attention_problem* problem,
                                       const quire_loss* loss, const quire_gradients* gradients) {
   return c_api::guarded([&] {
     constexpr Caller kCaller{"quire_attention_backward", "problem"};
-    run_backward(c_api::versioned(problem, kCaller.function, "problem"), loss, gradients, kCaller);
+    run_backward(c_api::versioned(problem, kCaller.function, "problem", kFirstProblem), loss,
+                 gradients, kCaller);
   });
 }
 

@@ -2,6 +2,7 @@
 // keys as runs, mods as tile programs. The plan fills it in; kernels never ask a layout or a mask.
 // Plain data. Kernels layer.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -31,6 +32,19 @@ struct KeyRun {
 struct KeyRuns {
   const KeyRun* runs = nullptr;
   int64_t count = 0;
+};
+
+/// Keys that a row chose, ascending, each once: of what its runs and the mask show it sees these
+/// alone. count < 0: it made no choice.
+struct KeyList {
+  const int32_t* keys = nullptr;
+  int64_t count = -1;
+
+  bool is_choice() const { return count >= 0; }
+  /// The first from `key` on; one past the last if there is none.
+  const int32_t* from(int64_t key) const noexcept {
+    return std::lower_bound(keys, keys + count, key);
+  }
 };
 
 /// A float tensor whose rows are found by an offset. Steps in elements.
@@ -67,13 +81,19 @@ struct ForwardCall {
   void* lse = nullptr;         // in compute type, or null
   void* max_scores = nullptr;  // in compute type, natural units, or null
   int64_t stat_step = 1;       // of lse and max_scores, from row to row
+  // The final maximum, as scores are, and sum of every row, as lse; null: not kept.
+  void *row_max = nullptr, *row_sum = nullptr;
   ForwardTensor q_rows, k_rows, v_rows, out_rows;
   int dims = 0, value_dims = 0;
   double scale = 1;
   bool f64 = false;  // compute type
   bool natural =
       false;  // form of the softmax (attention_order.h): a score mod, or not is_scaled(scale)
-  bool pairs = false;  // bf16 products
+  bool pairs = false;    // bf16 products
+  bool chooses = false;  // rows have lists of chosen keys
+  // Latent keys: k and v begin at the same address with the same steps, so that a value is the
+  // first columns of its key's row wherever a span has the same offsets for both.
+  bool v_in_k = false;
   Dropout dropout;
   /// Per query head, in compute type, or null: a logit that takes part in the sum of weights and
   /// has no value (row_end.h).
@@ -98,6 +118,8 @@ struct QueryRow {
   int64_t q_offset = 0, out_offset = 0;  // elements
   int64_t stat_offset = 0;               // into lse and max_scores
   KeyRuns visible;                       // count < 0: everything
+  KeyList chosen = {};
+  void* kept_scores = nullptr;  // [keys of the sequence] in compute type: where what it sees goes
 };
 
 }  // namespace quire::kernels

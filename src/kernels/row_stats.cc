@@ -18,7 +18,13 @@ void write_stats(const ForwardCall& call, const RowState<T>& state, int rows,
   T* const lse = call.lse == nullptr ? nullptr : static_cast<T*>(call.lse) + stat_offset;
   T* const most =
       call.max_scores == nullptr ? nullptr : static_cast<T*>(call.max_scores) + stat_offset;
+  T* const row_max =
+      call.row_max == nullptr ? nullptr : static_cast<T*>(call.row_max) + stat_offset;
+  T* const row_sum =
+      call.row_sum == nullptr ? nullptr : static_cast<T*>(call.row_sum) + stat_offset;
   for (int row = 0; row < rows; ++row) {
+    if (row_max != nullptr) row_max[row * call.stat_step] = state.m[row];
+    if (row_sum != nullptr) row_sum[row * call.stat_step] = state.l[row];
     // The largest of -0 and +0 is either, by the order in which keys came, and must not show: + 0.
     const T m = state.m[row] + T(0);
     if (lse != nullptr) {

@@ -263,6 +263,8 @@ std::optional<PagedCall> recognise_paged(const AttentionProblem& problem) {
   const std::optional<ScoreMod>& score = problem.score_mod;
   const BlockMasks& mask = problem.block_mask;
   const auto has_pages = [](const auto& mod) { return formula::reads_page_table(mod.formula()); };
+  // These number slots of the pool.
+  if (problem.chosen != nullptr || problem.return_aux.key_weights) return std::nullopt;
   if (problem.layout != nullptr || problem.kv_batch != 1 || mask.is_per_sequence())
     return std::nullopt;
   if (!(score && has_pages(*score)) && !(mask && has_pages(mask->mask_mod()))) return std::nullopt;

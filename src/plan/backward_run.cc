@@ -7,6 +7,7 @@
 #include "kernels/backward/rows.h"
 #include "kernels/prefill/key_tile.h"
 #include "kernels/typed_functions.h"
+#include "layout/chosen_keys.h"
 #include "plan/backward_plan.h"
 #include "plan/forward_call.h"
 #include "plan/one_channel.h"
@@ -158,6 +159,8 @@ kernels::BackwardTile BackwardPlan::tile_of(const kernels::BackwardCall& call,
     tile.at.visible = runs.data();
     tile.at.visible_count = static_cast<int>(runs.size());
   }
+  if (forward_.chosen != nullptr)
+    tile.at.chosen = forward_.chosen->lists(place.b, place.h, in_sequence);
   if (!request_.wanted.q) return tile;
   if (sums_in_place(tensors)) {
     tile.d_q_step = tensors.d_q->strides()[2];

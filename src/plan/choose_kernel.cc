@@ -16,6 +16,22 @@ Kernel choose_kernel(std::int64_t group, std::int64_t q_len, std::int64_t kv_len
   return lanes > 2 * rows ? Kernel::kDecode : Kernel::kPrefill;
 }
 
+Kernel choose_kernel_of_lists(std::int64_t group, std::int64_t q_len, std::int64_t kv_len,
+                              std::int64_t keys, std::int64_t together) {
+  if (q_len == 1 && together == group) return Kernel::kDecode;
+  // A product of a row with its keys costs so many quarters of one in tiles.
+  const std::int64_t quarters = together >= 8 ? 6 : together >= 4 ? 8 : together >= 2 ? 12 : 20;
+  if (keys * quarters < kv_len * 4) return Kernel::kChosen;
+  return choose_kernel(group, q_len, kv_len);
+}
+
+Kernel kernel_of_sequence(const layout::ChosenKeys* chosen, std::int64_t sequence,
+                          std::int64_t group, std::int64_t q_len, std::int64_t kv_len) {
+  if (chosen == nullptr) return choose_kernel(group, q_len, kv_len);
+  return choose_kernel_of_lists(group, q_len, kv_len, chosen->average_keys(sequence),
+                                chosen->by_head() ? 1 : group);
+}
+
 int tiles_per_item(std::int64_t tiles, int most, std::int64_t threads) {
   const std::int64_t even = threads <= 1 ? most : tiles / (4 * threads);
   return static_cast<int>(std::clamp<std::int64_t>(even, 1, most));

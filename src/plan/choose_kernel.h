@@ -3,11 +3,14 @@
 #pragma once
 #include <cstdint>
 
+#include "layout/chosen_keys.h"
+
 namespace quire::plan {
 
 enum class Kernel : std::uint8_t {
   kDecode,   // few query rows per key head: keys across the lanes
   kPrefill,  // many: queries across the lanes
+  kChosen,   // many that chose their keys: decode, query by query
 };
 
 /// Rows per key head (group: query heads per key head) that decode whatever the length: they fit
@@ -21,6 +24,17 @@ inline constexpr std::int64_t kLongKeys = 1024;
 /// decode. 1 head of 16: prefill over 100 keys, decode over 8,192. 4 heads of 8: 32 of 64 lanes,
 /// prefill. 64 heads of 1: 64 of 1,024 lanes, decode.
 Kernel choose_kernel(std::int64_t group, std::int64_t q_len, std::int64_t kv_len);
+
+/// The same where queries chose their keys, `keys` of them on average, and `together` heads choose
+/// alike. Query by query just these are read, for all heads that choose alike; tiles of queries
+/// compute nearly everything that lies between them. One query: decode. 4,096 queries of 512 keys
+/// of 4,096, 8 heads together: query by query; 2,048 keys: tiles.
+Kernel choose_kernel_of_lists(std::int64_t group, std::int64_t q_len, std::int64_t kv_len,
+                              std::int64_t keys, std::int64_t together);
+
+/// Of a sequence of a call, given its lengths; chosen: null if queries made no choice.
+Kernel kernel_of_sequence(const layout::ChosenKeys* chosen, std::int64_t sequence,
+                          std::int64_t group, std::int64_t q_len, std::int64_t kv_len);
 
 /// Query tiles of one item: as many as fit the caches (most), fewer if threads would run out of
 /// items. 512 tiles, 16 at most, 2 threads: 16. 16 tiles, 2 threads: 2.

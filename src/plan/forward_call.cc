@@ -24,6 +24,7 @@ kernels::ForwardCall call_of(const ForwardRequest& request, const kernels::Kerne
   call.pairs = request.q_dtype == DType::bf16 && request.k_dtype == DType::bf16 &&
                request.v_dtype == DType::bf16 && table.pairs != nullptr &&
                !request.rope.has_value();  // rotated rows are not rounded to bf16
+  call.chooses = request.chosen != nullptr;
   call.dropout = {.p = request.dropout_p, .seed = request.seed};
   call.lse_with_sinks = request.lse_with_sinks;
   call.q_rows.dtype = call.out_rows.dtype = request.q_dtype;

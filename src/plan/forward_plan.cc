@@ -9,6 +9,7 @@
 #include "formula/compile/compile.h"
 #include "formula/first_fault.h"
 #include "kernels/dispatch.h"
+#include "layout/chosen_keys.h"
 #include "plan/forward_call.h"
 #include "plan/one_channel.h"
 #include "plan/position_keys.h"
@@ -26,6 +27,12 @@ layout::KeyStrides key_strides(const ForwardTensors& tensors) {
   const auto& k = tensors.k.strides();
   const auto& v = tensors.v.strides();
   return {k[0], k[1], k[2], v[0], v[1], v[2]};
+}
+
+// Whether values are the first columns of keys' rows.
+bool v_is_in_k(const ConstTensorView& k, const ConstTensorView& v) {
+  return k.data() == v.data() && k.dtype() == v.dtype() && v.dim(3) <= k.dim(3) &&
+         k.strides() == v.strides();
 }
 
 }  // namespace
@@ -60,7 +67,8 @@ void ForwardPlan::find_visible() {
                       .group = request_.group(),
                       .queries = *request_.queries,
                       .keys = *request_.layout,
-                      .q_begin = request_.q_begin};
+                      .q_begin = request_.q_begin,
+                      .chosen = request_.chosen.get()};
     auto made = std::make_unique<PositionKeys>(*request_.positions, batch);
     if (made->asks()) rule = &request_.positions->rule;
     visible_ = std::move(made);
@@ -90,16 +98,20 @@ ForwardPlan::Rows ForwardPlan::rows_of(const ForwardTensors& tensors, std::int64
                                        : (batch * request_.q_heads + h) * rows + row};
 }
 
+void ForwardPlan::compile_prefill() {
+  const formula::CompileOptions options = compile_options(request_, kernels::kTileKeys);
+  if (request_.score && !prefill_score_)
+    prefill_score_ = formula::compile({.score_mod = &*request_.score}, options);
+  if (mask_formula_ && !prefill_mask_)
+    prefill_mask_ = formula::compile({.mask_mod = &*mask_formula_, .mask_only = true}, options);
+}
+
 void ForwardPlan::compile_programs() {
   using kernels::Vary;
+  if (work_.has_prefill) compile_prefill();
   formula::CompileOptions options = compile_options(request_, kernels::kTileKeys);
   const Formula* score = request_.score ? &*request_.score : nullptr;
   const Formula* mask = mask_formula_ ? &*mask_formula_ : nullptr;
-  if (work_.has_prefill) {
-    if (score != nullptr) prefill_score_ = formula::compile({.score_mod = score}, options);
-    if (mask != nullptr)
-      prefill_mask_ = formula::compile({.mask_mod = mask, .mask_only = true}, options);
-  }
   // The row kernel uses these too.
   if (!work_.prefixes.empty()) options.vary[0] = Vary::kRowList;
   options.vary[1] = Vary::kRowList;
@@ -149,6 +161,7 @@ kernels::ForwardCall ForwardPlan::make_call(const ForwardTensors& tensors) const
   call.k_rows = steps_of(tensors.k);
   call.v_rows = steps_of(tensors.v);
   call.out_rows = steps_of(tensors.out);
+  call.v_in_k = v_is_in_k(tensors.k, tensors.v);
   return call;
 }
 
@@ -165,32 +178,49 @@ kernels::KeySequence ForwardPlan::write_keys(const ForwardTask& task, layout::Ke
   return {spans, count, request_.layout->length(task.b)};
 }
 
+// Up to 64 queries from row `place.row`, a multiple of 64, on. lanes: [64], used where a sequence's
+// visible keys are known row by row.
+kernels::QueryTile ForwardPlan::tile_of(const kernels::ForwardCall& call,
+                                        const ForwardTensors& tensors, const RowPlace& place,
+                                        kernels::LaneRuns* lanes) const {
+  const auto [b, h, row] = place;
+  const std::int64_t q_len = request_.queries->length(b);
+  const Rows rows = rows_of(tensors, b, h);
+  kernels::QueryTile made{
+      .b = b,
+      .h = h,
+      .q_idx = request_.begin_of(b) + row,
+      .q_offset = rows.q + row * call.q_rows.row_step,
+      .out_offset = rows.out + row * call.out_rows.row_step,
+      .stat_offset = rows.stat + row * call.stat_step,
+      .queries = static_cast<int>(std::min<std::int64_t>(kQueryTile, q_len - row))};
+  if (request_.chosen != nullptr) made.chosen = request_.chosen->lists(b, h, row);
+  if (visible_ == nullptr) return made;
+  const bool by_tile = kernel_of_sequence(request_.chosen.get(), b, request_.group(), q_len,
+                                          request_.layout->length(b)) == Kernel::kPrefill;
+  if (by_tile) {
+    const std::span<const kernels::LaneRuns> runs = visible_->tile(b, h, row / kQueryTile);
+    made.visible = runs.data();
+    made.visible_count = static_cast<int>(runs.size());
+    return made;
+  }
+  for (int i = 0; i < made.queries; ++i) lanes[i] = {i, i + 1, visible_->row(b, h, row + i)};
+  made.visible = lanes;
+  made.visible_count = made.queries;
+  return made;
+}
+
 void ForwardPlan::run_prefill(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                               const ForwardTask& task, std::size_t worker) {
   kernels::QueryTile tiles[kernels::kMaxQueryTiles];
-  const std::int64_t q_len = request_.queries->length(task.b);
-  const std::int64_t q_tiles = ceil_div(q_len, kQueryTile);
+  const std::int64_t q_tiles = ceil_div(request_.queries->length(task.b), kQueryTile);
   SeenTiles seen(request_.layout->length(task.b));
   for (std::int64_t i = 0; i < task.count; ++i) {
     const std::int64_t h = task.kv_head * request_.group() + (task.first + i) / q_tiles;
-    const std::int64_t tile = (task.first + i) % q_tiles, row = tile * kQueryTile;
-    const Rows rows = rows_of(tensors, task.b, h);
-    kernels::QueryTile& to = tiles[i];
-    to = {.b = task.b,
-          .h = h,
-          .q_idx = request_.begin_of(task.b) + row,
-          .q_offset = rows.q + row * call.q_rows.row_step,
-          .out_offset = rows.out + row * call.out_rows.row_step,
-          .stat_offset = rows.stat + row * call.stat_step,
-          .queries = static_cast<int>(std::min<std::int64_t>(kQueryTile, q_len - row))};
-    if (visible_ == nullptr) {
-      seen.add({nullptr, -1});
-      continue;
-    }
-    const std::span<const kernels::LaneRuns> runs = visible_->tile(task.b, h, tile);
-    to.visible = runs.data();
-    to.visible_count = static_cast<int>(runs.size());
-    for (const kernels::LaneRuns& lanes : runs) seen.add(lanes.visible);
+    const std::int64_t row = (task.first + i) % q_tiles * kQueryTile;
+    tiles[i] = tile_of(call, tensors, {task.b, h, row}, nullptr);
+    if (visible_ == nullptr) seen.add({nullptr, -1});
+    for (int j = 0; j < tiles[i].visible_count; ++j) seen.add(tiles[i].visible[j].visible);
   }
   kernels::prefill(call,
                    {.keys = write_keys(task, seen.range(), tensors, worker),
@@ -199,22 +229,29 @@ void ForwardPlan::run_prefill(const kernels::ForwardCall& call, const ForwardTen
                    scratch(worker), faults_[worker]);
 }
 
+kernels::QueryRow ForwardPlan::row_of(const kernels::ForwardCall& call,
+                                      const ForwardTensors& tensors, const RowPlace& place) {
+  const auto [b, h, row] = place;
+  const Rows rows = rows_of(tensors, b, h);
+  kernels::QueryRow made{.b = b,
+                         .h = h,
+                         .q_idx = request_.begin_of(b) + row,
+                         .q_offset = rows.q + row * call.q_rows.row_step,
+                         .out_offset = rows.out + row * call.out_rows.row_step,
+                         .stat_offset = rows.stat + row * call.stat_step,
+                         .visible = {nullptr, -1}};
+  if (request_.chosen != nullptr) made.chosen = *request_.chosen->lists(b, h, row);
+  if (visible_ != nullptr) made.visible = visible_->row(b, h, row);
+  if (keeps_ && keeps_scores(b)) made.kept_scores = kept_scores(b, h);
+  return made;
+}
+
 void ForwardPlan::fill_rows(const kernels::ForwardCall& call, const ForwardTensors& tensors,
-                            const ForwardTask& task, kernels::QueryRow* to) const {
+                            const ForwardTask& task, kernels::QueryRow* to) {
   const std::int64_t q_len = request_.queries->length(task.b);
-  for (std::int64_t i = 0; i < task.count; ++i) {
-    const std::int64_t h = task.kv_head * request_.group() + (task.first + i) / q_len;
-    const std::int64_t row = (task.first + i) % q_len;
-    const Rows rows = rows_of(tensors, task.b, h);
-    to[i] = {.b = task.b,
-             .h = h,
-             .q_idx = request_.begin_of(task.b) + row,
-             .q_offset = rows.q + row * call.q_rows.row_step,
-             .out_offset = rows.out + row * call.out_rows.row_step,
-             .stat_offset = rows.stat + row * call.stat_step,
-             .visible = {nullptr, -1}};
-    if (visible_ != nullptr) to[i].visible = visible_->row(task.b, h, row);
-  }
+  const std::int64_t first_head = task.kv_head * request_.group();
+  for (std::int64_t i = task.first; i < task.first + task.count; ++i)
+    *to++ = row_of(call, tensors, {task.b, first_head + i / q_len, i % q_len});
 }
 
 layout::KeyRange ForwardPlan::seen_by(std::span<const kernels::QueryRow> rows) const {
@@ -282,6 +319,30 @@ void ForwardPlan::run_decode(const kernels::ForwardCall& call, const ForwardTens
                   scratch(worker), faults_[worker]);
 }
 
+// Query by query: the heads of each that choose alike are rows of one item.
+void ForwardPlan::run_chosen(const kernels::ForwardCall& call, const ForwardTensors& tensors,
+                             const ForwardTask& task, std::size_t worker) {
+  const std::int64_t group = request_.group(), end = task.first + task.count;
+  const std::int64_t first_head = task.kv_head * group;
+  const kernels::KeySequence keys =
+      write_keys(task, {0, request_.layout->length(task.b)}, tensors, worker);
+  kernels::QueryRow rows[kernels::kDecodeRows];
+  for (std::int64_t at = task.first; at < end;) {
+    const std::int64_t row = at / group, left = std::min(end, (row + 1) * group) - at;
+    const std::int64_t count = request_.chosen->by_head() ? 1 : decode_rows_at_once(left);
+    for (std::int64_t i = 0; i < count; ++i)
+      rows[i] = row_of(call, tensors, {task.b, first_head + (at + i) % group, row});
+    kernels::decode(call,
+                    {.keys = keys,
+                     .rows = rows,
+                     .row_count = static_cast<int>(count),
+                     .split_begin = 0,
+                     .split_end = task.split_end},
+                    scratch(worker), faults_[worker]);
+    at += count;
+  }
+}
+
 void ForwardPlan::run_merge(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                             const ForwardTask& task, std::size_t worker) {
   kernels::QueryRow rows[kernels::kDecodeRows];
@@ -336,10 +397,17 @@ void ForwardPlan::run_claim(const kernels::ForwardCall& call, const ForwardTenso
   const std::size_t ahead = 2 * (end - begin > 1 ? 1 : faults_.size());
   for (std::size_t i = begin; i < end; ++i) {
     prefetch(tensors, i + ahead);
-    if (work_.tasks[i].kernel == Kernel::kPrefill)
-      run_prefill(call, tensors, work_.tasks[i], worker);
-    else
-      run_decode(call, tensors, work_.tasks[i], worker);
+    switch (work_.tasks[i].kernel) {
+      case Kernel::kPrefill:
+        run_prefill(call, tensors, work_.tasks[i], worker);
+        break;
+      case Kernel::kDecode:
+        run_decode(call, tensors, work_.tasks[i], worker);
+        break;
+      case Kernel::kChosen:
+        run_chosen(call, tensors, work_.tasks[i], worker);
+        break;
+    }
   }
 }
 
@@ -352,7 +420,14 @@ void ForwardPlan::run(const ForwardTensors& tensors) {
   }
   read_sinks(request_, sinks_);
   rope_.read();
-  const kernels::ForwardCall call = make_call(tensors);
+  if (tensors.wants_weights()) allocate_weights(tensors);
+  keeps_ = tensors.wants_weights();
+  kernels::ForwardCall call = make_call(tensors);
+  if (tensors.wants_weights()) {
+    const auto half = static_cast<std::size_t>(row_states_.numel() / 2);
+    call.row_max = row_states_.data();
+    call.row_sum = static_cast<char*>(row_states_.data()) + half * dtype_size(compute_type());
+  }
   std::fill(faults_.begin(), faults_.end(), kernels::TileFault());
   if (!work_.prefixes.empty()) {
     run_parallel(*request_.executor, work_.prefixes.size(), [&](std::size_t i, std::size_t worker) {
@@ -368,6 +443,8 @@ void ForwardPlan::run(const ForwardTensors& tensors) {
     });
   }
   formula::throw_first_fault(faults_);
+  if (!tensors.wants_weights()) return;
+  request_.is_f64() ? run_weights<double>(call, tensors) : run_weights<float>(call, tensors);
 }
 
 }  // namespace quire::plan

@@ -25,12 +25,24 @@
 
 namespace quire::plan {
 
+/// Where the weights of keys go, in compute type; steps in elements.
+struct KeyWeightsOutput {
+  void* data = nullptr;  // null: not wanted
+  std::int64_t batch_step = 0, head_step = 0, key_step = 0;
+  bool is_packed = false;  // sequences lie one behind the other, as jagged keys do
+  QueryRange queries = {};
+};
+
 struct ForwardTensors {
   ConstTensorView q, k, v;  // [batch, heads, len, dim], any strides; a jagged batch is one entry
   TensorView out;           // [batch, q_heads, q_len, v_head_dim], any strides
   void* lse = nullptr;      // [batch, q_heads, q_len] in compute type, or null
   void* max_scores = nullptr;
-  bool stats_by_row = false;  // lse and max_scores are [batch, q_len, q_heads]
+  bool stats_by_row = false;  // lse, max_scores and entropy are [batch, q_len, q_heads]
+  void* entropy = nullptr;    // as lse
+  KeyWeightsOutput key_weights = {};
+
+  bool wants_weights() const { return entropy != nullptr || key_weights.data != nullptr; }
 };
 
 class ForwardPlan {
@@ -59,9 +71,14 @@ class ForwardPlan {
     std::int64_t q = 0, out = 0, stat = 0;
   };
 
+  struct RowPlace {
+    std::int64_t b = 0, h = 0, row = 0;
+  };
+
   Rows rows_of(const ForwardTensors& tensors, std::int64_t b, std::int64_t h) const;
 
   void compile_programs();
+  void compile_prefill();
   void allocate_scratch();
 
   kernels::ForwardCall make_call(const ForwardTensors& tensors) const;
@@ -72,6 +89,8 @@ class ForwardPlan {
                    const ForwardTask& task, std::size_t worker);
   void run_decode(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                   const ForwardTask& task, std::size_t worker);
+  void run_chosen(const kernels::ForwardCall& call, const ForwardTensors& tensors,
+                  const ForwardTask& task, std::size_t worker);
   void run_prefix(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                   const PrefixTask& task, std::size_t worker);
   kernels::DecodePrefix prefix_of(const ForwardTask& task) const;
@@ -81,7 +100,37 @@ class ForwardPlan {
                  std::size_t worker);
   void prefetch(const ForwardTensors& tensors, std::size_t task) const;
   void fill_rows(const kernels::ForwardCall& call, const ForwardTensors& tensors,
-                 const ForwardTask& task, kernels::QueryRow* to) const;
+                 const ForwardTask& task, kernels::QueryRow* to);
+  kernels::QueryRow row_of(const kernels::ForwardCall& call, const ForwardTensors& tensors,
+                           const RowPlace& place);
+  kernels::QueryTile tile_of(const kernels::ForwardCall& call, const ForwardTensors& tensors,
+                             const RowPlace& place, kernels::LaneRuns* lanes) const;
+
+  // The weights of keys, after a run (key_weights_run.cc).
+  struct WeightsTask {
+    std::int64_t b = 0, h = 0, split = 0;
+  };
+  bool keeps_scores(std::int64_t b) const;
+  std::int64_t weights_place(const KeyWeightsOutput& to, std::int64_t b, std::int64_t h) const;
+  void allocate_weights(const ForwardTensors& tensors);
+  std::int64_t kept_step() const;
+  void clear_kept();
+  void* kept_scores(std::int64_t b, std::int64_t h);
+  int weights_tiles() const;
+  template <class T>
+  void finish_kept(const ForwardTensors& tensors, std::int64_t b, std::int64_t h);
+  template <class T>
+  T entropy_of(T sum, T weighted) const;
+  template <class T>
+  void add_weights(const kernels::ForwardCall& call, const ForwardTensors& tensors,
+                   const WeightsTask& task, std::size_t worker);
+  template <class T>
+  void finish_entropy(const ForwardTensors& tensors, std::int64_t b, std::int64_t h);
+  template <class T>
+  void clear_behind(const KeyWeightsOutput& to, std::int64_t b, std::int64_t h) const;
+  template <class T>
+  void run_weights(const kernels::ForwardCall& call, const ForwardTensors& tensors);
+
   layout::KeyRange seen_by(std::span<const kernels::QueryRow> rows) const;
   void* scratch(std::size_t worker);
 
@@ -95,6 +144,11 @@ class ForwardPlan {
   std::vector<kernels::KeySpan> spans_;  // [workers][max_spans]
   std::vector<kernels::TileFault> faults_;
   std::size_t scratch_step_ = 0;
+  // Of runs that want the weights of keys: the maxima, then the sums of all rows; scores of
+  // sequences with one query, [batch][q_heads][kept_step()]; sums of splits [rows][splits].
+  bool keeps_ = false;  // in the run under way
+  Tensor row_states_, kept_scores_, entropy_parts_, weights_scratch_;
+  std::size_t weights_scratch_step_ = 0;
   Tensor scratch_, states_, sinks_;
   RopeRows rope_;
 };

@@ -7,6 +7,7 @@
 
 #include "kernels/decode/decode.h"
 #include "kernels/prefill/prefill.h"
+#include "layout/chosen_keys.h"
 #include "runtime/ceil_div.h"
 
 namespace quire::plan {
@@ -51,9 +52,20 @@ class TaskMaker {
       all_work_ += static_cast<double>(units(b) * request_.kv_heads) * static_cast<double>(keys(b));
     }
     made_.tasks.reserve(tasks);
-    if (!is_for_one_thread(multiply_adds())) add_prefixes();
-    for (const std::int32_t b : by_length())
-      kernel(b) == Kernel::kPrefill ? add_prefill(b) : add_decode(b);
+    if (request_.chosen == nullptr && !is_for_one_thread(multiply_adds())) add_prefixes();
+    for (const std::int32_t b : by_length()) {
+      switch (kernel(b)) {
+        case Kernel::kPrefill:
+          add_prefill(b);
+          break;
+        case Kernel::kDecode:
+          add_decode(b);
+          break;
+        case Kernel::kChosen:
+          add_chosen(b);
+          break;
+      }
+    }
     order();
     made_.claims = is_for_one_thread(multiply_adds())
                        ? std::vector<std::int64_t>{0, static_cast<std::int64_t>(made_.tasks.size())}
@@ -64,7 +76,9 @@ class TaskMaker {
  private:
   std::int64_t keys(std::int64_t b) const { return request_.layout->length(b); }
   std::int64_t queries(std::int64_t b) const { return request_.queries->length(b); }
-  Kernel kernel(std::int64_t b) const { return choose_kernel(group_, queries(b), keys(b)); }
+  Kernel kernel(std::int64_t b) const {
+    return kernel_of_sequence(request_.chosen.get(), b, group_, queries(b), keys(b));
+  }
   // Passes over the keys that the queries of one key head take, at most.
   std::int64_t units(std::int64_t b) const {
     return kernel(b) == Kernel::kPrefill ? group_ * ceil_div(queries(b), kQueryTile)
@@ -88,6 +102,7 @@ class TaskMaker {
   void use_prefix(std::int64_t b, std::int64_t kv_head, ForwardTask& task) const;
   void add_prefill(std::int64_t b);
   void add_decode(std::int64_t b);
+  void add_chosen(std::int64_t b);
   std::vector<std::int32_t> by_length() const;
   void order();
 
@@ -203,6 +218,27 @@ void TaskMaker::add_decode(std::int64_t b) {
       }
       made_.has_decode = true;
       first += task.count;
+    }
+  }
+}
+
+// Some queries at a time: enough that finding their keys' places costs little.
+void TaskMaker::add_chosen(std::int64_t b) {
+  constexpr std::int64_t kQueriesAtOnce = 16;
+  const std::int64_t rows = group_ * queries(b);
+  const std::int64_t even = rows * request_.kv_heads / (8 * threads_);
+  const std::int64_t at_once = std::clamp<std::int64_t>(even, 1, kQueriesAtOnce * group_);
+  for (std::int64_t kv_head = 0; kv_head < request_.kv_heads; ++kv_head) {
+    for (std::int64_t first = 0; first < rows; first += at_once) {
+      const std::int64_t count = std::min(at_once, rows - first);
+      made_.tasks.push_back({.kernel = Kernel::kChosen,
+                             .b = static_cast<std::int32_t>(b),
+                             .kv_head = static_cast<std::int32_t>(kv_head),
+                             .count = static_cast<std::int32_t>(count),
+                             .first = first,
+                             .split_end = ceil_div(keys(b), kSplitKeys),
+                             .work = count * request_.chosen->average_keys(b)});
+      made_.has_decode = true;
     }
   }
 }

@@ -14,7 +14,8 @@
 namespace quire::plan {
 
 /// Query tiles (prefill) or query rows (decode) [first, first + count) of the heads that share a
-/// key head, head after head. Decode: splits [split_begin, split_end).
+/// key head, head after head; of queries that chose their keys, query after query. Decode: splits
+/// [split_begin, split_end).
 struct ForwardTask {
   Kernel kernel = Kernel::kPrefill;
   std::int32_t b = 0, kv_head = 0, count = 0;

@@ -29,8 +29,8 @@ constexpr std::int64_t kRunsOfTile = 3;
 
 PositionKeys::PositionKeys(const PositionRule& rule, const Batch& batch) {
   const auto is_prefill = [&](std::int64_t b) {
-    return choose_kernel(batch.group, batch.queries.length(b), batch.keys.length(b)) ==
-           Kernel::kPrefill;
+    return kernel_of_sequence(batch.chosen, b, batch.group, batch.queries.length(b),
+                              batch.keys.length(b)) == Kernel::kPrefill;
   };
   std::int64_t rows = 0, tiles = 0;
   first_.reserve(batch.sequences);

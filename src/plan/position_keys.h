@@ -19,6 +19,7 @@ struct Batch {
   const layout::QueryLayout& queries;
   const layout::KeyLayout& keys;
   const std::vector<std::int64_t>& q_begin;  // of every sequence, or one
+  const layout::ChosenKeys* chosen = nullptr;
 };
 
 class PositionKeys final : public VisibleKeys {

@@ -1,6 +1,9 @@
 // The forward pass, row by row. Reference layer.
 #include "reference/attention.h"
 
+#include <cmath>
+#include <utility>
+
 #include "reference/scores.h"
 
 namespace quire::reference {
@@ -13,11 +16,14 @@ AttentionOutput attention(const AttentionInputs& inputs, const AttentionOptions&
       .lse = Tensor({s.batches, s.q_heads, s.q_len}, DType::f64),
       .lse_with_sinks = Tensor({s.batches, s.q_heads, s.q_len}, DType::f64),
       .max_scores = Tensor({s.batches, s.q_heads, s.q_len}, DType::f64),
+      .key_weights = Tensor({s.batches, s.q_heads, s.kv_len}, DType::f64),
+      .entropy = Tensor({s.batches, s.q_heads, s.q_len}, DType::f64),
   };
   double* out = result.out.data_as<double>();
   double* lse = result.lse.data_as<double>();
   double* lse_with_sinks = result.lse_with_sinks.data_as<double>();
   double* max_scores = result.max_scores.data_as<double>();
+  double* entropy = result.entropy.data_as<double>();
 
   for (std::int64_t b = 0; b < s.batches; ++b)
     for (std::int64_t h = 0; h < s.q_heads; ++h)
@@ -36,6 +42,16 @@ AttentionOutput attention(const AttentionInputs& inputs, const AttentionOptions&
         *lse++ = softmax.lse;
         *lse_with_sinks++ = softmax.lse_with_sink;
         *max_scores++ = softmax.max;
+        const auto counted =
+            options.key_weights_queries.value_or(std::pair{std::int64_t{0}, s.q_len});
+        double* const key_weights =
+            result.key_weights.data_as<double>() + (b * s.q_heads + h) * s.kv_len;
+        for (std::int64_t kv = 0; kv < s.kv_len; ++kv) {
+          const double p = softmax.p[static_cast<std::size_t>(kv)];
+          if (q >= counted.first && q < counted.second) key_weights[kv] += p;
+          if (p != 0) *entropy -= p * std::log(p);
+        }
+        ++entropy;
       }
   return result;
 }

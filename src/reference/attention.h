@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "quire/mod.h"
@@ -27,6 +28,11 @@ struct AttentionOptions {
   std::int64_t b_begin = 0;                    // b of the first batch
   // q_idx = q_begin + row: none for 0, one for all batches, or one per batch.
   std::vector<std::int64_t> q_begin = {};
+  // Integers [B, L, k] or [B, Hq, L, k]: a row sees the keys it lists, and of those what the mask
+  // shows; -1 is no key.
+  std::optional<ConstTensorView> key_indices = std::nullopt;
+  // Queries [first, second) whose weights key_weights sums.
+  std::optional<std::pair<std::int64_t, std::int64_t>> key_weights_queries = std::nullopt;
   Dropout dropout = {};  // of the weights; lse and max_scores know nothing of it
   // One logit per query head, which takes part in the sum of weights and has no value.
   std::optional<std::vector<double>> sinks = std::nullopt;
@@ -43,6 +49,8 @@ struct AttentionOutput {
   Tensor lse;             // [B, Hq, L], natural log; without the sink
   Tensor lse_with_sinks;  // [B, Hq, L]; a row that sees nothing: the sink
   Tensor max_scores;      // [B, Hq, L], after the score mod
+  Tensor key_weights;     // [B, Hq, S]: softmax weights summed over queries
+  Tensor entropy;         // [B, Hq, L], of the softmax weights, in nats
 };
 
 /// out = softmax(mod(scale * q k^T)) v, row by row. Keys that the mask hides, or whose score

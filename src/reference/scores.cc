@@ -97,6 +97,14 @@ Scores::Scores(const AttentionInputs& inputs, const AttentionOptions& options)
   if (options.sinks && static_cast<std::int64_t>(sinks_.size()) != sizes_.q_heads)
     fail(ErrorKind::value, "attention", "sinks must be one number per query head; got {} for {}",
          sinks_.size(), sizes_.q_heads);
+  if (options.key_indices.has_value()) {
+    const ConstTensorView& given = *options.key_indices;
+    const std::int64_t most = given.rank() == 0 ? 0 : given.dim(given.rank() - 1);
+    require_shape("key_indices", given.shape(),
+                  given.rank() == 3 ? Shape{sizes_.batches, sizes_.q_len, most}
+                                    : Shape{sizes_.batches, sizes_.q_heads, sizes_.q_len, most});
+    key_indices_ = to(given, DType::i64);
+  }
   double* row = q_.data_as<double>();
   for (std::int64_t b = 0; b < q_.dim(0); ++b)
     for (std::int64_t i = 0; i < q_.dim(1) * q_.dim(2); ++i, row += q_.dim(3))
@@ -205,11 +213,26 @@ Evaluator* Scores::run_score_mod(const Row& row, std::int64_t kv) {
   return &*score_mod_;
 }
 
+// Which keys a row may choose from at all.
+std::vector<bool> Scores::chosen(const Row& row) const {
+  std::vector<bool> found(static_cast<std::size_t>(sizes_.kv_len), !key_indices_.has_value());
+  if (!key_indices_.has_value()) return found;
+  const bool by_head = key_indices_->rank() == 4;
+  const std::int64_t most = key_indices_->dim(by_head ? 3 : 2);
+  const std::int64_t head = by_head ? row.b * sizes_.q_heads + row.h : row.b;
+  const std::int64_t* list =
+      key_indices_->data_as<std::int64_t>() + (head * sizes_.q_len + row.q) * most;
+  for (std::int64_t i = 0; i < most; ++i)
+    if (list[i] >= 0) found.at(static_cast<std::size_t>(list[i])) = true;
+  return found;
+}
+
 std::vector<double> Scores::row(const Row& row) {
   std::vector<double> scores;
+  const std::vector<bool> is_chosen = chosen(row);
   for (std::int64_t kv = 0; kv < sizes_.kv_len; ++kv) {
     const Point at = point(row, kv);
-    if (mask_mod_ && !mask_mod_->run(at).truth()) {
+    if (!is_chosen[static_cast<std::size_t>(kv)] || (mask_mod_ && !mask_mod_->run(at).truth())) {
       scores.push_back(-std::numeric_limits<double>::infinity());
       continue;
     }

@@ -75,6 +75,7 @@ class Scores {
   Evaluator* run_score_mod(const Row& row, std::int64_t kv);
 
  private:
+  std::vector<bool> chosen(const Row& row) const;
   Point point(const Row& row, std::int64_t kv) const;
   double dot(const Row& row, std::int64_t kv) const;
 
@@ -85,6 +86,7 @@ class Scores {
   std::vector<std::int64_t> q_begin_;  // one per batch
   std::vector<double> sinks_;          // one per query head, or none
   Tensor q_, k_, v_;                   // f64, row-major
+  std::optional<Tensor> key_indices_;  // i64, row-major
   std::optional<Evaluator> score_mod_, mask_mod_, weight_mod_;
   bool normalize_ = false;
   std::optional<Rope> rope_;

@@ -70,6 +70,7 @@ PUBLIC_LAYER = {
     "quire/jagged.h": "attention",
     "quire/attend.h": "attention",
     "quire/merge_states.h": "attention",
+    "quire/top_k_keys.h": "attention",
     "quire/paged.h": "attention",
     "quire/flex_attention_backward.h": "attention",
     "quire/scaled_dot_product_attention.h": "attention",

@@ -13,7 +13,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.nn.attention.flex_attention import (  # noqa: F401, E402
     _DEFAULT_SPARSE_BLOCK_SIZE,
     AuxOutput,
-    AuxRequest,
     FlexKernelOptions,
     _mask_mod_signature,
     _score_mod_signature,
@@ -26,6 +25,7 @@ from quire.hooks import Rope  # noqa: E402
 from quire.torch import block_mask_pytree as _block_mask_pytree  # noqa: F401, E402
 from quire.torch import graph_backward as _graph_backward  # noqa: F401, E402
 from quire.torch import sdpa_operator as _sdpa_operator  # noqa: F401, E402
+from quire.torch.aux_request import AuxRequest, WeightsOutput  # noqa: E402
 from quire.torch.block_mask import BlockMask  # noqa: E402
 from quire.torch.create_block_mask import create_block_mask, create_mask  # noqa: E402
 from quire.torch.enable import disable, enable  # noqa: E402
@@ -34,6 +34,7 @@ from quire.torch.merge_states import merge_states  # noqa: E402
 from quire.torch.nested_flex import NestedBlockMask, create_nested_block_mask  # noqa: E402
 from quire.torch.paged_attention import PagedAttention  # noqa: E402
 from quire.torch.sdpa import scaled_dot_product_attention, why_not  # noqa: E402
+from quire.torch.top_k import top_k_keys  # noqa: E402
 from quire.torch.trace import TraceError  # noqa: E402
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "Rope",
     "SDPBackend",
     "TraceError",
+    "WeightsOutput",
     "and_masks",
     "create_block_mask",
     "create_mask",
@@ -58,5 +60,6 @@ __all__ = [
     "or_masks",
     "scaled_dot_product_attention",
     "sdpa_kernel",
+    "top_k_keys",
     "why_not",
 ]

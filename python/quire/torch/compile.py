@@ -75,6 +75,7 @@ class _QuireFlexAttention(HigherOrderOperator):
             options.get("dropout_p", 0.0),
             options.get("seed"),
             learns_captured and query.dtype in HALF,
+            options.get("key_indices"),
             *options.get("hooks", ()),
         )
 
@@ -114,6 +115,7 @@ def flex_attention_in_graph(
     return_aux: Any,
     dropout_p: float,
     seed: int | None,
+    key_indices: Tensor | None,
     given: HookArguments,
 ) -> Any:
     """What dynamo traces instead of flex_attention. Lengths are checked when the graph runs."""
@@ -124,6 +126,8 @@ def flex_attention_in_graph(
         if return_lse:
             raise ValueError("[flex_attention] give return_lse or return_aux, not both; return_lse is deprecated")
         want_lse, want_max = return_aux.lse, return_aux.max_scores
+        if getattr(return_aux, "key_weights", False) or getattr(return_aux, "entropy", False):
+            validate.refuse_weights_in_graph()
     if kernel_options is not None:
         validate.validate_options(kernel_options)
     *sizes, mask_mod = _mask_in_graph(block_mask)
@@ -136,6 +140,9 @@ def flex_attention_in_graph(
         None if mask_mod is noop_mask else mask_mod, noop_mask, "flex_attention"
     )
     options: dict[str, Any] = {"score_mod": score_text, "mask_mod": mask_text, "lse": want_lse, "max_scores": want_max}
+    if key_indices is not None:
+        validate.validate_key_indices(key_indices)
+        options.update(key_indices=key_indices)
     if dropout_p:
         options.update(dropout_p=check_dropout("flex_attention", dropout_p), seed=seed_tensor(dropout_p, seed))
     if has_hooks(given):
@@ -202,8 +209,8 @@ def flex_attention_as_operator(
     query: Tensor, key: Tensor, value: Tensor, mods: tuple, lse: bool, max_scores: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The call as a plain operator, with the formulas of the mods as they are now. mods: score_mod, block_mask, scale,
-    dropout_p, seed and hooks of the call."""
-    score_mod, block_mask, scale, dropout_p, seed, given = mods
+    dropout_p, seed, key_indices and hooks of the call."""
+    score_mod, block_mask, scale, dropout_p, seed, key_indices, given = mods
     check_hooks("flex_attention", given)
     _validate_hooks_in_graph(given)
     score_mod = composed(score_mod, given.weight_mod)
@@ -230,6 +237,7 @@ def flex_attention_as_operator(
         dropout_p,
         seed_tensor(dropout_p, seed),
         learns_captured and query.dtype in HALF,
+        key_indices,
         *operator_arguments(given),
     )
     return outputs[0], outputs[1] if lse else None, outputs[2] if max_scores else None

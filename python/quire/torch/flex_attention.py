@@ -14,7 +14,6 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.attention.flex_attention import (
     AuxOutput,
-    AuxRequest,
     BlockMask,
     FlexKernelOptions,
     _score_mod_signature,
@@ -26,6 +25,7 @@ from quire.option_checks import check_dropout, check_scale, check_seed
 from quire.torch import validate
 from quire.torch.autocast import autocast
 from quire.torch.autograd import recorded
+from quire.torch.aux_request import AuxRequest, Weights, WeightsOutput, weights_of
 from quire.torch.block_mask import blocks_of, is_no_mask
 from quire.torch.compile import flex_attention_as_operator, flex_attention_in_graph
 from quire.torch.flex_call import FlexCall
@@ -62,6 +62,7 @@ def flex_attention(
     return_aux: AuxRequest | None = None,
     dropout_p: float = 0,  # of 0.0 dynamo would make a float that may change, and compile twice
     seed: int | None = None,
+    key_indices: Tensor | None = None,
     sinks: Tensor | None = None,
     lse_with_sinks: bool = False,
     weight_mod: _score_mod_signature | None = None,
@@ -77,6 +78,9 @@ def flex_attention(
 
     `dropout_p`: the share of the weights that are dropped; the rest are divided by 1 - dropout_p. `seed`: of the dropout, 64
     bits; drawn from torch's generator if not given. Gradients replay it. These two are Quire's own, and so are:
+
+    `key_indices`: int32 [B, L, k], or [B, Hq, L, k]: each query sees just these keys, and of them what the mask shows; -1 stands for
+    none; other keys are never read.
 
     `sinks`: [Hq], a logit per head that takes part in the sum of weights and has no value; with a gradient. `lse_with_sinks`: lse is
     of the whole sum, otherwise of the keys alone. `weight_mod`: in the place of softmax the weight of a key, f(score, b, h, q_idx,
@@ -107,20 +111,24 @@ def flex_attention(
             return_aux,
             dropout_p,
             seed,
+            key_indices,
             HookArguments(sinks, lse_with_sinks, weight_mod, normalize, rope),
         )
     is_transformed = _transforms() is not None
     if is_transformed:
         refuse_transforms("flex_attention", query, key, value)
-    want_lse, want_max = return_lse, False
+    want_lse, want_max, weights = return_lse, False, None
     if return_aux is not None:
         want_lse, want_max = _requested(return_lse, return_aux)
+        weights = weights_of(return_aux)
     elif return_lse:
         _warn_return_lse()
     if kernel_options is not None:
         validate.validate_options(kernel_options)
     if scale is not None and type(scale) is not float:
         scale = check_scale("flex_attention", scale)
+    if key_indices is not None:
+        validate.validate_key_indices(key_indices)
     if dropout_p or seed is not None:
         dropout_p = check_dropout("flex_attention", dropout_p)
         seed = draw_seed() if seed is None else check_seed("flex_attention", dropout_p, seed)
@@ -141,13 +149,22 @@ def flex_attention(
                 want_lse,
                 want_max,
                 (dropout_p, seed or 0),
+                key_indices,
+                weights,
                 given,
             )
-            return _results(outputs, return_lse, return_aux)
+            return _results(outputs, return_lse, return_aux, weights)
         if _is_watched(query, key, value):
             validate.validate_sizes(query, key, value, block_mask, enable_gqa)
+            if weights is not None:
+                validate.refuse_weights_in_graph()
             outputs = flex_attention_as_operator(
-                query, key, value, (score_mod, block_mask, scale, dropout_p, seed, given), want_lse, want_max
+                query,
+                key,
+                value,
+                (score_mod, block_mask, scale, dropout_p, seed, key_indices, given),
+                want_lse,
+                want_max,
             )
             return _results(outputs, return_lse, return_aux)
     if _is_autocast("cpu"):
@@ -163,7 +180,7 @@ def flex_attention(
     if score_mod is not None:
         mod, captured, captured_needs_grad, _ = bind_score_mod(score_mod, _F64 if query.dtype is _F64 else _F32)
         needs_grad = needs_grad or (captured_needs_grad and _is_grad_enabled())
-    mods = Mods(mod, mask, scale, dropout_p, seed or 0)
+    mods = Mods(mod, mask, scale, dropout_p, seed or 0, key_indices, weights)
     weight_reads = 0
     if given is not _NO_HOOKS:
         bound = bind_hooks("flex_attention", given, _F64 if query.dtype is _F64 else _F32)
@@ -176,13 +193,15 @@ def flex_attention(
         is_wide = captured_needs_grad and query.dtype in HALF
         call = FlexCall(mods, want_max, len(captured), is_wide, weight_reads=weight_reads)
         kept = [] if blocks is None else [tensor for tensor in blocks.rule_reads() if not tensor.is_inference()]
+        if key_indices is not None and not key_indices.is_inference():
+            kept.append(key_indices)
         out, lse, max_scores = as_torch_gives(query.dtype, *recorded(call, (query, key, value), captured, kept))
         outputs = (out, lse if want_lse else None, max_scores)
     elif want_lse or want_max:
         outputs = forward(query, key, value, mods, want_lse, want_max)
     else:
         outputs = forward_as_computed(query, key, value, mods, False, False)
-    return outputs[0] if return_aux is None and not return_lse else _results(outputs, return_lse, return_aux)
+    return outputs[0] if return_aux is None and not return_lse else _results(outputs, return_lse, return_aux, weights)
 
 
 def _checked(query: Any, key: Any, value: Any, block_mask: Any, enable_gqa: bool) -> tuple[Tensor, int, int]:
@@ -232,9 +251,14 @@ def _requested(return_lse: bool, return_aux: AuxRequest) -> tuple[bool, bool]:
 
 
 def _results(
-    outputs: tuple[Tensor, Tensor | None, Tensor | None], return_lse: bool, return_aux: AuxRequest | None
+    outputs: tuple[Tensor, Tensor | None, Tensor | None],
+    return_lse: bool,
+    return_aux: AuxRequest | None,
+    weights: Weights | None = None,
 ) -> Any:
     out, lse, max_scores = outputs
+    if weights is not None:
+        return out, WeightsOutput(lse, max_scores, weights.key_weights, weights.entropy)
     if return_aux is not None:
         return out, AuxOutput(lse=lse, max_scores=max_scores)
     return (out, lse) if return_lse else out

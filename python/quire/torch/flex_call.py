@@ -14,7 +14,7 @@ from torch import Tensor
 
 from quire import _core
 from quire.torch.autograd import Call, Outputs
-from quire.torch.forward import Mods, forward_as_computed
+from quire.torch.forward import Mods, forward_as_computed, weights_views
 from quire.torch.nested import Sequences
 from quire.torch.views import view_of
 
@@ -53,7 +53,10 @@ class FlexCall(Call):
             for is_wanted in (want_lse, self.want_max)
         )
         options = mods.options(self.function, self.enable_gqa)
-        _core.attention(options, *self.views(inputs), view_of(out), _optional_view(lse), _optional_view(max_scores))
+        weights = weights_views(self.mods.weights, (key.shape[0], query.shape[1]), query.shape[:2], compute)
+        _core.attention(
+            options, *self.views(inputs), view_of(out), _optional_view(lse), _optional_view(max_scores), *weights
+        )
         return out, lse, max_scores
 
     def gradients(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from quire import _core
+from quire.torch.aux_request import Weights
 from quire.torch.threads import openmp_threads
 from quire.torch.views import CODES, view_of
 
@@ -47,6 +48,8 @@ class Mods(NamedTuple):
     dropout_p: float = 0.0
     seed: int = 0  # of the dropout; the backward pass replays it
     hooks: Hooks | None = None
+    key_indices: torch.Tensor | None = None
+    weights: Weights | None = None  # filled in by the forward pass
 
     def options(self, function: str = "flex_attention", enable_gqa: bool = True) -> _core.Options:
         """As _core takes them, on torch's threads. Those of a call without any are kept: tiny calls would notice."""
@@ -63,6 +66,7 @@ class Mods(NamedTuple):
             dropout_p=self.dropout_p,
             seed=self.seed,
             openmp_threads=threads,
+            key_indices=None if self.key_indices is None else view_of(self.key_indices),
             **({} if self.hooks is None else self.hooks.options()),
         )
         if is_plain:
@@ -101,6 +105,18 @@ def _dense(shape: tuple[int, ...], order: list[int]) -> list[int]:
         strides[axis] = step
         step *= shape[axis]
     return strides
+
+
+def _compute_type(*inputs: torch.Tensor) -> torch.dtype:
+    return _F64 if any(one.dtype is _F64 for one in inputs) else torch.float32
+
+
+def weights_views(weights: Weights | None, keys: Any, rows: Any, dtype: torch.dtype) -> tuple:
+    """The last arguments of _core.attention: where the weights of keys and the entropy go, in tensors of these shapes."""
+    if weights is None:
+        return ()
+    made = weights.allocate(keys, rows, dtype)
+    return (*(None if one is None else view_of(one) for one in made), weights.queries)
 
 
 def _input(tensor: torch.Tensor) -> Any:
@@ -178,5 +194,6 @@ def forward_as_computed(
         _View(out.data_ptr(), CODES[dtype], out_shape, out.stride()),
         lse_view,
         max_view,
+        *weights_views(mods.weights, (batch, heads, key.shape[2]), shape[:3], _compute_type(query, key, value)),
     )
     return out, lse, max_scores

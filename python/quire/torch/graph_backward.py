@@ -19,7 +19,7 @@ from quire.torch.graph_operator import HOOKS, bound_mask, number_of_seed
 from quire.torch.graph_program import PREFIX
 from quire.torch.hooks import operator_hooks
 
-_SINKS = 18  # which argument of the operator they are
+_SINKS = 19  # which argument of the operator they are
 
 
 def _run(
@@ -42,8 +42,8 @@ def _run(
     # Torch leaves out what stands last and is the default.
     dropout_p = dropout[0] if dropout else 0.0
     seed = dropout[1] if len(dropout) > 1 else None
-    hooks = dropout[2:]
-    mods = Mods(None, bound_mask(*mask_arguments), scale, dropout_p, number_of_seed(seed))
+    key_indices, hooks = dropout[2] if len(dropout) > 2 else None, dropout[3:]
+    mods = Mods(None, bound_mask(*mask_arguments), scale, dropout_p, number_of_seed(seed), key_indices)
     sinks = [] if not hooks or hooks[0] is None else [hooks[0]]
     is_f64 = torch.float64 in (query.dtype, key.dtype, value.dtype)
     results = (out, lse.to(torch.float64 if is_f64 else torch.float32))
@@ -121,8 +121,8 @@ def _fake(query: Tensor, key: Tensor, value: Tensor, *arguments: Any) -> list[Te
 def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
     query, key, value, score_mod, score_names, score_tensors, mask_mod, mask_names, mask_tensors, blocks, *rest = inputs
     out, lse, max_scores, wide_out = output
-    *sizes, ctx.has_lse, _, dropout_p, seed, is_wide = rest[:8]
-    sinks, *ctx.hooks, cos, sin = rest[8:]
+    *sizes, ctx.has_lse, _, dropout_p, seed, is_wide, key_indices = rest[:9]
+    sinks, *ctx.hooks, cos, sin = rest[9:]
     ctx.texts = (score_mod, score_names), (mask_mod, mask_names), (*sizes, dropout_p)
     score_tensors, mask_tensors, blocks = (given or [] for given in (score_tensors, mask_tensors, blocks))
     ctx.counts = len(score_tensors), len(mask_tensors), len(blocks)
@@ -135,6 +135,7 @@ def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
         wide_out if is_wide else out,
         lse,
         seed,
+        key_indices,
         sinks,
         cos,
         sin,
@@ -160,7 +161,7 @@ def _backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *_: Any) -> 
         return (None, None, None, *score_nothing, [None] * scores, *nothing)
     saved = iter(ctx.saved_tensors)
     results = [next(saved) for _ in range(5)]
-    seed, sinks, cos, sin = (next(saved) for _ in range(4))
+    seed, key_indices, sinks, cos, sin = (next(saved) for _ in range(5))
     found = torch.ops.quire.flex_attention_backward(
         *results,
         d_out,
@@ -173,6 +174,7 @@ def _backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *_: Any) -> 
         [next(saved) for _ in range(blocks)],
         *sizes,
         seed,
+        key_indices,
         sinks,
         *ctx.hooks,
         cos,
@@ -189,7 +191,7 @@ define(
     "flex_attention_backward(Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, Tensor? d_out, Tensor? d_lse, "
     "bool[] wanted, str score_mod, str[]? score_names, Tensor[]? score_tensors, str mask_mod, str[]? mask_names, "
     "Tensor[]? mask_tensors, Tensor[]? blocks, SymInt[] seq_lengths, SymInt[] block_size, float? scale, float dropout_p=0.0, "
-    "Tensor? seed=None, " + HOOKS + ") -> Tensor[]",
+    "Tensor? seed=None, Tensor? key_indices=None, " + HOOKS + ") -> Tensor[]",
     _run,
     _fake,
 )

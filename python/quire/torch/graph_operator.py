@@ -70,6 +70,7 @@ def _flex_attention(
     dropout_p: float = 0.0,
     seed: Tensor | None = None,
     wide: bool = False,
+    key_indices: Tensor | None = None,
     *hooks: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(out, lse, the largest scores, out before it was rounded), empty where not wanted."""
@@ -79,7 +80,7 @@ def _flex_attention(
     if value.size(0) != key.size(0):
         value = value.expand(key.size(0), -1, -1, -1)
     mod, bound = operator_hooks(mod, *hooks)
-    mods = Mods(mod, mask, scale, dropout_p, number_of_seed(seed), bound)
+    mods = Mods(mod, mask, scale, dropout_p, number_of_seed(seed), key_indices, hooks=bound)
     out, lse_out, max_out = forward(query, key, value, mods, lse, max_scores, wide)
     return (
         out.to(query.dtype) if wide else out,
@@ -143,7 +144,8 @@ HOOKS = (
 define(
     "flex_attention(Tensor query, Tensor key, Tensor value, str score_mod, str[]? score_names, Tensor[]? score_tensors, "
     "str mask_mod, str[]? mask_names, Tensor[]? mask_tensors, Tensor[]? blocks, SymInt[] seq_lengths, SymInt[] block_size, "
-    "float? scale, bool lse, bool max_scores, float dropout_p=0.0, Tensor? seed=None, bool wide=False, " + HOOKS + ") "
+    "float? scale, bool lse, bool max_scores, float dropout_p=0.0, Tensor? seed=None, bool wide=False, "
+    "Tensor? key_indices=None, " + HOOKS + ") "
     "-> (Tensor, Tensor, Tensor, Tensor)",
     _flex_attention,
     _fake_flex_attention,

@@ -12,6 +12,7 @@ from torch.nn.attention.flex_attention import _DEFAULT_SPARSE_BLOCK_SIZE, _mask_
 from quire import _core
 from quire.torch.autocast import autocast
 from quire.torch.autograd import Outputs, recorded
+from quire.torch.aux_request import Weights
 from quire.torch.blocks import Seen
 from quire.torch.flex_call import FlexCall
 from quire.torch.forward import HALF, Mods, as_torch_gives
@@ -125,20 +126,27 @@ def nested_flex_attention(
     want_lse: bool,
     want_max: bool,
     dropout: tuple[float, int] = (0.0, 0),
+    key_indices: Tensor | None = None,
+    weights: Weights | None = None,
     given: HookArguments = _NO_HOOKS,
 ) -> Outputs:
-    """(out, lse, max_scores), nested: [B, Hq, j, Ev], [B, Hq, j]. dropout: its probability and seed."""
+    """(out, lse, max_scores), nested: [B, Hq, j, Ev], [B, Hq, j]. dropout: its probability and seed. key_indices: nested
+    [B, j, k] or [B, Hq, j, k], or their values."""
     if are_strided_nested("flex_attention", query, key, value):
         parts = components_of("flex_attention", query, key, value)
         if query.dim() != 4 or not can_be_packed(*parts):
             raise ValueError(_UNEVEN)
-        options = (score_mod, block_mask, scale, enable_gqa, want_lse, want_max, dropout, given)
+        options = (score_mod, block_mask, scale, enable_gqa, want_lse, want_max, dropout, key_indices, weights, given)
         query, key, value = (to_jagged(part) for part in parts)
-        return _each(nested_flex_attention(query, key, value, *options), lambda one: to_strided(one, parts[0]))
+        outputs = nested_flex_attention(query, key, value, *options)
+        if weights is not None:
+            weights.key_weights = None if weights.key_weights is None else to_strided(weights.key_weights, parts[1])
+            weights.entropy = None if weights.entropy is None else to_strided(weights.entropy, parts[0])
+        return _each(outputs, lambda one: to_strided(one, parts[0]))
     _check(query, key, value)
     if torch.is_autocast_enabled("cpu"):
         query, key, value = autocast(query), autocast(key), autocast(value)
-    mods = Mods(None, _masks(block_mask), scale, *dropout)
+    mods = Mods(None, _masks(block_mask), scale, *dropout, _packed_indices(key_indices), weights)
     captured: list[Tensor] = []
     learns_captured = False
     if score_mod is not None:
@@ -164,6 +172,9 @@ def nested_flex_attention(
     else:
         results, wrap = call.run([plain_values_of(tensor) for tensor in tensors], captured, want_lse), nested_like
     out, lse, max_scores = as_torch_gives(query.dtype, *results)
+    if weights is not None:
+        weights.key_weights = None if weights.key_weights is None else nested_like(weights.key_weights, key)
+        weights.entropy = None if weights.entropy is None else nested_like(weights.entropy, query)
     return _each((out, lse if want_lse else None, max_scores), lambda one: wrap(one, query))
 
 
@@ -186,6 +197,20 @@ def _check(*tensors: Any) -> None:
             )
         if tensor.device.type != "cpu":
             raise ValueError(f"[flex_attention] Quire computes on the CPU; got tensors on {tensor.device}")
+
+
+def _packed_indices(key_indices: Tensor | None) -> Tensor | None:
+    """[total, k], or [total, Hq, k]."""
+    if not isinstance(key_indices, NestedTensor):
+        return key_indices
+    if key_indices.dim() == 3 and key_indices._ragged_idx == 1:
+        return key_indices.values()
+    if key_indices.dim() == 4 and key_indices._ragged_idx == 2:
+        return plain_values_of(key_indices)
+    raise ValueError(
+        "[flex_attention] nested key_indices must be [B, j, k] or [B, Hq, j, k], ragged on j; got "
+        f"{key_indices.dim()} axes, ragged on axis {key_indices._ragged_idx}"
+    )
 
 
 def _masks(block_mask: Any) -> _core.JaggedBlockMask | None:

@@ -118,3 +118,20 @@ def validate_options(options: Any) -> None:
     for name in ("OUTPUT_LOGSUMEXP", "OUTPUT_MAX"):
         if name in options:
             raise AssertionError(f"[flex_attention] {name} is not an option; ask with return_aux")
+
+
+def validate_key_indices(key_indices: Any) -> None:
+    """A tensor of int32 or int64 on the CPU; what it holds is checked when the call runs."""
+    if not isinstance(key_indices, torch.Tensor):
+        raise TypeError(f"[flex_attention] key_indices must be a tensor; got {type(key_indices).__name__}")
+    if key_indices.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"[flex_attention] key_indices must be int32 or int64; got {key_indices.dtype}")
+    if key_indices.device.type != "cpu" and key_indices.device.type != "meta":
+        raise ValueError(f"[flex_attention] Quire computes on the CPU; got key_indices on {key_indices.device}")
+
+
+def refuse_weights_in_graph() -> None:
+    """Of AuxRequest: what a graph of torch.compile has no place for."""
+    raise NotImplementedError(
+        "[flex_attention] key_weights and entropy are not supported inside a graph of torch.compile"
+    )

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from quire.torch import flex_attention
-from quire.transformers.chosen_keys import chosen_block_mask, keys_of_blocks, keys_of_indices
+from quire.transformers.chosen_keys import chosen_keys
 from quire.transformers.keywords import refuse_unknown
 from quire.transformers.masks import block_mask_of, causal_block_mask
 
@@ -58,10 +58,6 @@ def quire_attention(
     """
     refuse_unknown(kwargs, has_mask=attention_mask is not None)
     mask, visible, biases = _mask_and_biases(module, query, key, attention_mask, is_causal)
-    if indices is not None:
-        mask = chosen_block_mask(mask, keys_of_indices(indices, key.shape[2]), query)
-    if block_indices is not None:
-        mask = chosen_block_mask(mask, keys_of_blocks(block_indices, module, query.shape[1], key.shape[2]), query)
     if position_bias is not None:
         biases = (*biases, position_bias[..., : key.shape[2]])
     every = (*query.shape[:3], -1)
@@ -75,6 +71,7 @@ def quire_attention(
         "enable_gqa": True,
         "kernel_options": kernel_options,
         "dropout_p": probability,
+        "key_indices": chosen_keys(module, indices, block_indices, query.shape[1], key.shape[2]),
     }
     if s_aux is not None:
         call["sinks"] = s_aux.reshape(-1)

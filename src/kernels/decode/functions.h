@@ -82,6 +82,7 @@ struct RowSoftmaxArgs {
   T exponent_factor = 1;             // attention_order.h
   T *m = nullptr, *l = nullptr;
   uint16_t* bf16_weights = nullptr;  // [256]: rounded ones too; null: not wanted
+  bool skips_hidden = false;         // units without a visible key are left as they are
 };
 
 /// Weights of one row, in place: dropped, or multiplied by the rule's scale.

@@ -12,8 +12,6 @@
 namespace quire::kernels {
 namespace {
 
-constexpr uint32_t kAllKeys = (1u << kUnitKeys) - 1;
-
 ptrdiff_t whole_lines(ptrdiff_t bytes) { return (bytes + 63) / 64 * 64; }
 
 template <class E>
@@ -69,7 +67,8 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
       slot_step_(
           whole_lines(columns_ * (converted_ ? static_cast<ptrdiff_t>(sizeof(T)) : element_))),
       slots_(layout.take<char>(kSlots * kUnitKeys * slot_step_)),
-      spans_(keys) {}
+      spans_(keys),
+      ahead_spans_(keys) {}
 
 template <class T>
 const char* UnitRows<T>::address(const KeySpan& span, int64_t key) const noexcept {
@@ -124,6 +123,22 @@ void UnitRows<T>::convert(const char* from, int rows, char* to) const noexcept {
                   .out = reinterpret_cast<T*>(to),
                   .out_step = slot_step_ / static_cast<ptrdiff_t>(sizeof(T)),
                   .out_columns = columns_});
+}
+
+template <class T>
+void UnitRows<T>::place_list(int64_t key, const int16_t* keys, int count, int unit,
+                             PlacedUnits& units) noexcept {
+  const char** rows = units.rows + unit * kUnitKeys;
+  for (int i = 0; i < count; ++i) rows[i] = address(spans_.find(key + keys[i]), key + keys[i]);
+  for (; count % kUnitKeys != 0; ++count) rows[count] = rows[count - 1];
+  std::fill_n(units.at + unit, count / kUnitKeys, nullptr);
+}
+
+template <class T>
+void UnitRows<T>::prefetch(int64_t key) noexcept {
+  const char* const at = address(ahead_spans_.find(key), key);
+  const int lines = rows_.column_step == 1 ? lines_ : 1;
+  for (int line = 0; line < lines; ++line) __builtin_prefetch(at + line * 64, 0, 2);
 }
 
 template <class T>

@@ -12,6 +12,9 @@
 
 namespace quire::kernels {
 
+/// All keys of a unit.
+inline constexpr uint32_t kAllKeys = (1u << kUnitKeys) - 1;
+
 /// How a call's keys, or its values, are read in compute type T.
 template <class T>
 DecodeKind unit_kind(const ForwardCall& call, bool values);
@@ -60,6 +63,12 @@ class UnitRows {
   /// The units of a tile: `keys` keys from `key` on.
   void place(int64_t key, int keys, PlacedUnits& units) noexcept;
 
+  /// Keys of a list, `count` of them, counted from `key`, as units from `unit` on.
+  void place_list(int64_t key, const int16_t* keys, int count, int unit,
+                  PlacedUnits& units) noexcept;
+  /// Asks for the row of a key.
+  void prefetch(int64_t key) noexcept;
+
   /// Where a placed unit can be prefetched.
   UnitAhead ahead(const PlacedUnits& units, int unit) const noexcept {
     if (units.at[unit] != nullptr) return {units.at[unit], step_, lines_};
@@ -95,7 +104,7 @@ class UnitRows {
   int lines_;                 // of 64 bytes in a row
   ptrdiff_t slot_step_;       // bytes from row to row of a gathered unit
   char* slots_;
-  SpanCursor spans_;
+  SpanCursor spans_, ahead_spans_;
 };
 
 }  // namespace quire::kernels

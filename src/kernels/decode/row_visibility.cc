@@ -34,7 +34,10 @@ RowVisibility::RowVisibility(const ForwardCall& call, const QueryRow* rows, int 
   const TileProgram* mask = call.decode.mask;
   void* scratch = layout.take<char>(mask == nullptr ? 0 : mask->scratch_bytes);
   if (rows == nullptr) return;  // counting
-  for (int i = 0; i < row_count; ++i) everything_ &= rows[i].visible.count < 0;
+  for (int i = 0; i < row_count; ++i) {
+    chooses_ |= rows[i].chosen.is_choice();
+    everything_ &= rows[i].visible.count < 0 && !rows[i].chosen.is_choice();
+  }
   if (mask != nullptr)
     runner_.emplace(*mask, call.f64 ? *call.table->tile_f64 : *call.table->tile_f32, scratch);
 }
@@ -43,11 +46,21 @@ int64_t RowVisibility::next_tile(int64_t tile) const noexcept {
   if (everything_) return tile;
   int64_t next = std::numeric_limits<int64_t>::max();
   for (int i = 0; i < row_count_; ++i) {
+    int64_t of_row = tile;
+    const KeyList& chosen = rows_[i].chosen;
+    if (chosen.is_choice()) {
+      const int32_t* at = chosen.from(tile * kTileKeys);
+      if (at == chosen.keys + chosen.count) continue;
+      of_row = *at / kTileKeys;
+    }
     const KeyRuns& visible = rows_[i].visible;
-    if (visible.count < 0) return tile;
-    const KeyRun* run = first_behind(visible, tile * kTileKeys);
-    if (run == visible.runs + visible.count) continue;
-    next = std::min(next, std::max(tile, run->begin / kTileKeys));
+    if (visible.count >= 0) {
+      const KeyRun* run = first_behind(visible, tile * kTileKeys);
+      if (run == visible.runs + visible.count) continue;
+      of_row = std::max(of_row, run->begin / kTileKeys);
+    }
+    next = std::min(next, of_row);
+    if (next == tile) return tile;
   }
   return next;
 }
@@ -91,6 +104,24 @@ void RowVisibility::ask_mask(int64_t key, int keys) noexcept {
           asked_[asking[i] * groups_ + g] & answers_[i * groups_ + g];
 }
 
+// Of what the rows see, what they chose.
+void RowVisibility::keep_chosen(int64_t key, int keys) noexcept {
+  const int32_t* of = nullptr;  // whose words these are: the heads of a group mostly choose alike
+  uint64_t chosen[kTileKeys / kWordKeys] = {};
+  for (int i = 0; i < row_count_; ++i) {
+    const KeyList& list = rows_[i].chosen;
+    if (!list.is_choice()) continue;
+    if (i == 0 || list.keys != of || list.count != rows_[i - 1].chosen.count) {
+      std::fill(std::begin(chosen), std::end(chosen), 0);
+      const int32_t* const end = list.keys + list.count;
+      for (const int32_t* at = list.from(key); at != end && *at < key + keys; ++at)
+        chosen[(*at - key) / kWordKeys] |= uint64_t{1} << ((*at - key) % kWordKeys);
+      of = list.keys;
+    }
+    for (int g = 0; g < groups_; ++g) words_[i * groups_ + g] &= chosen[g];
+  }
+}
+
 bool RowVisibility::look(int64_t tile, int keys) noexcept {
   groups_ = (keys + kWordKeys - 1) / kWordKeys;
   std::fill(std::begin(any_), std::end(any_), 0);
@@ -105,6 +136,7 @@ bool RowVisibility::look(int64_t tile, int keys) noexcept {
   const int64_t key = tile * kTileKeys;
   for (int i = 0; i < row_count_; ++i) add_runs(i, key, keys);
   if (runner_) ask_mask(key, keys);
+  if (chooses_) keep_chosen(key, keys);
   all_ = true;
   sees_ = 0;
   for (int i = 0; i < row_count_; ++i) {

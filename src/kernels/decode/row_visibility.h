@@ -35,13 +35,15 @@ class RowVisibility {
   const TileFault* fault() const { return runner_ ? &runner_->fault() : nullptr; }
 
  private:
+  void keep_chosen(int64_t key, int keys) noexcept;
   void add_runs(int row, int64_t key, int keys) noexcept;
   void ask_mask(int64_t key, int keys) noexcept;
 
   const QueryRow* rows_;
   int row_count_;
   int groups_ = 0;
-  bool everything_;  // no row has a list
+  bool everything_;       // no row has a list
+  bool chooses_ = false;  // some row made a choice
   bool all_ = false;
   uint32_t sees_ = 0;
   uint64_t *words_, *asked_, *answers_;   // [rows][groups]

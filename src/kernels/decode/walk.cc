@@ -3,6 +3,7 @@
 #include "kernels/decode/walk.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <type_traits>
@@ -74,6 +75,9 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
   query_memory_ = layout.take<T>(padded * static_cast<size_t>(query_step_));
   query_row_ = layout.take<T>(query_step_);
   scores_ = layout.take<T>(padded * kDecodeScoreStep);
+  const bool chooses = call.chooses;
+  compact_ = layout.take<T>(chooses ? padded * kDecodeScoreStep : 0);
+  compacts_ = chooses && zero_weights == ZeroWeights::kMultiply && !call.pairs;
   chain_ = layout.take<T>(padded * static_cast<size_t>(decode_columns(call.value_dims)));
   bf16_weights_ = call.pairs ? layout.take<uint16_t>(padded * kDecodeScoreStep) : nullptr;
   const bool has_score = call.decode.score != nullptr;
@@ -86,11 +90,13 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
   load_queries();
   // Weights of rows that do not exist.
   std::fill_n(scores_, padded * kDecodeScoreStep, T{0});
+  if (chooses) std::fill_n(compact_, padded * kDecodeScoreStep, T{0});
   if (bf16_weights_ != nullptr) std::fill_n(bf16_weights_, padded * kDecodeScoreStep, 0);
   for (int i = 0; i < row_count; ++i) {
     batches_[i] = rows[i].b;
     heads_[i] = rows[i].h;
     queries_[i] = rows[i].q_idx;
+    keeps_ |= rows[i].kept_scores != nullptr;
   }
   if (has_score)
     score_runner_.emplace(*call.decode.score,
@@ -179,27 +185,115 @@ void DecodeWalk<T>::plan_prefetch(const Tile& tile) noexcept {
   for (int unit = 0; unit < tile.units; ++unit)
     if (visible_.unit(unit) != 0) live_[live_count_++] = unit;
   first_key_ = tile.index * kTileKeys;
+  unit_begin_ = live_[0];
+  unit_end_ = live_[live_count_ - 1] + 1;
+  if (compacts_) {
+    prefetch_chosen();
+    is_compact_ = plan_compact(tile);
+    if (is_compact_) return;
+  }
   keys_.place(tile.index * kTileKeys, tile.keys, placed_keys_);
   values_.place(tile.index * kTileKeys, tile.keys, placed_values_);
   UnitAhead* to = ahead_;
   for (int i = 0; i < live_count_; ++i) *to++ = keys_.ahead(placed_keys_, live_[i]);
-  for (int i = 0; i < live_count_; ++i) *to++ = values_.ahead(placed_values_, live_[i]);
-  if (next_ < end_tile()) {
+  // Latent keys have come as keys: while they are read as values, the next tile is asked for.
+  if (!call_.v_in_k)
+    for (int i = 0; i < live_count_; ++i) *to++ = values_.ahead(placed_values_, live_[i]);
+  if (next_ < end_tile() && !compacts_) {
     const Tile next = tile_at(next_);
-    const int units = std::min(next.units, kUnitsAhead + 1);
+    const int units = call_.v_in_k ? next.units : std::min(next.units, kUnitsAhead + 1);
     keys_.place(next.index * kTileKeys, std::min(next.keys, units * kUnitKeys), placed_next_);
     for (int unit = 0; unit < units; ++unit) *to++ = keys_.ahead(placed_next_, unit);
   }
-  for (int i = 0; i <= kUnitsAhead; ++i) *to++ = {};
+  const UnitAhead* const last = ahead_ + 2 * live_count_ + kUnitsAhead + 1;
+  do *to++ = {};
+  while (to < last);
+}
+
+// Puts the keys that somebody sees side by side if they then fill at most half as many units.
+template <class T>
+bool DecodeWalk<T>::plan_compact(const Tile& tile) noexcept {
+  const int chain_units = chain_keys(call_.pairs) / kUnitKeys;
+  int units = 0, chain = -1;
+  for (int i = 0; i < live_count_; ++i) {
+    for (uint32_t bits = visible_.unit(live_[i]); bits != 0; bits &= bits - 1) {
+      if (chain != live_[i] / chain_units || compact_count_[units - 1] == kUnitKeys) {
+        chain = compact_chain_[units] = live_[i] / chain_units;
+        compact_count_[units++] = 0;
+      }
+      int& count = compact_count_[units - 1];
+      compact_key_[(units - 1) * kUnitKeys + count++] =
+          static_cast<int16_t>(live_[i] * kUnitKeys + std::countr_zero(bits));
+    }
+  }
+  if (2 * units > live_count_) return false;
+  const int64_t key = tile.index * kTileKeys;
+  for (int unit = 0; unit < units; ++unit) {
+    const int16_t* const keys = compact_key_ + unit * kUnitKeys;
+    keys_.place_list(key, keys, compact_count_[unit], unit, placed_keys_);
+    values_.place_list(key, keys, compact_count_[unit], unit, placed_values_);
+    live_[unit] = unit;
+  }
+  live_count_ = units;
+  std::fill_n(ahead_, 2 * units + kUnitsAhead + 1, UnitAhead{});  // was asked for a tile ago
+  return true;
+}
+
+// The next tile's keys and values, of all rows.
+template <class T>
+void DecodeWalk<T>::prefetch_chosen() noexcept {
+  if (next_ >= end_tile()) return;
+  const int32_t* of = nullptr;
+  for (int row = 0; row < row_count_; ++row) {
+    const KeyList& list = rows_[row].chosen;
+    if (list.keys == of) continue;
+    of = list.keys;
+    const int64_t key = next_ * kTileKeys;
+    const int32_t* const end = list.keys + list.count;
+    for (const int32_t* at = list.from(key); at != end && *at < key + kTileKeys; ++at) {
+      keys_.prefetch(*at);
+      values_.prefetch(*at);
+    }
+  }
+}
+
+// From side by side to their places in the tile.
+template <class T>
+void DecodeWalk<T>::spread_scores() noexcept {
+  for (int row = 0; row < row_count_; ++row) {
+    const T* const from = compact_ + row * kDecodeScoreStep;
+    T* const to = scores_ + row * kDecodeScoreStep;
+    for (int unit = 0; unit < live_count_; ++unit)
+      for (int i = unit * kUnitKeys; i < unit * kUnitKeys + compact_count_[unit]; ++i)
+        to[compact_key_[i]] = from[i];
+  }
+}
+
+// And back: a row that does not see a key has weight 0.
+template <class T>
+void DecodeWalk<T>::collect_weights() noexcept {
+  for (int row = 0; row < row_count_; ++row) {
+    const T* const from = scores_ + row * kDecodeScoreStep;
+    T* const to = compact_ + row * kDecodeScoreStep;
+    for (int unit = 0; unit < live_count_; ++unit)
+      for (int i = unit * kUnitKeys; i < unit * kUnitKeys + compact_count_[unit]; ++i) {
+        const int key = compact_key_[i];
+        const bool sees = visible_.all() || (visible_.words(row)[key / 64] >> (key % 64) & 1) != 0;
+        to[i] = sees ? from[key] : T{0};
+      }
+  }
 }
 
 template <class T>
 void DecodeWalk<T>::run_tile(const Tile& tile, const DecodeState<T>& state) noexcept {
   plan_prefetch(tile);
   compute_scores();
+  if (is_compact_) spread_scores();
   if (score_runner_) apply_score_mod(tile);
+  if (keeps_) keep_scores(tile);
   if (zero_weights_ == ZeroWeights::kSkip) look_for_nan(tile);
   apply_softmax(tile, state);
+  if (is_compact_) collect_weights();
   add_values(state);
 }
 
@@ -217,7 +311,10 @@ void DecodeWalk<T>::run_units(bool values, Wanted wanted_of, Args& args,
   int used[kTileUnits], used_count = 0;  // of live_
   for (int i = 0; i < live_count_; ++i)
     if ((wanted[i] = wanted_of(live_[i])) != 0) used[used_count++] = i;
-  const auto chain_of = [&](int i) { return live_[used[i]] * kUnitKeys / chain_keys(call_.pairs); };
+  const auto chain_of = [&](int i) {
+    const int unit = live_[used[i]];
+    return is_compact_ ? compact_chain_[unit] : unit * kUnitKeys / chain_keys(call_.pairs);
+  };
   args.units = units;
   args.unit_count = 0;
   bool gathered = false;
@@ -253,9 +350,10 @@ void DecodeWalk<T>::compute_scores() noexcept {
   args.query_step = query_step_;
   args.natural = call_.natural;
   args.scale = scale_;
-  args.scores = scores_;
+  args.scores = is_compact_ ? compact_ : scores_;
   run_units(
-      false, [this](int unit) { return visible_.unit(unit); }, args, functions_->scores);
+      false, [this](int unit) { return is_compact_ ? kAllKeys : visible_.unit(unit); }, args,
+      functions_->scores);
 }
 
 template <class T>
@@ -277,6 +375,26 @@ void DecodeWalk<T>::apply_score_mod(const Tile& tile) noexcept {
                        0, row_count_, score_max_, visible_.all() ? nullptr : visible_.words(0));
 }
 
+// What a row sees, for the weights of its keys; what it does not see stays as it was there.
+template <class T>
+void DecodeWalk<T>::keep_scores(const Tile& tile) noexcept {
+  for (int row = 0; row < row_count_; ++row) {
+    if (rows_[row].kept_scores == nullptr) continue;
+    const T* const from = scores_ + row * kDecodeScoreStep;
+    T* const to = static_cast<T*>(rows_[row].kept_scores) + tile.index * kTileKeys;
+    if (visible_.all()) {
+      std::copy_n(from, tile.keys, to);
+      continue;
+    }
+    for (int word = 0; word * 64 < tile.keys; ++word) {
+      for (uint64_t bits = visible_.words(row)[word]; bits != 0; bits &= bits - 1) {
+        const int key = word * 64 + std::countr_zero(bits);
+        to[key] = from[key];
+      }
+    }
+  }
+}
+
 template <class T>
 void DecodeWalk<T>::look_for_nan(const Tile& tile) noexcept {
   for (int row = 0; row < row_count_; ++row)
@@ -288,8 +406,9 @@ void DecodeWalk<T>::look_for_nan(const Tile& tile) noexcept {
 template <class T>
 void DecodeWalk<T>::apply_softmax(const Tile& tile, const DecodeState<T>& state) noexcept {
   RowSoftmaxArgs<T> args;
-  args.unit_begin = live_[0];
-  args.unit_end = live_[live_count_ - 1] + 1;
+  args.unit_begin = unit_begin_;
+  args.unit_end = unit_end_;
+  args.skips_hidden = is_compact_ && !drops_;
   args.keys = tile.keys;
   args.exponent_factor = exponent_factor<T>(call_.natural, call_.scale);
   const size_t weights = (args.unit_end - args.unit_begin) * kUnitKeys;
@@ -327,6 +446,7 @@ void DecodeWalk<T>::drop(const Tile& tile, const RowSoftmaxArgs<T>& made, int ro
 // Rows of values to read: those with a weight, or those that some row sees.
 template <class T>
 uint32_t DecodeWalk<T>::wanted_values(int unit) const noexcept {
+  if (is_compact_) return (1u << compact_count_[unit]) - 1;
   if (zero_weights_ == ZeroWeights::kMultiply) return visible_.unit(unit);
   uint32_t wanted = 0;
   for (int row = 0; row < row_count_; ++row)
@@ -341,7 +461,7 @@ void DecodeWalk<T>::add_values(const DecodeState<T>& state) noexcept {
   args.kind = values_.kind();
   args.rows = row_count_;
   args.columns = call_.value_dims;
-  args.weights = scores_;
+  args.weights = is_compact_ ? compact_ : scores_;
   args.bf16_weights = bf16_weights_;
   args.out = state.o;
   args.chain = chain_;

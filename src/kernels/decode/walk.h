@@ -68,6 +68,10 @@ class DecodeWalk {
   Tile tile_at(int64_t index) const noexcept;
   int64_t end_tile() const noexcept;
   void plan_prefetch(const Tile& tile) noexcept;
+  bool plan_compact(const Tile& tile) noexcept;
+  void prefetch_chosen() noexcept;
+  void spread_scores() noexcept;
+  void collect_weights() noexcept;
   void run_tile(const Tile& tile, const DecodeState<T>& state) noexcept;
   template <class Args, class Wanted>
   void run_units(bool values, Wanted wanted, Args& args,
@@ -77,6 +81,7 @@ class DecodeWalk {
   void look_for_nan(const Tile& tile) noexcept;
   void apply_softmax(const Tile& tile, const DecodeState<T>& state) noexcept;
   void drop(const Tile& tile, const RowSoftmaxArgs<T>& made, int row) noexcept;
+  void keep_scores(const Tile& tile) noexcept;
   uint32_t wanted_values(int unit) const noexcept;
   void add_values(const DecodeState<T>& state) noexcept;
 
@@ -90,9 +95,10 @@ class DecodeWalk {
   RowVisibility visible_;
   T scale_;
   bool drops_;
-  DropoutRule dropout_;  // if drops_
-  void* query_memory_;   // as UnitScoresArgs wants them: T, or 32-bit pairs
-  T* query_row_;         // [query_step_]
+  bool compacts_ = false;  // rows made choices: few keys of a tile are worked on side by side
+  DropoutRule dropout_;    // if drops_
+  void* query_memory_;     // as UnitScoresArgs wants them: T, or 32-bit pairs
+  T* query_row_;           // [query_step_]
   ptrdiff_t query_step_;
   T *scores_, *score_max_;  // [rows][kDecodeScoreStep], [rows][64]
   T* chain_;                // as the O of a state
@@ -100,12 +106,20 @@ class DecodeWalk {
   int64_t *batches_, *heads_, *queries_;
   std::optional<TileRunner> score_runner_;
   bool saw_nan_ = false;
+  bool keeps_ = false;  // some row's scores
   // The units of this tile that anybody sees, their keys, then their values, then what comes next.
   UnitAhead ahead_[4 * kTileUnits];
   PlacedUnits placed_keys_, placed_values_, placed_next_;
   int live_[kTileUnits];
   int live_count_ = 0;
-  int64_t next_ = -1;      // tile
+  int64_t next_ = -1;                  // tile
+  int unit_begin_ = 0, unit_end_ = 0;  // of this tile, where anybody sees anything
+  // Where the keys that somebody sees are so few that they were put side by side: which keys of the
+  // tile they are (kUnitKeys a unit, no unit with keys of two chains), and scores, then weights.
+  bool is_compact_ = false;
+  int16_t compact_key_[kTileKeys];
+  int compact_count_[kTileUnits], compact_chain_[kTileUnits];
+  T* compact_;  // as scores_
   int64_t first_key_ = 0;  // of this tile
 };
 

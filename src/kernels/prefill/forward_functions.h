@@ -12,6 +12,7 @@
 
 #include "kernels/attention_order.h"
 #include "kernels/dropout.h"
+#include "kernels/key_weights.h"
 #include "kernels/rope.h"
 #include "quire/dtype.h"
 
@@ -142,6 +143,16 @@ struct FinishArgs {
   ptrdiff_t row_step = 0, column_step = 1;
 };
 
+/// What an indexer makes of scores: sums[lane] = fma(weights[row], relu(score[row][lane]),
+/// sums[lane]), row after row. relu leaves a NaN.
+template <class T>
+struct WeighHeadsArgs {
+  const T* scores = nullptr;  // first panel, first row
+  int rows = 0, panels = 0;
+  const T* weights = nullptr;  // [rows]
+  T* sums = nullptr;           // [16 * panels]
+};
+
 template <class T>
 struct ForwardFunctions {
   void (*load_queries)(const LoadQueriesArgs<T>&) noexcept;
@@ -157,6 +168,9 @@ struct ForwardFunctions {
   void (*accumulate)(const AccumulateArgs<T>&) noexcept;
   void (*fold)(const FoldArgs<T>&) noexcept;
   uint64_t (*finish)(const FinishArgs<T>&) noexcept;
+  void (*weigh_heads)(const WeighHeadsArgs<T>&) noexcept;
+  void (*panel_weights)(const PanelWeightsArgs<T>&) noexcept;
+  void (*row_weights)(const RowWeightsArgs<T>&) noexcept;
 };
 
 /// Products of bf16 pairs: 32-bit elements hold (even, odd), the even one low. Null where the ISA

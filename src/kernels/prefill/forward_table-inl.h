@@ -1,6 +1,7 @@
 // The primitives of the prefill kernel of one ISA, collected. Kernels layer.
 #pragma once
 #include "kernels/dropout-inl.h"
+#include "kernels/key_weights-inl.h"
 #include "kernels/pairs-inl.h"
 #include "kernels/prefill/accumulate-inl.h"
 #include "kernels/prefill/finish-inl.h"
@@ -8,6 +9,7 @@
 #include "kernels/prefill/load_queries-inl.h"
 #include "kernels/prefill/mask_scores-inl.h"
 #include "kernels/prefill/scores-inl.h"
+#include "kernels/prefill/weigh_heads-inl.h"
 #include "kernels/prefill/take_weights-inl.h"
 #include "kernels/rope-inl.h"
 
@@ -25,7 +27,10 @@ constexpr ForwardFunctions<T> kForward{.load_queries = &load_queries<T>,
                                        .drop = &drop_panel<T>,
                                        .accumulate = &accumulate<FmaProduct<T>>,
                                        .fold = &fold<T>,
-                                       .finish = &finish<T>};
+                                       .finish = &finish<T>,
+                                       .weigh_heads = &weigh_heads<T>,
+                                       .panel_weights = &panel_weights<T>,
+                                       .row_weights = &row_weights<T>};
 
 #if defined(QUIRE_BF16_DOT)
 constexpr PairFunctions kPairFunctions{.load_queries = &pair_load_queries,

@@ -31,6 +31,8 @@ class Prefill {
   }
 
   void run(TileFault& fault) noexcept;
+  /// Instead: what its queries gave to some keys (prefill/key_weights.cc).
+  void add_weights(const KeyWeightsItem& of, TileFault& fault) noexcept;
 
  private:
   static int panels_of(const QueryTile& tile) { return (tile.queries + kPanel - 1) / kPanel; }
@@ -49,6 +51,8 @@ class Prefill {
   void mask_scores(int i, const GroupActivity& block) noexcept;
   void hide_rows(const GroupActivity& group, int row_begin, int row_end) noexcept;
   void apply_softmax(int i, int64_t key, int rows, const KeyTile& keys) noexcept;
+  void add_weights(int i, int64_t key, int rows, const KeyWeightsItem& of) noexcept;
+  uint32_t groups_of(int i, int panel) const noexcept;
   void accumulate(int i, int panel, int rows, const KeyTile& keys) noexcept;
   void end_split(int i) noexcept;
   void finish(int i, TileFault& fault) noexcept;

@@ -48,17 +48,28 @@ bool KeyTileLoader<T>::values_lie_well() const noexcept {
          v.row_step == call_.value_dims && call_.value_dims % kPanel == 0;
 }
 
+// Latent keys: one row serves for both, as it lies or as it was copied. Pairs are interleaved
+// another way, and whole panels of a value must not reach beyond its key.
 template <class T>
-bool KeyTileLoader<T>::copies(int64_t key, int rows) const noexcept {
-  return key + rows > find_span(sequence_, key).end || !keys_lie_well() || !values_lie_well();
+bool KeyTileLoader<T>::values_are_keys(const KeySpan& span) const noexcept {
+  return call_.v_in_k && !call_.pairs && span.key_offset == span.value_offset &&
+         whole_panels(call_.value_dims) <= call_.dims;
 }
 
 template <class T>
-KeyTile KeyTileLoader<T>::load(int64_t key, int rows, const bool* wanted) noexcept {
+bool KeyTileLoader<T>::copies(int64_t key, int rows) const noexcept {
+  const KeySpan& span = find_span(sequence_, key);
+  return key + rows > span.end || !keys_lie_well() || !(values_are_keys(span) || values_lie_well());
+}
+
+template <class T>
+KeyTile KeyTileLoader<T>::load(int64_t key, int rows, const bool* wanted,
+                               bool with_values) noexcept {
   const KeySpan& span = find_span(sequence_, key);
   const bool in_place = wanted == nullptr && key + rows <= span.end;
   const bool keys_direct = in_place && keys_lie_well();
-  const bool values_direct = in_place && values_lie_well();
+  const bool shared = with_values && values_are_keys(span);
+  const bool values_direct = (in_place && values_lie_well()) || !with_values || shared;
   if (!keys_direct || !values_direct) copy(key, rows, wanted, !keys_direct, !values_direct);
   if (call_.rope.half > 0)
     forward_functions<T>(*call_.table)
@@ -72,7 +83,10 @@ KeyTile KeyTileLoader<T>::load(int64_t key, int rows, const bool* wanted) noexce
     result.keys = row_address(call_.k, call_.k_rows,
                               span.key_offset + (key - span.begin) * call_.k_rows.row_step);
   }
-  if (values_direct) {
+  if (shared) {
+    result.values = result.keys;
+    result.value_step = result.key_step;
+  } else if (values_direct && with_values) {
     result.values = row_address(call_.v, call_.v_rows,
                                 span.value_offset + (key - span.begin) * call_.v_rows.row_step);
   }

@@ -31,8 +31,8 @@ class KeyTileLoader {
   KeyTileLoader(const ForwardCall& call, const KeySequence& keys, ScratchLayout& layout);
 
   /// `rows` keys from `key` on, at most 256. wanted[row]: some query sees it, and it may be read;
-  /// null: all are wanted. Valid until the next call.
-  KeyTile load(int64_t key, int rows, const bool* wanted) noexcept;
+  /// null: all are wanted. Without values there are none. Valid until the next call.
+  KeyTile load(int64_t key, int rows, const bool* wanted, bool with_values = true) noexcept;
 
   /// Whether load would copy anything even if all keys were wanted.
   bool copies(int64_t key, int rows) const noexcept;
@@ -40,6 +40,7 @@ class KeyTileLoader {
  private:
   bool keys_lie_well() const noexcept;
   bool values_lie_well() const noexcept;
+  bool values_are_keys(const KeySpan& span) const noexcept;
   void copy(int64_t key, int rows, const bool* wanted, bool with_keys, bool with_values) noexcept;
   void copy_run(const KeySpan& span, int64_t key, int begin, int end, bool with_keys,
                 bool with_values) noexcept;

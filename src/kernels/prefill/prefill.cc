@@ -110,6 +110,18 @@ void Prefill<T>::load_queries(int i) noexcept {
   loaded_[i] = true;
 }
 
+// Groups of keys of which a panel sees something.
+template <class T>
+uint32_t Prefill<T>::groups_of(int i, int panel) const noexcept {
+  uint32_t groups = 0;
+  for (int g = 0; g < kKeyGroups; ++g) {
+    const GroupActivity& group = memory_.activity[i].groups[g];
+    if (!group.empty() && group.panel_begin <= panel && panel < group.panel_end)
+      groups |= uint32_t{1} << g;
+  }
+  return groups;
+}
+
 // Weights, the rescaling they ask for, and what they add to O, panel by panel.
 template <class T>
 void Prefill<T>::apply_softmax(int i, int64_t key, int rows, const KeyTile& keys) noexcept {
@@ -117,12 +129,7 @@ void Prefill<T>::apply_softmax(int i, int64_t key, int rows, const KeyTile& keys
   const auto weigh =
       call_.weights == WeightRule::kSoftmax ? functions_.softmax : functions_.take_weights;
   for (int panel = 0; panel < panels_of(item_.tiles[i]); ++panel) {
-    uint32_t groups = 0;
-    for (int g = 0; g < kKeyGroups; ++g) {
-      const GroupActivity& group = memory_.activity[i].groups[g];
-      if (!group.empty() && group.panel_begin <= panel && panel < group.panel_end)
-        groups |= uint32_t{1} << g;
-    }
+    const uint32_t groups = groups_of(i, panel);
     if (groups == 0) continue;
     weigh({.scores = memory_.scores + panel * kScorePanelStep,
            .groups = groups,
@@ -262,9 +269,18 @@ void Prefill<T>::finish(int i, TileFault& fault) noexcept {
     for (int j = 0; j < tile.visible_count; ++j)
       if (tile.visible[j].lane_begin <= lane && lane < tile.visible[j].lane_end)
         row.visible = tile.visible[j].visible;
+    if (tile.chosen != nullptr) row.chosen = tile.chosen[lane];
     compute_row(call_, item_.keys, row, memory_.row_scratch, fault);
   }
 }
+
+// Also for key_weights.cc.
+template const bool* Prefill<float>::wanted_rows(int64_t, int) noexcept;
+template const bool* Prefill<double>::wanted_rows(int64_t, int) noexcept;
+template void Prefill<float>::load_queries(int) noexcept;
+template void Prefill<double>::load_queries(int) noexcept;
+template uint32_t Prefill<float>::groups_of(int, int) const noexcept;
+template uint32_t Prefill<double>::groups_of(int, int) const noexcept;
 
 namespace {
 

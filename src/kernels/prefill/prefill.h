@@ -24,12 +24,24 @@ struct QueryTile {
   int queries = 0;
   const LaneRuns* visible = nullptr;  // covering all queries; null: everything
   int visible_count = 0;
+  const KeyList* chosen = nullptr;  // of every query; null: no query made a choice
 };
 
 struct PrefillItem {
   KeySequence keys;
   const QueryTile* tiles = nullptr;
   int tile_count = 0;  // at most kMaxQueryTiles
+};
+
+/// The weights that queries of one head gave to keys [key_begin, key_end), whole tiles from the
+/// first key of a split on, of a run that is over (call.row_max, call.row_sum).
+struct KeyWeightsItem {
+  PrefillItem queries;
+  int64_t key_begin = 0, key_end = 0;
+  const uint64_t* counted = nullptr;  // [tile_count]: queries whose weights are summed
+  // In compute type, or null:
+  void* sums = nullptr;     // [key_end - key_begin][16], added to
+  void* entropy = nullptr;  // [tile_count][64]: of these keys, at most a split; replaced
 };
 
 /// Query tiles of an item: enough to make the traffic of a key tile cheap, few enough to stay in
@@ -43,5 +55,9 @@ std::size_t prefill_scratch_bytes(const ForwardCall& call, int tile_count);
 /// `fault` is replaced if a visible element has an earlier one.
 void prefill(const ForwardCall& call, const PrefillItem& item, void* scratch,
              TileFault& fault) noexcept;
+
+/// Scratch as of prefill.
+void key_weights(const ForwardCall& call, const KeyWeightsItem& item, void* scratch,
+                 TileFault& fault) noexcept;
 
 }  // namespace quire::kernels

@@ -1,6 +1,8 @@
 // Computes words of visible queries from runs and the mask program. Kernels layer.
 #include "kernels/prefill/tile_visibility.h"
 
+#include <algorithm>
+
 #include "kernels/prefill/visible_words.h"
 
 namespace quire::kernels {
@@ -16,21 +18,46 @@ TileCoords coords_of(const QueryTile& tile, int64_t key, int rows) noexcept {
   return coords;
 }
 
+namespace {
+
+// Words of the queries that chose each key. False: nobody chose any of these.
+bool find_chosen_words(const QueryTile& tile, int64_t key, int rows, uint64_t* words) noexcept {
+  std::fill_n(words, rows, 0);
+  bool any = false;
+  for (int lane = 0; lane < tile.queries; ++lane) {
+    const KeyList& list = tile.chosen[lane];
+    const int32_t* const end = list.keys + list.count;
+    for (const int32_t* at = list.from(key); at != end && *at < key + rows; ++at) {
+      words[*at - key] |= uint64_t{1} << lane;
+      any = true;
+    }
+  }
+  return any;
+}
+
+}  // namespace
+
 TileVisibility::TileVisibility(const TileProgram* mask, const TileFunctions& functions,
                                ScratchLayout& layout)
-    : asked_(layout.take<uint64_t>(kTileKeys)), answers_(layout.take<uint64_t>(kTileKeys)) {
+    : asked_(layout.take<uint64_t>(kTileKeys)),
+      answers_(layout.take<uint64_t>(kTileKeys)),
+      chosen_(layout.take<uint64_t>(kTileKeys)) {
   if (mask == nullptr) return;
   runner_.emplace(*mask, functions, layout.take<char>(mask->scratch_bytes));
 }
 
 TileActivity TileVisibility::look(const QueryTile& tile, int64_t key, int rows,
                                   uint64_t* words) noexcept {
+  const bool chooses = tile.chosen != nullptr;
+  if (chooses && !find_chosen_words(tile, key, rows, chosen_)) return {};
   VisibleWords found{words, asked_};
   switch (find_visible_words(tile, key, rows, found)) {
     case Visibility::kNone:
       return {};
     case Visibility::kAll:
-      return full_activity(rows, tile.queries);
+      if (!chooses) return full_activity(rows, tile.queries);
+      std::copy_n(chosen_, rows, words);
+      return find_activity(words, rows, tile.queries);
     case Visibility::kSome:
       break;
   }
@@ -42,6 +69,7 @@ TileActivity TileVisibility::look(const QueryTile& tile, int64_t key, int rows,
   } else {  // without a mask program, partial means visible
     for (int row = begin; row < end; ++row) words[row] |= asked_[row];
   }
+  for (int row = 0; chooses && row < rows; ++row) words[row] &= chosen_[row];
   return find_activity(words, rows, tile.queries);
 }
 

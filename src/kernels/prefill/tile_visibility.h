@@ -29,7 +29,7 @@ class TileVisibility {
   const TileFault* fault() const { return runner_ ? &runner_->fault() : nullptr; }
 
  private:
-  uint64_t *asked_, *answers_;  // [256]
+  uint64_t *asked_, *answers_, *chosen_;  // [256]
   std::optional<TileRunner> runner_;
 };
 

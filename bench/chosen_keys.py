@@ -1,0 +1,135 @@
+"""Chosen keys, weights of keys and latent keys against the same call without them, interleaved in one process.
+
+    python bench/chosen_keys.py [--rows WORDS] [--rounds 7]
+
+Every row names two calls; the result is the median of the ratios of their times over the rounds, and the median time of the
+first. Rows: `decode` 2,048 chosen of 65,536 keys against all of them; `prefill` 4,096 queries with 512 chosen keys each against a
+block mask of as many pairs; `top_k` the share of the FMA peak in the products of top_k_keys; `weights` what key_weights cost;
+`latent` values that are a view of the keys against a copy of them. Needs NumPy and the package quire.
+"""
+
+import argparse
+import statistics
+import time
+
+import numpy
+import quire
+
+RANDOM = numpy.random.default_rng(0)
+
+
+def normal(*shape, dtype=numpy.float32):
+    return RANDOM.standard_normal(shape, numpy.float32).astype(dtype)
+
+
+def ratio(first, second, rounds):
+    """Median of the times of `second` divided by those of `first`, and the median of `first`'s, in seconds."""
+    first(), second()
+    ratios, times = [], []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        first()
+        middle = time.perf_counter()
+        second()
+        end = time.perf_counter()
+        ratios.append((end - middle) / (middle - begin))
+        times.append(middle - begin)
+    return statistics.median(ratios), statistics.median(times)
+
+
+def lists_of(queries, keys, count):
+    made = numpy.empty((1, queries, count), numpy.int32)
+    for row in made[0]:
+        row[:] = numpy.sort(RANDOM.choice(keys, count, replace=False))
+    return made
+
+
+def decode(rounds):
+    for q_heads, kv_heads, dim, v_dim in ((32, 8, 128, 128), (8, 8, 128, 128), (16, 1, 576, 512)):
+        q, k = normal(1, q_heads, 1, dim), normal(1, kv_heads, 65536, dim)
+        v = normal(1, kv_heads, 65536, v_dim) if v_dim == dim else k[..., :v_dim]
+        lists = lists_of(1, 65536, 2048)
+        result, seconds = ratio(
+            lambda: quire.flex_attention(q, k, v, enable_gqa=True, key_indices=lists),
+            lambda: quire.flex_attention(q, k, v, enable_gqa=True),
+            rounds,
+        )
+        yield f"decode {q_heads}/{kv_heads} heads {dim}/{v_dim}: 2,048 of 65,536 keys", result, seconds
+
+
+def prefill(rounds):
+    for q_heads, kv_heads, dim in ((16, 2, 128), (16, 1, 128), (8, 8, 128)):
+        q, k, v = normal(1, q_heads, 4096, dim), normal(1, kv_heads, 4096, dim), normal(1, kv_heads, 4096, dim)
+        lists = lists_of(4096, 4096, 512)
+        blocks = quire.create_block_mask("(q_idx // 128 + kv_idx // 128) % 8 == 0", None, None, 4096, 4096)
+        result, seconds = ratio(
+            lambda: quire.flex_attention(q, k, v, enable_gqa=True, key_indices=lists),
+            lambda: quire.flex_attention(q, k, v, block_mask=blocks, enable_gqa=True),
+            rounds,
+        )
+        yield f"prefill {q_heads}/{kv_heads} heads, 4,096 queries of 512 keys: block-sparse / chosen", result, seconds
+
+
+def top_k(rounds):
+    queries, keys, heads, dim = 512, 8192, 64, 128
+    q, k, weights = normal(1, queries, heads, dim), normal(1, keys, dim), normal(1, queries, heads)
+    peak = quire.info().get("peak_gflops") if hasattr(quire, "info") else None
+    big, small = normal(1, 8, 1024, 64), normal(1, 8, 1024, 64)
+    result, seconds = ratio(
+        lambda: quire.top_k_keys(q, k, weights, 2048),
+        lambda: quire.flex_attention(big, small, small),
+        max(rounds // 2, 3),
+    )
+    flops = 2 * queries * keys * heads * dim / seconds / 1e9
+    yield f"top_k_keys {queries} x {keys}, 64 heads: {flops:.0f} GFLOP/s (peak {peak})", result, seconds
+
+
+def weights(rounds):
+    q, k, v = normal(1, 8, 8192, 128), normal(1, 8, 8192, 128), normal(1, 8, 8192, 128)
+    causal = quire.create_block_mask("q_idx >= kv_idx", None, None, 8192, 8192)
+    for name, queries in (("the last 64 queries", (8128, 8192)), ("all queries", None)):
+        request = quire.AuxRequest(key_weights=True, key_weights_queries=queries)
+        result, seconds = ratio(
+            lambda: quire.flex_attention(q, k, v, block_mask=causal),
+            lambda: quire.flex_attention(q, k, v, block_mask=causal, return_aux=request),  # noqa: B023
+            max(rounds // 2, 3),
+        )
+        yield f"key_weights of {name}, prefill of 8,192: with / without", result, seconds
+    q, k, v = normal(1, 32, 1, 128), normal(1, 8, 32768, 128), normal(1, 8, 32768, 128)
+    request = quire.AuxRequest(key_weights=True)
+    result, seconds = ratio(
+        lambda: quire.flex_attention(q, k, v, enable_gqa=True),
+        lambda: quire.flex_attention(q, k, v, enable_gqa=True, return_aux=request),
+        rounds * 3,
+    )
+    yield "key_weights in decode, 32/8 heads, 32,768 keys: with / without", result, seconds
+
+
+def latent(rounds):
+    for heads, q_len in ((16, 1), (128, 1), (16, 256)):
+        keys = 32768 if q_len == 1 else 2048
+        q, k = normal(1, heads, q_len, 576), normal(1, 1, keys, 576)
+        copied = k[..., :512].copy()
+        result, seconds = ratio(
+            lambda: quire.flex_attention(q, k, k[..., :512], enable_gqa=True),
+            lambda: quire.flex_attention(q, k, copied, enable_gqa=True),
+            rounds,
+        )
+        yield f"latent keys, {heads} heads, {q_len} queries, {keys} keys of 576/512: copied / view", result, seconds
+
+
+ROWS = dict(decode=decode, prefill=prefill, top_k=top_k, weights=weights, latent=latent)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", nargs="*", default=list(ROWS), choices=list(ROWS))
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    for name in arguments.rows:
+        for text, result, seconds in ROWS[name](arguments.rounds):
+            print(f"{text}: {result:.2f} ({seconds * 1e3:.2f} ms)", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+// Lists one behind the other. Layout layer.
+#include "layout/chosen_keys.h"
+
+#include <utility>
+
+namespace quire::layout {
+
+ChosenKeys::ChosenKeys(std::vector<std::int64_t> first_query, std::int64_t heads,
+                       std::int64_t reserve)
+    : first_query_(std::move(first_query)), heads_(heads) {
+  keys_.reserve(static_cast<std::size_t>(reserve));
+  ends_.reserve(static_cast<std::size_t>(first_query_.back() * heads_));
+}
+
+void ChosenKeys::finish() {
+  lists_.reserve(ends_.size());
+  std::int64_t begin = 0;
+  for (const std::int64_t end : ends_) {
+    lists_.push_back({keys_.data() + begin, end - begin});
+    begin = end;
+  }
+}
+
+std::int64_t ChosenKeys::average_keys(std::int64_t sequence) const {
+  const auto at = static_cast<std::size_t>(sequence);
+  const std::int64_t first = first_query_[at] * heads_, end = first_query_[at + 1] * heads_;
+  if (first == end) return 0;
+  const std::int64_t begin = first == 0 ? 0 : ends_[static_cast<std::size_t>(first - 1)];
+  return (ends_[static_cast<std::size_t>(end - 1)] - begin) / (end - first);
+}
+
+}  // namespace quire::layout

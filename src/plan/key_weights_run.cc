@@ -1,0 +1,261 @@
+// The weights of keys after a run: of sequences with one query from the scores that the walk has
+// kept, of others by a second pass over the keys, which reads no values. Plan layer.
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "kernels/key_weights.h"
+#include "kernels/typed_functions.h"
+#include "layout/chosen_keys.h"
+#include "plan/forward_plan.h"
+#include "plan/seen_tiles.h"
+#include "runtime/ceil_div.h"
+#include "runtime/run_parallel.h"
+
+namespace quire::plan {
+
+using kernels::kQueryTile;
+using kernels::kSplitKeys;
+
+namespace {
+
+layout::KeyStrides key_strides(const ForwardTensors& tensors) {
+  const auto& k = tensors.k.strides();
+  const auto& v = tensors.v.strides();
+  return {k[0], k[1], k[2], v[0], v[1], v[2]};
+}
+
+// Queries [begin, end) of a sequence of `length`.
+QueryRange range_in(const QueryRange& given, std::int64_t length) {
+  const auto place = [length](std::int64_t at) {
+    return std::clamp<std::int64_t>(at < 0 ? at + length : at, 0, length);
+  };
+  return {place(given.begin), place(given.end)};
+}
+
+// The sum of 16 partial sums.
+template <class T>
+T tree_sum(const T* partial) {
+  T sums[kernels::kPartialSums];
+  std::copy_n(partial, kernels::kPartialSums, sums);
+  for (int half = kernels::kPartialSums / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
+  return sums[0];
+}
+
+}  // namespace
+
+// Whether a sequence's scores are kept while it is walked.
+bool ForwardPlan::keeps_scores(std::int64_t b) const { return request_.queries->length(b) == 1; }
+
+// Where the weights of a head's keys begin, in elements.
+std::int64_t ForwardPlan::weights_place(const KeyWeightsOutput& to, std::int64_t b,
+                                        std::int64_t h) const {
+  if (!to.is_packed) return b * to.batch_step + h * to.head_step;
+  kernels::KeySpan span;  // a jagged layout has one
+  const std::int64_t count = request_.layout->write_spans(b, 0, {0, request_.layout->length(b)},
+                                                          {.k_row = to.key_step}, {&span, 1});
+  return (count == 0 ? 0 : span.key_offset) + h * to.head_step;
+}
+
+// Memory that a run without weights does not need.
+void ForwardPlan::allocate_weights(const ForwardTensors& tensors) {
+  const std::int64_t rows = element_count(request_.stats_shape());
+  if (row_states_.numel() != 2 * rows) row_states_ = Tensor::empty({2 * rows}, compute_type());
+  std::int64_t kept = 0, pass = 0;
+  for (std::int64_t b = 0; b < request_.batch; ++b) {
+    const std::int64_t queries = request_.queries->length(b);
+    (keeps_scores(b) ? kept : pass) += request_.q_heads * queries;
+  }
+  if (kept > 0) {
+    const std::int64_t numbers = request_.batch * request_.q_heads * kept_step();
+    if (kept_scores_.numel() != numbers) kept_scores_ = Tensor::empty({numbers}, compute_type());
+    clear_kept();
+  }
+  if (pass == 0) return;
+  compile_prefill();
+  const kernels::ForwardCall call = make_call({});
+  const int tiles = weights_tiles();
+  const std::size_t size = dtype_size(compute_type());
+  weights_scratch_step_ =
+      (kernels::prefill_scratch_bytes(call, tiles) + 4095) / 4096 * 4096 +
+      (kSplitKeys * kernels::kPanel + kernels::kMaxQueryTiles * kQueryTile) * size + 64 * 5;
+  const auto workers = static_cast<std::int64_t>(request_.executor->concurrency());
+  const std::int64_t bytes = static_cast<std::int64_t>(weights_scratch_step_) * workers;
+  if (weights_scratch_.numel() != bytes) weights_scratch_ = Tensor::empty({bytes}, DType::u8);
+  if (tensors.entropy == nullptr) return;
+  const std::int64_t splits = ceil_div(request_.kv_len, kSplitKeys);
+  if (entropy_parts_.numel() != rows * splits)
+    entropy_parts_ = Tensor::empty({rows * splits}, compute_type());
+}
+
+// Numbers of a row: whole units.
+std::int64_t ForwardPlan::kept_step() const { return ceil_div(request_.kv_len, 16) * 16; }
+
+void ForwardPlan::clear_kept() {
+  if (request_.is_f64())
+    std::fill_n(kept_scores_.data_as<double>(), kept_scores_.numel(),
+                -std::numeric_limits<double>::infinity());
+  else
+    std::fill_n(kept_scores_.data_as<float>(), kept_scores_.numel(),
+                -std::numeric_limits<float>::infinity());
+}
+
+void* ForwardPlan::kept_scores(std::int64_t b, std::int64_t h) {
+  const std::int64_t at = (b * request_.q_heads + h) * kept_step();
+  return static_cast<char*>(kept_scores_.data()) +
+         at * static_cast<std::int64_t>(dtype_size(compute_type()));
+}
+
+int ForwardPlan::weights_tiles() const {
+  return kernels::query_tiles_per_item(static_cast<int>(request_.head_dim),
+                                       static_cast<int>(request_.v_head_dim));
+}
+
+// The one query of a sequence: weights in place of its scores, then to where they belong.
+template <class T>
+void ForwardPlan::finish_kept(const ForwardTensors& tensors, std::int64_t b, std::int64_t h) {
+  const Rows rows = rows_of(tensors, b, h);
+  const T* const states = static_cast<const T*>(row_states_.data());
+  const std::int64_t keys = request_.layout->length(b);
+  const T sum = states[row_states_.numel() / 2 + rows.stat];
+  auto* const scores = static_cast<T*>(kept_scores(b, h));
+  T entropy = 0;
+  kernels::forward_functions<T>(*table_).row_weights(
+      {.scores = scores,
+       .keys = keys,
+       .exponent_factor = kernels::exponent_factor<T>(
+           request_.score.has_value() || !kernels::is_scaled(request_.factor), request_.factor),
+       .m = sum == 0 ? T{0} : states[rows.stat],
+       .inverse = sum == 0 ? T{0} : 1 / sum,
+       .entropy = tensors.entropy == nullptr ? nullptr : &entropy});
+  if (tensors.entropy != nullptr)
+    static_cast<T*>(tensors.entropy)[rows.stat] = entropy_of(sum, entropy);
+  const KeyWeightsOutput& to = tensors.key_weights;
+  if (to.data == nullptr) return;
+  const QueryRange counted = range_in(to.queries, 1);
+  T* out = static_cast<T*>(to.data) + weights_place(to, b, h);
+  for (std::int64_t key = 0; key < keys; ++key, out += to.key_step)
+    *out = counted.begin < counted.end ? scores[key] : T{0};
+  if (to.is_packed) return;
+  for (std::int64_t key = keys; key < request_.kv_len; ++key, out += to.key_step) *out = 0;
+}
+
+// log(L) minus the sum of weight * (score - M), in natural units.
+template <class T>
+T ForwardPlan::entropy_of(T sum, T weighted) const {
+  if (sum == 0) return 0;
+  const bool natural = request_.score.has_value() || !kernels::is_scaled(request_.factor);
+  const T scaled = natural ? weighted : weighted * static_cast<T>(request_.factor);
+  return kernels::decode_functions<T>(*table_).log(sum) - scaled;
+}
+
+// The keys of one split of one head, for all queries of a sequence that are asked about.
+template <class T>
+void ForwardPlan::add_weights(const kernels::ForwardCall& call, const ForwardTensors& tensors,
+                              const WeightsTask& task, std::size_t worker) {
+  const auto [b, h, split] = task;
+  const std::int64_t length = request_.layout->length(b), q_len = request_.queries->length(b);
+  const std::int64_t begin = split * kSplitKeys, end = std::min(begin + kSplitKeys, length);
+  const KeyWeightsOutput& to = tensors.key_weights;
+  const QueryRange counted = to.data == nullptr ? QueryRange{0, 0} : range_in(to.queries, q_len);
+  const bool all = tensors.entropy != nullptr;
+  char* const memory = static_cast<char*>(weights_scratch_.data()) + worker * weights_scratch_step_;
+  T* const sums = reinterpret_cast<T*>(memory);
+  T* const entropy = sums + kSplitKeys * kernels::kPanel;
+  void* const scratch = entropy + kernels::kMaxQueryTiles * kQueryTile;
+  std::fill_n(sums, (end - begin) * kernels::kPanel, T{0});
+  const std::size_t most = spans_.size() / faults_.size();
+  kernels::KeySpan* const spans = spans_.data() + worker * most;
+  const std::int64_t count = request_.layout->write_spans(b, h / request_.group(), {begin, end},
+                                                          key_strides(tensors), {spans, most});
+  const std::int64_t first_tile = all ? 0 : counted.begin / kQueryTile;
+  const std::int64_t end_tile = ceil_div(all ? q_len : counted.end, kQueryTile);
+  const std::int64_t splits = ceil_div(request_.kv_len, kSplitKeys);
+  for (std::int64_t tile = first_tile; tile < end_tile; tile += weights_tiles()) {
+    kernels::QueryTile tiles[kernels::kMaxQueryTiles];
+    kernels::LaneRuns lanes[kernels::kMaxQueryTiles][kQueryTile];
+    std::uint64_t bits[kernels::kMaxQueryTiles] = {};
+    const auto tile_count =
+        static_cast<int>(std::min<std::int64_t>(weights_tiles(), end_tile - tile));
+    for (int i = 0; i < tile_count; ++i) {
+      tiles[i] = tile_of(call, tensors, {b, h, (tile + i) * kQueryTile}, lanes[i]);
+      for (int lane = 0; lane < tiles[i].queries; ++lane) {
+        const std::int64_t query = (tile + i) * kQueryTile + lane;
+        if (query >= counted.begin && query < counted.end) bits[i] |= std::uint64_t{1} << lane;
+      }
+    }
+    kernels::key_weights(
+        call,
+        {.queries = {.keys = {spans, count, length}, .tiles = tiles, .tile_count = tile_count},
+         .key_begin = begin,
+         .key_end = end,
+         .counted = bits,
+         .sums = to.data == nullptr ? nullptr : sums,
+         .entropy = all ? entropy : nullptr},
+        scratch, faults_[worker]);
+    for (int i = 0; all && i < tile_count; ++i)
+      for (int lane = 0; lane < tiles[i].queries; ++lane)
+        static_cast<T*>(
+            entropy_parts_
+                .data())[(tiles[i].stat_offset + lane * call.stat_step) * splits + split] =
+            entropy[i * kQueryTile + lane];
+  }
+  if (to.data == nullptr) return;
+  T* out = static_cast<T*>(to.data) + weights_place(to, b, h) + begin * to.key_step;
+  for (std::int64_t key = 0; key < end - begin; ++key, out += to.key_step)
+    *out = tree_sum(sums + key * kernels::kPanel);
+}
+
+// Sums of splits to the entropy of a head's queries.
+template <class T>
+void ForwardPlan::finish_entropy(const ForwardTensors& tensors, std::int64_t b, std::int64_t h) {
+  const Rows rows = rows_of(tensors, b, h);
+  const std::int64_t step = tensors.stats_by_row ? request_.q_heads : 1;
+  const std::int64_t all = ceil_div(request_.kv_len, kSplitKeys);
+  const std::int64_t splits = ceil_div(request_.layout->length(b), kSplitKeys);
+  const T* const sums = static_cast<const T*>(row_states_.data()) + row_states_.numel() / 2;
+  for (std::int64_t row = 0; row < request_.queries->length(b); ++row) {
+    const std::int64_t at = rows.stat + row * step;
+    T weighted = 0;
+    for (std::int64_t split = 0; split < splits; ++split)
+      weighted += static_cast<const T*>(entropy_parts_.data())[at * all + split];
+    static_cast<T*>(tensors.entropy)[at] = entropy_of(sums[at], weighted);
+  }
+}
+
+template <class T>
+void ForwardPlan::run_weights(const kernels::ForwardCall& call, const ForwardTensors& tensors) {
+  const std::int64_t heads = request_.q_heads;
+  std::vector<WeightsTask> tasks;
+  for (std::int64_t b = 0; b < request_.batch; ++b) {
+    if (keeps_scores(b)) continue;
+    const std::int64_t splits = ceil_div(request_.layout->length(b), kSplitKeys);
+    for (std::int64_t h = 0; h < heads; ++h)
+      for (std::int64_t split = 0; split < splits; ++split) tasks.push_back({b, h, split});
+  }
+  run_parallel(*request_.executor, tasks.size(), [&](std::size_t i, std::size_t worker) {
+    add_weights<T>(call, tensors, tasks[i], worker);
+  });
+  const auto pairs = static_cast<std::size_t>(request_.batch * heads);
+  run_parallel(*request_.executor, pairs, [&](std::size_t i, std::size_t) {
+    const auto b = static_cast<std::int64_t>(i) / heads, h = static_cast<std::int64_t>(i) % heads;
+    if (keeps_scores(b)) return finish_kept<T>(tensors, b, h);
+    if (tensors.entropy != nullptr) finish_entropy<T>(tensors, b, h);
+    clear_behind<T>(tensors.key_weights, b, h);
+  });
+}
+
+// Places for keys that a shorter sequence does not have.
+template <class T>
+void ForwardPlan::clear_behind(const KeyWeightsOutput& to, std::int64_t b, std::int64_t h) const {
+  if (to.data == nullptr || to.is_packed) return;
+  T* const out = static_cast<T*>(to.data) + weights_place(to, b, h);
+  for (std::int64_t key = request_.layout->length(b); key < request_.kv_len; ++key)
+    out[key * to.key_step] = 0;
+}
+
+template void ForwardPlan::run_weights<float>(const kernels::ForwardCall&, const ForwardTensors&);
+template void ForwardPlan::run_weights<double>(const kernels::ForwardCall&, const ForwardTensors&);
+
+}  // namespace quire::plan
