@@ -1,7 +1,7 @@
 # What people type. Every target is a few lines over scripts/, which can also be run by themselves.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo docs test check-all bench format lint clean
+.PHONY: help deps build demo docs test check-all play bench format lint clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,11 @@ test: ## What CI runs: formats, types, -Werror, C++ tests on the ISAs of this ma
 
 check-all: ## test, and what takes longer: clang, TSan, coverage, long property runs
 	@scripts/check-all
+
+play: deps ## Build the page to play on (emscripten) and the program that writes it: quire play -o play.html
+	@scripts/install-deps --all
+	@scripts/build-play
+	@scripts/build release:quire_cli
 
 bench: build ## Run the benchmarks with short settings
 	@scripts/bench

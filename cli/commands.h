@@ -11,5 +11,6 @@ void add_draw(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_attend(CLI::App& app);
 void add_demo(CLI::App& app);
+void add_play(CLI::App& app);
 
 }  // namespace quire::cli

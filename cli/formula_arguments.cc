@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 
 #include "npy.h"
@@ -22,75 +21,21 @@ namespace {
                                          text));
 }
 
-std::string trimmed(std::string_view text) {
+std::string trimmed(const std::string& text) {
   const std::size_t begin = text.find_first_not_of(' ');
-  if (begin == std::string_view::npos) return "";
-  return std::string(text.substr(begin, text.find_last_not_of(' ') + 1 - begin));
-}
-
-std::vector<std::string> split_at_commas(std::string_view text) {
-  std::vector<std::string> parts;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    parts.push_back(trimmed(text.substr(begin, end - begin)));
-    begin = end + 1;
-  }
-  return parts;
-}
-
-template <class T>
-std::optional<T> whole_number(const std::string& text) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-// "1, 1, 2": i64 if all are integers, else f32.
-Buffer listed_buffer(const std::string& whole, const std::string& list) {
-  std::vector<std::int64_t> integers;
-  std::vector<float> floats;
-  for (const std::string& part : split_at_commas(list)) {
-    const auto integer = whole_number<std::int64_t>(part);
-    const auto real = whole_number<float>(part);
-    if (!real.has_value()) bad_buffer(whole);
-    if (integer.has_value()) integers.push_back(*integer);
-    floats.push_back(*real);
-  }
-  return integers.size() == floats.size() ? Buffer(integers) : Buffer(floats);
-}
-
-Shape sizes_of(const std::string& whole, const std::vector<std::string>& texts) {
-  Shape shape;
-  for (const std::string& text : texts) {
-    const auto size = whole_number<std::int64_t>(text);
-    if (!size.has_value() || *size < 0) bad_buffer(whole);
-    shape.push_back(*size);
-  }
-  return shape;
+  if (begin == std::string::npos) return "";
+  return text.substr(begin, text.find_last_not_of(' ') + 1 - begin);
 }
 
 // "doc=doc.npy", "doc=i64[2048]", "doc=i64[kv_len]: kv_idx // 512" or "doc=1, 1, 2".
 std::pair<std::string, Buffer> read_buffer(const std::string& text,
                                            const mods::GallerySizes& sizes) {
   const std::size_t equals = text.find('=');
-  if (equals == std::string::npos || equals == 0) bad_buffer(text);
-  const std::string name = trimmed(std::string_view(text).substr(0, equals));
-  if (text.ends_with(".npy"))
-    return {name, Buffer(read_npy(trimmed(std::string_view(text).substr(equals + 1))))};
-  const std::size_t open = text.find('[', equals), close = text.find(']', equals);
-  if (open == std::string::npos) return {name, listed_buffer(text, text.substr(equals + 1))};
-  if (close == std::string::npos || close < open) bad_buffer(text);
-  const std::string type = trimmed(std::string_view(text).substr(equals + 1, open - equals - 1));
-  const std::string_view inside = std::string_view(text).substr(open + 1, close - open - 1);
-  const std::vector<std::string> shape =
-      trimmed(inside).empty() ? std::vector<std::string>() : split_at_commas(inside);
-  const std::string rest = trimmed(std::string_view(text).substr(close + 1));
-  if (rest.empty()) return {name, Buffer::declare(parse_dtype(type), sizes_of(text, shape))};
-  if (rest[0] != ':') bad_buffer(text);
-  mods::GalleryEntry filled;  // its tables are made in the same way
-  filled.tables.push_back({name, parse_dtype(type), shape, trimmed(rest.substr(1))});
-  return filled.buffers(sizes).front();
+  if (text.ends_with(".npy") && equals != std::string::npos && equals != 0)
+    return {trimmed(text.substr(0, equals)), Buffer(read_npy(trimmed(text.substr(equals + 1))))};
+  std::optional<std::pair<std::string, Buffer>> table = mods::read_table(text, sizes);
+  if (!table.has_value()) bad_buffer(text);
+  return *std::move(table);
 }
 
 }  // namespace

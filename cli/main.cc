@@ -125,6 +125,7 @@ int main(int argc, char** argv) {
   quire::cli::add_bench(app);
   quire::cli::add_attend(app);
   quire::cli::add_demo(app);
+  quire::cli::add_play(app);
   std::vector<std::string> words(argv + 1, argv + argc);
   if (words.empty()) {
     std::fprintf(stderr, "%s", app.help().c_str());

@@ -2,6 +2,15 @@
 # examples/*.cc or *.c, one per examples/<folder> with a main.cc. A folder without sources adds nothing and needs none of its
 # libraries.
 file(GLOB cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cli/*.cc)
+# `quire play` writes the page of scripts/build-play where that was built before; otherwise it says how to.
+set(QUIRE_PLAY_PAGE ${PROJECT_SOURCE_DIR}/build/play/play.html CACHE FILEPATH "The page that `quire play` writes")
+if(EXISTS ${QUIRE_PLAY_PAGE})
+  list(FILTER cli_sources EXCLUDE REGEX "/no_play_page\\.cc$")
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/cli/play_page.cc PROPERTIES
+    COMPILE_DEFINITIONS "QUIRE_PLAY_PAGE=\"${QUIRE_PLAY_PAGE}\"" OBJECT_DEPENDS ${QUIRE_PLAY_PAGE})
+else()
+  list(FILTER cli_sources EXCLUDE REGEX "/play_page\\.cc$")
+endif()
 if(cli_sources)
   find_package(CLI11 REQUIRED)
   find_package(fmt REQUIRED)

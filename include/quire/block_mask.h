@@ -69,12 +69,28 @@ struct BlockSlice {
 };
 using BlockIndex = std::variant<BlockSlice, std::int64_t, std::vector<std::int64_t>>;
 
-/// How a block mask was found: for `quire explain --mask` and benchmarks.
+/// One rectangle that the proof of a block mask looked at.
+struct ProofStep {
+  enum class Outcome : std::uint8_t {
+    kEmpty,      // its bounds show that nothing in it is visible
+    kFull,       // its bounds show that everything in it is
+    kSplit,      // undecided: cut into two, which come next
+    kEvaluated,  // undecided and small: its elements are looked at
+  };
+  std::int64_t q_begin = 0, q_end = 0, kv_begin = 0, kv_end = 0;  // elements; q without q_begin
+  Outcome outcome = Outcome::kEmpty;
+};
+
+/// How a block mask was found: for `quire explain --mask`, the page to play on and benchmarks.
 struct BlockMaskReport {
   std::int64_t rectangles = 0;  // classified by interval arithmetic
   std::int64_t evaluated = 0;   // elements looked at one by one
   std::int64_t area = 0;        // elements of all (batch, head) planes that were built
   std::int64_t planes = 0;      // (batch, head) planes that were built
+  /// The first so many rectangles of each thread go into `steps`, in the order of the proof. The
+  /// rest of this struct is output.
+  std::size_t most_steps = 0;
+  std::vector<ProofStep> steps = {};
 };
 
 struct BlockMaskOptions {

@@ -11,6 +11,7 @@
 #include <concepts>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -210,6 +211,13 @@ QUIRE_API std::span<const GalleryEntry> gallery();
 
 /// The entry of that name; an unknown name is an Error that lists all.
 QUIRE_API const GalleryEntry& gallery_entry(std::string_view name);
+
+/// A table written as text, under its name: "doc = 1, 1, 2" (i64, or f32 with a point), "doc =
+/// i32[kv_len]: kv_idx // 512" (filled as the tables of the gallery are, for these sizes) or "doc =
+/// i32[4096]" (declared, no contents). Nothing if the text looks like none of these; throws Error
+/// for an unknown dtype and for a formula that cannot be read or evaluated.
+QUIRE_API std::optional<std::pair<std::string, Buffer>> read_table(std::string_view text,
+                                                                   const GallerySizes& at);
 
 }  // namespace mods
 }  // namespace quire

@@ -26,7 +26,7 @@ auto operator*(const A& a, const B& b) {
 }
 
 /// C++ truncates and Python does not, so `/` on integers is neither: say which is meant.
-struct use_floor_div_or_true_div_on_integers;
+struct use_floor_div_or_true_div_on_integers {};
 template <class A, class B>
   requires(Traced<A, B> && detail::is_integral<A> && detail::is_integral<B>)
 use_floor_div_or_true_div_on_integers operator/(const A&, const B&) = delete;

@@ -102,6 +102,15 @@ void BlockProver::Worker::append(RunList& runs, std::int64_t begin, std::int64_t
                  static_cast<std::int64_t>(sizeof(BlockRun)));  // kept twice for a while
 }
 
+void BlockProver::Worker::record(const BlockGrid& grid, const BlockRect& rect,
+                                 ProofStep::Outcome outcome) {
+  if (steps.size() >= most_steps) return;
+  const formula::IndexRange q = grid.q_range(rect.row_begin, rect.row_end);
+  const formula::IndexRange kv = grid.kv_range(rect.col_begin, rect.col_end);
+  steps.push_back(
+      {q.first - grid.q_begin, q.last + 1 - grid.q_begin, kv.first, kv.last + 1, outcome});
+}
+
 BlockProver::BlockProver(const MaskMod& mod, std::int64_t batch, std::int64_t heads,
                          const BlockGrid& grid, Proof proof)
     : grid_(grid),
@@ -139,6 +148,8 @@ void BlockProver::prove(std::int64_t b, std::int64_t h, const BlockGrid& grid,
 }
 
 void BlockProver::split(const Region& region, const BlockRect& rect) const {
+  using Outcome = ProofStep::Outcome;
+  const auto record = [&](Outcome outcome) { region.worker.record(region.grid, rect, outcome); };
   if (bounder_ != nullptr) {
     const formula::Rectangle rectangle{{region.b, region.b},
                                        {region.h, region.h},
@@ -147,16 +158,23 @@ void BlockProver::split(const Region& region, const BlockRect& rect) const {
     ++region.worker.rectangles;
     std::span<formula::Interval> bounds = region.worker.bounds_;
     const Tri tri = bounder_->classify(rectangle, bounds);
-    if (tri == Tri::kFalse) return;  // nothing is visible, so nothing can fault
+    if (tri == Tri::kFalse) return record(Outcome::kEmpty);  // nothing visible, nothing can fault
     bool full = tri == Tri::kTrue;
     if (full && may_fault_) {
       bounder_->bound_all(rectangle, bounds);
       full = formula::is_fault_free(formula_, bounds);
     }
-    if (full) return append_full(region, rect);
+    if (full) {
+      record(Outcome::kFull);
+      return append_full(region, rect);
+    }
   }
   const bool can_split_rows = rect.rows() > leaf_rows_, can_split_cols = rect.cols() > leaf_cols_;
-  if (!can_split_rows && !can_split_cols) return evaluate(region, rect);
+  if (!can_split_rows && !can_split_cols) {
+    record(Outcome::kEvaluated);
+    return evaluate(region, rect);
+  }
+  record(Outcome::kSplit);
   const bool by_rows = can_split_rows && (!can_split_cols || rect.rows() * region.grid.size.q >=
                                                                  rect.cols() * region.grid.size.kv);
   BlockRect first = rect, second = rect;

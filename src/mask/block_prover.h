@@ -38,10 +38,13 @@ class BlockProver {
     /// `budget` may be null.
     explicit Worker(const BlockProver& prover, RunBudget* budget = nullptr);
     std::int64_t rectangles = 0, evaluated = 0;
+    std::size_t most_steps = 0;  // that are kept
+    std::vector<ProofStep> steps;
 
    private:
     friend class BlockProver;
     void append(RunList& runs, std::int64_t begin, std::int64_t end, BlockKind kind);
+    void record(const BlockGrid& grid, const BlockRect& rect, ProofStep::Outcome outcome);
 
     RunBudget* budget_;
     std::int64_t unpaid_runs_ = 0;

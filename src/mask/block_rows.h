@@ -48,7 +48,7 @@ class BlockRows {
     return row_of_[plane * rows_ + row];
   }
   std::span<const BlockRun> stored_row(std::uint32_t id) const {
-    return {runs_.data() + first_run_[id], first_run_[id + 1] - first_run_[id]};
+    return std::span(runs_).subspan(first_run_[id], first_run_[id + 1] - first_run_[id]);
   }
 
   std::size_t nbytes() const;

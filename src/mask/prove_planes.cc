@@ -16,12 +16,13 @@ namespace {
 void add_to_report(BlockMaskReport* report, const BlockGrid& grid, std::int64_t planes,
                    std::span<const BlockProver::Worker> workers) {
   if (report == nullptr) return;
-  *report = {};
+  *report = {.most_steps = report->most_steps};
   report->planes = planes;
   report->area = saturating_product(saturating_product(grid.q_len, grid.kv_len), planes);
   for (const BlockProver::Worker& worker : workers) {
     report->rectangles += worker.rectangles;
     report->evaluated += worker.evaluated;
+    report->steps.insert(report->steps.end(), worker.steps.begin(), worker.steps.end());
   }
 }
 
@@ -45,6 +46,8 @@ BlockRows prove_planes(const BlockProver& prover, const BlockGrid& grid, PlaneCo
   std::vector<BlockProver::Worker> workers;
   workers.reserve(executor->concurrency());
   for (std::size_t i = 0; i < executor->concurrency(); ++i) workers.emplace_back(prover, &budget);
+  if (options.report != nullptr)
+    for (BlockProver::Worker& worker : workers) worker.most_steps = options.report->most_steps;
 
   const std::int64_t band =
       band_rows(rows, count, static_cast<std::int64_t>(workers.size()), prover.leaf_rows());

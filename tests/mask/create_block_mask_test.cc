@@ -77,6 +77,32 @@ TEST(CreateBlockMask, AMillionTokensAreProvedWithoutLooking) {
   EXPECT_EQ(mask.kind(0, 0, 8191, 8190), BlockKind::kFull);
 }
 
+TEST(CreateBlockMask, StepsOfTheProofCoverThePlaneOnce) {
+  constexpr std::int64_t kQueries = 300, kKeys = 520;
+  SerialExecutor serial;
+  BlockMaskReport report{.most_steps = 100'000};
+  create_block_mask(kCausal, 1, 1, kQueries, kKeys,
+                    {.block_size = 32, .q_begin = 100, .executor = &serial, .report = &report});
+  EXPECT_EQ(static_cast<std::int64_t>(report.steps.size()), report.rectangles);
+  std::int64_t decided = 0;
+  for (const ProofStep& step : report.steps) {
+    EXPECT_LT(step.q_begin, step.q_end);
+    EXPECT_LE(step.q_end, kQueries);
+    EXPECT_LE(step.kv_end, kKeys);
+    if (step.outcome == ProofStep::Outcome::kFull) EXPECT_GE(step.q_begin + 100, step.kv_end - 1);
+    if (step.outcome == ProofStep::Outcome::kEmpty) EXPECT_LT(step.q_end - 1 + 100, step.kv_begin);
+    if (step.outcome != ProofStep::Outcome::kSplit)
+      decided += (step.q_end - step.q_begin) * (step.kv_end - step.kv_begin);
+  }
+  EXPECT_EQ(decided, kQueries * kKeys);
+  const std::size_t all = report.steps.size();
+  report.most_steps = 5;
+  create_block_mask(kCausal, 1, 1, kQueries, kKeys,
+                    {.block_size = 32, .executor = &serial, .report = &report});
+  EXPECT_EQ(report.steps.size(), 5u);
+  EXPECT_GT(all, 5u);
+}
+
 TEST(CreateBlockMask, EmptySizes) {
   for (const std::int64_t q_len : {0, 5}) {
     for (const std::int64_t kv_len : {0, 5}) {

@@ -98,7 +98,7 @@ BUILTIN_EXCEPTIONS = {
     "src/runtime/pool_threads.cc": "tells the CPU that it spins",
 }
 
-CPP_FOLDERS = ("include", "src", "tests", "cli", "bench", "examples", "fuzz", "python")
+CPP_FOLDERS = ("include", "src", "tests", "cli", "bench", "examples", "fuzz", "python", "play")
 
 _TOKEN = re.compile(
     r"""(?P<comment>//[^\n]*|/\*.*?\*/)

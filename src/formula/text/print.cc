@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t kMinBound = 7;  // shorter texts are repeated rather than named
 constexpr int kMaxBoundLevels =
     kMaxLevels / 2;  // of a value that stays without a name, where there are names
-constexpr std::size_t kHuge = std::size_t{1} << 40;
+constexpr std::size_t kHuge = std::size_t{1} << (sizeof(std::size_t) * 5);  // sums of two fit
 
 // All that `root` depends on, depth first, arguments left to right and before what uses them: an
 // order that depends on the formula only, so that names do too.

@@ -1,0 +1,8 @@
+// In the place of play_page.cc where the page was not built.
+#include "play_page.h"
+
+namespace quire::cli {
+
+std::string_view play_page() { return {}; }
+
+}  // namespace quire::cli
