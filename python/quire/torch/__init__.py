@@ -34,6 +34,7 @@ from quire.torch.nested_flex import NestedBlockMask, create_nested_block_mask  #
 from quire.torch.paged_attention import PagedAttention  # noqa: E402
 from quire.torch.sdpa import scaled_dot_product_attention, why_not  # noqa: E402
 from quire.torch.trace import TraceError  # noqa: E402
+from quire.torch.varlen import varlen_attn, varlen_attn_out  # noqa: E402
 
 __all__ = [
     "AuxOutput",
@@ -56,5 +57,7 @@ __all__ = [
     "or_masks",
     "scaled_dot_product_attention",
     "sdpa_kernel",
+    "varlen_attn",
+    "varlen_attn_out",
     "why_not",
 ]

@@ -34,7 +34,6 @@ def _run(
     *arguments: Any,
 ) -> list[Tensor]:
     """Of query, key, value and the score tensors: those that are wanted."""
-    score_names, score_tensors = score_names or [], score_tensors or []
     mask_arguments, (scale, *dropout) = arguments[:6], arguments[6:]
     # Torch leaves out what stands last and is the default.
     dropout_p = dropout[0] if dropout else 0.0
@@ -49,14 +48,18 @@ def _run(
         return call.gradients((query, key, whole_value), captured, results, (d_out, d_lse), [*wanted[:3], *wants])
 
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
-    score = (score_mod, score_names, score_tensors, dtype)
-    if score_mod.startswith(PREFIX):
-        d = _through_program(score, wanted[3:], gradients)
-    else:
-        d = _through_text(score, wanted[3:], gradients)
+    d = through_score((score_mod, score_names, score_tensors), dtype, wanted[3:], gradients)
     if d[2] is not None and whole_value is not value:
         d[2] = d[2].sum(0, keepdim=True)
     return [one for one in d if one is not None]
+
+
+def through_score(score: tuple, dtype: torch.dtype, wanted: list[bool], gradients: Any) -> list[Tensor | None]:
+    """Gradients of query, key, value and the score tensors, by gradients(mod, the tensors that it reads, which are wanted).
+    score: text, names and tensors of the score mod; dtype: of the score; wanted: which of the tensors want a gradient."""
+    text, names, tensors = score
+    through = _through_program if text.startswith(PREFIX) else _through_text
+    return through((text, names or [], tensors or [], dtype), wanted, gradients)
 
 
 def _through_text(score: tuple, wanted: list[bool], gradients: Any) -> list[Tensor | None]:
