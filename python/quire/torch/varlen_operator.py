@@ -21,7 +21,7 @@ from quire.torch.varlen_call import Varlen, varlen_call
 
 # What stands behind query, key and value in both operators; `arguments` below are these, in this order.
 _ARGUMENTS = (
-    "Tensor cu_seq_q, Tensor? cu_seq_k, Tensor? seqused_k, Tensor? block_table, SymInt max_q, SymInt max_k, SymInt[] window, "
+    "Tensor cu_seq_q, Tensor? cu_seq_k, Tensor? seqused_k, Tensor? block_table, SymInt? max_q, SymInt? max_k, SymInt[] window, "
     "str score_mod, str[]? score_names, Tensor[]? score_tensors, str mask_mod, str[]? mask_names, Tensor[]? mask_tensors, "
     "float? scale, bool enable_gqa, str function, float dropout_p, Tensor? seed"
 )
