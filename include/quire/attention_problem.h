@@ -160,7 +160,8 @@ struct QUIRE_API AttentionProblem : AttentionShape, AttentionOptions {
   static AttentionProblem paged(const ConstTensorView& q, const PagedKeys& keys,
                                 const AttentionOptions& options,
                                 const char* function = "flex_attention");
-  /// Queries of different numbers: those of sequence i of q over the keys of sequence i. No gradient.
+  /// Queries of different numbers: those of sequence i of q over the keys of sequence i. No
+  /// gradient.
   static AttentionProblem paged(const Jagged& q, const PagedKeys& keys,
                                 const AttentionOptions& options,
                                 const char* function = "flex_attention");

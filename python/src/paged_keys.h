@@ -11,10 +11,8 @@ struct PagedViews {
 
   /// Good while this lives.
   PagedKeys keys() const {
-    return {.k = k.tensor,
-            .v = v.tensor,
-            .page_table = page_table.tensor,
-            .lengths = lengths.tensor};
+    return {
+        .k = k.tensor, .v = v.tensor, .page_table = page_table.tensor, .lengths = lengths.tensor};
   }
 };
 

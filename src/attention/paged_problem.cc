@@ -118,7 +118,8 @@ TensorView pages_of(const TensorView& cache, std::int64_t page_size) {
 
 namespace {
 
-// What follows from keys, values and table; of the queries heads, dim and dtype are still to be set.
+// What follows from keys, values and table; of the queries heads, dim and dtype are still to be
+// set.
 AttentionProblem problem_of_keys(const PagedKeys& keys, std::int64_t batch,
                                  const AttentionOptions& options, const char* function) {
   Table table = read_table(function, keys, batch);

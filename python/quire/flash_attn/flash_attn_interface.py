@@ -175,9 +175,7 @@ def flash_attn_varlen_func(
         deterministic,
         return_attn_probs,
     )
-    sequences = Varlen(
-        cu_seqlens_q, cu_seqlens_k, None, block_table, _length(max_seqlen_q), _length(max_seqlen_k)
-    )
+    sequences = Varlen(cu_seqlens_q, cu_seqlens_k, None, block_table, _length(max_seqlen_q), _length(max_seqlen_k))
     return _packed(flash.checked(), q, k, v, sequences)
 
 

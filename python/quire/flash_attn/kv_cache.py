@@ -112,14 +112,14 @@ class _Pages(NamedTuple):
             return _Pages(block_table, size, count)
         if batch_idx is None:
             if count != batch:
-                raise ValueError(f"[{_NAME}] q has a batch of {batch} and the cache of {count}; cache_batch_idx says which")
+                raise ValueError(
+                    f"[{_NAME}] q has a batch of {batch} and the cache of {count}; cache_batch_idx says which"
+                )
             return _Pages(torch.arange(batch, device="cpu")[:, None], size, count)
         _check_ints("cache_batch_idx", batch_idx, (batch,))
         outside = (batch_idx < 0) | (batch_idx >= count)
         if outside.any():
-            raise IndexError(
-                f"[{_NAME}] cache_batch_idx must be in 0..{count - 1}; got {int(batch_idx[outside][0])}"
-            )
+            raise IndexError(f"[{_NAME}] cache_batch_idx must be in 0..{count - 1}; got {int(batch_idx[outside][0])}")
         return _Pages(batch_idx[:, None], size, count)
 
     def places(self, lengths: Tensor, new: int) -> tuple[Tensor, Tensor]:

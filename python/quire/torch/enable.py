@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.nested._internal.sdpa as torch_nested_sdpa
 import torch.nn.attention.flex_attention as torch_flex
-import torch.nn.attention.varlen as torch_varlen
 
 from quire import fork
 from quire.torch import originals
@@ -53,13 +52,13 @@ def behind_nested_sdpa(query: Any, key: Any, value: Any, *arguments: Any) -> Any
 def behind_varlen_attn(query: Any, *arguments: Any, **options: Any) -> Any:
     """Quire for tensors on the CPU, torch for others."""
     is_ours = isinstance(query, torch.Tensor) and query.device.type == "cpu"
-    return (varlen_attn if is_ours else originals.varlen_attn)(query, *arguments, **options)
+    return (varlen_attn if is_ours else originals.of_varlen("varlen_attn"))(query, *arguments, **options)
 
 
 def behind_varlen_attn_out(out: Any, query: Any, *arguments: Any, **options: Any) -> Any:
     """The same of the function that writes into `out`."""
     is_ours = isinstance(query, torch.Tensor) and query.device.type == "cpu"
-    return (varlen_attn_out if is_ours else originals.varlen_attn_out)(out, query, *arguments, **options)
+    return (varlen_attn_out if is_ours else originals.of_varlen("varlen_attn_out"))(out, query, *arguments, **options)
 
 
 # Their code becomes that of torch's functions: it runs with torch's globals, hence the imports inside.
@@ -207,9 +206,19 @@ _EXCHANGED = (
         originals.jagged_scaled_dot_product_attention.__code__,
         _jagged_scaled_dot_product_attention.__code__,
     ),
-    (torch_varlen.varlen_attn, originals.varlen_attn.__code__, _varlen_attn.__code__),
-    (torch_varlen.varlen_attn_out, originals.varlen_attn_out.__code__, _varlen_attn_out.__code__),
 )
+
+
+def _exchanged() -> tuple:
+    """Function, its code and ours. Those of varlen_attn are there from the first enable() on."""
+    from torch.nn.attention import varlen
+
+    return (
+        *_EXCHANGED,
+        (varlen.varlen_attn, originals.of_varlen("varlen_attn").__code__, _varlen_attn.__code__),
+        (varlen.varlen_attn_out, originals.of_varlen("varlen_attn_out").__code__, _varlen_attn_out.__code__),
+    )
+
 
 # ---- on and off
 
@@ -220,7 +229,7 @@ _open = 0  # `with enable():` blocks that are running, of all threads
 
 def _apply() -> None:
     wanted = _is_on or _open > 0
-    for function, original, ours in _EXCHANGED:
+    for function, original, ours in _exchanged():
         code = ours if wanted else original
         if function.__code__ is not code:
             function.__code__ = code

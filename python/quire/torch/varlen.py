@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.nn.attention.varlen import AuxRequest
 
 from quire import _core
 from quire.option_checks import check_dropout, check_flag, check_int, check_scale, check_seed
@@ -65,7 +64,7 @@ def varlen_attn(
     max_q: int,
     max_k: int,
     *,
-    return_aux: AuxRequest | None = None,
+    return_aux: Any = None,
     scale: float | None = None,
     window_size: tuple[int, int] = (-1, -1),
     enable_gqa: bool = False,
@@ -100,9 +99,7 @@ def varlen_attn(
     sequences = Varlen(cu_seq_q, cu_seq_k, seqused_k, block_table, max_q, max_k, _window("varlen_attn", window_size))
     want_lse = _checked_options("varlen_attn", return_aux, enable_gqa, num_splits)
     check_packed("varlen_attn", query, key, value, sequences, enable_gqa)
-    call = Packed(
-        "varlen_attn", sequences, score_mod, mask_mod, scale, enable_gqa, dropout_p, seed, want_lse=want_lse
-    )
+    call = Packed("varlen_attn", sequences, score_mod, mask_mod, scale, enable_gqa, dropout_p, seed, want_lse=want_lse)
     out, lse, _ = packed_attention(call, query, key, value)
     return out if lse is None else (out, lse.t().contiguous())
 
@@ -117,7 +114,7 @@ def varlen_attn_out(
     max_q: int,
     max_k: int,
     *,
-    return_aux: AuxRequest | None = None,
+    return_aux: Any = None,
     scale: float | None = None,
     window_size: tuple[int, int] = (-1, -1),
     enable_gqa: bool = False,
@@ -207,9 +204,7 @@ def _as_operator(call: Packed, query: Tensor, key: Tensor, value: Tensor, score:
     want_lse = call.want_lse or learns_captured or _needs_grad((query, key, value))
     wide = learns_captured and query.dtype in HALF
     arguments = _operator_arguments(call, score, mask)
-    out, lse, max_scores, _ = torch.ops.quire.varlen_attn(
-        query, key, value, *arguments, want_lse, call.want_max, wide
-    )
+    out, lse, max_scores, _ = torch.ops.quire.varlen_attn(query, key, value, *arguments, want_lse, call.want_max, wide)
     return out, lse if call.want_lse else None, max_scores if call.want_max else None
 
 
@@ -275,8 +270,11 @@ def _checked_options(function: str, return_aux: Any, enable_gqa: Any, num_splits
         raise ValueError(f"[{function}] num_splits must not be negative; got {num_splits}")
     if return_aux is None:
         return False
-    if not isinstance(return_aux, AuxRequest):
-        raise TypeError(f"[{function}] return_aux must be an AuxRequest of torch.nn.attention.varlen; got {return_aux!r}")
+    # torch.nn.attention.varlen has an AuxRequest of its own, and imports the compiler: not to be imported for asking this.
+    if not hasattr(return_aux, "lse"):
+        raise TypeError(f"[{function}] return_aux must be an AuxRequest; got {return_aux!r}")
+    if getattr(return_aux, "max_scores", False):
+        raise ValueError(f"[{function}] return_aux gives lse; max_scores is flex_attention's")
     return bool(return_aux.lse)
 
 

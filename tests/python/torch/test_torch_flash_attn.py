@@ -6,11 +6,10 @@ import subprocess
 import sys
 
 import pytest
+import quire.flash_attn
 import torch
 import torch.nn.functional as F
 from packed_reference import assert_near, offsets, one_sequence, packed
-
-import quire.flash_attn
 from quire.flash_attn import bert_padding as padding
 from quire.flash_attn import (
     flash_attn_func,
@@ -21,7 +20,16 @@ from quire.flash_attn import (
     flash_attn_varlen_qkvpacked_func,
 )
 
-OPTIONS = ["dropout_p", "softmax_scale", "causal", "window_size", "softcap", "alibi_slopes", "deterministic", "return_attn_probs"]
+OPTIONS = [
+    "dropout_p",
+    "softmax_scale",
+    "causal",
+    "window_size",
+    "softcap",
+    "alibi_slopes",
+    "deterministic",
+    "return_attn_probs",
+]
 DEFAULTS = [0.0, None, False, (-1, -1), 0.0, None, False, False]
 VARLEN = ["cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"]
 
@@ -48,7 +56,10 @@ def test_signatures(name, tensors):
 def exact_scores(q, k, softcap, slopes, i):
     """What stands in the place of scaled scores: the difference to them, as a bias [H, n, m]."""
     n, m, heads = q.shape[0], k.shape[0], q.shape[1]
-    scores = torch.einsum("nhd,mhd->hnm", q.double(), k.double().repeat_interleave(heads // k.shape[1], 1)) * q.shape[2] ** -0.5
+    scores = (
+        torch.einsum("nhd,mhd->hnm", q.double(), k.double().repeat_interleave(heads // k.shape[1], 1))
+        * q.shape[2] ** -0.5
+    )
     changed = softcap * torch.tanh(scores / softcap) if softcap > 0 else scores
     if slopes is not None:
         slope = (slopes if slopes.dim() == 1 else slopes[i]).double()[:, None, None]
@@ -67,7 +78,8 @@ def check(out, inputs, exact, dtype=torch.float32):
 
 @pytest.mark.parametrize("q_len, k_len", [(7, 7), (5, 40), (40, 5), (1, 33), (3, 0)])
 @pytest.mark.parametrize(
-    "options", [{}, {"causal": True}, {"window_size": (4, 2)}, {"causal": True, "window_size": (3, 9)}, {"softmax_scale": 0.2}]
+    "options",
+    [{}, {"causal": True}, {"window_size": (4, 2)}, {"causal": True, "window_size": (3, 9)}, {"softmax_scale": 0.2}],
 )
 def test_padded_batches(q_len, k_len, options):
     q, k, v = (torch.randn(2, n, h, 32, requires_grad=True) for n, h in ((q_len, 6), (k_len, 2), (k_len, 2)))
@@ -274,7 +286,9 @@ def test_an_unpadded_bert_runs_and_learns(flash_attn):
 
     def padded(x, layer):  # the same attention over padded rows
         q, k, v = layer.attention.qkv(x).unflatten(-1, (3, 4, -1)).unbind(2)
-        out = F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)), attn_mask=mask.bool()[:, None, None])
+        out = F.scaled_dot_product_attention(
+            *(t.transpose(1, 2) for t in (q, k, v)), attn_mask=mask.bool()[:, None, None]
+        )
         x = layer.norm1(x + layer.attention.out(out.transpose(1, 2).flatten(2)))
         return layer.norm2(x + layer.mlp(x))
 

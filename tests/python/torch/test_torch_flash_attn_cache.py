@@ -5,7 +5,6 @@ import inspect
 import pytest
 import torch
 from packed_reference import assert_near, one_sequence
-
 from quire.flash_attn import flash_attn_with_kvcache
 
 BATCH, CAPACITY, HEADS, KV_HEADS, DIM = 3, 40, 4, 2, 16
@@ -19,7 +18,11 @@ def caches(rows=BATCH, capacity=CAPACITY):
 def turned(x, places, cos, sin, interleaved):
     """One sequence [n, heads, dim]."""
     half = cos.shape[1]
-    a, b = (x[..., 0 : 2 * half : 2], x[..., 1 : 2 * half : 2]) if interleaved else (x[..., :half], x[..., half : 2 * half])
+    a, b = (
+        (x[..., 0 : 2 * half : 2], x[..., 1 : 2 * half : 2])
+        if interleaved
+        else (x[..., :half], x[..., half : 2 * half])
+    )
     c, s = cos[places][:, None], sin[places][:, None]
     out = x.clone()
     first, second = a * c - b * s, a * s + b * c
@@ -32,10 +35,13 @@ def turned(x, places, cos, sin, interleaved):
 
 def test_signature():
     parameters = inspect.signature(flash_attn_with_kvcache).parameters
-    assert list(parameters) == (
-        "q k_cache v_cache k v rotary_cos rotary_sin cache_seqlens cache_batch_idx cache_leftpad block_table softmax_scale causal "
-        "window_size softcap rotary_interleaved alibi_slopes num_splits return_softmax_lse"
-    ).split()
+    assert (
+        list(parameters)
+        == (
+            "q k_cache v_cache k v rotary_cos rotary_sin cache_seqlens cache_batch_idx cache_leftpad block_table softmax_scale causal "
+            "window_size softcap rotary_interleaved alibi_slopes num_splits return_softmax_lse"
+        ).split()
+    )
     assert parameters["rotary_interleaved"].default is True and parameters["num_splits"].default == 0
 
 
@@ -127,10 +133,18 @@ def test_without_new_keys():
         ({"cache_batch_idx": torch.tensor([0, 1, 3])}, IndexError, "cache_batch_idx must be in 0..2"),
         ({"cache_leftpad": torch.tensor([6, 0, 0])}, ValueError, "cache_leftpad must be in"),
         ({"rotary_cos": torch.rand(40, 4)}, ValueError, "come together"),
-        ({"rotary_cos": torch.rand(20, 4), "rotary_sin": torch.rand(20, 4)}, ValueError, "20 places, and 35 are needed"),
+        (
+            {"rotary_cos": torch.rand(20, 4), "rotary_sin": torch.rand(20, 4)},
+            ValueError,
+            "20 places, and 35 are needed",
+        ),
         ({"alibi_slopes": torch.rand(5)}, ValueError, "alibi_slopes must be"),
         ({"q": torch.randn(3, 2, 3, 16)}, ValueError, "Hq=3 and Hkv=2"),
-        ({"block_table": torch.tensor([[0], [1], [9]]), "cache_seqlens": torch.tensor([5, 0, 33])}, IndexError, "got 9"),
+        (
+            {"block_table": torch.tensor([[0], [1], [9]]), "cache_seqlens": torch.tensor([5, 0, 33])},
+            IndexError,
+            "got 9",
+        ),
     ],
 )
 def test_errors_leave_the_cache_alone(changed, error, text):

@@ -3,13 +3,12 @@
 import inspect
 
 import pytest
+import quire.torch
 import torch
 import torch.nn.attention.varlen as torch_varlen
 from packed_reference import assert_near, offsets, packed
-from torch.nn.attention.varlen import AuxRequest
-
-import quire.torch
 from quire.torch import flex_attention, varlen_attn, varlen_attn_out
+from torch.nn.attention.varlen import AuxRequest
 
 Q_LENGTHS, K_LENGTHS = [5, 0, 33, 128, 1, 40], [7, 4, 20, 300, 0, 40]
 WINDOWS = [(-1, -1), (-1, 0), (3, 0), (2, 5), (-1, 4), (10, -1), (0, 0)]
@@ -55,7 +54,10 @@ def test_lse_is_that_of_flex_attention_per_head():
     out, lse = call(q, k, v, return_aux=AuxRequest(lse=True), scale=0.3)
     assert lse.shape == (4, sum(Q_LENGTHS)) and lse.dtype == torch.float32
     begin_q, begin_k = sum(Q_LENGTHS[:3]), sum(K_LENGTHS[:3])
-    one = (t[None].transpose(1, 2) for t in (q[begin_q : begin_q + 128], k[begin_k : begin_k + 300], v[begin_k : begin_k + 300]))
+    one = (
+        t[None].transpose(1, 2)
+        for t in (q[begin_q : begin_q + 128], k[begin_k : begin_k + 300], v[begin_k : begin_k + 300])
+    )
     alone, aux = flex_attention(*one, scale=0.3, enable_gqa=True, return_aux=quire.torch.AuxRequest(lse=True))
     assert torch.equal(lse[:, begin_q : begin_q + 128], aux.lse[0])
     assert torch.equal(out[begin_q : begin_q + 128], alone[0].transpose(0, 1))
@@ -106,7 +108,16 @@ def test_pages_give_the_bits_of_packed_keys(page_size, window):
         assert torch.equal(out, expected) and torch.equal(lse, expected_lse)
     with pytest.raises(RuntimeError, match="block_table is an inference-only parameter"):
         varlen_attn(
-            q.requires_grad_(), k_pages, v_pages, offsets(Q_LENGTHS), None, 128, 300, seqused_k=lengths, block_table=table, **options
+            q.requires_grad_(),
+            k_pages,
+            v_pages,
+            offsets(Q_LENGTHS),
+            None,
+            128,
+            300,
+            seqused_k=lengths,
+            block_table=table,
+            **options,
         )
 
 
@@ -118,7 +129,9 @@ def test_seqused_k_hides_the_rest_and_has_gradients():
     exact = packed(q, k[rows], v[rows], Q_LENGTHS, used, window=(-1, 0))
     assert_near(out, exact)
     d_out = torch.randn_like(out)
-    for ours, theirs in zip(torch.autograd.grad(out, (q, k, v), d_out), torch.autograd.grad(exact, (q, k, v), d_out.double())):
+    for ours, theirs in zip(
+        torch.autograd.grad(out, (q, k, v), d_out), torch.autograd.grad(exact, (q, k, v), d_out.double())
+    ):
         assert_near(ours, theirs.double())
 
 
@@ -143,14 +156,18 @@ def test_mods_see_the_sequence_and_places_inside_it():
     assert_near(out, exact)
     d_out = torch.randn_like(out)
     inputs = (q, k, v, slopes)
-    for ours, theirs in zip(torch.autograd.grad(out, inputs, d_out), torch.autograd.grad(exact, inputs, d_out.double())):
+    for ours, theirs in zip(
+        torch.autograd.grad(out, inputs, d_out), torch.autograd.grad(exact, inputs, d_out.double())
+    ):
         assert_near(ours, theirs)
 
 
 def test_dropout_is_that_of_flex_attention():
     q, k, v = (one.detach() for one in tensors())
     out = call(q[:5], k[:7], v[:7], q_lengths=[5], k_lengths=[7], dropout_p=0.4, seed=7)
-    alone = flex_attention(*(t[None].transpose(1, 2) for t in (q[:5], k[:7], v[:7])), enable_gqa=True, dropout_p=0.4, seed=7)
+    alone = flex_attention(
+        *(t[None].transpose(1, 2) for t in (q[:5], k[:7], v[:7])), enable_gqa=True, dropout_p=0.4, seed=7
+    )
     assert torch.equal(out, alone[0].transpose(0, 1))
 
 
@@ -196,7 +213,14 @@ def test_out_is_written_or_left_alone():
 def test_errors_name_what_is_wrong(changed, error, text):
     q, k, v = (one.detach() for one in tensors())
     given = dict(
-        query=q, key=k, value=v, cu_seq_q=offsets(Q_LENGTHS), cu_seq_k=offsets(K_LENGTHS), max_q=128, max_k=300, enable_gqa=True
+        query=q,
+        key=k,
+        value=v,
+        cu_seq_q=offsets(Q_LENGTHS),
+        cu_seq_k=offsets(K_LENGTHS),
+        max_q=128,
+        max_k=300,
+        enable_gqa=True,
     )
     with pytest.raises(error, match=text):
         varlen_attn(**{**given, **changed})
@@ -246,7 +270,9 @@ def test_compiled_with_a_window_has_the_bits_and_gradients():
     with torch.no_grad():
         out = torch.empty(sum(Q_LENGTHS), 4, 24)
         into = torch.compile(
-            lambda out: varlen_attn_out(out, q, k, v, *cu_seq, 128, 300, enable_gqa=True), fullgraph=True, backend="aot_eager"
+            lambda out: varlen_attn_out(out, q, k, v, *cu_seq, 128, 300, enable_gqa=True),
+            fullgraph=True,
+            backend="aot_eager",
         )
         into(out)
         assert torch.equal(out, call(q, k, v))
@@ -260,7 +286,9 @@ def test_compiled_with_mods_that_learn():
         def score_mod(score, b, h, q_idx, kv_idx):
             return score - slopes[h] * abs(q_idx - kv_idx)
 
-        return call(q, k, v, score_mod=score_mod, mask_mod=lambda b, h, q_idx, kv_idx: kv_idx % 3 != 0, window_size=(-1, 5))
+        return call(
+            q, k, v, score_mod=score_mod, mask_mod=lambda b, h, q_idx, kv_idx: kv_idx % 3 != 0, window_size=(-1, 5)
+        )
 
     compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
     inputs = (q, k, v, slopes)
