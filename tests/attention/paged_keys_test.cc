@@ -78,7 +78,7 @@ TEST(PagedKeys, QueriesOfDifferentNumbersHaveTheBitsOfOneSequence) {
   const std::vector<std::int32_t> offsets = {0, 7, 77, 77}, counts = {5, 70, 0};
   Tensor packed({80, c.q_heads, c.head_dim}, DType::f32);
   const auto rows_of = [&](std::int64_t b) {
-    return t.q.view().slice(0, b, b + 1).slice(2, 0, counts[static_cast<std::size_t>(b)]);
+    return ConstTensorView(t.q).slice(0, b, b + 1).slice(2, 0, counts[static_cast<std::size_t>(b)]);
   };
   for (std::int64_t b = 0; b < 2; ++b) {
     const ConstTensorView rows = rows_of(b);

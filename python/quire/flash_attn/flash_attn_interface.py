@@ -271,7 +271,7 @@ def _padded(flash: Flash, q: Tensor, k: Tensor, v: Tensor) -> Any:
             f"{tuple(k.shape)} and {tuple(v.shape)}"
         )
     sequences = Varlen(even_offsets(q.shape[0], q.shape[1]), even_offsets(k.shape[0], k.shape[1]))
-    out, lse, weights = attend(flash, *(one.flatten(0, 1) for one in (q, k, v)), sequences)
+    out, lse, weights = attend(flash, q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), sequences)
     out = out.unflatten(0, (q.shape[0], q.shape[1]))
     if lse is None:
         return out

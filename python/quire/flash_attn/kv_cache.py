@@ -91,7 +91,7 @@ class _Pages(NamedTuple):
 
     table: Tensor
     size: int
-    count: int
+    pages: int
 
     @staticmethod
     def of(q: Tensor, k_cache: Tensor, v_cache: Tensor, batch_idx: Tensor | None, block_table: Tensor | None) -> _Pages:
@@ -130,10 +130,10 @@ class _Pages(NamedTuple):
             raise ValueError(f"[{_NAME}] the cache holds {holds} tokens of a sequence; it would have {longest}")
         size = max(self.size, 1)
         used = torch.arange(self.table.shape[1], device="cpu") < (lengths[:, None] + new + size - 1) // size
-        outside = used & ((self.table < 0) | (self.table >= self.count))
+        outside = used & ((self.table < 0) | (self.table >= self.pages))
         if outside.any():
             raise IndexError(
-                f"[{_NAME}] block_table must name pages in 0..{self.count - 1}; got {int(self.table[outside][0])}"
+                f"[{_NAME}] block_table must name pages in 0..{self.pages - 1}; got {int(self.table[outside][0])}"
             )
         positions = lengths.long()[:, None] + torch.arange(new, device="cpu")
         return self.table.long().gather(1, positions // size), positions % size

@@ -54,7 +54,9 @@ class QuireCache(Cache):
         layers: list[Any] = []
         for layer, (kind, given) in enumerate(zip(types, more, strict=True)):
             if kind not in ("full_attention", "sliding_attention", "chunked_attention"):
-                raise NotImplementedError(f"[QuireCache] layer {layer} of this model is of the kind {kind}, which has no keys and values")
+                raise NotImplementedError(
+                    f"[QuireCache] layer {layer} of this model is of the kind {kind}, which has no keys and values"
+                )
             window = int(given.get("sliding_window") or 0) if kind == "sliding_attention" else 0
             if window not in by_window:
                 by_window[window] = Pool(window, page_size)
@@ -161,7 +163,7 @@ class QuireLayer(CacheLayerMixin):
     def _of_the_cache(self, *args: Any) -> None:
         raise NotImplementedError("[QuireCache] layers share their pages; call this on the cache, not on a layer")
 
-    crop = reorder_cache = batch_repeat_interleave = batch_select_indices = _of_the_cache
+    crop = reorder_cache = batch_repeat_interleave = batch_select_indices = _of_the_cache  # type: ignore[assignment]
 
 
 class Pool:
@@ -208,7 +210,9 @@ class Pool:
                 f"{keys.device}"
             )
         if torch.is_grad_enabled() and (keys.requires_grad or values.requires_grad):
-            raise RuntimeError("[QuireCache] has no gradients; call the model under torch.no_grad(), or without a cache")
+            raise RuntimeError(
+                "[QuireCache] has no gradients; call the model under torch.no_grad(), or without a cache"
+            )
         if self.cache is None:
             return
         sizes = (self.cache.kv_heads, self.cache.head_dim, self.cache.v_head_dim, self.dtype)

@@ -59,9 +59,7 @@ def cached_attention(
             seed=draw_seed() if dropout else 0,
             openmp_threads=openmp_threads(),
         )
-        return _core.Plan(
-            options, pool.cache, pool.sequences, [count] * batch, query.shape[1], DTYPES[query.dtype]
-        )
+        return _core.Plan(options, pool.cache, pool.sequences, [count] * batch, query.shape[1], DTYPES[query.dtype])
 
     # What a mask reads must be the same object: it is one for all layers of a step.
     key = (count, query.shape[1], query.dtype, softcap, scaling, window, mask is None, _Same(read), openmp_threads())
@@ -88,9 +86,7 @@ class _Same:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _rule(
-    module: torch.nn.Module, given: Any, is_causal: bool | None, begin: int, count: int
-) -> tuple[Any, int, Any]:
+def _rule(module: torch.nn.Module, given: Any, is_causal: bool | None, begin: int, count: int) -> tuple[Any, int, Any]:
     """(a function that gives the rule over places in the sequence, or None; the window of a causal mask without one; what it was
     made from)."""
     if given is None:
@@ -103,12 +99,18 @@ def _rule(
             return None, given.window, None
         return (lambda: bind_mask_mod(given.absolute).mod), 0, given
     if isinstance(given, BlockMask):
-        raise NotImplementedError("[QuireCache] takes the masks that transformers makes, and tensors; got a BlockMask of the caller's")
+        raise NotImplementedError(
+            "[QuireCache] takes the masks that transformers makes, and tensors; got a BlockMask of the caller's"
+        )
     if given.dtype is not torch.bool:
         return (lambda: _core.MaskMod("kv_idx >= 0")), 0, given
 
     def of_bools() -> Any:
-        text = f"visible[b, 0, q_idx - {begin}, kv_idx]" if given.shape[1] == 1 else f"visible[b, h, q_idx - {begin}, kv_idx]"
+        text = (
+            f"visible[b, 0, q_idx - {begin}, kv_idx]"
+            if given.shape[1] == 1
+            else f"visible[b, h, q_idx - {begin}, kv_idx]"
+        )
         return bind(_core.MaskMod, text, ["visible"], [given], torch.float32).mod
 
     return of_bools, 0, given

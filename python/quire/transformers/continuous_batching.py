@@ -51,7 +51,9 @@ def _or_ours(asked: Any) -> Any:
     """As flash attention, ours wants no mask and no repeated keys."""
 
     @functools.wraps(asked)
-    def is_requested(config: Any = None, requested_attention_implementation: str | None = None, version: Any = None) -> bool:
+    def is_requested(
+        config: Any = None, requested_attention_implementation: str | None = None, version: Any = None
+    ) -> bool:
         if version is None and (_is_ours(config) or requested_attention_implementation in _names):
             return True
         return asked(config, requested_attention_implementation, version)
@@ -105,15 +107,13 @@ def batched_attention(
 ) -> Tensor:
     """[1, tokens, Hq, Ev] of query [1, Hq, tokens, E]; new keys and values are written into the cache. given: cu_seq_lens_q, cu_seq_lens_k,
     read_index, write_index and block_table, as transformers passes them."""
-    layer = module.layer_idx
+    layer: Any = module.layer_idx
     allocator = cache.layer_to_allocator[layer]
     tokens = [one[0].transpose(0, 1) for one in (query, key, value)]
     step = _step_of(cache, allocator, given)
     keys, values = _keys_of(allocator, layer, step, given, tokens[1], tokens[2])
     score = None if softcap is None else Text(f"{float(softcap)!r} * tanh(score / {float(softcap)!r})", [], [])
-    call = Packed(
-        "quire_attention", step.sequences, score, None, scaling, enable_gqa=True, want_lse=s_aux is not None
-    )
+    call = Packed("quire_attention", step.sequences, score, None, scaling, enable_gqa=True, want_lse=s_aux is not None)
     with torch.no_grad():
         out, lse, _ = packed_attention(call, tokens[0], keys, values)
     if lse is not None and s_aux is not None:
@@ -123,7 +123,7 @@ def batched_attention(
 
 def _step_of(cache: Any, allocator: Any, given: dict[str, Any]) -> _Step:
     """Made by the first layer of an allocator in a step."""
-    marker, found = getattr(cache, "_quire_steps", (None, None))
+    marker, found = getattr(cache, "_quire_steps", (None, {}))
     if marker is not given["cu_seq_lens_q"]:
         marker, found = given["cu_seq_lens_q"], {}
         cache._quire_steps = marker, found

@@ -19,15 +19,17 @@ class PagedStates(torch.Tensor):
 
     @staticmethod
     def of(pool: Any, layer: int, shape: tuple[int, ...], dtype: torch.dtype) -> PagedStates:
-        made = torch.Tensor._make_wrapper_subclass(PagedStates, shape, dtype=dtype, device="cpu")
+        made = torch.Tensor._make_wrapper_subclass(PagedStates, shape, dtype=dtype, device=torch.device("cpu"))
         made.pool, made.layer = pool, layer
         return made
 
-    def __repr__(self, *args: Any, **kwargs: Any) -> str:  # torch's would read elements
+    def __repr__(self, **kwargs: Any) -> str:  # torch's would read elements
         return f"PagedStates({tuple(self.shape)}, {self.dtype})"
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         raise NotImplementedError(
             f"[QuireCache] keys and values are pages, which only Quire's attention reads; this model calls {func} on them. Use "
             'attn_implementation="quire" with models that hand them to their attention as they are, or another cache'
