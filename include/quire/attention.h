@@ -53,6 +53,7 @@ class QUIRE_API AttentionPlan {
                 const AttentionOptions& options = {});
   AttentionPlan(const ConstTensorView& q, const PagedKeys& keys,
                 const AttentionOptions& options = {});
+  AttentionPlan(const Jagged& q, const PagedKeys& keys, const AttentionOptions& options = {});
   /// Of a step over a cache; valid until the cache changes (write does not count).
   AttentionPlan(const KVCache& cache, std::span<const NewTokens> step, const AttendQueries& queries,
                 const AttentionOptions& options = {});

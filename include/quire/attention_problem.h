@@ -205,6 +205,11 @@ struct QUIRE_API AttentionProblem : AttentionShape, AttentionOptions {
   static AttentionProblem paged(const ConstTensorView& q, const PagedKeys& keys,
                                 const AttentionOptions& options,
                                 const char* function = "flex_attention");
+  /// Queries of different numbers: those of sequence i of q over the keys of sequence i. No
+  /// gradient.
+  static AttentionProblem paged(const Jagged& q, const PagedKeys& keys,
+                                const AttentionOptions& options,
+                                const char* function = "flex_attention");
   /// Page tables are read where they lie: good until the cache changes (write does not count).
   static AttentionProblem step(const KVCache& cache, std::span<const NewTokens> tokens,
                                const AttendQueries& queries, const AttentionOptions& options,

@@ -33,5 +33,10 @@ using PagedKeysPlan = AttentionPlan;
 /// as flex_attention.
 QUIRE_API Tensor flex_attention(const ConstTensorView& q, const PagedKeys& keys,
                                 const AttentionOptions& options = {});
+/// The same for queries of different numbers: q as of flex_attention over jagged batches, a
+/// sequence for each row of the page table; results in q's order, holes 0. A block mask is a
+/// JaggedBlockMask.
+QUIRE_API Tensor flex_attention(const Jagged& q, const PagedKeys& keys,
+                                const AttentionOptions& options = {});
 
 }  // namespace quire

@@ -23,6 +23,7 @@
 #include "gil.h"
 #include "jagged.h"
 #include "openmp.h"
+#include "paged_keys.h"
 #include "quire/attend.h"
 #include "quire/error.h"
 #include "register.h"
@@ -141,6 +142,23 @@ void run(const Options& options, const Views& q, const Views& k, const Views& v,
   AttentionProblem problem = problem_of(options, q, k, v);
   const std::shared_ptr<Executor> executor = options.set_executor(problem);
   run_attention(std::move(problem), tensor_of(q), tensor_of(k), tensor_of(v), outputs);
+}
+
+void run_paged(const Options& options, const JaggedViews& q, const PagedViews& keys,
+               const View& out, const View* lse, const View* max_scores, const View* key_weights,
+               const View* entropy, std::pair<std::int64_t, std::int64_t> queries) {
+  const AttentionOutputs outputs =
+      outputs_of(options.function, out, lse, max_scores, {key_weights, entropy, queries});
+  const ReleasedGil released;
+  AttentionProblem problem =
+      AttentionProblem::paged(q.jagged(), keys.keys(), options.all, options.function);
+  const std::shared_ptr<Executor> executor = options.set_executor(problem);
+  run_attention(std::move(problem), q.values.tensor, keys.k.tensor, keys.v.tensor, outputs);
+}
+
+void init_paged(PagedViews* self, nb::handle k, nb::handle v, nb::handle page_table,
+                nb::handle lengths) {
+  new (self) PagedViews{view_of(k), view_of(v), view_of(page_table), view_of(lengths)};
 }
 
 // (out, lse, max_scores, key_weights, entropy)
@@ -404,6 +422,16 @@ void register_attention(nb::module_& module) {
                                          "A backward pass planned once, for many runs.");
   define<View>(module, plan, backward_plan);
   define<JaggedViews>(module, plan, backward_plan);
+  nb::class_<PagedViews>(module, "PagedViews",
+                         "Keys and values in pages, [pages, heads, page_size, dim] each, any "
+                         "strides; page_table [n, most pages]; lengths [n].")
+      .def("__init__", &init_paged, nb::arg("k"), nb::arg("v"), nb::arg("page_table"),
+           nb::arg("lengths"));
+  module.def("attention", &run_paged, nb::arg("options"), nb::arg("q"), nb::arg("keys"),
+             nb::arg("out"), nb::arg("lse").none() = nb::none(),
+             nb::arg("max_scores").none() = nb::none(),
+             nb::arg("key_weights").none() = nb::none(), nb::arg("entropy").none() = nb::none(),
+             nb::arg("queries") = kAllQueries, "The same of jagged queries over keys in pages.");
   plan.def("__init__", &init_step_plan, nb::arg("options"), nb::arg("cache"), nb::arg("sequences"),
            nb::arg("counts"), nb::arg("q_heads"), nb::arg("dtype"))
       .def("run", &run_plan, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"),

@@ -109,6 +109,9 @@ AttentionPlan::AttentionPlan(const Jagged& q, const Jagged& k, const Jagged& v,
 AttentionPlan::AttentionPlan(const ConstTensorView& q, const PagedKeys& keys,
                              const AttentionOptions& options)
     : AttentionPlan(AttentionProblem::paged(q, keys, options)) {}
+AttentionPlan::AttentionPlan(const Jagged& q, const PagedKeys& keys,
+                             const AttentionOptions& options)
+    : AttentionPlan(AttentionProblem::paged(q, keys, options)) {}
 AttentionPlan::AttentionPlan(const KVCache& cache, std::span<const NewTokens> step,
                              const AttendQueries& queries, const AttentionOptions& options)
     : AttentionPlan(AttentionProblem::step(cache, step, queries, options)) {}
@@ -198,6 +201,10 @@ Tensor flex_attention(const ConstTensorView& q, const PagedKeys& keys,
                       const AttentionOptions& options) {
   const FloatEnv float_env;
   return run_attention(AttentionProblem::paged(q, keys, options), q, keys.k, keys.v);
+}
+
+Tensor flex_attention(const Jagged& q, const PagedKeys& keys, const AttentionOptions& options) {
+  return run_attention(AttentionProblem::paged(q, keys, options), q.values, keys.k, keys.v);
 }
 
 Tensor attend(const KVCache& cache, std::int64_t layer, std::span<const NewTokens> step,

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "attention/jagged_batch.h"
 #include "attention/validate.h"
 #include "layout/paged_layout.h"
 #include "quire/error.h"
@@ -115,6 +116,31 @@ TensorView pages_of(const TensorView& cache, std::int64_t page_size) {
   return view_as_pages(cache, page_size);
 }
 
+namespace {
+
+// What follows from keys, values and table; of the queries heads, dim and dtype are still to be
+// set.
+AttentionProblem problem_of_keys(const PagedKeys& keys, std::int64_t batch,
+                                 const AttentionOptions& options, const char* function) {
+  Table table = read_table(function, keys, batch);
+  AttentionProblem problem{{.batch = batch,
+                            .kv_batch = batch,
+                            .kv_heads = keys.k.dim(1),
+                            .kv_len = table.longest,
+                            .v_head_dim = keys.v.dim(3),
+                            .k_dtype = keys.k.dtype(),
+                            .v_dtype = keys.v.dtype()},
+                           options,
+                           function};
+  problem.k_shape = keys.k.shape();
+  problem.v_shape = keys.v.shape();
+  problem.layout =
+      std::make_shared<layout::PagedLayout>(keys.k.dim(2), std::move(table.pages), table.lengths);
+  return problem;
+}
+
+}  // namespace
+
 AttentionProblem AttentionProblem::paged(const ConstTensorView& q, const PagedKeys& keys,
                                          const AttentionOptions& options, const char* function) {
   const FloatEnv float_env;
@@ -124,25 +150,29 @@ AttentionProblem AttentionProblem::paged(const ConstTensorView& q, const PagedKe
          to_string(q.shape()));
   }
   attention::check_head_dims(function, q.dim(3), keys.k.dim(3));
-  Table table = read_table(function, keys, q.dim(0));
-  AttentionProblem problem{{.batch = q.dim(0),
-                            .q_heads = q.dim(1),
-                            .q_len = q.dim(2),
-                            .head_dim = q.dim(3),
-                            .kv_batch = q.dim(0),
-                            .kv_heads = keys.k.dim(1),
-                            .kv_len = table.longest,
-                            .v_head_dim = keys.v.dim(3),
-                            .q_dtype = q.dtype(),
-                            .k_dtype = keys.k.dtype(),
-                            .v_dtype = keys.v.dtype()},
-                           options,
-                           function};
+  AttentionProblem problem = problem_of_keys(keys, q.dim(0), options, function);
+  problem.q_heads = q.dim(1);
+  problem.q_len = q.dim(2);
+  problem.head_dim = q.dim(3);
+  problem.q_dtype = q.dtype();
   problem.q_shape = q.shape();
-  problem.k_shape = keys.k.shape();
-  problem.v_shape = keys.v.shape();
-  problem.layout =
-      std::make_shared<layout::PagedLayout>(keys.k.dim(2), std::move(table.pages), table.lengths);
+  return problem;
+}
+
+AttentionProblem AttentionProblem::paged(const Jagged& q, const PagedKeys& keys,
+                                         const AttentionOptions& options, const char* function) {
+  const FloatEnv float_env;
+  check_pools(function, keys);
+  attention::JaggedSequences rows = attention::read_sequences(function, "query", q);
+  attention::check_head_dims(function, rows.dim, keys.k.dim(3));
+  AttentionProblem problem = problem_of_keys(keys, rows.count(), options, function);
+  problem.q_heads = rows.heads;
+  problem.q_len = rows.longest;
+  problem.head_dim = rows.dim;
+  problem.q_dtype = q.values.dtype();
+  problem.q_shape = q.values.shape();
+  problem.q_order = q.order;
+  problem.queries = std::make_shared<layout::JaggedQueries>(std::move(rows.rows));
   return problem;
 }
 

@@ -69,6 +69,50 @@ AttentionCase small(DType dtype, std::int64_t q_len) {
           .v_dtype = dtype};
 }
 
+TEST(PagedKeys, QueriesOfDifferentNumbersHaveTheBitsOfOneSequence) {
+  const AttentionCase c = small(DType::f32, 70);
+  const AttentionTensors t(c, 7);
+  const std::vector<std::int64_t> lengths = {1300, 257, 0};
+  const PagedPool pool(t.k, t.v, lengths, {.page_size = 16, .seed = 3});
+  // 5, 70 and 0 queries, with a hole of two rows behind the first sequence.
+  const std::vector<std::int32_t> offsets = {0, 7, 77, 77}, counts = {5, 70, 0};
+  Tensor packed({80, c.q_heads, c.head_dim}, DType::f32);
+  const auto rows_of = [&](std::int64_t b) {
+    return ConstTensorView(t.q).slice(0, b, b + 1).slice(2, 0, counts[static_cast<std::size_t>(b)]);
+  };
+  for (std::int64_t b = 0; b < 2; ++b) {
+    const ConstTensorView rows = rows_of(b);
+    for (std::int64_t i = 0; i < rows.dim(2); ++i)
+      for (std::int64_t h = 0; h < c.q_heads; ++h)
+        for (std::int64_t d = 0; d < c.head_dim; ++d)
+          packed.view().at<float>({offsets[static_cast<std::size_t>(b)] + i, h, d}) =
+              rows.at<float>({0, h, i, d});
+  }
+  const Jagged q{.values = packed,
+                 .offsets = ConstTensorView(offsets.data(), DType::i32, {4}),
+                 .lengths = ConstTensorView(counts.data(), DType::i32, {3})};
+  const Tensor out =
+      flex_attention(q, pool.keys(), {.mask_mod = mods::causal(), .enable_gqa = true});
+  for (std::int64_t b = 0; b < 2; ++b) {
+    const ConstTensorView rows = rows_of(b);
+    const auto keys = [&](const ConstTensorView& view) {
+      return view.slice(0, b, b + 1).slice(2, 0, lengths[static_cast<std::size_t>(b)]);
+    };
+    const Tensor alone = flex_attention(rows, keys(t.k), keys(t.v),
+                                        {.mask_mod = mods::causal(), .enable_gqa = true});
+    const std::int64_t begin = offsets[static_cast<std::size_t>(b)];
+    const ConstTensorView mine =
+        out.view().slice(0, begin, begin + rows.dim(2)).transpose(0, 1).unsqueeze(0);
+    EXPECT_TRUE(same_bits(mine, alone)) << b;
+  }
+  expect_error(ErrorKind::value,
+               "[flex_attention] 2 sequences need as many page table rows and lengths; got 3 and 3",
+               [&] {
+                 flex_attention(Jagged{packed, ConstTensorView(offsets.data(), DType::i32, {3})},
+                                pool.keys(), {.enable_gqa = true});
+               });
+}
+
 TEST(PagedKeys, BitsOfTheDenseCallForAnyPageSize) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     for (const std::int64_t page_size : {1, 2, 7, 16, 64, 100, 128, 256, 300}) {

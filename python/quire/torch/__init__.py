@@ -36,6 +36,7 @@ from quire.torch.paged_attention import PagedAttention  # noqa: E402
 from quire.torch.sdpa import scaled_dot_product_attention, why_not  # noqa: E402
 from quire.torch.top_k import top_k_keys  # noqa: E402
 from quire.torch.trace import TraceError  # noqa: E402
+from quire.torch.varlen import varlen_attn, varlen_attn_out  # noqa: E402
 
 __all__ = [
     "AuxOutput",
@@ -61,5 +62,7 @@ __all__ = [
     "scaled_dot_product_attention",
     "sdpa_kernel",
     "top_k_keys",
+    "varlen_attn",
+    "varlen_attn_out",
     "why_not",
 ]

@@ -60,6 +60,21 @@ class _QuireFlexAttention(HigherOrderOperator):
         mask: tuple = options["mask_mod"], [], []
         if mask[0] is None:
             mask = formula_of(mask_mod, mask_tensors, None)
+        if "packed" in options:
+            sequences, rest = options["packed"]
+            return torch.ops.quire.varlen_attn(
+                query,
+                key,
+                value,
+                *sequences,
+                *score,
+                *mask,
+                scale,
+                *rest,
+                options["lse"] or is_recorded,
+                options["max_scores"],
+                learns_captured and query.dtype in HALF,
+            )
         return graph_operator.flex_attention(
             query,
             key,
@@ -153,6 +168,26 @@ def flex_attention_in_graph(
     if return_aux is not None:
         return out, AuxOutput(lse=lse if want_lse else None, max_scores=max_scores if want_max else None)
     return (out, lse) if return_lse else out
+
+
+def packed_attention_by_dynamo(call: Any, query: Tensor, key: Tensor, value: Tensor) -> Any:
+    """What dynamo traces of a call over packed sequences (varlen.py: Packed) whose mods are functions."""
+    tell_dynamo()
+    score_function, score_text = function_or_text(call.score_mod, _identity, call.function)
+    mask_function, mask_text = function_or_text(call.mask_mod, noop_mask, call.function)
+    *sequences, window = call.sequences
+    seed = seed_tensor(call.dropout_p, call.seed)
+    options: dict[str, Any] = {
+        "score_mod": score_text,
+        "mask_mod": mask_text,
+        "lse": call.want_lse,
+        "max_scores": call.want_max,
+        "packed": ((*sequences, list(window)), (call.enable_gqa, call.function, call.dropout_p, seed)),
+    }
+    out, lse, max_scores, _ = quire_flex_attention(
+        query, key, value, score_function, (0, 0, 1, 1, mask_function), call.scale, options
+    )
+    return out, lse if call.want_lse else None, max_scores if call.want_max else None
 
 
 def seed_tensor(dropout_p: float, seed: int | None) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""enable() and disable(): Quire behind torch's own flex_attention, create_block_mask and nested SDPA.
+"""enable() and disable(): Quire behind torch's own flex_attention, create_block_mask, varlen_attn and nested SDPA.
 
 The code of torch's functions is exchanged, not their names, so modules that imported the names before see it too, and
 so do compiled callers: dynamo notices that a function has other code and traces again. Tensors that are not on the CPU take
@@ -18,6 +18,7 @@ from quire.torch import originals
 from quire.torch.create_block_mask import create_block_mask
 from quire.torch.flex_attention import flex_attention
 from quire.torch.sdpa import scaled_dot_product_attention
+from quire.torch.varlen import varlen_attn, varlen_attn_out
 
 # ---- what torch's functions do while enabled
 
@@ -46,6 +47,18 @@ def behind_nested_sdpa(query: Any, key: Any, value: Any, *arguments: Any) -> Any
     )
     call = scaled_dot_product_attention if is_ours else originals.jagged_scaled_dot_product_attention
     return call(*tensors, *arguments)
+
+
+def behind_varlen_attn(query: Any, *arguments: Any, **options: Any) -> Any:
+    """Quire for tensors on the CPU, torch for others."""
+    is_ours = isinstance(query, torch.Tensor) and query.device.type == "cpu"
+    return (varlen_attn if is_ours else originals.of_varlen("varlen_attn"))(query, *arguments, **options)
+
+
+def behind_varlen_attn_out(out: Any, query: Any, *arguments: Any, **options: Any) -> Any:
+    """The same of the function that writes into `out`."""
+    is_ours = isinstance(query, torch.Tensor) and query.device.type == "cpu"
+    return (varlen_attn_out if is_ours else originals.of_varlen("varlen_attn_out"))(out, query, *arguments, **options)
 
 
 # Their code becomes that of torch's functions: it runs with torch's globals, hence the imports inside.
@@ -109,6 +122,82 @@ def _jagged_scaled_dot_product_attention(
     return behind_nested_sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 
+def _varlen_attn(
+    query,
+    key,
+    value,
+    cu_seq_q,
+    cu_seq_k,
+    max_q,
+    max_k,
+    *,
+    return_aux=None,
+    scale=None,
+    window_size=(-1, -1),
+    enable_gqa=False,
+    seqused_k=None,
+    block_table=None,
+    num_splits=None,
+):
+    from quire.torch.enable import behind_varlen_attn
+
+    return behind_varlen_attn(
+        query,
+        key,
+        value,
+        cu_seq_q,
+        cu_seq_k,
+        max_q,
+        max_k,
+        return_aux=return_aux,
+        scale=scale,
+        window_size=window_size,
+        enable_gqa=enable_gqa,
+        seqused_k=seqused_k,
+        block_table=block_table,
+        num_splits=num_splits,
+    )
+
+
+def _varlen_attn_out(
+    out,
+    query,
+    key,
+    value,
+    cu_seq_q,
+    cu_seq_k,
+    max_q,
+    max_k,
+    *,
+    return_aux=None,
+    scale=None,
+    window_size=(-1, -1),
+    enable_gqa=False,
+    seqused_k=None,
+    block_table=None,
+    num_splits=None,
+):
+    from quire.torch.enable import behind_varlen_attn_out
+
+    return behind_varlen_attn_out(
+        out,
+        query,
+        key,
+        value,
+        cu_seq_q,
+        cu_seq_k,
+        max_q,
+        max_k,
+        return_aux=return_aux,
+        scale=scale,
+        window_size=window_size,
+        enable_gqa=enable_gqa,
+        seqused_k=seqused_k,
+        block_table=block_table,
+        num_splits=num_splits,
+    )
+
+
 _EXCHANGED = (
     (torch_flex.flex_attention, originals.flex_attention.__code__, _flex_attention.__code__),
     (torch_flex.create_block_mask, originals.create_block_mask.__code__, _create_block_mask.__code__),
@@ -119,6 +208,18 @@ _EXCHANGED = (
     ),
 )
 
+
+def _exchanged() -> tuple:
+    """Function, its code and ours. Those of varlen_attn are there from the first enable() on."""
+    from torch.nn.attention import varlen
+
+    return (
+        *_EXCHANGED,
+        (varlen.varlen_attn, originals.of_varlen("varlen_attn").__code__, _varlen_attn.__code__),
+        (varlen.varlen_attn_out, originals.of_varlen("varlen_attn_out").__code__, _varlen_attn_out.__code__),
+    )
+
+
 # ---- on and off
 
 _lock = fork.lock()
@@ -128,7 +229,7 @@ _open = 0  # `with enable():` blocks that are running, of all threads
 
 def _apply() -> None:
     wanted = _is_on or _open > 0
-    for function, original, ours in _EXCHANGED:
+    for function, original, ours in _exchanged():
         code = ours if wanted else original
         if function.__code__ is not code:
             function.__code__ = code
@@ -157,7 +258,7 @@ class Enabled:
 
 
 def enable() -> Enabled:
-    """Puts Quire behind torch's own flex_attention, create_block_mask and nested SDPA for the CPU, in all threads.
+    """Puts Quire behind torch's own flex_attention, create_block_mask, varlen_attn and nested SDPA for the CPU, in all threads.
 
     Until disable(), or, as `with quire.torch.enable():`, until the end of the block. Blocks may nest and overlap.
 

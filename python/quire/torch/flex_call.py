@@ -6,8 +6,8 @@ Does not know what a user may call (flex_attention.py, nested_flex.py). Python l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,10 +21,22 @@ from quire.torch.views import view_of
 _CPU = torch.device("cpu")
 
 
+class Pages(NamedTuple):
+    """Keys and values [pages, page_size, heads, dim]: which pages a sequence has, [n, most pages], and how many keys, [n]."""
+
+    table: Tensor
+    lengths: Tensor
+
+    def views(self, key: Tensor, value: Tensor) -> _core.PagedViews:
+        pages = (view_of(one.transpose(1, 2)) for one in (key, value))
+        return _core.PagedViews(*pages, view_of(self.table), view_of(self.lengths))
+
+
 @dataclass(eq=False)
 class FlexCall(Call):
-    """mods, which read `reads` tensors: the score mod's, `weight_reads` of the weight mod's, then the sinks; sequences: of nested query, key and value; enable_gqa: theirs, of dense tensors
-    it was checked before."""
+    """mods, which read `reads` tensors: the score mod's, `weight_reads` of the weight mod's, then the sinks; sequences: of nested or
+    packed query, key and value; enable_gqa: theirs, of dense tensors it was checked before. pages: where keys and values lie in
+    pages; there are no gradients then."""
 
     mods: Mods
     want_max: bool = False
@@ -33,8 +45,15 @@ class FlexCall(Call):
     sequences: tuple[Sequences, Sequences, Sequences] | None = None
     enable_gqa: bool = True
     weight_reads: int = 0
+    pages: Pages | None = None
 
     function = "flex_attention"
+
+    def views(self, inputs: Sequence[Tensor]) -> list[Any]:
+        if self.pages is None or self.sequences is None:
+            return super().views(inputs)
+        query, key, value = inputs
+        return [self.sequences[0].views(query), self.pages.views(key, value)]
 
     def run(self, inputs: Sequence[Tensor], read: Sequence[Tensor], want_lse: bool) -> Outputs:
         query, key, value = inputs
@@ -47,17 +66,27 @@ class FlexCall(Call):
         compute = torch.float64 if is_f64 else torch.float32
         dtype = compute if self.is_wide else query.dtype
         # Tokens of no sequence have zeros.
-        out = torch.zeros((*query.shape[:2], value.shape[2]), dtype=dtype, device=_CPU)
+        out = torch.zeros((*query.shape[:2], value.shape[-1]), dtype=dtype, device=_CPU)
         lse, max_scores = (
             torch.zeros(query.shape[:2], dtype=compute, device=_CPU) if is_wanted else None
             for is_wanted in (want_lse, self.want_max)
         )
-        options = mods.options(self.function, self.enable_gqa)
-        weights = weights_views(self.mods.weights, (key.shape[0], query.shape[1]), query.shape[:2], compute)
-        _core.attention(
-            options, *self.views(inputs), view_of(out), _optional_view(lse), _optional_view(max_scores), *weights
-        )
+        weights = weights_views(mods.weights, (key.shape[0], query.shape[1]), query.shape[:2], compute)
+        replace(self, mods=mods).run_into(inputs, out, lse, max_scores, weights)
         return out, lse, max_scores
+
+    def run_into(
+        self,
+        inputs: Sequence[Tensor],
+        out: Tensor,
+        lse: Tensor | None = None,
+        max_scores: Tensor | None = None,
+        weights: Sequence[Any] = (),
+    ) -> None:
+        """Over sequences, into tensors that are there. Rows of no sequence stay as they are. weights: as weights_views gives them."""
+        options = self.mods.options(self.function, self.enable_gqa)
+        stats = _optional_view(lse), _optional_view(max_scores)
+        _core.attention(options, *self.views(inputs), view_of(out), *stats, *weights)
 
     def gradients(
         self,

@@ -47,9 +47,10 @@ class Mods(NamedTuple):
     scale: float | None = None
     dropout_p: float = 0.0
     seed: int = 0  # of the dropout; the backward pass replays it
-    hooks: Hooks | None = None
     key_indices: torch.Tensor | None = None
     weights: Weights | None = None  # filled in by the forward pass
+    hooks: Hooks | None = None
+    mask_mod: Any = None  # instead of block_mask: proved by the call
 
     def options(self, function: str = "flex_attention", enable_gqa: bool = True) -> _core.Options:
         """As _core takes them, on torch's threads. Those of a call without any are kept: tiny calls would notice."""
@@ -60,7 +61,8 @@ class Mods(NamedTuple):
         options = _Options(
             function,
             self.score_mod,
-            block_mask=self.block_mask,
+            self.mask_mod,
+            self.block_mask,
             scale=self.scale,
             enable_gqa=enable_gqa,
             dropout_p=self.dropout_p,

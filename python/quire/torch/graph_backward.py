@@ -37,13 +37,12 @@ def _run(
     *arguments: Any,
 ) -> list[Tensor]:
     """Of query, key, value and the score tensors: those that are wanted."""
-    score_names, score_tensors = score_names or [], score_tensors or []
     mask_arguments, (scale, *dropout) = arguments[:6], arguments[6:]
     # Torch leaves out what stands last and is the default.
     dropout_p = dropout[0] if dropout else 0.0
     seed = dropout[1] if len(dropout) > 1 else None
     key_indices, hooks = dropout[2] if len(dropout) > 2 else None, dropout[3:]
-    mods = Mods(None, bound_mask(*mask_arguments), scale, dropout_p, number_of_seed(seed), key_indices)
+    mods = Mods(None, bound_mask(*mask_arguments), scale, dropout_p, number_of_seed(seed), key_indices=key_indices)
     sinks = [] if not hooks or hooks[0] is None else [hooks[0]]
     is_f64 = torch.float64 in (query.dtype, key.dtype, value.dtype)
     results = (out, lse.to(torch.float64 if is_f64 else torch.float32))
@@ -68,14 +67,18 @@ def _run(
         return found
 
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
-    score = (score_mod, score_names, score_tensors, dtype)
-    if score_mod.startswith(PREFIX):
-        d = _through_program(score, wants_score, gradients)
-    else:
-        d = _through_text(score, wants_score, gradients)
+    d = through_score((score_mod, score_names, score_tensors), dtype, wants_score, gradients)
     if d[2] is not None and whole_value is not value:
         d[2] = d[2].sum(0, keepdim=True)
     return [one for one in (*d, *d_sinks) if one is not None]
+
+
+def through_score(score: tuple, dtype: torch.dtype, wanted: list[bool], gradients: Any) -> list[Tensor | None]:
+    """Gradients of query, key, value and the score tensors, by gradients(mod, the tensors that it reads, which are wanted).
+    score: text, names and tensors of the score mod; dtype: of the score; wanted: which of the tensors want a gradient."""
+    text, names, tensors = score
+    through = _through_program if text.startswith(PREFIX) else _through_text
+    return through((text, names or [], tensors or [], dtype), wanted, gradients)
 
 
 def _through_text(score: tuple, wanted: list[bool], gradients: Any) -> list[Tensor | None]:
@@ -113,7 +116,7 @@ def _fake(query: Tensor, key: Tensor, value: Tensor, *arguments: Any) -> list[Te
     wanted, score_tensors = arguments[4], arguments[7]
     like = [torch.empty_like(tensor) for tensor in (query, key, value)]
     like += [tensor.new_empty(tensor.shape) for tensor in score_tensors or ()]
-    sinks = arguments[17] if len(arguments) > 17 else None
+    sinks = arguments[18] if len(arguments) > 18 else None
     like += [] if sinks is None else [sinks.new_empty(sinks.shape)]
     return [one for one, is_wanted in zip(like, wanted, strict=True) if is_wanted]
 
@@ -148,7 +151,7 @@ def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
 def _backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *_: Any) -> tuple:
     scores, masks, blocks = ctx.counts
     needed = ctx.needs_input_grad
-    has_sinks = ctx.saved_tensors[6] is not None
+    has_sinks = ctx.saved_tensors[7] is not None
     wanted = [*needed[:3], *needed[5], *([needed[_SINKS]] if has_sinks else [])]
     score, mask, sizes = ctx.texts
     # Torch takes an empty list for one of tensors, also where it is one of names.

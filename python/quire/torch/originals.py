@@ -5,6 +5,8 @@ Python layer, below what calls them.
 
 from __future__ import annotations
 
+import functools
+import importlib
 import types
 from collections.abc import Callable
 from typing import Any
@@ -26,3 +28,9 @@ flex_attention = _copy(torch_flex.flex_attention)
 create_block_mask = _copy(torch_flex.create_block_mask)
 create_mask = torch_flex.create_mask
 jagged_scaled_dot_product_attention = _copy(torch_nested_sdpa.jagged_scaled_dot_product_attention)
+
+
+@functools.cache
+def of_varlen(name: str) -> Callable:
+    """varlen_attn or varlen_attn_out, as it was when it was first asked for: importing their module imports the compiler."""
+    return _copy(getattr(importlib.import_module("torch.nn.attention.varlen"), name))

@@ -15,10 +15,12 @@ require("transformers", "5.22")
 from transformers import AttentionInterface, AttentionMaskInterface  # noqa: E402
 
 from quire.transformers.attention import quire_attention  # noqa: E402
+from quire.transformers.cache import QuireCache  # noqa: E402
+from quire.transformers.continuous_batching import admit  # noqa: E402
 from quire.transformers.masks import quire_mask  # noqa: E402
 from quire.transformers.own_classes import refuse_in_tables  # noqa: E402
 
-__all__ = ["quire_attention", "quire_mask", "register"]
+__all__ = ["QuireCache", "quire_attention", "quire_mask", "register"]
 
 
 def register(name: str = "quire") -> None:
@@ -34,3 +36,4 @@ def register(name: str = "quire") -> None:
     AttentionInterface.register(name, quire_attention)
     AttentionMaskInterface.register(name, quire_mask)
     refuse_in_tables(name)
+    admit(name)

@@ -14,9 +14,12 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from quire.torch import flex_attention
+from quire.transformers.cached_attention import cached_attention
 from quire.transformers.chosen_keys import chosen_keys
-from quire.transformers.keywords import refuse_unknown
+from quire.transformers.continuous_batching import batched_attention
+from quire.transformers.keywords import BATCH, refuse_over_pages, refuse_unknown
 from quire.transformers.masks import block_mask_of, causal_block_mask
+from quire.transformers.paged_states import PagedStates
 
 _WIDEST = 1024  # rows of values that one call takes
 
@@ -56,6 +59,16 @@ def quire_attention(
     >>> quire_attention(torch.nn.Module(), query, key, key, mask, softcap=30.0, s_aux=torch.zeros(8))[0].shape
     torch.Size([2, 5, 8, 64])
     """
+    if isinstance(key, PagedStates) or kwargs.get("cache") is not None:
+        refuse_over_pages(indices, block_indices, position_bias, output_attentions)
+        if isinstance(key, PagedStates):
+            refuse_unknown(kwargs, has_mask=True)
+            probability = dropout if module.training else 0.0
+            options = (is_causal, scaling, softcap, s_aux, probability)
+            return cached_attention(module, query, key, attention_mask, *options), None
+        cache, batch = kwargs.pop("cache"), {name: kwargs.pop(name, None) for name in BATCH}
+        refuse_unknown(kwargs, has_mask=True)
+        return batched_attention(module, query, key, value, cache, batch, scaling, softcap, s_aux), None
     refuse_unknown(kwargs, has_mask=attention_mask is not None)
     mask, visible, biases = _mask_and_biases(module, query, key, attention_mask, is_causal)
     if position_bias is not None:

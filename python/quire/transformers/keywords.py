@@ -12,7 +12,7 @@ from typing import Any
 # Done before attention is called: tokens and positions are in query and key, caches are in key and value.
 _APPLIED = frozenset(
     """input_ids inputs_embeds position_ids position_embeddings cache_position past_key_values past_key_value use_cache
-    cache_params layer_idx""".split()
+    cache_params layer_idx logits_indices logits_processor_args""".split()
 )
 # Said again by the mask, which quire_mask made of them. Flash attention, which has no mask, needs them.
 _IN_THE_MASK = frozenset(
@@ -27,7 +27,19 @@ _ELSEWHERE = frozenset(
 _HARMLESS = _APPLIED | _IN_THE_MASK | _ELSEWHERE
 # Sequences side by side in a row. The mask of such a row keeps them apart; without one they would see each other.
 _PACKED = frozenset("cu_seq_lens_q cu_seq_lens_k max_length_q max_length_k".split())
-_PAGED = frozenset("cache block_table read_index write_index".split())
+# Of continuous batching, with its cache.
+BATCH = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "read_index", "write_index", "block_table")
+_PAGED = frozenset("block_table read_index write_index".split())
+
+
+def refuse_over_pages(indices: Any, block_indices: Any, position_bias: Any, output_attentions: Any) -> None:
+    """NotImplementedError for what attention over pages does not do."""
+    given = {"indices": indices, "block_indices": block_indices, "position_bias": position_bias}
+    for name, value in given.items():
+        if value is not None:
+            raise NotImplementedError(f"[quire.transformers] {name} with keys in pages; use another cache")
+    if output_attentions:
+        raise NotImplementedError("[quire.transformers] output_attentions with keys in pages; use another cache")
 
 
 def refuse_unknown(kwargs: dict[str, Any], has_mask: bool) -> None:
@@ -36,9 +48,7 @@ def refuse_unknown(kwargs: dict[str, Any], has_mask: bool) -> None:
         if value is None or name in _HARMLESS or (name in _PACKED and has_mask):
             continue
         if name in _PAGED:
-            raise NotImplementedError(
-                f"[quire.transformers] paged caches (continuous batching) are not supported; got {name}"
-            )
+            raise NotImplementedError(f"[quire.transformers] {name} is continuous batching's, and comes with its cache")
         if name in _PACKED:
             if name.startswith("max_length") or value.numel() <= 2:  # one sequence; the lengths have a list beside them
                 continue

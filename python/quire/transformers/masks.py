@@ -21,6 +21,7 @@ from transformers.masking_utils import (
     padding_mask_function,
     prepare_padding_mask,
     sdpa_mask,
+    sliding_window_causal_mask_function,
 )
 
 from quire.torch import BlockMask, TraceError, create_block_mask
@@ -41,6 +42,11 @@ _COMPUTES_WITH_MASK = frozenset(
 class ModelMask(BlockMask):
     """A BlockMask that may stand where transformers expects a tensor [batch, 1, q_length, kv_length]."""
 
+    # For attention over pages, whose queries and keys are counted from the first token: the rule before it was shifted, and whether
+    # that is "key <= query", within a window if that is not 0.
+    absolute: Any = None
+    is_positional = False
+    window = 0
     ndim = 4  # GPT-2 looks at it to know a mask that is made from one that is still to be made
     model_type = ""  # of the model that it was made for
 
@@ -142,6 +148,7 @@ def quire_mask(
             batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, use_vmap=use_vmap
         )
     rule = mask_function if padding is None else and_masks(mask_function, padding_mask_function(padding))
+    absolute = rule
     rule = _shifted(rule, _captured(q_offset), _captured(kv_offset))
     if _is_compiling():
         return create_block_mask(rule, batch_size, None, q_length, kv_length)
@@ -154,7 +161,22 @@ def quire_mask(
     mask = create_block_mask(mod, batch_size, None, q_length, kv_length)
     made: Any = ModelMask._from_blocks(blocks_of(mask), mod)
     made.model_type = model_type
+    if isinstance(kv_offset, int) and kv_offset == 0:
+        made.absolute = absolute
+        if padding is None:
+            made.is_positional, made.window = _positional(mask_function, local_size)
     return made
+
+
+def _positional(mask_function: Callable, local_size: int | None) -> tuple[bool, int]:
+    """Whether it is transformers' causal mask, and its window, 0 without one."""
+    text = bind_mask_mod(mask_function).mod.text
+    if text == bind_mask_mod(causal_mask_function).mod.text:
+        return True, 0
+    if local_size is None:
+        return False, 0
+    is_window = text == bind_mask_mod(sliding_window_causal_mask_function(local_size)).mod.text
+    return is_window, local_size if is_window else 0
 
 
 _bools = functools.partial(sdpa_mask, allow_is_causal_skip=False)

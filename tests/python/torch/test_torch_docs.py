@@ -1,4 +1,4 @@
-"""The Python programs of README.md, docs/torch.md and docs/training.md print what is shown, and the tests that docs/differences.md names exist."""
+"""The Python programs of README.md and of the pages about PyTorch print what is shown, and the tests that docs/differences.md names exist."""
 
 import pathlib
 import re
@@ -8,7 +8,8 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-PAGES = "".join((ROOT / name).read_text() for name in ("README.md", "docs/torch.md", "docs/training.md"))
+NAMES = ("README.md", "docs/torch.md", "docs/training.md", "docs/varlen.md", "docs/flash_attn.md")
+PAGES = "".join((ROOT / name).read_text() for name in NAMES)
 PROGRAMS = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", PAGES, re.MULTILINE | re.DOTALL)
 
 

@@ -194,17 +194,9 @@ def test_packed_sequences_need_their_mask():
     quire_attention(layer(), q, k, v, None, cu_seq_lens_q=torch.tensor([0, 9]), max_length_q=9)
 
 
-@pytest.mark.parametrize("name", ["cache", "block_table"])
-def test_paged_caches_are_refused(name):
-    with pytest.raises(NotImplementedError, match=f"continuous batching.*; got {name}"):
-        quire_attention(layer(), *qkv(), None, **{name: object()})
-
-
-def test_continuous_batching_is_refused_by_name():
-    made = model("llama")
-    made.set_attn_implementation("quire")
-    with pytest.raises(ValueError, match="Implementation quire is not supported for continuous batching"):
-        made.generate_batch([[5, 6, 7]], max_new_tokens=2)
+def test_pages_of_continuous_batching_come_with_its_cache():
+    with pytest.raises(NotImplementedError, match="block_table is continuous batching's"):
+        quire_attention(layer(), *qkv(), None, block_table=object())
 
 
 def test_kernel_options_are_looked_at():

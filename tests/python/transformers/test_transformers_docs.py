@@ -25,7 +25,10 @@ def test_programs_print_what_is_shown(number, python_env):
     assert run.stdout.strip() == expected.strip()
 
 
-@pytest.mark.parametrize("name", ["quire.transformers", "quire.transformers.attention", "quire.transformers.masks"])
+MODULES = ("", ".attention", ".cache", ".masks")
+
+
+@pytest.mark.parametrize("name", [f"quire.transformers{name}" for name in MODULES])
 def test_examples_in_docstrings(name):
     found = doctest.testmod(sys.modules[name])
     assert found.failed == 0 and (found.attempted > 0)

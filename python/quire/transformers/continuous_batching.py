@@ -1,0 +1,188 @@
+"""Continuous batching of transformers (generate_batch) with Quire: pages are read where they lie; no keys are gathered and no mask is made.
+
+`admit` lets the name of an implementation in where transformers has lists of those it knows. Layer: Python, below attention.py of
+this package.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from quire.torch.varlen import Packed, Text, packed_attention
+from quire.torch.varlen_call import Varlen
+
+_names: set[str] = set()
+_NO_MASK = torch.empty(1, 1, 0, 0)  # of four axes: models hand it on as it is, and attention does not look at it
+
+
+def admit(name: str) -> None:
+    """generate_batch of models with attn_implementation=name, from now on."""
+    if not _names:
+        _let_in()
+    _names.add(name)
+
+
+def _let_in() -> None:
+    """By module: names that 5.22 has. One that is missing is left alone; generate_batch then refuses the implementation by name."""
+    from transformers.generation import continuous_batching as of_transformers  # noqa: F401
+    from transformers.generation.continuous_batching import cache, continuous_api, initialization, input_outputs
+
+    for module in (cache, continuous_api, initialization):
+        asked = getattr(module, "is_flash_attention_requested", None)
+        if asked is not None:
+            module.is_flash_attention_requested = _or_ours(asked)  # type: ignore[attr-defined]
+    ensure = getattr(initialization, "ensure_decode_fast_path_is_available", None)
+    if ensure is not None:
+        initialization.ensure_decode_fast_path_is_available = _with_pages(ensure, initialization)
+    inputs = input_outputs.ContinuousBatchingIOs
+    if hasattr(inputs, "get_model_kwargs"):
+        inputs.get_model_kwargs = _without_mask(inputs.get_model_kwargs)  # type: ignore[method-assign]
+
+
+def _is_ours(config: Any) -> bool:
+    return getattr(config, "_attn_implementation", None) in _names
+
+
+def _or_ours(asked: Any) -> Any:
+    """As flash attention, ours wants no mask and no repeated keys."""
+
+    @functools.wraps(asked)
+    def is_requested(
+        config: Any = None, requested_attention_implementation: str | None = None, version: Any = None
+    ) -> bool:
+        if version is None and (_is_ours(config) or requested_attention_implementation in _names):
+            return True
+        return asked(config, requested_attention_implementation, version)
+
+    return is_requested
+
+
+def _with_pages(ensure: Any, module: Any) -> Any:
+    """Block tables for steps of one token each, wherever all layers have them."""
+
+    @functools.wraps(ensure)
+    def ensured(config: Any, cb_config: Any, user_requested: bool) -> None:
+        if not _is_ours(config):
+            return ensure(config, cb_config, user_requested)
+        kinds = (module.ATTN_TYPE_TO_ALLOCATOR[kind] for kind in module.group_layers_by_attn_type(config))
+        if not all(kind.supports_block_table for kind in kinds):
+            cb_config.max_blocks_per_request = 0
+
+    return ensured
+
+
+def _without_mask(get: Any) -> Any:
+    @functools.wraps(get)
+    def given(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = get(self, *args, **kwargs)
+        if _is_ours(self.config) and found.get("attention_mask") is None:
+            kinds = list(self.cumulative_seqlens_k)
+            found["attention_mask"] = dict.fromkeys(kinds, _NO_MASK) if len(kinds) > 1 else _NO_MASK
+        return found
+
+    return given
+
+
+class _Step(NamedTuple):
+    """What the layers of an allocator share in a step. pages: of a token each (sliding windows) or of the allocator's."""
+
+    sequences: Varlen
+    places: Any = None  # page and slot of each new token, where attention finds it through a table
+
+
+def batched_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cache: Any,
+    given: dict[str, Any],
+    scaling: float | None,
+    softcap: float | None,
+    s_aux: Tensor | None,
+) -> Tensor:
+    """[1, tokens, Hq, Ev] of query [1, Hq, tokens, E]; new keys and values are written into the cache. given: cu_seq_lens_q, cu_seq_lens_k,
+    read_index, write_index and block_table, as transformers passes them."""
+    layer: Any = module.layer_idx
+    allocator = cache.layer_to_allocator[layer]
+    tokens = [one[0].transpose(0, 1) for one in (query, key, value)]
+    step = _step_of(cache, allocator, given)
+    keys, values = _keys_of(allocator, layer, step, given, tokens[1], tokens[2])
+    score = None if softcap is None else Text(f"{float(softcap)!r} * tanh(score / {float(softcap)!r})", [], [])
+    call = Packed("quire_attention", step.sequences, score, None, scaling, enable_gqa=True, want_lse=s_aux is not None)
+    with torch.no_grad():
+        out, lse, _ = packed_attention(call, tokens[0], keys, values)
+    if lse is not None and s_aux is not None:
+        out = (out * torch.sigmoid(lse - s_aux.reshape(1, -1)).unsqueeze(-1)).to(out.dtype)
+    return out.unsqueeze(0)
+
+
+def _step_of(cache: Any, allocator: Any, given: dict[str, Any]) -> _Step:
+    """Made by the first layer of an allocator in a step."""
+    marker, found = getattr(cache, "_quire_steps", (None, {}))
+    if marker is not given["cu_seq_lens_q"]:
+        marker, found = given["cu_seq_lens_q"], {}
+        cache._quire_steps = marker, found
+    if allocator.index not in found:
+        found[allocator.index] = _new_step(allocator, given)
+    return found[allocator.index]
+
+
+def _new_step(allocator: Any, given: dict[str, Any]) -> _Step:
+    cu_seq_q = given["cu_seq_lens_q"].clone()  # transformers writes the next step into the same memory
+    cu_seq_k = given["cu_seq_lens_k"][allocator.layer_type].clone()
+    window = int(getattr(allocator, "sliding_window", 0))
+    packed = Varlen(cu_seq_q, cu_seq_k, window=(window - 1 if window else -1, 0))
+    lengths = cu_seq_k.diff()
+    if given.get("block_table") is not None:
+        table = given["block_table"][allocator.index].clone()
+        sequences = packed._replace(cu_seq_k=None, seqused_k=lengths, block_table=table)
+        rows = (cu_seq_q.diff() > 0).nonzero().flatten()  # others only fill up the batch
+        last = lengths[rows].long() - 1
+        size = allocator.tokens_per_page
+        return _Step(sequences, (table[rows, last // size].long(), last % size))
+    reads = given["read_index"][allocator.index]
+    if reads.numel() == 0:
+        return _Step(packed)  # nothing is in the cache yet: new keys are all keys
+    if not window:
+        table = _table(reads, cu_seq_k, allocator.tokens_per_page) // allocator.tokens_per_page
+    elif int(cu_seq_q.diff().max()) <= 1:
+        # The new token takes the place of the one that has just left the window, so it is written first. Pages of one token.
+        reads = reads.clone()
+        reads[reads == allocator.sentinel_index] = given["write_index"][allocator.index]
+        table = _table(reads, cu_seq_k, 1)
+    else:
+        return _Step(packed)  # chunks write over keys that they still see: at most a window of them is gathered
+    return _Step(packed._replace(cu_seq_k=None, seqused_k=lengths, block_table=table))
+
+
+def _table(reads: Tensor, cu_seq_k: Tensor, page_size: int) -> Tensor:
+    """[n, most pages]: the place of the first token of each page."""
+    bounds = cu_seq_k.tolist()
+    rows = [reads[begin:end:page_size] for begin, end in zip(bounds, bounds[1:])]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+def _keys_of(
+    allocator: Any, layer: int, step: _Step, given: dict[str, Any], key: Tensor, value: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Writes the new ones; returns pages, or packed keys and values."""
+    if step.places is not None:
+        pages = allocator.get_cache_for_block_table(layer)
+        for pool, new in zip(pages, (key, value)):
+            pool[step.places] = new[: len(step.places[0])]
+        return pages
+    reads, writes = given["read_index"][allocator.index], given["write_index"][allocator.index]
+    if step.sequences.block_table is None:
+        return allocator.update(key, value, layer, reads, writes)
+    pools = allocator._kv_token_views[layer]
+    for pool, new in zip(pools, (key, value)):
+        pool.index_copy_(0, writes, new[: len(writes)])
+    size = 1 if hasattr(allocator, "sliding_window") else allocator.tokens_per_page
+    pages = [pool[: pool.shape[0] // size * size].unflatten(0, (-1, size)) for pool in pools]
+    fewest = min(len(one) for one in pages)
+    return pages[0][:fewest], pages[1][:fewest]

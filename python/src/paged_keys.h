@@ -1,0 +1,19 @@
+// Keys and values in pages as Python hands them over: views, which keep their owners alive. Python
+// layer.
+#pragma once
+#include "quire/attention_problem.h"
+#include "view.h"
+
+namespace quire::python {
+
+struct PagedViews {
+  View k, v, page_table, lengths;
+
+  /// Good while this lives.
+  PagedKeys keys() const {
+    return {
+        .k = k.tensor, .v = v.tensor, .page_table = page_table.tensor, .lengths = lengths.tensor};
+  }
+};
+
+}  // namespace quire::python

@@ -1,0 +1,169 @@
+"""QuireCache: the tokens of `eager` with other caches, by pages; beams, assisted decoding, windows that give pages back, growth, files."""
+
+import pytest
+import quire.transformers.cache
+import torch
+from quire.transformers import QuireCache
+from small_models import DECODERS, model, padding
+from small_models import tokens as random_tokens
+from transformers import DynamicCache, LlamaConfig
+
+
+def tokens(batch, length):
+    """The same at every call."""
+    torch.manual_seed(batch + length)
+    return random_tokens(batch, length)
+
+
+def generated(made, cache=None, ids=None, mask=None, implementation="quire", **options):
+    made.set_attn_implementation(implementation)
+    ids = tokens(3, 11) if ids is None else ids
+    settings = dict(max_new_tokens=14, do_sample=False, pad_token_id=0) | options
+    return made.generate(
+        ids, attention_mask=torch.ones_like(ids) if mask is None else mask, past_key_values=cache, **settings
+    )
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("is_padded", [False, True])
+def test_tokens_of_eager(name, is_padded):
+    mask = padding((11, 4, 9), 11, "left") if is_padded else None
+    eager = generated(model(name), mask=mask, implementation="eager")
+    for page_size in (1, 16):
+        cache = QuireCache(model(name).config, page_size=page_size)
+        assert torch.equal(generated(model(name), cache, mask=mask), eager)
+        assert cache.get_seq_length() == 24 and cache.batch_size == 3
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss"])
+def test_logits_have_the_bits_of_a_dynamic_cache(name):
+    made, ids = model(name), tokens(2, 30)
+    made.set_attn_implementation("quire")
+    ours, theirs = QuireCache(made.config), DynamicCache(config=made.config)
+    with torch.no_grad():
+        for part in ids.split([17, 1, 1, 4, 1, 6], 1):
+            a, b = (made(part, past_key_values=cache).logits for cache in (ours, theirs))
+            assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_beams_share_pages(name):
+    made = model(name)
+    expected = generated(made, num_beams=4, implementation="eager")
+    cache = QuireCache(made.config, page_size=4)
+    assert torch.equal(generated(made, cache, num_beams=4), expected)
+    full = next(pool for pool in cache.pools if not pool.window)
+    assert full.cache.stats().shared_pages > 0
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+def test_assisted_decoding_truncates(name):
+    made, ids = model(name), tokens(1, 11).repeat(1, 3)
+    expected = generated(made, ids=ids, implementation="eager", max_new_tokens=30)
+    cache = QuireCache(made.config, page_size=2)
+    assert torch.equal(generated(made, cache, ids=ids, prompt_lookup_num_tokens=3, max_new_tokens=30), expected)
+    assert cache.get_seq_length() == 62
+
+
+def test_windows_give_pages_back():
+    made = model("mistral")  # a window of 7
+    cache = QuireCache(made.config, page_size=2)
+    generated(made, cache, ids=tokens(1, 40), max_new_tokens=20)
+    (pool,) = cache.pools
+    assert pool.cache.stats().used_pages <= 5 and cache.get_seq_length() == 59
+    with pytest.raises(RuntimeError, match="keys behind the window were given back"):
+        cache.crop(-9)
+    assert cache.get_seq_length() == 59
+
+
+def test_the_pool_grows(monkeypatch):
+    monkeypatch.setattr(quire.transformers.cache, "_SPARE_TOKENS", 1)
+    made = model("gemma3")
+    eager = generated(made, ids=tokens(2, 1), implementation="eager", max_new_tokens=60)
+    cache = QuireCache(made.config, page_size=1)
+    assert torch.equal(generated(made, cache, ids=tokens(2, 1), max_new_tokens=60), eager)
+
+
+def test_appending_a_token_writes_a_token():
+    made = model("llama")
+    made.set_attn_implementation("quire")
+    cache = QuireCache(made.config)
+    with torch.no_grad():
+        made(tokens(1, 300), past_key_values=cache)
+        (pool,) = cache.pools
+        before = torch.from_numpy(pool.cache.k_pages(0)).data_ptr()
+        made(tokens(1, 1), past_key_values=cache)
+    assert torch.from_numpy(pool.cache.k_pages(0)).data_ptr() == before and pool.cache.stats().live_tokens == 301
+
+
+def test_rows_are_chosen_and_repeated_by_forks():
+    made = model("llama")
+    made.set_attn_implementation("quire")
+    ids = tokens(3, 9)
+    ours, theirs = QuireCache(made.config, page_size=4), DynamicCache(config=made.config)
+    with torch.no_grad():
+        for cache in (ours, theirs):
+            made(ids, past_key_values=cache)
+            cache.batch_repeat_interleave(2)
+            cache.batch_select_indices(torch.tensor([5, 0, 0, 3]))
+            cache.crop(-2)
+        step = tokens(4, 3)
+        assert torch.equal(made(step, past_key_values=ours).logits, made(step, past_key_values=theirs).logits)
+    with pytest.raises(IndexError, match="rows are 0..3; got 4"):
+        ours.reorder_cache(torch.tensor([0, 1, 2, 4]))
+    ours.reset()
+    assert ours.get_seq_length() == 0 and ours.batch_size == -1
+
+
+def test_a_file_brings_everything_back(tmp_path):
+    made = model("gemma2")
+    made.set_attn_implementation("quire")
+    cache = QuireCache(made.config)
+    with torch.no_grad():
+        made(tokens(2, 30), past_key_values=cache)
+        cache.save(tmp_path / "cache")
+        again = QuireCache(made.config, page_size=3).load(tmp_path / "cache")
+        step = tokens(2, 2)
+        assert torch.equal(made(step, past_key_values=again).logits, made(step, past_key_values=cache).logits)
+    assert cache.to("cpu") is cache
+    with pytest.raises(ValueError, match="not of a cache of this model"):
+        QuireCache(model("llama").config).load(tmp_path / "cache")
+
+
+def test_what_it_does_not_do_is_said():
+    made, ids = model("llama"), tokens(2, 5)
+    with pytest.raises(NotImplementedError, match="kv_format must be None; 'int9' is not supported"):
+        QuireCache(made.config, kv_format="int9")
+    with pytest.raises(ValueError, match="pages are on the CPU"):
+        QuireCache(made.config).to("cuda")
+    for implementation in ("eager", "sdpa"):
+        made.set_attn_implementation(implementation)
+        with torch.no_grad(), pytest.raises(NotImplementedError, match="only Quire's attention reads"):
+            made(ids, past_key_values=QuireCache(made.config))
+    made.set_attn_implementation("quire")
+    with pytest.raises(RuntimeError, match="has no gradients"):
+        made(ids, past_key_values=QuireCache(made.config))
+    with torch.no_grad():
+        with pytest.raises(NotImplementedError, match="output_attentions with keys in pages"):
+            made(ids, past_key_values=QuireCache(made.config), output_attentions=True)
+        cache = QuireCache(made.config)
+        made(ids, past_key_values=cache)
+        with pytest.raises(ValueError, match="it holds 2 rows; got a batch of 3"):
+            made(tokens(3, 1), past_key_values=cache)
+        with pytest.raises(ValueError, match="crop of 6 tokens, and there are 5"):
+            cache.crop(-6)
+    config = LlamaConfig(num_hidden_layers=2, layer_types=["full_attention", "linear_attention"])
+    with pytest.raises(NotImplementedError, match="layer 1 of this model is of the kind linear_attention"):
+        QuireCache(config)
+
+
+def test_masks_of_the_callers():
+    made, ids = model("llama"), tokens(2, 12)
+    visible = torch.rand(2, 1, 12, 12) < 0.6
+    visible |= torch.eye(12, dtype=torch.bool)
+    for mask in (visible, torch.where(visible, 0.0, -torch.inf)):
+        made.set_attn_implementation("quire")
+        with torch.no_grad():
+            ours = made(ids, attention_mask=mask, past_key_values=QuireCache(made.config)).logits
+            expected = made(ids, attention_mask=mask, use_cache=False).logits
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
