@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "kernels/coding/rotate.h"
 #include "kernels/prefill/forward_functions.h"
 #include "kernels/row_stats.h"
 #include "kernels/typed_functions.h"
@@ -31,6 +32,7 @@ bool finish_row(const ForwardCall& call, const QueryRow& row, const DecodeState<
   const T l = total.l[index];
   decode_functions<T>(*call.table)
       .reorder(kind, total.o + index * total.columns, total.columns, ordered);
+  rotate(ordered, call.value_dims, call.v_coding.rotation);
   const auto element = static_cast<int64_t>(dtype_size(call.out_rows.dtype));
   const uint64_t not_finite =
       forward_functions<T>(*call.table)

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "kernels/kernel_table.h"
+#include "kernels/typed_functions.h"
 
 namespace quire::kernels {
 namespace {
@@ -45,6 +46,7 @@ const KeySpan& SpanCursor::search(int64_t key) noexcept {
 template <class T>
 DecodeKind unit_kind(const ForwardCall& call, bool values) {
   if (std::is_same_v<T, double>) return DecodeKind::kOwn;
+  if (is_coded(values ? call.v_coding : call.k_coding)) return DecodeKind::kOwn;
   const DType dtype = (values ? call.v_rows : call.k_rows).dtype;
   if (dtype == DType::bf16) return call.pairs ? DecodeKind::kPairs : DecodeKind::kBf16;
   return dtype == DType::f16 ? DecodeKind::kF16 : DecodeKind::kOwn;
@@ -55,15 +57,19 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
                       ScratchLayout& layout)
     : call_(call),
       rows_(values ? call.v_rows : call.k_rows),
+      coding_(values ? call.v_coding : call.k_coding),
+      scales_(values ? call.v_scales : call.k_scales),
       data_(static_cast<const char*>(values ? call.v : call.k)),
       values_(values),
-      converted_(std::is_same_v<T, double> && rows_.dtype != DType::f64),
-      side_by_side_(rows_.column_step == 1 && !converted_),
+      converted_(is_coded(coding_) || (std::is_same_v<T, double> && rows_.dtype != DType::f64)),
+      side_by_side_(rows_.column_step == 1),
       kind_(unit_kind<T>(call, values)),
       columns_(values ? call.value_dims : call.dims),
-      element_(static_cast<ptrdiff_t>(dtype_size(rows_.dtype))),
+      element_(is_coded(coding_) ? 1 : static_cast<ptrdiff_t>(dtype_size(rows_.dtype))),
       step_(rows_.row_step * element_),
-      lines_(static_cast<int>(whole_lines(columns_ * element_) / 64)),
+      lines_(static_cast<int>(
+          whole_lines(is_coded(coding_) ? code_bytes(coding_, columns_) : columns_ * element_) /
+          64)),
       slot_step_(
           whole_lines(columns_ * (converted_ ? static_cast<ptrdiff_t>(sizeof(T)) : element_))),
       slots_(layout.take<char>(static_cast<size_t>(kSlots * kUnitKeys * slot_step_))),
@@ -77,6 +83,7 @@ const char* UnitRows<T>::address(const KeySpan& span, int64_t key) const noexcep
 
 template <class T>
 void UnitRows<T>::place(int64_t key, int keys, PlacedUnits& units) noexcept {
+  if (is_coded(coding_)) place_scales(key, keys, units.scales);
   for (int unit = 0, begin = 0; begin < keys;) {
     const KeySpan& span = spans_.find(key + begin);
     const int64_t there = side_by_side_ ? span.end - key : 0;
@@ -109,8 +116,31 @@ void UnitRows<T>::place_rows(int64_t key, int keys, const char** rows) noexcept 
 }
 
 template <class T>
+void UnitRows<T>::place_scales(int64_t key, int keys, const char** scales) noexcept {
+  const ptrdiff_t size = scale_bytes(coding_);
+  for (int i = 0; i < keys;) {
+    const KeySpan& span = spans_.find(key + i);
+    const int64_t offset = values_ ? span.value_scale_offset : span.key_scale_offset;
+    const auto* const data = static_cast<const char*>(scales_.data);
+    const char* at = data + (offset + (key + i - span.begin) * scales_.row_step) * size;
+    const auto end = static_cast<int>(std::min<int64_t>(keys, span.end - key));
+    for (; i < end; ++i, at += scales_.row_step * size) scales[i] = at;
+  }
+}
+
+template <class T>
+void UnitRows<T>::decode_row(const char* from, const char* scale, char* to) const noexcept {
+  decode_rows<T>(*call_.table, {.coding = coding_,
+                                .codes = from,
+                                .scales = scale,
+                                .rows = 1,
+                                .columns = columns_,
+                                .out = reinterpret_cast<T*>(to)});
+}
+
+template <class T>
 void UnitRows<T>::copy_row(const char* from, char* to) const noexcept {
-  if (side_by_side_) {
+  if (side_by_side_ && !converted_) {
     std::memcpy(to, from, static_cast<size_t>(columns_ * element_));
   } else if (converted_) {
     if constexpr (std::is_same_v<T, double>) {
@@ -135,6 +165,7 @@ void UnitRows<T>::copy_row(const char* from, char* to) const noexcept {
 
 template <class T>
 bool UnitRows<T>::find(const PlacedUnits& units, uint32_t wanted, DecodeUnit& unit) const noexcept {
+  if (converted_) return false;
   unit.at = units.at[unit.place];
   unit.begin = 0;
   unit.end = kUnitKeys;
@@ -159,14 +190,18 @@ void UnitRows<T>::gather(const PlacedUnits& units, uint32_t wanted, int slot,
   char* to = slots_ + slot * kUnitKeys * slot_step_;
   const char* const found = units.at[unit.place];
   const char* const* const rows = units.rows + unit.place * kUnitKeys;
+  const char* const* const scales = units.scales + unit.place * kUnitKeys;
   unit.at = to;
   unit.begin = 0;
   unit.end = kUnitKeys;
   for (int i = 0; i < kUnitKeys; ++i, to += slot_step_) {
+    const char* const from = found == nullptr ? rows[i] : found + i * step_;
     if ((wanted >> i & 1) == 0)
       std::memset(to, 0, static_cast<size_t>(slot_step_));
+    else if (is_coded(coding_))
+      decode_row(from, scales[i], to);
     else
-      copy_row(found == nullptr ? rows[i] : found + i * step_, to);
+      copy_row(from, to);
   }
 }
 

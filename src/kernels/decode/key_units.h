@@ -18,10 +18,11 @@ DecodeKind unit_kind(const ForwardCall& call, bool values);
 
 /// Addresses of the units of a tile, null where a unit has keys in several spans, or numbers that
 /// do not lie side by side: then `rows` has the address of each of its keys. (Rows that do not
-/// exist have that of the last one.)
+/// exist have that of the last one.) Of codes also the addresses of the scales of all keys.
 struct PlacedUnits {
   const char* at[kTileUnits];
   const char* rows[kTileKeys];
+  const char* scales[kTileKeys];
 };
 
 /// Finds the spans of keys that are asked for in nearly ascending order.
@@ -77,15 +78,19 @@ class UnitRows {
 
  private:
   const char* address(const KeySpan& span, int64_t key) const noexcept;
+  void place_scales(int64_t key, int keys, const char** scales) noexcept;
+  void decode_row(const char* from, const char* scale, char* to) const noexcept;
   void place_rows(int64_t key, int keys, const char** rows) noexcept;
   void copy_row(const char* from, char* to) const noexcept;
 
   const ForwardCall& call_;
   const ForwardTensor& rows_;
+  const RowCoding& coding_;
+  const RowScales& scales_;
   const char* data_;
   bool values_;
   bool converted_;     // gathered in compute type
-  bool side_by_side_;  // the numbers of a row, and they stay what they are
+  bool side_by_side_;  // the numbers of a row
   DecodeKind kind_;
   int columns_;
   ptrdiff_t element_, step_;  // bytes of a number, from key to key

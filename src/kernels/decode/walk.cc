@@ -7,6 +7,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "kernels/coding/rotate.h"
 #include "kernels/minus_infinity.h"
 #include "kernels/prefill/forward_functions.h"
 #include "kernels/typed_functions.h"
@@ -126,6 +127,7 @@ void DecodeWalk<T>::load_queries() noexcept {
       forward_functions<T>(*call_.table)
           .copy_rows(
               {.from = row, .out = query_row_, .out_step = query_step_, .out_columns = call_.dims});
+      rotate(query_row_, call_.dims, call_.k_coding.rotation);
       for (int d = 0; d < call_.dims; ++d) memory[at + d * block] = query_row_[d];
     }
     if (i + 1 == first + block) first = i + 1;
