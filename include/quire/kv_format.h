@@ -1,6 +1,6 @@
-// KVFormat: how keys or values are stored: as numbers of a dtype, or as codes with scales. Says what
-// a format is, its name, and how large rows are; codes are made and read by quantize.h. Public; quant
-// layer.
+// KVFormat: how keys or values are stored: as numbers of a dtype, or as codes with scales. Says
+// what a format is, its name, and how large rows are; codes are made and read by quantize.h.
+// Public; quant layer.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -42,8 +42,8 @@ enum class ScalePlace : std::uint8_t {
   kBlocks,  // f16, in front of the codes of each group, as ggml has them
 };
 
-/// Made by `of`, or field by field: combinations that no kernel reads are refused by name where they
-/// are used. Numbers are decoded in f32, each operation rounded.
+/// Made by `of`, or field by field: combinations that no kernel reads are refused by name where
+/// they are used. Numbers are decoded in f32, each operation rounded.
 struct QUIRE_API KVFormat {
   KVStorage storage = KVStorage::kPlain;
   ScaleAxis scale = ScaleAxis::kToken;
@@ -53,8 +53,8 @@ struct QUIRE_API KVFormat {
   /// head dim, before they are coded. Attention rotates queries as well, and outputs back.
   bool hadamard = false;
 
-  /// "int8", "int8_channel", "u8", "int4", "fp8_e4m3", "fp8_e5m2", "q8_0", "q4_0", or "plain". Throws
-  /// Error for any other, with the names there are.
+  /// "int8", "int8_channel", "u8", "int4", "fp8_e4m3", "fp8_e5m2", "q8_0", "q4_0", or "plain".
+  /// Throws Error for any other, with the names there are.
   static KVFormat of(std::string_view name, bool hadamard = false);
   static const std::vector<std::string>& names();
   /// As above; "int4+hadamard" of a rotated one; what it consists of if it has no name.
@@ -62,8 +62,9 @@ struct QUIRE_API KVFormat {
 
   bool is_plain() const { return storage == KVStorage::kPlain; }
   /// Of the tensor of codes: i8 or u8.
-  DType code_dtype() const { return storage == KVStorage::kI8 && place == ScalePlace::kBeside
-                                        ? DType::i8 : DType::u8; }
+  DType code_dtype() const {
+    return storage == KVStorage::kI8 && place == ScalePlace::kBeside ? DType::i8 : DType::u8;
+  }
   /// f32; of groups f16. There is no tensor of scales in blocks.
   DType scale_dtype() const { return scale == ScaleAxis::kGroup ? DType::f16 : DType::f32; }
   bool has_scales() const { return !is_plain() && place == ScalePlace::kBeside; }

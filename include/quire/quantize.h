@@ -1,5 +1,5 @@
-// quantize and dequantize: tensors of keys and values to codes and back; KVView: a tensor of keys or
-// values of any format, as attention takes it. Public; quant layer.
+// quantize and dequantize: tensors of keys and values to codes and back; KVView: a tensor of keys
+// or values of any format, as attention takes it. Public; quant layer.
 //
 // Axes of codes are those of the numbers: [batch, heads, tokens, dim], [tokens, heads, dim] or
 // [heads, tokens, dim] of jagged batches, [pages, heads, page_size, dim]. The last one has bytes:
@@ -60,8 +60,8 @@ struct QuantizeOptions {
   Executor* executor = nullptr;
 };
 
-/// x: floats of rank 2 to 4, any strides. Throws Error for NaN and infinity, numbers that the format
-/// has no scale for, a head dim that it does not fit, scales of another shape or dtype.
+/// x: floats of rank 2 to 4, any strides. Throws Error for NaN and infinity, numbers that the
+/// format has no scale for, a head dim that it does not fit, scales of another shape or dtype.
 QUIRE_API QuantizedTensor quantize(const ConstTensorView& x, const KVFormat& format,
                                    const QuantizeOptions& options = {});
 

@@ -19,6 +19,7 @@ from .option_checks import (
     check_scale,
     check_seed,
 )
+from .quantized import kv_view
 
 Backend = Literal["AUTO", "TRITON", "FLASH", "TRITON_DECODE"]
 _BACKENDS = typing.get_args(Backend)
@@ -87,7 +88,8 @@ def flex_attention(
 
     Args:
         query: [B, Hq, L, E]; key: [Bkv, Hkv, S, E]; value: [Bkv, Hkv, S, Ev]. f32, f64, bf16 or f16 each, any strides,
-            NumPy or DLPack; read in place. Bkv is B, or 1 with a block mask. Or all three Jagged: then b of the mods is the
+            NumPy or DLPack; read in place. Bkv is B, or 1 with a block mask. Key and value may be a QuantizedTensor each,
+            which gives the bits of the call over dequantize(key), dequantize(value) if they are not rotated. Or all three Jagged: then b of the mods is the
             number of the sequence, and q_idx and kv_idx count inside it.
         score_mod: a ScoreMod, a text, or a function of (score, b, h, q_idx, kv_idx), which is traced at each call: make
             a ScoreMod of it once where that counts.
@@ -144,7 +146,7 @@ def flex_attention(
         return (result, lse) if return_lse else result
     check_dense_mask("flex_attention", mask_mod, block_mask)
     options = _core.Options(**options, block_mask=block_mask, q_begin=q_begin)
-    results = _core.new_attention(options, _core.view(query), _core.view(key), _core.view(value), wants_lse, wants_max)
+    results = _core.new_attention(options, _core.view(query), kv_view(key), kv_view(value), wants_lse, wants_max)
     result, lse, max_scores = (None if one is None else like(one, query) for one in results)
     if return_aux is not None:
         return result, AuxOutput(lse, max_scores)

@@ -14,6 +14,7 @@ from .attention import check_dense_mask, jagged_mask
 from .cache_attention import step_of, step_options
 from .jagged import Jagged, are_jagged
 from .option_checks import check_scale, check_seed
+from .quantized import kv_view
 
 
 class AttentionPlan:
@@ -61,7 +62,7 @@ class AttentionPlan:
             views = query.views(), key.views(), value.views()
         else:
             check_dense_mask("AttentionPlan", mask_mod, block_mask)
-            views = _core.view(query), _core.view(key), _core.view(value)
+            views = _core.view(query), kv_view(key), kv_view(value)
         options = _core.Options(
             "AttentionPlan",
             score_mod=score_mod,
@@ -83,7 +84,7 @@ class AttentionPlan:
                 Jagged of them, in the query's order; holes are not written.
             lse, max_scores: where to put them, row-major [B, Hq, L], f32 (f64 if computed in f64).
         """
-        views = [_core.view(_values(one)) for one in (query, key, value, out)]
+        views = [kv_view(_values(one)) for one in (query, key, value, out)]
         self._plan.run(*views, *(None if one is None else _core.view(_values(one)) for one in (lse, max_scores)))
         return out
 

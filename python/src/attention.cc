@@ -73,9 +73,18 @@ void init_options(Options* self, const char* function, const ScoreMod* score_mod
 
 ConstTensorView tensor_of(const View& view) { return view.tensor; }
 ConstTensorView tensor_of(const JaggedViews& views) { return views.values.tensor; }
+KVView keys_of(const View& view) { return view.keys(); }
+KVView keys_of(const JaggedViews& views) { return views.values.keys(); }
+
+// The query of a call cannot be codes.
+void check_query(const char* function, const View& q) {
+  if (q.format.is_plain()) return;
+  throw Error(ErrorKind::type, std::string("[") + function + "] the query cannot be quantised");
+}
 
 AttentionProblem problem_of(const Options& options, const View& q, const View& k, const View& v) {
-  return AttentionProblem::dense(q.tensor, k.tensor, v.tensor, options.all, options.function);
+  check_query(options.function, q);
+  return AttentionProblem::dense(q.tensor, k.keys(), v.keys(), options.all, options.function);
 }
 AttentionProblem problem_of(const Options& options, const JaggedViews& q, const JaggedViews& k,
                             const JaggedViews& v) {
@@ -98,7 +107,7 @@ void run(const Options& options, const Views& q, const Views& k, const Views& v,
   const ReleasedGil released;
   AttentionProblem problem = problem_of(options, q, k, v);
   const std::shared_ptr<Executor> executor = options.set_executor(problem);
-  run_attention(std::move(problem), tensor_of(q), tensor_of(k), tensor_of(v), outputs);
+  run_attention(std::move(problem), tensor_of(q), keys_of(k), keys_of(v), outputs);
 }
 
 // (out, lse, max_scores)
@@ -118,7 +127,7 @@ nb::tuple compute(const Options& options, const Views& q, const Views& k, const 
     problem.return_aux = {.lse = wants_lse, .max_scores = wants_max};
     problem.aux = &aux;
     const std::shared_ptr<Executor> executor = options.set_executor(problem);
-    out = run_attention(std::move(problem), tensor_of(q), tensor_of(k), tensor_of(v));
+    out = run_attention(std::move(problem), tensor_of(q), keys_of(k), keys_of(v));
   }
   return results(std::move(out), std::move(aux));
 }
@@ -140,8 +149,8 @@ void backward(const Options& options, const Views& q, const Views& k, const View
   for (const nb::handle one : d_buffers)
     buffers.push_back(writable(function, nb::cast<const View&>(one), "the gradient of a buffer"));
   const BackwardInputs inputs{.q = tensor_of(q),
-                              .k = tensor_of(k),
-                              .v = tensor_of(v),
+                              .k = keys_of(k),
+                              .v = keys_of(v),
                               .out = out.tensor,
                               .lse = lse.tensor,
                               .d_out = input(d_out),
@@ -183,7 +192,8 @@ struct Plan {
            const View* max_scores) {
     const AttentionOutputs outputs = outputs_of(function, out, lse, max_scores);
     const ReleasedGil released;
-    plan->run(q.tensor, k.tensor, v.tensor, outputs);
+    check_query(function, q);
+    plan->run(q.tensor, k.keys(), v.keys(), outputs);
   }
   void run_step(const KVCache& cache, std::int64_t layer, const View& q, const View& out,
                 const View* lse, const View* max_scores) {

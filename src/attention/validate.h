@@ -32,12 +32,12 @@ void validate_scale(const char* where, const std::optional<double>& scale);
 void validate_dropout(const char* where, double dropout_p);
 
 /// AttentionShape::of for a function of any name.
-AttentionShape shape_of(const char* where, const ConstTensorView& q, const ConstTensorView& k,
-                        const ConstTensorView& v);
+AttentionShape shape_of(const char* where, const ConstTensorView& q, const KVView& k,
+                        const KVView& v);
 
 /// The tensors of a run against what the plan was made for.
-void validate_run(const AttentionProblem& problem, const ConstTensorView& q,
-                  const ConstTensorView& k, const ConstTensorView& v);
+void validate_run(const AttentionProblem& problem, const ConstTensorView& q, const KVView& k,
+                  const KVView& v);
 /// Shapes, dtypes and order of out, lse and max_scores.
 void validate_outputs(const AttentionProblem& problem, const AttentionOutputs& outputs);
 

@@ -6,6 +6,7 @@
 #include "formula/simplify/simplify.h"
 #include "kernels/attention_order.h"
 #include "kernels/kernel_table.h"
+#include "quant/row_coding.h"
 
 namespace quire::plan {
 
@@ -20,6 +21,8 @@ kernels::ForwardCall call_of(const ForwardRequest& request, const kernels::Kerne
   call.pairs = request.q_dtype == DType::bf16 && request.k_dtype == DType::bf16 &&
                request.v_dtype == DType::bf16 && table.pairs != nullptr;
   call.dropout = {.p = request.dropout_p, .seed = request.seed};
+  call.k_coding = quant::row_coding(request.k_format, request.head_dim);
+  call.v_coding = quant::row_coding(request.v_format, request.v_head_dim);
   call.q_rows.dtype = call.out_rows.dtype = request.q_dtype;
   call.k_rows.dtype = request.k_dtype;
   call.v_rows.dtype = request.v_dtype;
@@ -28,6 +31,11 @@ kernels::ForwardCall call_of(const ForwardRequest& request, const kernels::Kerne
 
 kernels::ForwardTensor steps_of(const ConstTensorView& view) {
   return {.dtype = view.dtype(), .row_step = view.strides()[2], .column_step = view.strides()[3]};
+}
+
+kernels::RowScales scale_rows(const ConstTensorView& scales) {
+  if (scales.rank() != 4) return {};
+  return {.data = scales.data(), .row_step = scales.strides()[2]};
 }
 
 formula::CompileOptions compile_options(const ForwardRequest& request, int max_rows) {

@@ -19,6 +19,9 @@ kernels::ForwardCall call_of(const ForwardRequest& request, const kernels::Kerne
 /// Of [batch, heads, len, dim].
 kernels::ForwardTensor steps_of(const ConstTensorView& view);
 
+/// Of scales [batch, heads, len, scales of a row]; without rows if there are none.
+kernels::RowScales scale_rows(const ConstTensorView& scales);
+
 /// For all tiles of a request, queries along the lanes.
 formula::CompileOptions compile_options(const ForwardRequest& request, int max_rows);
 

@@ -57,8 +57,9 @@ void check_coded(const char* where, const char* name, const KVView& view, const 
   }
   const std::size_t last = view.data.rank() - 1;
   if (view.data.shape()[last] > 1 && view.data.strides()[last] != 1) {
-    fail(ErrorKind::value, where, "the codes of a row of {} must lie side by side; got a stride of {}",
-         name, view.data.strides()[last]);
+    fail(ErrorKind::value, where,
+         "the codes of a row of {} must lie side by side; got a stride of {}", name,
+         view.data.strides()[last]);
   }
   const Shape numbers = view.shape();
   format.code_bytes(numbers[last]);  // throws if they do not fit

@@ -29,10 +29,8 @@ constexpr std::array<Named, 9> kFormats{{
      {.storage = KVStorage::kU4, .scale = ScaleAxis::kGroup, .offset = CodeOffset::kMinimum}},
     {"fp8_e4m3", {.storage = KVStorage::kFp8E4M3, .scale = ScaleAxis::kHead}},
     {"fp8_e5m2", {.storage = KVStorage::kFp8E5M2, .scale = ScaleAxis::kHead}},
-    {"q8_0",
-     {.storage = KVStorage::kI8, .scale = ScaleAxis::kGroup, .place = ScalePlace::kBlocks}},
-    {"q4_0",
-     {.storage = KVStorage::kU4, .scale = ScaleAxis::kGroup, .place = ScalePlace::kBlocks}},
+    {"q8_0", {.storage = KVStorage::kI8, .scale = ScaleAxis::kGroup, .place = ScalePlace::kBlocks}},
+    {"q4_0", {.storage = KVStorage::kU4, .scale = ScaleAxis::kGroup, .place = ScalePlace::kBlocks}},
 }};
 
 const Named* named(KVFormat format) {
@@ -133,9 +131,8 @@ std::int64_t KVFormat::head_dim(std::int64_t code_bytes) const {
   const std::int64_t codes = storage == KVStorage::kU4 ? kCodeGroup / 2 : kCodeGroup;
   const std::int64_t block = codes + (place == ScalePlace::kBlocks ? 2 : 0);
   if (code_bytes % block != 0) {
-    fail(ErrorKind::value, "KVFormat",
-         "a row of {} is {} bytes for each {} channels; got {} bytes", name(), block, kCodeGroup,
-         code_bytes);
+    fail(ErrorKind::value, "KVFormat", "a row of {} is {} bytes for each {} channels; got {} bytes",
+         name(), block, kCodeGroup, code_bytes);
   }
   return code_bytes / block * kCodeGroup;
 }

@@ -1,5 +1,5 @@
-// Rows to codes and back, chunks of rows on the executor. All arithmetic is in the primitives of the
-// ISA (kernels/coding/). Quant layer.
+// Rows to codes and back, chunks of rows on the executor. All arithmetic is in the primitives of
+// the ISA (kernels/coding/). Quant layer.
 #include "quire/quantize.h"
 
 #include <algorithm>
@@ -53,8 +53,7 @@ void check_tensor(const char* where, const Shape& shape, int head_axis) {
     fail(ErrorKind::value, where, "a tensor of keys or values has 2 to 4 axes; got {}",
          to_string(shape));
   }
-  if (shape.rank() > 2 &&
-      (head_axis < 0 || head_axis + 1 >= static_cast<int>(shape.rank()))) {
+  if (shape.rank() > 2 && (head_axis < 0 || head_axis + 1 >= static_cast<int>(shape.rank()))) {
     fail(ErrorKind::value, where, "head_axis must be an axis before the last of {}; got {}",
          to_string(shape), head_axis);
   }
@@ -152,8 +151,8 @@ Tensor room_for_scales(const KVFormat& format, Shape shape) {
   Shape index;
   for (std::size_t axis = 0; axis + 1 < rows.shape.rank(); ++axis)
     index.push_back(rows.index(row, axis));
-  fail(ErrorKind::value, "quantize",
-       "row {} holds NaN, infinity{}, which {} has no codes for", to_string(index),
+  fail(ErrorKind::value, "quantize", "row {} holds NaN, infinity{}, which {} has no codes for",
+       to_string(index),
        format.scale == ScaleAxis::kGroup ? " or a number too large for a scale in f16" : "",
        format.name());
 }
@@ -169,9 +168,10 @@ QuantizedTensor quantize(const ConstTensorView& x, const KVFormat& format,
     fail(ErrorKind::type, kWhere, "x must be f32, f64, bf16 or f16; got {}", dtype_name(x.dtype()));
   if (format.is_plain()) fail(ErrorKind::value, kWhere, "plain has no codes; convert with to()");
   const std::int64_t dim = x.dim(-1);
-  QuantizedTensor result{.codes = Tensor(with_last(x.shape(), format.code_bytes(dim)),
-                                         format.code_dtype()),
-                         .format = format};
+  QuantizedTensor result{
+      .codes = Tensor(with_last(x.shape(), format.code_bytes(dim)), format.code_dtype()),
+      .scales = {},
+      .format = format};
   const std::shared_ptr<Executor> executor = executor_of(options.executor);
   const kernels::KernelTable& table = kernels::current_table();
   const Rows rows(x);
@@ -205,8 +205,9 @@ QuantizedTensor quantize(const ConstTensorView& x, const KVFormat& format,
           std::int64_t scale = 0;
           if (format.has_scales()) {
             const auto at = [&](int axis, std::size_t of) {
-              return axis < 0 ? 0
-                              : rows.index(r, static_cast<std::size_t>(axis)) * scales.strides()[of];
+              return axis < 0
+                         ? 0
+                         : rows.index(r, static_cast<std::size_t>(axis)) * scales.strides()[of];
             };
             scale = at(axes.batch, 0) + at(axes.head, 1) + at(axes.token, 2);
           }
@@ -255,8 +256,9 @@ Tensor dequantize(const KVView& x, DType dtype, int head_axis, Executor* given) 
           std::int64_t scale = 0;
           if (x.format.has_scales()) {
             const auto at = [&](int axis, std::size_t of) {
-              return axis < 0 ? 0
-                              : rows.index(r, static_cast<std::size_t>(axis)) * scales.strides()[of];
+              return axis < 0
+                         ? 0
+                         : rows.index(r, static_cast<std::size_t>(axis)) * scales.strides()[of];
             };
             scale = at(axes.batch, 0) + at(axes.head, 1) + at(axes.token, 2);
           }

@@ -32,6 +32,7 @@ from quire.torch.forward import HALF, Mods, as_torch_gives, draw_seed, forward, 
 from quire.torch.mods import bind_score_mod
 from quire.torch.nested import are_nested
 from quire.torch.nested_flex import nested_flex_attention
+from quire.torch.quantized import QuantizedTensor, coded_flex_attention
 from quire.torch.transforms import is_forward_mode, refuse_transforms
 
 _is_compiling = torch.compiler.is_dynamo_compiling
@@ -70,6 +71,8 @@ def flex_attention(
     `dropout_p`: the share of the weights that are dropped; the rest are divided by 1 - dropout_p. `seed`: of the dropout, 64
     bits; drawn from torch's generator if not given. Gradients replay it. These two are Quire's own.
 
+    key and value may be QuantizedTensors (quantize): inference, and the gradient of the query.
+
     Nested tensors [B, H, j, D] of the layout torch.jagged give nested results; b is the sequence, q_idx and kv_idx count
     inside it, and the block mask is one of create_nested_block_mask.
 
@@ -80,7 +83,12 @@ def flex_attention(
     >>> flex_attention(query, key, value, distance, enable_gqa=True).shape
     torch.Size([1, 8, 100, 64])
     """
+    is_coded = type(key) is QuantizedTensor or type(value) is QuantizedTensor
     if _is_compiling():
+        if is_coded:
+            raise NotImplementedError(
+                "[flex_attention] torch.compile does not take quantised keys and values; call it outside"
+            )
         return flex_attention_in_graph(
             query,
             key,
@@ -110,6 +118,17 @@ def flex_attention(
     if dropout_p or seed is not None:
         dropout_p = check_dropout("flex_attention", dropout_p)
         seed = draw_seed() if seed is None else check_seed("flex_attention", dropout_p, seed)
+    if is_coded:
+        if is_transformed or _modes() or _jit():
+            raise NotImplementedError(
+                "[flex_attention] quantised keys and values have no place under transforms and tracers"
+            )
+        mask = None
+        if block_mask is not None:
+            mask, _ = _mask_at_call(block_mask, query.shape[2], key.shape[2])
+        mods = Mods(None, mask, scale, dropout_p, seed or 0)
+        coded = coded_flex_attention((query, key, value), score_mod, mods, enable_gqa, (want_lse, want_max))
+        return _results(coded, return_lse, return_aux)
     is_plain = type(query) in _PLAIN and type(key) in _PLAIN and type(value) in _PLAIN and not query.is_nested
     if not is_plain or _modes() or _jit():
         if are_nested(query, key, value):

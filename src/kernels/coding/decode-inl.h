@@ -94,7 +94,8 @@ HWY_INLINE V scale_vector(const RowCoding& coding, const char* scales, int i) {
   return hn::Set(kF32, number);
 }
 
-// The low and the high codes of kLanes bytes of 4-bit codes, counted from -8 if nothing shifts them.
+// The low and the high codes of kLanes bytes of 4-bit codes, counted from -8 if nothing shifts
+// them.
 template <CodeShift kShift>
 HWY_INLINE void nibble_vectors(const uint8_t* codes, V& low, V& high) {
   constexpr int kBias = kShift == CodeShift::kNone ? 8 : 0;

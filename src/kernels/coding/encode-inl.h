@@ -1,6 +1,6 @@
-// Rows of f32 to codes of keys and values, and the scales that suit them. Every operation is rounded
-// by itself and the same number by number as on vectors, so codes do not depend on the ISA. Kernels
-// layer.
+// Rows of f32 to codes of keys and values, and the scales that suit them. Every operation is
+// rounded by itself and the same number by number as on vectors, so codes do not depend on the ISA.
+// Kernels layer.
 #pragma once
 #include <cstring>
 #include <limits>
@@ -14,7 +14,9 @@ namespace quire::kernels::QUIRE_ISA_NS {
 // Divisions by scales below this are divisions; above, products with 1 / scale, which is finite.
 constexpr float kSmallScale = 0x1p-120f;
 
-HWY_INLINE uint32_t magnitude_bits(float x) { return __builtin_bit_cast(uint32_t, x) & 0x7fffffffu; }
+HWY_INLINE uint32_t magnitude_bits(float x) {
+  return __builtin_bit_cast(uint32_t, x) & 0x7fffffffu;
+}
 constexpr uint32_t kInfinityBits = 0x7f800000u;
 
 struct RowRange {
@@ -230,7 +232,8 @@ HWY_INLINE uint8_t narrowed_fp8(float x) {
   if (magnitude > kInfinityBits) {
     result = 0x7f;
   } else if (magnitude < static_cast<uint32_t>(127 + kLeast) << 23) {
-    // Results are multiples of 2^(kLeast - kMantissa), the last bit of the sum with 2^23 times that.
+    // Results are multiples of 2^(kLeast - kMantissa), the last bit of the sum with 2^23 times
+    // that.
     constexpr auto kSum = static_cast<uint32_t>(127 + kLeast - kMantissa + 23) << 23;
     const float sum = __builtin_bit_cast(float, magnitude) + __builtin_bit_cast(float, kSum);
     result = __builtin_bit_cast(uint32_t, sum) - kSum;
@@ -248,8 +251,8 @@ HWY_INLINE bool encode_fp8(const float* from, int count, float scale, char* code
   const bool fits = largest_magnitude(from, count) < kInfinityBits;
   for (int c = 0; c < count; ++c) {
     const float x = scale == 0 ? 0 : from[c] / scale;
-    codes[c] = static_cast<char>(kIsE4M3 ? narrowed_fp8<3, -6, 0x7e>(x)
-                                         : narrowed_fp8<2, -14, 0x7b>(x));
+    codes[c] =
+        static_cast<char>(kIsE4M3 ? narrowed_fp8<3, -6, 0x7e>(x) : narrowed_fp8<2, -14, 0x7b>(x));
   }
   return fits;
 }
@@ -310,9 +313,9 @@ HWY_INLINE bool encode_row(const EncodeRowsArgs& args, const float* from, char* 
 inline int encode_rows(const EncodeRowsArgs& args) noexcept {
   int first = args.rows;
   for (int row = 0; row < args.rows; ++row) {
-    const bool fits = encode_row(args, args.from + row * args.from_step,
-                                 args.codes + row * args.code_step,
-                                 args.scales + row * args.scale_step);
+    const bool fits =
+        encode_row(args, args.from + row * args.from_step, args.codes + row * args.code_step,
+                   args.scales + row * args.scale_step);
     if (!fits && first == args.rows) first = row;
   }
   return first;

@@ -57,8 +57,8 @@ bool KeyTileLoader<T>::keys_lie_well() const noexcept {
 template <class T>
 bool KeyTileLoader<T>::values_lie_well() const noexcept {
   const ForwardTensor& v = call_.v_rows;
-  return !call_.pairs && !is_coded(call_.v_coding) && v.dtype == dtype_of<T> && v.column_step == 1 &&
-         v.row_step == call_.value_dims && call_.value_dims % kPanel == 0;
+  return !call_.pairs && !is_coded(call_.v_coding) && v.dtype == dtype_of<T> &&
+         v.column_step == 1 && v.row_step == call_.value_dims && call_.value_dims % kPanel == 0;
 }
 
 template <class T>
