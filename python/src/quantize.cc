@@ -20,17 +20,6 @@
 namespace quire::python {
 namespace {
 
-// A name, with "+hadamard" behind it or not.
-KVFormat format_of(const std::string& name, bool hadamard) {
-  constexpr std::string_view kRotated = "+hadamard";
-  std::string_view text = name;
-  if (text.ends_with(kRotated)) {
-    hadamard = true;
-    text.remove_suffix(kRotated.size());
-  }
-  return KVFormat::of(text, hadamard);
-}
-
 View coded_view(View codes, const View* scales, const KVFormat& format) {
   codes.format = format;
   if (scales != nullptr) {
@@ -80,7 +69,7 @@ void register_quantize(nb::module_& module) {
       .def(
           "__init__",
           [](KVFormat* self, const std::string& name, bool hadamard) {
-            new (self) KVFormat(format_of(name, hadamard));
+            new (self) KVFormat(KVFormat::of(name, hadamard));
           },
           nb::arg("name"), nb::arg("hadamard") = false)
       .def_static(

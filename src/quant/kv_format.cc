@@ -81,6 +81,11 @@ const char* storage_name(KVStorage storage) {
 }  // namespace
 
 KVFormat KVFormat::of(std::string_view name, bool hadamard) {
+  constexpr std::string_view kRotated = "+hadamard";
+  if (name.ends_with(kRotated)) {
+    hadamard = true;
+    name.remove_suffix(kRotated.size());
+  }
   const auto* found = std::ranges::find(kFormats, name, &Named::name);
   if (found == kFormats.end()) {
     fail(ErrorKind::value, "KVFormat", "there is no format {}; there are {}", name,

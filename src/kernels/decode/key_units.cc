@@ -43,10 +43,25 @@ const KeySpan& SpanCursor::search(int64_t key) noexcept {
   return *found;
 }
 
+namespace {
+
+// Codes of one byte under a scale per key, whose chains are whole chunks of any ISA's loads.
+bool are_direct(const ForwardCall& call, const RowCoding& coding, int columns) {
+  const int chain = chain_dims(columns, false);
+  return coding.codes == CodeType::kI8 && coding.group == 0 && !call.f64 && call.table != nullptr &&
+         call.table->lanes > 1 && columns % 32 == 0 && chain % 32 == 0;
+}
+
+}  // namespace
+
 template <class T>
 DecodeKind unit_kind(const ForwardCall& call, bool values) {
   if (std::is_same_v<T, double>) return DecodeKind::kOwn;
-  if (is_coded(values ? call.v_coding : call.k_coding)) return DecodeKind::kOwn;
+  const RowCoding& coding = values ? call.v_coding : call.k_coding;
+  if (is_coded(coding)) {
+    const int columns = values ? call.value_dims : call.dims;
+    return are_direct(call, coding, columns) ? DecodeKind::kI8 : DecodeKind::kOwn;
+  }
   const DType dtype = (values ? call.v_rows : call.k_rows).dtype;
   if (dtype == DType::bf16) return call.pairs ? DecodeKind::kPairs : DecodeKind::kBf16;
   return dtype == DType::f16 ? DecodeKind::kF16 : DecodeKind::kOwn;
@@ -61,6 +76,7 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
       scales_(values ? call.v_scales : call.k_scales),
       data_(static_cast<const char*>(values ? call.v : call.k)),
       values_(values),
+      is_direct_(unit_kind<T>(call, values) == DecodeKind::kI8),
       converted_(is_coded(coding_) || (std::is_same_v<T, double> && rows_.dtype != DType::f64)),
       side_by_side_(rows_.column_step == 1),
       kind_(unit_kind<T>(call, values)),
@@ -73,6 +89,7 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
       slot_step_(
           whole_lines(columns_ * (converted_ ? static_cast<ptrdiff_t>(sizeof(T)) : element_))),
       slots_(layout.take<char>(static_cast<size_t>(kSlots * kUnitKeys * slot_step_))),
+      unit_scales_(layout.take<float>(is_direct_ ? kTileKeys : 0)),
       spans_(keys) {}
 
 template <class T>
@@ -126,6 +143,8 @@ void UnitRows<T>::place_scales(int64_t key, int keys, const char** scales) noexc
     const auto end = static_cast<int>(std::min<int64_t>(keys, span.end - key));
     for (; i < end; ++i, at += scales_.row_step * size) scales[i] = at;
   }
+  // Rows that do not exist have the scale of the last one.
+  for (int i = keys; i % kUnitKeys != 0; ++i) scales[i] = scales[keys - 1];
 }
 
 template <class T>
@@ -165,7 +184,7 @@ void UnitRows<T>::copy_row(const char* from, char* to) const noexcept {
 
 template <class T>
 bool UnitRows<T>::find(const PlacedUnits& units, uint32_t wanted, DecodeUnit& unit) const noexcept {
-  if (converted_) return false;
+  if (converted_ && !is_direct_) return false;
   unit.at = units.at[unit.place];
   unit.begin = 0;
   unit.end = kUnitKeys;
@@ -176,6 +195,12 @@ bool UnitRows<T>::find(const PlacedUnits& units, uint32_t wanted, DecodeUnit& un
     unit.end = std::bit_width(wanted);
     if (!values_ || wanted >> unit.begin != (1u << (unit.end - unit.begin)) - 1) return false;
     if (kind_ == DecodeKind::kPairs && (unit.begin % 2 != 0 || unit.end % 2 != 0)) return false;
+  }
+  if (is_direct_) {
+    float* const to = unit_scales_ + unit.place * kUnitKeys;
+    const char* const* const from = units.scales + unit.place * kUnitKeys;
+    for (int i = 0; i < kUnitKeys; ++i) std::memcpy(to + i, from[i], 4);
+    unit.scales = to;
   }
   if (unit.at != nullptr) return true;
   if (!side_by_side_) return false;

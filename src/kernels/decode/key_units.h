@@ -53,7 +53,10 @@ class UnitRows {
  public:
   UnitRows(const ForwardCall& call, const KeySequence& keys, bool values, ScratchLayout& layout);
 
-  DecodeKind kind() const { return kind_; }
+  /// Of units that are found, or gathered.
+  DecodeKind kind(bool gathered = false) const {
+    return gathered && is_direct_ ? DecodeKind::kOwn : kind_;
+  }
 
   /// Units that can be gathered before their memory is used again.
   static constexpr int kSlots = 4;
@@ -89,6 +92,7 @@ class UnitRows {
   const RowScales& scales_;
   const char* data_;
   bool values_;
+  bool is_direct_;     // codes that are found are read as they are
   bool converted_;     // gathered in compute type
   bool side_by_side_;  // the numbers of a row
   DecodeKind kind_;
@@ -97,6 +101,7 @@ class UnitRows {
   int lines_;                 // of 64 bytes in a row
   ptrdiff_t slot_step_;       // bytes from row to row of a gathered unit
   char* slots_;
+  float* unit_scales_;  // [kTileUnits][16], of units that are found
   SpanCursor spans_;
 };
 

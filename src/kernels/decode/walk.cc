@@ -218,6 +218,7 @@ void DecodeWalk<T>::run_units(bool values, Wanted wanted_of, Args& args,
   bool gathered = false;
   const auto flush = [&](int done) {
     args.step = rows.step(gathered);
+    args.kind = rows.kind(gathered);
     if (args.unit_count > 0) function(args);
     args.ahead = ahead + done;
     args.unit_count = 0;
