@@ -67,7 +67,7 @@ class QUIRE_API AttentionPlan {
   /// when the plan was made: then it is made again. Throws Error for tensors of another shape or
   /// dtype, and for outputs whose addresses and strides show that they share memory with inputs or
   /// one another.
-  void run(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+  void run(const ConstTensorView& q, const KVView& k, const KVView& v,
            const AttentionOutputs& outputs);
   /// Of a step: q [tokens, q_heads, head_dim] over a layer of the cache. Also throws Error for
   /// another cache than the plan's, one that has changed since, and a layer outside it.
@@ -91,7 +91,8 @@ class QUIRE_API AttentionPlan {
 /// What the forward pass read and returned, and the gradient of the loss by it. Any strides. d_out
 /// and d_lse that are not given are 0; out is read only with d_out.
 struct BackwardInputs {
-  ConstTensorView q, k, v;                    // as of AttentionPlan::run
+  ConstTensorView q;                          // as of AttentionPlan::run
+  KVView k, v;                                // codes are decoded first, and have no gradients
   ConstTensorView out = {};                   // any float dtype
   ConstTensorView lse = {};                   // compute type (AuxRequest::lse)
   std::optional<ConstTensorView> d_out = {};  // as out, any float dtype
@@ -159,12 +160,11 @@ class QUIRE_API AttentionBackwardPlan {
 };
 
 /// A plan made and run once. Everything, outputs included, is checked before anything is planned.
-QUIRE_API void run_attention(AttentionProblem problem, const ConstTensorView& q,
-                             const ConstTensorView& k, const ConstTensorView& v,
-                             const AttentionOutputs& outputs);
+QUIRE_API void run_attention(AttentionProblem problem, const ConstTensorView& q, const KVView& k,
+                             const KVView& v, const AttentionOutputs& outputs);
 /// The same, into new memory, with what return_aux asks for in aux. Holes of a jagged batch are 0.
-QUIRE_API Tensor run_attention(AttentionProblem problem, const ConstTensorView& q,
-                               const ConstTensorView& k, const ConstTensorView& v);
+QUIRE_API Tensor run_attention(AttentionProblem problem, const ConstTensorView& q, const KVView& k,
+                               const KVView& v);
 /// Gradients for all that outputs name; outputs.buffers: one for each of gradient_buffers(problem).
 QUIRE_API void run_attention_backward(AttentionProblem problem, const BackwardInputs& inputs,
                                       const GradientOutputs& outputs);

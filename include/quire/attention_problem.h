@@ -18,6 +18,7 @@
 #include "quire/executor.h"
 #include "quire/export.h"
 #include "quire/mod.h"
+#include "quire/quantize.h"
 #include "quire/rope.h"
 #include "quire/shape.h"
 #include "quire/tensor.h"
@@ -71,11 +72,12 @@ struct WantedGradients {
 struct AttentionShape {
   std::int64_t batch = 0, q_heads = 0, q_len = 0, head_dim = 0;
   std::int64_t kv_batch = 0, kv_heads = 0, kv_len = 0, v_head_dim = 0;
+  /// Of codes f32, which they are decoded to.
   DType q_dtype = DType::f32, k_dtype = DType::f32, v_dtype = DType::f32;
+  KVFormat k_format = {}, v_format = {};  // plain, or which codes keys and values are
 
   /// Of three tensors of rank 4. Throws Error for another rank and for sizes that differ.
-  QUIRE_API static AttentionShape of(const ConstTensorView& q, const ConstTensorView& k,
-                                     const ConstTensorView& v);
+  QUIRE_API static AttentionShape of(const ConstTensorView& q, const KVView& k, const KVView& v);
   /// f64 if one of q, k and v is, else f32.
   DType compute_type() const {
     const bool is_f64 = q_dtype == DType::f64 || k_dtype == DType::f64 || v_dtype == DType::f64;
@@ -98,12 +100,17 @@ struct Jagged {
   ConstTensorView offsets;                      // i32 or i64 [n + 1]
   std::optional<ConstTensorView> lengths = {};  // i32 or i64 [n]
   JaggedOrder order = JaggedOrder::kTokens;
+  /// Keys and values that are codes (quantize.h): `values` holds the codes.
+  ConstTensorView scales = {};
+  KVFormat format = {};
+
+  KVView view() const { return {values, scales, format}; }
 };
 
 /// A view of the keys and values of n sequences. Key j of sequence i is slot j % page_size of page
 /// page_table[i, j / page_size]. Sequences may share pages.
 struct PagedKeys {
-  ConstTensorView k, v;        // [pages, kv_heads, page_size, dim], any strides
+  KVView k, v;                 // [pages, kv_heads, page_size, dim], any strides, or codes
   ConstTensorView page_table;  // i32 or i64 [n, most pages of a sequence], any strides; entries
                                // after a sequence's last page are not read
   ConstTensorView lengths;     // i32 or i64 [n]: keys of each sequence; may be 0
@@ -196,8 +203,8 @@ struct QUIRE_API AttentionProblem : AttentionShape, AttentionOptions {
 
   static AttentionProblem dense(const AttentionShape& shape, const AttentionOptions& options,
                                 const char* function = "flex_attention");
-  static AttentionProblem dense(const ConstTensorView& q, const ConstTensorView& k,
-                                const ConstTensorView& v, const AttentionOptions& options,
+  static AttentionProblem dense(const ConstTensorView& q, const KVView& k, const KVView& v,
+                                const AttentionOptions& options,
                                 const char* function = "flex_attention");
   static AttentionProblem jagged(const Jagged& q, const Jagged& k, const Jagged& v,
                                  const AttentionOptions& options,

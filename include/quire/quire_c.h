@@ -269,6 +269,25 @@ QUIRE_C_API quire_status quire_flex_attention_jagged_backward(
     const quire_jagged_attention_options* options, const quire_loss* loss,
     const quire_gradients* gradients);
 
+/* ---- quantised keys and values ---- */
+
+/* Bytes of a row of codes, and scales (zero points, minima) of a row, of "int8", "int8_channel",
+ * "u8", "int4", "fp8_e4m3", "fp8_e5m2", "q8_0" or "q4_0", each also with "+hadamard" behind it.
+ * Each may be NULL. */
+QUIRE_C_API quire_status quire_kv_format_sizes(const char* format, int64_t head_dim,
+                                               int64_t* code_bytes, int64_t* scale_count);
+
+/* x [.., heads, tokens, dim] of floats into codes [.., code bytes], row-major, i8 of "int8" and
+ * "int8_channel", else u8, and scales, row-major: int8 [..] f32, u8 [.., 2] f32, int4 [.., dim /
+ * 32, 2] f16; NULL of q8_0 and q4_0. int8_channel [heads, dim] f32 and fp8 [heads] f32: read if
+ * scales_given is 1, else found and written. */
+QUIRE_C_API quire_status quire_quantize(const quire_tensor* x, const char* format,
+                                        int32_t scales_given, const quire_tensor* codes,
+                                        const quire_tensor* scales);
+/* The other way: into row-major `out` of any float dtype. */
+QUIRE_C_API quire_status quire_dequantize(const quire_tensor* codes, const quire_tensor* scales,
+                                          const char* format, const quire_tensor* out);
+
 /* ---- any call: one description, one run, one backward ---- */
 
 /* The functions above fill in such a struct. Queries and keys in one of three forms: dense (q, k,
@@ -298,6 +317,10 @@ typedef struct quire_attention_problem {
    * value. lse_with_sinks = 1: lse, here and in the backward, is of the whole sum. */
   const quire_tensor* sinks;
   int32_t lse_with_sinks;
+  /* Keys and values that are codes: the name of their format (quire_kv_format_sizes); NULL:
+   * numbers. The tensors hold the codes then. Scales: NULL of formats that have none. */
+  const char *k_format, *v_format;
+  const quire_tensor *k_scales, *v_scales;
 } quire_attention_problem;
 
 typedef struct quire_attention_outputs {

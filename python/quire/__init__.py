@@ -24,6 +24,7 @@ from ._core import (
     JaggedBlockMask,
     KVCache,
     KVCacheStats,
+    KVFormat,
     MaskMod,
     ScoreMod,
     SequenceId,
@@ -91,6 +92,7 @@ from .jagged import Jagged, create_jagged_block_mask
 from .masks import noop_mask
 from .paged_attention import PagedAttention
 from .plans import AttendPlan, AttentionBackwardPlan, AttentionPlan
+from .quantized import QuantizedTensor, dequantize, quantize
 from .sdpa import SDPBackend, choose_backend, scaled_dot_product_attention, sdpa_kernel, why_not
 from .top_k import top_k_keys
 from .vjp import Gradients, flex_attention_vjp
@@ -119,8 +121,10 @@ __all__ = [
     "JaggedBlockMask",
     "KVCache",
     "KVCacheStats",
+    "KVFormat",
     "MaskMod",
     "PagedAttention",
+    "QuantizedTensor",
     "Rope",
     "SDPBackend",
     "ScoreMod",
@@ -135,6 +139,7 @@ __all__ = [
     "create_jagged_block_mask",
     "create_mask",
     "create_nested_block_mask",
+    "dequantize",
     "draw",
     "draw_png",
     "draw_svg",
@@ -149,6 +154,7 @@ __all__ = [
     "mods",
     "noop_mask",
     "or_masks",
+    "quantize",
     "scaled_dot_product_attention",
     "sdpa_kernel",
     "set_num_threads",

@@ -22,6 +22,7 @@ from .option_checks import (
     check_seed,
     check_weights,
 )
+from .quantized import kv_view
 
 Backend = Literal["AUTO", "TRITON", "FLASH", "TRITON_DECODE"]
 _BACKENDS = typing.get_args(Backend)
@@ -102,7 +103,8 @@ def flex_attention(
 
     Args:
         query: [B, Hq, L, E]; key: [Bkv, Hkv, S, E]; value: [Bkv, Hkv, S, Ev]. f32, f64, bf16 or f16 each, any strides,
-            NumPy or DLPack; read in place. Bkv is B, or 1 with a block mask. Or all three Jagged: then b of the mods is the
+            NumPy or DLPack; read in place. Bkv is B, or 1 with a block mask. Key and value may be a QuantizedTensor each,
+            which gives the bits of the call over dequantize(key), dequantize(value) if they are not rotated. Or all three Jagged: then b of the mods is the
             number of the sequence, and q_idx and kv_idx count inside it.
         score_mod: a ScoreMod, a text, or a function of (score, b, h, q_idx, kv_idx), which is traced at each call: make
             a ScoreMod of it once where that counts.
@@ -181,7 +183,7 @@ def compute(
         makers = [one.with_values for one in (query, query, query, inputs[1], query)]
     else:
         check_dense_mask(function, mask_mod, block_mask)
-        views = [_core.view(one) for one in inputs]
+        views = [_core.view(query), kv_view(inputs[1]), kv_view(inputs[2])]
         makers = [lambda one: like(one, query)] * 5
     options = {**options, "mask_mod": mask_mod, "block_mask": block_mask}
     results = _core.new_attention(_core.Options(function, **options), *views, *wants)

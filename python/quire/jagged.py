@@ -14,6 +14,7 @@ from . import _core
 from ._core import JaggedBlockMask, MaskMod, View
 from .arrays import like
 from .option_checks import check_flag, check_int
+from .quantized import kv_view
 
 Order = Literal["tokens", "heads"]
 
@@ -23,7 +24,8 @@ class Jagged:
     first lengths[i]: what is left are holes, which are never read.
 
     Args:
-        values: [total, heads, dim], or [heads, total, dim] with the order "heads"; any strides. Read in place.
+        values: [total, heads, dim], or [heads, total, dim] with the order "heads"; any strides. Read in place. Of keys and
+            values also a QuantizedTensor.
         offsets: int32 or int64 [n + 1]. They do not fall and end at `total` at most; the first need not be 0.
         lengths: int32 or int64 [n].
         order: what comes first in the values.
@@ -79,7 +81,7 @@ class Jagged:
 
     def views(self) -> _core.JaggedViews:
         """As _core takes it."""
-        return _core.JaggedViews(self.values, self.offsets, self.lengths, self.order)
+        return _core.JaggedViews(kv_view(self.values), self.offsets, self.lengths, self.order)
 
     def with_values(self, values: View) -> Jagged:
         """The same sequences with other values, which become an array of the kind of these."""

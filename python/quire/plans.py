@@ -15,6 +15,7 @@ from .cache_attention import step_of, step_options
 from .hooks import Rope, hook_options
 from .jagged import Jagged, are_jagged
 from .option_checks import check_queries, check_scale, check_seed
+from .quantized import kv_view
 from .vjp import INPUTS, buffer_names, check_wanted
 
 
@@ -300,7 +301,7 @@ def _call(
         views = [one.views() for one in inputs]
     else:
         check_dense_mask(function, mask_mod, block_mask)
-        views = [_core.view(one) for one in inputs]
+        views = [_core.view(inputs[0]), kv_view(inputs[1]), kv_view(inputs[2])]
     options["scale"] = check_scale(function, options["scale"])
     options["seed"] = check_seed(function, options["dropout_p"], options["seed"])
     return _core.Options(function, score_mod=score_mod, mask_mod=mask_mod, block_mask=block_mask, **options), *views
@@ -309,4 +310,4 @@ def _call(
 def _view(array: Any) -> Any:
     if array is None:
         return None
-    return _core.view(array.values if isinstance(array, Jagged) else array)
+    return kv_view(array.values if isinstance(array, Jagged) else array)

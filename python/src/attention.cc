@@ -99,9 +99,18 @@ void init_options(Options* self, const char* function, const ScoreMod* score_mod
 
 ConstTensorView tensor_of(const View& view) { return view.tensor; }
 ConstTensorView tensor_of(const JaggedViews& views) { return views.values.tensor; }
+KVView keys_of(const View& view) { return view.keys(); }
+KVView keys_of(const JaggedViews& views) { return views.values.keys(); }
+
+// The query of a call cannot be codes.
+void check_query(const char* function, const View& q) {
+  if (q.format.is_plain()) return;
+  throw Error(ErrorKind::type, std::string("[") + function + "] the query cannot be quantised");
+}
 
 AttentionProblem problem_of(const Options& options, const View& q, const View& k, const View& v) {
-  return AttentionProblem::dense(q.tensor, k.tensor, v.tensor, options.all, options.function);
+  check_query(options.function, q);
+  return AttentionProblem::dense(q.tensor, k.keys(), v.keys(), options.all, options.function);
 }
 AttentionProblem problem_of(const Options& options, const JaggedViews& q, const JaggedViews& k,
                             const JaggedViews& v) {
@@ -141,7 +150,7 @@ void run(const Options& options, const Views& q, const Views& k, const Views& v,
   const ReleasedGil released;
   AttentionProblem problem = problem_of(options, q, k, v);
   const std::shared_ptr<Executor> executor = options.set_executor(problem);
-  run_attention(std::move(problem), tensor_of(q), tensor_of(k), tensor_of(v), outputs);
+  run_attention(std::move(problem), tensor_of(q), keys_of(k), keys_of(v), outputs);
 }
 
 void run_paged(const Options& options, const JaggedViews& q, const PagedViews& keys,
@@ -190,17 +199,18 @@ nb::tuple compute(const Options& options, const Views& q, const Views& k, const 
     problem.return_aux = request_of(wants_lse, wants_max, wants_weights, wants_entropy, queries);
     problem.aux = &aux;
     const std::shared_ptr<Executor> executor = options.set_executor(problem);
-    out = run_attention(std::move(problem), tensor_of(q), tensor_of(k), tensor_of(v));
+    out = run_attention(std::move(problem), tensor_of(q), keys_of(k), keys_of(v));
   }
   return results(std::move(out), std::move(aux));
 }
 
 // What a backward pass reads and writes, of views.
 struct BackwardArguments {
-  BackwardArguments(const char* function, const std::array<ConstTensorView, 3>& qkv,
-                    const View& out, const View& lse, const View* d_out, const View* d_lse,
-                    const nb::tuple& d_inputs, const nb::list& d_buffers)
-      : inputs{.q = qkv[0], .k = qkv[1], .v = qkv[2], .out = out.tensor, .lse = lse.tensor} {
+  BackwardArguments(const char* function, const ConstTensorView& q,
+                    const std::array<KVView, 2>& keys, const View& out, const View& lse,
+                    const View* d_out, const View* d_lse, const nb::tuple& d_inputs,
+                    const nb::list& d_buffers)
+      : inputs{.q = q, .k = keys[0], .v = keys[1], .out = out.tensor, .lse = lse.tensor} {
     if (d_out != nullptr) inputs.d_out = d_out->tensor;
     if (d_lse != nullptr) inputs.d_lse = d_lse->tensor;
     for (const nb::handle one : d_buffers)
@@ -223,8 +233,8 @@ template <class Views>
 void backward(const Options& options, const Views& q, const Views& k, const Views& v,
               const View& out, const View& lse, const View* d_out, const View* d_lse,
               const nb::tuple& d_inputs, const nb::list& d_buffers) {
-  const BackwardArguments arguments(options.function, {tensor_of(q), tensor_of(k), tensor_of(v)},
-                                    out, lse, d_out, d_lse, d_inputs, d_buffers);
+  const BackwardArguments arguments(options.function, tensor_of(q), {keys_of(k), keys_of(v)}, out,
+                                    lse, d_out, d_lse, d_inputs, d_buffers);
   const ReleasedGil released;
   AttentionProblem problem = problem_of(options, q, k, v);
   const std::shared_ptr<Executor> executor = options.set_executor(problem);
@@ -265,7 +275,8 @@ void run_plan(RunPlan& self, const View& q, const View& k, const View& v, const 
   const AttentionOutputs outputs =
       outputs_of(self.function, out, lse, max_scores, {key_weights, entropy, queries});
   const ReleasedGil released;
-  self.plan->run(q.tensor, k.tensor, v.tensor, outputs);
+  check_query(self.function, q);
+  self.plan->run(q.tensor, k.keys(), v.keys(), outputs);
 }
 
 void run_step_plan(RunPlan& self, const KVCache& cache, std::int64_t layer, const View& q,
@@ -281,7 +292,7 @@ void run_step_plan(RunPlan& self, const KVCache& cache, std::int64_t layer, cons
 void run_backward_plan(BackwardPlan& self, const View& q, const View& k, const View& v,
                        const View& out, const View& lse, const View* d_out, const View* d_lse,
                        const nb::tuple& d_inputs, const nb::list& d_buffers) {
-  const BackwardArguments arguments(self.function, {q.tensor, k.tensor, v.tensor}, out, lse, d_out,
+  const BackwardArguments arguments(self.function, q.tensor, {k.keys(), v.keys()}, out, lse, d_out,
                                     d_lse, d_inputs, d_buffers);
   const ReleasedGil released;
   self.plan->run(arguments.inputs, arguments.outputs);

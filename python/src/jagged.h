@@ -16,6 +16,8 @@ struct JaggedViews {
   Jagged jagged() const {
     Jagged all{.values = values.tensor, .offsets = offsets.tensor, .order = order};
     if (lengths.has_value()) all.lengths = lengths->tensor;
+    if (values.scales.has_value()) all.scales = *values.scales;
+    all.format = values.format;
     return all;
   }
 };

@@ -14,6 +14,7 @@ NB_MODULE(_core, module) {
   register_library(module);
   register_gallery(module);
   register_block_mask(module);
+  register_quantize(module);
   register_attention(module);
   register_evaluate(module);
   register_jagged(module);

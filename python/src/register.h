@@ -15,6 +15,7 @@ void register_mods(nb::module_& module);
 void register_library(nb::module_& module);
 void register_gallery(nb::module_& module);
 void register_block_mask(nb::module_& module);
+void register_quantize(nb::module_& module);
 void register_attention(nb::module_& module);
 void register_evaluate(nb::module_& module);
 void register_jagged(nb::module_& module);

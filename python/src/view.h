@@ -7,6 +7,7 @@
 #include <string>
 
 #include "quire/buffer.h"
+#include "quire/quantize.h"
 #include "quire/tensor.h"
 
 namespace quire::python {
@@ -17,6 +18,12 @@ struct View {
   TensorView tensor;
   nb::object owner;
   bool is_read_only = false;
+  /// Of codes: what they mean, and their scales, if they have any.
+  KVFormat format = {};
+  std::optional<TensorView> scales = {};
+  nb::object scales_owner = {};
+
+  KVView keys() const { return {tensor, scales ? *scales : TensorView(), format}; }
 };
 
 /// From a View, or anything with the buffer protocol, __dlpack__ or __array__; numbers and lists go

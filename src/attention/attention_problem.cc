@@ -15,9 +15,8 @@ AttentionProblem AttentionProblem::dense(const AttentionShape& shape,
   return problem;
 }
 
-AttentionProblem AttentionProblem::dense(const ConstTensorView& q, const ConstTensorView& k,
-                                         const ConstTensorView& v, const AttentionOptions& options,
-                                         const char* function) {
+AttentionProblem AttentionProblem::dense(const ConstTensorView& q, const KVView& k, const KVView& v,
+                                         const AttentionOptions& options, const char* function) {
   return dense(attention::shape_of(function, q, k, v), options, function);
 }
 

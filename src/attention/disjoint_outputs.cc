@@ -91,8 +91,11 @@ void check_disjoint(const char* where, std::span<const NamedView> inputs,
 
 void validate_disjoint(const char* where, const plan::ForwardTensors& tensors,
                        const AttentionOutputs& given, std::span<const Buffer> buffers) {
-  const std::array<NamedView, 3> inputs{
-      {{"query", tensors.q}, {"key", tensors.k}, {"value", tensors.v}}};
+  const std::array<NamedView, 5> inputs{{{"query", tensors.q},
+                                         {"key", tensors.k},
+                                         {"value", tensors.v},
+                                         {"the scales of key", tensors.k_scales},
+                                         {"the scales of value", tensors.v_scales}}};
   std::array<NamedView, 5> outputs{{{"out", tensors.out},
                                     {"lse", {}},
                                     {"max_scores", {}},
@@ -115,8 +118,8 @@ void validate_disjoint(const char* where, const BackwardInputs& inputs,
     return view.has_value() ? ConstTensorView(*view) : ConstTensorView();
   };
   const std::array<NamedView, 10> all{{{"q", inputs.q},
-                                       {"k", inputs.k},
-                                       {"v", inputs.v},
+                                       {"k", inputs.k.data},
+                                       {"v", inputs.v.data},
                                        {"out", inputs.out},
                                        {"lse", inputs.lse},
                                        {"d_out", given(inputs.d_out)},

@@ -12,6 +12,7 @@
 #include "cache/kv_cache_state.h"
 #include "paged/paged_recognition.h"
 #include "plan/forward_plan.h"
+#include "quant/coded_view.h"
 #include "quire/attend.h"
 #include "quire/error.h"
 #include "quire/jagged.h"
@@ -33,7 +34,7 @@ struct Forward {
     pages = std::move(found);
   }
 
-  void run(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+  void run(const ConstTensorView& q, const KVView& k, const KVView& v,
            const AttentionOutputs& outputs);
 
   AttentionShape shape;                   // as given
@@ -59,7 +60,7 @@ plan::KeyWeightsOutput key_weights_of(const AttentionProblem& problem,
   return to;
 }
 
-void Forward::run(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+void Forward::run(const ConstTensorView& q, const KVView& k, const KVView& v,
                   const AttentionOutputs& outputs) {
   const AttentionProblem* problem = &plan->request();
   attention::validate_run(*problem, q, k, v);
@@ -70,8 +71,10 @@ void Forward::run(const ConstTensorView& q, const ConstTensorView& k, const Cons
   }
   plan::ForwardTensors tensors{
       .q = attention::four_axes(q, problem->q_order),
-      .k = attention::four_axes(k, problem->k_order),
-      .v = attention::four_axes(v, problem->v_order),
+      .k = attention::four_axes(k.data, problem->k_order),
+      .v = attention::four_axes(v.data, problem->v_order),
+      .k_scales = quant::scales_of(k, attention::coded_axes(k, problem->k_order)),
+      .v_scales = quant::scales_of(v, attention::coded_axes(v, problem->v_order)),
       .out = attention::four_axes(outputs.out, problem->q_order),
       .lse = outputs.lse ? outputs.lse->data() : nullptr,
       .max_scores = outputs.max_scores ? outputs.max_scores->data() : nullptr,
@@ -84,8 +87,8 @@ void Forward::run(const ConstTensorView& q, const ConstTensorView& k, const Cons
     tensors.key_weights = key_weights_of(*problem, outputs);
   }
   if (pages.has_value()) {
-    tensors.k = pages_of(k, pages->page_size);
-    tensors.v = pages_of(v, pages->page_size);
+    for (ConstTensorView* one : {&tensors.k, &tensors.v, &tensors.k_scales, &tensors.v_scales})
+      if (one->rank() == 4) *one = pages_of(*one, pages->page_size);
   }
   attention::validate_disjoint(problem->function, tensors, outputs, plan->buffers());
   plan->run(tensors);
@@ -124,8 +127,8 @@ std::int64_t AttentionPlan::tokens() const { return state_->plan->queries(); }
 std::size_t AttentionPlan::scratch_bytes() const { return state_->plan->scratch_bytes(); }
 bool AttentionPlan::is_paged() const { return state_->pages.has_value(); }
 
-void AttentionPlan::run(const ConstTensorView& q, const ConstTensorView& k,
-                        const ConstTensorView& v, const AttentionOutputs& outputs) {
+void AttentionPlan::run(const ConstTensorView& q, const KVView& k, const KVView& v,
+                        const AttentionOutputs& outputs) {
   const FloatEnv float_env;
   state_->run(q, k, v, outputs);
 }
@@ -141,8 +144,8 @@ void AttentionPlan::run(const KVCache& cache, std::int64_t layer, const ConstTen
   state_->run(q, cache.k_pages(layer), cache.v_pages(layer), outputs);
 }
 
-void run_attention(AttentionProblem problem, const ConstTensorView& q, const ConstTensorView& k,
-                   const ConstTensorView& v, const AttentionOutputs& outputs) {
+void run_attention(AttentionProblem problem, const ConstTensorView& q, const KVView& k,
+                   const KVView& v, const AttentionOutputs& outputs) {
   const FloatEnv float_env;
   problem.return_aux.key_weights = outputs.key_weights.has_value();
   problem = attention::checked(std::move(problem));
@@ -150,8 +153,8 @@ void run_attention(AttentionProblem problem, const ConstTensorView& q, const Con
   Forward(std::move(problem)).run(q, k, v, outputs);
 }
 
-Tensor run_attention(AttentionProblem problem, const ConstTensorView& q, const ConstTensorView& k,
-                     const ConstTensorView& v) {
+Tensor run_attention(AttentionProblem problem, const ConstTensorView& q, const KVView& k,
+                     const KVView& v) {
   const FloatEnv float_env;
   AuxOutput* const aux = problem.aux;
   const AuxRequest wanted = problem.return_aux;
@@ -185,7 +188,7 @@ Tensor run_attention(AttentionProblem problem, const ConstTensorView& q, const C
   return out;
 }
 
-Tensor flex_attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+Tensor flex_attention(const ConstTensorView& q, const KVView& k, const KVView& v,
                       const AttentionOptions& options) {
   const FloatEnv float_env;
   return run_attention(AttentionProblem::dense(q, k, v, options), q, k, v);
@@ -194,7 +197,7 @@ Tensor flex_attention(const ConstTensorView& q, const ConstTensorView& k, const 
 Tensor flex_attention(const Jagged& q, const Jagged& k, const Jagged& v,
                       const AttentionOptions& options) {
   const FloatEnv float_env;
-  return run_attention(AttentionProblem::jagged(q, k, v, options), q.values, k.values, v.values);
+  return run_attention(AttentionProblem::jagged(q, k, v, options), q.values, k.view(), v.view());
 }
 
 Tensor flex_attention(const ConstTensorView& q, const PagedKeys& keys,

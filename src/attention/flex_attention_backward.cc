@@ -66,11 +66,24 @@ bool has_holes(const AttentionProblem& problem) {
          keys != total(problem.v_shape, problem.v_order);
 }
 
+// Gradients go through numbers: codes become what they decode to, and have none themselves.
+AttentionProblem without_codes(AttentionProblem problem, const WantedGradients& wanted) {
+  const auto check = [&](const char* name, bool is_wanted, const KVFormat& format) {
+    if (format.is_plain() || !is_wanted) return;
+    fail(ErrorKind::not_implemented, problem.function,
+         "{} is quantised ({}) and has no gradient; ask for that of q alone", name, format.name());
+  };
+  check("key", wanted.k, problem.k_format);
+  check("value", wanted.v, problem.v_format);
+  problem.k_format = problem.v_format = {};
+  return problem;
+}
+
 struct Backward {
   /// The problem has been validated.
   Backward(AttentionProblem problem, const WantedGradients& gradients)
       : shape(problem), wanted(gradients) {
-    make(std::move(problem));
+    make(without_codes(std::move(problem), wanted));
   }
 
   void make(AttentionProblem problem) {
@@ -94,6 +107,21 @@ struct Backward {
 void Backward::run(const BackwardInputs& inputs, const GradientOutputs& outputs) {
   if (pages.has_value() && !pages->is_unchanged()) make(AttentionProblem(pages->given));
   const AttentionProblem& problem = plan->forward();
+  if (!inputs.k.format.is_plain() || !inputs.v.format.is_plain()) {
+    AttentionProblem coded = problem;
+    coded.k_format = shape.k_format;
+    coded.v_format = shape.v_format;
+    attention::validate_run(coded, inputs.q, inputs.k, inputs.v);
+    const auto decoded = [&](const KVView& view, JaggedOrder order) {
+      return dequantize(view, view.dtype(), attention::coded_axes(view, order).head,
+                        problem.executor);
+    };
+    BackwardInputs numbers = inputs;
+    const Tensor k = decoded(inputs.k, problem.k_order), v = decoded(inputs.v, problem.v_order);
+    numbers.k = k;
+    numbers.v = v;
+    return run(numbers, outputs);
+  }
   attention::validate_run(problem, inputs.q, inputs.k, inputs.v);
   attention::validate_loss(problem, inputs);
   attention::validate_gradients(problem, plan->wanted(), plan->buffers(), outputs);
@@ -107,8 +135,8 @@ void Backward::run(const BackwardInputs& inputs, const GradientOutputs& outputs)
     return (problem.q_order == JaggedOrder::kTokens ? view.transpose(0, 1) : view).unsqueeze(0);
   };
   plan::BackwardTensors tensors{.q = attention::four_axes(inputs.q, problem.q_order),
-                                .k = attention::four_axes(inputs.k, problem.k_order),
-                                .v = attention::four_axes(inputs.v, problem.v_order),
+                                .k = attention::four_axes(inputs.k.data, problem.k_order),
+                                .v = attention::four_axes(inputs.v.data, problem.v_order),
                                 .lse = numbers(inputs.lse),
                                 .d_out = of(inputs.d_out, problem.q_order),
                                 .d_q = of(outputs.q, problem.q_order),
@@ -122,8 +150,8 @@ void Backward::run(const BackwardInputs& inputs, const GradientOutputs& outputs)
       if (one.has_value()) clear(*one);
   }
   if (pages.has_value()) {
-    tensors.k = pages_of(inputs.k, pages->page_size);
-    tensors.v = pages_of(inputs.v, pages->page_size);
+    tensors.k = pages_of(inputs.k.data, pages->page_size);
+    tensors.v = pages_of(inputs.v.data, pages->page_size);
     if (outputs.k.has_value()) tensors.d_k = pages_of(*outputs.k, pages->page_size);
     if (outputs.v.has_value()) tensors.d_v = pages_of(*outputs.v, pages->page_size);
   }
@@ -201,7 +229,7 @@ AttentionGradients run_attention_backward(AttentionProblem problem, const Backwa
   Backward state(std::move(problem), wanted);
   AttentionGradients made;
   GradientOutputs outputs;
-  const auto make = [](bool is_wanted, const ConstTensorView& like, std::optional<Tensor>& to,
+  const auto make = [](bool is_wanted, const KVView& like, std::optional<Tensor>& to,
                        std::optional<TensorView>& view) {
     if (is_wanted) view = to.emplace(Tensor::empty(like.shape(), like.dtype())).view();
   };
@@ -233,8 +261,8 @@ AttentionGradients detail::jagged_backward(const JaggedBackwardInputs& inputs,
       AttentionProblem::jagged(inputs.q, inputs.k, inputs.v, options.forward,
                                "flex_attention_backward"),
       {.q = inputs.q.values,
-       .k = inputs.k.values,
-       .v = inputs.v.values,
+       .k = inputs.k.view(),
+       .v = inputs.v.view(),
        .out = inputs.out,
        .lse = inputs.lse,
        .d_out = inputs.d_out,

@@ -104,7 +104,7 @@ JaggedSequences read_sequences(const char* where, const char* name, const Jagged
   JaggedSequences sequences;
   sequences.total = jagged.values.dim(by_token ? 0 : 1);
   sequences.heads = jagged.values.dim(by_token ? 1 : 0);
-  sequences.dim = jagged.values.dim(2);
+  sequences.dim = jagged.view().shape()[2];
   std::vector<std::int64_t> offsets = reader.read(jagged.offsets);
   reader.check_offsets(offsets, sequences.total);
   sequences.rows.length = reader.read_lengths(jagged, offsets);
@@ -117,6 +117,7 @@ JaggedSequences read_sequences(const char* where, const char* name, const Jagged
 
 JaggedBatch read_batch(const char* where, const Jagged& q_view, const Jagged& k_view,
                        const Jagged& v_view) {
+  if (!q_view.format.is_plain()) fail(ErrorKind::value, where, "queries cannot be codes");
   JaggedBatch batch{q_view,
                     k_view,
                     v_view,
@@ -159,13 +160,15 @@ AttentionProblem jagged_problem(JaggedBatch batch, const AttentionOptions& optio
                             .kv_len = k.longest,
                             .v_head_dim = v.dim,
                             .q_dtype = batch.q.values.dtype(),
-                            .k_dtype = batch.k.values.dtype(),
-                            .v_dtype = batch.v.values.dtype()},
+                            .k_dtype = batch.k.view().dtype(),
+                            .v_dtype = batch.v.view().dtype(),
+                            .k_format = batch.k.format,
+                            .v_format = batch.v.format},
                            options,
                            function};
   problem.q_shape = batch.q.values.shape();
-  problem.k_shape = batch.k.values.shape();
-  problem.v_shape = batch.v.values.shape();
+  problem.k_shape = batch.k.view().shape();
+  problem.v_shape = batch.v.view().shape();
   problem.q_order = batch.q.order;
   problem.k_order = batch.k.order;
   problem.v_order = batch.v.order;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "layout/jagged_layout.h"
+#include "quant/coded_view.h"
 #include "quire/attention_problem.h"
 
 namespace quire::attention {
@@ -37,6 +38,13 @@ AttentionProblem jagged_problem(JaggedBatch batch, const AttentionOptions& optio
 
 /// The shape of values: [total, heads, dim] or [heads, total, dim].
 Shape jagged_shape(JaggedOrder order, std::int64_t total, std::int64_t heads, std::int64_t dim);
+
+/// What the axes of keys or values count.
+inline quant::CodedAxes coded_axes(const KVView& view, JaggedOrder order) {
+  if (view.data.rank() != 3) return {};
+  const bool by_token = order == JaggedOrder::kTokens;
+  return {.batch = -1, .head = by_token ? 1 : 0, .token = by_token ? 0 : 1};
+}
 
 /// Tensors of rank 3 ([total, heads, dim], or with heads first) as [1, heads, total, dim]; others
 /// as they are.

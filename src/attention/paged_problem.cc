@@ -33,20 +33,21 @@ std::int64_t integer_at(const ConstTensorView& view, std::int64_t offset) {
 }
 
 void check_pools(const char* where, const PagedKeys& keys) {
-  for (const ConstTensorView* view : {&keys.k, &keys.v}) {
+  for (const ConstTensorView* view : {&keys.k.data, &keys.v.data}) {
     if (view->rank() != 4) {
       fail(ErrorKind::value, where,
            "paged keys and values must be [pages, heads, page_size, dim]; got {}",
            to_string(view->shape()));
     }
   }
-  if (keys.k.dim(0) != keys.v.dim(0) || keys.k.dim(1) != keys.v.dim(1) ||
-      keys.k.dim(2) != keys.v.dim(2)) {
+  if (keys.k.data.dim(0) != keys.v.data.dim(0) || keys.k.data.dim(1) != keys.v.data.dim(1) ||
+      keys.k.data.dim(2) != keys.v.data.dim(2)) {
     fail(ErrorKind::value, where,
          "key and value must have the same pages, heads and page size; got {} and {}",
          to_string(keys.k.shape()), to_string(keys.v.shape()));
   }
-  if (keys.k.dim(2) < 1) fail(ErrorKind::value, where, "the page size must be at least 1; got 0");
+  if (keys.k.data.dim(2) < 1)
+    fail(ErrorKind::value, where, "the page size must be at least 1; got 0");
 }
 
 // Lengths and live pages of all sequences.
@@ -63,7 +64,7 @@ Table read_table(const char* where, const PagedKeys& keys, std::int64_t batch) {
          "{} sequences need as many page table rows and lengths; got {} and {}", batch,
          keys.page_table.dim(0), keys.lengths.dim(0));
   }
-  const std::int64_t pool = keys.k.dim(0), page_size = keys.k.dim(2);
+  const std::int64_t pool = keys.k.data.dim(0), page_size = keys.k.data.dim(2);
   Table table;
   table.lengths.reserve(batch);
   for (std::int64_t b = 0; b < batch; ++b) {
@@ -125,17 +126,19 @@ AttentionProblem problem_of_keys(const PagedKeys& keys, std::int64_t batch,
   Table table = read_table(function, keys, batch);
   AttentionProblem problem{{.batch = batch,
                             .kv_batch = batch,
-                            .kv_heads = keys.k.dim(1),
+                            .kv_heads = keys.k.data.dim(1),
                             .kv_len = table.longest,
-                            .v_head_dim = keys.v.dim(3),
+                            .v_head_dim = keys.v.shape()[3],
                             .k_dtype = keys.k.dtype(),
-                            .v_dtype = keys.v.dtype()},
+                            .v_dtype = keys.v.dtype(),
+                            .k_format = keys.k.format,
+                            .v_format = keys.v.format},
                            options,
                            function};
   problem.k_shape = keys.k.shape();
   problem.v_shape = keys.v.shape();
   problem.layout =
-      std::make_shared<layout::PagedLayout>(keys.k.dim(2), std::move(table.pages), table.lengths);
+      std::make_shared<layout::PagedLayout>(keys.k.data.dim(2), std::move(table.pages), table.lengths);
   return problem;
 }
 
@@ -149,7 +152,7 @@ AttentionProblem AttentionProblem::paged(const ConstTensorView& q, const PagedKe
     fail(ErrorKind::value, function, "query must be [batch, heads, length, dim]; got {}",
          to_string(q.shape()));
   }
-  attention::check_head_dims(function, q.dim(3), keys.k.dim(3));
+  attention::check_head_dims(function, q.dim(3), keys.k.shape()[3]);
   AttentionProblem problem = problem_of_keys(keys, q.dim(0), options, function);
   problem.q_heads = q.dim(1);
   problem.q_len = q.dim(2);
@@ -164,7 +167,7 @@ AttentionProblem AttentionProblem::paged(const Jagged& q, const PagedKeys& keys,
   const FloatEnv float_env;
   check_pools(function, keys);
   attention::JaggedSequences rows = attention::read_sequences(function, "query", q);
-  attention::check_head_dims(function, rows.dim, keys.k.dim(3));
+  attention::check_head_dims(function, rows.dim, keys.k.shape()[3]);
   AttentionProblem problem = problem_of_keys(keys, rows.count(), options, function);
   problem.q_heads = rows.heads;
   problem.q_len = rows.longest;

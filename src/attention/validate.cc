@@ -3,10 +3,13 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
 
+#include "attention/jagged_batch.h"
 #include "layout/key_layout.h"
 #include "layout/query_layout.h"
 #include "mask/size_limits.h"
+#include "quant/coded_view.h"
 #include "quire/error.h"
 #include "runtime/ceil_div.h"
 #include "runtime/check_size.h"
@@ -18,7 +21,10 @@ namespace {
 
 using mask::kMostPosition;
 
+// That formats fit the head dims, and dtypes are those of numbers.
 void validate_dtypes(const char* where, const AttentionShape& shape) {
+  if (!shape.k_format.is_plain()) shape.k_format.code_bytes(shape.head_dim);
+  if (!shape.v_format.is_plain()) shape.v_format.code_bytes(shape.v_head_dim);
   check_float(where, "query", shape.q_dtype);
   check_float(where, "key", shape.k_dtype);
   check_float(where, "value", shape.v_dtype);
@@ -281,20 +287,26 @@ AttentionProblem checked(AttentionProblem problem) {
   return problem;
 }
 
-void validate_run(const AttentionProblem& problem, const ConstTensorView& q,
-                  const ConstTensorView& k, const ConstTensorView& v) {
-  const auto check = [&](const char* name, const ConstTensorView& given, const Shape& shape,
-                         DType dtype) {
-    if (given.shape() == shape && given.dtype() == dtype) return;
+void validate_run(const AttentionProblem& problem, const ConstTensorView& q, const KVView& k,
+                  const KVView& v) {
+  const auto check = [&](const char* name, const KVView& given, const Shape& shape, DType dtype,
+                         const KVFormat& format) {
+    if (given.format == format && given.shape() == shape && given.dtype() == dtype) return;
+    const auto kind = [](const KVFormat& one, DType plain) {
+      return one.is_plain() ? std::string(dtype_name(plain)) : one.name();
+    };
     fail(ErrorKind::value, problem.function, "the plan was made for a {} of {} {}; got {} {}", name,
-         dtype_name(dtype), to_string(shape), dtype_name(given.dtype()), to_string(given.shape()));
+         kind(format, dtype), to_string(shape), kind(given.format, given.dtype()),
+         to_string(given.shape()));
   };
   // The cache determines how many tokens a step has.
   if (problem.cache != nullptr)
     check_tensor(problem.function, "q", q, problem.q_shape, problem.q_dtype);
-  check("query", q, problem.q_shape, problem.q_dtype);
-  check("key", k, problem.k_shape, problem.k_dtype);
-  check("value", v, problem.v_shape, problem.v_dtype);
+  check("query", q, problem.q_shape, problem.q_dtype, {});
+  check("key", k, problem.k_shape, problem.k_dtype, problem.k_format);
+  check("value", v, problem.v_shape, problem.v_dtype, problem.v_format);
+  quant::check_coded(problem.function, "key", k, coded_axes(k, problem.k_order));
+  quant::check_coded(problem.function, "value", v, coded_axes(v, problem.v_order));
 }
 
 void validate_outputs(const AttentionProblem& problem, const AttentionOutputs& outputs) {
@@ -366,38 +378,40 @@ void validate_gradients(const AttentionProblem& problem, const WantedGradients& 
   }
 }
 
-AttentionShape shape_of(const char* where, const ConstTensorView& q, const ConstTensorView& k,
-                        const ConstTensorView& v) {
-  for (const ConstTensorView* view : {&q, &k, &v}) {
+AttentionShape shape_of(const char* where, const ConstTensorView& q, const KVView& k_view,
+                        const KVView& v_view) {
+  for (const ConstTensorView* view : {&q, &k_view.data, &v_view.data}) {
     if (view->rank() != 4) {
       fail(ErrorKind::value, where,
            "query, key and value must be [batch, heads, length, dim]; got {}",
            to_string(view->shape()));
     }
   }
-  check_head_dims(where, q.dim(3), k.dim(3));
-  if (k.dim(0) != v.dim(0) || k.dim(1) != v.dim(1) || k.dim(2) != v.dim(2)) {
+  const Shape k = k_view.shape(), v = v_view.shape();
+  check_head_dims(where, q.dim(3), k[3]);
+  if (k[0] != v[0] || k[1] != v[1] || k[2] != v[2]) {
     fail(ErrorKind::value, where,
-         "key and value must have the same batch, heads and length; got {} and {}",
-         to_string(k.shape()), to_string(v.shape()));
+         "key and value must have the same batch, heads and length; got {} and {}", to_string(k),
+         to_string(v));
   }
   return {.batch = q.dim(0),
           .q_heads = q.dim(1),
           .q_len = q.dim(2),
           .head_dim = q.dim(3),
-          .kv_batch = k.dim(0),
-          .kv_heads = k.dim(1),
-          .kv_len = k.dim(2),
-          .v_head_dim = v.dim(3),
+          .kv_batch = k[0],
+          .kv_heads = k[1],
+          .kv_len = k[2],
+          .v_head_dim = v[3],
           .q_dtype = q.dtype(),
-          .k_dtype = k.dtype(),
-          .v_dtype = v.dtype()};
+          .k_dtype = k_view.dtype(),
+          .v_dtype = v_view.dtype(),
+          .k_format = k_view.format,
+          .v_format = v_view.format};
 }
 
 }  // namespace attention
 
-AttentionShape AttentionShape::of(const ConstTensorView& q, const ConstTensorView& k,
-                                  const ConstTensorView& v) {
+AttentionShape AttentionShape::of(const ConstTensorView& q, const KVView& k, const KVView& v) {
   return attention::shape_of("flex_attention", q, k, v);
 }
 

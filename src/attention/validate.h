@@ -37,12 +37,12 @@ void validate_dropout(const char* where, double dropout_p);
 void validate_rope(const char* where, const AttentionProblem& problem);
 
 /// AttentionShape::of for a function of any name.
-AttentionShape shape_of(const char* where, const ConstTensorView& q, const ConstTensorView& k,
-                        const ConstTensorView& v);
+AttentionShape shape_of(const char* where, const ConstTensorView& q, const KVView& k,
+                        const KVView& v);
 
 /// The tensors of a run against what the plan was made for.
-void validate_run(const AttentionProblem& problem, const ConstTensorView& q,
-                  const ConstTensorView& k, const ConstTensorView& v);
+void validate_run(const AttentionProblem& problem, const ConstTensorView& q, const KVView& k,
+                  const KVView& v);
 /// Shapes, dtypes and order of out, lse and max_scores.
 void validate_outputs(const AttentionProblem& problem, const AttentionOutputs& outputs);
 

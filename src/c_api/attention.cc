@@ -80,8 +80,18 @@ AttentionOptions options_of(const quire_attention_problem& given, std::int64_t b
 // A problem and the tensors of its run.
 struct Call {
   AttentionProblem problem;
-  ConstTensorView q, k, v;
+  ConstTensorView q;
+  KVView k, v;
 };
+
+// Numbers or codes, as the problem says.
+KVView keys_of(const ConstTensorView& data, const char* format, const quire_tensor* scales,
+               const char* function, const char* name) {
+  KVView view(data);
+  if (format != nullptr) view.format = KVFormat::of(format);
+  if (scales != nullptr) view.scales = c_api::tensor(scales, function, name);
+  return view;
+}
 
 Call call_of(const quire_attention_problem& given, const Caller& caller) {
   const char* const function = caller.function;
@@ -90,11 +100,17 @@ Call call_of(const quire_attention_problem& given, const Caller& caller) {
     if (given.q != nullptr || given.k != nullptr || given.v != nullptr || given.pages != nullptr)
       refuse(function, "queries and keys must be dense, jagged or paged; got several of them");
     const Jagged q = c_api::jagged(given.jagged_q, function, "q");
-    const Jagged k = c_api::jagged(given.jagged_k, function, "k");
-    const Jagged v = c_api::jagged(given.jagged_v, function, "v");
+    Jagged k = c_api::jagged(given.jagged_k, function, "k");
+    Jagged v = c_api::jagged(given.jagged_v, function, "v");
+    const KVView k_view = keys_of(k.values, given.k_format, given.k_scales, function, "k_scales");
+    const KVView v_view = keys_of(v.values, given.v_format, given.v_scales, function, "v_scales");
+    k.scales = k_view.scales;
+    k.format = k_view.format;
+    v.scales = v_view.scales;
+    v.format = v_view.format;
     const std::int64_t batch = q.offsets.rank() == 1 ? q.offsets.dim(0) - 1 : 1;
     return {AttentionProblem::jagged(q, k, v, options_of(given, batch, caller), function), q.values,
-            k.values, v.values};
+            k_view, v_view};
   }
   const ConstTensorView q = c_api::tensor(given.q, function, "q");
   const std::int64_t batch = q.rank() == 0 ? 1 : q.dim(0);
@@ -102,15 +118,19 @@ Call call_of(const quire_attention_problem& given, const Caller& caller) {
     if (given.k != nullptr || given.v != nullptr)
       refuse(function, "queries and keys must be dense, jagged or paged; got several of them");
     const quire_paged_keys keys = c_api::versioned(given.pages, function, "keys");
-    const PagedKeys pages{.k = c_api::tensor(keys.k, function, "keys.k"),
-                          .v = c_api::tensor(keys.v, function, "keys.v"),
+    const PagedKeys pages{.k = keys_of(c_api::tensor(keys.k, function, "keys.k"), given.k_format,
+                                       given.k_scales, function, "k_scales"),
+                          .v = keys_of(c_api::tensor(keys.v, function, "keys.v"), given.v_format,
+                                       given.v_scales, function, "v_scales"),
                           .page_table = c_api::tensor(keys.page_table, function, "keys.page_table"),
                           .lengths = c_api::tensor(keys.lengths, function, "keys.lengths")};
     return {AttentionProblem::paged(q, pages, options_of(given, batch, caller), function), q,
             pages.k, pages.v};
   }
-  const ConstTensorView k = c_api::tensor(given.k, function, "k");
-  const ConstTensorView v = c_api::tensor(given.v, function, "v");
+  const KVView k = keys_of(c_api::tensor(given.k, function, "k"), given.k_format, given.k_scales,
+                           function, "k_scales");
+  const KVView v = keys_of(c_api::tensor(given.v, function, "v"), given.v_format, given.v_scales,
+                           function, "v_scales");
   return {AttentionProblem::dense(q, k, v, options_of(given, batch, caller), function), q, k, v};
 }
 
@@ -156,8 +176,8 @@ class GradientPlaces {
       : function_(function) {
     const quire_gradients copy = c_api::versioned(given, function, "gradients");
     views.q = place("gradients.q", copy.q, call.q);
-    views.k = place("gradients.k", copy.k, call.k);
-    views.v = place("gradients.v", copy.v, call.v);
+    views.k = place("gradients.k", copy.k, call.k.data);
+    views.v = place("gradients.v", copy.v, call.v.data);
     std::optional<Buffer>& sinks = call.problem.sinks;
     if (copy.sinks != nullptr) {
       if (!sinks.has_value()) refuse(function, "gradients.sinks is given, and there are no sinks");

@@ -34,6 +34,10 @@
 //    rounded again; there are no bf16 products then.
 //  - bf16 products (all of q, k, v bf16, a CPU with the instruction): pairs (d, d + 1) in scores,
 //    pairs of keys (2i, 2i + 1) in O, p rounded to bf16 there, an odd end pairs with 0.
+//  - Quantised keys and values are decoded to f32 first, a rounding for each of zero point, scale
+//    and minimum (coding/row_coding.h), and then are f32 like any others. With a rotation, q is
+//    multiplied by Hadamard's matrix before the scores and O before the division (coding/rotate.h):
+//    additions over pairs 1, 2, 4, .. apart, then one product with 1 / sqrt(block).
 //  - A row whose O is not finite is computed again by the row kernel, which skips values with
 //    weight 0.
 //

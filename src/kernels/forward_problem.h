@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/coding/row_coding.h"
 #include "kernels/rope.h"
 #include "kernels/tile/tile_functions.h"
 #include "kernels/tile/tile_program.h"
@@ -21,6 +22,7 @@ struct KernelTable;
 struct KeySpan {
   int64_t begin = 0, end = 0;
   int64_t key_offset = 0, value_offset = 0;  // of key `begin`, in elements from the tensors' data
+  int64_t key_scale_offset = 0, value_scale_offset = 0;  // in scales; of codes only
 };
 
 /// Keys [begin, end) that a row of queries may see: all of them, or those the mask program says.
@@ -84,6 +86,8 @@ struct ForwardCall {
   // The final maximum, as scores are, and sum of every row, as lse; null: not kept.
   void *row_max = nullptr, *row_sum = nullptr;
   ForwardTensor q_rows, k_rows, v_rows, out_rows;
+  RowCoding k_coding, v_coding;  // codes: k_rows and v_rows count bytes, columns side by side
+  RowScales k_scales, v_scales;
   int dims = 0, value_dims = 0;
   double scale = 1;
   bool f64 = false;  // compute type

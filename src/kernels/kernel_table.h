@@ -14,6 +14,7 @@ template <class T>
 struct DecodeFunctions;
 template <class T>
 struct ForwardFunctions;
+struct CodingFunctions;
 struct MathTable;
 struct PairFunctions;
 struct PeakFunctions;
@@ -32,6 +33,7 @@ struct KernelTable {
   const DecodeFunctions<double>* decode_f64;
   const BackwardFunctions<float>* backward_f32;  // beside those of forward
   const BackwardFunctions<double>* backward_f64;
+  const CodingFunctions* coding;  // rows of keys and values to and from codes
   const PeakFunctions* peaks;  // for benchmarks
   const MathTable* math;       // for tests
 };

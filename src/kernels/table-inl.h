@@ -2,6 +2,7 @@
 // quire::kernels::<isa>::table(). Kernels layer.
 #pragma once
 #include "kernels/backward/table-inl.h"
+#include "kernels/coding/table-inl.h"
 #include "kernels/decode/table-inl.h"
 #include "kernels/kernel_table.h"
 #include "kernels/math/math_table-inl.h"
@@ -29,6 +30,7 @@ const KernelTable& table() noexcept {
                                       .decode_f64 = &kDecodeF64,
                                       .backward_f32 = &kBackward<float>,
                                       .backward_f64 = &kBackward<double>,
+                                      .coding = &kCoding,
                                       .peaks = &kPeaks,
                                       .math = &kMathTable};
   return kTable;

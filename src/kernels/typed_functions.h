@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "kernels/backward/functions.h"
+#include "kernels/coding/functions.h"
 #include "kernels/decode/functions.h"
 #include "kernels/kernel_table.h"
 #include "kernels/prefill/forward_functions.h"
@@ -32,6 +33,14 @@ const BackwardFunctions<T>& backward_functions(const KernelTable& table) noexcep
     return *table.backward_f64;
   else
     return *table.backward_f32;
+}
+
+template <class T>
+void decode_rows(const KernelTable& table, const DecodeRowsArgs<T>& args) noexcept {
+  if constexpr (std::is_same_v<T, double>)
+    table.coding->decode_f64(args);
+  else
+    table.coding->decode_f32(args);
 }
 
 }  // namespace quire::kernels

@@ -10,7 +10,9 @@ std::int64_t DenseLayout::write_spans(std::int64_t sequence, std::int64_t kv_hea
   out[0] = {.begin = 0,
             .end = kv_len_,
             .key_offset = batch * strides.k_batch + kv_head * strides.k_head,
-            .value_offset = batch * strides.v_batch + kv_head * strides.v_head};
+            .value_offset = batch * strides.v_batch + kv_head * strides.v_head,
+            .key_scale_offset = strides.k_scales.at(batch, kv_head, 0),
+            .value_scale_offset = strides.v_scales.at(batch, kv_head, 0)};
   return kv_len_ > 0 ? 1 : 0;
 }
 

@@ -25,7 +25,9 @@ std::int64_t JaggedLayout::write_spans(std::int64_t sequence, std::int64_t kv_he
   out[0] = {.begin = 0,
             .end = keys_.length[i],
             .key_offset = kv_head * strides.k_head + keys_.begin[i] * strides.k_row,
-            .value_offset = kv_head * strides.v_head + value_begin_[i] * strides.v_row};
+            .value_offset = kv_head * strides.v_head + value_begin_[i] * strides.v_row,
+            .key_scale_offset = strides.k_scales.at(0, kv_head, keys_.begin[i]),
+            .value_scale_offset = strides.v_scales.at(0, kv_head, value_begin_[i])};
   return 1;
 }
 

@@ -9,10 +9,20 @@
 
 namespace quire::layout {
 
+/// Steps of a tensor of scales, in scales; 0 along axes on which they are constant.
+struct RowStrides {
+  std::int64_t batch = 0, head = 0, row = 0;
+
+  std::int64_t at(std::int64_t b, std::int64_t h, std::int64_t r) const {
+    return b * batch + h * head + r * row;
+  }
+};
+
 /// Steps of the key and value tensors, in elements.
 struct KeyStrides {
   std::int64_t k_batch = 0, k_head = 0, k_row = 0;
   std::int64_t v_batch = 0, v_head = 0, v_row = 0;
+  RowStrides k_scales = {}, v_scales = {};  // of codes: of their scales
 };
 
 /// Keys [begin, end) of a sequence.

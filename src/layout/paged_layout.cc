@@ -56,22 +56,33 @@ std::int64_t PagedLayout::write(const PageRow& row, KeyRange range, const KeyStr
   const Id* const ids = static_cast<const Id*>(row.pages);
   const std::int64_t k_size = page_size_ * strides.k_row, v_size = page_size_ * strides.v_row;
   kernels::KeySpan* span = out;
-  std::int64_t k_next = 0, v_next = 0;  // where a page would follow the last one
+  // Where a page would follow the last one.
+  std::int64_t k_next = 0, v_next = 0, k_scale_next = 0, v_scale_next = 0;
   bool follows = false;
   for (std::int64_t page = range.begin / page_size_; page * page_size_ < range.end; ++page) {
     // A page that is not there gets an address too, which nobody reads.
     const std::int64_t number = ids[page * row.step];
     const std::int64_t id = std::max<std::int64_t>(number, 0);
     const std::int64_t k = id * strides.k_batch, v = id * strides.v_batch;
+    const std::int64_t k_scale = strides.k_scales.at(id, 0, 0);
+    const std::int64_t v_scale = strides.v_scales.at(id, 0, 0);
     const std::int64_t end = std::min((page + 1) * page_size_, row.length);
-    if (follows && number >= 0 && k == k_next && v == v_next) {
+    if (follows && number >= 0 && k == k_next && v == v_next && k_scale == k_scale_next &&
+        v_scale == v_scale_next) {
       span[-1].end = end;
     } else {
-      *span++ = {.begin = page * page_size_, .end = end, .key_offset = k, .value_offset = v};
+      *span++ = {.begin = page * page_size_,
+                 .end = end,
+                 .key_offset = k,
+                 .value_offset = v,
+                 .key_scale_offset = k_scale,
+                 .value_scale_offset = v_scale};
     }
     follows = number >= 0;
     k_next = k + k_size;
     v_next = v + v_size;
+    k_scale_next = k_scale + strides.k_scales.at(0, 0, page_size_);
+    v_scale_next = v_scale + strides.v_scales.at(0, 0, page_size_);
   }
   return span - out;
 }
@@ -86,9 +97,13 @@ std::int64_t PagedLayout::write_spans(std::int64_t sequence, std::int64_t kv_hea
   const std::int64_t count = wide_ ? write<std::int64_t>(from, range, strides, out.data())
                                    : write<std::int32_t>(from, range, strides, out.data());
   const std::int64_t k_head = kv_head * strides.k_head, v_head = kv_head * strides.v_head;
+  const std::int64_t k_scale_head = strides.k_scales.at(0, kv_head, 0);
+  const std::int64_t v_scale_head = strides.v_scales.at(0, kv_head, 0);
   for (kernels::KeySpan& span : out.first(count)) {
     span.key_offset += k_head;
     span.value_offset += v_head;
+    span.key_scale_offset += k_scale_head;
+    span.value_scale_offset += v_scale_head;
   }
   return count;
 }

@@ -6,6 +6,7 @@
 #include "formula/simplify/simplify.h"
 #include "kernels/attention_order.h"
 #include "kernels/kernel_table.h"
+#include "quant/row_coding.h"
 
 namespace quire::plan {
 
@@ -27,6 +28,8 @@ kernels::ForwardCall call_of(const ForwardRequest& request, const kernels::Kerne
   call.chooses = request.chosen != nullptr;
   call.dropout = {.p = request.dropout_p, .seed = request.seed};
   call.lse_with_sinks = request.lse_with_sinks;
+  call.k_coding = quant::row_coding(request.k_format, request.head_dim);
+  call.v_coding = quant::row_coding(request.v_format, request.v_head_dim);
   call.q_rows.dtype = call.out_rows.dtype = request.q_dtype;
   call.k_rows.dtype = request.k_dtype;
   call.v_rows.dtype = request.v_dtype;
@@ -47,6 +50,11 @@ void read_sinks(const ForwardRequest& request, Tensor& to) {
 
 kernels::ForwardTensor steps_of(const ConstTensorView& view) {
   return {.dtype = view.dtype(), .row_step = view.strides()[2], .column_step = view.strides()[3]};
+}
+
+kernels::RowScales scale_rows(const ConstTensorView& scales) {
+  if (scales.rank() != 4) return {};
+  return {.data = scales.data(), .row_step = scales.strides()[2]};
 }
 
 formula::CompileOptions compile_options(const ForwardRequest& request, int max_rows) {

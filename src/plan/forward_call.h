@@ -23,6 +23,9 @@ void read_sinks(const ForwardRequest& request, Tensor& to);
 /// Of [batch, heads, len, dim].
 kernels::ForwardTensor steps_of(const ConstTensorView& view);
 
+/// Of scales [batch, heads, len, scales of a row]; without rows if there are none.
+kernels::RowScales scale_rows(const ConstTensorView& scales);
+
 /// For all tiles of a request, queries along the lanes.
 formula::CompileOptions compile_options(const ForwardRequest& request, int max_rows);
 

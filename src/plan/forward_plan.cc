@@ -26,7 +26,19 @@ namespace {
 layout::KeyStrides key_strides(const ForwardTensors& tensors) {
   const auto& k = tensors.k.strides();
   const auto& v = tensors.v.strides();
-  return {k[0], k[1], k[2], v[0], v[1], v[2]};
+  const auto scales = [](const ConstTensorView& view) {
+    if (view.rank() != 4) return layout::RowStrides();
+    const auto& steps = view.strides();
+    return layout::RowStrides{steps[0], steps[1], steps[2]};
+  };
+  return {.k_batch = k[0],
+          .k_head = k[1],
+          .k_row = k[2],
+          .v_batch = v[0],
+          .v_head = v[1],
+          .v_row = v[2],
+          .k_scales = scales(tensors.k_scales),
+          .v_scales = scales(tensors.v_scales)};
 }
 
 // Whether values are the first columns of keys' rows.
@@ -161,7 +173,11 @@ kernels::ForwardCall ForwardPlan::make_call(const ForwardTensors& tensors) const
   call.k_rows = steps_of(tensors.k);
   call.v_rows = steps_of(tensors.v);
   call.out_rows = steps_of(tensors.out);
-  call.v_in_k = v_is_in_k(tensors.k, tensors.v);
+  call.k_scales = scale_rows(tensors.k_scales);
+  call.v_scales = scale_rows(tensors.v_scales);
+  // Rows that are decoded or rotated on their way are no longer those of the values.
+  call.v_in_k = v_is_in_k(tensors.k, tensors.v) && !kernels::is_coded(call.k_coding) &&
+                !kernels::is_coded(call.v_coding) && !request_.rope.has_value();
   return call;
 }
 

@@ -31,7 +31,10 @@ constexpr std::int64_t kShortWork = 256;
 // split, one miss serves them all.
 bool heads_share_memory(const ForwardRequest& request) {
   constexpr std::int64_t kMemoryPage = 4096;
-  const auto row = request.head_dim * static_cast<std::int64_t>(dtype_size(request.k_dtype));
+  const std::int64_t row =
+      request.k_format.is_plain()
+          ? request.head_dim * static_cast<std::int64_t>(dtype_size(request.k_dtype))
+          : request.k_format.code_bytes(request.head_dim);
   const std::int64_t keys = request.layout->page_size();
   return keys > 0 && request.kv_heads > 1 && keys < kMemoryPage / std::max<std::int64_t>(row, 1);
 }

@@ -33,6 +33,7 @@ from quire.torch.flex_attention import flex_attention  # noqa: E402
 from quire.torch.merge_states import merge_states  # noqa: E402
 from quire.torch.nested_flex import NestedBlockMask, create_nested_block_mask  # noqa: E402
 from quire.torch.paged_attention import PagedAttention  # noqa: E402
+from quire.torch.quantized import KVFormat, QuantizedTensor, dequantize, quantize  # noqa: E402
 from quire.torch.sdpa import scaled_dot_product_attention, why_not  # noqa: E402
 from quire.torch.top_k import top_k_keys  # noqa: E402
 from quire.torch.trace import TraceError  # noqa: E402
@@ -43,8 +44,10 @@ __all__ = [
     "AuxRequest",
     "BlockMask",
     "FlexKernelOptions",
+    "KVFormat",
     "NestedBlockMask",
     "PagedAttention",
+    "QuantizedTensor",
     "Rope",
     "SDPBackend",
     "TraceError",
@@ -53,12 +56,14 @@ __all__ = [
     "create_block_mask",
     "create_mask",
     "create_nested_block_mask",
+    "dequantize",
     "disable",
     "enable",
     "flex_attention",
     "merge_states",
     "noop_mask",
     "or_masks",
+    "quantize",
     "scaled_dot_product_attention",
     "sdpa_kernel",
     "top_k_keys",

@@ -34,6 +34,7 @@ from quire.torch.hooks import HookArguments, bind_hooks
 from quire.torch.mods import bind_score_mod
 from quire.torch.nested import are_nested
 from quire.torch.nested_flex import nested_flex_attention
+from quire.torch.quantized import QuantizedTensor, coded_flex_attention
 from quire.torch.transforms import is_forward_mode, refuse_transforms
 
 _is_compiling = torch.compiler.is_dynamo_compiling
@@ -87,6 +88,8 @@ def flex_attention(
     kv_idx) of the score after scale and score_mod; lse is then the sum of a row's weights. `normalize`: None, or "sum": weights are
     divided by it. `rope`: a quire.Rope, which rotates queries by q_idx and keys by kv_idx when they are read.
 
+    key and value may be QuantizedTensors (quantize): inference, and the gradient of the query.
+
     Nested tensors [B, H, j, D] of the layout torch.jagged give nested results; b is the sequence, q_idx and kv_idx count
     inside it, and the block mask is one of create_nested_block_mask.
 
@@ -97,7 +100,12 @@ def flex_attention(
     >>> flex_attention(query, key, value, distance, enable_gqa=True).shape
     torch.Size([1, 8, 100, 64])
     """
+    is_coded = type(key) is QuantizedTensor or type(value) is QuantizedTensor
     if _is_compiling():
+        if is_coded:
+            raise NotImplementedError(
+                "[flex_attention] torch.compile does not take quantised keys and values; call it outside"
+            )
         return flex_attention_in_graph(
             query,
             key,
@@ -135,6 +143,22 @@ def flex_attention(
     given = _NO_HOOKS
     if sinks is not None or lse_with_sinks or weight_mod is not None or normalize is not None or rope is not None:
         given = HookArguments(sinks, lse_with_sinks, weight_mod, normalize, rope)
+    if is_coded:
+        if is_transformed or _modes() or _jit():
+            raise NotImplementedError(
+                "[flex_attention] quantised keys and values have no place under transforms and tracers"
+            )
+        if given is not _NO_HOOKS or weights is not None:
+            raise NotImplementedError(
+                "[flex_attention] over quantised keys or values sinks, weight_mod, rope, key_weights and entropy are for "
+                "quire.flex_attention and quire.attend"
+            )
+        mask = None
+        if block_mask is not None:
+            mask, _ = _mask_at_call(block_mask, query.shape[2], key.shape[2])
+        mods = Mods(None, mask, scale, dropout_p, seed or 0, key_indices)
+        coded = coded_flex_attention((query, key, value), score_mod, mods, enable_gqa, (want_lse, want_max))
+        return _results(coded, return_lse, return_aux)
     is_plain = type(query) in _PLAIN and type(key) in _PLAIN and type(value) in _PLAIN and not query.is_nested
     if not is_plain or _modes() or _jit():
         if are_nested(query, key, value):

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "kernels/coding/rotate.h"
 #include "kernels/prefill/forward_functions.h"
 #include "kernels/row_end.h"
 #include "kernels/row_stats.h"
@@ -41,6 +42,7 @@ bool finish_row(const ForwardCall& call, const QueryRow& row, const DecodeState<
   }
   decode_functions<T>(*call.table)
       .reorder(kind, total.o + index * total.columns, total.columns, ordered);
+  rotate(ordered, call.value_dims, call.v_coding.rotation);
   const int64_t element = dtype_size(call.out_rows.dtype);
   const uint64_t not_finite =
       forward_functions<T>(*call.table)

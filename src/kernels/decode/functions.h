@@ -28,10 +28,11 @@ constexpr int8_t kRowBlock[] = {0, 1, 2, 4, 4, 4, 4, 8, 8, 8, 8, 8, 8};
 
 /// How keys or values are stored and multiplied.
 enum class DecodeKind : uint8_t {
-  kOwn,   // in compute type
-  kBf16,  // widened; f32 only
-  kF16,   // widened; f32 only
-  kPairs  // products of bf16 pairs, where the ISA has them
+  kOwn,    // in compute type
+  kBf16,   // widened; f32 only
+  kF16,    // widened; f32 only
+  kPairs,  // products of bf16 pairs, where the ISA has them
+  kI8      // codes of one byte under a scale per key, decoded on their way; f32 on vectors only
 };
 
 struct DecodeUnit {
@@ -42,6 +43,7 @@ struct DecodeUnit {
   bool ends_chain = true;    // no unit after it is
   // Null, or where each of the 16 keys lies, anywhere.
   const char* const* rows = nullptr;
+  const float* scales = nullptr;  // codes: of each of the 16 keys
 };
 
 /// Rows of a unit to prefetch. Units of keys and values form one sequence.

@@ -41,9 +41,25 @@ const KeySpan& SpanCursor::search(int64_t key) noexcept {
   return *found;
 }
 
+namespace {
+
+// Codes of one byte under a scale per key, whose chains are whole chunks of any ISA's loads.
+bool are_direct(const ForwardCall& call, const RowCoding& coding, int columns) {
+  const int chain = chain_dims(columns, false);
+  return coding.codes == CodeType::kI8 && coding.group == 0 && !call.f64 && call.table != nullptr &&
+         call.table->lanes > 1 && columns % 32 == 0 && chain % 32 == 0;
+}
+
+}  // namespace
+
 template <class T>
 DecodeKind unit_kind(const ForwardCall& call, bool values) {
   if (std::is_same_v<T, double> || (!values && call.rope.half > 0)) return DecodeKind::kOwn;
+  const RowCoding& coding = values ? call.v_coding : call.k_coding;
+  if (is_coded(coding)) {
+    const int columns = values ? call.value_dims : call.dims;
+    return are_direct(call, coding, columns) ? DecodeKind::kI8 : DecodeKind::kOwn;
+  }
   const DType dtype = (values ? call.v_rows : call.k_rows).dtype;
   if (dtype == DType::bf16) return call.pairs ? DecodeKind::kPairs : DecodeKind::kBf16;
   return dtype == DType::f16 ? DecodeKind::kF16 : DecodeKind::kOwn;
@@ -54,19 +70,26 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
                       ScratchLayout& layout)
     : call_(call),
       rows_(values ? call.v_rows : call.k_rows),
+      coding_(values ? call.v_coding : call.k_coding),
+      scales_(values ? call.v_scales : call.k_scales),
       data_(static_cast<const char*>(values ? call.v : call.k)),
       values_(values),
       rotated_(!values && call.rope.half > 0),
-      converted_(rotated_ || (std::is_same_v<T, double> && rows_.dtype != DType::f64)),
-      side_by_side_(rows_.column_step == 1 && !converted_),
+      is_direct_(unit_kind<T>(call, values) == DecodeKind::kI8),
+      converted_(rotated_ || is_coded(coding_) ||
+                 (std::is_same_v<T, double> && rows_.dtype != DType::f64)),
+      side_by_side_(rows_.column_step == 1),
       kind_(unit_kind<T>(call, values)),
       columns_(values ? call.value_dims : call.dims),
-      element_(static_cast<ptrdiff_t>(dtype_size(rows_.dtype))),
+      element_(is_coded(coding_) ? 1 : static_cast<ptrdiff_t>(dtype_size(rows_.dtype))),
       step_(rows_.row_step * element_),
-      lines_(static_cast<int>(whole_lines(columns_ * element_) / 64)),
+      lines_(static_cast<int>(
+          whole_lines(is_coded(coding_) ? code_bytes(coding_, columns_) : columns_ * element_) /
+          64)),
       slot_step_(
           whole_lines(columns_ * (converted_ ? static_cast<ptrdiff_t>(sizeof(T)) : element_))),
       slots_(layout.take<char>(kSlots * kUnitKeys * slot_step_)),
+      unit_scales_(layout.take<float>(is_direct_ ? kTileKeys : 0)),
       spans_(keys),
       ahead_spans_(keys) {}
 
@@ -78,6 +101,7 @@ const char* UnitRows<T>::address(const KeySpan& span, int64_t key) const noexcep
 
 template <class T>
 void UnitRows<T>::place(int64_t key, int keys, PlacedUnits& units) noexcept {
+  if (is_coded(coding_)) place_scales(key, keys, units.scales);
   for (int unit = 0, begin = 0; begin < keys;) {
     const KeySpan& span = spans_.find(key + begin);
     const int64_t there = side_by_side_ ? span.end - key : 0;
@@ -130,7 +154,17 @@ void UnitRows<T>::place_list(int64_t key, const int16_t* keys, int count, int un
                              PlacedUnits& units) noexcept {
   const char** rows = units.rows + unit * kUnitKeys;
   for (int i = 0; i < count; ++i) rows[i] = address(spans_.find(key + keys[i]), key + keys[i]);
-  for (; count % kUnitKeys != 0; ++count) rows[count] = rows[count - 1];
+  const char** scales = units.scales + unit * kUnitKeys;
+  for (int i = 0; is_coded(coding_) && i < count; ++i) {
+    const KeySpan& span = spans_.find(key + keys[i]);
+    const int64_t offset = values_ ? span.value_scale_offset : span.key_scale_offset;
+    scales[i] = static_cast<const char*>(scales_.data) +
+                (offset + (key + keys[i] - span.begin) * scales_.row_step) * scale_bytes(coding_);
+  }
+  for (; count % kUnitKeys != 0; ++count) {
+    rows[count] = rows[count - 1];
+    scales[count] = scales[count - 1];
+  }
   std::fill_n(units.at + unit, count / kUnitKeys, nullptr);
 }
 
@@ -142,8 +176,33 @@ void UnitRows<T>::prefetch(int64_t key) noexcept {
 }
 
 template <class T>
+void UnitRows<T>::place_scales(int64_t key, int keys, const char** scales) noexcept {
+  const ptrdiff_t size = scale_bytes(coding_);
+  for (int i = 0; i < keys;) {
+    const KeySpan& span = spans_.find(key + i);
+    const int64_t offset = values_ ? span.value_scale_offset : span.key_scale_offset;
+    const auto* const data = static_cast<const char*>(scales_.data);
+    const char* at = data + (offset + (key + i - span.begin) * scales_.row_step) * size;
+    const auto end = static_cast<int>(std::min<int64_t>(keys, span.end - key));
+    for (; i < end; ++i, at += scales_.row_step * size) scales[i] = at;
+  }
+  // Rows that do not exist have the scale of the last one.
+  for (int i = keys; i % kUnitKeys != 0; ++i) scales[i] = scales[keys - 1];
+}
+
+template <class T>
+void UnitRows<T>::decode_row(const char* from, const char* scale, char* to) const noexcept {
+  decode_rows<T>(*call_.table, {.coding = coding_,
+                                .codes = from,
+                                .scales = scale,
+                                .rows = 1,
+                                .columns = columns_,
+                                .out = reinterpret_cast<T*>(to)});
+}
+
+template <class T>
 void UnitRows<T>::copy_row(const char* from, char* to) const noexcept {
-  if (side_by_side_) {
+  if (side_by_side_ && !converted_) {
     std::memcpy(to, from, columns_ * element_);
   } else if (converted_) {
     convert(from, 1, to);
@@ -158,6 +217,7 @@ void UnitRows<T>::copy_row(const char* from, char* to) const noexcept {
 
 template <class T>
 bool UnitRows<T>::find(const PlacedUnits& units, uint32_t wanted, DecodeUnit& unit) const noexcept {
+  if (converted_ && !is_direct_) return false;
   unit.at = units.at[unit.place];
   unit.begin = 0;
   unit.end = kUnitKeys;
@@ -168,6 +228,12 @@ bool UnitRows<T>::find(const PlacedUnits& units, uint32_t wanted, DecodeUnit& un
     unit.end = std::bit_width(wanted);
     if (!values_ || wanted >> unit.begin != (1u << (unit.end - unit.begin)) - 1) return false;
     if (kind_ == DecodeKind::kPairs && (unit.begin % 2 != 0 || unit.end % 2 != 0)) return false;
+  }
+  if (is_direct_) {
+    float* const to = unit_scales_ + unit.place * kUnitKeys;
+    const char* const* const from = units.scales + unit.place * kUnitKeys;
+    for (int i = 0; i < kUnitKeys; ++i) std::memcpy(to + i, from[i], 4);
+    unit.scales = to;
   }
   if (unit.at != nullptr) return true;
   if (!side_by_side_) return false;
@@ -182,17 +248,23 @@ void UnitRows<T>::gather(const PlacedUnits& units, uint32_t wanted, int slot, in
   char* to = slots_ + slot * kUnitKeys * slot_step_;
   const char* const found = units.at[unit.place];
   const char* const* const rows = units.rows + unit.place * kUnitKeys;
+  const char* const* const scales = units.scales + unit.place * kUnitKeys;
   unit.at = to;
   unit.begin = 0;
   unit.end = kUnitKeys;
-  const bool together = converted_ && wanted == kAllKeys && found == nullptr &&
-                        rows[kUnitKeys - 1] - rows[0] == (kUnitKeys - 1) * step_;
-  if (together) convert(rows[0], kUnitKeys, to);
+  const char* const begin_row = found == nullptr ? rows[0] : found;
+  const bool together = converted_ && !is_coded(coding_) && wanted == kAllKeys &&
+                        (found != nullptr ||
+                         rows[kUnitKeys - 1] - rows[0] == (kUnitKeys - 1) * step_);
+  if (together) convert(begin_row, kUnitKeys, to);
   for (int i = 0; i < kUnitKeys && !together; ++i, to += slot_step_) {
+    const char* const from = found == nullptr ? rows[i] : found + i * step_;
     if ((wanted >> i & 1) == 0)
       std::memset(to, 0, slot_step_);
+    else if (is_coded(coding_))
+      decode_row(from, scales[i], to);
     else
-      copy_row(found == nullptr ? rows[i] : found + i * step_, to);
+      copy_row(from, to);
   }
   if (!rotated_) return;
   const int begin = std::countr_zero(wanted), end = std::bit_width(wanted);

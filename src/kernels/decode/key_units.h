@@ -21,10 +21,11 @@ DecodeKind unit_kind(const ForwardCall& call, bool values);
 
 /// Addresses of the units of a tile, null where a unit has keys in several spans, or numbers that
 /// do not lie side by side: then `rows` has the address of each of its keys. (Rows that do not
-/// exist have that of the last one.)
+/// exist have that of the last one.) Of codes also the addresses of the scales of all keys.
 struct PlacedUnits {
   const char* at[kTileUnits];
   const char* rows[kTileKeys];
+  const char* scales[kTileKeys];
 };
 
 /// Finds the spans of keys that are asked for in nearly ascending order.
@@ -55,7 +56,10 @@ class UnitRows {
  public:
   UnitRows(const ForwardCall& call, const KeySequence& keys, bool values, ScratchLayout& layout);
 
-  DecodeKind kind() const { return kind_; }
+  /// Of units that are found, or gathered.
+  DecodeKind kind(bool gathered = false) const {
+    return gathered && is_direct_ ? DecodeKind::kOwn : kind_;
+  }
 
   /// Units that can be gathered before their memory is used again.
   static constexpr int kSlots = 4;
@@ -87,23 +91,29 @@ class UnitRows {
 
  private:
   const char* address(const KeySpan& span, int64_t key) const noexcept;
+  void place_scales(int64_t key, int keys, const char** scales) noexcept;
+  void decode_row(const char* from, const char* scale, char* to) const noexcept;
   void place_rows(int64_t key, int keys, const char** rows) noexcept;
   void copy_row(const char* from, char* to) const noexcept;
   void convert(const char* from, int rows, char* to) const noexcept;
 
   const ForwardCall& call_;
   const ForwardTensor& rows_;
+  const RowCoding& coding_;
+  const RowScales& scales_;
   const char* data_;
   bool values_;
   bool rotated_;       // keys of a call with rope
+  bool is_direct_;     // codes that are found are read as they are
   bool converted_;     // gathered in compute type
-  bool side_by_side_;  // the numbers of a row, and they stay what they are
+  bool side_by_side_;  // the numbers of a row
   DecodeKind kind_;
   int columns_;
   ptrdiff_t element_, step_;  // bytes of a number, from key to key
   int lines_;                 // of 64 bytes in a row
   ptrdiff_t slot_step_;       // bytes from row to row of a gathered unit
   char* slots_;
+  float* unit_scales_;  // [kTileUnits][16], of units that are found
   SpanCursor spans_, ahead_spans_;
 };
 

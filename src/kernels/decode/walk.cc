@@ -8,6 +8,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "kernels/coding/rotate.h"
 #include "kernels/minus_infinity.h"
 #include "kernels/prefill/forward_functions.h"
 #include "kernels/typed_functions.h"
@@ -77,7 +78,9 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
   scores_ = layout.take<T>(padded * kDecodeScoreStep);
   const bool chooses = call.chooses;
   compact_ = layout.take<T>(chooses ? padded * kDecodeScoreStep : 0);
-  compacts_ = chooses && zero_weights == ZeroWeights::kMultiply && !call.pairs;
+  // Keys side by side are not at consecutive positions, which a rotation on read counts on.
+  compacts_ = chooses && zero_weights == ZeroWeights::kMultiply && !call.pairs &&
+              call.rope.half == 0;
   chain_ = layout.take<T>(padded * static_cast<size_t>(decode_columns(call.value_dims)));
   bf16_weights_ = call.pairs ? layout.take<uint16_t>(padded * kDecodeScoreStep) : nullptr;
   const bool has_score = call.decode.score != nullptr;
@@ -132,6 +135,7 @@ void DecodeWalk<T>::load_queries() noexcept {
       forward_functions<T>(*call_.table)
           .copy_rows(
               {.from = row, .out = query_row_, .out_step = query_step_, .out_columns = call_.dims});
+      rotate(query_row_, call_.dims, call_.k_coding.rotation);
       if (call_.rope.half > 0)
         forward_functions<T>(*call_.table)
             .rotate({.tables = &call_.rope,
@@ -320,6 +324,7 @@ void DecodeWalk<T>::run_units(bool values, Wanted wanted_of, Args& args,
   bool gathered = false;
   const auto flush = [&](int done) {
     args.step = rows.step(gathered);
+    args.kind = rows.kind(gathered);
     if (args.unit_count > 0) function(args);
     args.ahead = ahead + done;
     args.unit_count = 0;

@@ -11,6 +11,20 @@
 namespace quire::kernels {
 namespace {
 
+// Rows of codes, from one of them on.
+template <class T>
+DecodeRowsArgs<T> coded_rows(const RowCoding& coding, const RowScales& scales, const RowsView& rows,
+                             int64_t scale_offset) {
+  const int size = scale_bytes(coding);
+  return {.coding = coding,
+          .codes = static_cast<const char*>(rows.data),
+          .code_step = rows.row_step,
+          .scales = static_cast<const char*>(scales.data) + scale_offset * size,
+          .scale_step = scales.row_step * size,
+          .rows = rows.rows,
+          .columns = rows.columns};
+}
+
 const char* row_address(const void* data, const ForwardTensor& tensor, int64_t offset) {
   return static_cast<const char*>(data) + offset * static_cast<int64_t>(dtype_size(tensor.dtype));
 }
@@ -37,15 +51,16 @@ KeyTileLoader<T>::KeyTileLoader(const ForwardCall& call, const KeySequence& keys
 template <class T>
 bool KeyTileLoader<T>::keys_lie_well() const noexcept {
   const ForwardTensor& k = call_.k_rows;
-  if (call_.rope.half > 0 || k.column_step != 1 || k.row_step != call_.dims) return false;
+  if (call_.rope.half > 0 || is_coded(call_.k_coding)) return false;
+  if (k.column_step != 1 || k.row_step != call_.dims) return false;
   return call_.pairs ? call_.dims % 2 == 0 : k.dtype == dtype_of<T>;
 }
 
 template <class T>
 bool KeyTileLoader<T>::values_lie_well() const noexcept {
   const ForwardTensor& v = call_.v_rows;
-  return !call_.pairs && v.dtype == dtype_of<T> && v.column_step == 1 &&
-         v.row_step == call_.value_dims && call_.value_dims % kPanel == 0;
+  return !call_.pairs && !is_coded(call_.v_coding) && v.dtype == dtype_of<T> &&
+         v.column_step == 1 && v.row_step == call_.value_dims && call_.value_dims % kPanel == 0;
 }
 
 // Latent keys: one row serves for both, as it lies or as it was copied. Pairs are interleaved
@@ -149,13 +164,31 @@ void KeyTileLoader<T>::copy_run(const KeySpan& span, int64_t key, int begin, int
       copy_bf16(values, bf16_values_ + ptrdiff_t{begin} * call_.value_dims, call_.value_dims);
     return;
   }
-  const ForwardFunctions<T>& functions = forward_functions<T>(*call_.table);
-  if (with_keys)
-    functions.copy_rows({keys, keys_ + begin * key_step_, key_step_, static_cast<int>(key_step_)});
-  if (with_values) {
-    functions.copy_rows(
-        {values, values_ + begin * value_step_, value_step_, static_cast<int>(value_step_)});
+  if (with_keys) {
+    const int64_t scale = span.key_scale_offset + ahead * call_.k_scales.row_step;
+    write_rows(call_.k_coding, call_.k_scales, keys, scale, keys_ + begin * key_step_, key_step_);
   }
+  if (with_values) {
+    const int64_t scale = span.value_scale_offset + ahead * call_.v_scales.row_step;
+    write_rows(call_.v_coding, call_.v_scales, values, scale, values_ + begin * value_step_,
+               value_step_);
+  }
+}
+
+// In compute type, decoded if they are codes; columns up to `step` are 0.
+template <class T>
+void KeyTileLoader<T>::write_rows(const RowCoding& coding, const RowScales& scales,
+                                  const RowsView& rows, int64_t scale_offset, T* to,
+                                  ptrdiff_t step) noexcept {
+  if (!is_coded(coding)) {
+    forward_functions<T>(*call_.table).copy_rows({rows, to, step, static_cast<int>(step)});
+    return;
+  }
+  DecodeRowsArgs<T> args = coded_rows<T>(coding, scales, rows, scale_offset);
+  args.out = to;
+  args.out_step = step;
+  args.out_columns = static_cast<int>(step);
+  decode_rows(*call_.table, args);
 }
 
 // Bits move; the remaining columns become 0.

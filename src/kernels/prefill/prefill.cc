@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "kernels/bit_range.h"
+#include "kernels/coding/rotate.h"
 #include "kernels/decode/row_kernel.h"
 #include "kernels/prefill/item.h"
 #include "kernels/prefill/key_tile.h"
@@ -107,6 +108,7 @@ void Prefill<T>::load_queries(int i) noexcept {
     call_.table->pairs->load_queries(from, panels_of(tile), reinterpret_cast<uint32_t*>(to));
   else
     functions_.load_queries({from, panels_of(tile), to});
+  rotate(to, call_.dims, call_.k_coding.rotation, kQueryTile, panels_of(tile) * kPanel);
   loaded_[i] = true;
 }
 
@@ -236,6 +238,8 @@ void Prefill<T>::finish(int i, TileFault& fault) noexcept {
   const PrefillState<T>& state = memory_.total[i];
   const ForwardTensor& out = call_.out_rows;
   const int64_t out_size = dtype_size(out.dtype);
+  for (int lane = 0; lane < tile.queries; ++lane)
+    rotate(state.o + ptrdiff_t{lane} * columns_, call_.value_dims, call_.v_coding.rotation);
   EndedRow<T> ended[kQueryTile];
   T l[kQueryTile], factor[kQueryTile];
   const bool ends = has_end(call_);

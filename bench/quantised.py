@@ -1,0 +1,146 @@
+"""Attention over quantised keys and values beside the same call over bf16 and f32, in one process and interleaved; medians.
+
+    python bench/quantised.py [decode|paged|prefill|quality|write] ...
+
+decode: 32 query heads over 8 key heads (and groups of 1 and 8), D = 128, 8,192 keys, keys and values far beyond L3. Two threads,
+or what QUIRE_NUM_THREADS says. Ratios are of times: above 1 the quantised call is faster.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+
+import numpy as np
+
+import quire
+
+FORMATS = quire.KVFormat.names()
+DIM, KEYS = 128, 8192
+REPEATS = 9
+
+
+def numbers(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+def bf16(x: np.ndarray) -> quire.View:
+    """A copy in bf16: the upper halves of f32, rounded."""
+    import ml_dtypes
+
+    return x.astype(ml_dtypes.bfloat16)
+
+
+def medians(calls: dict[str, object], repeats: int = REPEATS) -> dict[str, float]:
+    """Seconds of each call; all of them once per round."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(repeats + 1):
+        for name, call in calls.items():
+            begin = time.perf_counter()
+            call()
+            times[name].append(time.perf_counter() - begin)
+    return {name: statistics.median(all_[1:]) for name, all_ in times.items()}
+
+
+def plan_call(q, k, v, **options):
+    plan = quire.AttentionPlan(q, k, v, enable_gqa=True, **options)
+    out = np.empty((*q.shape[:3], DIM), q.dtype)
+    return lambda: plan.run(q, k, v, out=out)
+
+
+def repeated(x: np.ndarray, batch: int) -> np.ndarray:
+    """Batch entries of their own, with the same numbers."""
+    return np.repeat(x, batch, axis=0)
+
+
+def coded(x: np.ndarray, name: str, batch: int) -> quire.QuantizedTensor:
+    one = quire.quantize(x, name)
+    scales = one.scales
+    if scales is not None and scales.ndim > 2:
+        scales = repeated(scales, batch)
+    return quire.QuantizedTensor(repeated(one.codes, batch), scales, one.format)
+
+
+def decode(kv_heads: int = 8, q_heads: int = 32, formats: list[str] = FORMATS, batch: int = 20) -> None:
+    batch = batch * 8 // kv_heads
+    x = numbers((1, kv_heads, KEYS, DIM))
+    q = numbers((batch, q_heads, 1, DIM), 1)
+    wide = bf16(x)
+    base = plan_call(q, repeated(wide, batch), repeated(wide, batch))
+    print(f"decode {q_heads}/{kv_heads} heads, D {DIM}, {batch} x {KEYS} keys: time of bf16 / time")
+    for name in formats:
+        kv = coded(x, name, batch)
+        found = medians({"bf16": base, name: plan_call(q, kv, kv)})
+        gigabytes = 2 * kv.nbytes / found[name] / 1e9
+        print(f"  {name:13} {found['bf16'] / found[name]:.2f}   {found[name] * 1e3:.1f} ms, {gigabytes:.1f} GB/s", flush=True)
+        del kv
+
+
+def prefill() -> None:
+    length = 2048
+    x = numbers((1, 8, length, DIM))
+    print(f"prefill S {length}, 8 heads, D {DIM}, causal: time over plain keys / time")
+    mask = quire.create_block_mask("q_idx >= kv_idx", None, None, length, length)
+    q32, q16 = numbers((1, 8, length, DIM), 1), bf16(numbers((1, 8, length, DIM), 1))
+    for name in FORMATS:
+        kv = quire.quantize(x, name)
+        found = medians(
+            {
+                "f32": plan_call(q32, x, x, block_mask=mask),
+                "codes": plan_call(q32, kv, kv, block_mask=mask),
+                "bf16": plan_call(q16, bf16(x), bf16(x), block_mask=mask),
+                "codes16": plan_call(q16, kv, kv, block_mask=mask),
+            },
+            5,
+        )
+        print(
+            f"  {name:13} f32 {found['f32'] / found['codes']:.2f}   bf16 {found['bf16'] / found['codes16']:.2f}",
+            flush=True,
+        )
+
+
+def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """In f64."""
+    scores = np.einsum("bhqd,bhkd->bhqk", q.astype(np.float64), k.astype(np.float64)) / np.sqrt(q.shape[3])
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.einsum("bhqk,bhkd->bhqd", weights / weights.sum(-1, keepdims=True), v.astype(np.float64))
+
+
+def quality() -> None:
+    """Error of outputs, relative to their size, over that of bf16 keys and values."""
+    length = 1024
+    q = numbers((1, 8, 64, DIM), 1)
+    for title, factor in (("normal", 1.0), ("heavy-tailed: 4 channels x 20", 20.0)):
+        k, v = numbers((1, 8, length, DIM), 2), numbers((1, 8, length, DIM), 3)
+        k[..., [3, 17, 64, 101]] *= factor
+        v[..., [5, 40, 90, 127]] *= factor
+        exact = attention(q, k, v)
+        size = np.sqrt((exact**2).mean())
+
+        def error(out: np.ndarray, exact: np.ndarray = exact, size: float = size) -> float:
+            return float(np.sqrt(((out - exact) ** 2).mean()) / size)
+
+        base = error(quire.flex_attention(q, bf16(k), bf16(v)))
+        print(f"{title}: bf16 {base:.2e}; over that of bf16:")
+        for name in FORMATS:
+            for rotated in (False, True):
+                k_coded, v_coded = (quire.quantize(x, name, rotated) for x in (k, v))
+                found = error(quire.flex_attention(q, k_coded, v_coded))
+                print(f"  {name + ('+hadamard' if rotated else ''):22} {found:.2e}  {found / base:.2f}")
+
+
+def main() -> None:
+    wanted = sys.argv[1:] or ["decode", "prefill", "quality"]
+    print(quire.info() if callable(quire.info) else "", flush=True)
+    for name in wanted:
+        what, _, argument = name.partition("=")
+        if what == "decode":
+            heads = int(argument or 8)
+            decode(heads, 32)
+        else:
+            {"prefill": prefill, "quality": quality}[what]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+// The primitives that decode and encode rows of keys and values, one table per ISA. Plain structs:
+// every ISA's object includes this. Kernels layer.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/coding/row_coding.h"
+
+namespace quire::kernels {
+
+/// Codes to rows of T, columns behind as zeros.
+template <class T>
+struct DecodeRowsArgs {
+  RowCoding coding;
+  const char* codes = nullptr;
+  ptrdiff_t code_step = 0;       // bytes from row to row
+  const char* scales = nullptr;  // of the first row, side by side
+  ptrdiff_t scale_step = 0;      // bytes from row to row
+  int rows = 0, columns = 0;
+  T* out = nullptr;
+  ptrdiff_t out_step = 0;
+  int out_columns = 0;
+};
+
+/// Rows of f32 to codes. Scales of rows and groups are found and written (f32 of rows, f16 of
+/// groups); those of channels (group 1), or of a whole head (`given`), are read.
+struct EncodeRowsArgs {
+  RowCoding coding;
+  const float* from = nullptr;
+  ptrdiff_t from_step = 0;  // numbers from row to row
+  int rows = 0, columns = 0;
+  bool given = false;
+  char* codes = nullptr;
+  ptrdiff_t code_step = 0;
+  char* scales = nullptr;
+  ptrdiff_t scale_step = 0;
+};
+
+struct CodingFunctions {
+  void (*decode_f32)(const DecodeRowsArgs<float>&) noexcept;
+  void (*decode_f64)(const DecodeRowsArgs<double>&) noexcept;
+  /// Returns the first row with a number that has no code: NaN, infinity, or so large that a scale
+  /// in f16 overflows. It and those behind it are still written: their scales are NaN where rows or
+  /// groups have their own, so that they decode to NaN. `rows` if there is none.
+  int (*encode)(const EncodeRowsArgs&) noexcept;
+};
+
+}  // namespace quire::kernels

@@ -1,0 +1,61 @@
+// RowCoding: how the codes of a row of keys or values become numbers; RowScales: where the scales
+// of rows lie. Plain data, filled in by quant/ and plan/. Kernels layer.
+//
+// A number is decoded in f32, each step rounded: c = the code's value, exact; with a zero point c
+// -= zero; x = c * scale; with a minimum x += minimum. What follows computes with x as with any f32
+// (attention_order.h), so attention over codes has the bits of attention over what they decode to.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace quire::kernels {
+
+enum class CodeType : uint8_t {
+  kNone,  // no codes: numbers as a dtype says
+  kI8,
+  kU8,
+  kU4,    // 0..15. Of 32 channels in 16 bytes, byte i holds channel i low and channel 16 + i high
+  kE4M3,  // fp8 without infinity: 0x7f and 0xff are NaN
+  kE5M2   // fp8, the upper half of an f16
+};
+
+enum class CodeShift : uint8_t {
+  kNone,    // 4 bits count from -8
+  kZero,    // a zero point behind each scale: (code - zero) * scale
+  kMinimum  // a minimum behind each scale: code * scale + minimum
+};
+
+/// Channels that share a scale in formats with groups; also the unit in which 4 bits are packed.
+inline constexpr int kCodeGroup = 32;
+
+struct RowCoding {
+  CodeType codes = CodeType::kNone;
+  CodeShift shift = CodeShift::kNone;
+  /// Channels that share a scale: 0 all of a row, 1 none, else kCodeGroup.
+  int group = 0;
+  bool f16_scales = false;  // f32 else
+  /// Each group is its f16 scale and its codes behind it, as in ggml; there are no scales beside.
+  bool in_blocks = false;
+  /// Numbers a rotation mixes (rotate.h); 0 or 1: none.
+  int rotation = 0;
+
+  friend bool operator==(const RowCoding&, const RowCoding&) = default;
+};
+
+constexpr bool is_coded(const RowCoding& coding) { return coding.codes != CodeType::kNone; }
+
+/// Scales beside the codes: row `i` of a span at data + (offset of the span + i * row_step).
+struct RowScales {
+  const void* data = nullptr;
+  ptrdiff_t row_step = 0;  // in scales
+};
+
+/// Bytes of the codes of `columns` channels, scales in blocks included.
+constexpr int code_bytes(const RowCoding& coding, int columns) {
+  const int codes = coding.codes == CodeType::kU4 ? columns / 2 : columns;
+  return coding.in_blocks ? codes + columns / kCodeGroup * 2 : codes;
+}
+
+constexpr int scale_bytes(const RowCoding& coding) { return coding.f16_scales ? 2 : 4; }
+
+}  // namespace quire::kernels

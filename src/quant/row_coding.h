@@ -1,0 +1,13 @@
+// From a public KVFormat to what kernels are told. Quant layer.
+#pragma once
+#include <cstdint>
+
+#include "kernels/coding/row_coding.h"
+#include "quire/kv_format.h"
+
+namespace quire::quant {
+
+/// The format exists and fits the head dim.
+kernels::RowCoding row_coding(const KVFormat& format, std::int64_t head_dim);
+
+}  // namespace quire::quant

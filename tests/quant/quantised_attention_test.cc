@@ -1,0 +1,410 @@
+// Attention over quantised keys and values: bits of the call over what they decode to, for every
+// format, layout, kernel and mod; error against f64; gradients of q; what is refused.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+
+#include "quire/error.h"
+#include "quire/executor.h"
+#include "quire/flex_attention_backward.h"
+#include "quire/jagged.h"
+#include "quire/mods.h"
+#include "quire/paged.h"
+#include "tests/support/attention_case.h"
+#include "tests/support/same_bits.h"
+
+namespace quire {
+namespace {
+
+// What the call throws says so.
+template <class Call>
+void expect_error(const Call& call, const std::string& text) {
+  try {
+    call();
+    ADD_FAILURE() << "no error: " << text;
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+  }
+}
+
+using testing::AttentionCase;
+using testing::AttentionTensors;
+using testing::AttentionValues;
+using testing::same_bits;
+
+struct Mods {
+  const char* name;
+  std::optional<ScoreMod> score = {};
+  std::optional<MaskMod> mask = {};
+};
+
+std::vector<Mods> all_mods() {
+  return {
+      {"none"},
+      {"causal", {}, mods::causal()},
+      {"alibi and window", ScoreMod::parse("score + 0.01 * (h + 1) * (kv_idx - q_idx)"),
+       mods::sliding_window(300)},
+      {"soft cap", ScoreMod::parse("20 * tanh(score / 20)")},
+      {"holes", {}, MaskMod::parse("((kv_idx * 7 + q_idx) % 5 != 2) & (kv_idx // 40 % 3 != 1)")}};
+}
+
+// What a call gives, lse and all.
+struct Result {
+  Tensor out, lse, max_scores;
+};
+
+template <class Call>
+Result run(AttentionOptions options, const Call& call) {
+  AuxOutput aux;
+  options.return_aux = {.lse = true, .max_scores = true};
+  options.aux = &aux;
+  options.enable_gqa = true;
+  Tensor out = call(options);
+  return {std::move(out), *aux.lse, *aux.max_scores};
+}
+
+void expect_same(const Result& a, const Result& b, const std::string& what) {
+  EXPECT_TRUE(same_bits(a.out, b.out)) << what;
+  EXPECT_TRUE(same_bits(a.lse, b.lse)) << what;
+  EXPECT_TRUE(same_bits(a.max_scores, b.max_scores)) << what;
+}
+
+struct Coded {
+  AttentionTensors numbers;
+  QuantizedTensor k, v;
+  Tensor k_numbers, v_numbers;
+
+  Coded(const AttentionCase& c, const KVFormat& k_format, const KVFormat& v_format)
+      : numbers(c, 11),
+        k(quantize(numbers.k, k_format)),
+        v(quantize(numbers.v, v_format)),
+        k_numbers(dequantize(k)),
+        v_numbers(dequantize(v)) {}
+};
+
+AttentionCase small(std::int64_t q_len, DType q_dtype = DType::f32) {
+  return {.batch = 2,
+          .q_heads = 4,
+          .kv_heads = 2,
+          .q_len = q_len,
+          .kv_len = 1300,
+          .head_dim = 64,
+          .v_head_dim = 96,
+          .q_dtype = q_dtype};
+}
+
+TEST(QuantisedAttention, BitsOfTheNumbersCodesDecodeTo) {
+  for (const std::string& name : KVFormat::names()) {
+    for (const std::int64_t q_len : {1, 5, 70}) {
+      const Coded t(small(q_len), KVFormat::of(name), KVFormat::of(name));
+      for (const Mods& mods : all_mods()) {
+        const AttentionOptions options{
+            .score_mod = mods.score, .mask_mod = mods.mask, .q_begin = {1300 - q_len}};
+        const Result got = run(options, [&](const AttentionOptions& o) {
+          return flex_attention(t.numbers.q, t.k, t.v, o);
+        });
+        const Result wanted = run(options, [&](const AttentionOptions& o) {
+          return flex_attention(t.numbers.q, t.k_numbers, t.v_numbers, o);
+        });
+        expect_same(got, wanted, name + " " + mods.name + " " + std::to_string(q_len));
+      }
+    }
+  }
+}
+
+TEST(QuantisedAttention, KeysAndValuesOfDifferentFormatsAndQueriesOfAnyType) {
+  for (const DType dtype : {DType::bf16, DType::f16, DType::f64}) {
+    for (const std::int64_t q_len : {2, 40}) {
+      const Coded t(small(q_len, dtype), KVFormat::of("u8"), KVFormat::of("int4"));
+      const auto call = [&](const KVView& k, const KVView& v) {
+        return run({},
+                   [&](const AttentionOptions& o) { return flex_attention(t.numbers.q, k, v, o); });
+      };
+      expect_same(call(t.k, t.v), call(t.k_numbers, t.v_numbers), "both");
+      expect_same(call(t.k, t.v_numbers), call(t.k_numbers, t.v_numbers), "keys");
+      expect_same(call(t.k_numbers, t.v), call(t.k_numbers, t.v_numbers), "values");
+    }
+  }
+}
+
+TEST(QuantisedAttention, OddHeadDimsAndShortSequences) {
+  for (const char* name : {"int8", "int8_channel", "u8", "fp8_e4m3", "fp8_e5m2"}) {
+    for (const std::int64_t dim : {1, 7, 17, 33, 80, 100}) {
+      for (const std::int64_t kv_len : {1, 5, 16, 31, 257}) {
+        for (const std::int64_t q_len : {1, 19}) {
+          AttentionCase c{.q_heads = 3, .kv_heads = 3, .q_len = q_len, .kv_len = kv_len};
+          c.head_dim = dim;
+          c.v_head_dim = dim;
+          const Coded t(c, KVFormat::of(name), KVFormat::of(name));
+          const auto call = [&](const KVView& k, const KVView& v) {
+            return run({}, [&](const AttentionOptions& o) {
+              return flex_attention(t.numbers.q, k, v, o);
+            });
+          };
+          expect_same(call(t.k, t.v), call(t.k_numbers, t.v_numbers),
+                      std::string(name) + " " + std::to_string(dim));
+        }
+      }
+    }
+  }
+}
+
+TEST(QuantisedAttention, JaggedSequencesAreOneByOne) {
+  const std::int64_t total = 700;
+  const std::vector<std::int64_t> offsets{0, 0, 300, 301, 690};
+  const Tensor at = Tensor::from<std::int64_t>(offsets);
+  for (const std::string& name : KVFormat::names()) {
+    for (const JaggedOrder order : {JaggedOrder::kTokens, JaggedOrder::kHeads}) {
+      const bool by_token = order == JaggedOrder::kTokens;
+      const AttentionTensors t({.q_heads = 4,
+                                .kv_heads = 2,
+                                .q_len = total,
+                                .kv_len = total,
+                                .head_dim = 32,
+                                .v_head_dim = 32},
+                               3);
+      const auto values = [&](const ConstTensorView& x) {
+        const ConstTensorView heads = x.select(0, 0);
+        return contiguous(by_token ? heads.transpose(0, 1) : heads);
+      };
+      const Tensor q = values(t.q);
+      const int head_axis = by_token ? 1 : 0;
+      const QuantizedTensor k = quantize(values(t.k), KVFormat::of(name), {.head_axis = head_axis});
+      const QuantizedTensor v = quantize(values(t.v), KVFormat::of(name), {.head_axis = head_axis});
+      const Tensor k_numbers = dequantize(k, DType::f32, head_axis);
+      const Tensor v_numbers = dequantize(v, DType::f32, head_axis);
+      const auto coded = [&](const QuantizedTensor& x) {
+        return Jagged{.values = x.codes,
+                      .offsets = at,
+                      .order = order,
+                      .scales = x.scales,
+                      .format = x.format};
+      };
+      const auto plain = [&](const Tensor& x) {
+        return Jagged{.values = x, .offsets = at, .order = order};
+      };
+      const AttentionOptions options{.score_mod = ScoreMod::parse("score + 0.1 * (h - b)"),
+                                     .mask_mod = mods::causal()};
+      expect_same(run(options,
+                      [&](const AttentionOptions& o) {
+                        return flex_attention(plain(q), coded(k), coded(v), o);
+                      }),
+                  run(options,
+                      [&](const AttentionOptions& o) {
+                        return flex_attention(plain(q), plain(k_numbers), plain(v_numbers), o);
+                      }),
+                  name);
+    }
+  }
+}
+
+// Rows of codes and scales moved to pages in a shuffled order.
+Tensor in_pages(const Tensor& rows, const std::vector<std::int64_t>& pages,
+                std::int64_t page_size) {
+  Shape shape = rows.shape();  // [1, heads, length, ...]
+  const std::int64_t length = shape[2];
+  shape[0] = static_cast<std::int64_t>(pages.size()) + 1;
+  shape[2] = page_size;
+  Tensor pool(shape, rows.dtype());
+  std::memset(pool.data(), 0xff, static_cast<std::size_t>(pool.numel()) * dtype_size(pool.dtype()));
+  std::int64_t row = static_cast<std::int64_t>(dtype_size(rows.dtype()));
+  for (std::size_t axis = 3; axis < shape.rank(); ++axis) row *= shape[axis];
+  for (std::int64_t h = 0; h < shape[1]; ++h) {
+    for (std::int64_t t = 0; t < length; ++t) {
+      const std::int64_t page = pages[static_cast<std::size_t>(t / page_size)];
+      std::memcpy(static_cast<char*>(pool.data()) +
+                      ((page * shape[1] + h) * page_size + t % page_size) * row,
+                  static_cast<const char*>(rows.data()) + (h * length + t) * row,
+                  static_cast<std::size_t>(row));
+    }
+  }
+  return pool;
+}
+
+TEST(QuantisedAttention, PagesOfAnySizeHaveTheBitsOfDenseKeys) {
+  const std::int64_t length = 1100;
+  for (const std::string& name : KVFormat::names()) {
+    for (const std::int64_t page_size : {1, 7, 16, 64, 300}) {
+      for (const std::int64_t q_len : {1, 40}) {
+        AttentionCase c = small(q_len);
+        c.batch = 1;
+        c.kv_len = length;
+        const Coded t(c, KVFormat::of(name), KVFormat::of(name));
+        std::vector<std::int64_t> pages(
+            static_cast<std::size_t>((length + page_size - 1) / page_size));
+        for (std::size_t i = 0; i < pages.size(); ++i) pages[i] = static_cast<std::int64_t>(i);
+        std::shuffle(pages.begin(), pages.end(), std::mt19937_64(4));
+        const bool by_row = t.k.scales.rank() > 2;
+        const auto move = [&](const QuantizedTensor& x) {
+          return QuantizedTensor{in_pages(x.codes, pages, page_size),
+                                 by_row ? in_pages(x.scales, pages, page_size) : x.scales,
+                                 x.format};
+        };
+        const QuantizedTensor k = move(t.k), v = move(t.v);
+        const Tensor table =
+            Tensor::from<std::int64_t>(pages, {1, static_cast<std::int64_t>(pages.size())});
+        const Tensor lengths = Tensor::from<std::int64_t>({length});
+        const AttentionOptions options{.mask_mod = mods::causal(), .q_begin = {length - q_len}};
+        const std::string what = name + " " + std::to_string(page_size);
+        expect_same(run(options,
+                        [&](const AttentionOptions& o) {
+                          return flex_attention(t.numbers.q, PagedKeys{k, v, table, lengths}, o);
+                        }),
+                    run(options,
+                        [&](const AttentionOptions& o) {
+                          return flex_attention(t.numbers.q, t.k, t.v, o);
+                        }),
+                    what);
+      }
+    }
+  }
+}
+
+TEST(QuantisedAttention, BitsDoNotDependOnBatchThreadsChunksOrKernel) {
+  for (const std::string& name : KVFormat::names()) {
+    const Coded t(small(40), KVFormat::of(name, name == "int4"),
+                  KVFormat::of(name, name == "int4"));
+    const auto causal = [](std::int64_t begin) {
+      return AttentionOptions{.mask_mod = mods::causal(), .q_begin = {begin}};
+    };
+    const Result all = run(causal(1260), [&](const AttentionOptions& o) {
+      return flex_attention(t.numbers.q, t.k, t.v, o);
+    });
+    const auto part = [](const Tensor& x, std::int64_t b, std::int64_t begin, std::int64_t end) {
+      return x.view().slice(0, b, b + 1).slice(2, begin, end);
+    };
+    // One by one and in chunks: decode and prefill.
+    for (const std::int64_t chunk : {1, 3, 40}) {
+      for (std::int64_t begin = 0; begin < 40; begin += chunk) {
+        const std::int64_t end = std::min<std::int64_t>(begin + chunk, 40);
+        const auto shape_of = [](const Tensor& x) { return x.view().slice(0, 1, 2); };
+        const bool by_row = t.k.scales.rank() > 2;
+        const KVView k(shape_of(t.k.codes), by_row ? shape_of(t.k.scales) : t.k.scales.view(),
+                       t.k.format);
+        const KVView v(shape_of(t.v.codes), by_row ? shape_of(t.v.scales) : t.v.scales.view(),
+                       t.v.format);
+        const Result one = run(causal(1260 + begin), [&](const AttentionOptions& o) {
+          return flex_attention(t.numbers.q.slice(0, 1, 2).slice(2, begin, end), k, v, o);
+        });
+        EXPECT_TRUE(same_bits(one.out, part(all.out, 1, begin, end))) << name << " " << chunk;
+        EXPECT_TRUE(same_bits(one.lse, part(all.lse, 1, begin, end))) << name << " " << chunk;
+      }
+    }
+    for (const int threads : {1, 3}) {
+      const std::shared_ptr<Executor> pool = make_thread_pool(threads);
+      AttentionOptions options = causal(1260);
+      options.executor = pool.get();
+      expect_same(
+          run(options,
+              [&](const AttentionOptions& o) { return flex_attention(t.numbers.q, t.k, t.v, o); }),
+          all, name);
+    }
+  }
+}
+
+// Within twice the error of a plain attention in f32 over the same numbers.
+TEST(QuantisedAttention, ErrorAgainstF64) {
+  for (const std::string& name : KVFormat::names()) {
+    for (const bool hadamard : {false, true}) {
+      for (const std::int64_t q_len : {1, 33}) {
+        AttentionCase c = small(q_len);
+        c.score_mod = ScoreMod::parse("score + 0.02 * (kv_idx - q_idx)");
+        Coded t(c, KVFormat::of(name, hadamard), KVFormat::of(name, hadamard));
+        const Result got = run({.score_mod = c.score_mod}, [&](const AttentionOptions& o) {
+          return flex_attention(t.numbers.q, t.k, t.v, o);
+        });
+        t.numbers.k = t.k_numbers;
+        t.numbers.v = t.v_numbers;
+        const AttentionValues exact = testing::exact(c, t.numbers);
+        const AttentionValues naive = testing::naive(c, t.numbers);
+        // A rotation adds its own roundings, 7 additions of 64 or 96 numbers.
+        const double bound = (hadamard ? 4 : 2) * testing::largest_error(naive.out, exact.out);
+        EXPECT_LE(testing::largest_error(got.out.to(DType::f64), exact.out), bound)
+            << name << " " << hadamard << " " << q_len;
+      }
+    }
+  }
+}
+
+TEST(QuantisedAttention, HiddenCodesAreNeverSeen) {
+  // NaN in the scale of a key that nobody sees, and in one that a row does see.
+  Coded t(small(3), KVFormat::of("int8"), KVFormat::of("int8"));
+  const AttentionOptions options{.mask_mod = MaskMod::parse("(kv_idx != 700) & (kv_idx != 3)")};
+  const auto call = [&] {
+    return run(options,
+               [&](const AttentionOptions& o) { return flex_attention(t.numbers.q, t.k, t.v, o); });
+  };
+  const Result before = call();
+  for (const std::int64_t key : {3, 700}) {
+    t.k.scales.at<float>({0, 0, key}) = std::numeric_limits<float>::quiet_NaN();
+    t.v.scales.at<float>({1, 1, key}) = std::numeric_limits<float>::infinity();
+  }
+  expect_same(call(), before, "hidden");
+  t.v.scales.at<float>({1, 1, 9}) = std::numeric_limits<float>::quiet_NaN();
+  const Result seen = call();
+  EXPECT_TRUE(std::isnan(seen.out.at<float>({1, 3, 0, 5})));
+  EXPECT_FALSE(std::isnan(seen.out.at<float>({0, 3, 0, 5})));
+}
+
+TEST(QuantisedAttention, GradientsOfQueriesAreThoseOverTheNumbers) {
+  const Coded t(small(20), KVFormat::of("int8"), KVFormat::of("int4"));
+  const AttentionOptions options{.score_mod = ScoreMod::parse("20 * tanh(score / 20)"),
+                                 .enable_gqa = true};
+  const Result forward = run(
+      options, [&](const AttentionOptions& o) { return flex_attention(t.numbers.q, t.k, t.v, o); });
+  const Tensor d_out = forward.out.clone();
+  const auto gradients = [&](const KVView& k, const KVView& v) {
+    return flex_attention_backward(BackwardInputs{.q = t.numbers.q,
+                                                  .k = k,
+                                                  .v = v,
+                                                  .out = forward.out,
+                                                  .lse = forward.lse,
+                                                  .d_out = d_out.view()},
+                                   {.forward = options, .wanted = {.k = false, .v = false}});
+  };
+  EXPECT_TRUE(same_bits(*gradients(t.k, t.v).q, *gradients(t.k_numbers, t.v_numbers).q));
+  expect_error(
+      [&] {
+        flex_attention_backward(BackwardInputs{.q = t.numbers.q,
+                                               .k = t.k,
+                                               .v = t.v,
+                                               .out = forward.out,
+                                               .lse = forward.lse,
+                                               .d_out = d_out.view()},
+                                {.forward = options});
+      },
+      "[flex_attention_backward] key is quantised (int8) and has no gradient");
+}
+
+TEST(QuantisedAttention, WhatDoesNotFitIsNamed) {
+  const Coded t(small(2), KVFormat::of("int8"), KVFormat::of("u8"));
+  const AttentionOptions options{.enable_gqa = true};
+  const auto refuse = [&](const KVView& k, const std::string& text) {
+    expect_error([&] { flex_attention(t.numbers.q, k, t.v, options); }, text);
+  };
+  const KVFormat int8 = KVFormat::of("int8");
+  refuse(
+      KVView(t.k.codes, {}, int8),
+      "[flex_attention] the scales of key (int8 [2, 2, 1300, 64]) must be [2, 2, 1300]; got [0]");
+  refuse(KVView(t.k.codes, t.k.scales.to(DType::f64), int8),
+         "the scales of key (int8) must be f32; got f64");
+  refuse(KVView(t.k.codes, t.v.scales, int8), "must be [2, 2, 1300]; got [2, 2, 1300, 2]");
+  refuse(KVView(t.k.codes, t.k.scales, KVFormat::of("u8")), "the codes of key (u8) must be u8");
+  refuse(KVView(t.k.codes, t.k.scales, KVFormat()), "key must be f32, f64, bf16 or f16; got i8");
+  refuse(KVView(t.k_numbers, t.k.scales, KVFormat()), "key has scales, and no format");
+  refuse(KVView(t.numbers.k.slice(3, 0, 32), {}, KVFormat()), "same head dim");
+  AttentionPlan plan(AttentionShape::of(t.numbers.q, t.k, t.v), options);
+  Tensor out(Shape{2, 4, 2, 96}, DType::f32);
+  expect_error([&] { plan.run(t.numbers.q, t.k_numbers, t.v, {.out = out.view()}); },
+               "the plan was made for a key of int8 [2, 2, 1300, 64]; got f32 [2, 2, 1300, 64]");
+  plan.run(t.numbers.q, t.k, t.v, {.out = out.view()});
+  EXPECT_TRUE(same_bits(out, flex_attention(t.numbers.q, t.k, t.v, options)));
+}
+
+}  // namespace
+}  // namespace quire
