@@ -24,6 +24,7 @@ from ._core import (
     JaggedBlockMask,
     KVCache,
     KVCacheStats,
+    KVLayerGroup,
     MaskMod,
     ScoreMod,
     SequenceId,
@@ -96,7 +97,7 @@ from .vjp import Gradients, flex_attention_vjp
 create_nested_block_mask = create_jagged_block_mask  # the name that PyTorch once had for it
 
 _argument_errors.install(
-    [_sys.modules[__name__], mods], [BlockMask, JaggedBlockMask, KVCache, MaskMod, ScoreMod, mods.GalleryEntry]
+    [_sys.modules[__name__], mods], [BlockMask, JaggedBlockMask, KVCache, KVLayerGroup, MaskMod, ScoreMod, mods.GalleryEntry]
 )
 _fork.install()
 _pickling.install()
@@ -116,6 +117,7 @@ __all__ = [
     "JaggedBlockMask",
     "KVCache",
     "KVCacheStats",
+    "KVLayerGroup",
     "MaskMod",
     "PagedAttention",
     "SDPBackend",

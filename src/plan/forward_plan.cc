@@ -11,7 +11,6 @@
 #include "kernels/dispatch.h"
 #include "plan/forward_call.h"
 #include "plan/one_channel.h"
-#include "plan/position_keys.h"
 #include "plan/seen_tiles.h"
 #include "runtime/ceil_div.h"
 #include "runtime/run_parallel.h"
@@ -49,15 +48,9 @@ void ForwardPlan::find_visible() {
     visible_ =
         std::make_unique<BlockMaskKeys>(request_.block_mask, request_.q_len, request_.kv_len);
     rule = &request_.block_mask.mask_mod();
-  } else if (request_.positions.has_value()) {
-    const Batch batch{.sequences = request_.batch,
-                      .group = request_.group(),
-                      .queries = *request_.queries,
-                      .keys = *request_.layout,
-                      .q_begin = request_.q_begin};
-    auto made = std::make_unique<PositionKeys>(*request_.positions, batch);
-    if (made->asks()) rule = &request_.positions->rule;
-    visible_ = std::move(made);
+  } else if (request_.visible != nullptr) {
+    visible_ = request_.visible;
+    if (request_.visible_rule.has_value()) rule = &*request_.visible_rule;
   }
   if (rule != nullptr) mask_formula_ = rule_to_evaluate(*rule);
 }
@@ -169,7 +162,7 @@ void ForwardPlan::run_prefill(const kernels::ForwardCall& call, const ForwardTen
     const std::int64_t tile = (task.first + i) % q_tiles, row = tile * kQueryTile;
     const Rows rows = rows_of(tensors, task.b, h);
     kernels::QueryTile& to = tiles[i];
-    to = {.b = task.b,
+    to = {.b = request_.b_of(task.b),
           .h = h,
           .q_idx = request_.begin_of(task.b) + row,
           .q_offset = rows.q + row * call.q_rows.row_step,
@@ -199,7 +192,7 @@ void ForwardPlan::fill_rows(const kernels::ForwardCall& call, const ForwardTenso
     const std::int64_t h = task.kv_head * request_.group() + (task.first + i) / q_len;
     const std::int64_t row = (task.first + i) % q_len;
     const Rows rows = rows_of(tensors, task.b, h);
-    to[i] = {.b = task.b,
+    to[i] = {.b = request_.b_of(task.b),
              .h = h,
              .q_idx = request_.begin_of(task.b) + row,
              .q_offset = rows.q + row * call.q_rows.row_step,
@@ -211,8 +204,9 @@ void ForwardPlan::fill_rows(const kernels::ForwardCall& call, const ForwardTenso
 }
 
 // By rows of one sequence, or what all of these have of it.
-layout::KeyRange ForwardPlan::seen_by(std::span<const kernels::QueryRow> rows) const {
-  SeenTiles seen(request_.layout->length(rows[0].b));
+layout::KeyRange ForwardPlan::seen_by(std::int64_t sequence,
+                                      std::span<const kernels::QueryRow> rows) const {
+  SeenTiles seen(request_.layout->length(sequence));
   for (const kernels::QueryRow& row : rows) seen.add(row.visible);
   return seen.range();
 }
@@ -258,7 +252,7 @@ void ForwardPlan::run_decode(const kernels::ForwardCall& call, const ForwardTens
                              const ForwardTask& task, std::size_t worker) {
   kernels::QueryRow rows[kernels::kDecodeRows];
   fill_rows(call, tensors, task, rows);
-  layout::KeyRange range = seen_by({rows, static_cast<std::size_t>(task.count)});
+  layout::KeyRange range = seen_by(task.b, {rows, static_cast<std::size_t>(task.count)});
   if (task.states >= 0) {
     range.begin = std::max(range.begin, task.split_begin * kernels::kSplitKeys);
     range.end = std::min(range.end, task.split_end * kernels::kSplitKeys);
@@ -281,7 +275,7 @@ void ForwardPlan::run_merge(const kernels::ForwardCall& call, const ForwardTenso
   kernels::QueryRow rows[kernels::kDecodeRows];
   fill_rows(call, tensors, task, rows);
   const auto size = static_cast<std::int64_t>(dtype_size(compute_type()));
-  const layout::KeyRange range = seen_by({rows, static_cast<std::size_t>(task.count)});
+  const layout::KeyRange range = seen_by(task.b, {rows, static_cast<std::size_t>(task.count)});
   kernels::merge_splits(call,
                         {.keys = write_keys(task, range, tensors, worker),
                          .rows = rows,
