@@ -131,7 +131,7 @@ struct AttentionOptions {
   std::int64_t window = 0;
   /// attend: of single sequences of the step, by their handles, in any order. Those of sequences
   /// that are not in the step are not used.
-  std::vector<SequenceOptions> sequences = {};
+  std::vector<SequenceOptions> sequence_options = {};
   std::optional<double> scale = {};  // 1 / sqrt(head_dim) if not given
   bool enable_gqa = false;           // q_heads may be a multiple of kv_heads
   /// q_idx of the first query: one number, or one per batch entry. Empty: the mask's q_begin, or 0;

@@ -244,8 +244,8 @@ class QUIRE_API KVCache {
   std::int64_t committed(SequenceId sequence) const;
   /// The ids of its tokens, as far as they are known from the first on. Valid as a view's pages.
   std::span<const std::int64_t> ids(SequenceId sequence) const;
-  /// Of the layer's group: [n_pages, kv_heads, page_size, head_dim], row-major; v with v_head_dim. Slots that hold no
-  /// token hold anything.
+  /// Of the layer's group: [n_pages, kv_heads, page_size, head_dim], row-major; v with v_head_dim.
+  /// Slots that hold no token hold anything.
   ConstTensorView k_pages(std::int64_t layer) const;
   ConstTensorView v_pages(std::int64_t layer) const;
   TensorView k_pages(std::int64_t layer);

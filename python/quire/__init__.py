@@ -86,7 +86,7 @@ from ._core import (
     where,
 )
 from .attention import AuxOutput, AuxRequest, FlexKernelOptions, evaluate, flex_attention
-from .cache_attention import attend, merge_states
+from .cache_attention import SequenceOptions, attend, merge_states
 from .jagged import Jagged, create_jagged_block_mask
 from .masks import noop_mask
 from .paged_attention import PagedAttention
@@ -97,7 +97,8 @@ from .vjp import Gradients, flex_attention_vjp
 create_nested_block_mask = create_jagged_block_mask  # the name that PyTorch once had for it
 
 _argument_errors.install(
-    [_sys.modules[__name__], mods], [BlockMask, JaggedBlockMask, KVCache, KVLayerGroup, MaskMod, ScoreMod, mods.GalleryEntry]
+    [_sys.modules[__name__], mods],
+    [BlockMask, JaggedBlockMask, KVCache, KVLayerGroup, MaskMod, ScoreMod, mods.GalleryEntry],
 )
 _fork.install()
 _pickling.install()
@@ -123,6 +124,7 @@ __all__ = [
     "SDPBackend",
     "ScoreMod",
     "SequenceId",
+    "SequenceOptions",
     "View",
     "__version__",
     "and_masks",

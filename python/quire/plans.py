@@ -11,7 +11,7 @@ from typing import Any
 from . import _core
 from ._core import BlockMask, JaggedBlockMask, KVCache, MaskMod, ScoreMod, SequenceId
 from .attention import check_dense_mask, jagged_mask
-from .cache_attention import step_of, step_options
+from .cache_attention import SequenceOptions, step_of, step_options
 from .jagged import Jagged, are_jagged
 from .option_checks import check_scale, check_seed
 
@@ -94,10 +94,11 @@ class AttentionPlan:
 
 
 class AttendPlan:
-    """attend planned once per step, for all layers of the cache.
+    """attend planned once per step, for all layers of the cache, or of a group of them.
 
     Args:
         q_heads, dtype: of the queries.
+        group: of layers; a plan is for the layers of one.
         The others: as of attend.
 
     Good until the cache changes (writing rows does not count). One run of a plan at a time.
@@ -130,10 +131,12 @@ class AttendPlan:
         scale: float | None = None,
         dropout_p: float = 0.0,
         seed: int | None = None,
+        group: int = 0,
+        sequence_options: Sequence[SequenceOptions] = (),
     ) -> None:
-        options = step_options("AttendPlan", score_mod, mask_mod, window, scale, dropout_p, seed)
+        options = step_options("AttendPlan", score_mod, mask_mod, window, scale, dropout_p, seed, sequence_options)
         self._cache = cache
-        self._plan = _core.Plan(options, cache, *step_of(sequences, counts), q_heads, dtype)
+        self._plan = _core.Plan(options, cache, *step_of(sequences, counts), q_heads, dtype, group)
 
     def run(self, layer: int, q: Any, *, out: Any, lse: Any = None, max_scores: Any = None) -> Any:
         """Computes into `out`, [tokens, q_heads, v_head_dim] in q's dtype, and returns it. lse and max_scores: where to put

@@ -53,8 +53,10 @@ const char* interned(const std::string& text) {
 void init_options(Options* self, const char* function, const ScoreMod* score_mod,
                   const MaskMod* mask_mod, nb::handle block_mask, std::int64_t window,
                   std::optional<double> scale, bool enable_gqa, nb::handle q_begin,
-                  double dropout_p, std::uint64_t seed, int openmp_threads) {
+                  double dropout_p, std::uint64_t seed, int openmp_threads,
+                  const std::vector<SequenceOptions>& sequence_options) {
   Options options{.all = {.window = window,
+                          .sequence_options = sequence_options,
                           .scale = scale,
                           .enable_gqa = enable_gqa,
                           .q_begin = q_begin_of(function, q_begin),
@@ -154,6 +156,19 @@ void backward(const Options& options, const Views& q, const Views& k, const View
   run_attention_backward(std::move(problem), inputs, outputs);
 }
 
+void init_sequence_options(SequenceOptions* self, SequenceId sequence,
+                           std::optional<std::int64_t> q_begin, std::optional<std::int64_t> window,
+                           const MaskMod* mask_mod, std::vector<std::int64_t> parents,
+                           std::optional<std::int64_t> b) {
+  SequenceOptions options{.sequence = sequence,
+                          .q_begin = q_begin,
+                          .window = window,
+                          .parents = std::move(parents),
+                          .b = b};
+  if (mask_mod != nullptr) options.mask_mod = *mask_mod;
+  new (self) SequenceOptions(std::move(options));
+}
+
 std::vector<NewTokens> step_of(const char* function, const std::vector<SequenceId>& sequences,
                                const std::vector<std::int64_t>& counts) {
   if (counts.size() != sequences.size()) {
@@ -204,9 +219,9 @@ void init_plan(Plan* self, const Options& options, const Views& q, const Views& 
 
 void init_step_plan(Plan* self, const Options& options, const KVCache& cache,
                     const std::vector<SequenceId>& sequences,
-                    const std::vector<std::int64_t>& counts, std::int64_t q_heads,
-                    nb::handle dtype) {
-  const AttendQueries queries{.q_heads = q_heads, .dtype = dtype_of_name(dtype)};
+                    const std::vector<std::int64_t>& counts, std::int64_t q_heads, nb::handle dtype,
+                    std::int64_t group) {
+  const AttendQueries queries{.q_heads = q_heads, .dtype = dtype_of_name(dtype), .group = group};
   const std::vector<NewTokens> step = step_of(options.function, sequences, counts);
   new (self) Plan(options, [&](Executor* executor) {
     AttentionProblem problem =
@@ -283,6 +298,12 @@ void define(nb::module_& module, nb::class_<Plan>& plan) {
 }  // namespace
 
 void register_attention(nb::module_& module) {
+  nb::class_<SequenceOptions>(module, "SequenceOptions",
+                              "What is particular about one sequence of a step.")
+      .def("__init__", &init_sequence_options, nb::arg("sequence"),
+           nb::arg("q_begin").none() = nb::none(), nb::arg("window").none() = nb::none(),
+           nb::arg("mask_mod").none() = nb::none(),
+           nb::arg("parents") = std::vector<std::int64_t>(), nb::arg("b").none() = nb::none());
   nb::class_<Options>(module, "Options", "The options of every attention call.")
       .def("__init__", &init_options, nb::arg("function") = "flex_attention",
            nb::arg("score_mod").none() = nb::none(), nb::arg("mask_mod").none() = nb::none(),
@@ -290,13 +311,14 @@ void register_attention(nb::module_& module) {
            nb::arg("scale").none() = nb::none(), nb::arg("enable_gqa") = false,
            nb::arg("q_begin").none() = nb::none(), nb::arg("dropout_p") = 0.0, nb::arg("seed") = 0,
            nb::arg("openmp_threads") = 0,
+           nb::arg("sequence_options") = std::vector<SequenceOptions>(),
            "function: what errors say was called. Unless openmp_threads is 0 and if there is one "
            "(use_openmp), calls run on that many threads of the OpenMP runtime.");
   nb::class_<Plan> plan(module, "Plan", "An attention call planned once, for many runs.");
   define<View>(module, plan);
   define<JaggedViews>(module, plan);
   plan.def("__init__", &init_step_plan, nb::arg("options"), nb::arg("cache"), nb::arg("sequences"),
-           nb::arg("counts"), nb::arg("q_heads"), nb::arg("dtype"))
+           nb::arg("counts"), nb::arg("q_heads"), nb::arg("dtype"), nb::arg("group") = 0)
       .def("run", &Plan::run, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"),
            nb::arg("lse").none() = nb::none(), nb::arg("max_scores").none() = nb::none(),
            "Over other tensors of the same shapes, without the GIL. Allocates nothing.")

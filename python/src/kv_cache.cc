@@ -262,7 +262,8 @@ auto load_somewhere(const char* where, nb::handle from, const FromFile& from_fil
   if (PyCallable_Check(from.ptr()) == 0) return from_file(nb::cast<std::filesystem::path>(from));
   const auto source = [&](std::span<std::byte> to) -> std::size_t {
     const nb::object got = from(to.size());
-    if (!nb::isinstance<nb::bytes>(got)) refuse_argument(where, "what source returns", "bytes", got);
+    if (!nb::isinstance<nb::bytes>(got))
+      refuse_argument(where, "what source returns", "bytes", got);
     const auto bytes = nb::borrow<nb::bytes>(got);
     if (bytes.size() > to.size())
       throw Error(ErrorKind::value, fmt::format("[{}] source must return at most {} bytes; got {}",
@@ -361,9 +362,10 @@ void define_sequences(nb::class_<KVCache>& type) {
            "Gives back pages that lie before `position` as a whole (a sliding window).")
       .def("release_between", &KVCache::release_between, nb::arg("sequence"), nb::arg("begin"),
            nb::arg("end"), "Gives back pages that lie in begin..end - 1 as a whole.")
-      .def("keep", &keep, nb::arg("sequence"), nb::arg("begin"), nb::arg("positions"),
-           "Tokens before `begin` stay, and behind them those at `positions`, ascending, whose rows "
-           "move up in all layers: the accepted path of a tree of drafts.")
+      .def(
+          "keep", &keep, nb::arg("sequence"), nb::arg("begin"), nb::arg("positions"),
+          "Tokens before `begin` stay, and behind them those at `positions`, ascending, whose rows "
+          "move up in all layers: the accepted path of a tree of drafts.")
       .def(
           "keep",
           [](KVCache& cache, const std::vector<std::tuple<SequenceId, std::int64_t, Ids>>& step) {
@@ -403,9 +405,10 @@ void define_sequences(nb::class_<KVCache>& type) {
       .def("pages", &pages, nb::arg("sequence"), nb::arg("group") = 0,
            "Its page numbers, int32; -1 where pages were given back. A copy.")
       .def("save", &save, nb::arg("sequence"), "Tokens, ids and rows, with a checksum.")
-      .def("load", &load, nb::arg("bytes"), nb::arg("salt") = 0,
-           "A new sequence from what save() wrote for the same layers, heads, dims and dtype. Pages "
-           "that are there already are shared.")
+      .def(
+          "load", &load, nb::arg("bytes"), nb::arg("salt") = 0,
+          "A new sequence from what save() wrote for the same layers, heads, dims and dtype. Pages "
+          "that are there already are shared.")
       .def("save_to", &save_to, nb::arg("sequence"), nb::arg("to"),
            "What save() gives, to a file, which is replaced as a whole, or piece by piece to a "
            "function of bytes.")
@@ -437,7 +440,8 @@ void define_tokens(nb::class_<KVCache>& type) {
            nb::arg("draft") = false,
            "Lengthens a sequence, or each of a list, by its count (a number or a list; None: as "
            "many as ids, else 1). ids: integers (a list of arrays for a list). With k [layers, "
-           "tokens, kv_heads, head_dim] and v the rows are written as well. draft: they, or those of "
+           "tokens, kv_heads, head_dim] and v the rows are written as well. draft: they, or those "
+           "of "
            "some sequences, can be found by prefix only when commit() has accepted them. All or "
            "nothing; RuntimeError when out of pages.")
       .def("write", &write, nb::arg("layer"), nb::arg("sequences"), nb::arg("counts"), nb::arg("k"),

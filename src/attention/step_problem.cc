@@ -55,10 +55,11 @@ void check_options(const char* where, const KVLayerGroup& sizes, const AttendQue
 std::vector<const SequenceOptions*> sorted_options(const char* where, const KVCache& cache,
                                                    const AttentionOptions& options) {
   std::vector<const SequenceOptions*> sorted;
-  sorted.reserve(options.sequences.size());
-  for (const SequenceOptions& one : options.sequences) {
+  sorted.reserve(options.sequence_options.size());
+  for (const SequenceOptions& one : options.sequence_options) {
     if (one.sequence.cache != cache.state().number)
-      fail(ErrorKind::value, where, "sequences has a handle that belongs to no sequence of this cache");
+      fail(ErrorKind::value, where,
+           "sequence_options has a handle that belongs to no sequence of this cache");
     if (one.window.value_or(0) < 0)
       fail(ErrorKind::value, where, "window must not be negative; got {}", *one.window);
     if (one.q_begin.value_or(0) < 0)
@@ -73,7 +74,7 @@ std::vector<const SequenceOptions*> sorted_options(const char* where, const KVCa
   const auto twice = std::ranges::adjacent_find(
       sorted, {}, [](const SequenceOptions* one) { return one->sequence; });
   if (twice != sorted.end())
-    fail(ErrorKind::value, where, "sequences must not have a sequence twice");
+    fail(ErrorKind::value, where, "sequence_options must not name a sequence twice");
   return sorted;
 }
 
@@ -106,8 +107,7 @@ Step read_step(const char* where, const KVCache& cache, std::int64_t group,
                std::span<const NewTokens> tokens, const AttentionOptions& options) {
   const std::vector<const SequenceOptions*> sorted = sorted_options(where, cache, options);
   Step step;
-  for (std::vector<std::int64_t>* each :
-       {&step.queries.begin, &step.queries.length, &step.q_begin})
+  for (std::vector<std::int64_t>* each : {&step.queries.begin, &step.queries.length, &step.q_begin})
     each->reserve(tokens.size());
   step.pages.reserve(tokens.size());
   step.sequences.reserve(tokens.size());
@@ -122,8 +122,7 @@ Step read_step(const char* where, const KVCache& cache, std::int64_t group,
       fail(ErrorKind::value, where, "sequence {} of the step has {} tokens; got a count of {}", i,
            view.length, count);
     }
-    if (own != nullptr && !own->parents.empty())
-      check_parents(where, i, view, count, own->parents);
+    if (own != nullptr && !own->parents.empty()) check_parents(where, i, view, count, own->parents);
     const std::int64_t q_begin = is_free ? *own->q_begin : view.length - count;
     step.queries.begin.push_back(step.tokens);
     step.queries.length.push_back(count);
@@ -205,10 +204,10 @@ std::shared_ptr<attention::CacheStep> cache_step(const KVCache& cache, std::int6
         {.slot = tokens[i].sequence.slot,
          .length = of.queries > 0 ? of.length : 0,
          .q_begin = of.q_begin,
-         .makes_drafts = of.queries > 0 && (!of.parents.empty() ||
-                                            (of.rule != nullptr &&
-                                             (has_tables ||
-                                              keys.sees_later(static_cast<std::int64_t>(i)))))});
+         .makes_drafts =
+             of.queries > 0 && (!of.parents.empty() ||
+                                (of.rule != nullptr &&
+                                 (has_tables || keys.sees_later(static_cast<std::int64_t>(i)))))});
   }
   return made;
 }
@@ -257,8 +256,8 @@ AttentionProblem AttentionProblem::step(const KVCache& cache, std::span<const Ne
                            function};
   const MaskMod* const rule = options.mask_mod ? &*options.mask_mod : nullptr;
   const PositionWindow window = window_of(sizes, options.window);
-  MaskMod program = program_of(
-      rule == nullptr || window.window > 0 ? std::optional(window) : std::nullopt, rule);
+  MaskMod program =
+      program_of(rule == nullptr || window.window > 0 ? std::optional(window) : std::nullopt, rule);
   auto keys = std::make_shared<plan::StepKeys>(
       step.sequences, plan::StepRule{.program = program,
                                      .q_heads = queries.q_heads,

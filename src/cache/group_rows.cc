@@ -43,8 +43,8 @@ void write_rows(Tensor& pages, RowPlace to, const ConstTensorView& rows, std::in
 }  // namespace
 
 std::int64_t token_bytes(const KVLayerGroup& group) {
-  const auto dims = (group.head_dim + group.v_head_dim) *
-                    static_cast<std::int64_t>(dtype_size(group.dtype));
+  const auto dims =
+      (group.head_dim + group.v_head_dim) * static_cast<std::int64_t>(dtype_size(group.dtype));
   return saturating_product(saturating_product(std::ssize(group.layers), group.kv_heads), dims);
 }
 
@@ -60,7 +60,8 @@ GroupRows::GroupRows(const KVLayerGroup& group, std::int64_t page_size, std::int
 void GroupRows::copy(RowPlace from, RowPlace to, std::int64_t n) noexcept {
   for (std::vector<Tensor>* tensors : {&k_, &v_}) {
     for (Tensor& tensor : *tensors) {
-      const std::int64_t row = tensor.shape()[3] * static_cast<std::int64_t>(dtype_size(tensor.dtype()));
+      const std::int64_t row =
+          tensor.shape()[3] * static_cast<std::int64_t>(dtype_size(tensor.dtype()));
       for (std::int64_t head = 0; head < tensor.shape()[1]; ++head)
         std::memmove(page_rows(tensor, to.page, head) + to.slot * row,
                      page_rows(tensor, from.page, head) + from.slot * row,

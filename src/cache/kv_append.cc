@@ -183,8 +183,8 @@ void make_room(KVCache::State& state, std::span<const NewTokens> step) noexcept 
     Sequence& sequence = state.sequences[tokens.sequence.slot];
     if (tokens.count == 0) continue;
     for (std::size_t g = 0; g < state.groups.size(); ++g) {
-      const auto [first, end] = cache::unseen_pages(state.groups[g].sizes,
-                                                    state.options.page_size, sequence.length);
+      const auto [first, end] =
+          cache::unseen_pages(state.groups[g].sizes, state.options.page_size, sequence.length);
       state.release_pages(sequence, g, first, end);
     }
   }

@@ -103,8 +103,8 @@ std::int64_t usable_pages(const KVCache::State& state, std::span<const std::int6
         runs[g].leading = pages;
       }
       const KVLayerGroup& group = state.groups[g].sizes;
-      is_usable &= group.window == 0 || sees_all(group, state.options.page_size, pages,
-                                                 runs[g].begin, runs[g].leading);
+      is_usable &= group.window == 0 ||
+                   sees_all(group, state.options.page_size, pages, runs[g].begin, runs[g].leading);
     }
     if (is_usable) usable = pages;
   }
@@ -217,8 +217,7 @@ std::uint64_t KVCache::version() const noexcept { return state_->version; }
 
 bool KVCache::contains(SequenceId id) const noexcept {
   return id.cache == state_->number && id.slot < state_->sequences.size() &&
-         state_->sequences[id.slot].live &&
-         state_->sequences[id.slot].generation == id.generation;
+         state_->sequences[id.slot].live && state_->sequences[id.slot].generation == id.generation;
 }
 
 std::span<const std::int64_t> KVCache::ids(SequenceId sequence) const {

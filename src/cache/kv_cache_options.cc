@@ -106,10 +106,10 @@ KVCacheOptions checked_options(KVCacheOptions options) {
                      .n_pages = options.n_pages};
     check_group(all);
     // Before a list of that length is made: there are no tables for so many layers either.
-    require_memory(kWhere, "the pool",
-                   saturating_product(saturating_product(options.n_pages * options.page_size,
-                                                         options.layers),
-                                      all.kv_heads * (all.head_dim + all.v_head_dim)));
+    require_memory(
+        kWhere, "the pool",
+        saturating_product(saturating_product(options.n_pages * options.page_size, options.layers),
+                           all.kv_heads * (all.head_dim + all.v_head_dim)));
     all.layers.resize(static_cast<std::size_t>(options.layers));
     std::iota(all.layers.begin(), all.layers.end(), std::int64_t{0});
     options.groups.push_back(std::move(all));

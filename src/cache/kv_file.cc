@@ -28,7 +28,8 @@ struct Close {
 };
 using File = std::unique_ptr<std::FILE, Close>;
 
-[[noreturn]] void fail_file(const char* where, const char* what, const std::filesystem::path& path) {
+[[noreturn]] void fail_file(const char* where, const char* what,
+                            const std::filesystem::path& path) {
   fail(ErrorKind::runtime, where, "{} {}: {}", what, path.string(),
        std::generic_category().message(errno));
 }

@@ -121,8 +121,7 @@ void move_ids(Sequence& sequence, const Move& move) noexcept {
   std::int64_t known = move.begin;
   for (const std::int64_t from : move.positions) {
     if (from >= std::ssize(sequence.ids)) break;
-    sequence.ids[static_cast<std::size_t>(known++)] =
-        sequence.ids[static_cast<std::size_t>(from)];
+    sequence.ids[static_cast<std::size_t>(known++)] = sequence.ids[static_cast<std::size_t>(from)];
   }
   if (std::ssize(sequence.ids) > known) sequence.ids.resize(static_cast<std::size_t>(known));
 }

@@ -2,6 +2,8 @@
 // header, the ids of its tokens, and for each layer of each group the keys and the values,
 // [kv_heads, tokens, dim]: pages leave no trace. Header and rest each end with a checksum. Files
 // are in kv_file.cc. Cache layer.
+#include "cache/kv_save.h"
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -11,7 +13,6 @@
 
 #include "cache/byte_stream.h"
 #include "cache/kv_cache_state.h"
-#include "cache/kv_save.h"
 #include "quire/error.h"
 #include "runtime/fail.h"
 #include "runtime/memory.h"
@@ -24,8 +25,8 @@ using cache::GroupHeader;
 using cache::LayerGroup;
 using cache::PageTable;
 using cache::PrefixChain;
-using cache::SequenceHeader;
 using cache::Sequence;
+using cache::SequenceHeader;
 
 namespace {
 
@@ -77,8 +78,8 @@ std::int64_t payload_bytes(const KVCache::State& state, const Saved& saved) {
   for (std::size_t g = 0; g < state.groups.size(); ++g) {
     const GroupHeader& group = saved.groups[g];
     const std::int64_t tokens = saved.sequence.length - (group.hole_end - group.hole_begin);
-    bytes = saturating_sum(
-        bytes, saturating_product(tokens, cache::token_bytes(state.groups[g].sizes)));
+    bytes = saturating_sum(bytes,
+                           saturating_product(tokens, cache::token_bytes(state.groups[g].sizes)));
   }
   return bytes;
 }
@@ -175,8 +176,7 @@ Saved get_header(const KVCache::State& state, ByteReader& from) {
          saved.sequence.version);
   check_equal(where, "groups", saved.sequence.groups, std::ssize(state.groups));
   saved.groups.reserve(state.groups.size());
-  for (const LayerGroup& group : state.groups)
-    saved.groups.push_back(get_group(group.sizes, from));
+  for (const LayerGroup& group : state.groups) saved.groups.push_back(get_group(group.sizes, from));
   from.check_checksum();
   for (const GroupHeader& group : saved.groups) check_positions(where, saved.sequence, group);
   return saved;
@@ -203,8 +203,8 @@ class PagesToLoad {
               std::uint64_t salt)
       : state_(state), saved_(saved) {
     const auto page_size = static_cast<std::size_t>(state.options.page_size);
-    const auto sure = static_cast<std::size_t>(
-        std::min(saved.sequence.known, saved.sequence.committed));
+    const auto sure =
+        static_cast<std::size_t>(std::min(saved.sequence.known, saved.sequence.committed));
     PrefixChain chain{salt, 0};
     for (std::size_t at = 0; at + page_size <= sure; at += page_size) {
       const std::int32_t node = state.index.find_next(chain, salt, ids.subspan(at, page_size));
@@ -282,16 +282,16 @@ void fill_tables(KVCache::State& state, Sequence& sequence, const Saved& saved,
 void get_rows(KVCache::State& state, const Sequence& sequence, ByteReader& from) {
   for (std::size_t g = 0; g < state.groups.size(); ++g) {
     LayerGroup& group = state.groups[g];
-    visit_rows(group, state.options.page_size, sequence.tables[g], sequence.length,
-               [&](Tensor& rows, std::int32_t page, std::int64_t slot, std::int64_t n,
-                   std::int64_t head) {
-                 const auto bytes = bytes_of(rows, page, slot, n, head);
-                 if (group.pool[page].is_findable()) {
-                   from.skip(bytes.size());
-                 } else {
-                   from.get(bytes);
-                 }
-               });
+    visit_rows(
+        group, state.options.page_size, sequence.tables[g], sequence.length,
+        [&](Tensor& rows, std::int32_t page, std::int64_t slot, std::int64_t n, std::int64_t head) {
+          const auto bytes = bytes_of(rows, page, slot, n, head);
+          if (group.pool[page].is_findable()) {
+            from.skip(bytes.size());
+          } else {
+            from.get(bytes);
+          }
+        });
   }
 }
 
@@ -445,9 +445,8 @@ std::vector<LoadedSequence> KVCache::load_all(ByteSource source) {
   try {
     for (std::int64_t i = 0; i < header.sequences; ++i) {
       const cache::AllEntry entry = cache::get_all_entry(from);
-      loaded.push_back({.saved = {.cache = entry.cache,
-                                  .slot = entry.slot,
-                                  .generation = entry.generation}});
+      loaded.push_back(
+          {.saved = {.cache = entry.cache, .slot = entry.slot, .generation = entry.generation}});
       loaded.back().sequence = get_sequence(*state_, entry.salt, from);
     }
   } catch (...) {

@@ -126,8 +126,9 @@ void KVCache::release_between(SequenceId id, std::int64_t begin, std::int64_t en
   State& state = *state_;
   Sequence& sequence = state.get(kWhere, id);
   if (begin < 0 || end < begin || end > sequence.length) {
-    fail(ErrorKind::value, kWhere, "begin and end must be in 0..{}, the length, in order; got {} and {}",
-         sequence.length, begin, end);
+    fail(ErrorKind::value, kWhere,
+         "begin and end must be in 0..{}, the length, in order; got {} and {}", sequence.length,
+         begin, end);
   }
   const std::int64_t page_size = options().page_size;
   const std::int64_t first = ceil_div(begin, page_size), stop = end / page_size;
@@ -149,8 +150,8 @@ void KVCache::release_before(SequenceId id, std::int64_t position) {
   State& state = *state_;
   Sequence& sequence = state.get(kWhere, id);
   if (position < 0 || position > sequence.length) {
-    fail(ErrorKind::value, kWhere, "position must be in 0..{}, the length; got {}",
-         sequence.length, position);
+    fail(ErrorKind::value, kWhere, "position must be in 0..{}, the length; got {}", sequence.length,
+         position);
   }
   const std::int64_t end = position / options().page_size;
   for (const PageTable& table : sequence.tables) {

@@ -79,11 +79,12 @@ void write_rows(KVCache::State& state, LayerPlace place, std::span<const NewToke
   for (const NewTokens& tokens : step) {
     const Sequence& sequence = state.sequences[tokens.sequence.slot];
     for (std::int64_t at = sequence.length - tokens.count; at < sequence.length;) {
-      const std::int64_t slot = at % page_size, n = std::min(page_size - slot, sequence.length - at);
-      rows.write(place.layer,
-                 {sequence.tables[place.group].pages[static_cast<std::size_t>(at / page_size)],
-                  slot},
-                 {.k = k, .v = v, .first = row, .n = n});
+      const std::int64_t slot = at % page_size,
+                         n = std::min(page_size - slot, sequence.length - at);
+      rows.write(
+          place.layer,
+          {sequence.tables[place.group].pages[static_cast<std::size_t>(at / page_size)], slot},
+          {.k = k, .v = v, .first = row, .n = n});
       at += n;
       row += n;
     }
@@ -236,8 +237,7 @@ void KVCache::mark_written(std::span<const NewTokens> step) {
   state_->check_step("KVCache::mark_written", step);
   for (std::int64_t layer = 0; layer < state_->options.layers; ++layer)
     check_layer("KVCache::mark_written", *state_, layer, step);
-  for (std::int64_t layer = 0; layer < state_->options.layers; ++layer)
-    mark(*state_, layer, step);
+  for (std::int64_t layer = 0; layer < state_->options.layers; ++layer) mark(*state_, layer, step);
 }
 
 void KVCache::commit(SequenceId id, std::int64_t length) {

@@ -150,8 +150,7 @@ class RuleProof {
     const BlockGrid grid{of.q_begin, of.queries, of.length, size};
     rows.resize(static_cast<std::size_t>(grid.q_blocks()));
     for (RunList& row : rows) row.clear();
-    prover_.prove(of.b, h, grid, {0, grid.q_blocks(), 0, grid.kv_blocks()}, rows,
-                  workers_[worker]);
+    prover_.prove(of.b, h, grid, {0, grid.q_blocks(), 0, grid.kv_blocks()}, rows, workers_[worker]);
   }
   // Whether a query sees a key of begin <= key < end.
   bool sees(const StepSequence& of, std::int64_t h, std::int64_t begin, std::int64_t end,
@@ -297,7 +296,8 @@ struct StepKeys::Builder {
     const StepSequence& of = sequences[i];
     const bool tiles = is_prefill(of, rule.group);
     const bool rows = by_row(of, rule.group);
-    const std::int64_t per_plane = std::ssize(found.lists) / std::max<std::int64_t>(found.planes, 1);
+    const std::int64_t per_plane =
+        std::ssize(found.lists) / std::max<std::int64_t>(found.planes, 1);
     Place& place = keys.places_[i];
     place.by_head = found.planes > 1;
     place.per_plane = tiles && rows ? ceil_div(of.queries, kQueryTile) : per_plane;
@@ -319,8 +319,7 @@ struct StepKeys::Builder {
                                .visible = stored(runs)});
       }
     }
-    if (found.misses && keys.first_missing_ < 0)
-      keys.first_missing_ = static_cast<std::int64_t>(i);
+    if (found.misses && keys.first_missing_ < 0) keys.first_missing_ = static_cast<std::int64_t>(i);
     keys.sees_later_[i] = found.later;
   }
 
@@ -346,8 +345,7 @@ struct StepKeys::Builder {
     std::size_t row = 0, lane = 0;
     for (std::size_t i = 0; i < sequences.size(); ++i) {
       const bool tiles = is_prefill(sequences[i], rule.group);
-      const std::size_t end_row =
-          tiles ? row : next_first(i, keys.rows_.size(), /*tiles=*/false);
+      const std::size_t end_row = tiles ? row : next_first(i, keys.rows_.size(), /*tiles=*/false);
       for (; row < end_row; ++row) set(keys.rows_[row]);
       if (!tiles) continue;
       const std::size_t end_tile = next_first(i, keys.first_lanes_.size(), /*tiles=*/true);

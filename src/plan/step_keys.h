@@ -1,7 +1,7 @@
 // StepKeys: what the queries of a step over a KVCache see, written down as runs of keys once per
-// step, for all layers. Where position decides (causal, windows, trees) nothing is proved; a rule is
-// proved for the rows of the step, key by key where they decode and in blocks where they prefill.
-// Plan layer.
+// step, for all layers. Where position decides (causal, windows, trees) nothing is proved; a rule
+// is proved for the rows of the step, key by key where they decode and in blocks where they
+// prefill. Plan layer.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -311,8 +311,7 @@ class ModelledCache {
     }
     const auto call = [&] { cache.keep(one.handle, begin, positions); };
     for (const ModelHole& hole : one.holes)
-      if ((!moved.empty() && stay < hole.end) ||
-          !hole.may_end_at(stay + std::ssize(moved)))
+      if ((!moved.empty() && stay < hole.end) || !hole.may_end_at(stay + std::ssize(moved)))
         return refused(call);
     const CacheSnapshot before(cache);
     try {
@@ -405,8 +404,7 @@ class ModelledCache {
     if (!can) return;
     for (std::size_t i = 0; i < which.size(); ++i) {
       if (counts[i] > 0) release_unseen(live[which[i]]);
-      for (std::size_t g = 0; g < groups(); ++g)
-        EXPECT_EQ(simulate(g, {which[i]}, {counts[i]}), 0);
+      for (std::size_t g = 0; g < groups(); ++g) EXPECT_EQ(simulate(g, {which[i]}, {counts[i]}), 0);
       EXPECT_TRUE(cache.can_reserve(live[which[i]].handle, counts[i]));
     }
   }
@@ -508,8 +506,8 @@ class ModelledCache {
       for (std::size_t g = 0; g < groups(); ++g) {
         std::int64_t needed = 0;
         for (std::int64_t p = 0; p * page_size() < copy.length(); ++p)
-          needed += !(copy.holes[g].has(p * page_size()) &&
-                      copy.holes[g].has((p + 1) * page_size() - 1));
+          needed +=
+              !(copy.holes[g].has(p * page_size()) && copy.holes[g].has((p + 1) * page_size() - 1));
         const KVCacheStats of = cache.stats(static_cast<std::int64_t>(g));
         could = could && needed <= of.free_pages + of.cached_pages;
       }

@@ -25,8 +25,7 @@ void make_checksums_right(std::vector<std::byte>& bytes) {
   const std::uint64_t header = cache::xxh64(all.first(kHeader - kSum), 0);
   std::memcpy(bytes.data() + kHeader - kSum, &header, kSum);
   if (bytes.size() < kHeader + kSum) return;
-  const std::uint64_t rest =
-      cache::xxh64(all.subspan(kHeader, bytes.size() - kHeader - kSum), 0);
+  const std::uint64_t rest = cache::xxh64(all.subspan(kHeader, bytes.size() - kHeader - kSum), 0);
   std::memcpy(bytes.data() + bytes.size() - kSum, &rest, kSum);
 }
 
@@ -206,8 +205,7 @@ TEST_F(KVCacheLoad, RefusesWhatThePoolCannotHold) {
   refused("out of pages: 1 needed, 0 free and 0 cached", bytes_, ErrorKind::runtime);
   cache_.release(second);
   const CacheSnapshot before(cache_);
-  expect_error(ErrorKind::runtime,
-               "[KVCache::load] out of pages: 2 needed, 1 free and 0 cached",
+  expect_error(ErrorKind::runtime, "[KVCache::load] out of pages: 2 needed, 1 free and 0 cached",
                [&] { cache_.load(bytes_, 9); });
   EXPECT_TRUE(before == CacheSnapshot(cache_));
 }
