@@ -120,8 +120,7 @@ void set_drafts(const char* where, Step& step, nb::handle drafts) {
 }
 
 std::string repr(const SequenceId& id) {
-  return fmt::format("quire.SequenceId(cache={}, slot={}, generation={})", id.cache, id.slot,
-                     id.generation);
+  return fmt::format("quire.SequenceId(slot={}, generation={})", id.slot, id.generation);
 }
 
 std::string repr(const KVLayerGroup& group) {
