@@ -37,6 +37,7 @@ struct Case {
 
 struct Batch {
   std::vector<NewTokens> step;
+  SequenceId first;
   std::vector<std::int64_t> ids = {7};
 };
 
@@ -84,11 +85,28 @@ std::vector<Case> cases() {
                    c.release(c.create_with_prefix(ids).sequence);
                  }});
   all.push_back({"fork at 250 of 256 tokens, append, release", 100,
-                 [](KVCache& c) { write_full(c, c.create(), counting(256, 0)); },
-                 [](KVCache& c, std::int64_t) {
-                   const SequenceId b = c.fork({0, 1}, 250);
+                 [=](KVCache& c) {
+                   batch(c).first = c.create();
+                   write_full(c, batch(c).first, counting(256, 0));
+                 },
+                 [=](KVCache& c, std::int64_t) {
+                   const SequenceId b = c.fork(batch(c).first, 250);
                    c.append(b, 1);
                    c.release(b);
+                 }});
+  all.push_back({"7 drafts appended, 3 of them kept and committed, cut", 100,
+                 [=](KVCache& c) {
+                   batch(c).first = c.create();
+                   write_full(c, batch(c).first, counting(250, 0));
+                 },
+                 [=, ids = counting(7, 0)](KVCache& c, std::int64_t) {
+                   const NewTokens step[] = {{batch(c).first, 7, ids, true}};
+                   c.append(step);
+                   c.mark_written(step);
+                   const std::int64_t path[] = {250, 252, 255};
+                   c.keep(batch(c).first, 250, path);
+                   c.commit(batch(c).first, 253);
+                   c.truncate(batch(c).first, 250);
                  }});
   all.push_back({"can_reserve of 256 sequences", 64,
                  [=](KVCache& c) { fill_batch(c, batch(c), 16); },

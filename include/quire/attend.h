@@ -22,9 +22,14 @@
 
 namespace quire {
 
-/// In mods b is the number of the sequence in the step, q_idx and kv_idx are positions in the
-/// sequence. mask_mod alone says what is visible, later tokens of the same step included; without
-/// it each token sees itself and those before it, within `window`.
+/// In mods b is the number of the sequence in the step (or what `sequence_options` says), q_idx and
+/// kv_idx are positions in the sequence. Without a window, of the call or of the group of layers,
+/// mask_mod alone says what is visible, later tokens of the same step included; else each token
+/// sees itself and those before it, within the window, and of these what mask_mod shows. A rule is
+/// proved once per plan for the queries of the step: layers read the keys it shows.
+///
+/// Tokens that see later ones, or whose rule reads b or captured tables, and trees, are drafts
+/// afterwards where more layers follow: KVCache::commit says that they may be found by prefix.
 using AttendOptions = AttentionOptions;
 using AttendPlan = AttentionPlan;
 
@@ -32,8 +37,8 @@ using AttendPlan = AttentionPlan;
 /// (the list append and write take; ids do not matter), one sequence after the other. Returns
 /// [tokens, q_heads, v_head_dim] in q's dtype; lse and max_scores are [tokens, q_heads]. Throws
 /// Error, before anything is computed, for a stale handle, a count that is negative or more than
-/// the sequence has, sizes that do not fit, and for a sequence whose released keys
-/// (KVCache::release_before) are not hidden from every query; else as flex_attention.
+/// the sequence has, sizes that do not fit, tokens that are not written in the layer, and for a
+/// sequence whose released keys are not hidden from every query; else as flex_attention.
 QUIRE_API Tensor attend(const KVCache& cache, std::int64_t layer, std::span<const NewTokens> step,
                         const ConstTensorView& q, const AttentionOptions& options = {});
 

@@ -17,6 +17,7 @@
 #include "quire/dtype.h"
 #include "quire/executor.h"
 #include "quire/export.h"
+#include "quire/kv_cache.h"
 #include "quire/mod.h"
 #include "quire/quantize.h"
 #include "quire/rope.h"
@@ -30,8 +31,12 @@ class ChosenKeys;
 class KeyLayout;
 class QueryLayout;
 }  // namespace layout
-class KVCache;
-struct NewTokens;
+namespace plan {
+class VisibleKeys;
+}  // namespace plan
+namespace attention {
+struct CacheStep;
+}  // namespace attention
 
 /// Queries [begin, end) of a sequence; negative numbers count from its end.
 struct QueryRange {
@@ -118,8 +123,24 @@ struct PagedKeys {
 
 /// The queries of a step over a KVCache.
 struct AttendQueries {
-  std::int64_t q_heads = 1;  // a multiple of the cache's kv_heads
+  std::int64_t q_heads = 1;  // a multiple of the group's kv_heads
   DType dtype = DType::f32;
+  std::int64_t group = 0;  // of layers: a plan is for the layers of one
+};
+
+/// What is particular about one sequence of a step over a KVCache.
+struct SequenceOptions {
+  SequenceId sequence;
+  /// q_idx of its first query; not given: its queries are its last tokens.
+  std::optional<std::int64_t> q_begin = {};
+  std::optional<std::int64_t> window = {};  // instead of the step's; 0: none
+  std::optional<MaskMod> mask_mod = {};     // instead of the step's
+  /// Its last tokens, as many as these and at least its queries, are a tree: the number of each
+  /// one's parent among them, which comes before it, or -1 for a child of the last token before
+  /// the tree. A token sees those before the tree, its ancestors and itself; windows count along
+  /// its path. A mask_mod hides from that.
+  std::vector<std::int64_t> parents = {};
+  std::optional<std::int64_t> b = {};  // what mods see as b; not given: its number in the step
 };
 
 /// What becomes of the weights of a weight_mod.
@@ -137,7 +158,12 @@ struct AttentionOptions {
   /// A mask made before: a BlockMask, of jagged batches a JaggedBlockMask. Without any mask
   /// everything is visible; in attend each token sees itself and those before it.
   BlockMasks block_mask = {};
-  std::int64_t window = 0;           // attend without a mask: the last so many tokens only; 0: all
+  /// attend: each token sees itself and those before it, the last so many only, and of these what
+  /// mask_mod shows. 0: what mask_mod shows; without one all of them.
+  std::int64_t window = 0;
+  /// attend: of single sequences of the step, by their handles, in any order. Those of sequences
+  /// that are not in the step are not used.
+  std::vector<SequenceOptions> sequence_options = {};
   std::optional<double> scale = {};  // 1 / sqrt(head_dim) if not given
   bool enable_gqa = false;           // q_heads may be a multiple of kv_heads
   /// q_idx of the first query: one number, or one per batch entry. Empty: the mask's q_begin, or 0;
@@ -171,15 +197,6 @@ struct AttentionOptions {
   Executor* executor = nullptr;            // default_executor() if null
 };
 
-/// A mask that follows from positions alone and needs no proof: for steps whose lengths change
-/// every time.
-struct PositionRule {
-  MaskMod rule;             // evaluated where the runs of keys do not decide
-  bool is_causal = false;   // key <= q_idx; otherwise the rule decides about every key from `first`
-  std::int64_t window = 0;  // causal: the last so many keys only; 0: all
-  std::vector<std::int64_t> first = {};  // per sequence, the first key that is there; empty: 0
-};
-
 /// Made by one of the functions below, which read and check offsets, lengths and page tables.
 /// AttentionPlan and AttentionBackwardPlan check the rest. Views are not kept; layouts are shared
 /// handles, so that a copy costs little.
@@ -191,10 +208,13 @@ struct QUIRE_API AttentionProblem : AttentionShape, AttentionOptions {
 
   std::shared_ptr<const layout::QueryLayout> queries = {};  // null: dense, q_len each
   std::shared_ptr<const layout::KeyLayout> layout = {};     // of the keys; null: dense
-  std::optional<PositionRule> positions = {};               // instead of a mask
   std::shared_ptr<const layout::ChosenKeys> chosen = {};    // key_indices, read and checked
-  const void* cache = nullptr;                              // of a step: which cache, and
-  std::uint64_t cache_version = 0;                          // its version
+  /// Of a step over a cache: what its queries see, instead of a mask; what is asked where that does
+  /// not decide; b of each sequence as mods see it; and which sequences of which cache.
+  std::shared_ptr<const plan::VisibleKeys> visible = {};
+  std::optional<MaskMod> visible_rule = {};
+  std::vector<std::int64_t> mod_b = {};
+  std::shared_ptr<const attention::CacheStep> step_of = {};
 
   // What the tensors of a run must be, in the order in which they are given.
   Shape q_shape = {}, k_shape = {}, v_shape = {};
@@ -229,6 +249,11 @@ struct QUIRE_API AttentionProblem : AttentionShape, AttentionOptions {
     if (q_begin.size() > 1) return q_begin[sequence];
     return q_begin.empty() ? 0 : q_begin[0];
   }
+  /// b of a sequence as mods see it, and a number that is larger than all of them.
+  std::int64_t b_of(std::int64_t sequence) const {
+    return mod_b.empty() ? sequence : mod_b[static_cast<std::size_t>(sequence)];
+  }
+  std::int64_t b_end() const;
   bool is_f64() const { return compute_type() == DType::f64; }
   /// All sequences read the same keys: gradients of keys and values are sums over the batch.
   bool shares_keys() const { return layout == nullptr && kv_batch == 1 && batch > 1; }

@@ -12,6 +12,9 @@
 //   }
 //   cache.release(a);
 //
+// Layers that differ (in windows, heads, dims) are groups: each has its own pool of pages, one
+// handle stands for a sequence in all of them.
+//
 // Every call is all or nothing: one that throws (Error, std::bad_alloc) leaves the cache as it was.
 // A call touches only the sequences and pages it concerns: its time does not follow the pool.
 //
@@ -21,12 +24,14 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "quire/dtype.h"
 #include "quire/export.h"
+#include "quire/function_ref.h"
 #include "quire/tensor_view.h"
 
 namespace quire {
@@ -38,6 +43,22 @@ inline constexpr std::int32_t kNoPage = -1;
 using PageHash = std::uint64_t (*)(std::uint64_t before,
                                    std::span<const std::int64_t> ids) noexcept;
 
+/// Layers whose rows are alike and whose queries look equally far back.
+struct KVLayerGroup {
+  std::vector<std::int64_t> layers = {};  // of the model; each is in one group
+  std::int64_t kv_heads = 1;
+  std::int64_t head_dim = 64;
+  std::int64_t v_head_dim = 0;  // 0: as head_dim
+  DType dtype = DType::f32;     // f32, f64, bf16 or f16
+  /// Queries of these layers see the last `window` tokens (0: all of them) and the first
+  /// `sink_tokens`. attend applies it; append gives back the pages that no query of its tokens or
+  /// of later ones sees.
+  std::int64_t window = 0;
+  std::int64_t sink_tokens = 0;  // with a window only
+  std::int64_t n_pages = 0;      // of its pool; 0: as the cache's
+  friend bool operator==(const KVLayerGroup&, const KVLayerGroup&) = default;
+};
+
 struct KVCacheOptions {
   std::int64_t layers = 1;
   std::int64_t kv_heads = 1;
@@ -47,10 +68,15 @@ struct KVCacheOptions {
   std::int64_t page_size = 16;   // tokens
   std::int64_t n_pages = 0;      // may be 0: then nothing fits
   PageHash page_hash = nullptr;  // the library's own if not given; a poor one costs time only
+  /// Instead of layers, kv_heads, head_dim, v_head_dim and dtype, which stand for one group of all
+  /// layers: groups that together have the layers 0, 1, 2, ...
+  std::vector<KVLayerGroup> groups = {};
 };
 
-/// A handle of a sequence of one cache. Stale ones (of a released sequence) are refused.
+/// A handle of a sequence of one cache. Those of another cache and stale ones (of a released
+/// sequence) are refused.
 struct SequenceId {
+  std::uint64_t cache = 0;
   std::uint32_t slot = 0xffffffff;
   std::uint32_t generation = 0;
   friend auto operator<=>(const SequenceId&, const SequenceId&) = default;
@@ -61,6 +87,17 @@ struct NewTokens {
   SequenceId sequence;
   std::int64_t count = 1;
   std::span<const std::int64_t> ids = {};  // none, or `count`: then full pages can be found again
+  /// They may be given up again (speculation): they, and tokens appended behind them, can be found
+  /// by prefix only when commit() has accepted them.
+  bool draft = false;
+};
+
+/// What keep() leaves of a sequence: the tokens before `begin`, and behind them those that are at
+/// `positions` now, which ascend from `begin` on.
+struct KeptTokens {
+  SequenceId sequence;
+  std::int64_t begin = 0;
+  std::span<const std::int64_t> positions = {};
 };
 
 struct CreatedSequence {
@@ -68,15 +105,17 @@ struct CreatedSequence {
   std::int64_t found = 0;  // tokens that were cached already: whole pages
 };
 
-/// The page table of a sequence. The row of position p, begin <= p < length, is row
-/// p % page_size of page pages[p / page_size]. Equal page numbers are the same memory, in every
-/// layer. Valid until a call that changes the sequence.
+/// The page table of a sequence in a group of layers. The row of position p < length is row
+/// p % page_size of page pages[p / page_size], unless it was released. Equal page numbers are the
+/// same memory, in every layer of the group. Valid until a call that changes the sequence.
 struct SequenceView {
-  std::span<const std::int32_t> pages;  // ceil(length / page_size); kNoPage before begin
+  std::span<const std::int32_t> pages;  // ceil(length / page_size); kNoPage where released
   std::int64_t begin = 0;               // first position whose keys are there
   std::int64_t length = 0;
+  std::int64_t hole_begin = 0, hole_end = 0;  // positions between them were released
 };
 
+/// Of one group of layers, or sums over all of them (but for sequences and waste).
 struct KVCacheStats {
   std::int64_t sequences = 0;
   std::int64_t live_tokens = 0;    // of all sequences, what they share counted for each
@@ -91,6 +130,17 @@ struct KVCacheStats {
   double waste = 0;               // share of slots of used pages that hold no token; 0 without any
 };
 
+/// Takes the next bytes.
+using ByteSink = FunctionRef<void(std::span<const std::byte>)>;
+/// Fills as much of the span as it has, at least one byte, and returns how much; 0: there are no
+/// more.
+using ByteSource = FunctionRef<std::size_t(std::span<std::byte>)>;
+
+struct LoadedSequence {
+  SequenceId saved;     // its handle in the cache that was saved
+  SequenceId sequence;  // and now
+};
+
 class QUIRE_API KVCache {
  public:
   /// Allocates everything that follows n_pages. Memory of the pages is not touched before they are
@@ -101,22 +151,29 @@ class QUIRE_API KVCache {
   KVCache& operator=(KVCache&&) noexcept;
   ~KVCache();
 
-  /// With v_head_dim and page_hash filled in.
+  /// With everything filled in. Of several groups kv_heads, head_dim, v_head_dim and dtype are the
+  /// first's, n_pages is the sum.
   const KVCacheOptions& options() const noexcept;
+  /// The groups of layers, at least one, with everything filled in.
+  std::span<const KVLayerGroup> groups() const noexcept { return options().groups; }
+  /// The number of the group that a layer is in. Throws Error for a layer outside the cache.
+  std::int64_t group_of(std::int64_t layer) const;
 
   // --- Sequences -------------------------------------------------------------------------------
 
   /// A new, empty sequence. Sequences of different salts never share a page by prefix.
   SequenceId create(std::uint64_t salt = 0);
   /// One that begins with the longest chain of full pages found in the cache with exactly these ids
-  /// and this salt. To have a query for the last token, leave it out of `ids`. O(pages of ids).
+  /// and this salt; in a group with a window, of which the pages in front of its end are there that
+  /// the next token sees. To have a query for the last token, leave it out of `ids`. O(pages of
+  /// ids).
   CreatedSequence create_with_prefix(std::span<const std::int64_t> ids, std::uint64_t salt = 0);
   /// How many tokens create_with_prefix would find.
   std::int64_t cached_prefix(std::span<const std::int64_t> ids, std::uint64_t salt = 0) const;
   /// A second sequence with the first `position` tokens of one, all pages shared. The page that
   /// `position` lies inside of is copied by the first of its sharers that appends to it (needs a
   /// page then; a reservation of `sequence` no longer covers it).
-  /// Throws Error for a position beyond the length or before what release_before left.
+  /// Throws Error for a position beyond the length or among released tokens of some group.
   SequenceId fork(SequenceId sequence, std::int64_t position);
   SequenceId fork(SequenceId sequence);  // at its end
   /// Gives all pages back. Full pages with known ids stay findable until their place is needed,
@@ -124,10 +181,26 @@ class QUIRE_API KVCache {
   void release(SequenceId sequence);
   /// Drops tokens from `length` on, and pages reserved beyond. Throws as fork.
   void truncate(SequenceId sequence, std::int64_t length);
-  /// Gives back the pages that lie before `position` as a whole: no query will ask for their keys
-  /// (a sliding window). `begin` of the view becomes the next page border below. Positions stay
-  /// what they are. Throws Error for a position beyond the length.
+  /// Gives back the pages that lie before `position` as a whole, in all groups: no query will ask
+  /// for their keys (a sliding window). `begin` of the view becomes the next page border below.
+  /// Positions stay what they are. Throws Error for a position beyond the length.
   void release_before(SequenceId sequence, std::int64_t position);
+  /// Gives back the pages that lie in begin <= p < end as a whole, in all groups (what is between
+  /// the first tokens and a window). Throws Error for positions outside the sequence, and where a
+  /// second gap would come about beside an earlier one.
+  void release_between(SequenceId sequence, std::int64_t begin, std::int64_t end);
+  /// Of each sequence, the tokens before `begin` and behind them those at `positions`, whose rows
+  /// move up in all layers: the accepted path of a tree of drafts. Drafts stay drafts, and tokens
+  /// that move become drafts. Throws Error, before anything changes, for positions that do not
+  /// ascend or lie outside the sequence, for tokens that were released in some group, and where
+  /// pages that are shared must be copied and there are none.
+  void keep(std::span<const KeptTokens> step);
+  void keep(SequenceId sequence, std::int64_t begin, std::span<const std::int64_t> positions);
+  /// Tokens before `length` are accepted: they can be found by prefix as soon as they are written.
+  /// For drafts, and for tokens that attend computed under a mask_mod that is not known to be
+  /// causal by position alone: if what the cache holds for them is what their ids say, say so here.
+  /// Throws Error for a length beyond the sequence's; a smaller one than before changes nothing.
+  void commit(SequenceId sequence, std::int64_t length);
 
   // --- Tokens ----------------------------------------------------------------------------------
 
@@ -146,43 +219,69 @@ class QUIRE_API KVCache {
   /// Stores the rows of the last `count` tokens of each sequence, one after the other in the order
   /// of `step`. k: [sum of counts, kv_heads, head_dim], v: [.., v_head_dim], any strides, any
   /// floating dtype (rounded to the cache's, nearest, ties to even). They must not overlap the
-  /// pages. A full page whose ids are known becomes findable when its rows are written in the last
-  /// layer, so write that one last. Allocates nothing where dtypes are equal.
+  /// pages. A full page whose ids are known becomes findable when its rows are written in all
+  /// layers. Allocates nothing where dtypes are equal.
   /// Throws Error for shapes that do not fit, and for tokens in pages that others share (written
   /// before a fork or found by prefix: their rows are stored already).
   void write(std::int64_t layer, std::span<const NewTokens> step, const ConstTensorView& k,
              const ConstTensorView& v);
   /// append and write for all layers: k [layers, sum of counts, kv_heads, head_dim], v alike.
+  /// Heads and dims must be the same in all groups.
   void append(std::span<const NewTokens> step, const ConstTensorView& k, const ConstTensorView& v);
   /// For engines that fill k_pages and v_pages by themselves: the last `count` tokens of each are
-  /// written in all layers. write() does it after the last one.
+  /// written in this layer, or in all. attend refuses layers that are not written.
+  void mark_written(std::int64_t layer, std::span<const NewTokens> step);
   void mark_written(std::span<const NewTokens> step);
 
   // --- For attention ---------------------------------------------------------------------------
 
-  SequenceView view(SequenceId sequence) const;
-  bool contains(SequenceId sequence) const noexcept;  // false when stale
+  SequenceView view(SequenceId sequence, std::int64_t group = 0) const;
+  bool contains(SequenceId sequence) const noexcept;  // false when stale or another cache's
   /// Another number after every call that changed a page table or a length (write does not).
   std::uint64_t version() const noexcept;
   std::int64_t length(SequenceId sequence) const { return view(sequence).length; }
-  /// [n_pages, kv_heads, page_size, head_dim], row-major; v with v_head_dim. Slots that hold no
-  /// token hold anything.
+  /// So many tokens are accepted, see commit.
+  std::int64_t committed(SequenceId sequence) const;
+  /// The ids of its tokens, as far as they are known from the first on. Valid as a view's pages.
+  std::span<const std::int64_t> ids(SequenceId sequence) const;
+  /// Of the layer's group: [n_pages, kv_heads, page_size, head_dim], row-major; v with v_head_dim.
+  /// Slots that hold no token hold anything.
   ConstTensorView k_pages(std::int64_t layer) const;
   ConstTensorView v_pages(std::int64_t layer) const;
   TensorView k_pages(std::int64_t layer);
   TensorView v_pages(std::int64_t layer);
 
-  KVCacheStats stats() const noexcept;  // O(1)
+  KVCacheStats stats() const noexcept;  // O(groups)
+  KVCacheStats stats(std::int64_t group) const;
 
   // --- Persistence -----------------------------------------------------------------------------
 
-  /// A sequence's tokens, ids and rows from `begin` on, with version, sizes and a checksum. Does
-  /// not depend on the page size. Rows are stored as they are, little endian.
+  /// A sequence's tokens, ids and rows, with version, sizes and checksums. Does not depend on the
+  /// page size. Rows are stored as they are, little endian. Throws Error where rows are not written
+  /// in all layers.
   std::vector<std::byte> save(SequenceId sequence) const;
-  /// A new sequence. Throws Error for anything that save did not write for the same layers, heads,
-  /// dims and dtype, and when there are not enough pages. The checksum finds accidents, not
+  /// A new sequence. Pages whose ids can be found in the cache under `salt` are shared, not stored
+  /// again. Throws Error for anything that save did not write for the same groups of layers, heads,
+  /// dims and dtypes, and when there are not enough pages. The checksum finds accidents, not
   /// forgery: pages with ids become findable under `salt`, so load only what you trust with it.
   SequenceId load(std::span<const std::byte> bytes, std::uint64_t salt = 0);
+
+  /// The same bytes, piece by piece, to a callback; what it throws is passed on.
+  void save_to(SequenceId sequence, ByteSink sink) const;
+  /// To a file, which is replaced when all is written: a reader sees the old file or the new one.
+  void save_to(SequenceId sequence, const std::filesystem::path& file) const;
+  /// From a callback, which must not use the cache; it ends behind the sequence, so several may
+  /// follow each other. Takes no more memory than bytes came. Where the bytes turn out to be
+  /// damaged at their end, sequences are as they were, but cached pages may have been evicted.
+  SequenceId load_from(ByteSource source, std::uint64_t salt = 0);
+  /// From a file, which is checked as a whole before anything changes.
+  SequenceId load_from(const std::filesystem::path& file, std::uint64_t salt = 0);
+  /// All sequences with their salts, in the order in which load_all returns them.
+  void save_all(ByteSink sink) const;
+  void save_all(const std::filesystem::path& file) const;
+  /// All of them or none. Sequences that shared pages with known ids share them again.
+  std::vector<LoadedSequence> load_all(ByteSource source);
+  std::vector<LoadedSequence> load_all(const std::filesystem::path& file);
 
   /// For the library's own files.
   struct State;

@@ -334,15 +334,14 @@ QUIRE_C_API quire_status quire_attention_backward(const quire_attention_problem*
                                                   const quire_loss* loss,
                                                   const quire_gradients* gradients);
 
-/* ---- plans: what depends on sizes, mods and mask alone, worked out once for many runs ---- */
+/* ---- plans: made once, run for every layer; a run allocates nothing ---- */
 
-/* Of the problem's tensors only shapes and dtypes count; offsets, lengths and page tables are read
- * now. Mods and masks may be freed afterwards; the memory of buffers must stay. */
+/* One run of a plan at a time. Tensors of the problem give shapes and dtypes; offsets, lengths,
+ * page tables and block masks are as they were when the plan was made. */
 typedef struct quire_attention_plan quire_attention_plan;
 QUIRE_C_API quire_status quire_attention_plan_create(const quire_attention_problem* problem,
                                                      quire_attention_plan** plan);
-/* Tensors of the problem's shapes and dtypes, of any strides: values of jagged batches, pages of
- * keys. Allocates nothing. One run of a plan at a time. */
+/* q, k and v as the problem has them: dense tensors, values of jagged batches, pages of keys. */
 QUIRE_C_API quire_status quire_attention_plan_run(quire_attention_plan* plan, const quire_tensor* q,
                                                   const quire_tensor* k, const quire_tensor* v,
                                                   const quire_attention_outputs* outputs);
@@ -358,6 +357,218 @@ QUIRE_C_API quire_status quire_attention_backward_plan_run(
     quire_attention_backward_plan* plan, const quire_tensor* q, const quire_tensor* k,
     const quire_tensor* v, const quire_loss* loss, const quire_gradients* gradients);
 QUIRE_C_API void quire_attention_backward_plan_free(quire_attention_backward_plan* plan);
+
+/* ---- a cache of keys and values in pages (docs/kv_cache.md) ---- */
+
+/* Any number of threads may call functions that take a const cache at the same time; the others
+ * need it for themselves. Every call is all or nothing. */
+typedef struct quire_kv_cache quire_kv_cache;
+
+/* A handle of a sequence of one cache; never valid again when the sequence was released. */
+typedef struct quire_sequence {
+  uint64_t cache;
+  uint32_t slot, generation;
+} quire_sequence;
+
+/* Layers whose rows are alike and whose queries look equally far back. */
+typedef struct quire_kv_layer_group {
+  size_t size;           /* sizeof(quire_kv_layer_group) */
+  const int64_t* layers; /* of the model; each is in one group */
+  size_t layer_count;
+  int64_t kv_heads, head_dim;
+  int64_t v_head_dim; /* 0: as head_dim */
+  quire_dtype dtype;
+  int32_t zero;        /* must be 0 */
+  int64_t window;      /* queries see the last so many tokens; 0: all */
+  int64_t sink_tokens; /* and the first so many; with a window only */
+  int64_t n_pages;     /* of its pool; 0: as the cache's */
+} quire_kv_layer_group;
+
+typedef struct quire_kv_cache_options {
+  size_t size; /* sizeof(quire_kv_cache_options) */
+  int64_t layers, kv_heads, head_dim;
+  int64_t v_head_dim; /* 0: as head_dim */
+  quire_dtype dtype;
+  int32_t zero;      /* must be 0 */
+  int64_t page_size; /* tokens; 0: 16 */
+  int64_t n_pages;
+  const quire_kv_layer_group* const* groups; /* instead of the first five, which are 0 then */
+  size_t group_count;
+} quire_kv_cache_options;
+
+QUIRE_C_API quire_status quire_kv_cache_create(const quire_kv_cache_options* options,
+                                               quire_kv_cache** cache);
+QUIRE_C_API void quire_kv_cache_free(quire_kv_cache* cache);
+
+/* An empty sequence. Sequences of different salts never share a page by prefix. */
+QUIRE_C_API quire_status quire_kv_cache_create_sequence(quire_kv_cache* cache, uint64_t salt,
+                                                        quire_sequence* sequence);
+/* One that begins with the tokens that are found with these ids; `found` says how many. */
+QUIRE_C_API quire_status quire_kv_cache_create_with_prefix(quire_kv_cache* cache,
+                                                           const int64_t* ids, size_t id_count,
+                                                           uint64_t salt, quire_sequence* sequence,
+                                                           int64_t* found);
+QUIRE_C_API quire_status quire_kv_cache_cached_prefix(const quire_kv_cache* cache,
+                                                      const int64_t* ids, size_t id_count,
+                                                      uint64_t salt, int64_t* found);
+/* position: -1 is its end. */
+QUIRE_C_API quire_status quire_kv_cache_fork(quire_kv_cache* cache, quire_sequence sequence,
+                                             int64_t position, quire_sequence* fork);
+QUIRE_C_API quire_status quire_kv_cache_release(quire_kv_cache* cache, quire_sequence sequence);
+QUIRE_C_API quire_status quire_kv_cache_truncate(quire_kv_cache* cache, quire_sequence sequence,
+                                                 int64_t length);
+QUIRE_C_API quire_status quire_kv_cache_release_before(quire_kv_cache* cache,
+                                                       quire_sequence sequence, int64_t position);
+QUIRE_C_API quire_status quire_kv_cache_release_between(quire_kv_cache* cache,
+                                                        quire_sequence sequence, int64_t begin,
+                                                        int64_t end);
+/* Tokens before begins[i] of sequences[i], and behind them those at positions[i], ascending. */
+typedef struct quire_kept_tokens {
+  size_t size; /* sizeof(quire_kept_tokens) */
+  size_t sequence_count;
+  const quire_sequence* sequences;
+  const int64_t* begins;
+  const int64_t* const* positions;
+  const size_t* position_counts;
+} quire_kept_tokens;
+QUIRE_C_API quire_status quire_kv_cache_keep(quire_kv_cache* cache, const quire_kept_tokens* kept);
+/* Tokens before `length` are accepted: they can be found by prefix. */
+QUIRE_C_API quire_status quire_kv_cache_commit(quire_kv_cache* cache, quire_sequence sequence,
+                                               int64_t length);
+
+/* What sequences get in a step. */
+typedef struct quire_step {
+  size_t size; /* sizeof(quire_step) */
+  size_t sequence_count;
+  const quire_sequence* sequences;
+  const int64_t* counts;     /* tokens of each */
+  const int64_t* const* ids; /* counts[i] of each, or NULL for one, or NULL for all */
+  const int32_t* drafts;     /* 1: can be found only when committed; NULL: none is a draft */
+} quire_step;
+
+QUIRE_C_API quire_status quire_kv_cache_can_reserve(const quire_kv_cache* cache,
+                                                    const quire_step* step, int32_t* can);
+QUIRE_C_API quire_status quire_kv_cache_reserve(quire_kv_cache* cache, const quire_step* step);
+/* QUIRE_ERROR_RUNTIME when out of pages. */
+QUIRE_C_API quire_status quire_kv_cache_append(quire_kv_cache* cache, const quire_step* step);
+/* The rows of the last tokens of each sequence: k [tokens, kv_heads, head_dim], v alike. */
+QUIRE_C_API quire_status quire_kv_cache_write(quire_kv_cache* cache, int64_t layer,
+                                              const quire_step* step, const quire_tensor* k,
+                                              const quire_tensor* v);
+/* Rows were written through k_pages and v_pages; layer -1: in all layers. */
+QUIRE_C_API quire_status quire_kv_cache_mark_written(quire_kv_cache* cache, int64_t layer,
+                                                     const quire_step* step);
+
+/* The page table of a sequence in a group of layers, and its ids, as far as they are known; valid
+ * until a call that changes the sequence. */
+typedef struct quire_sequence_view {
+  size_t size;          /* sizeof(quire_sequence_view), set by the caller */
+  const int32_t* pages; /* -1 where pages were given back */
+  size_t page_count;
+  int64_t begin, length;
+  int64_t hole_begin, hole_end; /* positions between them were released */
+  int64_t committed;
+  const int64_t* ids;
+  size_t id_count;
+} quire_sequence_view;
+QUIRE_C_API quire_status quire_kv_cache_view(const quire_kv_cache* cache, quire_sequence sequence,
+                                             int64_t group, quire_sequence_view* view);
+QUIRE_C_API quire_status quire_kv_cache_contains(const quire_kv_cache* cache,
+                                                 quire_sequence sequence, int32_t* contains);
+QUIRE_C_API quire_status quire_kv_cache_group_of(const quire_kv_cache* cache, int64_t layer,
+                                                 int64_t* group);
+/* [n_pages, kv_heads, page_size, dim] of a layer, the cache's own memory. */
+QUIRE_C_API quire_status quire_kv_cache_k_pages(quire_kv_cache* cache, int64_t layer,
+                                                quire_tensor* pages);
+QUIRE_C_API quire_status quire_kv_cache_v_pages(quire_kv_cache* cache, int64_t layer,
+                                                quire_tensor* pages);
+
+typedef struct quire_kv_cache_stats {
+  size_t size; /* sizeof(quire_kv_cache_stats), set by the caller */
+  int64_t sequences, live_tokens, stored_tokens;
+  int64_t pages, used_pages, shared_pages, cached_pages, free_pages;
+  int64_t evictions, copied_pages;
+  double waste;
+} quire_kv_cache_stats;
+/* Of a group of layers; -1: sums over all of them. */
+QUIRE_C_API quire_status quire_kv_cache_get_stats(const quire_kv_cache* cache, int64_t group,
+                                                  quire_kv_cache_stats* stats);
+
+/* Takes the next bytes and returns 0; another number ends the call with QUIRE_ERROR_RUNTIME. */
+typedef int32_t (*quire_byte_sink)(void* user, const void* bytes, size_t size);
+/* Gives at most `size` bytes and returns how many; 0: there are no more. */
+typedef size_t (*quire_byte_source)(void* user, void* bytes, size_t size);
+
+QUIRE_C_API quire_status quire_kv_cache_save_to(const quire_kv_cache* cache,
+                                                quire_sequence sequence, quire_byte_sink sink,
+                                                void* user);
+QUIRE_C_API quire_status quire_kv_cache_load_from(quire_kv_cache* cache, quire_byte_source source,
+                                                  void* user, uint64_t salt,
+                                                  quire_sequence* sequence);
+/* A file, which is replaced as a whole. */
+QUIRE_C_API quire_status quire_kv_cache_save_to_file(const quire_kv_cache* cache,
+                                                     quire_sequence sequence, const char* path);
+QUIRE_C_API quire_status quire_kv_cache_load_from_file(quire_kv_cache* cache, const char* path,
+                                                       uint64_t salt, quire_sequence* sequence);
+QUIRE_C_API quire_status quire_kv_cache_save_all(const quire_kv_cache* cache, quire_byte_sink sink,
+                                                 void* user);
+QUIRE_C_API quire_status quire_kv_cache_save_all_to_file(const quire_kv_cache* cache,
+                                                         const char* path);
+/* Called for every sequence that was loaded, with the handle it had. */
+typedef void (*quire_loaded)(void* user, quire_sequence saved, quire_sequence sequence);
+QUIRE_C_API quire_status quire_kv_cache_load_all(quire_kv_cache* cache, quire_byte_source source,
+                                                 void* source_user, quire_loaded loaded,
+                                                 void* user);
+QUIRE_C_API quire_status quire_kv_cache_load_all_from_file(quire_kv_cache* cache, const char* path,
+                                                           quire_loaded loaded, void* user);
+
+/* ---- attention over a cache ---- */
+
+/* What is particular about one sequence of a step. */
+typedef struct quire_sequence_options {
+  size_t size; /* sizeof(quire_sequence_options) */
+  quire_sequence sequence;
+  int32_t has_q_begin, has_window, has_b; /* 1: the number below counts; else it is 0 */
+  int32_t zero;                           /* must be 0 */
+  int64_t q_begin;                        /* q_idx of its first query */
+  int64_t window;                         /* instead of the step's */
+  int64_t b;                              /* what mods see as b */
+  const quire_mask_mod* mask_mod;         /* instead of the step's, or NULL */
+  const int64_t* parents;                 /* its last tokens are a tree; NULL: they are not */
+  size_t parent_count;
+} quire_sequence_options;
+
+typedef struct quire_attend_options {
+  size_t size;     /* sizeof(quire_attend_options) */
+  int64_t q_heads; /* of quire_attend they are q's, and 0 here */
+  quire_dtype dtype;
+  int32_t has_scale;
+  int64_t group; /* of layers; of quire_attend the layer's, and 0 here */
+  const quire_score_mod* score_mod;
+  const quire_mask_mod* mask_mod;
+  int64_t window; /* 0: none, but for the group's */
+  double scale;   /* 0 unless has_scale is 1 */
+  double dropout_p;
+  uint64_t seed;
+  const quire_sequence_options* const* sequence_options;
+  size_t sequence_option_count;
+} quire_attend_options;
+
+/* Once per step, for all layers of a group; good until the cache changes (write does not count). */
+QUIRE_C_API quire_status quire_attend_plan_create(const quire_kv_cache* cache,
+                                                  const quire_step* step,
+                                                  const quire_attend_options* options,
+                                                  quire_attention_plan** plan);
+/* q [tokens, q_heads, head_dim]: the last counts[i] tokens of each sequence. */
+QUIRE_C_API quire_status quire_attend_plan_run(quire_attention_plan* plan,
+                                               const quire_kv_cache* cache, int64_t layer,
+                                               const quire_tensor* q,
+                                               const quire_attention_outputs* outputs);
+/* A plan made and run once. */
+QUIRE_C_API quire_status quire_attend(const quire_kv_cache* cache, int64_t layer,
+                                      const quire_step* step, const quire_attend_options* options,
+                                      const quire_tensor* q,
+                                      const quire_attention_outputs* outputs);
 
 #ifdef __cplusplus
 }

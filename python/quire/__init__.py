@@ -25,6 +25,7 @@ from ._core import (
     KVCache,
     KVCacheStats,
     KVFormat,
+    KVLayerGroup,
     MaskMod,
     ScoreMod,
     SequenceId,
@@ -86,7 +87,7 @@ from ._core import (
     where,
 )
 from .attention import AuxOutput, AuxRequest, FlexKernelOptions, evaluate, flex_attention
-from .cache_attention import attend, merge_states
+from .cache_attention import SequenceOptions, attend, merge_states
 from .hooks import Rope
 from .jagged import Jagged, create_jagged_block_mask
 from .masks import noop_mask
@@ -100,7 +101,8 @@ from .vjp import Gradients, flex_attention_vjp
 create_nested_block_mask = create_jagged_block_mask  # the name that PyTorch once had for it
 
 _argument_errors.install(
-    [_sys.modules[__name__], mods], [BlockMask, JaggedBlockMask, KVCache, MaskMod, ScoreMod, mods.GalleryEntry]
+    [_sys.modules[__name__], mods],
+    [BlockMask, JaggedBlockMask, KVCache, KVLayerGroup, MaskMod, ScoreMod, mods.GalleryEntry],
 )
 _fork.install()
 _pickling.install()
@@ -122,6 +124,7 @@ __all__ = [
     "KVCache",
     "KVCacheStats",
     "KVFormat",
+    "KVLayerGroup",
     "MaskMod",
     "PagedAttention",
     "QuantizedTensor",
@@ -129,6 +132,7 @@ __all__ = [
     "SDPBackend",
     "ScoreMod",
     "SequenceId",
+    "SequenceOptions",
     "View",
     "__version__",
     "and_masks",

@@ -3,6 +3,7 @@ attention over parts of them. Over NumPy and DLPack arrays; the arithmetic is _c
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,38 @@ from .arrays import like
 from .attention import AuxOutput, AuxRequest
 from .hooks import Rope, hook_options
 from .option_checks import check_aux, check_dropout, check_int, check_scale, check_seed, check_weights
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceOptions:
+    """What is particular about one sequence of a step, addressed by its handle.
+
+    Args:
+        sequence: whose.
+        q_begin: q_idx of its first query; None: its queries are its last tokens.
+        window: instead of the step's; 0: none.
+        mask_mod: instead of the step's.
+        parents: its last tokens, as many as these and at least its queries, are a tree: the number of each one's parent
+            among them, which comes before it, or -1 for a child of the last token before the tree. A token sees the tokens
+            before the tree, its ancestors and itself; windows count along its path.
+        b: what mods see as b; None: its number in the step.
+
+    >>> import numpy, quire
+    >>> cache = quire.KVCache(layers=1, kv_heads=1, head_dim=8, n_pages=4)
+    >>> sequence = cache.create()
+    >>> rows = numpy.random.default_rng(0).standard_normal((1, 12, 1, 8), numpy.float32)
+    >>> cache.append(sequence, 12, k=rows, v=rows)
+    >>> tree = quire.SequenceOptions(sequence, parents=[-1, 0, 0])  # two guesses for the last token
+    >>> quire.attend(cache, 0, sequence, rows[0, 9:], window=4, sequence_options=[tree]).shape
+    (3, 1, 8)
+    """
+
+    sequence: SequenceId
+    q_begin: int | None = None
+    window: int | None = None
+    mask_mod: MaskMod | Callable | str | None = None
+    parents: Sequence[int] | None = None
+    b: int | None = None
 
 
 def attend(
@@ -29,6 +62,7 @@ def attend(
     return_aux: AuxRequest | None = None,
     dropout_p: float = 0.0,
     seed: int | None = None,
+    sequence_options: Sequence[SequenceOptions] = (),
     key_indices: Any = None,
     sinks: Any = None,
     lse_with_sinks: bool = False,
@@ -45,13 +79,15 @@ def attend(
         score_mod, mask_mod: as of flex_attention. b is the number of the sequence in the list; q_idx and kv_idx are
             positions in the sequence. Without a mask each token sees itself and those before it.
         counts: how many tokens of each; None: all of q for one sequence, one each for a list.
-        window: without a mask, how many tokens a token sees, itself included; 0: all before it.
+        window: how many tokens a token sees, itself included, and of these what mask_mod shows; 0: what mask_mod shows,
+            without one all before it. A group of layers may have one of its own.
         scale: 1 / sqrt(head_dim) if not given.
         return_lse, return_aux: as of flex_attention; [tokens, q_heads]. key_weights: [sequences, q_heads, tokens of the
             longest].
         dropout_p, seed, sinks, lse_with_sinks, weight_mod, normalize, rope: as of flex_attention.
         key_indices: int32 [tokens, k], or [tokens, q_heads, k]: positions in the sequence that each token sees, as far as the
             mask shows them; -1 stands for none.
+        sequence_options: of single sequences of the step, in any order; others are not used.
 
     Returns:
         [tokens, q_heads, v_head_dim] of q's kind and dtype, with the bits of flex_attention over each sequence alone.
@@ -82,7 +118,7 @@ def attend(
     sequences, counts = step_of(sequences, counts)
     hooks = hook_options("attend", sinks, lse_with_sinks, weight_mod, normalize, rope)
     hooks["key_indices"] = key_indices
-    options = step_options("attend", score_mod, mask_mod, window, scale, dropout_p, seed, hooks)
+    options = step_options("attend", score_mod, mask_mod, window, scale, dropout_p, seed, hooks, sequence_options)
     results = _core.attend(options, cache, layer, sequences, counts, view, *wants)
     out, lse, *others = (None if one is None else like(one, q) for one in results)
     if return_aux is not None:
@@ -113,6 +149,24 @@ def step_of(
     return found, [check_int("attend", "each of counts", one) for one in each]
 
 
+def _sequence_options(where: str, given: Any) -> _core.SequenceOptions:
+    if not isinstance(given, SequenceOptions):
+        raise TypeError(
+            f"[{where}] each of sequence_options must be a SequenceOptions; got {type(given).__name__} {given!r}"
+        )
+    mask_mod = given.mask_mod
+    if mask_mod is not None and not isinstance(mask_mod, MaskMod):
+        mask_mod = MaskMod(mask_mod)
+    return _core.SequenceOptions(
+        _sequences([given.sequence])[0],
+        q_begin=None if given.q_begin is None else check_int(where, "q_begin", given.q_begin),
+        window=None if given.window is None else check_int(where, "window", given.window),
+        mask_mod=mask_mod,
+        parents=[check_int(where, "each of parents", one) for one in given.parents or ()],
+        b=None if given.b is None else check_int(where, "b", given.b),
+    )
+
+
 def step_options(
     where: str,
     score_mod: Any,
@@ -122,6 +176,7 @@ def step_options(
     dropout_p: float,
     seed: int | None,
     hooks: dict[str, Any],
+    sequence_options: Sequence[SequenceOptions] = (),
 ) -> _core.Options:
     """hooks: as hook_options gives them."""
     if score_mod is not None and not isinstance(score_mod, ScoreMod):
@@ -137,6 +192,7 @@ def step_options(
         dropout_p=check_dropout(where, dropout_p),
         seed=check_seed(where, dropout_p, seed),
         **hooks,
+        sequence_options=[_sequence_options(where, one) for one in sequence_options],
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from . import _core
 from ._core import BlockMask, JaggedBlockMask, KVCache, MaskMod, ScoreMod, SequenceId
 from .attention import check_dense_mask, jagged_mask
-from .cache_attention import step_of, step_options
+from .cache_attention import SequenceOptions, step_of, step_options
 from .hooks import Rope, hook_options
 from .jagged import Jagged, are_jagged
 from .option_checks import check_queries, check_scale, check_seed
@@ -212,10 +212,11 @@ class AttentionBackwardPlan:
 
 
 class AttendPlan:
-    """attend planned once per step, for all layers of the cache.
+    """attend planned once per step, for all layers of the cache, or of a group of them.
 
     Args:
         q_heads, dtype: of the queries.
+        group: of layers; a plan is for the layers of one.
         The others: as of attend.
 
     Good until the cache changes (writing rows does not count). One run of a plan at a time.
@@ -248,6 +249,8 @@ class AttendPlan:
         scale: float | None = None,
         dropout_p: float = 0.0,
         seed: int | None = None,
+        group: int = 0,
+        sequence_options: Sequence[SequenceOptions] = (),
         sinks: Any = None,
         lse_with_sinks: bool = False,
         weight_mod: ScoreMod | Callable | str | None = None,
@@ -257,9 +260,9 @@ class AttendPlan:
     ) -> None:
         hooks = hook_options("AttendPlan", sinks, lse_with_sinks, weight_mod, normalize, rope)
         hooks["key_indices"] = key_indices
-        options = step_options("AttendPlan", score_mod, mask_mod, window, scale, dropout_p, seed, hooks)
+        options = step_options("AttendPlan", score_mod, mask_mod, window, scale, dropout_p, seed, hooks, sequence_options)
         self._cache = cache
-        self._plan = _core.Plan(options, cache, *step_of(sequences, counts), q_heads, dtype)
+        self._plan = _core.Plan(options, cache, *step_of(sequences, counts), q_heads, dtype, group)
 
     def run(
         self,

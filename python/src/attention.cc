@@ -71,8 +71,10 @@ void init_options(Options* self, const char* function, const ScoreMod* score_mod
                   double dropout_p, std::uint64_t seed, int openmp_threads, const View* sinks,
                   bool learns_sinks, bool lse_with_sinks, const ScoreMod* weight_mod,
                   const std::optional<std::string>& normalize, const Rope* rope,
-                  nb::handle key_indices) {
+                  nb::handle key_indices,
+                  const std::vector<SequenceOptions>& sequence_options) {
   Options options{.all = {.window = window,
+                          .sequence_options = sequence_options,
                           .scale = scale,
                           .enable_gqa = enable_gqa,
                           .q_begin = q_begin_of(function, q_begin),
@@ -241,6 +243,19 @@ void backward(const Options& options, const Views& q, const Views& k, const View
   run_attention_backward(std::move(problem), arguments.inputs, arguments.outputs);
 }
 
+void init_sequence_options(SequenceOptions* self, SequenceId sequence,
+                           std::optional<std::int64_t> q_begin, std::optional<std::int64_t> window,
+                           const MaskMod* mask_mod, std::vector<std::int64_t> parents,
+                           std::optional<std::int64_t> b) {
+  SequenceOptions options{.sequence = sequence,
+                          .q_begin = q_begin,
+                          .window = window,
+                          .parents = std::move(parents),
+                          .b = b};
+  if (mask_mod != nullptr) options.mask_mod = *mask_mod;
+  new (self) SequenceOptions(std::move(options));
+}
+
 std::vector<NewTokens> step_of(const char* function, const std::vector<SequenceId>& sequences,
                                const std::vector<std::int64_t>& counts) {
   if (counts.size() != sequences.size()) {
@@ -316,9 +331,9 @@ void init_backward_plan(BackwardPlan* self, const Options& options, const Views&
 
 void init_step_plan(RunPlan* self, const Options& options, const KVCache& cache,
                     const std::vector<SequenceId>& sequences,
-                    const std::vector<std::int64_t>& counts, std::int64_t q_heads,
-                    nb::handle dtype) {
-  const AttendQueries queries{.q_heads = q_heads, .dtype = dtype_of_name(dtype)};
+                    const std::vector<std::int64_t>& counts, std::int64_t q_heads, nb::handle dtype,
+                    std::int64_t group) {
+  const AttendQueries queries{.q_heads = q_heads, .dtype = dtype_of_name(dtype), .group = group};
   const std::vector<NewTokens> step = step_of(options.function, sequences, counts);
   const ReleasedGil released;
   new (self)
@@ -416,6 +431,12 @@ void register_attention(nb::module_& module) {
           },
           nb::arg("theta"), nb::arg("cos").none(), nb::arg("sin").none(), nb::arg("dims"),
           nb::arg("interleaved"));
+  nb::class_<SequenceOptions>(module, "SequenceOptions",
+                              "What is particular about one sequence of a step.")
+      .def("__init__", &init_sequence_options, nb::arg("sequence"),
+           nb::arg("q_begin").none() = nb::none(), nb::arg("window").none() = nb::none(),
+           nb::arg("mask_mod").none() = nb::none(),
+           nb::arg("parents") = std::vector<std::int64_t>(), nb::arg("b").none() = nb::none());
   nb::class_<Options>(module, "Options", "The options of every attention call.")
       .def("__init__", &init_options, nb::arg("function") = "flex_attention",
            nb::arg("score_mod").none() = nb::none(), nb::arg("mask_mod").none() = nb::none(),
@@ -426,6 +447,7 @@ void register_attention(nb::module_& module) {
            nb::arg("learns_sinks") = false, nb::arg("lse_with_sinks") = false,
            nb::arg("weight_mod").none() = nb::none(), nb::arg("normalize").none() = nb::none(),
            nb::arg("rope").none() = nb::none(), nb::arg("key_indices").none() = nb::none(),
+           nb::arg("sequence_options") = std::vector<SequenceOptions>(),
            "function: what errors say was called. Unless openmp_threads is 0 and if there is one "
            "(use_openmp), calls run on that many threads of the OpenMP runtime.");
   nb::class_<RunPlan> plan(module, "Plan", "An attention call planned once, for many runs.");
@@ -444,7 +466,7 @@ void register_attention(nb::module_& module) {
              nb::arg("key_weights").none() = nb::none(), nb::arg("entropy").none() = nb::none(),
              nb::arg("queries") = kAllQueries, "The same of jagged queries over keys in pages.");
   plan.def("__init__", &init_step_plan, nb::arg("options"), nb::arg("cache"), nb::arg("sequences"),
-           nb::arg("counts"), nb::arg("q_heads"), nb::arg("dtype"))
+           nb::arg("counts"), nb::arg("q_heads"), nb::arg("dtype"), nb::arg("group") = 0)
       .def("run", &run_plan, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"),
            nb::arg("lse").none() = nb::none(), nb::arg("max_scores").none() = nb::none(),
            nb::arg("key_weights").none() = nb::none(), nb::arg("entropy").none() = nb::none(),

@@ -3,16 +3,20 @@
 #include "quire/kv_cache.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/operators.h>
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -103,8 +107,28 @@ struct Step {
   }
 };
 
+// One for all, or one for each.
+void set_drafts(const char* where, Step& step, nb::handle drafts) {
+  if (nb::isinstance<nb::bool_>(drafts)) {
+    for (NewTokens& tokens : step.tokens) tokens.draft = nb::cast<bool>(drafts);
+    return;
+  }
+  std::vector<bool> each;
+  if (!nb::try_cast(drafts, each) || each.size() != step.tokens.size())
+    refuse_argument(where, "draft", "a bool, or one for each of sequences", drafts);
+  for (std::size_t i = 0; i < each.size(); ++i) step.tokens[i].draft = each[i];
+}
+
 std::string repr(const SequenceId& id) {
   return fmt::format("quire.SequenceId(slot={}, generation={})", id.slot, id.generation);
+}
+
+std::string repr(const KVLayerGroup& group) {
+  return fmt::format(
+      "quire.KVLayerGroup(layers=[{}], kv_heads={}, head_dim={}, v_head_dim={}, dtype='{}', "
+      "window={}, sink_tokens={}, n_pages={})",
+      fmt::join(group.layers, ", "), group.kv_heads, group.head_dim, group.v_head_dim,
+      dtype_name(group.dtype), group.window, group.sink_tokens, group.n_pages);
 }
 
 std::string repr(const KVCache& cache) {
@@ -127,22 +151,49 @@ std::string repr(const KVCacheStats& stats) {
 
 // Of KVCache's constructor.
 constexpr const char* kSignature =
-    "def KVCache(layers: int, kv_heads: int, head_dim: int, v_head_dim: int | None = None, "
-    "dtype: object = 'float32', page_size: int = 16, n_pages: int | None = None) -> None";
+    "def KVCache(layers: int | None = None, kv_heads: int | None = None, head_dim: int | None = "
+    "None, v_head_dim: int | None = None, dtype: object = None, page_size: int = 16, n_pages: int "
+    "| None = None, groups: list[KVLayerGroup] | None = None) -> None";
 
-void init(KVCache* self, std::int64_t layers, std::int64_t kv_heads, std::int64_t head_dim,
-          std::optional<std::int64_t> v_head_dim, nb::handle dtype, std::int64_t page_size,
-          std::optional<std::int64_t> n_pages) {
-  if (!n_pages.has_value()) throw Error(ErrorKind::value, "[KVCache] n_pages must be given");
-  KVCacheOptions options{.layers = layers,
-                         .kv_heads = kv_heads,
-                         .head_dim = head_dim,
-                         .v_head_dim = v_head_dim.value_or(head_dim),
-                         .dtype = dtype_of_name(dtype),
-                         .page_size = page_size,
-                         .n_pages = *n_pages};
-  if (options.v_head_dim == 0) options.v_head_dim = -1;  // 0 is "as head_dim" in C++ only
+using Size = std::optional<std::int64_t>;
+
+void init(KVCache* self, Size layers, Size kv_heads, Size head_dim, Size v_head_dim,
+          nb::handle dtype, std::int64_t page_size, Size n_pages,
+          const std::optional<std::vector<KVLayerGroup>>& groups) {
+  KVCacheOptions options{.page_size = page_size, .n_pages = n_pages.value_or(0)};
+  if (groups.has_value()) {
+    if (layers || kv_heads || head_dim || v_head_dim || !dtype.is_none())
+      throw Error(ErrorKind::value,
+                  "[KVCache] layers, kv_heads, head_dim, v_head_dim and dtype are those of the "
+                  "groups; give one or the other");
+    if (groups->empty()) throw Error(ErrorKind::value, "[KVCache] groups must not be empty");
+    options.groups = *groups;
+  } else {
+    if (!layers || !kv_heads || !head_dim)
+      throw Error(ErrorKind::value,
+                  "[KVCache] layers, kv_heads and head_dim must be given, or groups");
+    if (!n_pages.has_value()) throw Error(ErrorKind::value, "[KVCache] n_pages must be given");
+    options.layers = *layers;
+    options.kv_heads = *kv_heads;
+    options.head_dim = *head_dim;
+    options.v_head_dim = v_head_dim.value_or(*head_dim);
+    if (!dtype.is_none()) options.dtype = dtype_of_name(dtype);
+    if (options.v_head_dim == 0) options.v_head_dim = -1;  // 0 is "as head_dim" in C++ only
+  }
   new (self) KVCache(options);
+}
+
+void init_group(KVLayerGroup* self, std::vector<std::int64_t> layers, std::int64_t kv_heads,
+                std::int64_t head_dim, Size v_head_dim, nb::handle dtype, std::int64_t window,
+                std::int64_t sink_tokens, std::int64_t n_pages) {
+  new (self) KVLayerGroup{.layers = std::move(layers),
+                          .kv_heads = kv_heads,
+                          .head_dim = head_dim,
+                          .v_head_dim = v_head_dim.value_or(head_dim),
+                          .dtype = dtype_of_name(dtype),
+                          .window = window,
+                          .sink_tokens = sink_tokens,
+                          .n_pages = n_pages};
 }
 
 SequenceId fork(KVCache& cache, SequenceId sequence, std::optional<std::int64_t> position) {
@@ -150,8 +201,9 @@ SequenceId fork(KVCache& cache, SequenceId sequence, std::optional<std::int64_t>
 }
 
 void append(KVCache& cache, nb::handle sequences, nb::handle counts, nb::handle ids, nb::handle k,
-            nb::handle v) {
-  const Step step("KVCache::append", sequences, counts, ids);
+            nb::handle v, nb::handle draft) {
+  Step step("KVCache::append", sequences, counts, ids);
+  set_drafts("KVCache::append", step, draft);
   if (k.is_none() != v.is_none())
     throw Error(ErrorKind::value, "[KVCache::append] k and v are given together or not at all");
   if (k.is_none()) {
@@ -168,8 +220,8 @@ void write(KVCache& cache, std::int64_t layer, nb::handle sequences, nb::handle 
 }
 
 // The page numbers of a sequence, a copy.
-Array pages(const KVCache& cache, SequenceId sequence) {
-  const SequenceView view = cache.view(sequence);
+Array pages(const KVCache& cache, SequenceId sequence, std::int64_t group) {
+  const SequenceView view = cache.view(sequence, group);
   return to_numpy(Tensor::from(view.pages, {std::ssize(view.pages)}));
 }
 
@@ -187,6 +239,71 @@ nb::bytes save(const KVCache& cache, SequenceId sequence) {
 
 SequenceId load(KVCache& cache, const nb::bytes& bytes, std::uint64_t salt) {
   return cache.load({static_cast<const std::byte*>(bytes.data()), bytes.size()}, salt);
+}
+
+// A path, or something that is called with bytes.
+template <class ToFile, class ToSink>
+void save_somewhere(nb::handle to, const ToFile& to_file, const ToSink& to_sink) {
+  if (PyCallable_Check(to.ptr()) != 0) {
+    const auto sink = [&](std::span<const std::byte> bytes) {
+      to(nb::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+    };
+    return to_sink(ByteSink(sink));
+  }
+  to_file(nb::cast<std::filesystem::path>(to));
+}
+
+// A path, or something that is called with a number of bytes and returns at most as many, as the
+// read of a file does.
+template <class FromFile, class FromSource>
+auto load_somewhere(const char* where, nb::handle from, const FromFile& from_file,
+                    const FromSource& from_source) {
+  if (PyCallable_Check(from.ptr()) == 0) return from_file(nb::cast<std::filesystem::path>(from));
+  const auto source = [&](std::span<std::byte> to) -> std::size_t {
+    const nb::object got = from(to.size());
+    if (!nb::isinstance<nb::bytes>(got))
+      refuse_argument(where, "what source returns", "bytes", got);
+    const auto bytes = nb::borrow<nb::bytes>(got);
+    if (bytes.size() > to.size())
+      throw Error(ErrorKind::value, fmt::format("[{}] source must return at most {} bytes; got {}",
+                                                where, to.size(), bytes.size()));
+    std::memcpy(to.data(), bytes.data(), bytes.size());
+    return bytes.size();
+  };
+  return from_source(ByteSource(source));
+}
+
+void save_to(const KVCache& cache, SequenceId sequence, nb::handle to) {
+  save_somewhere(
+      to, [&](const std::filesystem::path& path) { cache.save_to(sequence, path); },
+      [&](ByteSink sink) { cache.save_to(sequence, sink); });
+}
+
+SequenceId load_from(KVCache& cache, nb::handle from, std::uint64_t salt) {
+  return load_somewhere(
+      "KVCache::load_from", from,
+      [&](const std::filesystem::path& path) { return cache.load_from(path, salt); },
+      [&](ByteSource source) { return cache.load_from(source, salt); });
+}
+
+void save_all(const KVCache& cache, nb::handle to) {
+  save_somewhere(
+      to, [&](const std::filesystem::path& path) { cache.save_all(path); },
+      [&](ByteSink sink) { cache.save_all(sink); });
+}
+
+nb::dict load_all(KVCache& cache, nb::handle from) {
+  const std::vector<LoadedSequence> loaded = load_somewhere(
+      "KVCache::load_all", from,
+      [&](const std::filesystem::path& path) { return cache.load_all(path); },
+      [&](ByteSource source) { return cache.load_all(source); });
+  nb::dict result;
+  for (const LoadedSequence& one : loaded) result[nb::cast(one.saved)] = nb::cast(one.sequence);
+  return result;
+}
+
+void keep(KVCache& cache, SequenceId sequence, std::int64_t begin, nb::handle positions) {
+  cache.keep(sequence, begin, ids_of("KVCache::keep", positions));
 }
 
 void register_stats(nb::module_& module) {
@@ -242,17 +359,64 @@ void define_sequences(nb::class_<KVCache>& type) {
            "Drops tokens from `length` on, and reserved pages.")
       .def("release_before", &KVCache::release_before, nb::arg("sequence"), nb::arg("position"),
            "Gives back pages that lie before `position` as a whole (a sliding window).")
+      .def("release_between", &KVCache::release_between, nb::arg("sequence"), nb::arg("begin"),
+           nb::arg("end"), "Gives back pages that lie in begin..end - 1 as a whole.")
+      .def(
+          "keep", &keep, nb::arg("sequence"), nb::arg("begin"), nb::arg("positions"),
+          "Tokens before `begin` stay, and behind them those at `positions`, ascending, whose rows "
+          "move up in all layers: the accepted path of a tree of drafts.")
+      .def(
+          "keep",
+          [](KVCache& cache, const std::vector<std::tuple<SequenceId, std::int64_t, Ids>>& step) {
+            std::vector<KeptTokens> kept;
+            for (const auto& [sequence, begin, positions] : step)
+              kept.push_back({.sequence = sequence, .begin = begin, .positions = positions});
+            cache.keep(kept);
+          },
+          nb::arg("step"), "keep for several sequences at once: (sequence, begin, positions) each.")
+      .def("commit", &KVCache::commit, nb::arg("sequence"), nb::arg("length"),
+           "Tokens before `length` are accepted: they can be found by prefix.")
+      .def("committed", &KVCache::committed, nb::arg("sequence"),
+           "So many of its tokens are accepted; the others are drafts.")
+      .def(
+          "ids",
+          [](const KVCache& cache, SequenceId sequence) {
+            const auto ids = cache.ids(sequence);
+            return Ids(ids.begin(), ids.end());
+          },
+          nb::arg("sequence"), "The ids of its tokens, as far as they are known from the first on.")
       .def("__contains__", &KVCache::contains, nb::arg("sequence"))
       .def("length", &KVCache::length, nb::arg("sequence"))
       .def(
           "begin",
-          [](const KVCache& cache, SequenceId sequence) { return cache.view(sequence).begin; },
-          nb::arg("sequence"), "The first position whose keys are there.")
-      .def("pages", &pages, nb::arg("sequence"),
-           "Its page numbers, int32; -1 where release_before gave pages back. A copy.")
+          [](const KVCache& cache, SequenceId sequence, std::int64_t group) {
+            return cache.view(sequence, group).begin;
+          },
+          nb::arg("sequence"), nb::arg("group") = 0, "The first position whose keys are there.")
+      .def(
+          "hole",
+          [](const KVCache& cache, SequenceId sequence, std::int64_t group) {
+            const SequenceView view = cache.view(sequence, group);
+            return std::pair(view.hole_begin, view.hole_end);
+          },
+          nb::arg("sequence"), nb::arg("group") = 0,
+          "Positions begin..end - 1 were released: (begin, end).")
+      .def("pages", &pages, nb::arg("sequence"), nb::arg("group") = 0,
+           "Its page numbers, int32; -1 where pages were given back. A copy.")
       .def("save", &save, nb::arg("sequence"), "Tokens, ids and rows, with a checksum.")
-      .def("load", &load, nb::arg("bytes"), nb::arg("salt") = 0,
-           "A new sequence from what save() wrote for the same layers, heads, dims and dtype.");
+      .def(
+          "load", &load, nb::arg("bytes"), nb::arg("salt") = 0,
+          "A new sequence from what save() wrote for the same layers, heads, dims and dtype. Pages "
+          "that are there already are shared.")
+      .def("save_to", &save_to, nb::arg("sequence"), nb::arg("to"),
+           "What save() gives, to a file, which is replaced as a whole, or piece by piece to a "
+           "function of bytes.")
+      .def("load_from", &load_from, nb::arg("source"), nb::arg("salt") = 0,
+           "A new sequence from a file, or from a function that returns at most as many bytes as "
+           "it is asked for.")
+      .def("save_all", &save_all, nb::arg("to"), "All sequences, as save_to.")
+      .def("load_all", &load_all, nb::arg("source"),
+           "All sequences of save_all: a dict from the handles they had to those they have.");
 }
 
 void define_tokens(nb::class_<KVCache>& type) {
@@ -272,26 +436,37 @@ void define_tokens(nb::class_<KVCache>& type) {
           "Takes the pages for so many more tokens; RuntimeError if there are not enough.")
       .def("append", &append, nb::arg("sequences"), nb::arg("counts") = nb::none(),
            nb::arg("ids") = nb::none(), nb::arg("k") = nb::none(), nb::arg("v") = nb::none(),
+           nb::arg("draft") = false,
            "Lengthens a sequence, or each of a list, by its count (a number or a list; None: as "
            "many as ids, else 1). ids: integers (a list of arrays for a list). With k [layers, "
-           "tokens, kv_heads, head_dim] and v the rows are written as well. All or nothing; "
-           "RuntimeError when out of pages.")
+           "tokens, kv_heads, head_dim] and v the rows are written as well. draft: they, or those "
+           "of "
+           "some sequences, can be found by prefix only when commit() has accepted them. All or "
+           "nothing; RuntimeError when out of pages.")
       .def("write", &write, nb::arg("layer"), nb::arg("sequences"), nb::arg("counts"), nb::arg("k"),
            nb::arg("v"),
            "Stores the rows of the last tokens of each sequence: k [tokens, kv_heads, head_dim], v "
-           "alike, sequences one after the other. The last layer last.")
+           "alike, sequences one after the other.")
       .def(
           "mark_written",
-          [](KVCache& cache, nb::handle sequences, nb::handle counts) {
-            cache.mark_written(Step("KVCache::mark_written", sequences, counts, nb::none()).tokens);
+          [](KVCache& cache, nb::handle sequences, nb::handle counts, Size layer) {
+            const Step step("KVCache::mark_written", sequences, counts, nb::none());
+            layer ? cache.mark_written(*layer, step.tokens) : cache.mark_written(step.tokens);
           },
-          nb::arg("sequences"), nb::arg("counts") = 1,
-          "The last tokens were written through k_pages and v_pages, in all layers.")
+          nb::arg("sequences"), nb::arg("counts") = 1, nb::arg("layer") = nb::none(),
+          "The last tokens were written through k_pages and v_pages, in a layer or in all.")
       .def("k_pages", &pages_of_layer<&KVCache::k_pages>, nb::arg("layer"),
            "[n_pages, kv_heads, page_size, head_dim], the cache's own memory.")
       .def("v_pages", &pages_of_layer<&KVCache::v_pages>, nb::arg("layer"),
            "[n_pages, kv_heads, page_size, v_head_dim], the cache's own memory.")
-      .def("stats", &KVCache::stats)
+      .def(
+          "stats",
+          [](const KVCache& cache, Size group) {
+            return group ? cache.stats(*group) : cache.stats();
+          },
+          nb::arg("group") = nb::none(), "Of one group of layers, or sums over all of them.")
+      .def("group_of", &KVCache::group_of, nb::arg("layer"),
+           "The number of the group that a layer is in.")
       .def_prop_ro("version", &KVCache::version,
                    "Another number after every call that changed a page table or a length.")
       .def("__repr__", [](const KVCache& cache) { return repr(cache); });
@@ -300,6 +475,33 @@ void define_tokens(nb::class_<KVCache>& type) {
 template <std::int64_t KVCacheOptions::*kSize>
 std::int64_t size_of(const KVCache& cache) {
   return cache.options().*kSize;
+}
+
+void register_group(nb::module_& module) {
+  nb::class_<KVLayerGroup> type(
+      module, "KVLayerGroup",
+      R"doc(Layers of a KVCache whose rows are alike and whose queries look equally far back.
+
+>>> import quire
+>>> groups = [
+...     quire.KVLayerGroup(layers=[1, 3], kv_heads=2, head_dim=64, n_pages=100),
+...     quire.KVLayerGroup(layers=[0, 2], kv_heads=2, head_dim=64, window=128, n_pages=20),
+... ]
+>>> cache = quire.KVCache(groups=groups)
+>>> cache.group_of(2), cache.groups[1].window
+(1, 128))doc");
+  type.def("__init__", &init_group, nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"),
+           nb::arg("v_head_dim") = nb::none(), nb::arg("dtype") = "float32", nb::arg("window") = 0,
+           nb::arg("sink_tokens") = 0, nb::arg("n_pages") = 0)
+      .def_ro("layers", &KVLayerGroup::layers)
+      .def_ro("kv_heads", &KVLayerGroup::kv_heads)
+      .def_ro("head_dim", &KVLayerGroup::head_dim)
+      .def_ro("v_head_dim", &KVLayerGroup::v_head_dim)
+      .def_prop_ro("dtype", [](const KVLayerGroup& group) { return dtype_name(group.dtype); })
+      .def_ro("window", &KVLayerGroup::window)
+      .def_ro("sink_tokens", &KVLayerGroup::sink_tokens)
+      .def_ro("n_pages", &KVLayerGroup::n_pages)
+      .def("__repr__", [](const KVLayerGroup& group) { return repr(group); });
 }
 
 }  // namespace
@@ -320,10 +522,12 @@ False)doc")
       .def(nb::self == nb::self)  // NOLINT(misc-redundant-expression)
       .def("__hash__",
            [](const SequenceId& id) {
-             return (static_cast<std::uint64_t>(id.generation) << 32 | id.slot) >> 1;
+             return (static_cast<std::uint64_t>(id.generation) << 32 ^ id.cache << 20 ^ id.slot) >>
+                    1;
            })
       .def("__repr__", [](const SequenceId& id) { return repr(id); });
   register_stats(module);
+  register_group(module);
   nb::class_<KVCache> type(
       module, "KVCache",
       R"doc(Keys and values of many sequences in pages of one pool. Every call is all or nothing.
@@ -338,9 +542,10 @@ False)doc")
 quire.KVCache(2 layers, 2 heads of 64, f32, 2 sequences, 2 of 8 pages of 16 tokens used)
 >>> cache.cached_prefix(list(range(18)))  # whole pages are found by their ids
 16)doc");
-  type.def("__init__", &init, nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"),
-           nb::arg("v_head_dim") = nb::none(), nb::arg("dtype") = "float32",
-           nb::arg("page_size") = 16, nb::arg("n_pages") = nb::none());
+  type.def("__init__", &init, nb::arg("layers") = nb::none(), nb::arg("kv_heads") = nb::none(),
+           nb::arg("head_dim") = nb::none(), nb::arg("v_head_dim") = nb::none(),
+           nb::arg("dtype") = nb::none(), nb::arg("page_size") = 16,
+           nb::arg("n_pages") = nb::none(), nb::arg("groups") = nb::none());
   refuse_other_arguments<KVCache>(type, "KVCache", kSignature);
   type.def_prop_ro("layers", &size_of<&KVCacheOptions::layers>)
       .def_prop_ro("kv_heads", &size_of<&KVCacheOptions::kv_heads>)
@@ -348,7 +553,8 @@ quire.KVCache(2 layers, 2 heads of 64, f32, 2 sequences, 2 of 8 pages of 16 toke
       .def_prop_ro("v_head_dim", &size_of<&KVCacheOptions::v_head_dim>)
       .def_prop_ro("page_size", &size_of<&KVCacheOptions::page_size>)
       .def_prop_ro("n_pages", &size_of<&KVCacheOptions::n_pages>)
-      .def_prop_ro("dtype", [](const KVCache& cache) { return dtype_name(cache.options().dtype); });
+      .def_prop_ro("dtype", [](const KVCache& cache) { return dtype_name(cache.options().dtype); })
+      .def_prop_ro("groups", [](const KVCache& cache) { return cache.options().groups; });
   define_sequences(type);
   define_tokens(type);
 }

@@ -1,6 +1,8 @@
 // AttentionProblem: the dense problem, and the values that every problem derives. Attention layer.
 #include "quire/attention_problem.h"
 
+#include <algorithm>
+
 #include "attention/validate.h"
 #include "runtime/float_env.h"
 
@@ -23,7 +25,11 @@ AttentionProblem AttentionProblem::dense(const ConstTensorView& q, const KVView&
 const MaskMod* AttentionProblem::rule() const {
   if (block_mask.has_value()) return &block_mask.mask_mod();
   if (mask_mod.has_value()) return &*mask_mod;
-  return positions.has_value() ? &positions->rule : nullptr;
+  return visible_rule.has_value() ? &*visible_rule : nullptr;
+}
+
+std::int64_t AttentionProblem::b_end() const {
+  return mod_b.empty() ? batch : *std::ranges::max_element(mod_b) + 1;
 }
 
 Shape AttentionProblem::out_shape() const {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "attention/cache_step.h"
 #include "attention/disjoint_outputs.h"
 #include "attention/jagged_batch.h"
 #include "attention/validate.h"
@@ -137,10 +138,10 @@ void AttentionPlan::run(const KVCache& cache, std::int64_t layer, const ConstTen
                         const AttentionOutputs& outputs) {
   const FloatEnv float_env;
   const AttentionProblem& problem = state_->plan->request();
-  if (&cache.state() != problem.cache || cache.version() != problem.cache_version)
-    fail(ErrorKind::value, problem.function,
-         "the cache is another, or has changed since the plan was made");
-  quire::cache::check_layer(problem.function, cache.options(), layer);
+  if (problem.step_of == nullptr)
+    fail(ErrorKind::value, problem.function, "the plan was not made for a step over a cache");
+  problem.step_of->check(problem.function, cache, layer);
+  problem.step_of->mark_drafts(cache, layer);
   state_->run(q, cache.k_pages(layer), cache.v_pages(layer), outputs);
 }
 
@@ -217,10 +218,12 @@ Tensor attend(const KVCache& cache, std::int64_t layer, std::span<const NewToken
     fail(ErrorKind::value, "attend", "q must be [tokens, q_heads, head_dim]; got {}",
          to_string(q.shape()));
   }
-  const AttendQueries queries{.q_heads = q.dim(1), .dtype = q.dtype()};
-  quire::cache::check_layer("attend", cache.options(), layer);
-  return run_attention(AttentionProblem::step(cache, step, queries, options), q,
-                       cache.k_pages(layer), cache.v_pages(layer));
+  const auto group = static_cast<std::int64_t>(cache.state().place("attend", layer).group);
+  const AttendQueries queries{.q_heads = q.dim(1), .dtype = q.dtype(), .group = group};
+  AttentionProblem problem = AttentionProblem::step(cache, step, queries, options);
+  problem.step_of->check("attend", cache, layer);
+  problem.step_of->mark_drafts(cache, layer);
+  return run_attention(std::move(problem), q, cache.k_pages(layer), cache.v_pages(layer));
 }
 
 }  // namespace quire

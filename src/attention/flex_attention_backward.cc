@@ -34,9 +34,7 @@ void add_buffers(const Formula& formula, std::vector<Buffer>& to) {
 // The forward's check, and what the backward pass cannot do.
 AttentionProblem checked(AttentionProblem problem) {
   problem = attention::checked(std::move(problem));
-  const bool is_step = problem.positions.has_value() ||
-                       (problem.queries && problem.layout && problem.layout->page_size() > 0);
-  if (is_step)
+  if (problem.step_of != nullptr)
     fail(ErrorKind::not_implemented, problem.function, "a step over a KVCache has no gradients");
   return problem;
 }

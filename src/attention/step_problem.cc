@@ -1,16 +1,19 @@
-// A problem of the newest tokens of sequences over a KVCache: page tables are read where they lie,
-// masks follow from positions where they can. Attention layer.
+// A problem of tokens of sequences over a KVCache: page tables are read where they lie, what the
+// queries see is written down once for all layers. Attention layer.
 #include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "attention/cache_step.h"
 #include "attention/validate.h"
 #include "cache/kv_cache_state.h"
+#include "formula/bound/depends.h"
+#include "formula/simplify/simplify.h"
 #include "layout/jagged_layout.h"
 #include "layout/paged_layout.h"
-#include "mask/block_rows.h"
-#include "mask/sequence_masks.h"
+#include "plan/choose_kernel.h"
+#include "plan/step_keys.h"
 #include "quire/attend.h"
 #include "quire/error.h"
 #include "quire/mods.h"
@@ -18,77 +21,23 @@
 #include "runtime/float_env.h"
 
 namespace quire {
-namespace {
 
-// Up to this many queries the kernels evaluate the mask for all keys: cheaper than the keys that a
-// proof would skip, and planning the step costs nothing.
-constexpr std::int64_t kAskedQueries = 8;
+using plan::PositionWindow;
+using plan::StepSequence;
+
+namespace {
 
 // The sequences of a step.
 struct Step {
   layout::JaggedRows queries;
   std::vector<layout::PageRow> pages;
-  std::vector<std::int64_t> q_begin, first;  // first: of the keys that are there
+  std::vector<std::int64_t> q_begin;
+  std::vector<StepSequence> sequences;
+  std::vector<const SequenceOptions*> own;  // what is particular about each, or null
   std::int64_t longest_q = 0, longest_kv = 0, tokens = 0;
-  bool has_released = false;
 };
 
-Step read_step(const char* where, const KVCache& cache, std::span<const NewTokens> tokens) {
-  Step step;
-  for (std::vector<std::int64_t>* each :
-       {&step.queries.begin, &step.queries.length, &step.q_begin, &step.first})
-    each->reserve(tokens.size());
-  step.pages.reserve(tokens.size());
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    cache.state().get(where, tokens[i].sequence);
-    const SequenceView view = cache.view(tokens[i].sequence);
-    const std::int64_t count = tokens[i].count;
-    if (count < 0 || count > view.length) {
-      fail(ErrorKind::value, where, "sequence {} of the step has {} tokens; got a count of {}", i,
-           view.length, count);
-    }
-    step.queries.begin.push_back(step.tokens);
-    step.queries.length.push_back(count);
-    step.pages.push_back({.pages = view.pages.data(), .length = view.length});
-    step.q_begin.push_back(view.length - count);
-    step.first.push_back(view.begin);
-    step.has_released |= view.begin > 0;
-    step.tokens += count;
-    step.longest_q = std::max(step.longest_q, count);
-    step.longest_kv = std::max(step.longest_kv, view.length);
-  }
-  return step;
-}
-
-[[noreturn]] void fail_released(const char* where, std::size_t i, std::int64_t first) {
-  fail(ErrorKind::value, where,
-       "sequence {} of the step has released its keys before {}, and a query may see them", i,
-       first);
-}
-
-// Keys that are gone must be hidden: by the window, or by a proof about the mask.
-void check_released(const char* where, const Step& step, std::int64_t heads,
-                    const AttentionOptions& options) {
-  if (!step.has_released) return;
-  std::vector<std::int64_t> queries = step.queries.length;
-  for (std::size_t i = 0; i < step.first.size(); ++i) {
-    const bool asks = step.first[i] > 0 && queries[i] > 0;
-    if (!asks) queries[i] = 0;
-    if (!asks || options.mask_mod.has_value()) continue;
-    if (options.window == 0 || step.q_begin[i] - options.window + 1 < step.first[i])
-      fail_released(where, i, step.first[i]);
-  }
-  if (!options.mask_mod.has_value()) return;
-  const mask::SequenceMasks gone = mask::create_sequence_masks(
-      where, *options.mask_mod, heads, {.q = queries, .kv = step.first, .q_begin = step.q_begin},
-      {.executor = options.executor});
-  for (std::size_t i = 0; i < step.first.size(); ++i) {
-    const BlockMask& mask = gone.masks[gone.which[i]];
-    if (mask.block_rows().stored_runs() > 0) fail_released(where, i, step.first[i]);
-  }
-}
-
-void check_options(const char* where, const KVCacheOptions& sizes, const AttendQueries& queries,
+void check_options(const char* where, const KVLayerGroup& sizes, const AttendQueries& queries,
                    const AttentionOptions& options) {
   if (queries.q_heads < 1 || queries.q_heads % sizes.kv_heads != 0) {
     fail(ErrorKind::value, where, "q_heads must be a multiple of the cache's {} kv_heads; got {}",
@@ -97,26 +46,187 @@ void check_options(const char* where, const KVCacheOptions& sizes, const AttendQ
   attention::check_float(where, "q", queries.dtype);
   if (options.window < 0)
     fail(ErrorKind::value, where, "window must not be negative; got {}", options.window);
-  if (options.window > 0 && options.mask_mod.has_value())
-    fail(ErrorKind::value, where, "give mask_mod or window, not both");
   if (options.block_mask.has_value())
     fail(ErrorKind::value, where, "a step has no block_mask; give mask_mod");
   if (!options.q_begin.empty())
     fail(ErrorKind::value, where, "q_begin follows from the cache; do not give it");
 }
 
-// Each token sees itself and those before it, or the mask mod decides for every key. With more
-// queries the mask is proved, as in other calls.
-std::optional<PositionRule> position_rule(const Step& step, const AttentionOptions& options) {
-  if (!options.mask_mod.has_value()) {
-    return PositionRule{
-        .rule = options.window > 0 ? mods::sliding_window(options.window) : mods::causal(),
-        .is_causal = true,
-        .window = options.window,
-        .first = step.first};
+// The options of sequences by slot: sorted, so that a step finds its own.
+std::vector<const SequenceOptions*> sorted_options(const char* where, const KVCache& cache,
+                                                   const AttentionOptions& options) {
+  std::vector<const SequenceOptions*> sorted;
+  sorted.reserve(options.sequence_options.size());
+  for (const SequenceOptions& one : options.sequence_options) {
+    if (one.sequence.cache != cache.state().number)
+      fail(ErrorKind::value, where,
+           "sequence_options has a handle that belongs to no sequence of this cache");
+    if (one.window.value_or(0) < 0)
+      fail(ErrorKind::value, where, "window must not be negative; got {}", *one.window);
+    if (one.q_begin.value_or(0) < 0)
+      fail(ErrorKind::value, where, "q_begin must not be negative; got {}", *one.q_begin);
+    if (one.b.value_or(0) < 0)
+      fail(ErrorKind::value, where, "b must not be negative; got {}", *one.b);
+    if (one.q_begin.has_value() && !one.parents.empty())
+      fail(ErrorKind::value, where, "give q_begin or parents, not both: a tree is the last tokens");
+    sorted.push_back(&one);
   }
-  if (step.longest_q > kAskedQueries) return std::nullopt;
-  return PositionRule{.rule = *options.mask_mod, .first = step.first};
+  std::ranges::sort(sorted, {}, [](const SequenceOptions* one) { return one->sequence; });
+  const auto twice = std::ranges::adjacent_find(
+      sorted, {}, [](const SequenceOptions* one) { return one->sequence; });
+  if (twice != sorted.end())
+    fail(ErrorKind::value, where, "sequence_options must not name a sequence twice");
+  return sorted;
+}
+
+const SequenceOptions* options_of(const std::vector<const SequenceOptions*>& sorted,
+                                  SequenceId sequence) {
+  if (sorted.empty()) return nullptr;
+  const auto at = std::ranges::lower_bound(
+      sorted, sequence, {}, [](const SequenceOptions* one) { return one->sequence; });
+  return at != sorted.end() && (*at)->sequence == sequence ? *at : nullptr;
+}
+
+void check_parents(const char* where, std::size_t i, const SequenceView& view, std::int64_t count,
+                   const std::vector<std::int64_t>& parents) {
+  if (std::ssize(parents) < count || std::ssize(parents) > view.length) {
+    fail(ErrorKind::value, where,
+         "parents of sequence {} of the step must be at least its {} queries and at most its {} "
+         "tokens; got {}",
+         i, count, view.length, parents.size());
+  }
+  for (std::size_t token = 0; token < parents.size(); ++token) {
+    if (parents[token] >= -1 && parents[token] < static_cast<std::int64_t>(token)) continue;
+    fail(ErrorKind::value, where,
+         "the parent of token {} in the tree of sequence {} of the step must be -1 or come before "
+         "it; got {}",
+         token, i, parents[token]);
+  }
+}
+
+Step read_step(const char* where, const KVCache& cache, std::int64_t group,
+               std::span<const NewTokens> tokens, const AttentionOptions& options) {
+  const std::vector<const SequenceOptions*> sorted = sorted_options(where, cache, options);
+  Step step;
+  for (std::vector<std::int64_t>* each : {&step.queries.begin, &step.queries.length, &step.q_begin})
+    each->reserve(tokens.size());
+  step.pages.reserve(tokens.size());
+  step.sequences.reserve(tokens.size());
+  step.own.reserve(tokens.size());
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    cache.state().get(where, tokens[i].sequence);
+    const SequenceView view = cache.view(tokens[i].sequence, group);
+    const SequenceOptions* own = options_of(sorted, tokens[i].sequence);
+    const std::int64_t count = tokens[i].count;
+    const bool is_free = own != nullptr && own->q_begin.has_value();
+    if (count < 0 || (!is_free && count > view.length)) {
+      fail(ErrorKind::value, where, "sequence {} of the step has {} tokens; got a count of {}", i,
+           view.length, count);
+    }
+    if (own != nullptr && !own->parents.empty()) check_parents(where, i, view, count, own->parents);
+    const std::int64_t q_begin = is_free ? *own->q_begin : view.length - count;
+    step.queries.begin.push_back(step.tokens);
+    step.queries.length.push_back(count);
+    step.pages.push_back({.pages = view.pages.data(), .length = view.length});
+    step.q_begin.push_back(q_begin);
+    step.sequences.push_back({.q_begin = q_begin,
+                              .queries = count,
+                              .length = view.length,
+                              .hole_begin = view.hole_begin,
+                              .hole_end = view.hole_end,
+                              .b = own != nullptr ? own->b.value_or(static_cast<std::int64_t>(i))
+                                                  : static_cast<std::int64_t>(i)});
+    step.own.push_back(own);
+    step.tokens += count;
+    step.longest_q = std::max(step.longest_q, count);
+    step.longest_kv = std::max(step.longest_kv, view.length);
+  }
+  return step;
+}
+
+// The group's window, and the call's, which is all that is left of it where it is smaller.
+PositionWindow window_of(const KVLayerGroup& sizes, std::int64_t window) {
+  if (window > 0 && (sizes.window == 0 || window < sizes.window)) return {.window = window};
+  return {.window = sizes.window, .sinks = sizes.sink_tokens};
+}
+
+// What positions and rule show together.
+MaskMod program_of(const std::optional<PositionWindow>& positions, const MaskMod* rule) {
+  if (!positions.has_value()) return *rule;
+  MaskMod by_position = positions->window == 0 ? mods::causal()
+                        : positions->sinks == 0
+                            ? mods::sliding_window(positions->window)
+                            : mods::streaming(positions->sinks, positions->window);
+  return rule == nullptr ? by_position : by_position & *rule;
+}
+
+// Positions decide unless there is a rule and nothing that positions say beside it.
+void set_rules(Step& step, const KVLayerGroup& sizes, const AttentionOptions& options) {
+  const MaskMod* const common = options.mask_mod ? &*options.mask_mod : nullptr;
+  for (std::size_t i = 0; i < step.sequences.size(); ++i) {
+    StepSequence& of = step.sequences[i];
+    const SequenceOptions* own = step.own[i];
+    const bool has_window = own != nullptr && own->window.has_value();
+    const bool has_rule = own != nullptr && own->mask_mod.has_value();
+    const PositionWindow window = window_of(sizes, has_window ? *own->window : options.window);
+    of.rule = has_rule ? &*own->mask_mod : common;
+    if (own != nullptr) of.parents = own->parents;
+    of.is_common = !has_rule && of.parents.empty() &&
+                   (!has_window || window == window_of(sizes, options.window));
+    if (of.rule == nullptr || window.window > 0 || !of.parents.empty()) of.positions = window;
+  }
+}
+
+// Whether the rule shows the same to all sequences with the same ids so far: no b, no tables, and,
+// as the plan finds out, no later keys.
+bool reads_tables(const MaskMod& rule) {
+  const Formula simple = formula::simplify(rule.formula(), Precision::kF32);
+  return !simple.buffers().empty() ||
+         formula::depends(simple.graph())[static_cast<std::size_t>(simple.root())].b;
+}
+
+std::shared_ptr<attention::CacheStep> cache_step(const KVCache& cache, std::int64_t group,
+                                                 std::span<const NewTokens> tokens,
+                                                 const Step& step, const plan::StepKeys& keys) {
+  auto made = std::make_shared<attention::CacheStep>();
+  made->cache = &cache.state();
+  made->version = cache.version();
+  made->group = group;
+  made->sequences.reserve(tokens.size());
+  const MaskMod* known = nullptr;  // most have the same
+  bool has_tables = false;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const StepSequence& of = step.sequences[i];
+    if (of.rule != nullptr && of.rule != known) {
+      known = of.rule;
+      has_tables = reads_tables(*known);
+    }
+    made->sequences.push_back(
+        {.slot = tokens[i].sequence.slot,
+         .length = of.queries > 0 ? of.length : 0,
+         .q_begin = of.q_begin,
+         .makes_drafts =
+             of.queries > 0 && (!of.parents.empty() ||
+                                (of.rule != nullptr &&
+                                 (has_tables || keys.sees_later(static_cast<std::int64_t>(i)))))});
+  }
+  return made;
+}
+
+void check_group(const char* where, const KVCache& cache, std::int64_t group) {
+  if (group >= 0 && group < std::ssize(cache.groups())) return;
+  fail(ErrorKind::index, where, "group must be in 0..{}; got {}", cache.groups().size() - 1, group);
+}
+
+[[noreturn]] void fail_released(const char* where, std::int64_t i, const StepSequence& of) {
+  if (of.hole_begin > 0) {
+    fail(ErrorKind::value, where,
+         "sequence {} of the step has released its keys {}..{}, and a query may see them", i,
+         of.hole_begin, of.hole_end - 1);
+  }
+  fail(ErrorKind::value, where,
+       "sequence {} of the step has released its keys before {}, and a query may see them", i,
+       of.hole_end);
 }
 
 }  // namespace
@@ -125,11 +235,13 @@ AttentionProblem AttentionProblem::step(const KVCache& cache, std::span<const Ne
                                         const AttendQueries& queries,
                                         const AttentionOptions& options, const char* function) {
   const FloatEnv float_env;
-  const KVCacheOptions& sizes = cache.options();
+  check_group(function, cache, queries.group);
+  const KVLayerGroup& sizes = cache.groups()[static_cast<std::size_t>(queries.group)];
+  const std::int64_t page_size = cache.options().page_size;
   check_options(function, sizes, queries, options);
-  Step step = read_step(function, cache, tokens);
-  check_released(function, step, queries.q_heads, options);
-  const std::int64_t batch = tokens.size();
+  Step step = read_step(function, cache, queries.group, tokens, options);
+  set_rules(step, sizes, options);
+  const auto batch = static_cast<std::int64_t>(tokens.size());
   AttentionProblem problem{{.batch = batch,
                             .q_heads = queries.q_heads,
                             .q_len = step.longest_q,
@@ -143,18 +255,40 @@ AttentionProblem AttentionProblem::step(const KVCache& cache, std::span<const Ne
                             .v_dtype = sizes.dtype},
                            options,
                            function};
-  problem.cache = &cache.state();
-  problem.cache_version = cache.version();
-  problem.enable_gqa = true;
   problem.q_begin = std::move(step.q_begin);
-  problem.positions = position_rule(step, options);
-  if (problem.positions.has_value()) problem.mask_mod.reset();
   problem.q_shape = {step.tokens, queries.q_heads, sizes.head_dim};
-  problem.k_shape = {sizes.n_pages, sizes.kv_heads, sizes.page_size, sizes.head_dim};
-  problem.v_shape = {sizes.n_pages, sizes.kv_heads, sizes.page_size, sizes.v_head_dim};
+  problem.k_shape = {sizes.n_pages, sizes.kv_heads, page_size, sizes.head_dim};
+  problem.v_shape = {sizes.n_pages, sizes.kv_heads, page_size, sizes.v_head_dim};
   problem.queries = std::make_shared<layout::JaggedQueries>(std::move(step.queries));
-  problem.layout =
-      std::make_shared<layout::PagedLayout>(sizes.page_size, false, std::move(step.pages));
+  problem.layout = std::make_shared<layout::PagedLayout>(page_size, false, std::move(step.pages));
+  attention::read_key_indices(problem);
+  const std::int64_t group = queries.q_heads / sizes.kv_heads;
+  for (std::size_t i = 0; i < step.sequences.size(); ++i) {
+    StepSequence& of = step.sequences[i];
+    of.is_chosen = plan::kernel_of_sequence(problem.chosen.get(), static_cast<std::int64_t>(i), group,
+                                            of.queries, of.length) == plan::Kernel::kChosen;
+  }
+  const MaskMod* const rule = options.mask_mod ? &*options.mask_mod : nullptr;
+  const PositionWindow window = window_of(sizes, options.window);
+  MaskMod program =
+      program_of(rule == nullptr || window.window > 0 ? std::optional(window) : std::nullopt, rule);
+  auto keys = std::make_shared<plan::StepKeys>(
+      step.sequences, plan::StepRule{.program = program,
+                                     .q_heads = queries.q_heads,
+                                     .group = group,
+                                     .executor = options.executor});
+  if (keys->first_missing() >= 0)
+    fail_released(function, keys->first_missing(),
+                  step.sequences[static_cast<std::size_t>(keys->first_missing())]);
+  if (keys->asks()) problem.visible_rule = std::move(program);
+  problem.step_of = cache_step(cache, queries.group, tokens, step, *keys);
+  problem.visible = std::move(keys);
+  problem.mask_mod.reset();
+  problem.enable_gqa = true;
+  const bool has_b = std::ranges::any_of(
+      step.own, [](const SequenceOptions* own) { return own != nullptr && own->b.has_value(); });
+  if (has_b)
+    for (const StepSequence& of : step.sequences) problem.mod_b.push_back(of.b);
   return problem;
 }
 

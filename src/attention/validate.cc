@@ -136,7 +136,10 @@ void validate_masks(const char* where, const AttentionProblem& problem) {
 void validate_masks_and_rules(const char* where, const AttentionProblem& problem) {
   if (problem.block_mask.has_value() && problem.mask_mod.has_value())
     fail(ErrorKind::value, where, "give mask_mod or block_mask, not both");
-  if (problem.window != 0 && !problem.positions.has_value()) {
+  if (problem.step_of != nullptr) return;  // checked where the step was read
+  if (!problem.sequence_options.empty())
+    fail(ErrorKind::value, where, "sequence_options are for attend");
+  if (problem.window != 0) {
     fail(ErrorKind::value, where,
          "window is for attend; give the mask mod sliding_window({}) instead", problem.window);
   }
@@ -300,7 +303,7 @@ void validate_run(const AttentionProblem& problem, const ConstTensorView& q, con
          to_string(given.shape()));
   };
   // The cache determines how many tokens a step has.
-  if (problem.cache != nullptr)
+  if (problem.step_of != nullptr)
     check_tensor(problem.function, "q", q, problem.q_shape, problem.q_dtype);
   check("query", q, problem.q_shape, problem.q_dtype, {});
   check("key", k, problem.k_shape, problem.k_dtype, problem.k_format);

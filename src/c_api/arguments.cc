@@ -112,6 +112,36 @@ bool flag(std::int32_t given, const char* function, const char* name) {
   return given == 1;
 }
 
+AttentionOutputs outputs(const quire_attention_outputs* given, const char* function) {
+  const auto to = versioned(given, function, "outputs");
+  return {.out = tensor(to.out, function, "outputs.out"),
+          .lse = optional_tensor(to.lse, function, "outputs.lse"),
+          .max_scores = optional_tensor(to.max_scores, function, "outputs.max_scores")};
+}
+
+SequenceId sequence(const quire_sequence& given) {
+  return {.cache = given.cache, .slot = given.slot, .generation = given.generation};
+}
+
+quire_sequence sequence(SequenceId given) { return {given.cache, given.slot, given.generation}; }
+
+std::vector<NewTokens> step(const quire_step* given, const char* function) {
+  const auto of = versioned(given, function, "step");
+  std::vector<NewTokens> tokens;
+  if (of.sequence_count == 0) return tokens;
+  require(of.sequences, function, "step.sequences");
+  require(of.counts, function, "step.counts");
+  for (std::size_t i = 0; i < of.sequence_count; ++i) {
+    NewTokens& to = tokens.emplace_back();
+    to.sequence = sequence(of.sequences[i]);
+    to.count = of.counts[i];
+    if (of.ids != nullptr && of.ids[i] != nullptr && to.count > 0)
+      to.ids = {of.ids[i], static_cast<std::size_t>(to.count)};
+    if (of.drafts != nullptr) to.draft = flag(of.drafts[i], function, "one of step.drafts");
+  }
+  return tokens;
+}
+
 }  // namespace quire::c_api
 
 quire_status quire_tensor_init(quire_tensor* tensor, void* data, quire_dtype dtype, int32_t rank,

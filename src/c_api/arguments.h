@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <cstring>
 #include <optional>
+#include <vector>
 
-#include "quire/attention_problem.h"
+#include "quire/attention.h"
+#include "quire/kv_cache.h"
 #include "quire/quire_c.h"
 #include "quire/tensor_view.h"
 
@@ -44,6 +46,13 @@ std::optional<TensorView> optional_tensor(const quire_tensor* given, const char*
                                           const char* name);
 DType dtype(quire_dtype given, const char* function, const char* name);
 Jagged jagged(const quire_jagged* given, const char* function, const char* name);
+/// Of a run of a plan; texts call the struct "outputs".
+AttentionOutputs outputs(const quire_attention_outputs* given, const char* function);
+
+/// What append, write and attend take, with the memory that it refers to.
+std::vector<NewTokens> step(const quire_step* given, const char* function);
+SequenceId sequence(const quire_sequence& given);
+quire_sequence sequence(SequenceId given);
 
 /// Of 0 or 1. Throws Error for other numbers: they may get a meaning.
 bool flag(std::int32_t given, const char* function, const char* name);

@@ -270,6 +270,30 @@ quire_status quire_attention(const quire_attention_problem* problem,
   });
 }
 
+quire_status quire_attention_plan_create(const quire_attention_problem* problem,
+                                         quire_attention_plan** plan) {
+  return c_api::guarded([&] {
+    constexpr Caller kCaller{"quire_attention_plan_create", "problem"};
+    c_api::require(plan, kCaller.function, "plan");
+    *plan = nullptr;
+    Call call = call_of(c_api::versioned(problem, kCaller.function, "problem"), kCaller);
+    *plan = new quire_attention_plan{AttentionPlan(std::move(call.problem))};
+  });
+}
+
+quire_status quire_attention_plan_run(quire_attention_plan* plan, const quire_tensor* q,
+                                      const quire_tensor* k, const quire_tensor* v,
+                                      const quire_attention_outputs* outputs) {
+  return c_api::guarded([&] {
+    constexpr const char* kName = "quire_attention_plan_run";
+    c_api::require(plan, kName, "plan");
+    plan->plan.run(c_api::tensor(q, kName, "q"), c_api::tensor(k, kName, "k"),
+                   c_api::tensor(v, kName, "v"), c_api::outputs(outputs, kName));
+  });
+}
+
+void quire_attention_plan_free(quire_attention_plan* plan) { delete plan; }
+
 quire_status quire_attention_backward(const quire_attention_problem* problem,
                                       const quire_loss* loss, const quire_gradients* gradients) {
   return c_api::guarded([&] {

@@ -3,6 +3,7 @@
 #include "quire/attention.h"
 #include "quire/block_mask.h"
 #include "quire/formula.h"
+#include "quire/kv_cache.h"
 #include "quire/mod.h"
 #include "quire/quire_c.h"
 
@@ -29,4 +30,8 @@ struct quire_attention_plan {
 struct quire_attention_backward_plan {
   quire::AttentionProblem problem;
   quire::AttentionBackwardPlan plan;
+};
+
+struct quire_kv_cache {
+  quire::KVCache cache;
 };

@@ -1,5 +1,5 @@
-// KVCache: reserves room for new tokens. Everything that can fail (handles, counts, pages, memory
-// of page tables) is settled before the first change; the rest is noexcept. Cache layer.
+// KVCache: room for new tokens. Everything that can fail (handles, counts, pages, memory of page
+// tables) is settled before the first change; what follows is noexcept. Cache layer.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -11,6 +11,8 @@
 
 namespace quire {
 
+using cache::LayerGroup;
+using cache::PageTable;
 using cache::Sequence;
 
 namespace {
@@ -29,6 +31,52 @@ void check_tokens(const char* where, const NewTokens& tokens) {
   fail(ErrorKind::value, where, "a sequence must not appear twice in a step");
 }
 
+// Calls count(page, how many times it is listed) for each page of a list.
+template <class Count>
+void count_each(std::vector<std::int32_t>& pages, const Count& count) {
+  std::ranges::sort(pages);
+  for (std::size_t i = 0; i < pages.size();) {
+    std::size_t end = i;
+    while (end < pages.size() && pages[end] == pages[i]) ++end;
+    count(pages[i], static_cast<std::int64_t>(end - i));
+    i = end;
+  }
+}
+
+// Pages that appending would take from a group's pool, less those that it gives back first. Where k
+// sequences of a step share the page that their tokens begin in, and r hold it, min(k, r - 1) of
+// them need a copy: the last one left has it for itself.
+std::int64_t pages_needed(const KVCache::State& state, std::size_t group,
+                          std::span<const NewTokens> step) {
+  constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;
+  const LayerGroup& of = state.groups[group];
+  const std::int64_t page_size = state.options.page_size;
+  std::int64_t needed = 0;
+  std::vector<std::int32_t> shared, unseen;
+  for (const NewTokens& tokens : step) {
+    const Sequence& sequence = state.sequences[tokens.sequence.slot];
+    const PageTable& table = sequence.tables[group];
+    if (tokens.count == 0) continue;
+    // More fit nowhere, and sums of them would overflow.
+    const std::int64_t count = std::min(tokens.count, kMostTokens);
+    const std::int64_t wanted = state.pages_for(sequence.length + count);
+    needed += std::max<std::int64_t>(wanted - std::ssize(table.pages), 0);
+    const auto [first, end] = cache::unseen_pages(of.sizes, page_size, sequence.length);
+    for (std::int64_t i = std::max(first, table.hole_end / page_size); i < end; ++i)
+      unseen.push_back(table.pages[static_cast<std::size_t>(i)]);
+    if (sequence.length % page_size == 0) continue;
+    const std::int32_t page = table.pages[static_cast<std::size_t>(sequence.length / page_size)];
+    if (of.pool[page].refs > 1) shared.push_back(page);
+  }
+  count_each(shared, [&](std::int32_t page, std::int64_t times) {
+    needed += std::min<std::int64_t>(times, of.pool[page].refs - 1);
+  });
+  count_each(unseen, [&](std::int32_t page, std::int64_t times) {
+    if (page != kNoPage && times == of.pool[page].refs) --needed;
+  });
+  return needed;
+}
+
 }  // namespace
 
 void KVCache::State::check_step(const char* where, std::span<const NewTokens> step) {
@@ -41,99 +89,110 @@ void KVCache::State::check_step(const char* where, std::span<const NewTokens> st
   }
 }
 
-// If k sequences of a step append to the same page, which r sequences hold, min(k, r - 1) of them
-// need a copy: the last holder keeps the page.
-std::int64_t KVCache::State::pages_needed(const char* where,
-                                          std::span<const NewTokens> step) const {
-  constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;
-  std::int64_t needed = 0;
-  std::vector<std::int32_t> shared;
-  for (const NewTokens& tokens : step) {
-    const Sequence& sequence = get(where, tokens.sequence);
-    if (tokens.count == 0) continue;
-    // Larger counts cannot fit, and their sums would overflow.
-    const std::int64_t count = std::min(tokens.count, kMostTokens);
-    const std::int64_t wanted = pages_for(sequence.length + count);
-    needed += std::max<std::int64_t>(wanted - std::ssize(sequence.pages), 0);
-    if (sequence.length % options.page_size == 0) continue;
-    const std::int32_t page = sequence.pages[sequence.length / options.page_size];
-    if (pool[page].refs > 1) shared.push_back(page);
-  }
-  std::ranges::sort(shared);
-  for (std::size_t i = 0; i < shared.size();) {
-    std::size_t end = i;
-    while (end < shared.size() && shared[end] == shared[i]) ++end;
-    needed += std::min<std::int64_t>(static_cast<std::int64_t>(end - i), pool[shared[i]].refs - 1);
-    i = end;
-  }
-  return needed;
-}
-
 void KVCache::State::require_pages(const char* where, std::span<const NewTokens> step) const {
-  const std::int64_t needed = pages_needed(where, step);
-  if (needed > pool.available()) {
-    fail(ErrorKind::runtime, where, "out of pages: {} needed, {} free and {} cached", needed,
-         pool.free(), pool.cached());
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const cache::PagePool& pool = groups[g].pool;
+    const std::int64_t needed = pages_needed(*this, g, step);
+    if (needed <= pool.available()) continue;
+    if (groups.size() == 1) {
+      fail(ErrorKind::runtime, where, "out of pages: {} needed, {} free and {} cached", needed,
+           pool.free(), pool.cached());
+    }
+    fail(ErrorKind::runtime, where, "out of pages in group {}: {} needed, {} free and {} cached", g,
+         needed, pool.free(), pool.cached());
   }
 }
 
-// All tables that must grow are allocated before any is replaced: if memory runs out, what was
-// read from a table (a SequenceView, an AttendPlan) stays valid.
+// All tables that must grow are made before one takes its place: what somebody has read from a
+// table (a SequenceView, an AttendPlan) stays good where memory is missing.
 void KVCache::State::prepare_tables(std::span<const NewTokens> step) {
-  std::vector<std::pair<Sequence*, std::vector<std::int32_t>>> grown;
+  std::vector<std::pair<PageTable*, std::vector<std::int32_t>>> grown;
   for (const NewTokens& tokens : step) {
     Sequence& sequence = sequences[tokens.sequence.slot];
-    const std::size_t wanted = pages_for(sequence.length + tokens.count);
-    const std::size_t room = sequence.pages.capacity();
+    const auto wanted = static_cast<std::size_t>(pages_for(sequence.length + tokens.count));
+    const std::size_t room = sequence.tables[0].pages.capacity();
     if (wanted <= room) continue;
-    std::vector<std::int32_t>& pages = grown.emplace_back(&sequence, 0).second;
-    pages.reserve(std::max(wanted, 2 * room));
-    pages.assign(sequence.pages.begin(), sequence.pages.end());
+    const std::size_t more = std::max(wanted, 2 * room);
+    for (PageTable& table : sequence.tables) {
+      std::vector<std::int32_t>& pages = grown.emplace_back(&table, 0).second;
+      pages.reserve(more);
+      pages.assign(table.pages.begin(), table.pages.end());
+    }
+    sequence.chains.reserve(more);
+    sequence.ids.reserve(more * static_cast<std::size_t>(options.page_size));
   }
-  for (auto& [sequence, pages] : grown) sequence->pages.swap(pages);
+  for (auto& [table, pages] : grown) table->pages.swap(pages);
 }
 
-void KVCache::State::own_page(Sequence& sequence, std::int64_t position) noexcept {
+void KVCache::State::own_page(Sequence& sequence, std::size_t group,
+                              std::int64_t position) noexcept {
+  LayerGroup& of = groups[group];
   const std::int64_t rows = position % options.page_size;
-  std::int32_t& page = sequence.pages[position / options.page_size];
-  if (pool[page].refs > 1) {
-    const std::int32_t copy = pool.take();
-    copy_page(page, copy, rows);
-    pool.drop(page);
-    pool.set_fill(copy, rows);
+  std::int32_t& page =
+      sequence.tables[group].pages[static_cast<std::size_t>(position / options.page_size)];
+  if (of.pool[page].refs > 1) {
+    const std::int32_t copy = of.pool.take();
+    of.rows.copy({page, 0}, {copy, 0}, rows);
+    ++of.copied_pages;
+    of.pool.drop(page);
+    of.pool.set_fill(copy, rows);
     page = copy;
-  } else if (pool[page].serial != 0) {
-    pool.forget(page);
-    pool.set_fill(page, rows);
+  } else if (of.pool[page].is_findable()) {
+    of.pool.forget(page);
+    of.pool.set_fill(page, rows);
   }
 }
 
 void KVCache::State::take_pages(Sequence& sequence, std::int64_t count) noexcept {
   if (count == 0) return;
-  if (sequence.length % options.page_size != 0) own_page(sequence, sequence.length);
   const std::int64_t wanted = pages_for(sequence.length + count);
-  pool.expect_takes(wanted - std::ssize(sequence.pages));
-  while (std::ssize(sequence.pages) < wanted) sequence.pages.push_back(pool.take());
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (sequence.length % options.page_size != 0) own_page(sequence, g, sequence.length);
+    std::vector<std::int32_t>& pages = sequence.tables[g].pages;
+    groups[g].pool.expect_takes(wanted - std::ssize(pages));
+    while (std::ssize(pages) < wanted) pages.push_back(groups[g].pool.take());
+  }
 }
 
-// A token's id is kept in its page. Ids after tokens without are of no use: no prefix can be told.
+// Ids after tokens without are of no use: no prefix can be told. Tokens after drafts are drafts.
 void KVCache::State::lengthen(Sequence& sequence, const NewTokens& tokens) noexcept {
-  const bool known = !tokens.ids.empty() && sequence.known == sequence.length;
-  const std::int64_t page_size = options.page_size, end = sequence.length + tokens.count;
-  for (std::int64_t at = sequence.length; at < end;) {
-    const std::int32_t page = sequence.pages[at / page_size];
-    const std::int64_t slot = at % page_size, n = std::min(page_size - slot, end - at);
-    if (known) {
-      const auto ids = tokens.ids.subspan(at - sequence.length, n);
-      std::ranges::copy(ids, pool.ids(page).begin() + slot);
+  if (tokens.count == 0) return;
+  const std::int64_t page_size = options.page_size, begin = sequence.length;
+  const std::int64_t end = begin + tokens.count;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (std::int64_t at = begin; at < end;) {
+      const std::int64_t slot = at % page_size, n = std::min(page_size - slot, end - at);
+      groups[g].pool.set_fill(sequence.tables[g].pages[static_cast<std::size_t>(at / page_size)],
+                              slot + n);
+      at += n;
     }
-    pool.set_fill(page, slot + n);
-    at += n;
+    groups[g].live_tokens += tokens.count;
   }
-  live_tokens += tokens.count;
-  if (known) sequence.known = end;
+  if (std::ssize(sequence.ids) == begin)
+    sequence.ids.insert(sequence.ids.end(), tokens.ids.begin(), tokens.ids.end());
+  if (!tokens.draft && sequence.committed == begin) sequence.committed = end;
+  sequence.layers_behind = options.layers;
   sequence.length = end;
 }
+
+namespace {
+
+// The pages that no query of the step or later sees go back, then those for the tokens are taken.
+void make_room(KVCache::State& state, std::span<const NewTokens> step) noexcept {
+  for (const NewTokens& tokens : step) {
+    Sequence& sequence = state.sequences[tokens.sequence.slot];
+    if (tokens.count == 0) continue;
+    for (std::size_t g = 0; g < state.groups.size(); ++g) {
+      const auto [first, end] =
+          cache::unseen_pages(state.groups[g].sizes, state.options.page_size, sequence.length);
+      state.release_pages(sequence, g, first, end);
+    }
+  }
+  for (const NewTokens& tokens : step)
+    state.take_pages(state.sequences[tokens.sequence.slot], tokens.count);
+}
+
+}  // namespace
 
 bool KVCache::can_reserve(std::span<const NewTokens> step) const {
   constexpr const char* kWhere = "KVCache::can_reserve";
@@ -147,11 +206,13 @@ bool KVCache::can_reserve(std::span<const NewTokens> step) const {
   }
   std::ranges::sort(slots);
   if (std::ranges::adjacent_find(slots) != slots.end()) throw_twice(kWhere);
-  return state_->pages_needed(kWhere, step) <= state_->pool.available();
+  for (std::size_t g = 0; g < state_->groups.size(); ++g)
+    if (pages_needed(*state_, g, step) > state_->groups[g].pool.available()) return false;
+  return true;
 }
 
 bool KVCache::can_reserve(SequenceId sequence, std::int64_t count) const {
-  const NewTokens one{sequence, count};
+  const NewTokens one{.sequence = sequence, .count = count};
   return can_reserve(std::span(&one, 1));
 }
 
@@ -159,13 +220,12 @@ void KVCache::reserve(std::span<const NewTokens> step) {
   state_->check_step("KVCache::reserve", step);
   state_->require_pages("KVCache::reserve", step);
   state_->prepare_tables(step);
-  for (const NewTokens& tokens : step)
-    state_->take_pages(state_->sequences[tokens.sequence.slot], tokens.count);
+  make_room(*state_, step);
   ++state_->version;
 }
 
 void KVCache::reserve(SequenceId sequence, std::int64_t count) {
-  const NewTokens one{sequence, count};
+  const NewTokens one{.sequence = sequence, .count = count};
   reserve(std::span(&one, 1));
 }
 
@@ -174,17 +234,15 @@ void KVCache::append(std::span<const NewTokens> step) {
   state_->check_step("KVCache::append", step);
   state_->require_pages("KVCache::append", step);
   state_->prepare_tables(step);
-  for (const NewTokens& tokens : step) {
-    Sequence& sequence = state_->sequences[tokens.sequence.slot];
-    state_->take_pages(sequence, tokens.count);
-    state_->lengthen(sequence, tokens);
-  }
+  make_room(*state_, step);
+  for (const NewTokens& tokens : step)
+    state_->lengthen(state_->sequences[tokens.sequence.slot], tokens);
   ++state_->version;
 }
 
 void KVCache::append(SequenceId sequence, std::int64_t count, std::span<const std::int64_t> ids) {
   const FloatEnv float_env;
-  const NewTokens one{sequence, count, ids};
+  const NewTokens one{.sequence = sequence, .count = count, .ids = ids};
   append(std::span(&one, 1));
 }
 

@@ -1,131 +1,182 @@
-// KVCache: construction, sequences made, forked, cut and released, views and statistics. Tokens are
-// in kv_append.cc, rows in kv_write.cc, persistence in kv_save.cc. Cache layer.
+// KVCache: construction, sequences made, forked and released, views and statistics. Tokens are in
+// kv_append.cc, rows in kv_write.cc, shorter sequences in kv_shorten.cc and kv_keep.cc, persistence
+// in kv_save.cc. Cache layer.
 #include "quire/kv_cache.h"
 
 #include <algorithm>
-#include <limits>
+#include <array>
 #include <utility>
+#include <vector>
 
+#include "cache/kv_cache_options.h"
 #include "cache/kv_cache_state.h"
-#include "kernels/attention_order.h"
 #include "quire/error.h"
-#include "runtime/check_size.h"
 #include "runtime/fail.h"
 #include "runtime/float_env.h"
-#include "runtime/memory.h"
 
 namespace quire {
 
+using cache::LayerGroup;
+using cache::PageTable;
 using cache::PrefixChain;
 using cache::Sequence;
 
-namespace {
-
-constexpr std::int64_t kMostSize = std::numeric_limits<std::int32_t>::max();
-
-KVCacheOptions checked(KVCacheOptions options) {
-  if (options.v_head_dim == 0) options.v_head_dim = options.head_dim;
-  if (options.page_hash == nullptr) options.page_hash = cache::default_page_hash;
-  check_size("KVCache", "layers", options.layers, 1, kMostSize);
-  check_size("KVCache", "kv_heads", options.kv_heads, 1, kMostSize);
-  check_size("KVCache", "head_dim", options.head_dim, 1, kernels::kMostHeadDim);
-  check_size("KVCache", "v_head_dim", options.v_head_dim, 1, kernels::kMostHeadDim);
-  check_size("KVCache", "page_size", options.page_size, 1, kMostSize);
-  check_size("KVCache", "n_pages", options.n_pages, 0, kMostSize);
-  if (!is_floating(options.dtype)) {
-    fail(ErrorKind::type, "KVCache", "dtype must be f32, f64, bf16 or f16; got {}",
-         dtype_name(options.dtype));
-  }
-  const auto times = saturating_product;
-  const std::int64_t row = times(times(options.layers, options.kv_heads),
-                                 (options.head_dim + options.v_head_dim) *
-                                     static_cast<std::int64_t>(dtype_size(options.dtype)));
-  const std::int64_t slots = options.n_pages * options.page_size;
-  // Beside rows: an id for each token; for each page its books and up to 8 buckets of the index.
-  constexpr std::int64_t kBooks = sizeof(cache::Page) + 8 * sizeof(std::int32_t);
-  const std::int64_t rest = times(options.n_pages, options.page_size * 8 + kBooks);
-  require_memory("KVCache", "the pool", std::max(times(slots, row), rest));
-  return options;
-}
-
-void check_position(const char* where, const char* what, const Sequence& sequence,
-                    std::int64_t position) {
-  if (position < 0 || position > sequence.length) {
-    fail(ErrorKind::value, where, "{} must be in 0..{}, the length; got {}", what, sequence.length,
-         position);
-  }
-  if (position < sequence.begin) {
-    fail(ErrorKind::value, where,
-         "{} must not lie before {}, what comes earlier was released; got {}", what, sequence.begin,
-         position);
-  }
-}
-
-}  // namespace
-
 KVCache::KVCache(const KVCacheOptions& options)
-    : state_(std::make_unique<State>(checked(options))) {}
+    : state_(std::make_unique<State>(cache::checked_options(options))) {}
 KVCache::KVCache(KVCache&&) noexcept = default;
 KVCache& KVCache::operator=(KVCache&&) noexcept = default;
 KVCache::~KVCache() = default;
 
 const KVCacheOptions& KVCache::options() const noexcept { return state_->options; }
 
+std::int64_t KVCache::group_of(std::int64_t layer) const {
+  return static_cast<std::int64_t>(state_->place("KVCache::group_of", layer).group);
+}
+
 SequenceId KVCache::create(std::uint64_t salt) {
   state_->prepare_slot(0);
   return state_->use_slot(salt);
 }
 
-std::int64_t KVCache::cached_prefix(std::span<const std::int64_t> ids, std::uint64_t salt) const {
-  const std::size_t page_size = options().page_size;
-  PrefixChain chain{salt, 0};
-  std::size_t found = 0;
-  while (ids.size() - found >= page_size &&
-         state_->pool.find_next(chain, salt, ids.subspan(found, page_size)) != kNoPage) {
-    found += page_size;
+namespace {
+
+// The longest prefix that a new sequence can begin with: in groups without a window all its pages
+// are there; in those with one, the pages that the token after it sees.
+class PrefixSearch {
+ public:
+  PrefixSearch(const KVCache::State& state, std::span<const std::int64_t> ids, std::uint64_t salt)
+      : state_(state), ids_(ids), chain_{salt, 0}, salt_(salt) {}
+
+  // Whether there is one more node in all groups without a window; then `node` and `chain`.
+  bool next() {
+    const auto page_size = static_cast<std::size_t>(state_.options.page_size);
+    if (ids_.size() < page_size) return false;
+    node = state_.index.find_next(chain_, salt_, ids_.first(page_size));
+    if (node == cache::kNoNode) return false;
+    ids_ = ids_.subspan(page_size);
+    for (std::size_t g = 0; g < state_.groups.size(); ++g) {
+      if (state_.groups[g].sizes.window == 0 && state_.index.page(node, g) == kNoPage) return false;
+    }
+    return true;
   }
-  return static_cast<std::int64_t>(found);
+
+  std::int32_t node = cache::kNoNode;
+  const PrefixChain& chain() const { return chain_; }
+
+ private:
+  const KVCache::State& state_;
+  std::span<const std::int64_t> ids_;
+  PrefixChain chain_;
+  std::uint64_t salt_;
+};
+
+// Whether the pages of a group that a token at position `end` sees are there, of a prefix whose
+// pages from `run` on, and the first `leading`, are.
+bool sees_all(const KVLayerGroup& group, std::int64_t page_size, std::int64_t pages,
+              std::int64_t run, std::int64_t leading) {
+  const auto [first, end] = cache::unseen_pages(group, page_size, pages * page_size);
+  return run <= std::max(end, std::int64_t{0}) && (first >= end ? run == 0 : leading >= first);
+}
+
+// How many pages of the prefix can be used.
+std::int64_t usable_pages(const KVCache::State& state, std::span<const std::int64_t> ids,
+                          std::uint64_t salt) {
+  constexpr std::size_t kFew = 8;
+  struct Run {
+    std::int64_t begin = 0;    // pages from here to where the search is are there
+    std::int64_t leading = 0;  // the first so many are
+  };
+  std::array<Run, kFew> few{};
+  std::vector<Run> many;
+  if (state.groups.size() > kFew) many.resize(state.groups.size());
+  const std::span<Run> runs =
+      many.empty() ? std::span(few).first(state.groups.size()) : std::span(many);
+  PrefixSearch search(state, ids, salt);
+  std::int64_t pages = 0, usable = 0;
+  while (search.next()) {
+    ++pages;
+    bool is_usable = true;
+    for (std::size_t g = 0; g < runs.size(); ++g) {
+      if (state.index.page(search.node, g) == kNoPage) {
+        runs[g].begin = pages;
+      } else if (runs[g].leading == pages - 1) {
+        runs[g].leading = pages;
+      }
+      const KVLayerGroup& group = state.groups[g].sizes;
+      is_usable &= group.window == 0 ||
+                   sees_all(group, state.options.page_size, pages, runs[g].begin, runs[g].leading);
+    }
+    if (is_usable) usable = pages;
+  }
+  return usable;
+}
+
+}  // namespace
+
+std::int64_t KVCache::cached_prefix(std::span<const std::int64_t> ids, std::uint64_t salt) const {
+  return usable_pages(*state_, ids, salt) * options().page_size;
 }
 
 CreatedSequence KVCache::create_with_prefix(std::span<const std::int64_t> ids, std::uint64_t salt) {
   State& state = *state_;
-  const std::int64_t page_size = options().page_size;
-  const std::int64_t most = static_cast<std::int64_t>(ids.size()) / page_size;
-  Sequence& sequence = state.prepare_slot(std::min(most, options().n_pages));
+  const std::int64_t pages = usable_pages(state, ids, salt);
+  state.prepare_slot(pages);
   const SequenceId id = state.use_slot(salt);
-  while (sequence.chained < most) {
-    const auto next = ids.subspan(sequence.chained * page_size, page_size);
-    const std::int32_t page = state.pool.find_next(sequence.chain, salt, next);
-    if (page == kNoPage) break;
-    state.pool.hold(page);
-    sequence.pages.push_back(page);
-    ++sequence.chained;
+  state.begin_with_prefix(state.sequences[id.slot], ids, pages);
+  return {id, pages * options().page_size};
+}
+
+void KVCache::State::begin_with_prefix(Sequence& sequence, std::span<const std::int64_t> prefix,
+                                       std::int64_t pages) noexcept {
+  const std::int64_t page_size = options.page_size, length = pages * page_size;
+  PrefixSearch search(*this, prefix, sequence.salt);
+  for (std::int64_t i = 0; i < pages; ++i) {
+    search.next();
+    sequence.chains.push_back(search.chain());
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      const auto [first, end] = cache::unseen_pages(groups[g].sizes, page_size, length);
+      const bool is_unseen = i >= first && i < end;
+      const std::int32_t page = is_unseen ? kNoPage : index.page(search.node, g);
+      sequence.tables[g].pages.push_back(page);
+      if (!is_unseen) groups[g].pool.hold(page);
+    }
   }
-  const std::int64_t found = sequence.chained * page_size;
-  sequence.length = sequence.known = sequence.written = found;
-  state.live_tokens += found;
-  return {id, found};
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const auto [first, end] = cache::unseen_pages(groups[g].sizes, page_size, length);
+    PageTable& table = sequence.tables[g];
+    if (first < end) table.hole_begin = first * page_size, table.hole_end = end * page_size;
+    groups[g].live_tokens += length - table.hole();
+  }
+  sequence.ids.assign(prefix.begin(), prefix.begin() + length);
+  sequence.length = sequence.committed = sequence.written_in_all = length;
+  std::ranges::fill(sequence.written, length);
 }
 
 SequenceId KVCache::fork(SequenceId sequence, std::int64_t position) {
   State& state = *state_;
-  check_position("KVCache::fork", "position", state.get("KVCache::fork", sequence), position);
+  cache::check_end("KVCache::fork", "position", state.get("KVCache::fork", sequence), position);
   const std::int64_t n_pages = state.pages_for(position);
   Sequence& child = state.prepare_slot(n_pages);
   const Sequence& parent = state.sequences[sequence.slot];
   const SequenceId id = state.use_slot(parent.salt);
-  for (std::int64_t i = 0; i < n_pages; ++i) {
-    const std::int32_t page = parent.pages[i];
-    child.pages.push_back(page);
-    if (page != kNoPage) state.pool.hold(page);
+  for (std::size_t g = 0; g < state.groups.size(); ++g) {
+    const PageTable& from = parent.tables[g];
+    PageTable& to = child.tables[g];
+    to.pages.assign(from.pages.begin(), from.pages.begin() + n_pages);
+    to.hole_begin = from.hole_begin;
+    to.hole_end = from.hole_end;
+    for (const std::int32_t page : to.pages)
+      if (page != kNoPage) state.groups[g].pool.hold(page);
   }
-  child.begin = parent.begin;
-  child.known = parent.known;
-  child.written = parent.written;
-  child.chained = parent.chained;
-  child.chain = parent.chain;
+  const auto known = std::min(std::ssize(parent.ids), position);
+  child.ids.assign(parent.ids.begin(), parent.ids.begin() + known);
+  const auto chained = std::min(std::ssize(parent.chains), position / options().page_size);
+  child.chains.assign(parent.chains.begin(), parent.chains.begin() + chained);
+  child.committed = parent.committed;
+  std::ranges::copy(parent.written, child.written.begin());
   state.shorten(child, position);
-  state.live_tokens += position - child.begin;
+  for (std::size_t g = 0; g < state.groups.size(); ++g)
+    state.groups[g].live_tokens += position - child.tables[g].hole();
   return id;
 }
 
@@ -134,102 +185,102 @@ SequenceId KVCache::fork(SequenceId sequence) {
 }
 
 void KVCache::release(SequenceId id) {
-  State& state = *state_;
-  Sequence& sequence = state.get("KVCache::release", id);
-  state.live_tokens -= sequence.length - sequence.begin;
-  state.drop_pages_from(sequence, 0);
-  sequence.live = false;
-  ++state.version;
-  --state.live_sequences;
-  // A slot whose generations are used up stays empty, so that no stale handle becomes valid again.
-  if (++sequence.generation == 0) return;
-  sequence.next_free = state.first_free_slot;
-  state.first_free_slot = id.slot;
+  state_->get("KVCache::release", id);
+  state_->free_slot(id.slot);
 }
 
-void KVCache::truncate(SequenceId id, std::int64_t length) {
-  State& state = *state_;
-  Sequence& sequence = state.get("KVCache::truncate", id);
-  check_position("KVCache::truncate", "length", sequence, length);
-  state.live_tokens -= sequence.length - length;
-  ++state.version;
-  state.drop_pages_from(sequence, state.pages_for(length));
-  state.shorten(sequence, length);
-  const std::int64_t rest = length % options().page_size;
-  if (rest == 0) return;
-  const std::int32_t last = sequence.pages.back();
-  // What others share, or what can be found, keeps all it holds.
-  if (state.pool[last].refs == 1 && state.pool[last].serial == 0) state.pool.set_fill(last, rest);
-}
+namespace {
 
-void KVCache::release_before(SequenceId id, std::int64_t position) {
-  State& state = *state_;
-  Sequence& sequence = state.get("KVCache::release_before", id);
-  if (position < 0 || position > sequence.length) {
-    fail(ErrorKind::value, "KVCache::release_before",
-         "position must be in 0..{}, the length; got {}", sequence.length, position);
+const LayerGroup& checked_group(const char* where, const KVCache::State& state,
+                                std::int64_t group) {
+  if (group < 0 || group >= std::ssize(state.groups)) {
+    fail(ErrorKind::index, where, "group must be in 0..{}; got {}", state.groups.size() - 1, group);
   }
-  const std::int64_t page_size = options().page_size;
-  const std::int64_t first = position / page_size;
-  if (first * page_size <= sequence.begin) return;
-  // The last of them first: the end of a prefix is evicted before its beginning.
-  for (std::int64_t i = first; i-- > sequence.begin / page_size;)
-    state.pool.drop(std::exchange(sequence.pages[i], kNoPage));
-  state.live_tokens -= first * page_size - sequence.begin;
-  sequence.begin = first * page_size;
-  ++state.version;
+  return state.groups[static_cast<std::size_t>(group)];
 }
 
-SequenceView KVCache::view(SequenceId id) const {
+}  // namespace
+
+SequenceView KVCache::view(SequenceId id, std::int64_t group) const {
   const Sequence& sequence = state_->get("KVCache::view", id);
-  const std::size_t used = state_->pages_for(sequence.length);
-  return {std::span(sequence.pages).first(used), sequence.begin, sequence.length};
+  checked_group("KVCache::view", *state_, group);
+  const PageTable& table = sequence.tables[static_cast<std::size_t>(group)];
+  const auto used = static_cast<std::size_t>(state_->pages_for(sequence.length));
+  return {.pages = std::span(table.pages).first(used),
+          .begin = table.hole_begin == 0 ? table.hole_end : 0,
+          .length = sequence.length,
+          .hole_begin = table.hole_begin,
+          .hole_end = table.hole_end};
 }
 
 std::uint64_t KVCache::version() const noexcept { return state_->version; }
 
 bool KVCache::contains(SequenceId id) const noexcept {
-  return id.slot < state_->sequences.size() && state_->sequences[id.slot].live &&
-         state_->sequences[id.slot].generation == id.generation;
+  return id.cache == state_->number && id.slot < state_->sequences.size() &&
+         state_->sequences[id.slot].live && state_->sequences[id.slot].generation == id.generation;
+}
+
+std::span<const std::int64_t> KVCache::ids(SequenceId sequence) const {
+  return state_->get("KVCache::ids", sequence).ids;
 }
 
 ConstTensorView KVCache::k_pages(std::int64_t layer) const {
-  cache::check_layer("KVCache::k_pages", options(), layer);
-  return std::as_const(state_->k[layer]).view();
+  const cache::LayerPlace place = state_->place("KVCache::k_pages", layer);
+  return std::as_const(state_->groups[place.group].rows).k(place.layer).view();
 }
 
 ConstTensorView KVCache::v_pages(std::int64_t layer) const {
-  cache::check_layer("KVCache::v_pages", options(), layer);
-  return std::as_const(state_->v[layer]).view();
+  const cache::LayerPlace place = state_->place("KVCache::v_pages", layer);
+  return std::as_const(state_->groups[place.group].rows).v(place.layer).view();
 }
 
 TensorView KVCache::k_pages(std::int64_t layer) {
-  cache::check_layer("KVCache::k_pages", options(), layer);
-  return state_->k[layer].view();
+  const cache::LayerPlace place = state_->place("KVCache::k_pages", layer);
+  return state_->groups[place.group].rows.k(place.layer).view();
 }
 
 TensorView KVCache::v_pages(std::int64_t layer) {
-  cache::check_layer("KVCache::v_pages", options(), layer);
-  return state_->v[layer].view();
+  const cache::LayerPlace place = state_->place("KVCache::v_pages", layer);
+  return state_->groups[place.group].rows.v(place.layer).view();
 }
+
+namespace {
+
+void add(KVCacheStats& stats, const LayerGroup& group) noexcept {
+  const cache::PagePool& pool = group.pool;
+  stats.live_tokens += group.live_tokens;
+  stats.stored_tokens += pool.filled();
+  stats.pages += group.sizes.n_pages;
+  stats.used_pages += group.sizes.n_pages - pool.available();
+  stats.shared_pages += pool.shared();
+  stats.cached_pages += pool.cached();
+  stats.free_pages += pool.free();
+  stats.evictions += pool.evictions();
+  stats.copied_pages += group.copied_pages;
+}
+
+void finish(KVCacheStats& stats, const KVCache::State& state) noexcept {
+  stats.sequences = state.live_sequences;
+  const std::int64_t slots = stats.used_pages * state.options.page_size;
+  if (slots > 0)
+    stats.waste = static_cast<double>(slots - stats.stored_tokens) / static_cast<double>(slots);
+}
+
+}  // namespace
 
 KVCacheStats KVCache::stats() const noexcept {
   const FloatEnv float_env;
-  const cache::PagePool& pool = state_->pool;
   KVCacheStats stats;
-  stats.sequences = state_->live_sequences;
-  stats.live_tokens = state_->live_tokens;
-  stats.stored_tokens = pool.filled();
-  stats.pages = options().n_pages;
-  stats.used_pages = stats.pages - pool.available();
-  stats.shared_pages = pool.shared();
-  stats.cached_pages = pool.cached();
-  stats.free_pages = pool.free();
-  stats.evictions = pool.evictions();
-  stats.copied_pages = state_->copied_pages;
-  const std::int64_t slots = stats.used_pages * options().page_size;
-  if (slots > 0)
-    stats.waste = static_cast<double>(slots - pool.filled()) / static_cast<double>(slots);
+  for (const LayerGroup& group : state_->groups) add(stats, group);
+  finish(stats, *state_);
+  return stats;
+}
+
+KVCacheStats KVCache::stats(std::int64_t group) const {
+  const FloatEnv float_env;
+  KVCacheStats stats;
+  add(stats, checked_group("KVCache::stats", *state_, group));
+  finish(stats, *state_);
   return stats;
 }
 

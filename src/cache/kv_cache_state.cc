@@ -1,9 +1,7 @@
-// KVCache::State: the memory of a cache, the slots of its sequences, and how sequences are
-// shortened. Cache layer.
+// KVCache::State: memory of a cache, handles and slots of sequences. Cache layer.
 #include "cache/kv_cache_state.h"
 
-#include <algorithm>
-#include <cstring>
+#include <atomic>
 #include <utility>
 
 #include "quire/error.h"
@@ -11,20 +9,41 @@
 
 namespace quire {
 
+using cache::PageTable;
 using cache::Sequence;
 
+namespace {
+
+// Handles know their cache by it. Never given twice in a process.
+std::uint64_t next_cache_number() noexcept {
+  static std::atomic<std::uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+cache::PrefixSizes index_sizes(const KVCacheOptions& options) {
+  return {.nodes = options.n_pages,
+          .groups = std::ssize(options.groups),
+          .page_size = options.page_size};
+}
+
+}  // namespace
+
 KVCache::State::State(const KVCacheOptions& filled_in)
-    : options(filled_in), pool(options.n_pages, options.page_size, options.page_hash) {
-  for (std::int64_t layer = 0; layer < options.layers; ++layer) {
-    Shape shape{options.n_pages, options.kv_heads, options.page_size, options.head_dim};
-    k.push_back(Tensor::empty(shape, options.dtype));
-    shape[3] = options.v_head_dim;
-    v.push_back(Tensor::empty(shape, options.dtype));
+    : options(filled_in),
+      index(index_sizes(options), options.page_hash),
+      places(static_cast<std::size_t>(options.layers)),
+      number(next_cache_number()) {
+  groups.reserve(options.groups.size());
+  for (std::size_t g = 0; g < options.groups.size(); ++g) {
+    const KVLayerGroup& group = options.groups[g];
+    groups.emplace_back(group, options.page_size, index, g);
+    for (std::size_t i = 0; i < group.layers.size(); ++i)
+      places[static_cast<std::size_t>(group.layers[i])] = {g, i};
   }
 }
 
 const Sequence& KVCache::State::get(const char* where, SequenceId id) const {
-  if (id.slot >= sequences.size()) {
+  if (id.cache != number || id.slot >= sequences.size()) {
     fail(ErrorKind::value, where, "the handle belongs to no sequence of this cache");
   }
   const Sequence& sequence = sequences[id.slot];
@@ -38,13 +57,28 @@ Sequence& KVCache::State::get(const char* where, SequenceId id) {
   return const_cast<Sequence&>(std::as_const(*this).get(where, id));
 }
 
+cache::LayerPlace KVCache::State::place(const char* where, std::int64_t layer) const {
+  if (layer < 0 || layer >= options.layers) {
+    fail(ErrorKind::index, where, "layer must be in 0..{}; got {}", options.layers - 1, layer);
+  }
+  return places[static_cast<std::size_t>(layer)];
+}
+
 Sequence& KVCache::State::prepare_slot(std::int64_t n_pages) {
   if (first_free_slot == kNoSlot) {
-    sequences.emplace_back().next_free = kNoSlot;
+    Sequence made;
+    made.tables.resize(groups.size());
+    made.written.resize(places.size());
+    made.next_free = kNoSlot;
+    sequences.push_back(std::move(made));
     first_free_slot = static_cast<std::uint32_t>(sequences.size() - 1);
   }
   Sequence& sequence = sequences[first_free_slot];
-  sequence.pages.reserve(n_pages);
+  const auto pages = static_cast<std::size_t>(n_pages);
+  // The first table last: where it has room, so have the others (prepare_tables).
+  sequence.ids.reserve(pages * static_cast<std::size_t>(options.page_size));
+  sequence.chains.reserve(pages);
+  for (std::size_t g = groups.size(); g-- > 0;) sequence.tables[g].pages.reserve(pages);
   return sequence;
 }
 
@@ -52,85 +86,30 @@ SequenceId KVCache::State::use_slot(std::uint64_t salt) noexcept {
   const std::uint32_t slot = first_free_slot;
   Sequence& sequence = sequences[slot];
   first_free_slot = sequence.next_free;
-  sequence.begin = sequence.length = sequence.known = sequence.written = sequence.chained = 0;
+  sequence.length = sequence.committed = sequence.written_in_all = sequence.layers_behind = 0;
+  for (PageTable& table : sequence.tables) table.hole_begin = table.hole_end = 0;
+  for (std::int64_t& written : sequence.written) written = 0;
+  sequence.ids.clear();
+  sequence.chains.clear();
   sequence.salt = salt;
-  sequence.chain = {salt, 0};
   sequence.live = true;
   ++live_sequences;
   ++version;
-  return {slot, sequence.generation};
+  return {.cache = number, .slot = slot, .generation = sequence.generation};
 }
 
-void KVCache::State::drop_pages_from(Sequence& sequence, std::int64_t first_page) noexcept {
-  while (static_cast<std::int64_t>(sequence.pages.size()) > first_page) {
-    const std::int32_t page = sequence.pages.back();
-    sequence.pages.pop_back();
-    if (page != kNoPage) pool.drop(page);
-  }
+void KVCache::State::free_slot(std::uint32_t slot) noexcept {
+  Sequence& sequence = sequences[slot];
+  for (std::size_t g = 0; g < groups.size(); ++g)
+    groups[g].live_tokens -= sequence.length - sequence.tables[g].hole();
+  drop_pages_from(sequence, 0);
+  sequence.live = false;
+  ++version;
+  --live_sequences;
+  // A slot whose generations are used up stays empty, so that no stale handle becomes valid again.
+  if (++sequence.generation == 0) return;
+  sequence.next_free = first_free_slot;
+  first_free_slot = slot;
 }
 
-// Where the page before the end is gone (release_before), nothing says what comes after it: no page
-// will be chained any more, which `known` = 0 brings about.
-void KVCache::State::shorten(Sequence& sequence, std::int64_t length) const noexcept {
-  sequence.length = length;
-  sequence.known = std::min(sequence.known, length);
-  sequence.written = std::min(sequence.written, length);
-  const std::int64_t whole = length / options.page_size;
-  if (sequence.chained <= whole) return;
-  sequence.chained = whole;
-  sequence.chain = {sequence.salt, 0};
-  if (whole == 0) return;
-  const std::int32_t last = sequence.pages[whole - 1];
-  if (last == kNoPage) {
-    sequence.known = 0;
-  } else {
-    sequence.chain = {pool[last].chain_hash, pool[last].chain_serial};
-  }
-}
-
-void KVCache::State::chain_pages(Sequence& sequence) noexcept {
-  const std::int64_t whole = std::min(sequence.known, sequence.written) / options.page_size;
-  if (sequence.chained >= whole) return;
-  if (sequence.pages[sequence.chained] == kNoPage) {
-    sequence.known = 0;  // given back before it was written: what comes after it has no prefix
-    return;
-  }
-  pool.chain(std::span(sequence.pages).subspan(sequence.chained, whole - sequence.chained),
-             sequence.chain, sequence.salt);
-  sequence.chained = whole;
-}
-
-void KVCache::State::copy_page(std::int32_t from, std::int32_t to, std::int64_t rows) noexcept {
-  for (std::vector<Tensor>* tensors : {&k, &v}) {
-    for (Tensor& tensor : *tensors) {
-      const std::size_t bytes = (rows * tensor.shape()[3]) * dtype_size(options.dtype);
-      for (std::int64_t head = 0; head < options.kv_heads; ++head)
-        std::memcpy(cache::page_rows(tensor, to, head), cache::page_rows(tensor, from, head),
-                    bytes);
-    }
-  }
-  const auto ids = pool.ids(from).first(rows);
-  std::ranges::copy(ids, pool.ids(to).begin());
-  ++copied_pages;
-}
-
-namespace cache {
-
-void check_layer(const char* where, const KVCacheOptions& options, std::int64_t layer) {
-  if (layer < 0 || layer >= options.layers) {
-    fail(ErrorKind::index, where, "layer must be in 0..{}; got {}", options.layers - 1, layer);
-  }
-}
-
-std::byte* page_rows(Tensor& rows, std::int64_t page, std::int64_t head) noexcept {
-  const Shape& shape = rows.shape();
-  const std::int64_t offset = (page * shape[1] + head) * shape[2] * shape[3];
-  return static_cast<std::byte*>(rows.data()) + offset * dtype_size(rows.dtype());
-}
-
-const std::byte* page_rows(const Tensor& rows, std::int64_t page, std::int64_t head) noexcept {
-  return page_rows(const_cast<Tensor&>(rows), page, head);
-}
-
-}  // namespace cache
 }  // namespace quire

@@ -1,30 +1,68 @@
-// KVCache::State: the sequences, the pool and the rows of a cache, and the steps that its members
-// share. Cache layer.
+// KVCache::State: the sequences, pools and rows of a cache, and the steps that its members share.
+// Cache layer.
+//
+// A sequence has one length, one row of ids and one place in the prefix index; in each group of
+// layers it has a page table of its own, from which pages may be missing.
 #pragma once
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "cache/group_rows.h"
 #include "cache/page_pool.h"
+#include "cache/prefix_index.h"
 #include "quire/kv_cache.h"
-#include "quire/tensor.h"
 #include "runtime/ceil_div.h"
 
 namespace quire {
 namespace cache {
 
-// Positions begin <= p < length have rows. Of these, the first `known` have ids, and the first
-// `written` rows in all layers. The first `chained` pages have a chain in their Page; `chain` is
-// that of the last of them.
+// The pages of a sequence in a group of layers. Positions hole_begin <= p < hole_end have none (or,
+// where a file with other pages was loaded, no rows in a page that begins before hole_end).
+struct PageTable {
+  std::vector<std::int32_t> pages;  // by position / page_size; reserved ones behind; kNoPage
+  std::int64_t hole_begin = 0, hole_end = 0;
+
+  std::int64_t hole() const noexcept { return hole_end - hole_begin; }
+  // Whether a sequence may end here: not in a hole, nor before one that is at its beginning.
+  bool may_end_at(std::int64_t position) const noexcept {
+    return hole() == 0 || position >= hole_end || (hole_begin > 0 && position <= hole_begin);
+  }
+};
+
+// Of its tokens, the first ids.size() have ids, the first `committed` are no drafts, and the first
+// written[l] have rows in layer l. The first chains.size() pages have been given to the prefix
+// index, or would have been if it had not had such already.
 struct Sequence {
-  std::vector<std::int32_t> pages;  // by position / page_size, then reserved ones; kNoPage
-  std::int64_t begin = 0, length = 0, known = 0, written = 0, chained = 0;
-  PrefixChain chain;
+  std::vector<PageTable> tables;  // of each group
+  std::int64_t length = 0;
+  std::int64_t committed = 0;  // attend, which is const, lowers it: see State::committed_of
+  std::vector<std::int64_t> ids;
+  std::vector<PrefixChain> chains;
+  std::vector<std::int64_t> written;  // in each layer
+  std::int64_t written_in_all = 0;    // the least of them
+  std::int64_t layers_behind = 0;     // of which written < length
   std::uint64_t salt = 0;
   std::uint64_t mark = 0;        // of the last call that saw it
   std::uint32_t generation = 1;  // of the handle that is valid now, or will be
   std::uint32_t next_free = 0;   // among slots without a sequence
   bool live = false;
+};
+
+// A group of layers.
+struct LayerGroup {
+  LayerGroup(const KVLayerGroup& of, std::int64_t page_size, PrefixIndex& index, std::size_t number)
+      : sizes(of), pool(of.n_pages, index, number), rows(of, page_size, of.n_pages) {}
+
+  KVLayerGroup sizes;
+  PagePool pool;
+  GroupRows rows;
+  std::int64_t live_tokens = 0, copied_pages = 0;
+};
+
+// Where the rows of a layer are.
+struct LayerPlace {
+  std::size_t group = 0, layer = 0;
 };
 
 }  // namespace cache
@@ -33,12 +71,14 @@ struct KVCache::State {
   explicit State(const KVCacheOptions& filled_in);
 
   KVCacheOptions options;
-  std::vector<Tensor> k, v;  // of each layer [n_pages, kv_heads, page_size, dim]
-  cache::PagePool pool;
+  cache::PrefixIndex index;
+  std::vector<cache::LayerGroup> groups;
+  std::vector<cache::LayerPlace> places;   // of every layer
   std::vector<cache::Sequence> sequences;  // by slot
+  std::uint64_t number;                    // of this cache, in its handles
   std::uint32_t first_free_slot = kNoSlot;
   std::uint64_t last_mark = 0, version = 0;
-  std::int64_t live_sequences = 0, live_tokens = 0, copied_pages = 0;
+  std::int64_t live_sequences = 0;
 
   static constexpr std::uint32_t kNoSlot = 0xffffffff;
 
@@ -46,49 +86,80 @@ struct KVCache::State {
     return ceil_div(tokens, options.page_size);
   }
 
+  // --- Handles and slots (kv_cache_state.cc) ---------------------------------------------------
+
   // The sequence of a handle; throws Error "[where] ..." when it is stale or of no sequence.
   const cache::Sequence& get(const char* where, SequenceId id) const;
   cache::Sequence& get(const char* where, SequenceId id);
+  // Where the rows of a layer are; throws Error "[where] ..." if there is no such layer.
+  cache::LayerPlace place(const char* where, std::int64_t layer) const;
 
   // Makes sure that there is a slot to use, with room for so many pages. Changes nothing that can
   // be seen.
   cache::Sequence& prepare_slot(std::int64_t n_pages);
-  // Takes that slot for a new sequence without tokens. Its `pages` keep their capacity.
+  // Takes that slot for a new sequence without tokens. Its vectors keep their capacity.
   SequenceId use_slot(std::uint64_t salt) noexcept;
+  // Gives all pages of a sequence back, and its slot.
+  void free_slot(std::uint32_t slot) noexcept;
+
+  // Of a new sequence, in a slot with room: it begins with so many pages found for these ids, as
+  // far as the token after them sees (kv_cache.cc).
+  void begin_with_prefix(cache::Sequence& sequence, std::span<const std::int64_t> prefix,
+                         std::int64_t pages) noexcept;
+
+  // --- Room for tokens (kv_append.cc) ----------------------------------------------------------
 
   // Refuses handles that are stale, sequences named twice, negative counts, numbers of ids.
   void check_step(const char* where, std::span<const NewTokens> step);
-  // Pages that appending would take from the pool; of sequences named once, with valid handles.
-  std::int64_t pages_needed(const char* where, std::span<const NewTokens> step) const;
-  // Throws Error unless the pool has them.
+  // Throws Error unless the pools have the pages that appending would take.
   void require_pages(const char* where, std::span<const NewTokens> step) const;
   // Makes room for them in page tables; then there is nothing left that can fail.
   void prepare_tables(std::span<const NewTokens> step);
-  // Then: the pages for `count` more tokens, the one they begin in its own.
+  // Then: the pages for `count` more tokens in every group, the one they begin in its own.
   void take_pages(cache::Sequence& sequence, std::int64_t count) noexcept;
   // The page of a position becomes one that this sequence alone may write from there on.
-  void own_page(cache::Sequence& sequence, std::int64_t position) noexcept;
+  void own_page(cache::Sequence& sequence, std::size_t group, std::int64_t position) noexcept;
   void lengthen(cache::Sequence& sequence, const NewTokens& tokens) noexcept;
 
-  // Drops pages of the table from index `first_page` on.
-  void drop_pages_from(cache::Sequence& sequence, std::int64_t first_page) noexcept;
-  // known, written, chained and chain for a new length that is not longer; its pages are there.
-  void shorten(cache::Sequence& sequence, std::int64_t length) const noexcept;
-  // Rows up to `length` are written: full pages with ids can be found.
-  void chain_pages(cache::Sequence& sequence) noexcept;
+  // --- Less of a sequence (kv_shorten.cc) ------------------------------------------------------
 
-  // Copies the first `rows` rows of a page in all layers.
-  void copy_page(std::int32_t from, std::int32_t to, std::int64_t rows) noexcept;
+  // Drops pages of the tables from index `first_page` on.
+  void drop_pages_from(cache::Sequence& sequence, std::int64_t first_page) noexcept;
+  // All but the pages of a table for a new length that is not longer.
+  void shorten(cache::Sequence& sequence, std::int64_t length) noexcept;
+  // Both, and how full the last page is.
+  void cut(cache::Sequence& sequence, std::int64_t length) noexcept;
+  // Gives back pages first <= i < end of a table, as far as that leaves one hole.
+  void release_pages(cache::Sequence& sequence, std::size_t group, std::int64_t first,
+                     std::int64_t end) noexcept;
+
+  // --- What is written and can be found (kv_write.cc) ------------------------------------------
+
+  // The last `count` tokens are written in a layer.
+  void mark_written(cache::Sequence& sequence, std::size_t layer, std::int64_t count) noexcept;
+  // Full pages with ids, written and committed, can be found.
+  void chain_pages(cache::Sequence& sequence) noexcept;
+  // One of them: the node it is found at, or would be; kNoNode if no group has it.
+  std::int32_t chain_one(cache::Sequence& sequence, std::int64_t page_idx,
+                         const cache::PrefixChain& before, std::uint64_t hash) noexcept;
+  // Tokens that are no drafts.
+  static std::int64_t committed_of(const cache::Sequence& sequence) noexcept;
+  // Tokens from `position` on are drafts. Any number of threads may do it and read at once.
+  void make_drafts(std::uint32_t slot, std::int64_t position) const noexcept;
 };
 
 namespace cache {
 
-// Checks that `layer` has one; throws Error "[where] ...".
-void check_layer(const char* where, const KVCacheOptions& options, std::int64_t layer);
+// Refuses a position that a sequence cannot end at: beyond its length, among released tokens.
+void check_end(const char* where, const char* what, const Sequence& sequence,
+               std::int64_t position);
 
-// Where the rows of a page and head begin.
-std::byte* page_rows(Tensor& rows, std::int64_t page, std::int64_t head) noexcept;
-const std::byte* page_rows(const Tensor& rows, std::int64_t page, std::int64_t head) noexcept;
+// The pages of a group that queries from position `next` on do not see: first <= i < end.
+struct UnseenPages {
+  std::int64_t first = 0, end = 0;
+};
+UnseenPages unseen_pages(const KVLayerGroup& group, std::int64_t page_size,
+                         std::int64_t next) noexcept;
 
 }  // namespace cache
 }  // namespace quire

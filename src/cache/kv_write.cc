@@ -1,15 +1,19 @@
-// KVCache: writes the rows of new tokens to their pages. Cache layer.
+// KVCache: rows of new tokens into their pages, and what can be found by prefix from then on. Cache
+// layer.
 #include <algorithm>
-#include <cstring>
+#include <array>
+#include <atomic>
 
 #include "cache/kv_cache_state.h"
 #include "quire/error.h"
 #include "runtime/fail.h"
 #include "runtime/float_env.h"
-#include "tensor/convert.h"
 
 namespace quire {
 
+using cache::LayerPlace;
+using cache::PageTable;
+using cache::PrefixChain;
 using cache::Sequence;
 
 namespace {
@@ -34,17 +38,21 @@ std::int64_t total_count(std::span<const NewTokens> step) {
 }
 
 // Refuses tokens that are not there, or whose pages are not this sequence's to write.
-void check_writable(const char* where, const KVCache::State& state, const NewTokens& tokens) {
+void check_writable(const char* where, const KVCache::State& state, std::size_t group,
+                    std::size_t layer, const NewTokens& tokens) {
   const Sequence& sequence = state.sequences[tokens.sequence.slot];
-  if (tokens.count > sequence.length - sequence.begin) {
+  const PageTable& table = sequence.tables[group];
+  const std::int64_t there = sequence.length - table.hole_end;
+  if (tokens.count > there) {
     fail(ErrorKind::value, where, "the sequence must have as many tokens as count; got {} and {}",
-         sequence.length - sequence.begin, tokens.count);
+         there, tokens.count);
   }
   const std::int64_t page_size = state.options.page_size, start = sequence.length - tokens.count;
   for (std::int64_t at = start; at < sequence.length; at += page_size - at % page_size) {
-    const cache::Page& page = state.pool[sequence.pages[at / page_size]];
+    const cache::Page& page =
+        state.groups[group].pool[table.pages[static_cast<std::size_t>(at / page_size)]];
     // Rows that nobody has written yet are the same for all who share them.
-    if (page.serial != 0 || (page.refs > 1 && start < sequence.written)) {
+    if (page.is_findable() || (page.refs > 1 && start < sequence.written[layer])) {
       fail(ErrorKind::value, where,
            "position {} is in a page that is shared or can be found by prefix; its rows were "
            "written before",
@@ -53,76 +61,143 @@ void check_writable(const char* where, const KVCache::State& state, const NewTok
   }
 }
 
-// Rows of consecutive tokens and one head, dim elements each; strides in elements.
-struct HeadRows {
-  const std::byte* from;
-  DType dtype;
-  std::int64_t n, dim, row_stride, stride;
-};
-
-void copy_rows(const HeadRows& rows, DType dtype, std::byte* to) noexcept {
-  if (rows.dtype != dtype || (rows.dim > 1 && rows.stride != 1)) {
-    copy_elements({rows.from, rows.dtype, {rows.n, rows.dim}, {rows.row_stride, rows.stride}},
-                  dtype, to);
-    return;
-  }
-  const std::int64_t size = dtype_size(dtype);
-  for (std::int64_t row = 0; row < rows.n; ++row)
-    std::memcpy(to + row * rows.dim * size, rows.from + row * rows.row_stride * size,
-                rows.dim * size);
+// The place of a layer, all of the step writable there.
+LayerPlace check_layer(const char* where, const KVCache::State& state, std::int64_t layer,
+                       std::span<const NewTokens> step) {
+  const LayerPlace place = state.place(where, layer);
+  for (const NewTokens& tokens : step)
+    check_writable(where, state, place.group, static_cast<std::size_t>(layer), tokens);
+  return place;
 }
 
-// rows: [tokens, kv_heads, dim] of the whole step.
-void write_rows(const KVCache::State& state, Tensor& pages, std::span<const NewTokens> step,
-                const ConstTensorView& rows) noexcept {
-  const std::int64_t page_size = state.options.page_size, dim = rows.dim(2);
-  const std::int64_t row_bytes = dim * static_cast<std::int64_t>(dtype_size(state.options.dtype));
-  const std::int64_t size = dtype_size(rows.dtype());
-  const auto* from = static_cast<const std::byte*>(rows.data());
-  HeadRows run{from, rows.dtype(), 0, dim, rows.stride(0), rows.stride(2)};
+// k, v: [tokens, kv_heads, dim] of the whole step.
+void write_rows(KVCache::State& state, LayerPlace place, std::span<const NewTokens> step,
+                const ConstTensorView& k, const ConstTensorView& v) noexcept {
+  const std::int64_t page_size = state.options.page_size;
+  cache::GroupRows& rows = state.groups[place.group].rows;
   std::int64_t row = 0;
   for (const NewTokens& tokens : step) {
     const Sequence& sequence = state.sequences[tokens.sequence.slot];
     for (std::int64_t at = sequence.length - tokens.count; at < sequence.length;) {
-      const std::int32_t page = sequence.pages[at / page_size];
-      const std::int64_t slot = at % page_size;
-      run.n = std::min(page_size - slot, sequence.length - at);
-      for (std::int64_t head = 0; head < rows.dim(1); ++head) {
-        run.from = from + (row * rows.stride(0) + head * rows.stride(1)) * size;
-        copy_rows(run, state.options.dtype, cache::page_rows(pages, page, head) + slot * row_bytes);
-      }
-      at += run.n;
-      row += run.n;
+      const std::int64_t slot = at % page_size,
+                         n = std::min(page_size - slot, sequence.length - at);
+      rows.write(
+          place.layer,
+          {sequence.tables[place.group].pages[static_cast<std::size_t>(at / page_size)], slot},
+          {.k = k, .v = v, .first = row, .n = n});
+      at += n;
+      row += n;
     }
   }
 }
 
-void mark(KVCache::State& state, std::span<const NewTokens> step) noexcept {
+void mark(KVCache::State& state, std::int64_t layer, std::span<const NewTokens> step) noexcept {
   for (const NewTokens& tokens : step) {
-    Sequence& sequence = state.sequences[tokens.sequence.slot];
-    // Rows before these may still be missing; then these alone make no prefix.
-    if (sequence.length - tokens.count > sequence.written) continue;
-    sequence.written = sequence.length;
-    state.chain_pages(sequence);
+    state.mark_written(state.sequences[tokens.sequence.slot], static_cast<std::size_t>(layer),
+                       tokens.count);
   }
 }
 
 }  // namespace
+
+void KVCache::State::mark_written(Sequence& sequence, std::size_t layer,
+                                  std::int64_t count) noexcept {
+  std::int64_t& written = sequence.written[layer];
+  // Rows before these may still be missing; then these alone make no prefix.
+  if (written == sequence.length || sequence.length - count > written) return;
+  written = sequence.length;
+  if (--sequence.layers_behind > 0) return;
+  sequence.written_in_all = sequence.length;
+  chain_pages(sequence);
+}
+
+// A page of rows joins the node of its ids in every group that has none there: where a node was
+// found, rows of the same ids are the same. Hashes of several pages are computed ahead, so that the
+// memory of the index comes while the next are.
+void KVCache::State::chain_pages(Sequence& sequence) noexcept {
+  const std::int64_t page_size = options.page_size;
+  const std::int64_t whole =
+      std::min({std::ssize(sequence.ids), sequence.written_in_all, sequence.committed}) / page_size;
+  const auto ids_of = [&](std::int64_t page) {
+    return std::span<const std::int64_t>(sequence.ids)
+        .subspan(static_cast<std::size_t>(page * page_size), static_cast<std::size_t>(page_size));
+  };
+  PrefixChain chain =
+      sequence.chains.empty() ? PrefixChain{sequence.salt, 0} : sequence.chains.back();
+  std::array<std::uint64_t, 16> hashes;
+  for (std::int64_t begin = std::ssize(sequence.chains); begin < whole;
+       begin = std::ssize(sequence.chains)) {
+    const std::int64_t n = std::min(std::ssize(hashes), whole - begin);
+    std::uint64_t hash = chain.hash;
+    for (std::int64_t i = 0; i < n; ++i) {
+      hashes[static_cast<std::size_t>(i)] = hash = index.hash(hash, ids_of(begin + i));
+      index.expect_bucket(hash);
+    }
+    for (std::int64_t i = 0; i < n; ++i) index.expect_first(hashes[static_cast<std::size_t>(i)]);
+    for (std::int64_t i = 0; i < n; ++i) {
+      const std::uint64_t next = hashes[static_cast<std::size_t>(i)];
+      const std::int32_t node = chain_one(sequence, begin + i, chain, next);
+      // Given back in all groups before it was written: what comes after it has no prefix.
+      if (node == cache::kNoNode) return;
+      chain = {next, index[node].serial};
+      sequence.chains.push_back(chain);
+    }
+  }
+}
+
+std::int32_t KVCache::State::chain_one(Sequence& sequence, std::int64_t page_idx,
+                                       const PrefixChain& before, std::uint64_t hash) noexcept {
+  const auto at = static_cast<std::size_t>(page_idx);
+  const auto ids = std::span<const std::int64_t>(sequence.ids)
+                       .subspan(at * static_cast<std::size_t>(options.page_size),
+                                static_cast<std::size_t>(options.page_size));
+  std::int32_t node = index.find(before, sequence.salt, hash, ids);
+  // A page that is found behind another prefix with the same ids stays there.
+  for (std::size_t g = 0; g < groups.size() && node == cache::kNoNode; ++g) {
+    const std::int32_t page = sequence.tables[g].pages[at];
+    if (page != kNoPage) node = groups[g].pool[page].node;
+  }
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const PageTable& table = sequence.tables[g];
+    const std::int32_t page = table.pages[at];
+    if (page == kNoPage || groups[g].pool[page].is_findable()) continue;
+    // A file with other pages may leave one in part.
+    if (page_idx * options.page_size < table.hole_end &&
+        (page_idx + 1) * options.page_size > table.hole_begin) {
+      continue;
+    }
+    if (node == cache::kNoNode) node = index.insert(before, sequence.salt, hash, ids);
+    if (index.page(node, g) == kNoPage) groups[g].pool.make_findable(page, node);
+  }
+  return node;
+}
+
+std::int64_t KVCache::State::committed_of(const Sequence& sequence) noexcept {
+  return std::atomic_ref(const_cast<std::int64_t&>(sequence.committed))
+      .load(std::memory_order_relaxed);
+}
+
+void KVCache::State::make_drafts(std::uint32_t slot, std::int64_t position) const noexcept {
+  const std::atomic_ref committed(const_cast<std::int64_t&>(sequences[slot].committed));
+  std::int64_t now = committed.load(std::memory_order_relaxed);
+  while (now > position && !committed.compare_exchange_weak(now, position)) {
+  }
+}
 
 void KVCache::write(std::int64_t layer, std::span<const NewTokens> step, const ConstTensorView& k,
                     const ConstTensorView& v) {
   const FloatEnv float_env;
   constexpr const char* kWhere = "KVCache::write";
   State& state = *state_;
-  cache::check_layer(kWhere, state.options, layer);
+  state.place(kWhere, layer);
   state.check_step(kWhere, step);
-  for (const NewTokens& tokens : step) check_writable(kWhere, state, tokens);
-  const std::int64_t total = total_count(step), heads = state.options.kv_heads;
-  check_rows(kWhere, "k", k, {total, heads, state.options.head_dim});
-  check_rows(kWhere, "v", v, {total, heads, state.options.v_head_dim});
-  write_rows(state, state.k[layer], step, k);
-  write_rows(state, state.v[layer], step, v);
-  if (layer == state.options.layers - 1) mark(state, step);
+  const LayerPlace place = check_layer(kWhere, state, layer, step);
+  const KVLayerGroup& group = state.groups[place.group].sizes;
+  const std::int64_t total = total_count(step);
+  check_rows(kWhere, "k", k, {total, group.kv_heads, group.head_dim});
+  check_rows(kWhere, "v", v, {total, group.kv_heads, group.v_head_dim});
+  write_rows(state, place, step, k, v);
+  mark(state, layer, step);
 }
 
 void KVCache::append(std::span<const NewTokens> step, const ConstTensorView& k,
@@ -130,23 +205,53 @@ void KVCache::append(std::span<const NewTokens> step, const ConstTensorView& k,
   const FloatEnv float_env;
   constexpr const char* kWhere = "KVCache::append";
   State& state = *state_;
+  const KVLayerGroup& first = state.groups[0].sizes;
+  for (const cache::LayerGroup& group : state.groups) {
+    const KVLayerGroup& sizes = group.sizes;
+    if (sizes.kv_heads != first.kv_heads || sizes.head_dim != first.head_dim ||
+        sizes.v_head_dim != first.v_head_dim) {
+      fail(ErrorKind::value, kWhere,
+           "groups of layers have other heads or dims: append, then write layer by layer");
+    }
+  }
   state.check_step(kWhere, step);
   state.require_pages(kWhere, step);  // so the counts are sane
-  const std::int64_t total = total_count(step), heads = state.options.kv_heads;
-  check_rows(kWhere, "k", k, {state.options.layers, total, heads, state.options.head_dim});
-  check_rows(kWhere, "v", v, {state.options.layers, total, heads, state.options.v_head_dim});
+  const std::int64_t total = total_count(step), layers = state.options.layers;
+  check_rows(kWhere, "k", k, {layers, total, first.kv_heads, first.head_dim});
+  check_rows(kWhere, "v", v, {layers, total, first.kv_heads, first.v_head_dim});
   append(step);
-  for (std::int64_t layer = 0; layer < state.options.layers; ++layer) {
-    write_rows(state, state.k[layer], step, k.select(0, layer));
-    write_rows(state, state.v[layer], step, v.select(0, layer));
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    write_rows(state, state.place(kWhere, layer), step, k.select(0, layer), v.select(0, layer));
+    mark(state, layer, step);
   }
-  mark(state, step);
+}
+
+void KVCache::mark_written(std::int64_t layer, std::span<const NewTokens> step) {
+  state_->place("KVCache::mark_written", layer);
+  state_->check_step("KVCache::mark_written", step);
+  check_layer("KVCache::mark_written", *state_, layer, step);
+  mark(*state_, layer, step);
 }
 
 void KVCache::mark_written(std::span<const NewTokens> step) {
   state_->check_step("KVCache::mark_written", step);
-  for (const NewTokens& tokens : step) check_writable("KVCache::mark_written", *state_, tokens);
-  mark(*state_, step);
+  for (std::int64_t layer = 0; layer < state_->options.layers; ++layer)
+    check_layer("KVCache::mark_written", *state_, layer, step);
+  for (std::int64_t layer = 0; layer < state_->options.layers; ++layer) mark(*state_, layer, step);
+}
+
+void KVCache::commit(SequenceId id, std::int64_t length) {
+  Sequence& sequence = state_->get("KVCache::commit", id);
+  if (length < 0 || length > sequence.length) {
+    fail(ErrorKind::value, "KVCache::commit", "length must be in 0..{}, the length; got {}",
+         sequence.length, length);
+  }
+  sequence.committed = std::max(sequence.committed, length);
+  state_->chain_pages(sequence);
+}
+
+std::int64_t KVCache::committed(SequenceId sequence) const {
+  return State::committed_of(state_->get("KVCache::committed", sequence));
 }
 
 }  // namespace quire

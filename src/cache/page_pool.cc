@@ -2,16 +2,17 @@
 #include "cache/page_pool.h"
 
 #include <algorithm>
-#include <array>
 #include <cassert>
 #include <memory>
+#include <utility>
 
 namespace quire::cache {
 
-PagePool::PagePool(std::int64_t n_pages, std::int64_t page_size, PageHash hash)
+PagePool::PagePool(std::int64_t n_pages, PrefixIndex& index, std::size_t group)
     : memory_(Tensor::empty({n_pages, std::int64_t{sizeof(Page)}}, DType::u8)),
-      pages_(static_cast<Page*>(memory_.data()), n_pages),
-      index_(n_pages, page_size, hash),
+      pages_(static_cast<Page*>(memory_.data()), static_cast<std::size_t>(n_pages)),
+      index_(&index),
+      group_(group),
       free_(n_pages) {
   std::uninitialized_default_construct(pages_.begin(), pages_.end());
 }
@@ -20,7 +21,7 @@ void PagePool::expect_takes(std::int64_t count) const noexcept {
   constexpr std::int64_t kMost = 32;  // what they touch fits into L1
   std::int32_t page = oldest_;
   for (std::int64_t i = free_; i < std::min(count, free_ + kMost) && page != kNoPage; ++i) {
-    index_.expect_erase(pages_, page);
+    index_->expect_detach((*this)[page].node);
     page = (*this)[page].next;
   }
 }
@@ -37,9 +38,9 @@ std::int32_t PagePool::take() noexcept {
   } else {
     page = oldest_;
     unlink(page);
-    index_.erase(pages_, page);
+    forget(page);
     ++evictions_;
-    if (oldest_ != kNoPage) index_.expect_erase(pages_, oldest_);  // likely the next
+    if (oldest_ != kNoPage) index_->expect_detach(at(oldest_).node);  // likely the next
   }
   Page& one = at(page);
   one.refs = 1;
@@ -74,7 +75,7 @@ void PagePool::drop(std::int32_t page) noexcept {
   if (one.refs == 1) --shared_;
   if (one.refs > 0) return;
   filled_ -= one.fill;
-  if (one.serial == 0) {
+  if (!one.is_findable()) {
     one.fill = 0;
     one.next = first_free_;
     first_free_ = page;
@@ -94,44 +95,15 @@ void PagePool::set_fill(std::int32_t page, std::int64_t fill) noexcept {
   one.fill = static_cast<std::int32_t>(fill);
 }
 
-std::int32_t PagePool::find_next(PrefixChain& chain, std::uint64_t salt,
-                                 std::span<const std::int64_t> page_ids) const noexcept {
-  const std::uint64_t hash = index_.hash(chain.hash, page_ids);
-  const std::int32_t page = index_.find(pages_, chain, salt, hash, page_ids);
-  if (page != kNoPage) chain = {hash, (*this)[page].serial};
-  return page;
-}
-
-void PagePool::chain(std::span<const std::int32_t> pages, PrefixChain& chain,
-                     std::uint64_t salt) noexcept {
-  std::array<std::uint64_t, 16> hashes;
-  for (std::size_t begin = 0; begin < pages.size(); begin += hashes.size()) {
-    const auto some = pages.subspan(begin, std::min(hashes.size(), pages.size() - begin));
-    std::uint64_t hash = chain.hash;
-    for (std::size_t i = 0; i < some.size(); ++i) {
-      hashes[i] = hash = index_.hash(hash, index_.ids(some[i]));
-      index_.expect_bucket(hash);
-    }
-    for (std::size_t i = 0; i < some.size(); ++i) index_.expect_first(pages_, hashes[i]);
-    for (std::size_t i = 0; i < some.size(); ++i) chain_one(some[i], hashes[i], chain, salt);
-  }
-}
-
-void PagePool::chain_one(std::int32_t page, std::uint64_t hash, PrefixChain& chain,
-                         std::uint64_t salt) noexcept {
-  const std::int32_t found = index_.find(pages_, chain, salt, hash, index_.ids(page));
-  Page& one = at(page);
-  if (found == kNoPage && one.serial == 0) {
-    index_.insert(pages_, page, chain, salt, hash);
-  } else if (found != kNoPage && one.serial == 0) {
-    one.chain_hash = hash;
-    one.chain_serial = (*this)[found].serial;
-  }
-  chain = {hash, one.chain_serial};
+void PagePool::make_findable(std::int32_t page, std::int32_t node) noexcept {
+  assert(at(page).refs > 0 && !at(page).is_findable());
+  at(page).node = node;
+  index_->attach(node, group_, page);
 }
 
 void PagePool::forget(std::int32_t page) noexcept {
-  if (at(page).serial != 0) index_.erase(pages_, page);
+  const std::int32_t node = std::exchange(at(page).node, kNoNode);
+  if (node != kNoNode) index_->detach(node, group_);
 }
 
 }  // namespace quire::cache

@@ -1,7 +1,8 @@
-// PagePool: which pages are free, held (and by how many sequences) or cached for their prefix, and
-// which cached page is evicted first. Every operation is O(1) and none allocates. Knows nothing of
-// sequences or rows. Cache layer.
+// PagePool: which pages of a group of layers are free, held (by how many) or cached for their
+// prefix, and which cached one goes first. Every operation is O(1) and none allocates. Knows
+// nothing of sequences or rows. Cache layer.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -13,12 +14,13 @@ namespace quire::cache {
 
 class PagePool {
  public:
-  PagePool(std::int64_t n_pages, std::int64_t page_size, PageHash hash);
+  // Of group number `group` in the index, which must outlive the pool.
+  PagePool(std::int64_t n_pages, PrefixIndex& index, std::size_t group);
 
-  const Page& operator[](std::int32_t page) const noexcept { return pages_[page]; }
+  const Page& operator[](std::int32_t page) const noexcept {
+    return pages_[static_cast<std::size_t>(page)];
+  }
   std::span<const Page> pages() const noexcept { return pages_; }
-  const PrefixIndex& index() const noexcept { return index_; }
-  std::span<std::int64_t> ids(std::int32_t page) noexcept { return index_.ids(page); }
 
   std::int64_t free() const noexcept { return free_; }
   std::int64_t cached() const noexcept { return cached_; }
@@ -39,24 +41,19 @@ class PagePool {
   // Of a held page: so many slots hold tokens.
   void set_fill(std::int32_t page, std::int64_t fill) noexcept;
 
-  // The next page of a prefix, or kNoPage; `chain` moves on to it.
-  std::int32_t find_next(PrefixChain& chain, std::uint64_t salt,
-                         std::span<const std::int64_t> page_ids) const noexcept;
-  // Held full pages with their ids set come next in a prefix, one after the other: they can be
-  // found from now on, unless others with the same ids can already. `chain` moves on.
-  void chain(std::span<const std::int32_t> pages, PrefixChain& chain, std::uint64_t salt) noexcept;
+  // A held full page that cannot be found becomes the group's page of a node that has none.
+  void make_findable(std::int32_t page, std::int32_t node) noexcept;
   // Of a held page: it cannot be found any more, because its contents will change.
   void forget(std::int32_t page) noexcept;
 
  private:
-  Page& at(std::int32_t page) noexcept { return pages_[page]; }
+  Page& at(std::int32_t page) noexcept { return pages_[static_cast<std::size_t>(page)]; }
   void unlink(std::int32_t page) noexcept;
-  void chain_one(std::int32_t page, std::uint64_t hash, PrefixChain& chain,
-                 std::uint64_t salt) noexcept;
 
   Tensor memory_;  // in large pages where it is large
   std::span<Page> pages_;
-  PrefixIndex index_;
+  PrefixIndex* index_;
+  std::size_t group_;
   std::int32_t first_free_ = kNoPage;  // freed ones, last freed first: likely in caches
   std::int32_t fresh_ = 0;             // pages from here on were never taken
   std::int32_t oldest_ = kNoPage, newest_ = kNoPage;  // cached ones

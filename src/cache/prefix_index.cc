@@ -1,26 +1,29 @@
-// PrefixIndex: a hash table whose buckets are doubly linked lists of pages. Cache layer.
+// PrefixIndex: buckets of doubly linked nodes. Cache layer.
 #include "cache/prefix_index.h"
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 #include <memory>
 
 namespace quire::cache {
 namespace {
 
-// Mostly alone in its bucket, a page comes and goes without a look at others, each of which is a
-// cache line somewhere: of 100,000 pages, that is most of the time.
-constexpr std::size_t kBucketsPerPage = 4;
+// Mostly alone in its bucket, a node comes and goes without a look at others, each of which is a
+// cache line somewhere: of 100,000 nodes, that is most of the time.
+constexpr std::size_t kBucketsPerNode = 4;
 
-std::size_t bucket_count(std::int64_t n_pages) {
-  return kBucketsPerPage *
-         std::bit_ceil(static_cast<std::size_t>(std::max<std::int64_t>(n_pages, 1)));
+std::size_t bucket_count(std::int64_t nodes) {
+  return kBucketsPerNode *
+         std::bit_ceil(static_cast<std::size_t>(std::max<std::int64_t>(nodes, 1)));
 }
 
-// The ids of every page, and as much room for each as up to 2 kBucketsPerPage buckets take.
-Tensor index_memory(std::int64_t n_pages, std::int64_t page_size) {
-  constexpr std::size_t kMore = 2 * kBucketsPerPage * sizeof(std::int32_t) / sizeof(std::int64_t);
-  return Tensor::empty({std::max<std::int64_t>(n_pages, 1), page_size + std::int64_t{kMore}},
+// For every node its ids, the pages of its groups, and as much room as up to 2 kBucketsPerNode
+// buckets take.
+Tensor index_memory(const PrefixSizes& sizes) {
+  constexpr std::int64_t kBuckets = 2 * kBucketsPerNode;
+  const std::int64_t small = (sizes.groups + kBuckets + 1) / 2;  // int32, two of them in an int64
+  return Tensor::empty({std::max<std::int64_t>(sizes.nodes, 1), sizes.page_size + small},
                        DType::i64);
 }
 
@@ -36,72 +39,102 @@ std::uint64_t default_page_hash(std::uint64_t before, std::span<const std::int64
   return hash ^ (hash >> 29);
 }
 
-PrefixIndex::PrefixIndex(std::int64_t n_pages, std::int64_t page_size, PageHash page_hash)
-    : page_size_(page_size),
-      hash_(page_hash),
-      memory_(index_memory(n_pages, page_size)),
-      buckets_(static_cast<std::int32_t*>(memory_.data()), bucket_count(n_pages)),
-      ids_(reinterpret_cast<std::int64_t*>(buckets_.data() + buckets_.size())) {
-  std::uninitialized_fill(buckets_.begin(), buckets_.end(), kNoPage);
+PrefixIndex::PrefixIndex(const PrefixSizes& sizes, PageHash hash)
+    : sizes_(sizes),
+      hash_(hash),
+      memory_(index_memory(sizes)),
+      node_memory_(Tensor::empty({sizes.nodes, std::int64_t{sizeof(PrefixNode)}}, DType::u8)),
+      buckets_(static_cast<std::int32_t*>(memory_.data()), bucket_count(sizes.nodes)),
+      nodes_(static_cast<PrefixNode*>(node_memory_.data()), static_cast<std::size_t>(sizes.nodes)),
+      ids_(reinterpret_cast<std::int64_t*>(buckets_.data() + buckets_.size())),
+      pages_(reinterpret_cast<std::int32_t*>(ids_ + sizes.nodes * sizes.page_size)) {
+  std::uninitialized_fill(buckets_.begin(), buckets_.end(), kNoNode);
+  std::uninitialized_default_construct(nodes_.begin(), nodes_.end());
 }
 
-std::int32_t PrefixIndex::find(std::span<const Page> pages, const PrefixChain& before,
-                               std::uint64_t salt, std::uint64_t hash,
+std::int32_t PrefixIndex::find(const PrefixChain& before, std::uint64_t salt, std::uint64_t hash,
                                std::span<const std::int64_t> page_ids) const noexcept {
-  for (std::int32_t page = buckets_[bucket(hash)]; page != kNoPage;
-       page = pages[page].bucket_next) {
-    const Page& one = pages[page];
-    if (one.chain_hash == hash && one.parent == before.serial && one.salt == salt &&
-        std::ranges::equal(ids(page), page_ids)) {
-      return page;
+  for (std::int32_t node = buckets_[bucket(hash)]; node != kNoNode;
+       node = (*this)[node].bucket_next) {
+    const PrefixNode& one = (*this)[node];
+    if (one.hash == hash && one.parent == before.serial && one.salt == salt &&
+        std::ranges::equal(ids(node), page_ids)) {
+      return node;
     }
   }
-  return kNoPage;
+  return kNoNode;
 }
 
-void PrefixIndex::insert(std::span<Page> pages, std::int32_t page, const PrefixChain& before,
-                         std::uint64_t salt, std::uint64_t hash) noexcept {
+std::int32_t PrefixIndex::find_next(PrefixChain& chain, std::uint64_t salt,
+                                    std::span<const std::int64_t> page_ids) const noexcept {
+  const std::uint64_t hash = this->hash(chain.hash, page_ids);
+  const std::int32_t node = find(chain, salt, hash, page_ids);
+  if (node != kNoNode) chain = {hash, (*this)[node].serial};
+  return node;
+}
+
+std::int32_t PrefixIndex::insert(const PrefixChain& before, std::uint64_t salt, std::uint64_t hash,
+                                 std::span<const std::int64_t> page_ids) noexcept {
+  std::int32_t node = first_free_;
+  if (node != kNoNode) {
+    first_free_ = at(node).bucket_next;
+  } else {
+    assert(fresh_ < std::ssize(nodes_));
+    node = fresh_++;
+  }
   std::int32_t& first = buckets_[bucket(hash)];
-  Page& one = pages[page];
-  one.serial = one.chain_serial = next_serial_++;
-  one.parent = before.serial;
-  one.salt = salt;
-  one.chain_hash = hash;
-  one.bucket_previous = kNoPage;
-  one.bucket_next = first;
-  if (first != kNoPage) pages[first].bucket_previous = page;
-  first = page;
+  at(node) = {.serial = next_serial_++,
+              .parent = before.serial,
+              .salt = salt,
+              .hash = hash,
+              .bucket_previous = kNoNode,
+              .bucket_next = first};
+  if (first != kNoNode) at(first).bucket_previous = node;
+  first = node;
+  std::ranges::copy(page_ids, ids_ + node * sizes_.page_size);
+  std::fill_n(pages_ + node * sizes_.groups, sizes_.groups, kNoPage);
+  return node;
 }
 
-void PrefixIndex::erase(std::span<Page> pages, std::int32_t page) noexcept {
-  Page& one = pages[page];
-  if (one.bucket_next != kNoPage) pages[one.bucket_next].bucket_previous = one.bucket_previous;
-  if (one.bucket_previous != kNoPage)
-    pages[one.bucket_previous].bucket_next = one.bucket_next;
-  else
-    buckets_[bucket(one.chain_hash)] = one.bucket_next;
-  one.bucket_previous = one.bucket_next = kNoPage;
-  one.serial = one.parent = one.salt = 0;
+void PrefixIndex::attach(std::int32_t node, std::size_t group, std::int32_t page) noexcept {
+  assert(this->page(node, group) == kNoPage);
+  pages_[node * sizes_.groups + static_cast<std::int64_t>(group)] = page;
+  ++at(node).pages;
+}
+
+void PrefixIndex::detach(std::int32_t node, std::size_t group) noexcept {
+  pages_[node * sizes_.groups + static_cast<std::int64_t>(group)] = kNoPage;
+  if (--at(node).pages == 0) erase(node);
+}
+
+void PrefixIndex::erase(std::int32_t node) noexcept {
+  PrefixNode& one = at(node);
+  if (one.bucket_next != kNoNode) at(one.bucket_next).bucket_previous = one.bucket_previous;
+  (one.bucket_previous == kNoNode ? buckets_[bucket(one.hash)]
+                                  : at(one.bucket_previous).bucket_next) = one.bucket_next;
+  one = {};
+  one.bucket_next = first_free_;
+  first_free_ = node;
 }
 
 void PrefixIndex::expect_bucket(std::uint64_t hash) const noexcept {
   __builtin_prefetch(&buckets_[bucket(hash)], 1);
 }
 
-void PrefixIndex::expect_first(std::span<const Page> pages, std::uint64_t hash) const noexcept {
+void PrefixIndex::expect_first(std::uint64_t hash) const noexcept {
   const std::int32_t first = buckets_[bucket(hash)];
-  if (first != kNoPage) __builtin_prefetch(&pages[first], 1);
+  if (first != kNoNode) __builtin_prefetch(&(*this)[first], 1);
 }
 
-void PrefixIndex::expect_erase(std::span<const Page> pages, std::int32_t page) const noexcept {
-  const Page& one = pages[page];
-  expect_bucket(one.chain_hash);
-  for (const std::int32_t other : {one.bucket_previous, one.bucket_next, one.next})
-    if (other != kNoPage) __builtin_prefetch(&pages[other], 1);
-  // Whoever takes the page writes ids of its own.
+void PrefixIndex::expect_detach(std::int32_t node) const noexcept {
+  const PrefixNode& one = (*this)[node];
+  expect_bucket(one.hash);
+  for (const std::int32_t other : {one.bucket_previous, one.bucket_next})
+    if (other != kNoNode) __builtin_prefetch(&(*this)[other], 1);
+  // Whoever takes the node writes ids of its own.
   constexpr std::int64_t kLine = 8;
-  for (std::int64_t i = 0; i < std::min<std::int64_t>(page_size_, 8 * kLine); i += kLine)
-    __builtin_prefetch(ids_ + page * page_size_ + i, 1);
+  for (std::int64_t i = 0; i < std::min<std::int64_t>(sizes_.page_size, 8 * kLine); i += kLine)
+    __builtin_prefetch(ids_ + node * sizes_.page_size + i, 1);
 }
 
 }  // namespace quire::cache

@@ -1,7 +1,7 @@
 // xxHash, 64 bits, from its specification: four lanes of 8 bytes, then the rest. Cache layer.
 #include "cache/xxh64.h"
 
-#include <array>
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -29,21 +29,38 @@ std::uint64_t round(std::uint64_t lane, std::uint64_t word) noexcept {
 
 }  // namespace
 
-std::uint64_t xxh64(std::span<const std::byte> bytes, std::uint64_t seed) noexcept {
-  const std::byte* at = bytes.data();
-  const std::byte* const end = at + bytes.size();
-  std::uint64_t hash = seed + kPrime5;
-  if (bytes.size() >= 32) {
-    std::array<std::uint64_t, 4> lanes = {seed + kPrime1 + kPrime2, seed + kPrime2, seed,
-                                          seed - kPrime1};
-    for (; end - at >= 32; at += 32)
-      for (std::size_t i = 0; i < 4; ++i)
-        lanes[i] = round(lanes[i], load<std::uint64_t>(at + 8 * i));
-    hash = std::rotl(lanes[0], 1) + std::rotl(lanes[1], 7) + std::rotl(lanes[2], 12) +
-           std::rotl(lanes[3], 18);
-    for (const std::uint64_t lane : lanes) hash = (hash ^ round(0, lane)) * kPrime1 + kPrime4;
+Xxh64::Xxh64(std::uint64_t seed) noexcept
+    : seed_(seed), lanes_{seed + kPrime1 + kPrime2, seed + kPrime2, seed, seed - kPrime1} {}
+
+void Xxh64::add_block(const std::byte* block) noexcept {
+  for (std::size_t i = 0; i < lanes_.size(); ++i)
+    lanes_[i] = round(lanes_[i], load<std::uint64_t>(block + 8 * i));
+}
+
+void Xxh64::add(std::span<const std::byte> bytes) noexcept {
+  const std::size_t have = size_ % rest_.size();
+  size_ += bytes.size();
+  if (have > 0) {
+    const auto some = bytes.first(std::min(bytes.size(), rest_.size() - have));
+    std::ranges::copy(some, rest_.begin() + static_cast<std::ptrdiff_t>(have));
+    bytes = bytes.subspan(some.size());
+    if (have + some.size() < rest_.size()) return;
+    add_block(rest_.data());
   }
-  hash += bytes.size();
+  for (; bytes.size() >= rest_.size(); bytes = bytes.subspan(rest_.size())) add_block(bytes.data());
+  std::ranges::copy(bytes, rest_.begin());
+}
+
+std::uint64_t Xxh64::digest() const noexcept {
+  std::uint64_t hash = seed_ + kPrime5;
+  if (size_ >= rest_.size()) {
+    hash = std::rotl(lanes_[0], 1) + std::rotl(lanes_[1], 7) + std::rotl(lanes_[2], 12) +
+           std::rotl(lanes_[3], 18);
+    for (const std::uint64_t lane : lanes_) hash = (hash ^ round(0, lane)) * kPrime1 + kPrime4;
+  }
+  hash += size_;
+  const std::byte* at = rest_.data();
+  const std::byte* const end = at + size_ % rest_.size();
   for (; end - at >= 8; at += 8)
     hash = std::rotl(hash ^ round(0, load<std::uint64_t>(at)), 27) * kPrime1 + kPrime4;
   if (end - at >= 4) {
@@ -54,6 +71,12 @@ std::uint64_t xxh64(std::span<const std::byte> bytes, std::uint64_t seed) noexce
   hash = (hash ^ (hash >> 33)) * kPrime2;
   hash = (hash ^ (hash >> 29)) * kPrime3;
   return hash ^ (hash >> 32);
+}
+
+std::uint64_t xxh64(std::span<const std::byte> bytes, std::uint64_t seed) noexcept {
+  Xxh64 hash(seed);
+  hash.add(bytes);
+  return hash.digest();
 }
 
 }  // namespace quire::cache

@@ -61,7 +61,7 @@ formula::CompileOptions compile_options(const ForwardRequest& request, int max_r
   const auto [least, most] = std::minmax_element(request.q_begin.begin(), request.q_begin.end());
   const auto last = [](std::int64_t size) { return std::max<std::int64_t>(size, 1) - 1; };
   return {.precision = request.is_f64() ? Precision::kF64 : Precision::kF32,
-          .extents = {{0, last(request.batch)},
+          .extents = {{0, last(request.b_end())},
                       {0, last(request.q_heads)},
                       {*least, *most + last(request.q_len)},
                       {0, last(request.kv_len)}},

@@ -12,7 +12,6 @@
 #include "layout/chosen_keys.h"
 #include "plan/forward_call.h"
 #include "plan/one_channel.h"
-#include "plan/position_keys.h"
 #include "plan/seen_tiles.h"
 #include "runtime/ceil_div.h"
 #include "runtime/run_parallel.h"
@@ -74,16 +73,9 @@ void ForwardPlan::find_visible() {
     visible_ =
         std::make_unique<BlockMaskKeys>(request_.block_mask, request_.q_len, request_.kv_len);
     rule = &request_.block_mask.mask_mod();
-  } else if (request_.positions.has_value()) {
-    const Batch batch{.sequences = request_.batch,
-                      .group = request_.group(),
-                      .queries = *request_.queries,
-                      .keys = *request_.layout,
-                      .q_begin = request_.q_begin,
-                      .chosen = request_.chosen.get()};
-    auto made = std::make_unique<PositionKeys>(*request_.positions, batch);
-    if (made->asks()) rule = &request_.positions->rule;
-    visible_ = std::move(made);
+  } else if (request_.visible != nullptr) {
+    visible_ = request_.visible;
+    if (request_.visible_rule.has_value()) rule = &*request_.visible_rule;
   }
   if (rule != nullptr) mask_formula_ = rule_to_evaluate(*rule);
 }
@@ -203,7 +195,7 @@ kernels::QueryTile ForwardPlan::tile_of(const kernels::ForwardCall& call,
   const std::int64_t q_len = request_.queries->length(b);
   const Rows rows = rows_of(tensors, b, h);
   kernels::QueryTile made{
-      .b = b,
+      .b = request_.b_of(b),
       .h = h,
       .q_idx = request_.begin_of(b) + row,
       .q_offset = rows.q + row * call.q_rows.row_step,
@@ -249,7 +241,7 @@ kernels::QueryRow ForwardPlan::row_of(const kernels::ForwardCall& call,
                                       const ForwardTensors& tensors, const RowPlace& place) {
   const auto [b, h, row] = place;
   const Rows rows = rows_of(tensors, b, h);
-  kernels::QueryRow made{.b = b,
+  kernels::QueryRow made{.b = request_.b_of(b),
                          .h = h,
                          .q_idx = request_.begin_of(b) + row,
                          .q_offset = rows.q + row * call.q_rows.row_step,
@@ -270,8 +262,9 @@ void ForwardPlan::fill_rows(const kernels::ForwardCall& call, const ForwardTenso
     *to++ = row_of(call, tensors, {task.b, first_head + i / q_len, i % q_len});
 }
 
-layout::KeyRange ForwardPlan::seen_by(std::span<const kernels::QueryRow> rows) const {
-  SeenTiles seen(request_.layout->length(rows[0].b));
+layout::KeyRange ForwardPlan::seen_by(std::int64_t sequence,
+                                      std::span<const kernels::QueryRow> rows) const {
+  SeenTiles seen(request_.layout->length(sequence));
   for (const kernels::QueryRow& row : rows) seen.add(row.visible);
   return seen.range();
 }
@@ -317,7 +310,7 @@ void ForwardPlan::run_decode(const kernels::ForwardCall& call, const ForwardTens
                              const ForwardTask& task, std::size_t worker) {
   kernels::QueryRow rows[kernels::kDecodeRows];
   fill_rows(call, tensors, task, rows);
-  layout::KeyRange range = seen_by({rows, static_cast<std::size_t>(task.count)});
+  layout::KeyRange range = seen_by(task.b, {rows, static_cast<std::size_t>(task.count)});
   if (task.states >= 0) {
     range.begin = std::max(range.begin, task.split_begin * kernels::kSplitKeys);
     range.end = std::min(range.end, task.split_end * kernels::kSplitKeys);
@@ -364,7 +357,7 @@ void ForwardPlan::run_merge(const kernels::ForwardCall& call, const ForwardTenso
   kernels::QueryRow rows[kernels::kDecodeRows];
   fill_rows(call, tensors, task, rows);
   const std::int64_t size = dtype_size(compute_type());
-  const layout::KeyRange range = seen_by({rows, static_cast<std::size_t>(task.count)});
+  const layout::KeyRange range = seen_by(task.b, {rows, static_cast<std::size_t>(task.count)});
   kernels::merge_splits(call,
                         {.keys = write_keys(task, range, tensors, worker),
                          .rows = rows,

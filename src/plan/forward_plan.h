@@ -132,12 +132,12 @@ class ForwardPlan {
   template <class T>
   void run_weights(const kernels::ForwardCall& call, const ForwardTensors& tensors);
 
-  layout::KeyRange seen_by(std::span<const kernels::QueryRow> rows) const;
+  layout::KeyRange seen_by(std::int64_t sequence, std::span<const kernels::QueryRow> rows) const;
   void* scratch(std::size_t worker);
 
   ForwardRequest request_;
   const kernels::KernelTable* table_;
-  std::unique_ptr<const VisibleKeys> visible_;  // null: everything
+  std::shared_ptr<const VisibleKeys> visible_;  // null: everything
   std::optional<Formula> mask_formula_;         // simplified
   std::vector<Buffer> buffers_;                 // of the score mod, then of the mask
   std::optional<kernels::TileProgram> prefill_score_, prefill_mask_, decode_score_, decode_mask_;

@@ -160,8 +160,6 @@ TEST(Attend, WhatDoesNotFitIsRefused) {
                [&] { call(3); });
   expect_error(ErrorKind::value, "[attend] window must not be negative; got -2",
                [&] { call(2, {.window = -2}); });
-  expect_error(ErrorKind::value, "[attend] give mask_mod or window, not both",
-               [&] { call(2, {.mask_mod = mods::causal(), .window = 2}); });
   const std::vector<NewTokens> step{{a, 2}};
   expect_error(ErrorKind::value,
                "[attend] q_heads must be a multiple of the cache's 2 kv_heads; got 3",

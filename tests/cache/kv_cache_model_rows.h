@@ -11,12 +11,14 @@
 
 namespace quire::testing {
 
-// A token is its id and the number its rows are made from. Where all ids so far are known the
-// number follows from salt and ids, as keys and values of a language model do.
+// A token is its id and the number its rows are made from. Where it is true, the number follows
+// from salt and ids so far, as keys and values of a language model do; drafts of a tree, and tokens
+// that were moved, have any.
 struct ModelToken {
   std::int64_t id = 0;
   std::uint64_t number = 0;
-  bool has_id = false;  // and so do all before it
+  bool has_id = false;   // and so do all before it
+  bool is_true = false;  // and so are all before it
 };
 
 inline std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
@@ -31,36 +33,33 @@ inline float element(std::uint64_t number, std::int64_t place) {
   return static_cast<float>(mix(number, static_cast<std::uint64_t>(place)) & 0xff);
 }
 
-// [layers, tokens, kv_heads, dim]
-inline Tensor rows_of(const std::vector<ModelToken>& tokens, const KVCacheOptions& o,
-                      std::int64_t dim, std::int64_t first) {
-  Tensor result({o.layers, std::ssize(tokens), o.kv_heads, dim}, DType::f32);
+// [tokens, kv_heads, dim] of a layer.
+inline Tensor rows_of(const std::vector<ModelToken>& tokens, std::int64_t heads, std::int64_t dim,
+                      std::int64_t first) {
+  Tensor result({std::ssize(tokens), heads, dim}, DType::f32);
   float* to = result.data_as<float>();
-  for (std::int64_t layer = 0; layer < o.layers; ++layer)
-    for (const ModelToken& token : tokens)
-      for (std::int64_t i = 0; i < o.kv_heads * dim; ++i)
-        *to++ = element(token.number, first + layer * 100 + i);
+  for (const ModelToken& token : tokens)
+    for (std::int64_t i = 0; i < heads * dim; ++i) *to++ = element(token.number, first + i);
   return result;
 }
 
-// What the pages hold for a sequence is what its tokens say.
-inline void compare_rows(const KVCache& cache, const SequenceView& view,
+// What the pages of a layer hold for a sequence is what its tokens say.
+inline void compare_rows(const KVCache& cache, std::int64_t layer, const SequenceView& view,
                          const std::vector<ModelToken>& tokens) {
-  const KVCacheOptions& o = cache.options();
-  for (std::int64_t layer = 0; layer < o.layers; ++layer) {
-    const auto* k = cache.k_pages(layer).data_as<float>();
-    const auto* v = cache.v_pages(layer).data_as<float>();
-    for (std::int64_t at = view.begin; at < view.length; ++at) {
-      const std::int64_t page = view.pages[static_cast<std::size_t>(at / o.page_size)];
-      const std::uint64_t number = tokens[static_cast<std::size_t>(at)].number;
-      for (std::int64_t head = 0; head < o.kv_heads; ++head) {
-        const std::int64_t row = (page * o.kv_heads + head) * o.page_size + at % o.page_size;
-        const std::int64_t place = layer * 100 + head * o.head_dim;
-        for (std::int64_t d = 0; d < o.head_dim; ++d)
-          ASSERT_EQ(k[row * o.head_dim + d], element(number, place + d));
-        const std::int64_t v_place = kValues + layer * 100 + head * o.v_head_dim;
-        for (std::int64_t d = 0; d < o.v_head_dim; ++d)
-          ASSERT_EQ(v[row * o.v_head_dim + d], element(number, v_place + d));
+  const std::int64_t page_size = cache.options().page_size;
+  const ConstTensorView pages[] = {cache.k_pages(layer), cache.v_pages(layer)};
+  for (std::int64_t at = 0; at < view.length; ++at) {
+    if (at >= view.hole_begin && at < view.hole_end) continue;
+    const std::int64_t page = view.pages[static_cast<std::size_t>(at / page_size)];
+    const std::uint64_t number = tokens[static_cast<std::size_t>(at)].number;
+    for (std::int64_t kind = 0; kind < 2; ++kind) {
+      const ConstTensorView& rows = pages[kind];
+      const auto* from = rows.data_as<float>();
+      for (std::int64_t head = 0; head < rows.dim(1); ++head) {
+        const std::int64_t row = (page * rows.dim(1) + head) * page_size + at % page_size;
+        for (std::int64_t d = 0; d < rows.dim(3); ++d)
+          ASSERT_EQ(from[row * rows.dim(3) + d],
+                    element(number, kind * kValues + layer * 100 + head * rows.dim(3) + d));
       }
     }
   }

@@ -28,7 +28,23 @@ void run_random(const KVCacheOptions& options, std::uint64_t seed, int operation
   RC_ASSERT(!::testing::Test::HasFailure());
 }
 
-// 100 operations each: 200,000 with the usual number of cases.
+std::vector<KVLayerGroup> any_groups(std::int64_t layers) {
+  std::vector<KVLayerGroup> groups(static_cast<std::size_t>(*rc::gen::inRange(1, 4)));
+  for (KVLayerGroup& group : groups) {
+    group.kv_heads = *rc::gen::inRange(1, 3);
+    group.head_dim = *rc::gen::inRange(1, 4);
+    group.v_head_dim = *rc::gen::inRange(1, 4);
+    group.window = *rc::gen::element(0, 0, 1, 3, 8, 20);
+    if (group.window > 0) group.sink_tokens = *rc::gen::element(0, 0, 1, 4);
+    group.n_pages = *rc::gen::element(1, 5, 17, 40, 150);
+  }
+  for (std::int64_t layer = 0; layer < layers; ++layer)
+    groups[static_cast<std::size_t>(layer) % groups.size()].layers.push_back(layer);
+  std::erase_if(groups, [](const KVLayerGroup& group) { return group.layers.empty(); });
+  return groups;
+}
+
+// 100 operations each: 200,000 with the usual number of cases, half of them with groups.
 RC_GTEST_PROP(KVCache, AgreesWithPlainVectors, ()) {
   const auto seed = *rc::gen::arbitrary<std::uint64_t>();
   KVCacheOptions options{.layers = *rc::gen::inRange(1, 3),
@@ -37,6 +53,10 @@ RC_GTEST_PROP(KVCache, AgreesWithPlainVectors, ()) {
                          .v_head_dim = *rc::gen::inRange(1, 4),
                          .page_size = *rc::gen::inRange(1, 6),
                          .n_pages = *rc::gen::element(0, 1, 5, 17, 40, 150)};
+  if (*rc::gen::arbitrary<bool>()) {
+    const std::int64_t page_size = options.page_size;
+    options = {.page_size = page_size, .groups = any_groups(*rc::gen::inRange(1, 5))};
+  }
   options.page_hash = *rc::gen::element<PageHash>(nullptr, two_bits, no_bits);
   run_random(options, seed, 100);
 }

@@ -92,7 +92,7 @@ EXEMPT = {
     r"\w+Plan::\w+Plan\(quire::\w+Plan&&\)|KVCache::KVCache\(quire::KVCache&&\)": "move an object",
     r"\w+Plan::(shape|is_paged|scratch_bytes|tokens|buffers)": "say what was planned",
     r"Attention(Backward)?Plan::Attention(Backward)?Plan\((?!quire::AttentionProblem)": "hand a problem to the one that has one",
-    r"AttentionProblem::(dense|rule|out_shape|stats_shape)|gradient_buffers": "sizes, options and names",
+    r"AttentionProblem::(dense|rule|b_end|out_shape|stats_shape)|gradient_buffers": "sizes, options and names",
     r"AttentionShape::of|AttentionGradients::of": "read sizes; find by name",
     r"BlockMask::(batch|heads|shape|seq_lengths|block_size|block_rows|q_blocks|kv_blocks|q_begin|separate_full_blocks|numel|nbytes"
     r"|has_mask_mod|mask_mod|runs|kind|plane|transposed|same_blocks|to_dense|encode|dense_words|made_from"
@@ -102,8 +102,9 @@ EXEMPT = {
     r"(Error|Executor|SerialExecutor|Shape|ScopedIsa|JaggedBlockMask|BlockMasks)::": "no floats; bodies of executors have one (run_parallel)",
     r"ExprBase::literal": "moves bits",
     r"Formula::(buffers|named_buffers|size|type)": "describe a graph",
-    r"KVCache::(KVCache|State|cached_prefix|can_reserve|contains|create|create_with_prefix|fork|k_pages|v_pages|load|save"
-    r"|mark_written|options|release|release_before|reserve|truncate|version|view)": "pages, ids and bytes",
+    r"KVCache::(KVCache|State|cached_prefix|can_reserve|commit|committed|contains|create|create_with_prefix|fork|group_of|ids"
+    r"|k_pages|v_pages|keep|load|load_all|load_from|save|save_all|save_to|mark_written|options|release|release_before"
+    r"|release_between|reserve|truncate|version|view)": "pages, ids and bytes",
     r"PageTables::(PageTables|add_pages|page_count|checked_batch|pages_wanted|remove_pages|row)": "pages",
     r"PagedAttention::(PagedAttention|erase|reserve|tables)|pages_of": "pages",
     r"Tensor::(Tensor|clone|copy_of|empty|from|reshape)|contiguous|contiguous_strides|element_count|to_string": "copy bytes, count",

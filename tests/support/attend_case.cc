@@ -26,8 +26,12 @@ void AttendHarness::append(SequenceId sequence, std::int64_t count) {
   const KVCacheOptions& o = cache.options();
   const NewTokens step[] = {{sequence, count}};
   cache.append(step);
-  cache.write(0, step, random_normal({count, o.kv_heads, o.head_dim}, o.dtype, random),
-              random_normal({count, o.kv_heads, o.v_head_dim}, o.dtype, random));
+  for (std::int64_t layer = 0; layer < o.layers; ++layer) {
+    const KVLayerGroup& group = cache.groups()[static_cast<std::size_t>(cache.group_of(layer))];
+    cache.write(layer, step,
+                random_normal({count, group.kv_heads, group.head_dim}, group.dtype, random),
+                random_normal({count, group.kv_heads, group.v_head_dim}, group.dtype, random));
+  }
 }
 
 SequenceId AttendHarness::create(std::int64_t length) {
@@ -36,21 +40,25 @@ SequenceId AttendHarness::create(std::int64_t length) {
   return sequence;
 }
 
-Tensor AttendHarness::dense(const ConstTensorView& pages, SequenceId sequence) const {
-  const SequenceView view = cache.view(sequence);
+Tensor AttendHarness::dense(const ConstTensorView& pages, SequenceId sequence,
+                            std::int64_t group) const {
+  const SequenceView view = cache.view(sequence, group);
   Tensor made({1, pages.dim(1), view.length, pages.dim(3)}, DType::f64);
   const std::int64_t size = cache.options().page_size;
   for (std::int64_t h = 0; h < pages.dim(1); ++h)
-    for (std::int64_t i = view.begin; i < view.length; ++i)
-      for (std::int64_t d = 0; d < pages.dim(3); ++d)
-        made.at<double>({0, h, i, d}) =
-            pages.load_float({view.pages[static_cast<std::size_t>(i / size)], h, i % size, d});
+    for (std::int64_t i = 0; i < view.length; ++i) {
+      const std::int32_t page = view.pages[static_cast<std::size_t>(i / size)];
+      for (std::int64_t d = 0; d < pages.dim(3) && page != kNoPage; ++d)
+        made.at<double>({0, h, i, d}) = pages.load_float({page, h, i % size, d});
+    }
   return made.to(pages.dtype());
 }
 
 namespace {
 
 MaskMod rule_of(const AttendOptions& options) {
+  if (options.mask_mod.has_value() && options.window > 0)
+    return mods::sliding_window(options.window) & *options.mask_mod;
   if (options.mask_mod.has_value()) return *options.mask_mod;
   return options.window > 0 ? mods::sliding_window(options.window) : mods::causal();
 }

@@ -13,7 +13,7 @@
 
 namespace quire::testing {
 
-/// A cache of one layer whose slots without a token are NaN.
+/// A cache whose slots without a token are NaN in the first layer.
 struct AttendHarness {
   explicit AttendHarness(const KVCacheOptions& options, std::uint64_t seed = 1);
 
@@ -22,7 +22,7 @@ struct AttendHarness {
   SequenceId create(std::int64_t length);
 
   /// [1, heads, length, dim] of a sequence, zeros where pages were released.
-  Tensor dense(const ConstTensorView& pages, SequenceId sequence) const;
+  Tensor dense(const ConstTensorView& pages, SequenceId sequence, std::int64_t group = 0) const;
 
   KVCache cache;
   std::mt19937_64 random;

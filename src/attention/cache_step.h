@@ -1,0 +1,33 @@
+// CacheStep: which sequences of which cache a step was planned for, and what must hold when it runs
+// over a layer. Attention layer.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "quire/kv_cache.h"
+
+namespace quire::attention {
+
+struct CacheStep {
+  struct Sequence {
+    std::uint32_t slot = 0;
+    std::int64_t length = 0;
+    std::int64_t q_begin = 0;
+    /// What is computed for its queries may depend on more than the ids before them: what follows
+    /// from it must not be found by prefix.
+    bool makes_drafts = false;
+  };
+
+  const void* cache = nullptr;  // the state of a KVCache
+  std::uint64_t version = 0;
+  std::int64_t group = 0;
+  std::vector<Sequence> sequences;  // that have queries
+
+  /// Throws Error "[where] ..." for another cache, one that has changed, a layer of another group,
+  /// and tokens that are not written in the layer.
+  void check(const char* where, const KVCache& cache, std::int64_t layer) const;
+  /// Tokens that later layers compute from this one's output become drafts where they must.
+  void mark_drafts(const KVCache& cache, std::int64_t layer) const noexcept;
+};
+
+}  // namespace quire::attention

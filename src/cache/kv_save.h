@@ -1,0 +1,52 @@
+// The format of saved sequences: fixed parts of their bytes, and the check of a whole one before
+// anything is loaded. Cache layer.
+#pragma once
+#include <array>
+#include <cstdint>
+
+#include "cache/byte_stream.h"
+#include "quire/kv_cache.h"
+
+namespace quire::cache {
+
+inline constexpr std::uint32_t kSaveVersion = 2;
+
+struct SequenceHeader {
+  std::array<char, 8> magic = {'Q', 'u', 'i', 'r', 'e', 'K', 'V', '\n'};
+  std::uint32_t version = kSaveVersion;
+  std::uint32_t groups = 0;
+  std::int64_t length = 0;
+  std::int64_t known = 0;      // of the ids, the first so many
+  std::int64_t committed = 0;  // tokens that are no drafts
+};
+static_assert(sizeof(SequenceHeader) == 40);
+
+// Followed by the numbers of its layers, int64.
+struct GroupHeader {
+  std::uint64_t dtype = 0;
+  std::int64_t layers = 0, kv_heads = 0, head_dim = 0, v_head_dim = 0;
+  std::int64_t hole_begin = 0, hole_end = 0;  // no rows of the positions between
+};
+static_assert(sizeof(GroupHeader) == 56);
+
+// Of all sequences of a cache; each has an entry and then what save writes.
+struct AllHeader {
+  std::array<char, 8> magic = {'Q', 'u', 'i', 'r', 'e', 'K', 'V', 's'};
+  std::uint32_t version = kSaveVersion;
+  std::uint32_t zero = 0;
+  std::int64_t sequences = 0;
+};
+static_assert(sizeof(AllHeader) == 24);
+
+struct AllEntry {
+  std::uint64_t salt = 0, cache = 0;
+  std::uint32_t slot = 0, generation = 0;
+};
+static_assert(sizeof(AllEntry) == 24);
+
+// Reads a saved sequence and throws Error unless load would take it, pages aside.
+void check_saved(const KVCache::State& state, ByteReader& from);
+AllHeader get_all_header(ByteReader& from);
+AllEntry get_all_entry(ByteReader& from);
+
+}  // namespace quire::cache

@@ -1,0 +1,95 @@
+// StepKeys: what the queries of a step over a KVCache see, written down as runs of keys once per
+// step, for all layers. Where position decides (causal, windows, trees) nothing is proved; a rule
+// is proved for the rows of the step, key by key where they decode and in blocks where they
+// prefill. Plan layer.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "plan/visible_keys.h"
+#include "quire/executor.h"
+#include "quire/mod.h"
+
+namespace quire::plan {
+
+/// Keys that positions show: those up to the query's, and of them the last `window` and the first
+/// `sinks`.
+struct PositionWindow {
+  std::int64_t window = 0;  // 0: all
+  std::int64_t sinks = 0;
+
+  friend bool operator==(const PositionWindow&, const PositionWindow&) = default;
+};
+
+/// One sequence of a step.
+struct StepSequence {
+  std::int64_t q_begin = 0, queries = 0, length = 0;
+  std::int64_t hole_begin = 0, hole_end = 0;  // keys that are not there
+  std::int64_t b = 0;                         // as mods see it
+  /// Positions decide; otherwise the rule alone.
+  std::optional<PositionWindow> positions = {};
+  /// The last so many tokens are a tree: each sees the tokens before the tree, its ancestors and
+  /// itself, and windows count along its path. -1: a child of the last token before the tree. With
+  /// positions only.
+  std::span<const std::int64_t> parents = {};
+  const MaskMod* rule = nullptr;  // of what positions show
+  /// The step's program can answer for it: its rule and window are those of the step. What is not
+  /// is written down to the key.
+  bool is_common = true;
+  bool is_chosen = false;  // its queries listed their keys (Kernel::kChosen)
+};
+
+/// What the program of a step is asked, see StepSequence::is_common.
+struct StepRule {
+  std::optional<MaskMod> program;  // positions and rule together
+  std::int64_t q_heads = 1, group = 1;
+  Executor* executor = nullptr;
+};
+
+class StepKeys final : public VisibleKeys {
+ public:
+  /// Throws the Error of the first visible element of a rule that did something wrong.
+  StepKeys(std::span<const StepSequence> sequences, const StepRule& rule);
+
+  kernels::KeyRuns row(std::int64_t sequence, std::int64_t h, std::int64_t row) const override;
+  std::span<const kernels::LaneRuns> tile(std::int64_t sequence, std::int64_t h,
+                                          std::int64_t tile) const override;
+  std::int64_t keys(std::int64_t sequence, std::int64_t h, std::int64_t tile) const override;
+
+  /// Whether some run is for the program to decide.
+  bool asks() const { return asks_; }
+  /// The first sequence that sees a key that is not there; -1: none does.
+  std::int64_t first_missing() const { return first_missing_; }
+  /// Whether some query of a sequence sees keys behind its own.
+  bool sees_later(std::int64_t sequence) const {
+    return sees_later_[static_cast<std::size_t>(sequence)];
+  }
+
+ private:
+  struct Builder;
+
+  // Of one sequence: rows or tiles of each plane.
+  struct Place {
+    std::int64_t first = 0;  // in rows_, or in first_lanes_
+    std::int64_t per_plane = 0;
+    bool by_head = false;
+  };
+  std::size_t at(std::int64_t sequence, std::int64_t h, std::int64_t i) const {
+    const Place& place = places_[static_cast<std::size_t>(sequence)];
+    return static_cast<std::size_t>(place.first + (place.by_head ? h * place.per_plane : 0) + i);
+  }
+
+  std::vector<Place> places_;
+  std::vector<kernels::KeyRuns> rows_;       // of sequences that decode
+  std::vector<kernels::LaneRuns> lanes_;     // of tiles of sequences that prefill
+  std::vector<std::int64_t> first_lanes_{};  // of each tile, in lanes_, and the end
+  std::vector<kernels::KeyRun> runs_;
+  std::vector<bool> sees_later_;
+  std::int64_t first_missing_ = -1;
+  bool asks_ = false;
+};
+
+}  // namespace quire::plan
