@@ -114,7 +114,7 @@ bool flag(std::int32_t given, const char* function, const char* name) {
 
 AttentionOutputs outputs(const quire_attention_outputs* given, const char* function) {
   const auto to = versioned(given, function, "outputs");
-  return {.out = tensor(to.out, function, "outputs.out"),
+  return {.out = tensor(to.out, function, "out"),
           .lse = optional_tensor(to.lse, function, "outputs.lse"),
           .max_scores = optional_tensor(to.max_scores, function, "outputs.max_scores")};
 }

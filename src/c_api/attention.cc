@@ -270,30 +270,6 @@ quire_status quire_attention(const quire_attention_problem* problem,
   });
 }
 
-quire_status quire_attention_plan_create(const quire_attention_problem* problem,
-                                         quire_attention_plan** plan) {
-  return c_api::guarded([&] {
-    constexpr Caller kCaller{"quire_attention_plan_create", "problem"};
-    c_api::require(plan, kCaller.function, "plan");
-    *plan = nullptr;
-    Call call = call_of(c_api::versioned(problem, kCaller.function, "problem"), kCaller);
-    *plan = new quire_attention_plan{AttentionPlan(std::move(call.problem))};
-  });
-}
-
-quire_status quire_attention_plan_run(quire_attention_plan* plan, const quire_tensor* q,
-                                      const quire_tensor* k, const quire_tensor* v,
-                                      const quire_attention_outputs* outputs) {
-  return c_api::guarded([&] {
-    constexpr const char* kName = "quire_attention_plan_run";
-    c_api::require(plan, kName, "plan");
-    plan->plan.run(c_api::tensor(q, kName, "q"), c_api::tensor(k, kName, "k"),
-                   c_api::tensor(v, kName, "v"), c_api::outputs(outputs, kName));
-  });
-}
-
-void quire_attention_plan_free(quire_attention_plan* plan) { delete plan; }
-
 quire_status quire_attention_backward(const quire_attention_problem* problem,
                                       const quire_loss* loss, const quire_gradients* gradients) {
   return c_api::guarded([&] {
@@ -404,10 +380,8 @@ quire_status quire_attention_plan_run(quire_attention_plan* plan, const quire_te
                                       const quire_attention_outputs* outputs) {
   return c_api::guarded([&] {
     c_api::require(plan, kPlan.function, "plan");
-    constexpr Caller kCaller{kPlan.function, "outputs"};
     plan->plan.run(c_api::tensor(q, kPlan.function, "q"), c_api::tensor(k, kPlan.function, "k"),
-                   c_api::tensor(v, kPlan.function, "v"),
-                   outputs_of(c_api::versioned(outputs, kPlan.function, "outputs"), kCaller));
+                   c_api::tensor(v, kPlan.function, "v"), c_api::outputs(outputs, kPlan.function));
   });
 }
 
@@ -438,7 +412,7 @@ quire_status quire_attention_backward_plan_run(quire_attention_backward_plan* pl
   return c_api::guarded([&] {
     const char* const function = kBackwardPlan.function;
     c_api::require(plan, function, "plan");
-    const Call call{plan->problem, c_api::tensor(q, function, "q"), c_api::tensor(k, function, "k"),
+    Call call{plan->problem, c_api::tensor(q, function, "q"), c_api::tensor(k, function, "k"),
                     c_api::tensor(v, function, "v")};
     const GradientPlaces places(gradients, call, function);
     plan->plan.run(inputs_of(call, loss, function), places.views);
