@@ -27,6 +27,7 @@ from quire.torch.nested import (
     jagged_of,
     nested_from_values,
     nested_like,
+    outside_graphs,
     plain_values_of,
     rewrap,
     rewrap_recorded,
@@ -84,7 +85,7 @@ def scaled_dot_product_attention(
                 raise TypeError(f"[{_NAME}] {name} must be a tensor; got {type(tensor).__name__}")
     if scale is not None and type(scale) is not float:
         scale = check_scale(_NAME, scale)
-    call = _nested if are_nested(query, key, value) else _dense
+    call = outside_graphs(_nested) if are_nested(query, key, value) else _dense
     return call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 
