@@ -258,7 +258,10 @@ def _strided(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any, *options
 
 def _check_strided(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any) -> None:
     if isinstance(attn_mask, Tensor):
-        raise RuntimeError(f"[{_NAME}] a mask of nested tensors is a mask_mod f(b, h, q_idx, kv_idx), not a tensor")
+        raise RuntimeError(
+            f"[{_NAME}] nested tensors are not supported when an explicit attn_mask is set: their mask is a mask_mod "
+            "f(b, h, q_idx, kv_idx), not a tensor"
+        )
     if not query.dtype == key.dtype == value.dtype:
         raise RuntimeError(
             f"[{_NAME}] query, key and value must have the same dtype; got {query.dtype}, {key.dtype} and {value.dtype}"
@@ -282,7 +285,10 @@ def _check_nested(query: Any, key: Any, value: Any, attn_mask: Any) -> None:
     if query.device.type != "cpu":
         raise ValueError(f"[{_NAME}] Quire computes on the CPU; got tensors on {query.device}")
     if isinstance(attn_mask, Tensor):
-        raise ValueError(f"[{_NAME}] a mask of nested tensors is a mask_mod f(b, h, q_idx, kv_idx), not a tensor")
+        raise ValueError(
+            f"[{_NAME}] nested tensors are not supported when an explicit attn_mask is set: their mask is a mask_mod "
+            "f(b, h, q_idx, kv_idx), not a tensor"
+        )
 
 
 # ---- both
