@@ -340,7 +340,9 @@ def _mask(attn_mask: Any, is_causal: bool, query: Tensor, key: Tensor) -> tuple[
 def _alignment(bias: Any, is_causal: bool, query: Tensor, key: Tensor) -> str:
     """The corner from which a causal bias of torch's is meant."""
     if is_causal:
-        raise ValueError(f"[{_NAME}] a causal bias and is_causal say the same; give one of them")
+        raise ValueError(
+            f"[{_NAME}] CausalBias should not be used with causal=True: a causal bias and is_causal say the same; give one of them"
+        )
     q_len, kv_len = bias.seq_len_q, bias.seq_len_kv
     if q_len != query.size(-2) or kv_len != key.size(-2):
         raise RuntimeError(
