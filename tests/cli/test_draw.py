@@ -103,12 +103,14 @@ def decode_png(data):
 def unfilter(kind, line, above):
     """A line of a PNG of 3 bytes a pixel."""
     out = bytearray(line)
-    for i in range(len(out)):
+    for i in range(len(out) if kind else 0):
         left, up, corner = (out[i - 3] if i >= 3 else 0), above[i], (above[i - 3] if i >= 3 else 0)
-        nearest = min(
-            (abs(up - corner), 0, left), (abs(left - corner), 1, up), (abs(left + up - 2 * corner), 2, corner)
-        )
-        out[i] = (out[i] + (0, left, up, (left + up) // 2, nearest[2])[kind]) & 255
+        if kind == 4:
+            to_left, to_up, to_corner = abs(up - corner), abs(left - corner), abs(left + up - 2 * corner)
+            nearest = left if to_left <= to_up and to_left <= to_corner else up if to_up <= to_corner else corner
+        else:
+            nearest = (0, left, up, (left + up) // 2)[kind]
+        out[i] = (out[i] + nearest) & 255
     return bytes(out)
 
 

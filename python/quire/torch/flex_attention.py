@@ -32,7 +32,7 @@ from quire.torch.flex_call import FlexCall
 from quire.torch.forward import HALF, Mods, as_torch_gives, draw_seed, forward, forward_as_computed
 from quire.torch.hooks import HookArguments, bind_hooks
 from quire.torch.mods import bind_score_mod
-from quire.torch.nested import are_nested
+from quire.torch.nested import are_nested, outside_graphs
 from quire.torch.nested_flex import nested_flex_attention
 from quire.torch.quantized import QuantizedTensor, coded_flex_attention
 from quire.torch.transforms import is_forward_mode, refuse_transforms
@@ -162,7 +162,7 @@ def flex_attention(
     is_plain = type(query) in _PLAIN and type(key) in _PLAIN and type(value) in _PLAIN and not query.is_nested
     if not is_plain or _modes() or _jit():
         if are_nested(query, key, value):
-            outputs = nested_flex_attention(
+            outputs = outside_graphs(nested_flex_attention)(
                 query,
                 key,
                 value,

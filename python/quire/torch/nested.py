@@ -6,6 +6,9 @@ the same memory as [H, total, D]. Both become views [total, H, D]. Python layer,
 
 from __future__ import annotations
 
+import functools
+import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +17,18 @@ from torch.nested._internal.nested_tensor import NestedTensor, _nt_view_dummy
 
 from quire import _core
 from quire.torch.views import view_of
+
+
+@functools.cache
+def _disabled(function: Callable) -> Callable:
+    return torch.compiler.disable(function)
+
+
+def outside_graphs(function: Callable) -> Callable:
+    """The function, of which dynamo sees nothing. Where it leaves a call to Python, since nested tensors are refused in graphs,
+    it would compile what that calls one by one, and fail at the lengths of nested results."""
+    # Who has not imported dynamo does not compile, and to import it takes a second.
+    return _disabled(function) if "torch._dynamo" in sys.modules else function
 
 
 def are_nested(*tensors: Any) -> bool:

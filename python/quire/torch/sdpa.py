@@ -27,6 +27,7 @@ from quire.torch.nested import (
     jagged_of,
     nested_from_values,
     nested_like,
+    outside_graphs,
     plain_values_of,
     rewrap,
     rewrap_recorded,
@@ -84,7 +85,7 @@ def scaled_dot_product_attention(
                 raise TypeError(f"[{_NAME}] {name} must be a tensor; got {type(tensor).__name__}")
     if scale is not None and type(scale) is not float:
         scale = check_scale(_NAME, scale)
-    call = _nested if are_nested(query, key, value) else _dense
+    call = outside_graphs(_nested) if are_nested(query, key, value) else _dense
     return call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 
@@ -257,7 +258,10 @@ def _strided(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any, *options
 
 def _check_strided(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any) -> None:
     if isinstance(attn_mask, Tensor):
-        raise RuntimeError(f"[{_NAME}] a mask of nested tensors is a mask_mod f(b, h, q_idx, kv_idx), not a tensor")
+        raise RuntimeError(
+            f"[{_NAME}] nested tensors are not supported when an explicit attn_mask is set: their mask is a mask_mod "
+            "f(b, h, q_idx, kv_idx), not a tensor"
+        )
     if not query.dtype == key.dtype == value.dtype:
         raise RuntimeError(
             f"[{_NAME}] query, key and value must have the same dtype; got {query.dtype}, {key.dtype} and {value.dtype}"
@@ -281,7 +285,10 @@ def _check_nested(query: Any, key: Any, value: Any, attn_mask: Any) -> None:
     if query.device.type != "cpu":
         raise ValueError(f"[{_NAME}] Quire computes on the CPU; got tensors on {query.device}")
     if isinstance(attn_mask, Tensor):
-        raise ValueError(f"[{_NAME}] a mask of nested tensors is a mask_mod f(b, h, q_idx, kv_idx), not a tensor")
+        raise ValueError(
+            f"[{_NAME}] nested tensors are not supported when an explicit attn_mask is set: their mask is a mask_mod "
+            "f(b, h, q_idx, kv_idx), not a tensor"
+        )
 
 
 # ---- both
@@ -333,7 +340,9 @@ def _mask(attn_mask: Any, is_causal: bool, query: Tensor, key: Tensor) -> tuple[
 def _alignment(bias: Any, is_causal: bool, query: Tensor, key: Tensor) -> str:
     """The corner from which a causal bias of torch's is meant."""
     if is_causal:
-        raise ValueError(f"[{_NAME}] a causal bias and is_causal say the same; give one of them")
+        raise ValueError(
+            f"[{_NAME}] CausalBias should not be used with causal=True: a causal bias and is_causal say the same; give one of them"
+        )
     q_len, kv_len = bias.seq_len_q, bias.seq_len_kv
     if q_len != query.size(-2) or kv_len != key.size(-2):
         raise RuntimeError(

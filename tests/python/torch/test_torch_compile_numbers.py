@@ -237,6 +237,7 @@ def test_gradients_of_captured_tensors_beside_numbers(backend):
     assert_same(function, [(bias, query, n, n / 4) for n in VALUES], backend)
 
 
+@pytest.mark.slow
 def test_inductor():
     """Little beside attention: the C++ compiler has little to do."""
 

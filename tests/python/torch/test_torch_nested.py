@@ -308,3 +308,28 @@ def test_enable_covers_nested_sdpa():
     assert torch_sdpa.jagged_scaled_dot_product_attention.__code__ is code
     with pytest.raises(RuntimeError):
         F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", ["flex_attention", "scaled_dot_product_attention"])
+def test_compiled_callers(name, backend):
+    """Nested tensors are refused inside a graph, by name; where graphs may break, the call is made between them."""
+    torch._dynamo.reset()
+
+    def call(x, mask):
+        if name == "flex_attention":
+            return quire_torch.flex_attention(x * 2, x, x, block_mask=mask) + 1
+        return SDPA(x * 2, x, x, is_causal=True) + 1
+
+    parts = [torch.randn(n, 2, 8) for n in (5, 9)]
+    results = []
+    for function in (call, torch.compile(call, backend=backend)):
+        leaf = torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=True)
+        x = leaf.transpose(1, 2)
+        out = function(x, quire_torch.create_nested_block_mask(causal, None, None, x))
+        out.values().sum().backward()
+        results.append((out.values().detach(), leaf.grad.values()))
+    assert all(map(torch.equal, *results))
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=rf"\[{name}\] .*nested tensors.* not supported"):
+        torch.compile(call, backend=backend, fullgraph=True)(x, None)

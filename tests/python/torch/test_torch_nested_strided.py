@@ -95,6 +95,8 @@ def test_errors_are_of_torchs_types():
     for tensors in ((x, dense, x), (x, other, other), (x, jagged, jagged), (nested((3, 8), (5, 8)),) * 3):
         with pytest.raises((ValueError, RuntimeError), match="flex_attention"):
             FLEX(*tensors)
+    with pytest.raises(RuntimeError, match="not supported when an explicit attn_mask is set: their mask is a mask_mod"):
+        SDPA(x, x, x, torch.ones(1))
     uneven = nested((3, 4, 8), (2, 5, 8))
     with pytest.raises(RuntimeError, match="the same heads and dims in all sequences"):
         SDPA(uneven, uneven, uneven, "q_idx >= kv_idx")

@@ -322,3 +322,9 @@ def test_what_torch_does_not_notice():
         SDPA(D, torch.randn(2, 3, 5, 8), D)  # keys and values of different lengths
     with pytest.raises(RuntimeError, match="Explicit attn_mask should not be set when is_causal=True"):
         SDPA(D, D, D, torch.ones(4, 4).bool(), is_causal=True)
+
+
+def test_a_causal_bias_and_is_causal():
+    x = torch.randn(1, 2, 5, 8)
+    with pytest.raises(ValueError, match="CausalBias should not be used with causal=True.*give one of them"):
+        SDPA(x, x, x, causal_upper_left(5, 5), is_causal=True)
