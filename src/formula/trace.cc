@@ -30,7 +30,9 @@ using GraphPtr = std::shared_ptr<Graph>;
 // The graph an operation is recorded in is the largest among those of its operands, for what is in
 // another one is copied over. Small ones are frequent: an element at a constant index has a graph
 // of its own until it meets an argument of the mod.
-GraphPtr larger(GraphPtr a, GraphPtr b) { return !b || (a && a->size() >= b->size()) ? a : b; }
+const GraphPtr& larger(const GraphPtr& a, const GraphPtr& b) {
+  return !b || (a && a->size() >= b->size()) ? a : b;
+}
 
 template <class... E>
 GraphPtr graph_of(const E&... operands) {
