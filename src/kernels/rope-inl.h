@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "kernels/attention_order.h"
+#include "kernels/float16-inl.h"
 #include "kernels/product-inl.h"
 #include "kernels/rope.h"
 
@@ -41,41 +42,46 @@ HWY_INLINE Angle<T> load_angle(const T* cos, const T* sin, int count) {
   return {load_part<kWhole>(cos, count), load_part<kWhole>(sin, count)};
 }
 
-// Pairs i .. of a row; `count` of them, if not a whole vector.
-template <bool kWhole, bool kInterleaved, class T>
-HWY_INLINE void rotate_pairs(const RopeTables& tables, T* row, int i, int count, Angle<T> angle) {
+// Numbers of a row of E in compute type: a whole vector, or `count`, `step` apart.
+template <bool kWhole, class T, class E>
+HWY_INLINE VecOf<T> load_numbers(const E* from, int count, int step) {
   constexpr hn::ScalableTag<T> d;
-  constexpr int kN = static_cast<int>(kLanesOf<T>);
-  T *x_at = row + i, *y_at = row + tables.half + i, *const pairs = row + ptrdiff_t{2} * i;
-  T xs[kLanesOf<T>] = {}, ys[kLanesOf<T>] = {};
+  if constexpr (kWhole) return load_widened(d, from);
+  T lanes[kLanesOf<T>] = {};
+  for (int i = 0; i < count; ++i) lanes[i] = widened<T>(from[i * step]);
+  return hn::LoadU(d, lanes);
+}
+
+// Pairs i .. of a row; `count` of them, if not a whole vector. `from` may be the row itself.
+template <bool kWhole, bool kInterleaved, class T, class E>
+HWY_INLINE void rotate_pairs(int half, const E* from, T* row, int i, int count,
+                             const Angle<T>& angle) {
+  constexpr hn::ScalableTag<T> d;
+  const int second = kInterleaved ? 1 : half, first = kInterleaved ? 2 * i : i;
+  const E *x_from = from + first, *y_from = from + first + second;
   VecOf<T> x, y;
-  if constexpr (kInterleaved && kWhole) {
-    hn::LoadInterleaved2(d, pairs, x, y);
-  } else if constexpr (kInterleaved) {
-    for (int k = 0; k < kN && k < count; ++k) {
-      xs[k] = pairs[2 * k];
-      ys[k] = pairs[2 * k + 1];
-    }
-    x = hn::LoadU(d, xs);
-    y = hn::LoadU(d, ys);
+  if constexpr (kInterleaved && kWhole && std::is_same_v<T, E>) {
+    hn::LoadInterleaved2(d, x_from, x, y);
   } else {
-    x = load_part<kWhole>(x_at, count);
-    y = load_part<kWhole>(y_at, count);
+    constexpr bool kLoads = kWhole && !kInterleaved;
+    x = load_numbers<kLoads, T>(x_from, count, kInterleaved ? 2 : 1);
+    y = load_numbers<kLoads, T>(y_from, count, kInterleaved ? 2 : 1);
   }
   const VecOf<T> to_x = fma(x, angle.c, hn::Neg(hn::Mul(y, angle.s)));
   const VecOf<T> to_y = fma(y, angle.c, hn::Mul(x, angle.s));
   if constexpr (kInterleaved && kWhole) {
-    hn::StoreInterleaved2(to_x, to_y, d, pairs);
+    hn::StoreInterleaved2(to_x, to_y, d, row + first);
   } else if constexpr (kInterleaved) {
+    T xs[kLanesOf<T>], ys[kLanesOf<T>];
     hn::StoreU(to_x, d, xs);
     hn::StoreU(to_y, d, ys);
-    for (int k = 0; k < kN && k < count; ++k) {
-      pairs[2 * k] = xs[k];
-      pairs[2 * k + 1] = ys[k];
+    for (int k = 0; k < count; ++k) {
+      row[first + 2 * k] = xs[k];
+      row[first + 2 * k + 1] = ys[k];
     }
   } else {
-    store_part<kWhole>(to_x, x_at, count);
-    store_part<kWhole>(to_y, y_at, count);
+    store_part<kWhole>(to_x, row + i, count);
+    store_part<kWhole>(to_y, row + half + i, count);
   }
 }
 
@@ -96,53 +102,99 @@ HWY_INLINE void block_angles(const RopeTables& tables, int64_t block, T* to) {
   }
 }
 
-// One row; angle_of(bool_constant whole, i, count) gives the angles of its pairs.
-template <bool kInterleaved, class T, class AngleOf>
-HWY_INLINE void rotate_row(const RopeTables& tables, T* row, bool back, const AngleOf& angle_of) {
+// Rows with the angles row_angle(whole, shared, k, i, lanes) of pairs i .. of row k, where shared
+// is angle_of(whole, i, lanes), once for all rows.
+template <bool kInterleaved, class T, class E, class AngleOf, class RowAngle>
+HWY_INLINE void rotate_block(const RotateArgs<T>& args, const E* from, T* rows, int count,
+                             const AngleOf& angle_of, const RowAngle& row_angle) {
   constexpr int kN = static_cast<int>(kLanesOf<T>);
+  const int half = args.tables->half;
+  const auto vector = [&](auto whole, int i, int lanes) HWY_ATTR {
+    const auto shared = angle_of(whole, i, lanes);
+    const E* from_row = from;
+    T* row = rows;
+    for (int k = 0; k < count; ++k, from_row += args.from_step, row += args.step) {
+      Angle<T> angle = row_angle(whole, shared, k, i, lanes);
+      if (args.back) angle.s = hn::Neg(angle.s);
+      rotate_pairs<whole.value, kInterleaved>(half, from_row, row, i, lanes, angle);
+    }
+  };
   int i = 0;
-  for (; i + kN <= tables.half; i += kN) {
-    Angle<T> angle = angle_of(std::true_type(), i, kN);
-    if (back) angle.s = hn::Neg(angle.s);
-    rotate_pairs<true, kInterleaved>(tables, row, i, kN, angle);
-  }
-  if (i == tables.half) return;
-  const int count = tables.half - i;
-  Angle<T> angle = angle_of(std::false_type(), i, count);
-  if (back) angle.s = hn::Neg(angle.s);
-  rotate_pairs<false, kInterleaved>(tables, row, i, count, angle);
+  for (; i + kN <= half; i += kN) vector(std::true_type(), i, kN);
+  if (i < half) vector(std::false_type(), i, half - i);
 }
 
-template <bool kInterleaved, class T>
-HWY_INLINE void rotate_rows(const RotateArgs<T>& args) {
+// The numbers behind the pairs, of rows that are not rotated in place.
+template <class T, class E>
+HWY_INLINE void copy_rest(const RotateArgs<T>& args, const E* from) {
+  T* row = args.rows;
+  for (int r = 0; r < args.count; ++r, row += args.step, from += args.from_step)
+    for (int c = 2 * args.tables->half; c < args.columns; ++c) row[c] = widened<T>(from[c]);
+}
+
+template <bool kInterleaved, class T, class E>
+HWY_INLINE void rotate_rows(const RotateArgs<T>& args, const E* from) {
   const RopeTables& tables = *args.tables;
   const int half = tables.half;
-  T base[kMostHeadDim];
-  int64_t known = -1;
-  T* row = args.rows;
-  for (int r = 0; r < args.count; ++r, row += args.step) {
-    const int64_t position = args.position + r;
-    if (tables.cos != nullptr) {
-      const T* cos = static_cast<const T*>(tables.cos) + position * tables.cos_step;
-      const T* sin = static_cast<const T*>(tables.sin) + position * tables.sin_step;
-      rotate_row<kInterleaved>(tables, row, args.back, [&](auto whole, int i, int count) HWY_ATTR {
-        return load_angle<whole.value>(cos + i, sin + i, count);
-      });
-      continue;
-    }
-    const int64_t block = position / kRopeLow;
-    if (block != known) block_angles(tables, known = block, base);
-    const T* low = static_cast<const T*>(tables.low) + position % kRopeLow * ptrdiff_t{2} * half;
-    rotate_row<kInterleaved>(tables, row, args.back, [&](auto whole, int i, int count) HWY_ATTR {
-      return compose<T>(load_angle<whole.value>(base + i, base + half + i, count),
-                        load_angle<whole.value>(low + i, low + half + i, count));
-    });
+  if (tables.cos != nullptr) {
+    const T* cos = static_cast<const T*>(tables.cos) + args.position * tables.cos_step;
+    const T* sin = static_cast<const T*>(tables.sin) + args.position * tables.sin_step;
+    const auto nothing = [](auto, int, int) HWY_ATTR { return 0; };
+    rotate_block<kInterleaved>(args, from, args.rows, args.count, nothing,
+                               [&](auto whole, int, int k, int i, int lanes) HWY_ATTR {
+                                 return load_angle<whole.value>(cos + k * tables.cos_step + i,
+                                                                sin + k * tables.sin_step + i,
+                                                                lanes);
+                               });
+    return;
   }
+  T base[kMostHeadDim];
+  for (int r = 0; r < args.count;) {
+    const int64_t position = args.position + r;
+    const int first = static_cast<int>(position % kRopeLow);
+    const int count = HWY_MIN(kRopeLow - first, args.count - r);
+    block_angles(tables, position / kRopeLow, base);
+    const T* low = static_cast<const T*>(tables.low) + first * ptrdiff_t{2} * half;
+    rotate_block<kInterleaved>(
+        args, from + r * args.from_step, args.rows + r * args.step, count,
+        [&](auto whole, int i, int lanes)
+            HWY_ATTR { return load_angle<whole.value>(base + i, base + half + i, lanes); },
+        [&](auto whole, const Angle<T>& shared, int k, int i, int lanes) HWY_ATTR {
+          const T* const row = low + k * ptrdiff_t{2} * half + i;
+          return compose<T>(shared, load_angle<whole.value>(row, row + half, lanes));
+        });
+    r += count;
+  }
+}
+
+template <class T, class E>
+HWY_INLINE void rotate_from(const RotateArgs<T>& args, const E* from) {
+  args.tables->interleaved ? rotate_rows<true>(args, from) : rotate_rows<false>(args, from);
 }
 
 template <class T>
 void rotate(const RotateArgs<T>& args) noexcept {
-  args.tables->interleaved ? rotate_rows<true>(args) : rotate_rows<false>(args);
+  if (args.from == nullptr) {
+    RotateArgs<T> in_place = args;
+    in_place.from_step = args.step;
+    return rotate_from(in_place, static_cast<const T*>(args.rows));
+  }
+  const auto of = [&]<class E>(const E* from) HWY_ATTR {
+    copy_rest(args, from);
+    rotate_from(args, from);
+  };
+  switch (args.dtype) {
+    case DType::f32:
+      return of(static_cast<const float*>(args.from));
+    case DType::f64:
+      return of(static_cast<const double*>(args.from));
+    case DType::bf16:
+      return of(static_cast<const Bf16Bits*>(args.from));
+    case DType::f16:
+      return of(static_cast<const F16Bits*>(args.from));
+    default:
+      return;
+  }
 }
 
 }  // namespace quire::kernels::QUIRE_ISA_NS

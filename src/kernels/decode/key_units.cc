@@ -170,8 +170,21 @@ void UnitRows<T>::gather(const PlacedUnits& units, uint32_t wanted, int slot, in
   unit.at = to;
   unit.begin = 0;
   unit.end = kUnitKeys;
-  const bool together = converted_ && wanted == kAllKeys && found == nullptr &&
-                        rows[kUnitKeys - 1] - rows[0] == (kUnitKeys - 1) * step_;
+  bool together = converted_ && wanted == kAllKeys && found == nullptr;
+  for (int i = 1; together && i < kUnitKeys; ++i) together = rows[i] - rows[0] == i * step_;
+  if (together && rotated_ && rows_.column_step == 1) {
+    forward_functions<T>(*call_.table)
+        .rotate({.tables = &call_.rope,
+                 .rows = reinterpret_cast<T*>(to),
+                 .step = slot_step_ / static_cast<ptrdiff_t>(sizeof(T)),
+                 .count = kUnitKeys,
+                 .position = first + unit.place * kUnitKeys,
+                 .from = rows[0],
+                 .dtype = rows_.dtype,
+                 .from_step = rows_.row_step,
+                 .columns = columns_});
+    return;
+  }
   if (together) convert(rows[0], kUnitKeys, to);
   for (int i = 0; i < kUnitKeys && !together; ++i, to += slot_step_) {
     if ((wanted >> i & 1) == 0)

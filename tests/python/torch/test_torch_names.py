@@ -25,7 +25,8 @@ def test_every_public_name_of_torch_is_there(name):
 )
 def test_signatures_are_equal(name):
     ours = inspect.signature(getattr(quire_torch, name))
-    own = {"flex_attention": ["dropout_p", "seed"]}.get(name, [])  # keywords that torch does not have
+    # Keywords that torch does not have.
+    own = "dropout_p seed sinks lse_with_sinks weight_mod normalize rope".split() if name == "flex_attention" else []
     assert all(ours.parameters[one].kind is inspect.Parameter.KEYWORD_ONLY for one in own)
     shared = [one for one in ours.parameters.values() if one.name not in own]
     assert ours.replace(parameters=shared) == inspect.signature(getattr(torch_flex, name))
