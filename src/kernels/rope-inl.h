@@ -1,6 +1,9 @@
 // Rotation of rows in place; the order of arithmetic is in rope.h. Kernels layer.
 #pragma once
+#include <type_traits>
+
 #include "kernels/attention_order.h"
+#include "kernels/float16-inl.h"
 #include "kernels/product-inl.h"
 #include "kernels/rope.h"
 
@@ -17,113 +20,180 @@ HWY_INLINE Angle<T> compose(const Angle<T>& a, const Angle<T>& b) {
   return {fma(a.c, b.c, hn::Neg(hn::Mul(a.s, b.s))), fma(a.s, b.c, hn::Mul(a.c, b.s))};
 }
 
-// `count` of a vector's lanes; the others are 0.
-template <class T>
-HWY_INLINE VecOf<T> load_some(const T* from, int count) {
+// A whole vector, or `count` of its lanes, the others 0.
+template <bool kWhole, class T>
+HWY_INLINE VecOf<T> load_part(const T* from, int count) {
   constexpr hn::ScalableTag<T> d;
-  if (count >= static_cast<int>(kLanesOf<T>)) return hn::LoadU(d, from);
+  if constexpr (kWhole) return hn::LoadU(d, from);
   T lanes[kLanesOf<T>] = {};
   for (int i = 0; i < count; ++i) lanes[i] = from[i];
   return hn::LoadU(d, lanes);
 }
-template <class T>
-HWY_INLINE void store_some(VecOf<T> x, T* to, int count) {
+template <bool kWhole, class T>
+HWY_INLINE void store_part(VecOf<T> x, T* to, int count) {
   constexpr hn::ScalableTag<T> d;
-  if (count >= static_cast<int>(kLanesOf<T>)) return hn::StoreU(x, d, to);
+  if constexpr (kWhole) return hn::StoreU(x, d, to);
   T lanes[kLanesOf<T>];
   hn::StoreU(x, d, lanes);
   for (int i = 0; i < count; ++i) to[i] = lanes[i];
+}
+template <bool kWhole, class T>
+HWY_INLINE Angle<T> load_angle(const T* cos, const T* sin, int count) {
+  return {load_part<kWhole>(cos, count), load_part<kWhole>(sin, count)};
+}
+
+// Numbers of a row of E in compute type: a whole vector, or `count`, `step` apart.
+template <bool kWhole, class T, class E>
+HWY_INLINE VecOf<T> load_numbers(const E* from, int count, int step) {
+  constexpr hn::ScalableTag<T> d;
+  if constexpr (kWhole) return load_widened(d, from);
+  T lanes[kLanesOf<T>] = {};
+  for (int i = 0; i < count; ++i) lanes[i] = widened<T>(from[i * step]);
+  return hn::LoadU(d, lanes);
+}
+
+// Pairs i .. of a row; `count` of them, if not a whole vector. `from` may be the row itself.
+template <bool kWhole, bool kInterleaved, class T, class E>
+HWY_INLINE void rotate_pairs(int half, const E* from, T* row, int i, int count,
+                             const Angle<T>& angle) {
+  constexpr hn::ScalableTag<T> d;
+  const int second = kInterleaved ? 1 : half, first = kInterleaved ? 2 * i : i;
+  const E *x_from = from + first, *y_from = from + first + second;
+  VecOf<T> x, y;
+  if constexpr (kInterleaved && kWhole && std::is_same_v<T, E>) {
+    hn::LoadInterleaved2(d, x_from, x, y);
+  } else {
+    constexpr bool kLoads = kWhole && !kInterleaved;
+    x = load_numbers<kLoads, T>(x_from, count, kInterleaved ? 2 : 1);
+    y = load_numbers<kLoads, T>(y_from, count, kInterleaved ? 2 : 1);
+  }
+  const VecOf<T> to_x = fma(x, angle.c, hn::Neg(hn::Mul(y, angle.s)));
+  const VecOf<T> to_y = fma(y, angle.c, hn::Mul(x, angle.s));
+  if constexpr (kInterleaved && kWhole) {
+    hn::StoreInterleaved2(to_x, to_y, d, row + first);
+  } else if constexpr (kInterleaved) {
+    T xs[kLanesOf<T>], ys[kLanesOf<T>];
+    hn::StoreU(to_x, d, xs);
+    hn::StoreU(to_y, d, ys);
+    for (int k = 0; k < count; ++k) {
+      row[first + 2 * k] = xs[k];
+      row[first + 2 * k + 1] = ys[k];
+    }
+  } else {
+    store_part<kWhole>(to_x, row + i, count);
+    store_part<kWhole>(to_y, row + half + i, count);
+  }
 }
 
 // cos and sin of the 16 positions from 16 * block on, without what is below 16: [2][half].
 template <class T>
 HWY_INLINE void block_angles(const RopeTables& tables, int64_t block, T* to) {
-  const ptrdiff_t row = ptrdiff_t{2} * tables.half;
+  constexpr int kN = static_cast<int>(kLanesOf<T>);
+  const int half = tables.half;
+  const ptrdiff_t row = ptrdiff_t{2} * half;
   const T* high = static_cast<const T*>(tables.high) + block / kRopeMid * row;
   const T* mid = static_cast<const T*>(tables.mid) + block % kRopeMid * row;
-  for (int i = 0; i < tables.half; i += static_cast<int>(kLanesOf<T>)) {
-    const int count = tables.half - i;
-    const Angle<T> a{load_some(high + i, count), load_some(high + tables.half + i, count)};
-    const Angle<T> b{load_some(mid + i, count), load_some(mid + tables.half + i, count)};
-    const Angle<T> both = compose<T>(a, b);
-    store_some<T>(both.c, to + i, count);
-    store_some<T>(both.s, to + tables.half + i, count);
+  for (int i = 0; i < half; i += kN) {
+    const int count = half - i < kN ? half - i : kN;
+    const Angle<T> both = compose<T>(load_angle<false>(high + i, high + half + i, count),
+                                     load_angle<false>(mid + i, mid + half + i, count));
+    store_part<false>(both.c, to + i, count);
+    store_part<false>(both.s, to + half + i, count);
   }
 }
 
-// Numbers i .. of a row: pairs of x and y, `count` of them at most.
-template <class T>
-HWY_INLINE void rotate_pairs(const RopeTables& tables, T* row, int i, int count, Angle<T> angle,
-                             bool back) {
-  constexpr hn::ScalableTag<T> d;
+// Rows with the angles row_angle(whole, shared, k, i, lanes) of pairs i .. of row k, where shared
+// is angle_of(whole, i, lanes), once for all rows.
+template <bool kInterleaved, class T, class E, class AngleOf, class RowAngle>
+HWY_INLINE void rotate_block(const RotateArgs<T>& args, const E* from, T* rows, int count,
+                             const AngleOf& angle_of, const RowAngle& row_angle) {
   constexpr int kN = static_cast<int>(kLanesOf<T>);
-  if (back) angle.s = hn::Neg(angle.s);
-  VecOf<T> x, y;
-  T xs[kLanesOf<T>] = {}, ys[kLanesOf<T>] = {};
-  const bool whole = count >= kN;
-  T* const pairs = row + ptrdiff_t{2} * i;
-  if (!tables.interleaved) {
-    x = load_some(row + i, count);
-    y = load_some(row + tables.half + i, count);
-  } else {
-    for (int k = 0; k < kN && k < count; ++k) {
-      xs[k] = pairs[2 * k];
-      ys[k] = pairs[2 * k + 1];
+  const int half = args.tables->half;
+  const auto vector = [&](auto whole, int i, int lanes) HWY_ATTR {
+    const auto shared = angle_of(whole, i, lanes);
+    const E* from_row = from;
+    T* row = rows;
+    for (int k = 0; k < count; ++k, from_row += args.from_step, row += args.step) {
+      Angle<T> angle = row_angle(whole, shared, k, i, lanes);
+      if (args.back) angle.s = hn::Neg(angle.s);
+      rotate_pairs<whole.value, kInterleaved>(half, from_row, row, i, lanes, angle);
     }
-    x = hn::LoadU(d, xs);
-    y = hn::LoadU(d, ys);
-  }
-  const VecOf<T> to_x = fma(x, angle.c, hn::Neg(hn::Mul(y, angle.s)));
-  const VecOf<T> to_y = fma(y, angle.c, hn::Mul(x, angle.s));
-  if (!tables.interleaved) {
-    store_some<T>(to_x, row + i, whole ? kN : count);
-    store_some<T>(to_y, row + tables.half + i, whole ? kN : count);
+  };
+  int i = 0;
+  for (; i + kN <= half; i += kN) vector(std::true_type(), i, kN);
+  if (i < half) vector(std::false_type(), i, half - i);
+}
+
+// The numbers behind the pairs, of rows that are not rotated in place.
+template <class T, class E>
+HWY_INLINE void copy_rest(const RotateArgs<T>& args, const E* from) {
+  T* row = args.rows;
+  for (int r = 0; r < args.count; ++r, row += args.step, from += args.from_step)
+    for (int c = 2 * args.tables->half; c < args.columns; ++c) row[c] = widened<T>(from[c]);
+}
+
+template <bool kInterleaved, class T, class E>
+HWY_INLINE void rotate_rows(const RotateArgs<T>& args, const E* from) {
+  const RopeTables& tables = *args.tables;
+  const int half = tables.half;
+  if (tables.cos != nullptr) {
+    const T* cos = static_cast<const T*>(tables.cos) + args.position * tables.cos_step;
+    const T* sin = static_cast<const T*>(tables.sin) + args.position * tables.sin_step;
+    const auto nothing = [](auto, int, int) HWY_ATTR { return 0; };
+    rotate_block<kInterleaved>(args, from, args.rows, args.count, nothing,
+                               [&](auto whole, int, int k, int i, int lanes) HWY_ATTR {
+                                 return load_angle<whole.value>(cos + k * tables.cos_step + i,
+                                                                sin + k * tables.sin_step + i,
+                                                                lanes);
+                               });
     return;
   }
-  hn::StoreU(to_x, d, xs);
-  hn::StoreU(to_y, d, ys);
-  for (int k = 0; k < kN && k < count; ++k) {
-    pairs[2 * k] = xs[k];
-    pairs[2 * k + 1] = ys[k];
+  T base[kMostHeadDim];
+  for (int r = 0; r < args.count;) {
+    const int64_t position = args.position + r;
+    const int first = static_cast<int>(position % kRopeLow);
+    const int count = HWY_MIN(kRopeLow - first, args.count - r);
+    block_angles(tables, position / kRopeLow, base);
+    const T* low = static_cast<const T*>(tables.low) + first * ptrdiff_t{2} * half;
+    rotate_block<kInterleaved>(
+        args, from + r * args.from_step, args.rows + r * args.step, count,
+        [&](auto whole, int i, int lanes)
+            HWY_ATTR { return load_angle<whole.value>(base + i, base + half + i, lanes); },
+        [&](auto whole, const Angle<T>& shared, int k, int i, int lanes) HWY_ATTR {
+          const T* const row = low + k * ptrdiff_t{2} * half + i;
+          return compose<T>(shared, load_angle<whole.value>(row, row + half, lanes));
+        });
+    r += count;
   }
 }
 
-template <class T>
-HWY_INLINE void rotate_given(const RotateArgs<T>& args) {
-  const RopeTables& tables = *args.tables;
-  const T* cos = static_cast<const T*>(tables.cos) + args.position * tables.cos_step;
-  const T* sin = static_cast<const T*>(tables.sin) + args.position * tables.sin_step;
-  T* row = args.rows;
-  for (int r = 0; r < args.count; ++r) {
-    for (int i = 0; i < tables.half; i += static_cast<int>(kLanesOf<T>)) {
-      const int count = tables.half - i;
-      const Angle<T> angle{load_some(cos + i, count), load_some(sin + i, count)};
-      rotate_pairs<T>(tables, row, i, count, angle, args.back);
-    }
-    row += args.step;
-    cos += tables.cos_step;
-    sin += tables.sin_step;
-  }
+template <class T, class E>
+HWY_INLINE void rotate_from(const RotateArgs<T>& args, const E* from) {
+  args.tables->interleaved ? rotate_rows<true>(args, from) : rotate_rows<false>(args, from);
 }
 
 template <class T>
 void rotate(const RotateArgs<T>& args) noexcept {
-  const RopeTables& tables = *args.tables;
-  if (tables.cos != nullptr) return rotate_given(args);
-  T base[kMostHeadDim];
-  int64_t known = -1;
-  T* row = args.rows;
-  for (int r = 0; r < args.count; ++r, row += args.step) {
-    const int64_t position = args.position + r, block = position / kRopeLow;
-    if (block != known) block_angles(tables, known = block, base);
-    const T* low =
-        static_cast<const T*>(tables.low) + position % kRopeLow * ptrdiff_t{2} * tables.half;
-    for (int i = 0; i < tables.half; i += static_cast<int>(kLanesOf<T>)) {
-      const int count = tables.half - i;
-      const Angle<T> a{load_some(base + i, count), load_some(base + tables.half + i, count)};
-      const Angle<T> b{load_some(low + i, count), load_some(low + tables.half + i, count)};
-      rotate_pairs<T>(tables, row, i, count, compose<T>(a, b), args.back);
-    }
+  if (args.from == nullptr) {
+    RotateArgs<T> in_place = args;
+    in_place.from_step = args.step;
+    return rotate_from(in_place, static_cast<const T*>(args.rows));
+  }
+  const auto of = [&]<class E>(const E* from) HWY_ATTR {
+    copy_rest(args, from);
+    rotate_from(args, from);
+  };
+  switch (args.dtype) {
+    case DType::f32:
+      return of(static_cast<const float*>(args.from));
+    case DType::f64:
+      return of(static_cast<const double*>(args.from));
+    case DType::bf16:
+      return of(static_cast<const Bf16Bits*>(args.from));
+    case DType::f16:
+      return of(static_cast<const F16Bits*>(args.from));
+    default:
+      return;
   }
 }
 

@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "quire/dtype.h"
+
 namespace quire::kernels {
 
 inline constexpr int kRopeLow = 16, kRopeMid = 64;
@@ -23,8 +25,8 @@ struct RopeTables {
   bool interleaved = false;  // pairs (2i, 2i + 1), else (i, i + half)
 };
 
-/// Rotates rows of positions `position`, position + 1, ... in place; `back`: by the negative
-/// angles.
+/// Rotates rows of positions `position`, position + 1, ...; `back`: by the negative angles. In
+/// place, or from rows of another type, whose numbers lie side by side, converted.
 template <class T>
 struct RotateArgs {
   const RopeTables* tables = nullptr;
@@ -33,6 +35,10 @@ struct RotateArgs {
   int count = 0;
   int64_t position = 0;
   bool back = false;
+  const void* from = nullptr;  // null: in place
+  DType dtype = DType::f32;    // of `from`
+  ptrdiff_t from_step = 0;     // elements from row to row
+  int columns = 0;             // of a row of `from`; those behind the pairs are converted alone
 };
 
 }  // namespace quire::kernels

@@ -15,6 +15,7 @@
 
 #include "quire/attend.h"
 #include "quire/flex_attention_backward.h"
+#include "quire/isa.h"
 #include "quire/jagged.h"
 #include "quire/mods.h"
 #include "quire/paged.h"
@@ -320,6 +321,46 @@ TEST_P(Hooks, GradientsOfJaggedHaveTheBitsOfDense) {
   ASSERT_EQ(got.buffers.size(), want.buffers.size());
   for (std::size_t i = 0; i < got.buffers.size(); ++i)
     EXPECT_TRUE(same_bits(got.buffers[i].gradient, want.buffers[i].gradient));
+}
+
+// Forward and backward; keys nobody sees hold NaN.
+TEST_P(Hooks, BitsDependNeitherOnTheIsaNorOnHiddenKeys) {
+  std::mt19937_64 random(11);
+  const Tensor q = random_normal({1, kHeads, 90, 37}, DType::f32, random);
+  Tensor k = random_normal({1, kKvHeads, 1100, 37}, DType::f32, random);
+  const Tensor d_out = random_normal({1, kHeads, 90, 37}, DType::f32, random);
+  AttentionOptions options{.mask_mod = MaskMod::parse("kv_idx % 3 != 1"), .enable_gqa = true};
+  reference::AttentionOptions unused;
+  set(GetParam(), kHeads, 37, 1100, random, options, unused);
+  AuxOutput aux;
+  options.return_aux = {.lse = true};
+  options.aux = &aux;
+  const Tensor want = flex_attention(q, k, k, options);
+  const Tensor lse = *aux.lse;
+  const auto gradients = [&] {
+    return flex_attention_backward(
+        {.q = q, .k = k, .v = k, .out = want, .lse = lse, .d_out = d_out}, {.forward = options});
+  };
+  const AttentionGradients d = gradients();
+  for (std::int64_t h = 0; h < kKvHeads; ++h)
+    for (std::int64_t i = 1; i < 1100; i += 3)
+      for (std::int64_t e = 0; e < 37; ++e)
+        k.at<float>({0, h, i, e}) = std::numeric_limits<float>::quiet_NaN();
+  for (const Isa isa : available_isas()) {
+    const ScopedIsa scoped(isa);
+    EXPECT_TRUE(same_bits(flex_attention(q, k, k, options), want)) << isa_name(isa);
+    EXPECT_TRUE(same_bits(*aux.lse, lse)) << isa_name(isa);
+    AttentionOptions few = options;
+    EXPECT_TRUE(same_bits(flex_attention(contiguous(q.view().slice(2, 0, 2)), k, k, few),
+                          contiguous(want.view().slice(2, 0, 2))))
+        << isa_name(isa);
+    const AttentionGradients there = gradients();
+    EXPECT_TRUE(same_bits(*there.q, *d.q)) << isa_name(isa);
+    EXPECT_TRUE(same_bits(*there.k, *d.k)) << isa_name(isa);
+    EXPECT_TRUE(same_bits(*there.v, *d.v)) << isa_name(isa);
+    for (std::size_t i = 0; i < d.buffers.size(); ++i)
+      EXPECT_TRUE(same_bits(there.buffers[i].gradient, d.buffers[i].gradient)) << isa_name(isa);
+  }
 }
 
 std::string name_of(const ::testing::TestParamInfo<Hook>& of) {

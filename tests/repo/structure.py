@@ -86,13 +86,14 @@ PUBLIC_LAYER = {
 C_HEADERS = {"include/quire/quire_c.h"}
 
 # Public headers of formula/ that reference/ may include: what a formula is.
-REFERENCE_MAY_SEE_PUBLIC = {"quire/rope.h", 
+REFERENCE_MAY_SEE_PUBLIC = {
     "quire/op.h",
     "quire/buffer.h",
     "quire/expr.h",
     "quire/operations.h",
     "quire/formula.h",
     "quire/mod.h",
+    "quire/rope.h",
 }
 
 # Files outside kernels/ that may use a compiler builtin of one architecture, and why.

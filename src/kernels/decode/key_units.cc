@@ -252,11 +252,25 @@ void UnitRows<T>::gather(const PlacedUnits& units, uint32_t wanted, int slot, in
   unit.at = to;
   unit.begin = 0;
   unit.end = kUnitKeys;
-  const char* const begin_row = found == nullptr ? rows[0] : found;
-  const bool together = converted_ && !is_coded(coding_) && wanted == kAllKeys &&
-                        (found != nullptr ||
-                         rows[kUnitKeys - 1] - rows[0] == (kUnitKeys - 1) * step_);
-  if (together) convert(begin_row, kUnitKeys, to);
+  // All rows of a plain unit, a step apart.
+  const char* const first_row = found == nullptr ? rows[0] : found;
+  bool together = converted_ && !is_coded(coding_) && wanted == kAllKeys;
+  for (int i = 1; together && found == nullptr && i < kUnitKeys; ++i)
+    together = rows[i] - rows[0] == i * step_;
+  if (together && rotated_ && rows_.column_step == 1) {
+    forward_functions<T>(*call_.table)
+        .rotate({.tables = &call_.rope,
+                 .rows = reinterpret_cast<T*>(to),
+                 .step = slot_step_ / static_cast<ptrdiff_t>(sizeof(T)),
+                 .count = kUnitKeys,
+                 .position = first + unit.place * kUnitKeys,
+                 .from = first_row,
+                 .dtype = rows_.dtype,
+                 .from_step = rows_.row_step,
+                 .columns = columns_});
+    return;
+  }
+  if (together) convert(first_row, kUnitKeys, to);
   for (int i = 0; i < kUnitKeys && !together; ++i, to += slot_step_) {
     const char* const from = found == nullptr ? rows[i] : found + i * step_;
     if ((wanted >> i & 1) == 0)

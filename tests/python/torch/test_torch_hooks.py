@@ -97,7 +97,9 @@ def test_rope_is_rotating_first(dtype):
     torch.testing.assert_close(got.double(), want, atol=unit, rtol=unit)
 
 
-@pytest.mark.parametrize("name", HOOKS)
+@pytest.mark.parametrize(
+    "name", [name if name in ("sinks", "sigmoid") else pytest.param(name, marks=pytest.mark.slow) for name in HOOKS]
+)
 def test_compiled_is_eager(name):
     torch._dynamo.reset()
     tensors = [*inputs(torch.float32), torch.randn(4, requires_grad=True)]

@@ -26,7 +26,7 @@ def test_every_public_name_of_torch_is_there(name):
 def test_signatures_are_equal(name):
     ours = inspect.signature(getattr(quire_torch, name))
     own = {
-        "flex_attention": ["dropout_p", "seed", "key_indices"],
+        "flex_attention": "dropout_p seed sinks lse_with_sinks weight_mod normalize rope key_indices".split(),
         "AuxRequest": ["key_weights", "entropy", "key_weights_queries"],
     }.get(name, [])  # keywords that torch does not have
     assert all(ours.parameters[one].kind is inspect.Parameter.KEYWORD_ONLY for one in own)
