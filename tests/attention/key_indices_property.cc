@@ -2,7 +2,6 @@
 // jagged, paged and cached keys, for any lists, mods, masks and dtypes; gradients likewise; and the
 // f64 reference. Keys that nobody lists hold NaN here: they are never read.
 #include <gtest/gtest.h>
-#include <rapidcheck/gtest.h>
 
 #include <algorithm>
 #include <numeric>
@@ -22,9 +21,12 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/jagged_case.h"
 #include "tests/support/paged_pool.h"
+#include "tests/support/property.h"
 
 namespace quire::testing {
 namespace {
+
+constexpr int kCases = 60;  // of each test; make check-all runs many more
 
 std::int64_t longest_of_isa() { return current_isa() == Isa::scalar ? 150 : 1500; }
 
@@ -129,165 +131,179 @@ struct DenseCase {
   }
 };
 
-RC_GTEST_PROP(KeyIndices, AreTheMaskThatShowsThem, (std::uint64_t seed)) {
-  std::mt19937_64 random(seed);
-  const DenseCase dense(random, random_dtype(random));
-  AttentionCase c = dense.c;
-  RC_LOG() << c.to_string() << " by head " << dense.by_head << std::endl;
-  const Lists lists(dense.rows(), c.kv_len, random_index_dtype(random), random);
-  Tensor q = random_normal({c.batch, c.q_heads, c.q_len, c.head_dim}, c.q_dtype, random);
-  Tensor k = random_normal({c.batch, c.kv_heads, c.kv_len, c.head_dim}, DType::f64, random);
-  Tensor v = random_normal({c.batch, c.kv_heads, c.kv_len, c.v_head_dim}, DType::f64, random);
-  for (std::int64_t b = 0; b < c.batch; ++b) {
-    spoil_unlisted(k, lists, b, c.batch);
-    spoil_unlisted(v, lists, b, c.batch);
+TEST(KeyIndices, AreTheMaskThatShowsThem) {
+  for (int seed = 1; seed <= property_runs(kCases); ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(static_cast<std::uint64_t>(seed));
+    const DenseCase dense(random, random_dtype(random));
+    AttentionCase c = dense.c;
+    const Lists lists(dense.rows(), c.kv_len, random_index_dtype(random), random);
+    Tensor q = random_normal({c.batch, c.q_heads, c.q_len, c.head_dim}, c.q_dtype, random);
+    Tensor k = random_normal({c.batch, c.kv_heads, c.kv_len, c.head_dim}, DType::f64, random);
+    Tensor v = random_normal({c.batch, c.kv_heads, c.kv_len, c.v_head_dim}, DType::f64, random);
+    for (std::int64_t b = 0; b < c.batch; ++b) {
+      spoil_unlisted(k, lists, b, c.batch);
+      spoil_unlisted(v, lists, b, c.batch);
+    }
+    k = k.to(c.k_dtype);
+    v = v.to(c.v_dtype);
+    AuxOutput aux, expected_aux;
+    FlexAttentionOptions options{.score_mod = c.score_mod,
+                                 .enable_gqa = true,
+                                 .q_begin = {c.q_begin},
+                                 .return_aux = {.lse = true, .max_scores = true},
+                                 .aux = &aux};
+    if (chance(random, 20)) {
+      options.dropout_p = 0.3;
+      options.seed = static_cast<std::uint64_t>(seed);
+    }
+    FlexAttentionOptions masked = options;
+    masked.aux = &expected_aux;
+    options.mask_mod = dense.rule;
+    options.key_indices = lists.indices;
+    masked.mask_mod = dense.as_mask(lists);
+    Tensor strided;
+    const ConstTensorView k_view =
+        in_order(k, chance(random, 30) ? Order::kDimOutside : Order::kHeadsInside, strided);
+    const Tensor out = flex_attention(q, k_view, v, options);
+    const Tensor expected = flex_attention(q, k, v, masked);
+    ASSERT_TRUE(same_bits(out, expected));
+    ASSERT_TRUE(same_bits(*aux.lse, *expected_aux.lse));
+    ASSERT_TRUE(same_bits(*aux.max_scores, *expected_aux.max_scores));
   }
-  k = k.to(c.k_dtype);
-  v = v.to(c.v_dtype);
-  AuxOutput aux, expected_aux;
-  FlexAttentionOptions options{.score_mod = c.score_mod,
-                               .enable_gqa = true,
-                               .q_begin = {c.q_begin},
-                               .return_aux = {.lse = true, .max_scores = true},
-                               .aux = &aux};
-  if (chance(random, 20)) {
-    options.dropout_p = 0.3;
-    options.seed = seed;
-  }
-  FlexAttentionOptions masked = options;
-  masked.aux = &expected_aux;
-  options.mask_mod = dense.rule;
-  options.key_indices = lists.indices;
-  masked.mask_mod = dense.as_mask(lists);
-  Tensor strided;
-  const ConstTensorView k_view =
-      in_order(k, chance(random, 30) ? Order::kDimOutside : Order::kHeadsInside, strided);
-  const Tensor out = flex_attention(q, k_view, v, options);
-  const Tensor expected = flex_attention(q, k, v, masked);
-  RC_ASSERT(same_bits(out, expected));
-  RC_ASSERT(same_bits(*aux.lse, *expected_aux.lse));
-  RC_ASSERT(same_bits(*aux.max_scores, *expected_aux.max_scores));
 }
 
-RC_GTEST_PROP(KeyIndices, AreTheReferences, (std::uint64_t seed)) {
-  std::mt19937_64 random(seed);
-  DenseCase dense(random, DType::f64);
-  dense.c.mask_mod = dense.rule;
-  dense.c.kv_len = std::min<std::int64_t>(dense.c.kv_len, 90);
-  dense.c.q_len = std::min<std::int64_t>(dense.c.q_len, 70);
-  const AttentionCase& c = dense.c;
-  const Lists lists(dense.rows(), c.kv_len, DType::i32, random);
-  const AttentionTensors t(c, seed);
-  FlexAttentionOptions options = c.options();
-  AuxOutput aux;
-  options.return_aux = {.lse = true};
-  options.aux = &aux;
-  options.key_indices = lists.indices;
-  const Tensor out = flex_attention(t.q, t.k, t.v, options);
-  const reference::AttentionOutput exact =
-      reference::attention({t.q, t.k, t.v}, {.score_mod = c.score_mod,
-                                             .mask_mod = c.mask_mod,
-                                             .q_begin = {c.q_begin},
-                                             .key_indices = lists.indices});
-  RC_ASSERT(largest_error(out, exact.out) < 1e-11);
-  RC_ASSERT(largest_error(*aux.lse, exact.lse) < 1e-11);
+TEST(KeyIndices, AreTheReferences) {
+  for (int seed = 1; seed <= property_runs(kCases); ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(static_cast<std::uint64_t>(seed));
+    DenseCase dense(random, DType::f64);
+    dense.c.mask_mod = dense.rule;
+    dense.c.kv_len = std::min<std::int64_t>(dense.c.kv_len, 90);
+    dense.c.q_len = std::min<std::int64_t>(dense.c.q_len, 70);
+    const AttentionCase& c = dense.c;
+    const Lists lists(dense.rows(), c.kv_len, DType::i32, random);
+    const AttentionTensors t(c, static_cast<std::uint64_t>(seed));
+    FlexAttentionOptions options = c.options();
+    AuxOutput aux;
+    options.return_aux = {.lse = true};
+    options.aux = &aux;
+    options.key_indices = lists.indices;
+    const Tensor out = flex_attention(t.q, t.k, t.v, options);
+    const reference::AttentionOutput exact =
+        reference::attention({t.q, t.k, t.v}, {.score_mod = c.score_mod,
+                                               .mask_mod = c.mask_mod,
+                                               .q_begin = {c.q_begin},
+                                               .key_indices = lists.indices});
+    ASSERT_TRUE(largest_error(out, exact.out) < 1e-11);
+    ASSERT_TRUE(largest_error(*aux.lse, exact.lse) < 1e-11);
+  }
 }
 
-RC_GTEST_PROP(KeyIndices, HaveTheGradientsOfTheMask, (std::uint64_t seed)) {
-  std::mt19937_64 random(seed);
-  DenseCase dense(random, chance(random, 50) ? DType::f64 : DType::f32);
-  dense.c.kv_len = std::min<std::int64_t>(dense.c.kv_len, 500);
-  const AttentionCase& c = dense.c;
-  const Lists lists(dense.rows(), c.kv_len, DType::i32, random);
-  const AttentionTensors t(c, seed);
-  AuxOutput aux;
-  FlexAttentionOptions options{.score_mod = c.score_mod,
-                               .mask_mod = dense.rule,
-                               .enable_gqa = true,
-                               .q_begin = {c.q_begin},
-                               .key_indices = lists.indices,
-                               .return_aux = {.lse = true},
-                               .aux = &aux};
-  const Tensor out = flex_attention(t.q, t.k, t.v, options);
-  const Tensor d_out = random_normal(out.shape(), out.dtype(), random);
-  const BackwardInputs inputs{
-      .q = t.q, .k = t.k, .v = t.v, .out = out, .lse = *aux.lse, .d_out = d_out};
-  FlexAttentionOptions masked = options;
-  masked.mask_mod = dense.as_mask(lists);
-  masked.key_indices.reset();
-  const AttentionGradients ours = flex_attention_backward(inputs, {.forward = options});
-  const AttentionGradients expected = flex_attention_backward(inputs, {.forward = masked});
-  RC_ASSERT(same_bits(*ours.q, *expected.q));
-  RC_ASSERT(same_bits(*ours.k, *expected.k));
-  RC_ASSERT(same_bits(*ours.v, *expected.v));
+TEST(KeyIndices, HaveTheGradientsOfTheMask) {
+  for (int seed = 1; seed <= property_runs(kCases); ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(static_cast<std::uint64_t>(seed));
+    DenseCase dense(random, chance(random, 50) ? DType::f64 : DType::f32);
+    dense.c.kv_len = std::min<std::int64_t>(dense.c.kv_len, 500);
+    const AttentionCase& c = dense.c;
+    const Lists lists(dense.rows(), c.kv_len, DType::i32, random);
+    const AttentionTensors t(c, static_cast<std::uint64_t>(seed));
+    AuxOutput aux;
+    FlexAttentionOptions options{.score_mod = c.score_mod,
+                                 .mask_mod = dense.rule,
+                                 .enable_gqa = true,
+                                 .q_begin = {c.q_begin},
+                                 .key_indices = lists.indices,
+                                 .return_aux = {.lse = true},
+                                 .aux = &aux};
+    const Tensor out = flex_attention(t.q, t.k, t.v, options);
+    const Tensor d_out = random_normal(out.shape(), out.dtype(), random);
+    const BackwardInputs inputs{
+        .q = t.q, .k = t.k, .v = t.v, .out = out, .lse = *aux.lse, .d_out = d_out};
+    FlexAttentionOptions masked = options;
+    masked.mask_mod = dense.as_mask(lists);
+    masked.key_indices.reset();
+    const AttentionGradients ours = flex_attention_backward(inputs, {.forward = options});
+    const AttentionGradients expected = flex_attention_backward(inputs, {.forward = masked});
+    ASSERT_TRUE(same_bits(*ours.q, *expected.q));
+    ASSERT_TRUE(same_bits(*ours.k, *expected.k));
+    ASSERT_TRUE(same_bits(*ours.v, *expected.v));
+  }
 }
 
 // Sequences in pages and in one jagged batch against each alone.
-RC_GTEST_PROP(KeyIndices, OfPagesAndJaggedBatchesAreThoseOfEachSequence, (std::uint64_t seed)) {
-  std::mt19937_64 random(seed);
-  const std::int64_t count = 1 + below(random, 3), kv_heads = 1 + below(random, 2);
-  const std::int64_t q_heads = kv_heads * (1 + below(random, 3));
-  const std::int64_t q_len = chance(random, 40) ? 1 : 1 + below(random, 60);
-  const DType dtype = random_dtype(random);
-  std::vector<std::int64_t> lengths;
-  for (std::int64_t i = 0; i < count; ++i)
-    lengths.push_back(1 + below(random, longest_of_isa() / 2));
-  const std::int64_t most = *std::ranges::max_element(lengths);
-  const Tensor q = random_normal({count, q_heads, q_len, 24}, dtype, random);
-  const Tensor k = random_normal({count, kv_heads, most, 24}, dtype, random);
-  const Tensor v = random_normal({count, kv_heads, most, 16}, dtype, random);
-  const bool by_head = chance(random, 40);
-  const std::int64_t least = *std::ranges::min_element(lengths);
-  const Lists lists(by_head ? Shape{count, q_heads, q_len} : Shape{count, q_len}, least, DType::i32,
-                    random);
-  const std::optional<MaskMod> rule =
-      chance(random, 50) ? std::optional(MaskMod::parse("(q_idx + kv_idx + b) % 3 != 0"))
-                         : std::nullopt;
-  FlexAttentionOptions options{.mask_mod = rule, .enable_gqa = true, .key_indices = lists.indices};
-  const PagedPool pool(k, v, lengths, {.page_size = 1 + below(random, 40), .seed = seed});
-  const Tensor paged = flex_attention(q, pool.keys(), options);
+TEST(KeyIndices, OfPagesAndJaggedBatchesAreThoseOfEachSequence) {
+  for (int seed = 1; seed <= property_runs(kCases); ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(static_cast<std::uint64_t>(seed));
+    const std::int64_t count = 1 + below(random, 3), kv_heads = 1 + below(random, 2);
+    const std::int64_t q_heads = kv_heads * (1 + below(random, 3));
+    const std::int64_t q_len = chance(random, 40) ? 1 : 1 + below(random, 60);
+    const DType dtype = random_dtype(random);
+    std::vector<std::int64_t> lengths;
+    for (std::int64_t i = 0; i < count; ++i)
+      lengths.push_back(1 + below(random, longest_of_isa() / 2));
+    const std::int64_t most = *std::ranges::max_element(lengths);
+    const Tensor q = random_normal({count, q_heads, q_len, 24}, dtype, random);
+    const Tensor k = random_normal({count, kv_heads, most, 24}, dtype, random);
+    const Tensor v = random_normal({count, kv_heads, most, 16}, dtype, random);
+    const bool by_head = chance(random, 40);
+    const std::int64_t least = *std::ranges::min_element(lengths);
+    const Lists lists(by_head ? Shape{count, q_heads, q_len} : Shape{count, q_len}, least,
+                      DType::i32, random);
+    const std::optional<MaskMod> rule =
+        chance(random, 50) ? std::optional(MaskMod::parse("(q_idx + kv_idx + b) % 3 != 0"))
+                           : std::nullopt;
+    FlexAttentionOptions options{
+        .mask_mod = rule, .enable_gqa = true, .key_indices = lists.indices};
+    const PagedPool pool(
+        k, v, lengths,
+        {.page_size = 1 + below(random, 40), .seed = static_cast<std::uint64_t>(seed)});
+    const Tensor paged = flex_attention(q, pool.keys(), options);
 
-  // Jagged: [tokens, heads, dim], lists [tokens, k] or [tokens, heads, k].
-  const auto tokens_first = [](const Tensor& x) {
-    return contiguous(x.view().permute({0, 2, 1, 3}));
-  };
-  const Tensor jagged_q = tokens_first(q), jagged_k = tokens_first(k), jagged_v = tokens_first(v);
-  Tensor q_offsets({count + 1}, DType::i64), kv_offsets({count + 1}, DType::i64);
-  Tensor kv_lengths({count}, DType::i64);
-  for (std::int64_t i = 0; i <= count; ++i) {
-    q_offsets.data_as<std::int64_t>()[i] = i * q_len;
-    kv_offsets.data_as<std::int64_t>()[i] = i * most;
-    if (i < count) kv_lengths.data_as<std::int64_t>()[i] = lengths[static_cast<std::size_t>(i)];
-  }
-  const auto packed = [](const Tensor& x) {
-    return x.view().reshape({x.dim(0) * x.dim(1), x.dim(2), x.dim(3)});
-  };
-  Tensor indices = lists.indices;
-  const std::int64_t width = indices.dim(indices.rank() - 1);
-  if (by_head) indices = contiguous(indices.view().permute({0, 2, 1, 3}));
-  const ConstTensorView packed_indices =
-      by_head ? std::as_const(indices).view().reshape({count * q_len, q_heads, width})
-              : std::as_const(indices).view().reshape({count * q_len, width});
-  FlexAttentionOptions jagged_options = options;
-  jagged_options.key_indices = packed_indices;
-  const Tensor jagged = flex_attention(
-      Jagged{.values = packed(jagged_q), .offsets = q_offsets},
-      Jagged{.values = packed(jagged_k), .offsets = kv_offsets, .lengths = kv_lengths},
-      Jagged{.values = packed(jagged_v), .offsets = kv_offsets, .lengths = kv_lengths},
-      jagged_options);
-  for (std::int64_t b = 0; b < count; ++b) {
-    const auto one = [&](const Tensor& x, std::int64_t n) {
-      return x.view().slice(0, b, b + 1).slice(2, 0, n);
+    // Jagged: [tokens, heads, dim], lists [tokens, k] or [tokens, heads, k].
+    const auto tokens_first = [](const Tensor& x) {
+      return contiguous(x.view().permute({0, 2, 1, 3}));
     };
-    FlexAttentionOptions alone{.enable_gqa = true};
-    if (rule.has_value())
-      alone.mask_mod = MaskMod::parse("(q_idx + kv_idx + " + std::to_string(b) + ") % 3 != 0");
-    alone.key_indices = lists.indices.view().slice(0, b, b + 1);
-    const std::int64_t length = lengths[static_cast<std::size_t>(b)];
-    const Tensor expected = flex_attention(one(q, q_len), one(k, length), one(v, length), alone);
-    RC_ASSERT(same_bits(paged.view().slice(0, b, b + 1), expected));
-    const ConstTensorView rows = jagged.view().slice(0, b * q_len, (b + 1) * q_len);
-    RC_ASSERT(same_bits(rows.permute({1, 0, 2}).unsqueeze(0), expected));
+    const Tensor jagged_q = tokens_first(q), jagged_k = tokens_first(k), jagged_v = tokens_first(v);
+    Tensor q_offsets({count + 1}, DType::i64), kv_offsets({count + 1}, DType::i64);
+    Tensor kv_lengths({count}, DType::i64);
+    for (std::int64_t i = 0; i <= count; ++i) {
+      q_offsets.data_as<std::int64_t>()[i] = i * q_len;
+      kv_offsets.data_as<std::int64_t>()[i] = i * most;
+      if (i < count) kv_lengths.data_as<std::int64_t>()[i] = lengths[static_cast<std::size_t>(i)];
+    }
+    const auto packed = [](const Tensor& x) {
+      return x.view().reshape({x.dim(0) * x.dim(1), x.dim(2), x.dim(3)});
+    };
+    Tensor indices = lists.indices;
+    const std::int64_t width = indices.dim(indices.rank() - 1);
+    if (by_head) indices = contiguous(indices.view().permute({0, 2, 1, 3}));
+    const ConstTensorView packed_indices =
+        by_head ? std::as_const(indices).view().reshape({count * q_len, q_heads, width})
+                : std::as_const(indices).view().reshape({count * q_len, width});
+    FlexAttentionOptions jagged_options = options;
+    jagged_options.key_indices = packed_indices;
+    const Tensor jagged = flex_attention(
+        Jagged{.values = packed(jagged_q), .offsets = q_offsets},
+        Jagged{.values = packed(jagged_k), .offsets = kv_offsets, .lengths = kv_lengths},
+        Jagged{.values = packed(jagged_v), .offsets = kv_offsets, .lengths = kv_lengths},
+        jagged_options);
+    for (std::int64_t b = 0; b < count; ++b) {
+      const auto one = [&](const Tensor& x, std::int64_t n) {
+        return x.view().slice(0, b, b + 1).slice(2, 0, n);
+      };
+      FlexAttentionOptions alone{.enable_gqa = true};
+      if (rule.has_value())
+        alone.mask_mod = MaskMod::parse("(q_idx + kv_idx + " + std::to_string(b) + ") % 3 != 0");
+      alone.key_indices = lists.indices.view().slice(0, b, b + 1);
+      const std::int64_t length = lengths[static_cast<std::size_t>(b)];
+      const Tensor expected = flex_attention(one(q, q_len), one(k, length), one(v, length), alone);
+      ASSERT_TRUE(same_bits(paged.view().slice(0, b, b + 1), expected));
+      const ConstTensorView rows = jagged.view().slice(0, b * q_len, (b + 1) * q_len);
+      ASSERT_TRUE(same_bits(rows.permute({1, 0, 2}).unsqueeze(0), expected));
+    }
   }
 }
 

@@ -2,7 +2,6 @@
 // threads, pages and batches, and from the scores that a step keeps or from a second pass; output,
 // lse and max_scores do not change by asking for them.
 #include <gtest/gtest.h>
-#include <rapidcheck/gtest.h>
 
 #include <algorithm>
 #include <cmath>
@@ -20,9 +19,12 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/jagged_case.h"
 #include "tests/support/paged_pool.h"
+#include "tests/support/property.h"
 
 namespace quire::testing {
 namespace {
+
+constexpr int kCases = 60;  // of each test; make check-all runs many more
 
 std::int64_t longest_of_isa() { return current_isa() == Isa::scalar ? 200 : 1500; }
 
@@ -60,109 +62,121 @@ Result run(const AttentionTensors& t, FlexAttentionOptions options, const AuxReq
   return result;
 }
 
-RC_GTEST_PROP(KeyWeights, AreTheReferences, (std::uint64_t seed)) {
-  std::mt19937_64 random(seed);
-  AttentionCase c = random_case(random);
-  c.kv_len = std::min<std::int64_t>(c.kv_len, 400);
-  const AttentionTensors t(c, seed);
-  AuxRequest request = kAll;
-  const std::int64_t begin = below(random, c.q_len + 1),
-                     end = begin + below(random, c.q_len - begin + 1);
-  const bool all = chance(random, 40);
-  if (!all) request.key_weights_queries = {begin, end};
-  const Result ours = run(t, c.options(), request);
-  reference::AttentionOptions options{
-      .score_mod = c.score_mod, .mask_mod = c.mask_mod, .q_begin = {c.q_begin}};
-  if (!all) options.key_weights_queries = {begin, end};
-  const reference::AttentionOutput exact = reference::attention({t.q, t.k, t.v}, options);
-  const double most = c.q_dtype == DType::f64 ? 1e-11 : 2e-5;
-  RC_ASSERT(largest_error(ours.aux.key_weights->to(DType::f64), exact.key_weights) <
-            most * static_cast<double>(c.q_len));
-  RC_ASSERT(largest_error(ours.aux.entropy->to(DType::f64), exact.entropy) < 10 * most);
+TEST(KeyWeights, AreTheReferences) {
+  for (int seed = 1; seed <= property_runs(kCases); ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(static_cast<std::uint64_t>(seed));
+    AttentionCase c = random_case(random);
+    c.kv_len = std::min<std::int64_t>(c.kv_len, 400);
+    const AttentionTensors t(c, static_cast<std::uint64_t>(seed));
+    AuxRequest request = kAll;
+    const std::int64_t begin = below(random, c.q_len + 1),
+                       end = begin + below(random, c.q_len - begin + 1);
+    const bool all = chance(random, 40);
+    if (!all) request.key_weights_queries = {begin, end};
+    const Result ours = run(t, c.options(), request);
+    reference::AttentionOptions options{
+        .score_mod = c.score_mod, .mask_mod = c.mask_mod, .q_begin = {c.q_begin}};
+    if (!all) options.key_weights_queries = {begin, end};
+    const reference::AttentionOutput exact = reference::attention({t.q, t.k, t.v}, options);
+    const double most = c.q_dtype == DType::f64 ? 1e-11 : 2e-5;
+    ASSERT_TRUE(largest_error(ours.aux.key_weights->to(DType::f64), exact.key_weights) <
+                most * static_cast<double>(c.q_len));
+    ASSERT_TRUE(largest_error(ours.aux.entropy->to(DType::f64), exact.entropy) < 10 * most);
+  }
 }
 
-RC_GTEST_PROP(KeyWeights, ChangeNothingElse, (std::uint64_t seed)) {
-  std::mt19937_64 random(seed);
-  const AttentionCase c = random_case(random);
-  const AttentionTensors t(c, seed);
-  FlexAttentionOptions options = c.options();
-  if (chance(random, 30)) {
-    options.dropout_p = 0.4;
-    options.seed = seed;
+TEST(KeyWeights, ChangeNothingElse) {
+  for (int seed = 1; seed <= property_runs(kCases); ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(static_cast<std::uint64_t>(seed));
+    const AttentionCase c = random_case(random);
+    const AttentionTensors t(c, static_cast<std::uint64_t>(seed));
+    FlexAttentionOptions options = c.options();
+    if (chance(random, 30)) {
+      options.dropout_p = 0.4;
+      options.seed = static_cast<std::uint64_t>(seed);
+    }
+    const Result with = run(t, options, kAll);
+    const Result without = run(t, options, {.lse = true, .max_scores = true});
+    ASSERT_TRUE(same_bits(with.out, without.out));
+    ASSERT_TRUE(same_bits(*with.aux.lse, *without.aux.lse));
+    ASSERT_TRUE(same_bits(*with.aux.max_scores, *without.aux.max_scores));
+    // On other threads, and dropout has no part in them.
+    SerialExecutor serial;
+    options.executor = &serial;
+    options.dropout_p = 0;
+    const Result again = run(t, options, kAll);
+    ASSERT_TRUE(same_bits(*with.aux.key_weights, *again.aux.key_weights));
+    ASSERT_TRUE(same_bits(*with.aux.entropy, *again.aux.entropy));
   }
-  const Result with = run(t, options, kAll);
-  const Result without = run(t, options, {.lse = true, .max_scores = true});
-  RC_ASSERT(same_bits(with.out, without.out));
-  RC_ASSERT(same_bits(*with.aux.lse, *without.aux.lse));
-  RC_ASSERT(same_bits(*with.aux.max_scores, *without.aux.max_scores));
-  // On other threads, and dropout has no part in them.
-  SerialExecutor serial;
-  options.executor = &serial;
-  options.dropout_p = 0;
-  const Result again = run(t, options, kAll);
-  RC_ASSERT(same_bits(*with.aux.key_weights, *again.aux.key_weights));
-  RC_ASSERT(same_bits(*with.aux.entropy, *again.aux.entropy));
 }
 
 // One query's scores are kept; the same query beside others is computed by a second pass.
-RC_GTEST_PROP(KeyWeights, OfOneQueryAreThoseOfAPass, (std::uint64_t seed)) {
-  std::mt19937_64 random(seed);
-  AttentionCase c = random_case(random);
-  c.mask_mod.reset();
-  c.q_len = 2 + below(random, 100);
-  const AttentionTensors t(c, seed);
-  const std::int64_t row = below(random, c.q_len);
-  AuxRequest request = kAll;
-  request.key_weights_queries = {row, row + 1};
-  const Result many = run(t, c.options(), request);
-  AttentionCase one = c;
-  one.q_len = 1;
-  one.q_begin = c.q_begin + row;
-  AttentionTensors alone = t;
-  alone.q = t.q.slice(2, row, row + 1);
-  const Result single = run(alone, one.options(), kAll);
-  RC_ASSERT(same_bits(*many.aux.key_weights, *single.aux.key_weights));
-  RC_ASSERT(same_bits(many.aux.entropy->view().slice(2, row, row + 1), *single.aux.entropy));
+TEST(KeyWeights, OfOneQueryAreThoseOfAPass) {
+  for (int seed = 1; seed <= property_runs(kCases); ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(static_cast<std::uint64_t>(seed));
+    AttentionCase c = random_case(random);
+    c.mask_mod.reset();
+    c.q_len = 2 + below(random, 100);
+    const AttentionTensors t(c, static_cast<std::uint64_t>(seed));
+    const std::int64_t row = below(random, c.q_len);
+    AuxRequest request = kAll;
+    request.key_weights_queries = {row, row + 1};
+    const Result many = run(t, c.options(), request);
+    AttentionCase one = c;
+    one.q_len = 1;
+    one.q_begin = c.q_begin + row;
+    AttentionTensors alone = t;
+    alone.q = t.q.slice(2, row, row + 1);
+    const Result single = run(alone, one.options(), kAll);
+    ASSERT_TRUE(same_bits(*many.aux.key_weights, *single.aux.key_weights));
+    ASSERT_TRUE(same_bits(many.aux.entropy->view().slice(2, row, row + 1), *single.aux.entropy));
+  }
 }
 
-RC_GTEST_PROP(KeyWeights, OfPagesAndJaggedBatchesAreThoseOfEachSequence, (std::uint64_t seed)) {
-  std::mt19937_64 random(seed);
-  JaggedCase c;
-  const std::int64_t count = 1 + below(random, 3);
-  for (std::int64_t i = 0; i < count; ++i) {
-    c.q_lengths.push_back(below(random, 90));
-    c.kv_lengths.push_back(below(random, longest_of_isa() / 2));
-  }
-  c.q_heads = 4;
-  c.k_order = chance(random, 50) ? JaggedOrder::kTokens : JaggedOrder::kHeads;
-  c.kv_holes = chance(random, 50);
-  c.q_holes = chance(random, 50);
-  const JaggedTensors t(c, seed);
-  AuxOutput aux;
-  JaggedAttentionOptions options = c.options();
-  options.return_aux = {.key_weights = true, .entropy = true, .key_weights_queries = {-5}};
-  options.aux = &aux;
-  flex_attention(t.q.jagged, t.k.jagged, t.v.jagged, options);
-  for (std::int64_t i = 0; i < count; ++i) {
-    const auto at = static_cast<std::size_t>(i);
-    const auto part = [&](const JaggedValues& of, JaggedOrder order) {
-      const int axis = order == JaggedOrder::kTokens ? 0 : 1;
-      const ConstTensorView rows =
-          of.jagged.values.slice(axis, of.begin[at], of.begin[at] + of.length[at]);
-      return (axis == 0 ? rows.permute({1, 0, 2}) : rows).unsqueeze(0);
-    };
-    AuxOutput alone;
-    const std::int64_t first = std::max<std::int64_t>(c.q_lengths[at] - 5, 0);
-    FlexAttentionOptions single{
-        .enable_gqa = true,
-        .return_aux = {.key_weights = true, .entropy = true, .key_weights_queries = {first}},
-        .aux = &alone};
-    flex_attention(part(t.q, c.q_order), part(t.k, c.k_order), part(t.v, c.v_order), single);
-    const bool tokens_first = c.k_order == JaggedOrder::kTokens;
-    const ConstTensorView found = aux.key_weights->view().slice(tokens_first ? 0 : 1, t.k.begin[at],
-                                                                t.k.begin[at] + t.k.length[at]);
-    RC_ASSERT(same_bits(tokens_first ? found.permute({1, 0}) : found,
-                        std::as_const(*alone.key_weights).view().select(0, 0)));
+TEST(KeyWeights, OfPagesAndJaggedBatchesAreThoseOfEachSequence) {
+  for (int seed = 1; seed <= property_runs(kCases); ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(static_cast<std::uint64_t>(seed));
+    JaggedCase c;
+    const std::int64_t count = 1 + below(random, 3);
+    for (std::int64_t i = 0; i < count; ++i) {
+      c.q_lengths.push_back(below(random, 90));
+      c.kv_lengths.push_back(below(random, longest_of_isa() / 2));
+    }
+    c.q_heads = 4;
+    c.k_order = chance(random, 50) ? JaggedOrder::kTokens : JaggedOrder::kHeads;
+    c.kv_holes = chance(random, 50);
+    c.q_holes = chance(random, 50);
+    const JaggedTensors t(c, static_cast<std::uint64_t>(seed));
+    AuxOutput aux;
+    JaggedAttentionOptions options = c.options();
+    options.return_aux = {.key_weights = true, .entropy = true, .key_weights_queries = {-5}};
+    options.aux = &aux;
+    flex_attention(t.q.jagged, t.k.jagged, t.v.jagged, options);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      const auto part = [&](const JaggedValues& of, JaggedOrder order) {
+        const int axis = order == JaggedOrder::kTokens ? 0 : 1;
+        const ConstTensorView rows =
+            of.jagged.values.slice(axis, of.begin[at], of.begin[at] + of.length[at]);
+        return (axis == 0 ? rows.permute({1, 0, 2}) : rows).unsqueeze(0);
+      };
+      AuxOutput alone;
+      const std::int64_t first = std::max<std::int64_t>(c.q_lengths[at] - 5, 0);
+      FlexAttentionOptions single{
+          .enable_gqa = true,
+          .return_aux = {.key_weights = true, .entropy = true, .key_weights_queries = {first}},
+          .aux = &alone};
+      flex_attention(part(t.q, c.q_order), part(t.k, c.k_order), part(t.v, c.v_order), single);
+      const bool tokens_first = c.k_order == JaggedOrder::kTokens;
+      const ConstTensorView found = aux.key_weights->view().slice(
+          tokens_first ? 0 : 1, t.k.begin[at], t.k.begin[at] + t.k.length[at]);
+      ASSERT_TRUE(same_bits(tokens_first ? found.permute({1, 0}) : found,
+                            std::as_const(*alone.key_weights).view().select(0, 0)));
+    }
   }
 }
 
@@ -206,28 +220,31 @@ TEST(KeyWeights, OfARangeThatIsNotThereAreRefused) {
 }
 
 // Values that are the first columns of keys' rows: the bits of the same values copied.
-RC_GTEST_PROP(LatentKeys, AreTheirValuesCopied, (std::uint64_t seed)) {
-  std::mt19937_64 random(seed);
-  AttentionCase c = random_case(random);
-  c.head_dim = chance(random, 20) ? 576 : 1 + below(random, 80);
-  c.v_head_dim = chance(random, 50) ? c.head_dim / 16 * 16 : 1 + below(random, c.head_dim);
-  c.v_head_dim = std::max<std::int64_t>(c.v_head_dim, 1);
-  if (c.head_dim == 576) c.kv_len = std::min<std::int64_t>(c.kv_len, 300);
-  c.kv_heads = 1;
-  c.q_heads = 1 + below(random, 20);
-  if (c.mask_mod.has_value())
-    c.mask_mod = random_mask_mod(random, {c.batch, c.q_heads, c.q_begin + c.q_len, c.kv_len},
-                                 /*floats=*/false);
-  c.order = chance(random, 70) ? Order::kHeadsOutside : Order::kHeadsInside;
-  AttentionTensors t(c, seed);
-  t.v = t.k.slice(3, 0, c.v_head_dim);
-  AttentionTensors copied = t;
-  const Tensor copy = contiguous(t.v);
-  copied.v = copy;
-  const Result latent = run(t, c.options(), {.lse = true});
-  const Result expected = run(copied, c.options(), {.lse = true});
-  RC_ASSERT(same_bits(latent.out, expected.out));
-  RC_ASSERT(same_bits(*latent.aux.lse, *expected.aux.lse));
+TEST(LatentKeys, AreTheirValuesCopied) {
+  for (int seed = 1; seed <= property_runs(kCases); ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(static_cast<std::uint64_t>(seed));
+    AttentionCase c = random_case(random);
+    c.head_dim = chance(random, 20) ? 576 : 1 + below(random, 80);
+    c.v_head_dim = chance(random, 50) ? c.head_dim / 16 * 16 : 1 + below(random, c.head_dim);
+    c.v_head_dim = std::max<std::int64_t>(c.v_head_dim, 1);
+    if (c.head_dim == 576) c.kv_len = std::min<std::int64_t>(c.kv_len, 300);
+    c.kv_heads = 1;
+    c.q_heads = 1 + below(random, 20);
+    if (c.mask_mod.has_value())
+      c.mask_mod = random_mask_mod(random, {c.batch, c.q_heads, c.q_begin + c.q_len, c.kv_len},
+                                   /*floats=*/false);
+    c.order = chance(random, 70) ? Order::kHeadsOutside : Order::kHeadsInside;
+    AttentionTensors t(c, static_cast<std::uint64_t>(seed));
+    t.v = t.k.slice(3, 0, c.v_head_dim);
+    AttentionTensors copied = t;
+    const Tensor copy = contiguous(t.v);
+    copied.v = copy;
+    const Result latent = run(t, c.options(), {.lse = true});
+    const Result expected = run(copied, c.options(), {.lse = true});
+    ASSERT_TRUE(same_bits(latent.out, expected.out));
+    ASSERT_TRUE(same_bits(*latent.aux.lse, *expected.aux.lse));
+  }
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // top_k_keys: the keys of the f64 reference where sums are told apart exactly, ties to the smaller
 // key, any strides, masks and numbers of threads, and what is refused.
 #include <gtest/gtest.h>
-#include <rapidcheck/gtest.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,11 +12,14 @@
 #include "reference/top_k.h"
 #include "tests/mask/expect_blocks.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/property.h"
 #include "tests/support/random_tensor.h"
 #include "tests/support/same_bits.h"
 
 namespace quire::testing {
 namespace {
+
+constexpr int kCases = 60;  // of each test; make check-all runs many more
 
 // Small whole numbers: sums are exact in f32, and many are equal.
 Tensor whole_numbers(const Shape& shape, DType dtype, std::mt19937_64& random) {
@@ -27,26 +29,29 @@ Tensor whole_numbers(const Shape& shape, DType dtype, std::mt19937_64& random) {
   return made.to(dtype);
 }
 
-RC_GTEST_PROP(TopKKeys, AreTheReferences, (std::uint64_t seed)) {
-  std::mt19937_64 random(seed);
-  constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
-  const DType dtype = kTypes[below(random, 4)];
-  const std::int64_t batch = 1 + below(random, 2), q_len = below(random, 140);
-  const std::int64_t heads = chance(random, 10) ? 300 : 1 + below(random, 9);
-  const std::int64_t keys = below(random, chance(random, 20) ? 6000 / heads : 300);
-  const std::int64_t dims = 1 + below(random, 20), top_k = 1 + below(random, 70);
-  const Tensor q = whole_numbers({batch, q_len, heads, dims}, dtype, random);
-  const Tensor k = whole_numbers({chance(random, 30) ? 1 : batch, keys, dims}, dtype, random);
-  const Tensor w = whole_numbers({batch, q_len, heads}, DType::f32, random);
-  TopKKeysOptions options{.q_begin = below(random, 50)};
-  if (chance(random, 60))
-    options.mask_mod = random_mask_mod(random, {batch, 1, options.q_begin + q_len, keys},
-                                       /*floats=*/false);
-  // Columns that do not lie side by side.
-  const Tensor turned = contiguous(q.view().permute({3, 1, 0, 2}));
-  const Tensor found = top_k_keys(turned.view().permute({2, 1, 3, 0}), k, w, top_k, options);
-  const Tensor sums = reference::index_sums({q, k, w}, options.mask_mod, options.q_begin);
-  RC_ASSERT(same_bits(found, reference::top_k_of_sums(sums, top_k)));
+TEST(TopKKeys, AreTheReferences) {
+  for (int seed = 1; seed <= property_runs(kCases); ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(static_cast<std::uint64_t>(seed));
+    constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
+    const DType dtype = kTypes[below(random, 4)];
+    const std::int64_t batch = 1 + below(random, 2), q_len = below(random, 140);
+    const std::int64_t heads = chance(random, 10) ? 300 : 1 + below(random, 9);
+    const std::int64_t keys = below(random, chance(random, 20) ? 6000 / heads : 300);
+    const std::int64_t dims = 1 + below(random, 20), top_k = 1 + below(random, 70);
+    const Tensor q = whole_numbers({batch, q_len, heads, dims}, dtype, random);
+    const Tensor k = whole_numbers({chance(random, 30) ? 1 : batch, keys, dims}, dtype, random);
+    const Tensor w = whole_numbers({batch, q_len, heads}, DType::f32, random);
+    TopKKeysOptions options{.q_begin = below(random, 50)};
+    if (chance(random, 60))
+      options.mask_mod = random_mask_mod(random, {batch, 1, options.q_begin + q_len, keys},
+                                         /*floats=*/false);
+    // Columns that do not lie side by side.
+    const Tensor turned = contiguous(q.view().permute({3, 1, 0, 2}));
+    const Tensor found = top_k_keys(turned.view().permute({2, 1, 3, 0}), k, w, top_k, options);
+    const Tensor sums = reference::index_sums({q, k, w}, options.mask_mod, options.q_begin);
+    ASSERT_TRUE(same_bits(found, reference::top_k_of_sums(sums, top_k)));
+  }
 }
 
 TEST(TopKKeys, OfRandomFloatsHaveTheLargestSums) {
@@ -60,7 +65,9 @@ TEST(TopKKeys, OfRandomFloatsHaveTheLargestSums) {
     const double* const of = sums.data_as<double>() + row * 5000;
     double least = of[list[0]];
     for (int i = 0; i < 100; ++i) {
-      if (i > 0) EXPECT_LT(list[i - 1], list[i]);
+      if (i > 0) {
+        EXPECT_LT(list[i - 1], list[i]);
+      }
       least = std::min(least, of[list[i]]);
     }
     std::int64_t better = 0;

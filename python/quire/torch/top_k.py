@@ -36,19 +36,17 @@ def top_k_keys(q: Tensor, k: Tensor, weights: Tensor, top_k: int, mask: Any = No
     for name, tensor in (("q", q), ("k", k), ("weights", weights)):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"[top_k_keys] {name} must be a tensor; got {type(tensor).__name__}")
-    if mask is None:
-        return torch.ops.quire.top_k_keys(q.detach(), k.detach(), weights.detach(), top_k)
-    return _masked(q.detach(), k.detach(), weights.detach(), top_k, mask, q_begin)
-
-
-@torch.compiler.disable
-def _masked(q: Tensor, k: Tensor, weights: Tensor, top_k: int, mask: Any, q_begin: int) -> Tensor:
     rule = blocks = None
+    text = mask if isinstance(mask, str) else ""
+    if text or mask is None:
+        return torch.ops.quire.top_k_keys(q.detach(), k.detach(), weights.detach(), top_k, text, q_begin)
+    if torch.compiler.is_dynamo_compiling():
+        raise NotImplementedError("[top_k_keys] inside a graph of torch.compile the mask must be a text, or None")
     if hasattr(mask, "kv_num_blocks"):
         blocks = blocks_of(mask).with_rule(mask.mask_mod)
     else:
         rule = bind_mask_mod(mask).mod
-    return _run(q, k, weights, top_k, rule, blocks, q_begin)
+    return _run(q.detach(), k.detach(), weights.detach(), top_k, rule, blocks, q_begin)
 
 
 def _run(q: Tensor, k: Tensor, weights: Tensor, top_k: int, rule: Any, blocks: Any, q_begin: int) -> Tensor:
@@ -56,12 +54,16 @@ def _run(q: Tensor, k: Tensor, weights: Tensor, top_k: int, rule: Any, blocks: A
     return torch.from_dlpack(_core.top_k_keys(*views, top_k, rule, blocks, q_begin, openmp_threads()))
 
 
-def _top_k_keys(q: Tensor, k: Tensor, weights: Tensor, top_k: int) -> Tensor:
-    return _run(q, k, weights, top_k, None, None, 0)
+def _top_k_keys(q: Tensor, k: Tensor, weights: Tensor, top_k: int, mask: str = "", q_begin: int = 0) -> Tensor:
+    return _run(q, k, weights, top_k, _core.MaskMod(mask) if mask else None, None, q_begin)
 
 
-def _fake_top_k_keys(q: Tensor, k: Tensor, weights: Tensor, top_k: int) -> Tensor:
+def _fake_top_k_keys(q: Tensor, k: Tensor, weights: Tensor, top_k: int, mask: str = "", q_begin: int = 0) -> Tensor:
     return q.new_empty((q.shape[0], q.shape[1], top_k), dtype=torch.int32)
 
 
-define("top_k_keys(Tensor q, Tensor k, Tensor weights, SymInt top_k) -> Tensor", _top_k_keys, _fake_top_k_keys)
+define(
+    'top_k_keys(Tensor q, Tensor k, Tensor weights, SymInt top_k, str mask="", SymInt q_begin=0) -> Tensor',
+    _top_k_keys,
+    _fake_top_k_keys,
+)

@@ -91,3 +91,5 @@ def test_top_k_keys():
     assert not found.requires_grad and ((found <= torch.arange(30)[:, None] + 30).all())
     mask = create_block_mask(causal, None, None, 30, 80)
     assert torch.equal(top_k_keys(q, k, weights, 10, mask), found)
+    text = torch.compile(lambda q: top_k_keys(q, k, weights, 10, "q_idx + 20 >= kv_idx", q_begin=10), backend="eager")
+    assert torch.equal(text(q.detach()), found)

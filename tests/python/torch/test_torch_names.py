@@ -31,7 +31,13 @@ def test_signatures_are_equal(name):
     }.get(name, [])  # keywords that torch does not have
     assert all(ours.parameters[one].kind is inspect.Parameter.KEYWORD_ONLY for one in own)
     shared = [one for one in ours.parameters.values() if one.name not in own]
-    assert ours.replace(parameters=shared) == inspect.signature(getattr(torch_flex, name))
+    theirs = inspect.signature(getattr(torch_flex, name))
+    if name == "AuxRequest":  # a class of its own: names, kinds and defaults count
+        shared = [one.replace(annotation=inspect.Parameter.empty) for one in shared]
+        ours = ours.replace(return_annotation=inspect.Signature.empty)
+        bare = [one.replace(annotation=inspect.Parameter.empty) for one in theirs.parameters.values()]
+        theirs = theirs.replace(parameters=bare)
+    assert ours.replace(parameters=shared) == theirs
 
 
 @pytest.mark.parametrize(
