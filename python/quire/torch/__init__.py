@@ -9,6 +9,10 @@ from quire.requirements import require
 
 require("torch", "2.13")
 
+from quire.torch import torch_names as _torch_names  # noqa: E402
+
+_torch_names.check()
+
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.nn.attention.flex_attention import (  # noqa: F401, E402
     _DEFAULT_SPARSE_BLOCK_SIZE,
@@ -30,6 +34,7 @@ from quire.torch.block_mask import BlockMask  # noqa: E402
 from quire.torch.create_block_mask import create_block_mask, create_mask  # noqa: E402
 from quire.torch.enable import disable, enable  # noqa: E402
 from quire.torch.flex_attention import flex_attention  # noqa: E402
+from quire.torch.flex_attention_backward import flex_attention_backward  # noqa: E402
 from quire.torch.merge_states import merge_states  # noqa: E402
 from quire.torch.nested_flex import NestedBlockMask, create_nested_block_mask  # noqa: E402
 from quire.torch.paged_attention import PagedAttention  # noqa: E402
@@ -60,6 +65,7 @@ __all__ = [
     "disable",
     "enable",
     "flex_attention",
+    "flex_attention_backward",
     "merge_states",
     "noop_mask",
     "or_masks",

@@ -24,6 +24,7 @@ from torch.nn.attention.flex_attention import (
 from torch.nn.attention.flex_attention import BlockMask as TorchBlockMask
 
 from quire.torch.blocks import KV_LISTS, Blocks, as_tensor, blocks_of_torch, convert
+from quire.torch.cuda_to_cpu import device_here
 from quire.torch.graph_blocks import blocks_of_words, encode
 from quire.torch.pickled_rule import PickledRule, is_importable
 
@@ -301,6 +302,7 @@ class BlockMask(TorchBlockMask):
 
     def to(self, device: torch.device | str) -> BlockMask:
         """The same mask with its index tensors on another device. Attention itself is computed on the CPU."""
+        device = device_here(device)
         tensors: Any = {name: getattr(self, name) for name in self._TENSOR_ATTRS}
         there: Any = {name: None if tensor is None else tensor.to(device) for name, tensor in tensors.items()}
         return BlockMask(

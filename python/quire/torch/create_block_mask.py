@@ -28,6 +28,7 @@ from quire.torch.create_block_mask_operator import (
     create_block_mask_in_graph,
     is_watched,
 )
+from quire.torch.cuda_to_cpu import device_here
 from quire.torch.mods import bind_mask_mod, bind_score_mod, is_score_mod
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def create_mask(
     tensor([[[[1, 0, 0],
               [1, 1, 0]]]], dtype=torch.int32)
     """
+    device = device_here(device)
     if torch.compiler.is_dynamo_compiling() or torch._C._len_torch_dispatch_stack() > 0:
         return originals.create_mask(mod_fn, B, H, Q_LEN, KV_LEN, "cpu" if device is None else device)
     bind = bind_score_mod if is_score_mod(mod_fn) else bind_mask_mod
@@ -81,6 +83,7 @@ def create_block_mask(
     >>> mask.shape, mask.sparsity()
     ((1, 1, 512, 512), 37.5)
     """
+    device = device_here(device)
     is_compiling = torch.compiler.is_dynamo_compiling()
     if is_compiling and compute_dq_write_order:  # what torch's kernels for GPUs ask for, computed by torch
         device = "cpu" if device is None else device

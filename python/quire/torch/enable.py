@@ -14,8 +14,11 @@ import torch.nested._internal.sdpa as torch_nested_sdpa
 import torch.nn.attention.flex_attention as torch_flex
 
 from quire import fork
+from quire.option_checks import check_flag
+from quire.torch import cuda_to_cpu as cuda
 from quire.torch import originals
 from quire.torch.create_block_mask import create_block_mask
+from quire.torch.cuda_to_cpu import device_here
 from quire.torch.flex_attention import flex_attention
 from quire.torch.sdpa import scaled_dot_product_attention
 from quire.torch.varlen import varlen_attn, varlen_attn_out
@@ -35,6 +38,7 @@ def behind_create_block_mask(*arguments: Any) -> Any:
     device = arguments[5]
     if device is None:
         device = torch.accelerator.current_accelerator() or "cpu"
+    device = device_here(device)
     call: Any = create_block_mask if torch.device(device).type == "cpu" else originals.create_block_mask
     return call(*arguments[:5], device, *arguments[6:])
 
@@ -225,10 +229,13 @@ def _exchanged() -> tuple:
 _lock = fork.lock()
 _is_on = False  # by enable()
 _open = 0  # `with enable():` blocks that are running, of all threads
+_takes_cuda = False  # by enable(cuda_to_cpu=True)
+_open_for_cuda = 0  # such blocks
 
 
 def _apply() -> None:
     wanted = _is_on or _open > 0
+    cuda.is_on = _takes_cuda or _open_for_cuda > 0
     for function, original, ours in _exchanged():
         code = ours if wanted else original
         if function.__code__ is not code:
@@ -238,29 +245,35 @@ def _apply() -> None:
 class Enabled:
     """What enable() returns: nothing to do with it, or a `with` block at whose end things are as they were before."""
 
-    def __init__(self, turned_on: bool):
-        self._turned_on = turned_on
+    def __init__(self, turned_on: bool, turned_cuda_on: bool, is_for_cuda: bool):
+        self._turned_on, self._turned_cuda_on, self._is_for_cuda = turned_on, turned_cuda_on, is_for_cuda
 
     def __enter__(self) -> Enabled:
-        global _is_on, _open
+        global _is_on, _open, _takes_cuda, _open_for_cuda
         with _lock:
             _open += 1
+            _open_for_cuda += self._is_for_cuda
             if self._turned_on:
                 _is_on = self._turned_on = False
+            if self._turned_cuda_on:
+                _takes_cuda = self._turned_cuda_on = False
             _apply()
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        global _open
+        global _open, _open_for_cuda
         with _lock:
             _open -= 1
+            _open_for_cuda -= self._is_for_cuda
             _apply()
 
 
-def enable() -> Enabled:
+def enable(cuda_to_cpu: bool = False) -> Enabled:
     """Puts Quire behind torch's own flex_attention, create_block_mask, varlen_attn and nested SDPA for the CPU, in all threads.
 
-    Until disable(), or, as `with quire.torch.enable():`, until the end of the block. Blocks may nest and overlap.
+    Until disable(), or, as `with quire.torch.enable():`, until the end of the block. Blocks may nest and overlap. With `cuda_to_cpu`
+    a device="cuda" that is given to create_block_mask, create_mask, BlockMask.to and PagedAttention, of torch's names and of Quire's,
+    means the CPU, with one warning: for scripts that hard-code it.
 
     >>> import torch, quire.torch
     >>> from torch.nn.attention.flex_attention import flex_attention
@@ -270,12 +283,14 @@ def enable() -> Enabled:
     >>> torch.equal(ours, quire.torch.flex_attention(x, x, x))
     True
     """
-    global _is_on
+    global _is_on, _takes_cuda
+    check_flag("enable", "cuda_to_cpu", cuda_to_cpu)
     with _lock:
-        turned_on = not _is_on
+        turned_on, turned_cuda_on = not _is_on, bool(cuda_to_cpu) and not _takes_cuda
         _is_on = True
+        _takes_cuda = _takes_cuda or bool(cuda_to_cpu)
         _apply()
-    return Enabled(turned_on)
+    return Enabled(turned_on, turned_cuda_on, bool(cuda_to_cpu))
 
 
 def disable() -> None:
@@ -288,7 +303,7 @@ def disable() -> None:
     >>> of_torch.create_block_mask.__code__ is before
     True
     """
-    global _is_on
+    global _is_on, _takes_cuda
     with _lock:
-        _is_on = False
+        _is_on = _takes_cuda = False
         _apply()

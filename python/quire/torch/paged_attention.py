@@ -19,6 +19,7 @@ from quire import _core
 from quire.paged_attention import number, numbers, reserve_pages
 from quire.torch.block_mask import BlockMask, blocks_of
 from quire.torch.blocks import Blocks
+from quire.torch.cuda_to_cpu import device_here
 from quire.torch.threads import openmp_threads
 from quire.torch.views import view_of
 
@@ -52,6 +53,7 @@ class PagedAttention(TorchPagedAttention):
     """
 
     def __init__(self, n_pages: int, page_size: int, max_batch_size: int, device: Any = "cpu") -> None:
+        device = device_here(device)
         try:
             super().__init__(n_pages, page_size, max_batch_size, device)
         except (AssertionError, RuntimeError) as error:

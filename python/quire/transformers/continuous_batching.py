@@ -123,6 +123,7 @@ def batched_attention(
 
 def _step_of(cache: Any, allocator: Any, given: dict[str, Any]) -> _Step:
     """Made by the first layer of an allocator in a step."""
+    found: dict[int, _Step]
     marker, found = getattr(cache, "_quire_steps", (None, {}))
     if marker is not given["cu_seq_lens_q"]:
         marker, found = given["cu_seq_lens_q"], {}

@@ -23,7 +23,7 @@ class PagedStates(torch.Tensor):
         made.pool, made.layer = pool, layer
         return made
 
-    def __repr__(self, **kwargs: Any) -> str:  # torch's would read elements
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]  # torch's would read elements
         return f"PagedStates({tuple(self.shape)}, {self.dtype})"
 
     @classmethod

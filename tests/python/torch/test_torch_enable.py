@@ -136,3 +136,29 @@ def test_compiled_callers_switch():
     with quire_torch.enable():
         assert torch.equal(compiled(query), expected)
     assert calls == ["torch", "torch", "quire", "quire"]  # nothing is traced a second time
+
+
+def test_cuda_is_the_cpu_where_that_was_asked_for(monkeypatch):
+    from quire.torch import cuda_to_cpu
+
+    monkeypatch.setattr(cuda_to_cpu, "_has_warned", False)
+
+    with quire_torch.enable(cuda_to_cpu=True):
+        with pytest.warns(UserWarning, match="device='cuda' is the CPU here") as warned:
+            mask = torch_flex.create_block_mask(causal, None, None, 200, 200, device="cuda")
+            mask = mask.to("cuda")
+            quire_torch.create_block_mask(causal, None, None, 200, 200, "cuda:1")
+            quire_torch.create_mask(causal, None, None, 20, 20, torch.device("cuda"))
+            quire_torch.PagedAttention(4, 16, 2, device="cuda")
+        assert len(warned) == 1 and mask.kv_num_blocks.device.type == "cpu"
+        with quire_torch.enable():
+            assert cuda_to_cpu.is_on
+    assert not cuda_to_cpu.is_on
+    with pytest.raises((AssertionError, RuntimeError)):
+        quire_torch.create_block_mask(causal, None, None, 200, 200, "cuda")
+    quire_torch.enable(cuda_to_cpu=True)
+    assert cuda_to_cpu.is_on
+    quire_torch.disable()
+    assert not cuda_to_cpu.is_on
+    with pytest.raises(TypeError, match="cuda_to_cpu must be a bool"):
+        quire_torch.enable(cuda_to_cpu="yes")

@@ -1,5 +1,6 @@
 """Names, signatures and classes are torch's."""
 
+import ast
 import inspect
 import os
 import pathlib
@@ -11,6 +12,7 @@ import pytest
 import quire.torch as quire_torch
 import torch
 import torch.nn.attention.flex_attention as torch_flex
+from quire.torch import torch_names
 from torch.utils import _pytree as pytree
 
 
@@ -89,3 +91,59 @@ def test_import_does_not_import_the_compiler():
     )
     out = run.stdout
     assert out.strip() == "[]"
+
+
+# ---- private names of torch
+
+
+def _is_private(name):
+    return any(part.startswith("_") and not part.startswith("__") for part in name.split("."))
+
+
+def _chain(node):
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return (node.id, *reversed(parts)) if isinstance(node, ast.Name) else None
+
+
+def private_names(source):
+    """Dotted names of torch with a private part that a source imports or reads, the longest of each chain."""
+    tree, names, found = ast.parse(source), {}, set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").split(".")[0] == "torch":
+            for one in node.names:
+                names[one.asname or one.name] = f"{node.module}.{one.name}"
+                found.add(f"{node.module}.{one.name}")
+        elif isinstance(node, ast.Import):
+            for one in node.names:
+                if one.name.split(".")[0] == "torch":
+                    names[one.asname or "torch"] = one.name if one.asname else "torch"
+                    found.add(one.name)
+    chains = {_chain(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)} - {None}
+    longest = {one for one in chains if not any(other != one and other[: len(one)] == one for other in chains)}
+    found |= {".".join((names.get(one[0], one[0]), *one[1:])) for one in longest}
+    return {name for name in found if name.startswith("torch.") and _is_private(name)}
+
+
+def test_every_private_name_is_listed():
+    package = pathlib.Path(quire_torch.__file__).parents[1]
+    found = set()
+    for folder in ("torch", "flash_attn", "transformers"):
+        for path in (package / folder).rglob("*.py"):
+            if path.name != "torch_names.py":
+                found |= private_names(path.read_text())
+    listed = torch_names.NEEDED | torch_names.FOR_COMPILE | torch_names.FOR_TRANSFORMS | torch_names.FOR_TYPES
+    assert found - listed == set() and listed - found == set()
+    for name in listed - torch_names.FOR_TYPES:
+        torch_names.find(name)
+
+
+def test_a_missing_name_and_an_untested_version_are_said(monkeypatch):
+    with pytest.warns(UserWarning, match=r"not tested with torch 2\.99"):
+        monkeypatch.setattr(torch, "__version__", "2.99.0")
+        torch_names.check()
+    monkeypatch.setattr(torch_names, "NEEDED", frozenset(["torch._C._no_such_name"]))
+    with pytest.raises(ImportError, match="uses torch._C._no_such_name, which torch 2.99.0 has not"):
+        torch_names.check()

@@ -1,0 +1,119 @@
+"""Every private name of torch that Quire touches, and what is done when a version of torch has it no more.
+
+tests/python/torch/test_torch_names.py reads Quire's sources and holds this list against them. Layer: Python, below everything else of
+quire.torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from typing import Any
+
+import torch
+
+# Versions whose names and behaviour were tested, as major.minor.
+TESTED = ("2.13",)
+
+# Importing quire.torch is an ImportError that names what is missing.
+NEEDED = frozenset(
+    """torch.Tensor._make_wrapper_subclass
+    torch._C.DisableTorchFunction
+    torch._C.DispatchKey.ADInplaceOrView
+    torch._C.DispatchKey.AutogradCPU
+    torch._C.DispatchKeySet
+    torch._C._ForceDispatchKeyGuard
+    torch._C._disabled_torch_function_impl
+    torch._C._dispatch_has_kernel_for_dispatch_key
+    torch._C._dispatch_tls_local_exclude_set
+    torch._C._dispatch_tls_local_include_set
+    torch._C._functorch.TransformType
+    torch._C._functorch.get_interpreter_stack
+    torch._C._functorch.get_unwrapped
+    torch._C._functorch.is_functorch_wrapped_tensor
+    torch._C._functorch.is_legacy_batchedtensor
+    torch._C._functorch.peek_interpreter_stack
+    torch._C._get_tracing_state
+    torch._C._len_torch_dispatch_stack
+    torch._C._set_grad_enabled
+    torch._C._vmapmode_decrement_nesting
+    torch._C._vmapmode_increment_nesting
+    torch._add_batch_dim
+    torch._nested_view_from_jagged
+    torch._ops.HigherOrderOperator
+    torch._ops.OpOverload
+    torch._ops.OpOverloadPacket
+    torch._remove_batch_dim
+    torch._subclasses.fake_tensor.FakeTensor
+    torch.autograd.forward_ad._current_level
+    torch.compiler._is_compiling_flag
+    torch.nested._internal.nested_tensor.NestedTensor
+    torch.nested._internal.nested_tensor._nt_view_dummy
+    torch.nested._internal.sdpa
+    torch.nested._internal.sdpa.jagged_scaled_dot_product_attention
+    torch.nn.attention.experimental._paged_attention.PagedAttention
+    torch.nn.attention.flex_attention._Backend
+    torch.nn.attention.flex_attention._DEFAULT_SPARSE_BLOCK_SIZE
+    torch.nn.attention.flex_attention._LARGE_SPARSE_BLOCK_SIZE
+    torch.nn.attention.flex_attention._compute_dq_write_order_from_block_mask
+    torch.nn.attention.flex_attention._identity
+    torch.nn.attention.flex_attention._mask_mod_signature
+    torch.nn.attention.flex_attention._score_mod_signature
+    torch.nn.attention.flex_attention._sliced_mask_mod_error
+    torch.nn.attention.flex_attention._transpose_ordered
+    torch.ops.aten._to_copy.default
+    torch.utils._python_dispatch.TorchDispatchMode
+    torch.utils._python_dispatch._disable_current_modes
+    torch.utils._python_dispatch.is_traceable_wrapper_subclass
+    torch.utils._pytree.register_pytree_node
+    torch.utils._pytree.tree_leaves""".split()
+)
+
+# Used where a graph is made and nowhere else; not looked for before, since that would import the compiler. torch.compile of Quire's
+# functions raises the ImportError or AttributeError that names what is missing; without torch.compile everything works.
+FOR_COMPILE = frozenset(
+    """torch._dynamo.variables.builder.VariableBuilder
+    torch._dynamo.variables.builder.VariableBuilder.wrap_symfloat
+    torch._dynamo.variables.higher_order_ops
+    torch._dynamo.variables.higher_order_ops.FlexAttentionHigherOrderVariable
+    torch._dynamo.variables.higher_order_ops._hop_name_to_variable_class""".split()
+)
+
+# Imported by torch.func alone. Without it torch.func.grad of attention is an ImportError that names it.
+FOR_TRANSFORMS = frozenset(["torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack"])
+
+# For type checkers; never imported.
+FOR_TYPES = frozenset(["torch._prims_common.DeviceLikeType"])
+
+
+def find(name: str) -> Any:
+    """What a dotted name of torch stands for. AttributeError or ImportError if there is none."""
+    found: Any = torch
+    path = "torch"
+    for part in name.split(".")[1:]:
+        path = f"{path}.{part}"
+        if not hasattr(found, part):
+            try:
+                importlib.import_module(path)
+            except ModuleNotFoundError:
+                raise AttributeError(f"torch has no {path}") from None
+        found = getattr(found, part)
+    return found
+
+
+def check() -> None:
+    """ImportError for a needed name that is missing; a warning for a version that was not tested, once per process."""
+    for name in sorted(NEEDED):
+        try:
+            find(name)
+        except (AttributeError, ImportError) as error:
+            raise ImportError(
+                f"quire.torch uses {name}, which torch {torch.__version__} has not; versions that were tested: {', '.join(TESTED)}"
+            ) from error
+    version = ".".join(torch.__version__.split(".")[:2])
+    if version not in TESTED:
+        warnings.warn(
+            f"quire.torch was not tested with torch {torch.__version__}; it was with {', '.join(TESTED)}",
+            UserWarning,
+            stacklevel=3,
+        )
