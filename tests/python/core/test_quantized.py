@@ -4,7 +4,6 @@ import pickle
 
 import numpy as np
 import pytest
-
 import quire
 
 FORMATS = quire.KVFormat.names()
