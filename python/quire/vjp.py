@@ -14,6 +14,7 @@ from .arrays import like
 from .attention import AuxOutput, AuxRequest, flex_attention
 from .jagged import Jagged, are_jagged
 from .option_checks import check_aux, check_dropout, check_flag, check_scale, check_seed
+from .quantized import kv_view
 
 _INPUTS = ("query", "key", "value")
 
@@ -150,7 +151,7 @@ class _Call(NamedTuple):
 
 
 def _view(array: Any) -> Any:
-    return _core.view(array.values if isinstance(array, Jagged) else array)
+    return kv_view(array.values if isinstance(array, Jagged) else array)
 
 
 def _like(view: Any, array: Any) -> Any:

@@ -87,6 +87,19 @@ def test_formats():
         quire.KVFormat("int3")
 
 
+def test_the_query_has_a_gradient():
+    q, k, v = numbers(1, 2, 9, 32), numbers(1, 2, 40, 32, seed=1), numbers(1, 2, 40, 32, seed=2)
+    coded = quire.quantize(k, "u8"), quire.quantize(v, "int4")
+    gradients = []
+    for keys in (coded, tuple(map(quire.dequantize, coded))):
+        out, vjp = quire.flex_attention_vjp(q, *keys, wanted=["query"])
+        gradients.append(vjp(np.ones_like(out)).query)
+    assert np.array_equal(*gradients)
+    _, vjp = quire.flex_attention_vjp(q, *coded)
+    with pytest.raises(NotImplementedError, match=r"key is quantised \(u8\) and has no gradient"):
+        vjp(np.ones_like(q))
+
+
 def test_what_is_refused():
     x = numbers(1, 2, 10, 80)
     with pytest.raises(ValueError, match="groups of 32 channels, and a head dim of 80.*64 or 96 would fit"):
