@@ -13,7 +13,6 @@ import sys
 import time
 
 import numpy as np
-
 import quire
 
 FORMATS = quire.KVFormat.names()
@@ -73,7 +72,10 @@ def decode(kv_heads: int = 8, q_heads: int = 32, formats: list[str] = FORMATS, b
         kv = coded(x, name, batch)
         found = medians({"bf16": base, name: plan_call(q, kv, kv)})
         gigabytes = 2 * kv.nbytes / found[name] / 1e9
-        print(f"  {name:13} {found['bf16'] / found[name]:.2f}   {found[name] * 1e3:.1f} ms, {gigabytes:.1f} GB/s", flush=True)
+        print(
+            f"  {name:13} {found['bf16'] / found[name]:.2f}   {found[name] * 1e3:.1f} ms, {gigabytes:.1f} GB/s",
+            flush=True,
+        )
         del kv
 
 

@@ -15,6 +15,7 @@ from .attention import AuxOutput, AuxRequest, compute
 from .hooks import Rope, hook_options
 from .jagged import Jagged, are_jagged
 from .option_checks import check_aux, check_dropout, check_flag, check_scale, check_seed, check_weights
+from .quantized import kv_view
 
 INPUTS = ("query", "key", "value")
 
@@ -193,7 +194,7 @@ def _empty_like(array: Any) -> Any:
 
 
 def _view(array: Any) -> Any:
-    return _core.view(array.values if isinstance(array, Jagged) else array)
+    return kv_view(array.values if isinstance(array, Jagged) else array)
 
 
 def _like(view: Any, array: Any) -> Any:

@@ -34,8 +34,8 @@ struct KernelTable {
   const BackwardFunctions<float>* backward_f32;  // beside those of forward
   const BackwardFunctions<double>* backward_f64;
   const CodingFunctions* coding;  // rows of keys and values to and from codes
-  const PeakFunctions* peaks;  // for benchmarks
-  const MathTable* math;       // for tests
+  const PeakFunctions* peaks;     // for benchmarks
+  const MathTable* math;          // for tests
 };
 
 }  // namespace quire::kernels

@@ -151,9 +151,9 @@ Tensor room_for_scales(const KVFormat& format, Shape shape) {
   Shape index;
   for (std::size_t axis = 0; axis + 1 < rows.shape.rank(); ++axis)
     index.push_back(rows.index(row, axis));
-  fail(ErrorKind::value, "quantize", "row {} holds NaN, infinity{}, which {} has no codes for",
-       to_string(index),
-       format.scale == ScaleAxis::kGroup ? " or a number too large for a scale in f16" : "",
+  fail(ErrorKind::value, "quantize", "row {} holds {}, which {} has no codes for", to_string(index),
+       format.scale == ScaleAxis::kGroup ? "NaN, infinity or a number too large for a scale in f16"
+                                         : "NaN or infinity",
        format.name());
 }
 

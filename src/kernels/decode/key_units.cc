@@ -191,13 +191,16 @@ void UnitRows<T>::place_scales(int64_t key, int keys, const char** scales) noexc
 }
 
 template <class T>
-void UnitRows<T>::decode_row(const char* from, const char* scale, char* to) const noexcept {
+void UnitRows<T>::decode(const char* from, const char* scale, int rows, char* to) const noexcept {
   decode_rows<T>(*call_.table, {.coding = coding_,
                                 .codes = from,
+                                .code_step = step_,
                                 .scales = scale,
-                                .rows = 1,
+                                .scale_step = scales_.row_step * scale_bytes(coding_),
+                                .rows = rows,
                                 .columns = columns_,
-                                .out = reinterpret_cast<T*>(to)});
+                                .out = reinterpret_cast<T*>(to),
+                                .out_step = slot_step_ / static_cast<ptrdiff_t>(sizeof(T))});
 }
 
 template <class T>
@@ -252,6 +255,8 @@ void UnitRows<T>::gather(const PlacedUnits& units, uint32_t wanted, int slot, in
   unit.at = to;
   unit.begin = 0;
   unit.end = kUnitKeys;
+  const bool is_decoded = is_coded(coding_) && found != nullptr && wanted == kAllKeys;
+  if (is_decoded) decode(found, scales[0], kUnitKeys, to);  // all in one span
   // All rows of a plain unit, a step apart.
   const char* const first_row = found == nullptr ? rows[0] : found;
   bool together = converted_ && !is_coded(coding_) && wanted == kAllKeys;
@@ -271,12 +276,12 @@ void UnitRows<T>::gather(const PlacedUnits& units, uint32_t wanted, int slot, in
     return;
   }
   if (together) convert(first_row, kUnitKeys, to);
-  for (int i = 0; i < kUnitKeys && !together; ++i, to += slot_step_) {
+  for (int i = 0; i < kUnitKeys && !together && !is_decoded; ++i, to += slot_step_) {
     const char* const from = found == nullptr ? rows[i] : found + i * step_;
     if ((wanted >> i & 1) == 0)
       std::memset(to, 0, slot_step_);
     else if (is_coded(coding_))
-      decode_row(from, scales[i], to);
+      decode(from, scales[i], 1, to);
     else
       copy_row(from, to);
   }

@@ -92,7 +92,7 @@ class UnitRows {
  private:
   const char* address(const KeySpan& span, int64_t key) const noexcept;
   void place_scales(int64_t key, int keys, const char** scales) noexcept;
-  void decode_row(const char* from, const char* scale, char* to) const noexcept;
+  void decode(const char* from, const char* scale, int rows, char* to) const noexcept;
   void place_rows(int64_t key, int keys, const char** rows) noexcept;
   void copy_row(const char* from, char* to) const noexcept;
   void convert(const char* from, int rows, char* to) const noexcept;

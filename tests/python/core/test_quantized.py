@@ -4,7 +4,6 @@ import pickle
 
 import numpy as np
 import pytest
-
 import quire
 
 FORMATS = quire.KVFormat.names()
@@ -86,6 +85,19 @@ def test_formats():
     assert quire.KVFormat("int8").scale_count(128) == 1
     with pytest.raises(ValueError, match="there is no format int3; there are int8,"):
         quire.KVFormat("int3")
+
+
+def test_the_query_has_a_gradient():
+    q, k, v = numbers(1, 2, 9, 32), numbers(1, 2, 40, 32, seed=1), numbers(1, 2, 40, 32, seed=2)
+    coded = quire.quantize(k, "u8"), quire.quantize(v, "int4")
+    gradients = []
+    for keys in (coded, tuple(map(quire.dequantize, coded))):
+        out, vjp = quire.flex_attention_vjp(q, *keys, wanted=["query"])
+        gradients.append(vjp(np.ones_like(out)).query)
+    assert np.array_equal(*gradients)
+    _, vjp = quire.flex_attention_vjp(q, *coded)
+    with pytest.raises(NotImplementedError, match=r"key is quantised \(u8\) and has no gradient"):
+        vjp(np.ones_like(q))
 
 
 def test_what_is_refused():

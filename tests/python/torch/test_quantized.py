@@ -1,11 +1,10 @@
 """quire.torch.quantize and flex_attention over QuantizedTensors of tensors: results, the gradient of the query, refusals."""
 
 import pytest
-import torch
-from torch.nn.attention.flex_attention import AuxRequest, create_block_mask
-
 import quire
+import torch
 from quire.torch import dequantize, flex_attention, quantize
+from torch.nn.attention.flex_attention import AuxRequest, create_block_mask
 
 
 def tensors(dtype=torch.float32):
@@ -20,7 +19,9 @@ def test_codes_give_what_their_numbers_give(name):
     mask = create_block_mask(lambda b, h, q_idx, kv_idx: q_idx + 270 >= kv_idx, None, None, 30, 300, device="cpu")
 
     def call(k, v):
-        return flex_attention(q, k, v, lambda s, b, h, i, j: s - 0.1 * (i - j), mask, enable_gqa=True, return_aux=AuxRequest(lse=True))
+        return flex_attention(
+            q, k, v, lambda s, b, h, i, j: s - 0.1 * (i - j), mask, enable_gqa=True, return_aux=AuxRequest(lse=True)
+        )
 
     (got, got_aux), (wanted, wanted_aux) = call(k_coded, v_coded), call(dequantize(k_coded), dequantize(v_coded))
     assert torch.equal(got, wanted) and torch.equal(got_aux.lse, wanted_aux.lse)
