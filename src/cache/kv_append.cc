@@ -62,8 +62,9 @@ std::int64_t pages_needed(const KVCache::State& state, std::size_t group,
     const std::int64_t wanted = state.pages_for(sequence.length + count);
     needed += std::max<std::int64_t>(wanted - std::ssize(table.pages), 0);
     const auto [first, end] = cache::unseen_pages(of.sizes, page_size, sequence.length);
-    for (std::int64_t i = std::max(first, table.hole_end / page_size); i < end; ++i)
+    table.visit_unseen(first, end, page_size, [&](std::int64_t i) {
       unseen.push_back(table.pages[static_cast<std::size_t>(i)]);
+    });
     if (sequence.length % page_size == 0) continue;
     const std::int32_t page = table.pages[static_cast<std::size_t>(sequence.length / page_size)];
     if (of.pool[page].refs > 1) shared.push_back(page);

@@ -4,6 +4,7 @@
 // A sequence has one length, one row of ids and one place in the prefix index; in each group of
 // layers it has a page table of its own, from which pages may be missing.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -24,6 +25,20 @@ struct PageTable {
   std::int64_t hole_begin = 0, hole_end = 0;
 
   std::int64_t hole() const noexcept { return hole_end - hole_begin; }
+  // Calls visit(i) for the pages first <= i < end that are there, the last of them first, if giving
+  // them back leaves one hole. O(these pages).
+  template <class Visit>
+  void visit_unseen(std::int64_t first, std::int64_t end, std::int64_t page_size,
+                    const Visit& visit) const {
+    if (first >= end || !joins_hole(first * page_size, end * page_size)) return;
+    for (std::int64_t i = end; i-- > std::max(first, hole_end / page_size);) visit(i);
+    if (hole() == 0) return;
+    for (std::int64_t i = std::min(end, ceil_div(hole_begin, page_size)); i-- > first;) visit(i);
+  }
+  // Whether another gap would be one with the hole.
+  bool joins_hole(std::int64_t begin, std::int64_t end) const noexcept {
+    return hole() == 0 || (end >= hole_begin && begin <= hole_end);
+  }
   // Whether a sequence may end here: not in a hole, nor before one that is at its beginning.
   bool may_end_at(std::int64_t position) const noexcept {
     return hole() == 0 || position >= hole_end || (hole_begin > 0 && position <= hole_begin);

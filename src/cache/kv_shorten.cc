@@ -95,19 +95,18 @@ void KVCache::State::release_pages(Sequence& sequence, std::size_t group, std::i
   PageTable& table = sequence.tables[group];
   const std::int64_t page_size = options.page_size;
   std::int64_t begin = first * page_size, stop = end * page_size;
-  if (first >= end) return;
+  if (first >= end || !table.joins_hole(begin, stop)) return;
   if (table.hole() > 0) {
-    if (stop < table.hole_begin || begin > table.hole_end) return;
     begin = std::min(begin, table.hole_begin);
     stop = std::max(stop, table.hole_end);
   }
   if (begin == table.hole_begin && stop == table.hole_end) return;
   // The last of them first: the end of a prefix is evicted before its beginning.
-  for (std::int64_t i = end; i-- > first;) {
-    const std::int32_t page =
-        std::exchange(table.pages[static_cast<std::size_t>(i)], std::int32_t{kNoPage});
+  table.visit_unseen(first, end, page_size, [&](std::int64_t i) {
+    std::int32_t& page = table.pages[static_cast<std::size_t>(i)];
     if (page != kNoPage) groups[group].pool.drop(page);
-  }
+    page = kNoPage;
+  });
   groups[group].live_tokens -= (stop - begin) - table.hole();
   table.hole_begin = begin;
   table.hole_end = stop;
@@ -134,8 +133,7 @@ void KVCache::release_between(SequenceId id, std::int64_t begin, std::int64_t en
   const std::int64_t first = ceil_div(begin, page_size), stop = end / page_size;
   if (first >= stop) return;
   for (const PageTable& table : sequence.tables) {
-    if (table.hole() > 0 &&
-        (stop * page_size < table.hole_begin || first * page_size > table.hole_end)) {
+    if (!table.joins_hole(first * page_size, stop * page_size)) {
       fail(ErrorKind::value, kWhere,
            "positions {}..{} were released before; what is released now must join them",
            table.hole_begin, table.hole_end - 1);

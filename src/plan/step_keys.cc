@@ -249,11 +249,15 @@ struct StepKeys::Builder {
     }
   }
 
-  // In blocks, of tiles of queries.
-  void add_rule_tiles(const StepSequence& of, RuleProof& proof, std::size_t worker,
-                      Found& found) const {
+  // In blocks, of tiles of queries. `later` proves what is visible behind the queries.
+  void add_rule_tiles(const StepSequence& of, RuleProof& proof, RuleProof& later,
+                      std::size_t worker, Found& found) const {
     found.planes = proof.by_head() ? rule.q_heads : 1;
     std::vector<RunList> blocks;
+    for (std::int64_t h = 0; h < found.planes; ++h) {
+      later.prove(of, h, kTileBlocks, worker, blocks);
+      found.later |= std::ranges::any_of(blocks, [](const RunList& row) { return !row.empty(); });
+    }
     for (std::int64_t h = 0; h < found.planes; ++h) {
       proof.prove(of, h, kTileBlocks, worker, blocks);
       for (std::size_t tile = 0; tile < blocks.size(); ++tile) {
@@ -261,9 +265,6 @@ struct StepKeys::Builder {
         for (const BlockRun& run : blocks[tile])
           add_run(runs, run.begin * kTileBlocks.kv, std::min(run.end() * kTileBlocks.kv, of.length),
                   mask::is_full(run.kind));
-        const std::int64_t last =
-            of.q_begin + std::min(static_cast<std::int64_t>(tile + 1) * kQueryTile, of.queries) - 1;
-        found.later |= !runs.empty() && runs.back().end > last + 1;
       }
     }
   }
@@ -386,7 +387,7 @@ StepKeys::StepKeys(std::span<const StepSequence> sequences, const StepRule& rule
   const std::shared_ptr<Executor> executor = executor_of(rule.executor);
   const std::size_t workers = executor->concurrency();
   // One proof for what the program answers for, key by key or in blocks; one for each other rule.
-  std::optional<RuleProof> rows, tiles;
+  std::optional<RuleProof> rows, tiles, later;
   std::vector<std::optional<RuleProof>> own(sequences.size());
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     const StepSequence& of = sequences[i];
@@ -396,7 +397,11 @@ StepKeys::StepKeys(std::span<const StepSequence> sequences, const StepRule& rule
     } else if (Builder::by_row(of, rule.group)) {
       if (!rows) rows.emplace(*rule.program, sequences, rule.q_heads, BlockSize{1, 1}, workers);
     } else {
-      if (!tiles) tiles.emplace(*rule.program, sequences, rule.q_heads, kTileBlocks, workers);
+      if (!tiles) {
+        const MaskMod behind = [](auto, auto, auto q, auto kv) { return kv > q; };
+        tiles.emplace(*rule.program, sequences, rule.q_heads, kTileBlocks, workers);
+        later.emplace(*rule.program & behind, sequences, rule.q_heads, kTileBlocks, workers);
+      }
       if (of.hole_begin < of.hole_end && !rows)
         rows.emplace(*rule.program, sequences, rule.q_heads, BlockSize{1, 1}, workers);
     }
@@ -411,7 +416,7 @@ StepKeys::StepKeys(std::span<const StepSequence> sequences, const StepRule& rule
     } else if (Builder::by_row(of, rule.group)) {
       builder.add_rule_rows(of, *exact, worker, found[i]);
     } else {
-      builder.add_rule_tiles(of, *tiles, worker, found[i]);
+      builder.add_rule_tiles(of, *tiles, *later, worker, found[i]);
     }
     builder.cut_hole(of, exact, worker, found[i]);
   };

@@ -3,6 +3,7 @@
 // Not under a sanitizer, which has allocators of its own.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <new>
 
@@ -84,7 +85,27 @@ TEST(KVCacheFailure, AtEveryAllocationNothingChanges) {
             4);
   EXPECT_GE(fail_everywhere([](Prepared& p) { p.cache.save(p.a); }), 1);
   EXPECT_GE(fail_everywhere([](Prepared& p) { p.cache.load(p.bytes); }), 2);
+  EXPECT_GE(fail_everywhere([](Prepared& p) {
+              const std::int64_t positions[] = {3, 6, 9};
+              p.cache.keep(p.b, 2, positions);
+            }),
+            2);
+  EXPECT_GE(
+      fail_everywhere([](Prepared& p) { p.cache.save_to(p.a, [](std::span<const std::byte>) {}); }),
+      1);
+  EXPECT_GE(fail_everywhere([](Prepared& p) {
+              std::span<const std::byte> rest(p.bytes);
+              p.cache.load_from([&](std::span<std::byte> to) {
+                const std::size_t n = std::min(to.size(), rest.size());
+                std::ranges::copy(rest.first(n), to.begin());
+                rest = rest.subspan(n);
+                return n;
+              });
+            }),
+            2);
   // These need no memory.
+  EXPECT_EQ(fail_everywhere([](Prepared& p) { p.cache.commit(p.a, 5); }), 0);
+  EXPECT_EQ(fail_everywhere([](Prepared& p) { p.cache.release_between(p.a, 4, 8); }), 0);
   EXPECT_EQ(fail_everywhere([](Prepared& p) { p.cache.truncate(p.a, 5); }), 0);
   EXPECT_EQ(fail_everywhere([](Prepared& p) { p.cache.release_before(p.a, 8); }), 0);
   EXPECT_EQ(fail_everywhere([](Prepared& p) { p.cache.stats(); }), 0);

@@ -163,3 +163,106 @@ def test_repr():
     cache = make()
     assert repr(cache) == "quire.KVCache(2 layers, 3 heads of 5, f32, 0 sequences, 0 of 12 pages of 4 tokens used)"
     assert repr(cache.create()) == "quire.SequenceId(slot=0, generation=1)"
+
+
+def test_drafts_are_kept_and_committed():
+    cache = make()
+    a = cache.create()
+    append_ids(cache, a, [1, 2, 3, 4, 5])
+    ids = [6, 7, 8, 9]
+    cache.append(a, ids=ids, k=rows(cache, ids, 5), v=rows(cache, ids, 2), draft=True)
+    assert cache.committed(a) == 5
+    assert cache.cached_prefix(range(1, 10)) == 4
+    cache.keep(a, 5, [5, 7, 8])
+    assert read_ids(cache, a) == [1, 2, 3, 4, 5, 6, 8, 9] == cache.ids(a)
+    cache.commit(a, 8)
+    assert cache.cached_prefix([1, 2, 3, 4, 5, 6, 8, 9]) == 8
+    cache.keep([(a, 2, [3])])
+    assert read_ids(cache, a) == [1, 2, 4]
+    with pytest.raises(ValueError, match="positions must ascend"):
+        cache.keep(a, 0, [1, 0])
+    with pytest.raises(TypeError, match="draft must be a bool"):
+        cache.append(a, draft="yes")
+
+
+def test_groups_of_layers():
+    groups = [
+        quire.KVLayerGroup(layers=[1], kv_heads=2, head_dim=4, n_pages=30),
+        quire.KVLayerGroup(layers=[0], kv_heads=1, head_dim=8, window=6, sink_tokens=1, n_pages=10),
+    ]
+    cache = quire.KVCache(groups=groups, page_size=2)
+    a = cache.create()
+    for _ in range(40):
+        cache.append(a)
+        for layer in (0, 1):
+            group = cache.groups[cache.group_of(layer)]
+            row = np.ones((1, group.kv_heads, group.head_dim), np.float32)
+            cache.write(layer, a, 1, row, row)
+    assert cache.begin(a) == 0
+    assert cache.hole(a, 0) == (0, 0)
+    assert cache.hole(a, 1) == (2, 34)
+    assert cache.stats(1).used_pages == 4
+    assert cache.stats(0).used_pages == 20
+    q = np.ones((1, 2, 8), np.float32)
+    plan = quire.AttendPlan(cache, a, q_heads=2, group=1)
+    out = np.empty_like(q)
+    assert np.array_equal(plan.run(0, q, out=out), quire.attend(cache, 0, a, q))
+    with pytest.raises(ValueError, match="layer 1 is in group 0, and the plan is for group 1"):
+        plan.run(1, q, out=out)
+    with pytest.raises(ValueError, match="give one or the other"):
+        quire.KVCache(2, groups=groups)
+
+
+def test_files_and_functions(tmp_path):
+    cache = make()
+    a = cache.create(salt=3)
+    append_ids(cache, a, range(9))
+    cache.save_to(a, tmp_path / "a.kv")
+    assert (tmp_path / "a.kv").read_bytes() == cache.save(a)
+    pieces = []
+    cache.save_to(a, pieces.append)
+    assert b"".join(pieces) == cache.save(a)
+    other = make()
+    assert read_ids(other, other.load_from(tmp_path / "a.kv")) == list(range(9))
+    with open(tmp_path / "a.kv", "rb") as file:
+        b = other.load_from(file.read)
+    assert other.stats().shared_pages == 2
+    assert read_ids(other, b) == list(range(9))
+    cache.save_all(tmp_path / "all.kv")
+    third = make()
+    loaded = third.load_all(str(tmp_path / "all.kv"))
+    assert list(loaded) == [a]
+    assert third.cached_prefix(range(9), salt=3) == 8
+    (tmp_path / "a.kv").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match="the bytes end too early"):
+        other.load_from(tmp_path / "a.kv")
+    with pytest.raises(RuntimeError, match="cannot read"):
+        other.load_from(tmp_path / "none.kv")
+    with pytest.raises(ValueError, match="belongs to no sequence of this cache"):
+        other.length(a)
+
+
+def test_options_of_single_sequences():
+    random = np.random.default_rng(0)
+    cache = quire.KVCache(layers=1, kv_heads=1, head_dim=8, n_pages=20)
+    one, two = cache.create(), cache.create()
+    k = random.standard_normal((1, 60, 1, 8), np.float32)
+    cache.append([one, two], counts=[40, 20], k=k, v=k)
+    q = random.standard_normal((4, 1, 8), np.float32)
+    tree = quire.SequenceOptions(one, parents=[-1, 0, 0])
+    narrow = quire.SequenceOptions(two, window=5)
+    out = quire.attend(cache, 0, [one, two], q, counts=[3, 1], sequence_options=[narrow, tree])
+
+    def dense(row, keys):
+        return quire.flex_attention(q[row].reshape(1, 1, 1, 8), *[k[:, keys].swapaxes(1, 2)] * 2)[0, 0, 0]
+
+    assert np.array_equal(out[0, 0], dense(0, list(range(38))))
+    assert np.array_equal(out[1, 0], dense(1, list(range(39))))
+    assert np.allclose(out[2, 0], dense(2, [*range(38), 39]), atol=1e-6)
+    assert np.allclose(out[3, 0], dense(3, list(range(55, 60))), atol=1e-6)
+    rule = quire.SequenceOptions(one, mask_mod="kv_idx < 3", q_begin=0)
+    assert np.allclose(
+        quire.attend(cache, 0, one, q[:1], sequence_options=[rule])[0, 0], dense(0, [0, 1, 2]), atol=1e-6
+    )
+    with pytest.raises(TypeError, match="each of sequence_options must be a SequenceOptions"):
+        quire.attend(cache, 0, one, q[:1], sequence_options=[one])
