@@ -260,7 +260,9 @@ class AttendPlan:
     ) -> None:
         hooks = hook_options("AttendPlan", sinks, lse_with_sinks, weight_mod, normalize, rope)
         hooks["key_indices"] = key_indices
-        options = step_options("AttendPlan", score_mod, mask_mod, window, scale, dropout_p, seed, hooks, sequence_options)
+        options = step_options(
+            "AttendPlan", score_mod, mask_mod, window, scale, dropout_p, seed, hooks, sequence_options
+        )
         self._cache = cache
         self._plan = _core.Plan(options, cache, *step_of(sequences, counts), q_heads, dtype, group)
 
