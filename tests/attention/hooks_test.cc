@@ -46,10 +46,6 @@ constexpr Hook kHooks[] = {Hook::kSinks,     Hook::kSinksInLse, Hook::kSigmoid,
                            Hook::kReluSum,   Hook::kIdentity,   Hook::kRopeHalves,
                            Hook::kRopePairs, Hook::kRopeTables, Hook::kRopeAndSink};
 
-bool is_rope(Hook hook) {
-  return hook == Hook::kRopeHalves || hook == Hook::kRopePairs || hook == Hook::kRopeTables ||
-         hook == Hook::kRopeAndSink;
-}
 bool is_weight(Hook hook) {
   return hook == Hook::kSigmoid || hook == Hook::kReluSum || hook == Hook::kIdentity;
 }
