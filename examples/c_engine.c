@@ -150,6 +150,14 @@ static int64_t length_of(quire_sequence sequence) {
   return view.length;
 }
 
+/* What came after a token before; which: the last time, or the time before. */
+static int64_t guess(const request* one, int64_t id, int which) {
+  int64_t t;
+  for (t = one->count - 2; t >= 0; --t)
+    if (one->ids[t] == id && which-- == 0) return one->ids[t + 1];
+  return (id + which + 2) % VOCAB;
+}
+
 /* A chunk of the prompt, or the last token with guesses behind it. */
 static void draft(request* one) {
   const int64_t there = length_of(one->sequence);
@@ -164,7 +172,7 @@ static void draft(request* one) {
   one->parents[0] = -1;
   for (i = 1; i < 7; ++i) { /* two guesses behind each of the first three */
     one->parents[i] = (i - 1) / 2;
-    one->new_ids[i] = (3 * one->new_ids[one->parents[i]] + 1 + 4 * (i % 2)) % VOCAB;
+    one->new_ids[i] = guess(one, one->new_ids[one->parents[i]], (int)(i % 2));
   }
   one->new_count = one->parent_count = 7;
 }

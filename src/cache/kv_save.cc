@@ -445,8 +445,8 @@ std::vector<LoadedSequence> KVCache::load_all(ByteSource source) {
   try {
     for (std::int64_t i = 0; i < header.sequences; ++i) {
       const cache::AllEntry entry = cache::get_all_entry(from);
-      loaded.push_back(
-          {.saved = {.cache = entry.cache, .slot = entry.slot, .generation = entry.generation}});
+      loaded.emplace_back().saved = {
+          .cache = entry.cache, .slot = entry.slot, .generation = entry.generation};
       loaded.back().sequence = get_sequence(*state_, entry.salt, from);
     }
   } catch (...) {

@@ -39,9 +39,9 @@ std::uint64_t default_page_hash(std::uint64_t before, std::span<const std::int64
   return hash ^ (hash >> 29);
 }
 
-PrefixIndex::PrefixIndex(const PrefixSizes& sizes, PageHash hash)
+PrefixIndex::PrefixIndex(const PrefixSizes& sizes, PageHash page_hash)
     : sizes_(sizes),
-      hash_(hash),
+      hash_(page_hash),
       memory_(index_memory(sizes)),
       node_memory_(Tensor::empty({sizes.nodes, std::int64_t{sizeof(PrefixNode)}}, DType::u8)),
       buckets_(static_cast<std::int32_t*>(memory_.data()), bucket_count(sizes.nodes)),

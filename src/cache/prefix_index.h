@@ -41,7 +41,7 @@ class PrefixIndex {
  public:
   // Allocates here and never again. A node has a page at least, so there need be no more nodes than
   // pages of all groups together.
-  PrefixIndex(const PrefixSizes& sizes, PageHash hash);
+  PrefixIndex(const PrefixSizes& sizes, PageHash page_hash);
   PrefixIndex(const PrefixIndex&) = delete;
   PrefixIndex& operator=(const PrefixIndex&) = delete;
 
