@@ -32,6 +32,7 @@ from quire.torch.forward import HALF, Mods, as_torch_gives, draw_seed, forward, 
 from quire.torch.mods import bind_score_mod
 from quire.torch.nested import are_nested
 from quire.torch.nested_flex import nested_flex_attention
+from quire.torch.nested_graph import nested_in_graph, rule_in_graph
 from quire.torch.transforms import is_forward_mode, refuse_transforms
 
 _is_compiling = torch.compiler.is_dynamo_compiling
@@ -81,6 +82,10 @@ def flex_attention(
     torch.Size([1, 8, 100, 64])
     """
     if _is_compiling():
+        if query.is_nested or key.is_nested or value.is_nested:
+            return _nested_in_graph(
+                (query, key, value), score_mod, block_mask, scale, enable_gqa, return_lse, return_aux, dropout_p, seed
+            )
         return flex_attention_in_graph(
             query,
             key,
@@ -156,6 +161,23 @@ def flex_attention(
     else:
         outputs = forward_as_computed(query, key, value, mods, False, False)
     return outputs[0] if return_aux is None and not return_lse else _results(outputs, return_lse, return_aux)
+
+
+def _nested_in_graph(
+    tensors: tuple[Any, Any, Any],
+    score_mod: Any,
+    block_mask: Any,
+    scale: float | None,
+    enable_gqa: bool,
+    return_lse: bool,
+    return_aux: Any,
+    dropout_p: float,
+    seed: int | None,
+) -> Any:
+    wanted = (return_lse, False) if return_aux is None else _requested(return_lse, return_aux)
+    mods = (score_mod, rule_in_graph("flex_attention", block_mask))
+    outputs = nested_in_graph("flex_attention", tensors, mods, scale, enable_gqa, wanted, (dropout_p, seed))
+    return _results(outputs, return_lse, return_aux)
 
 
 def _checked(query: Any, key: Any, value: Any, block_mask: Any, enable_gqa: bool) -> tuple[Tensor, int, int]:
