@@ -20,10 +20,10 @@ from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from transformers.utils import logging
 
 logging.set_verbosity_error()
-HEADS = dict(num_attention_heads=32, num_key_value_heads=8, head_dim=64, hidden_size=2048)
+HEADS = dict(num_attention_heads=32, num_key_value_heads=8, head_dim=64)
 MODELS = {
-    "small": dict(**HEADS, num_hidden_layers=8, intermediate_size=512, vocab_size=1000),
-    "1b": dict(**HEADS, num_hidden_layers=16, intermediate_size=8192, vocab_size=128256),
+    "small": dict(**HEADS, hidden_size=512, num_hidden_layers=8, intermediate_size=512, vocab_size=1000),
+    "1b": dict(**HEADS, hidden_size=2048, num_hidden_layers=16, intermediate_size=8192, vocab_size=128256),
 }
 
 

@@ -15,6 +15,7 @@ PACKAGES = {
     "quire.mods": "python/quire",
     "quire.torch": "python/quire/torch",
     "quire.transformers": "python/quire/transformers",
+    "quire.flash_attn": "python/quire/flash_attn",
 }
 
 

@@ -82,7 +82,13 @@ def test_the_reference_has_every_function_of_c(site):
 
 def test_the_reference_has_every_public_name_of_python(site):
     page = (site / "api_python.html").read_text()
-    for package in ("quire/__init__.py", "quire/mods.py", "quire/torch/__init__.py", "quire/transformers/__init__.py"):
+    for package in (
+        "quire/__init__.py",
+        "quire/mods.py",
+        "quire/torch/__init__.py",
+        "quire/transformers/__init__.py",
+        "quire/flash_attn/__init__.py",
+    ):
         listed = re.search(r"^__all__ = \[(.*?)\]", (ROOT / "python" / package).read_text(), re.DOTALL | re.MULTILINE)[
             1
         ]

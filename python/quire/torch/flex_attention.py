@@ -34,6 +34,7 @@ from quire.torch.hooks import HookArguments, bind_hooks
 from quire.torch.mods import bind_score_mod
 from quire.torch.nested import are_nested, outside_graphs
 from quire.torch.nested_flex import nested_flex_attention
+from quire.torch.nested_graph import nested_in_graph, rule_in_graph
 from quire.torch.quantized import QuantizedTensor, coded_flex_attention
 from quire.torch.transforms import is_forward_mode, refuse_transforms
 
@@ -105,6 +106,15 @@ def flex_attention(
         if is_coded:
             raise NotImplementedError(
                 "[flex_attention] torch.compile does not take quantised keys and values; call it outside"
+            )
+        if query.is_nested or key.is_nested or value.is_nested:
+            given = (sinks, weight_mod, normalize, rope, key_indices, lse_with_sinks or None)
+            if any(one is not None for one in given):
+                raise NotImplementedError(
+                    "[flex_attention] in compiled graphs nested tensors have no sinks, weight_mod, rope or key_indices"
+                )
+            return _nested_in_graph(
+                (query, key, value), score_mod, block_mask, scale, enable_gqa, return_lse, return_aux, dropout_p, seed
             )
         return flex_attention_in_graph(
             query,
@@ -226,6 +236,23 @@ def flex_attention(
     else:
         outputs = forward_as_computed(query, key, value, mods, False, False)
     return outputs[0] if return_aux is None and not return_lse else _results(outputs, return_lse, return_aux, weights)
+
+
+def _nested_in_graph(
+    tensors: tuple[Any, Any, Any],
+    score_mod: Any,
+    block_mask: Any,
+    scale: float | None,
+    enable_gqa: bool,
+    return_lse: bool,
+    return_aux: Any,
+    dropout_p: float,
+    seed: int | None,
+) -> Any:
+    wanted = (return_lse, False) if return_aux is None else _requested(return_lse, return_aux)
+    mods = (score_mod, rule_in_graph("flex_attention", block_mask))
+    outputs = nested_in_graph("flex_attention", tensors, mods, scale, enable_gqa, wanted, (dropout_p, seed))
+    return _results(outputs, return_lse, return_aux)
 
 
 def _checked(query: Any, key: Any, value: Any, block_mask: Any, enable_gqa: bool) -> tuple[Tensor, int, int]:

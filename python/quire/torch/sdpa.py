@@ -34,6 +34,7 @@ from quire.torch.nested import (
     sequences_of,
     values_of,
 )
+from quire.torch.nested_graph import nested_in_graph
 from quire.torch.nested_strided import are_strided_nested, can_be_packed, components_of, to_jagged, to_strided
 from quire.torch.sdpa_call import SdpaCall
 from quire.torch.transforms import is_forward_mode, refuse_transforms
@@ -359,13 +360,32 @@ def _needs_grad(*inputs: Any) -> bool:
 def _in_graph(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any, *options: Any) -> Tensor:
     """What dynamo traces."""
     if query.is_nested or key.is_nested or value.is_nested:
-        raise NotImplementedError(f"[{_NAME}] nested tensors inside torch.compile are not supported")
+        return _nested_in_graph(query, key, value, attn_mask, *options)
     if attn_mask is not None and not isinstance(attn_mask, Tensor):
         raise TypeError(f"[{_NAME}] under torch.compile attn_mask is a tensor")
     if torch.is_autocast_enabled("cpu"):
         query, key, value = autocast(query), autocast(key), autocast(value)
         attn_mask = attn_mask if attn_mask is None or _is_causal_bias(attn_mask) else autocast(attn_mask)
     return _as_operator(query, key, value, attn_mask, *options)
+
+
+def _nested_in_graph(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Tensor:
+    if isinstance(attn_mask, Tensor):
+        raise ValueError(f"[{_NAME}] a mask of nested tensors is a mask_mod f(b, h, q_idx, kv_idx), not a tensor")
+    if attn_mask is not None and is_causal:
+        raise RuntimeError(f"[{_NAME}] inside torch.compile nested tensors take attn_mask or is_causal, not both")
+    rule = "q_idx >= kv_idx" if is_causal else attn_mask
+    tensors = (query, key, value)
+    return nested_in_graph(_NAME, tensors, (None, rule), scale, enable_gqa, (False, False), (dropout_p, None))[0]
 
 
 def _as_operator(

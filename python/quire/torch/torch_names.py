@@ -82,6 +82,9 @@ FOR_COMPILE = frozenset(
 # Imported by torch.func alone. Without it torch.func.grad of attention is an ImportError that names it.
 FOR_TRANSFORMS = frozenset(["torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack"])
 
+# Looked up by name where a mod calls an operator made with torch.library.custom_op. Without it such an operator is refused by name.
+OPTIONAL = frozenset(["torch._library.custom_ops.OPDEFS"])
+
 # For type checkers; never imported.
 FOR_TYPES = frozenset(["torch._prims_common.DeviceLikeType"])
 

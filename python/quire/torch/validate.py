@@ -23,10 +23,7 @@ def validate_tensors(query: Any, key: Any, value: Any) -> None:
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"[flex_attention] {name} must be a tensor; got {type(tensor).__name__}")
     if query.is_nested or key.is_nested or value.is_nested:
-        raise NotImplementedError(
-            "[flex_attention] query, key and value must all be nested tensors, or none of them; inside torch.compile nested "
-            "tensors are not supported"
-        )
+        raise NotImplementedError("[flex_attention] query, key and value must all be nested tensors, or none of them")
     if query.device != key.device or query.device != value.device:
         raise ValueError(
             "[flex_attention] query, key and value must be on the same device; "

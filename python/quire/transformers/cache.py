@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin, get_layer_types_and_kwargs
+from transformers.cache_utils import Cache, CacheLayerMixin
 
 from quire import KVCache
 from quire.torch.views import view_of
@@ -47,6 +47,8 @@ class QuireCache(Cache):
     def __init__(self, config: Any, kv_format: str | None = None, page_size: int = 16) -> None:
         if kv_format is not None:
             raise NotImplementedError(f"[QuireCache] kv_format must be None; {kv_format!r} is not supported")
+        from transformers.cache_utils import get_layer_types_and_kwargs
+
         decoder = config.get_text_config(decoder=True)
         types, more = get_layer_types_and_kwargs(decoder)
         self.pools: list[Pool] = []

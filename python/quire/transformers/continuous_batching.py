@@ -28,8 +28,10 @@ def admit(name: str) -> None:
 
 def _let_in() -> None:
     """By module: names that 5.22 has. One that is missing is left alone; generate_batch then refuses the implementation by name."""
-    from transformers.generation import continuous_batching as of_transformers  # noqa: F401
-    from transformers.generation.continuous_batching import cache, continuous_api, initialization, input_outputs
+    try:
+        from transformers.generation.continuous_batching import cache, continuous_api, initialization, input_outputs
+    except ImportError:
+        return
 
     for module in (cache, continuous_api, initialization):
         asked = getattr(module, "is_flash_attention_requested", None)

@@ -7,6 +7,7 @@ operation, however it was spelled (trace_record.py). Trace layer; caching is mod
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -107,6 +108,18 @@ class _Functions(TorchFunctionMode):
             self.trace.reads_values = True
 
 
+def body_of(func) -> Callable | None:
+    """The Python function of an operator made with torch.library.custom_op, to be traced in its place: what is pointwise becomes part of
+    the formula, the rest is refused by the name of what it calls. None for other operators."""
+    if func.namespace in ("aten", "prims", "prim", "quire"):
+        return None
+    made = sys.modules.get("torch._library.custom_ops")
+    known = None if made is None else getattr(made, "OPDEFS", {}).get(func._schema.name)
+    if known is None or func._schema.is_mutable:
+        return None
+    return getattr(known, "_backend_fns", {}).get("cpu") or getattr(known, "_init_fn", None)
+
+
 class _Operations(TorchDispatchMode):
     """Sees every ATen operation."""
 
@@ -121,6 +134,10 @@ class _Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        body = body_of(func)
+        if body is not None:
+            with self:
+                return body(*args, **kwargs)
         result = self.trace.operation(func, args, kwargs)
         if result is NotImplemented:
             with self:
