@@ -17,6 +17,7 @@ _View = _core.View
 _attention, _Options = _core.attention, _core.Options
 _empty = torch.empty
 _F64 = torch.float64
+_kept_plan = _core.KeptPlan()  # of calls without a mask
 HALF = frozenset({torch.bfloat16, torch.float16})
 _CPU = torch.device("cpu")  # said everywhere: the default device may be another
 
@@ -117,8 +118,10 @@ def forward_as_computed(
     want_lse: bool,
     want_max: bool,
     is_wide: bool = False,
+    kept_plan: _core.KeptPlan | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """The same; lse and max_scores are in f64 if one of the three inputs is. `is_wide`: so is the output, and else in f32."""
+    """The same; lse and max_scores are in f64 if one of the three inputs is. `is_wide`: so is the output, and else in f32.
+    `kept_plan`: that of the mask."""
     batch, heads, q_len, dim = shape = query.shape
     dtype = query.dtype
     if is_wide:
@@ -147,5 +150,6 @@ def forward_as_computed(
         _View(out.data_ptr(), CODES[dtype], out_shape, out.stride()),
         lse_view,
         max_view,
+        _kept_plan if mods.block_mask is None else kept_plan,
     )
     return out, lse, max_scores
