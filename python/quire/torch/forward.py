@@ -17,6 +17,8 @@ _View = _core.View
 _attention, _Options = _core.attention, _core.Options
 _empty = torch.empty
 _F64 = torch.float64
+_plain_options: dict[tuple, _core.Options] = {}  # of calls with tensors alone; nobody changes them
+_MOST_OPTIONS = 64
 _kept_plan = _core.KeptPlan()  # of calls without a mask
 HALF = frozenset({torch.bfloat16, torch.float16})
 _CPU = torch.device("cpu")  # said everywhere: the default device may be another
@@ -33,16 +35,24 @@ class Mods(NamedTuple):
 
     def options(self, function: str = "flex_attention", enable_gqa: bool = True) -> _core.Options:
         """As _core takes them, on torch's threads."""
-        return _Options(
-            function,
-            self.score_mod,
-            block_mask=self.block_mask,
-            scale=self.scale,
-            enable_gqa=enable_gqa,
-            dropout_p=self.dropout_p,
-            seed=self.seed,
-            openmp_threads=openmp_threads(),
-        )
+        threads = openmp_threads()
+        is_plain = self.score_mod is None and self.block_mask is None and not self.dropout_p
+        key = (function, self.scale, enable_gqa, threads) if is_plain else None
+        made = None if key is None else _plain_options.get(key)
+        if made is None:
+            made = _Options(
+                function,
+                self.score_mod,
+                block_mask=self.block_mask,
+                scale=self.scale,
+                enable_gqa=enable_gqa,
+                dropout_p=self.dropout_p,
+                seed=self.seed,
+                openmp_threads=threads,
+            )
+            if key is not None and len(_plain_options) < _MOST_OPTIONS:
+                _plain_options[key] = made
+        return made
 
 
 def draw_seed() -> int:
