@@ -42,14 +42,14 @@ class Row:
     length: int
     dim: int
     dtype: str = "f32"
-    kind: str = "full"  # causal, window, soft-cap, GQA
+    kind: str = "full"  # causal, window, soft-cap, GQA, broadcast (one key head for 4 batch entries of 8 heads)
     scale: int = 1
 
     @property
     def heads(self):
         """Of queries and of keys: more where rows are short, so that there is something to average over."""
         heads = max(1, min(16, 2048 // self.length))
-        return (8, 2) if self.kind == "GQA" else (heads, heads)
+        return {"GQA": (8, 2), "broadcast": (32, 1)}.get(self.kind, (heads, heads))
 
     @property
     def queries(self):
@@ -77,7 +77,12 @@ def rows(longest):
         problems.append((length, dim, "full", 4))
     for dim in (64, 128):
         problems += [(2048, dim, "window", 1), (2048, dim, "soft-cap", 1), (512, dim, "GQA", 1)]
-    problems += [(2048, 64, "causal", 4), (512, 64, "soft-cap", 4)]
+    problems += [
+        (2048, 64, "causal", 4),
+        (512, 64, "soft-cap", 4),
+        (128, 64, "broadcast", 1),
+        (512, 64, "broadcast", 1),
+    ]
     return [Row(s, d, dtype, kind, x) for s, d, kind, x in problems if s <= longest for dtype in DTYPES]
 
 
@@ -145,16 +150,19 @@ def by_quire(row, q, k, v, d_out):
     masks = {
         "causal": lambda b, h, q_idx, kv_idx: q_idx + first >= kv_idx,
         "window": lambda b, h, q_idx, kv_idx: (q_idx + first >= kv_idx) & (q_idx + first - kv_idx <= WINDOW),
+        "broadcast": lambda b, h, q_idx, kv_idx: kv_idx >= 0,  # torch wants a mask where batches differ
     }
     mask = None
     if row.kind in masks:
-        mask = quire_torch.create_block_mask(masks[row.kind], None, None, row.queries, row.length, device="cpu")
+        batch = 4 if row.kind == "broadcast" else None
+        mask = quire_torch.create_block_mask(masks[row.kind], batch, None, row.queries, row.length, device="cpu")
     score = (lambda s, b, h, q_idx, kv_idx: CAP * torch.tanh(s / CAP)) if row.kind == "soft-cap" else None
 
     def call(q, k, v):
+        shape = (4, 8, *q.shape[2:]) if row.kind == "broadcast" else q.shape
         return quire_torch.flex_attention(
-            q, k, v, score_mod=score, block_mask=mask, scale=row.factor, enable_gqa=row.kind == "GQA"
-        )
+            q.view(shape), k, v, score_mod=score, block_mask=mask, scale=row.factor, enable_gqa=True
+        ).view(q.shape)
 
     return by_autograd(call, (q, k, v), d_out)
 

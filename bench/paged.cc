@@ -9,120 +9,17 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <functional>
-#include <numeric>
-#include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "bench/measure.h"
+#include "bench/paged_problem.h"
 #include "bench/settings.h"
 #include "quire/attend.h"
 #include "quire/kv_cache.h"
 
 namespace quire::bench {
 namespace {
-
-Tensor random_tensor(const Shape& shape, DType dtype) {
-  Tensor values = Tensor::empty(shape, DType::f32);
-  std::uint32_t state = 12345;
-  for (std::int64_t i = 0; i < values.numel(); ++i) {
-    state = state * 1664525 + 1013904223;
-    values.data_as<float>()[i] = static_cast<float>(state >> 8) * 0x1p-23F - 1;
-  }
-  return values.to(dtype);
-}
-
-// Dense tensors and the same keys in pages of a pool, in random order.
-struct PagedProblem {
-  std::int64_t batch = 1, q_len = 1, kv_len = 8192, page_size = 128, pool = 1;
-  DType dtype = DType::f32;
-  std::int64_t q_heads = 32, kv_heads = 8, dim = 128;
-
-  std::string name() const {
-    return fmt::format("{} {} B{} H{}/{} L{} S{} D{} page {}{}", q_len == 1 ? "decode" : "prefill",
-                       dtype_name(dtype), batch, q_heads, kv_heads, q_len, kv_len, dim, page_size,
-                       pool == 1 ? "" : fmt::format(" pool x{}", pool));
-  }
-};
-
-struct PagedTensors {
-  Tensor q, k, v, out, k_pool, v_pool, table, lengths;
-
-  explicit PagedTensors(const PagedProblem& p)
-      : q(random_tensor({p.batch, p.q_heads, p.q_len, p.dim}, p.dtype)),
-        k(random_tensor({p.batch, p.kv_heads, p.kv_len, p.dim}, p.dtype)),
-        v(random_tensor({p.batch, p.kv_heads, p.kv_len, p.dim}, p.dtype)),
-        out(Tensor::empty({p.batch, p.q_heads, p.q_len, p.dim}, p.dtype)),
-        lengths({p.batch}, DType::i64) {
-    const std::int64_t pages = (p.kv_len + p.page_size - 1) / p.page_size;
-    const std::int64_t all = pages * p.batch * p.pool;
-    std::vector<std::int64_t> places(all);
-    std::iota(places.begin(), places.end(), 0);
-    std::mt19937_64 random(1);
-    std::shuffle(places.begin(), places.end(), random);
-    table = Tensor({p.batch, pages}, DType::i64);
-    std::copy_n(places.begin(), table.numel(), table.data_as<std::int64_t>());
-    std::fill_n(lengths.data_as<std::int64_t>(), p.batch, p.kv_len);
-    k_pool = fill(k, p, all);
-    v_pool = fill(v, p, all);
-  }
-
-  PagedKeys keys() const { return {k_pool, v_pool, table, lengths}; }
-
- private:
-  Tensor fill(const Tensor& from, const PagedProblem& p, std::int64_t pages) const {
-    Tensor pool = Tensor::empty({pages, p.kv_heads, p.page_size, p.dim}, p.dtype);
-    const auto row = static_cast<std::int64_t>(dtype_size(p.dtype)) * p.dim;
-    for (std::int64_t b = 0; b < p.batch; ++b)
-      for (std::int64_t h = 0; h < p.kv_heads; ++h)
-        for (std::int64_t key = 0; key < p.kv_len; key += p.page_size) {
-          const std::int64_t page = table.view().at<std::int64_t>({b, key / p.page_size});
-          std::memcpy(
-              static_cast<char*>(pool.data()) + (page * p.kv_heads + h) * p.page_size * row,
-              static_cast<const char*>(from.data()) + ((b * p.kv_heads + h) * p.kv_len + key) * row,
-              std::min(p.page_size, p.kv_len - key) * row);
-        }
-    return pool;
-  }
-};
-
-void print(const Settings& settings, const std::string& name, const char* what, double value,
-           double low, double high) {
-  if (settings.json) {
-    fmt::print("{{\"name\": \"{}\", \"{}\": {:.4f}, \"low\": {:.4f}, \"high\": {:.4f}}}\n", name,
-               what, value, low, high);
-  } else {
-    fmt::print("{:64} {:8.3f} {} ({:.3f}-{:.3f})\n", name, value, what, low, high);
-  }
-  std::fflush(stdout);
-}
-
-// Time of a over that of b, turn and turn about.
-void print_ratio(const Settings& settings, const std::string& name, const char* what,
-                 const std::function<void()>& a, const std::function<void()>& b) {
-  a();
-  b();
-  double once = now();
-  b();
-  once = now() - once;
-  const int inner = static_cast<int>(std::clamp(0.01 / once, 1.0, 1000.0));
-  const auto time = [&](const std::function<void()>& run) {
-    const double start = now();
-    for (int i = 0; i < inner; ++i) run();
-    return now() - start;
-  };
-  std::vector<double> ratios;
-  for (int i = 0; i < settings.repetitions; ++i) {
-    const double first = time(a), other = time(b), second = time(a);
-    ratios.push_back((first + second) / 2 / other);
-  }
-  print(settings, name, what, median(ratios), *std::min_element(ratios.begin(), ratios.end()),
-        *std::max_element(ratios.begin(), ratios.end()));
-}
 
 void measure_paged(const PagedProblem& p, const Settings& settings) {
   if (p.name().find(settings.only) == std::string::npos) return;

@@ -22,6 +22,7 @@
 #include "arguments.h"
 #include "gil.h"
 #include "jagged.h"
+#include "kept_plan.h"
 #include "openmp.h"
 #include "paged_keys.h"
 #include "quire/attend.h"
@@ -146,12 +147,14 @@ AttentionOutputs outputs_of(const char* function, const View& out, const View* l
 template <class Views>
 void run(const Options& options, const Views& q, const Views& k, const Views& v, const View& out,
          const View* lse, const View* max_scores, const View* key_weights, const View* entropy,
-         std::pair<std::int64_t, std::int64_t> queries) {
+         std::pair<std::int64_t, std::int64_t> queries, KeptPlan* kept) {
   const AttentionOutputs outputs =
       outputs_of(options.function, out, lse, max_scores, {key_weights, entropy, queries});
   const ReleasedGil released;
   AttentionProblem problem = problem_of(options, q, k, v);
   const std::shared_ptr<Executor> executor = options.set_executor(problem);
+  if (kept != nullptr)
+    return kept->run(std::move(problem), executor, tensor_of(q), keys_of(k), keys_of(v), outputs);
   run_attention(std::move(problem), tensor_of(q), keys_of(k), keys_of(v), outputs);
 }
 
@@ -390,12 +393,13 @@ void define(nb::module_& module, nb::class_<RunPlan>& plan,
       "attention", &run<Views>, nb::arg("options"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
       nb::arg("out"), nb::arg("lse").none() = nb::none(), nb::arg("max_scores").none() = nb::none(),
       nb::arg("key_weights").none() = nb::none(), nb::arg("entropy").none() = nb::none(),
-      nb::arg("queries") = kAllQueries,
+      nb::arg("queries") = kAllQueries, nb::arg("kept").none() = nb::none(),
       "Attention into `out`, without the GIL. Dense: q [B, Hq, L, E], k [Bkv, Hkv, S, E], v "
       "[Bkv, Hkv, S, Ev], out [B, Hq, L, Ev]; of JaggedViews out is values in q's order. out "
       "in q's dtype or f32 (f64 if computed in f64); lse and max_scores without the last "
       "axis, row-major, f32 (f64 if computed in f64); so entropy, and key_weights [B, Hq, S] of "
-      "the queries from the first to before the second of `queries`.");
+      "the queries from the first to before the second of `queries`. kept: makes a plan only if the last call "
+      "with it was another.");
   module.def("new_attention", &compute<Views>, nb::arg("options"), nb::arg("q"), nb::arg("k"),
              nb::arg("v"), nb::arg("wants_lse") = false, nb::arg("wants_max") = false,
              nb::arg("wants_weights") = false, nb::arg("wants_entropy") = false,
@@ -450,6 +454,8 @@ void register_attention(nb::module_& module) {
            nb::arg("sequence_options") = std::vector<SequenceOptions>(),
            "function: what errors say was called. Unless openmp_threads is 0 and if there is one "
            "(use_openmp), calls run on that many threads of the OpenMP runtime.");
+  nb::class_<KeptPlan>(module, "KeptPlan", "The plan of the last call, for the next one like it.")
+      .def(nb::init<>());
   nb::class_<RunPlan> plan(module, "Plan", "An attention call planned once, for many runs.");
   nb::class_<BackwardPlan> backward_plan(module, "BackwardPlan",
                                          "A backward pass planned once, for many runs.");

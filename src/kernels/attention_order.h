@@ -7,10 +7,11 @@
 //    the sum, the others are added to it in order. Without a score mod and with a scale of which
 //    is_scaled() is true ("scaled" form) that is the score, and c = scale * log2e, one product.
 //    Else ("natural" form): t = s * scale, then the mod, and c = log2e. (exponent_factor below.)
-//  - m = max of the scores. p = exp2((s - m) * c), the difference and the product rounded one after
-//    the other, so 1 at the maximum. While m is -inf, 0 is subtracted instead, so p = 0.
+//  - m = max of the scores. p = 2^((s - m) * c): the difference is rounded, the product is not
+//    (exp2_softmax-inl.h), so p is 1 at the maximum. While m is -inf, 0 is subtracted instead, so p
+//    = 0.
 //  - Keys come in tiles of kTileKeys counted from key 0, in order. A hidden key has p = 0.
-//  - When m moves, l and O are multiplied by exp2((old - new) * c); when not, by exactly 1.
+//  - When m moves, l and O are multiplied by 2^((old - new) * c); when not, by exactly 1.
 //  - The sum of a tile: 16 partial sums from +0, by key mod 16, then a tree +8 +4 +2 +1; l = fma(l,
 //    factor, sum).
 //  - O[d]: O * factor, rounded; then the tile's fma chains over keys ascending, chain_keys long,

@@ -171,6 +171,7 @@ kernels::BackwardCall BackwardPlan::make_call(const BackwardTensors& tensors) co
   f.prefill.mask = mask_.has_value() ? &*mask_ : nullptr;
   f.rope = rope_.tables();
   call.wants_q = request_.wanted.q;
+  call.shares_keys = forward_.group() > 1 || (request_.shares_keys && forward_.batch > 1);
   call.gradient = gradient_->program();
   if (tensors.q.rank() != 4) return call;  // only to size scratch
   f.q = tensors.q.data();

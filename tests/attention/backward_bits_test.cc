@@ -100,6 +100,34 @@ TEST(BackwardBits, ThreadsAndExecutors) {
   }
 }
 
+// Heads that share keys have sums of their own, which are added up one after the other. The scale
+// is a power of two: it is multiplied in at the end.
+TEST(BackwardBits, HeadsThatShareKeysAreAddedUp) {
+  AttentionCase c{.batch = 1, .q_heads = 5, .kv_heads = 1, .kv_len = 450};
+  c.q_len = 170;
+  c.head_dim = 24;
+  c.v_head_dim = 20;
+  c.scale = 0.25;
+  c.mask_mod = mods::causal_bottom_right(c.q_len, c.kv_len);
+  const BackwardTensors t(c, 5);
+  const AttentionGradients all = flex_attention_backward(t.inputs(), {.forward = c.options()});
+  std::vector<float> d_k(static_cast<std::size_t>(all.k->numel()));
+  std::vector<float> d_v(static_cast<std::size_t>(all.v->numel()));
+  for (std::int64_t h = 0; h < c.q_heads; ++h) {
+    BackwardInputs head = t.inputs();
+    head.q = head.q.slice(1, h, h + 1);
+    head.out = head.out.slice(1, h, h + 1);
+    head.lse = head.lse.slice(1, h, h + 1);
+    head.d_out = head.d_out->slice(1, h, h + 1);
+    head.d_lse = head.d_lse->slice(1, h, h + 1);
+    const AttentionGradients one = flex_attention_backward(head, {.forward = c.options()});
+    for (std::size_t i = 0; i < d_k.size(); ++i) d_k[i] += one.k->data_as<float>()[i];
+    for (std::size_t i = 0; i < d_v.size(); ++i) d_v[i] += one.v->data_as<float>()[i];
+  }
+  EXPECT_EQ(std::memcmp(d_k.data(), all.k->data(), d_k.size() * sizeof(float)), 0);
+  EXPECT_EQ(std::memcmp(d_v.data(), all.v->data(), d_v.size() * sizeof(float)), 0);
+}
+
 TEST(BackwardBits, StridesAndBlocks) {
   for (AttentionCase c : cases()) {
     if (c.score_mod) continue;  // its buffers' sums follow the tiles

@@ -128,7 +128,7 @@ void softmax_by_the_rules(SoftmaxState<T>& s, uint32_t groups, int rows, T c) {
     for (int key = 0; key < rows; ++key) {
       if ((groups >> (key / kPanel) & 1) == 0) continue;
       T& x = s.scores[key * kPanel + lane];
-      x = rules::exp2((x - subtracted) * c);
+      x = rules::exp2(x - subtracted, c);
       sums[key % kPartialSums] += x;
     }
     for (const int half : {8, 4, 2, 1})

@@ -17,31 +17,33 @@ inline constexpr T kNone = -std::numeric_limits<T>::infinity();
 template <class T>
 inline constexpr T kLog2E = static_cast<T>(1.442695040888963407359924681001892137L);
 
-/// 2^x of the softmax.
+/// 2^(x c) of the softmax; the product is not rounded.
 template <class T>
-T exp2(T x) {
+T exp2(T x, T c) {
   constexpr bool kFloat = std::is_same_v<T, float>;
-  if (x < (kFloat ? T{-64} : T{-960})) return 0;
   if (x != x) return x;
+  if (x * c < -1e6) return 0;
+  constexpr T kInteger = kFloat ? T(0x1.8p23) : T(0x1.8p52);  // has no digits behind the point
+  const T n = std::fma(x, c, kInteger) - kInteger, f = std::fma(x, c, -n);
+  if (n < (kFloat ? T{-64} : T{-960})) return 0;
   constexpr float kFloats[] = {0x1.5b9bacp-10f, 0x1.3ceca8p-7f, 0x1.c6b744p-5f,
                                0x1.ebf9b4p-3f,  0x1.62e42ap-1f, 1.f};
   constexpr double kDoubles[] = {
       0x1.e9d3fe3952179p-32, 0x1.e6063f7217bc6p-28, 0x1.b524fae627834p-24, 0x1.62bfd47773353p-20,
       0x1.ffcbfc670dcd4p-17, 0x1.430913096fd9fp-13, 0x1.5d87fe78a5276p-10, 0x1.3b2ab6fba1ddap-7,
       0x1.c6b08d704a0c2p-5,  0x1.ebfbdff82c598p-3,  0x1.62e42fefa39efp-1,  1.0};
-  const T n = std::nearbyint(x), f = x - n;
   T p = 0;
   if constexpr (kFloat)
-    for (const float c : kFloats) p = std::fma(p, f, c);
+    for (const float one : kFloats) p = std::fma(p, f, one);
   else
-    for (const double c : kDoubles) p = std::fma(p, f, c);
+    for (const double one : kDoubles) p = std::fma(p, f, one);
   return std::ldexp(p, static_cast<int>(n));
 }
 
 /// What a sum is multiplied by when its maximum moves.
 template <class T>
 T factor(T from, T to, T c) {
-  return from == to ? T{1} : exp2((from - to) * c);
+  return from == to ? T{1} : exp2(from - to, c);
 }
 
 /// The larger one; a NaN x is swallowed.

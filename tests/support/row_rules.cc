@@ -125,7 +125,7 @@ class Row {
     T sums[kPartialSums] = {};
     for (std::int64_t i = begin; i < end; ++i) {
       if (!visible(i)) continue;
-      const T weight = rules::exp2((at(i) - subtracted) * c_);
+      const T weight = rules::exp2(at(i) - subtracted, c_);
       p[static_cast<std::size_t>(i - begin)] = weight;
       sums[(i - begin) % kPartialSums] += weight;
     }

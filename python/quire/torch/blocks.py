@@ -15,7 +15,7 @@ from torch.nn.attention.flex_attention import noop_mask
 from torch.utils._python_dispatch import _disable_current_modes
 
 from quire import _core
-from quire.torch.mods import bind_mask_mod
+from quire.torch.mods import Bound, bind_traced, mask_rule
 from quire.torch.views import view_of
 
 KV_LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
@@ -49,12 +49,13 @@ class Seen:
 class Blocks:
     """A _core.BlockMask and what it was made from, or what was made from it."""
 
-    __slots__ = ("core", "seq_lengths", "block_size", "_lists", "_bound")
+    __slots__ = ("core", "seq_lengths", "block_size", "kept_plan", "_lists", "_bound")
 
     def __init__(self, core: _core.BlockMask, seq_lengths: Any, block_size: Any):
         self.core = core
         self.seq_lengths = seq_lengths
         self.block_size = block_size
+        self.kept_plan = _core.KeptPlan()
         self._lists: dict[str, Seen | None] = {}  # index tensors that say what the core says
         # The core with a rule, the rule, the tensors it reads, whether the rule is asked at the edges too.
         self._bound: tuple = (None, None, (), False)  # changed in one assignment: threads share masks
@@ -84,25 +85,36 @@ class Blocks:
     def with_rule(self, mask_mod: Any) -> _core.BlockMask:
         """The blocks with this rule inside those that are partly visible, reading its tensors as they are now."""
         if mask_mod is noop_mask:
-            bound, rule, _, _ = self._bound
-            if rule is noop_mask:
+            bound, bound_rule, _, _ = self._bound
+            if bound_rule is noop_mask:
                 return bound
-        now = bind_mask_mod(mask_mod)
-        return self.bound_to(now.mod, now.key, now.tensors)
+        rule = mask_rule(mask_mod)
+        if not isinstance(rule, Bound):
+            known = self._known(rule.constant, rule.tensors)
+            if known is not None:
+                return known
+            rule = bind_traced(_core.MaskMod, rule)
+        return self.bound_to(rule.mod, rule.key, rule.tensors)
 
     def bound_to(self, mod: _core.MaskMod, rule: Any, tensors: list) -> _core.BlockMask:
         """The blocks with `mod`, which reads `tensors`. `rule`: the same object whenever the formula is the same."""
-        bound, bound_rule, reads, is_asked = self._bound
-        if rule is bound_rule and len(tensors) == len(reads):
-            # New values in the same memory are read by themselves, unless something was proved with the old ones.
-            same = Seen.is_there if is_asked else Seen.is_unchanged
-            if all(same(seen, tensor) for seen, tensor in zip(reads, tensors)):
-                return bound
+        known = self._known(rule, tensors)
+        if known is not None:
+            return known
         # Blocks at the edges may have been proved visible for other values: setting the rule makes them ask.
         bound = self.core.__copy__()
         bound.mask_mod = mod
         self._bind(bound, rule, tensors, is_asked=True)
         return bound
+
+    def _known(self, rule: Any, tensors: list) -> _core.BlockMask | None:
+        """What was bound last, if it is to this rule and these tensors."""
+        bound, bound_rule, reads, is_asked = self._bound
+        if rule is not bound_rule or len(tensors) != len(reads):
+            return None
+        # New values in the same memory are read by themselves, unless something was proved with the old ones.
+        same = Seen.is_there if is_asked else Seen.is_unchanged
+        return bound if all(same(seen, tensor) for seen, tensor in zip(reads, tensors)) else None
 
     def rule_reads(self) -> list[torch.Tensor]:
         """The tensors that the rule of the last with_rule reads."""

@@ -234,7 +234,8 @@ def flex_attention(
     elif want_lse or want_max:
         outputs = forward(query, key, value, mods, want_lse, want_max)
     else:
-        outputs = forward_as_computed(query, key, value, mods, False, False)
+        plan = None if blocks is None else blocks.kept_plan
+        outputs = forward_as_computed(query, key, value, mods, False, False, kept_plan=plan)
     return outputs[0] if return_aux is None and not return_lse else _results(outputs, return_lse, return_aux, weights)
 
 

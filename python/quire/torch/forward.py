@@ -18,6 +18,9 @@ _View = _core.View
 _attention, _Options = _core.attention, _core.Options
 _empty = torch.empty
 _F64 = torch.float64
+_plain_options: dict[tuple, _core.Options] = {}  # of calls with tensors alone; nobody changes them
+_MOST_OPTIONS = 64
+_kept_plan = _core.KeptPlan()  # of calls without a mask
 HALF = frozenset({torch.bfloat16, torch.float16})
 _CPU = torch.device("cpu")  # said everywhere: the default device may be another
 
@@ -53,31 +56,30 @@ class Mods(NamedTuple):
     mask_mod: Any = None  # instead of block_mask: proved by the call
 
     def options(self, function: str = "flex_attention", enable_gqa: bool = True) -> _core.Options:
-        """As _core takes them, on torch's threads. Those of a call without any are kept: tiny calls would notice."""
+        """As _core takes them, on torch's threads. Those of a call without mods are kept: tiny calls would notice."""
         threads = openmp_threads()
-        is_plain = enable_gqa and function == "flex_attention" and self == _NO_MODS
-        if is_plain and threads in _plain_options:
-            return _plain_options[threads]
-        options = _Options(
-            function,
-            self.score_mod,
-            self.mask_mod,
-            self.block_mask,
-            scale=self.scale,
-            enable_gqa=enable_gqa,
-            dropout_p=self.dropout_p,
-            seed=self.seed,
-            openmp_threads=threads,
-            key_indices=None if self.key_indices is None else view_of(self.key_indices),
-            **({} if self.hooks is None else self.hooks.options()),
-        )
-        if is_plain:
-            _plain_options[threads] = options
-        return options
-
-
-_NO_MODS = Mods()
-_plain_options: dict[int, _core.Options] = {}  # by number of threads; never changed once made
+        is_plain = self.score_mod is self.block_mask is self.mask_mod is None and not self.dropout_p
+        key = None
+        if is_plain and self.key_indices is None and self.hooks is None:
+            key = (function, self.scale, enable_gqa, threads)
+        made = None if key is None else _plain_options.get(key)
+        if made is None:
+            made = _Options(
+                function,
+                self.score_mod,
+                self.mask_mod,
+                self.block_mask,
+                scale=self.scale,
+                enable_gqa=enable_gqa,
+                dropout_p=self.dropout_p,
+                seed=self.seed,
+                openmp_threads=threads,
+                key_indices=None if self.key_indices is None else view_of(self.key_indices),
+                **({} if self.hooks is None else self.hooks.options()),
+            )
+            if key is not None and len(_plain_options) < _MOST_OPTIONS:
+                _plain_options[key] = made
+        return made
 
 
 def draw_seed() -> int:
@@ -166,8 +168,10 @@ def forward_as_computed(
     want_lse: bool,
     want_max: bool,
     is_wide: bool = False,
+    kept_plan: _core.KeptPlan | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """The same; lse and max_scores are in f64 if one of the three inputs is. `is_wide`: so is the output, and else in f32."""
+    """The same; lse and max_scores are in f64 if one of the three inputs is. `is_wide`: so is the output, and else in f32.
+    `kept_plan`: that of the mask."""
     batch, heads, q_len, dim = shape = query.shape
     dtype = query.dtype
     if is_wide:
@@ -197,5 +201,6 @@ def forward_as_computed(
         lse_view,
         max_view,
         *weights_views(mods.weights, (batch, heads, key.shape[2]), shape[:3], _compute_type(query, key, value)),
+        kept=_kept_plan if mods.block_mask is None else kept_plan,
     )
     return out, lse, max_scores

@@ -65,10 +65,16 @@ def bind_score_mod(mod: Any, dtype: torch.dtype = torch.float32) -> Bound:
 
 def bind_mask_mod(mod: Any) -> Bound:
     """`mod`: f(b, h, q_idx, kv_idx) over tensors, a quire.MaskMod or a text."""
+    rule = mask_rule(mod)
+    return rule if isinstance(rule, Bound) else bind_traced(_core.MaskMod, rule)
+
+
+def mask_rule(mod: Any) -> Bound | Traced:
+    """The same before its tensors are bound, for those who may have it bound already."""
     if isinstance(mod, _GIVEN):
         return _given(_core.MaskMod, mod)
     try:
-        return bind_traced(_core.MaskMod, trace_mask_mod(mod))
+        return trace_mask_mod(mod)
     except TypeError as error:
         _explain(error, mod, "mask_mod", 4)
         raise

@@ -13,7 +13,8 @@ import torch
 from quire import _core
 
 _torch_threads = torch.get_num_threads
-_quire_threads = _core.get_num_threads
+# As the extension has it: nothing is given to it that would have to be explained (quire/argument_errors.py).
+_quire_threads = getattr(_core.get_num_threads, "__wrapped__", _core.get_num_threads)
 
 
 def _address(library: ctypes.CDLL, name: str) -> int:

@@ -62,6 +62,7 @@ template <class T>
 void BackwardChunk<T>::add(const BackwardTile& tile) noexcept {
   tile_ = &tile;
   loaded_ = false;
+  if (call_.shares_keys) begin_head(tile.at);
   const int step = tile_keys(forward_);
   for (int first = 0; first < count_; first += step)
     run_tile(first, std::min(step, count_ - first));

@@ -8,12 +8,13 @@
 // has P = 1 whatever its score. dP = the sum of v * d_out over d, in the chains of a score; delta =
 // the same sum of out * d_out, minus d_lse: where a row sees one key, out is its v, and both are
 // equal. D = P * (dP - delta), dS = D, with a score mod D * slope. dV and dK: chains of
-// kChainQueries queries of a tile of 64, ascending, from 0; they are added up from 0, ascending
-// within a tile, tiles descending, heads of the group ascending, batch entries that share keys
-// ascending; dK is multiplied by scale at the end. dQ: one chain over the keys of a tile
-// (kBackwardTileKeys counted from key 0, with dropout kDropoutKeys, at most a chunk), ascending,
-// from 0; the chains of a chunk are added up from 0, and the sums of chunks times scale are added
-// up from 0 by fma, ascending. Hidden elements are skipped or multiplied by 0.
+// kChainQueries queries of a tile of 64, ascending, from 0; those of a head are added up from 0,
+// ascending within a tile, tiles descending; then the sums of heads, those of the group ascending,
+// batch entries that share keys ascending; dK is multiplied by scale at the end. dQ: one chain over
+// the keys of a tile (kBackwardTileKeys counted from key 0, with dropout kDropoutKeys, at most a
+// chunk), ascending, from 0; the chains of a chunk are added up from 0, and the sums of chunks
+// times scale are added up from 0 by fma, ascending. Hidden elements are skipped or multiplied by
+// 0.
 //
 // Weights by a formula: P = W or W * (1 / l), one product; D = dP - delta, or (1 / l) * (dP -
 // delta); dS = D * slope.
@@ -88,6 +89,8 @@ class BackwardChunk {
   };
 
   void load_keys(const KeySpan& span) noexcept;
+  void begin_head(const QueryTile& at) noexcept;
+  void add_to_sums() noexcept;
   void find_spoiled_keys() noexcept;
   void load_queries() noexcept;
   void scale_d_out(const T* share) noexcept;
@@ -115,8 +118,10 @@ class BackwardChunk {
   int64_t begin_;
   int count_;
   T scale_;
-  bool wants_modified_;  // gradients of modified scores are needed as such
-  DropoutRule dropout_;  // if call.forward.dropout.p > 0
+  bool wants_modified_;      // gradients of modified scores are needed as such
+  DropoutRule dropout_;      // if call.forward.dropout.p > 0
+  int64_t b_ = -1, h_ = -1;  // of the head under way
+  bool has_sums_ = false;    // of heads before it
   // Of the tile under way:
   const BackwardTile* tile_ = nullptr;
   bool loaded_ = false;

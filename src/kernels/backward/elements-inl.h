@@ -26,11 +26,11 @@ HWY_INLINE void weigh_vector(const BlockShape& block, T* HWY_RESTRICT scores, Ve
   const uint64_t* const words = block.words;
   if (words == nullptr) {
     for (int r = 0; r < block.rows; ++r, scores += kPanel)
-      hn::StoreU(exp2_softmax(hn::Mul(hn::Sub(hn::LoadU(d, scores), lse), c)), d, scores);
+      hn::StoreU(exp2_softmax(hn::Sub(hn::LoadU(d, scores), lse), c), d, scores);
     return;
   }
   for (int r = 0; r < block.rows; ++r, scores += kPanel) {
-    const VecOf<T> p = exp2_softmax(hn::Mul(hn::Sub(hn::LoadU(d, scores), lse), c));
+    const VecOf<T> p = exp2_softmax(hn::Sub(hn::LoadU(d, scores), lse), c);
     hn::StoreU(if_visible<T>(words, r, shift, p), d, scores);
   }
 }

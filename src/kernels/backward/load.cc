@@ -1,6 +1,7 @@
 // Loads rows into the scratch of a chunk (keys and values once, queries tile by tile with the next
 // ones prefetched) and stores the gradients of keys and values. Kernels layer.
 #include <algorithm>
+#include <utility>
 
 #include "kernels/backward/backward.h"
 #include "kernels/backward/rows.h"
@@ -134,8 +135,47 @@ uint64_t BackwardChunk<T>::load_rows(const RowsView& from, T* rows, ptrdiff_t st
   return spoiled;
 }
 
+// Sums of their own for every head: hundreds of chains in one sum would cost the last digits.
+template <class T>
+void BackwardChunk<T>::begin_head(const QueryTile& at) noexcept {
+  if (at.b == b_ && at.h == h_) return;
+  if (h_ >= 0) {
+    add_to_sums();
+    std::fill_n(memory_.d_keys, count_ * memory_.step, T(0));
+    std::fill_n(memory_.d_values, count_ * memory_.value_step, T(0));
+  }
+  b_ = at.b;
+  h_ = at.h;
+}
+
+// The head that ends; the first one's sums are taken as they are.
+template <class T>
+void BackwardChunk<T>::add_to_sums() noexcept {
+  if (!has_sums_) {
+    std::swap(memory_.d_keys, memory_.sum_keys);
+    std::swap(memory_.d_values, memory_.sum_values);
+    has_sums_ = true;
+    return;
+  }
+  const auto add = [&](const T* from, ptrdiff_t step, int dims, T* to) {
+    backward_.add_rows({.from = from,
+                        .from_step = step,
+                        .rows = count_,
+                        .columns = static_cast<int>(whole_panels(dims)),
+                        .to = to,
+                        .to_step = step});
+  };
+  add(memory_.d_keys, memory_.step, forward_.dims, memory_.sum_keys);
+  add(memory_.d_values, memory_.value_step, forward_.value_dims, memory_.sum_values);
+}
+
 template <class T>
 void BackwardChunk<T>::finish() noexcept {
+  if (has_sums_) {
+    add_to_sums();
+    std::swap(memory_.d_keys, memory_.sum_keys);
+    std::swap(memory_.d_values, memory_.sum_values);
+  }
   if (call_.d_k.data == nullptr) return;
   for (ptrdiff_t i = 0; i < count_ * memory_.step; ++i) memory_.d_keys[i] *= scale_;
   if (forward_.rope.half > 0)
@@ -180,6 +220,7 @@ template void BackwardChunk<float>::find_spoiled_keys() noexcept;
 template void BackwardChunk<float>::load_queries() noexcept;
 template void BackwardChunk<float>::bring_next() noexcept;
 template void BackwardChunk<float>::scale_d_out(const float*) noexcept;
+template void BackwardChunk<float>::begin_head(const QueryTile&) noexcept;
 template void BackwardChunk<float>::finish() noexcept;
 template void BackwardChunk<float>::write(const ChunkRows&, int64_t, int64_t) noexcept;
 template void BackwardChunk<float>::add_to(const ChunkRows&, float*, float*) noexcept;
@@ -188,6 +229,7 @@ template void BackwardChunk<double>::find_spoiled_keys() noexcept;
 template void BackwardChunk<double>::load_queries() noexcept;
 template void BackwardChunk<double>::bring_next() noexcept;
 template void BackwardChunk<double>::scale_d_out(const double*) noexcept;
+template void BackwardChunk<double>::begin_head(const QueryTile&) noexcept;
 template void BackwardChunk<double>::finish() noexcept;
 template void BackwardChunk<double>::write(const ChunkRows&, int64_t, int64_t) noexcept;
 template void BackwardChunk<double>::add_to(const ChunkRows&, double*, double*) noexcept;

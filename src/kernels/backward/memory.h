@@ -26,17 +26,18 @@ constexpr ptrdiff_t scratch_row_step(int columns) {
 template <class T>
 struct BackwardMemory {
   TileVisibility visibility;
-  ptrdiff_t step, value_step;        // of rows of q and k, of v and d_out
-  T *keys, *values;                  // [chunk]
-  uint32_t* key_pairs = nullptr;     // [chunk][pairs]
-  T *d_keys, *d_values;              // [chunk]
-  bool* spoiled_keys;                // [chunk]: key or value is not finite
-  T* d_queries;                      // [64] rows
-  T *queries, *d_outs;               // [64] rows
-  T *query_columns, *d_out_columns;  // [dims][64]; pairs: 32-bit elements, half as many
-  T *weights, *gradients;            // [4][kScorePanelStep]
-  T* slopes = nullptr;               // as weights, where the score mod has slopes of its own
-  uint64_t* words;                   // [256]
+  ptrdiff_t step, value_step;     // of rows of q and k, of v and d_out
+  T *keys, *values;               // [chunk]
+  uint32_t* key_pairs = nullptr;  // [chunk][pairs]
+  T *d_keys, *d_values;           // [chunk], of the head under way; in the end of all
+  T *sum_keys = nullptr, *sum_values = nullptr;  // the same of the heads before it, if several
+  bool* spoiled_keys;                            // [chunk]: key or value is not finite
+  T* d_queries;                                  // [64] rows
+  T *queries, *d_outs;                           // [64] rows
+  T *query_columns, *d_out_columns;              // [dims][64]; pairs: 32-bit elements, half as many
+  T *weights, *gradients;                        // [4][kScorePanelStep]
+  T* slopes = nullptr;  // as weights, where the score mod has slopes of its own
+  uint64_t* words;      // [256]
 
   BackwardMemory(const BackwardCall& call, ScratchLayout& layout)
       : visibility(call.forward.prefill.mask,
@@ -52,6 +53,10 @@ struct BackwardMemory {
     if (f.pairs) key_pairs = layout.take<uint32_t>(chunk * static_cast<size_t>((f.dims + 1) / 2));
     d_keys = layout.take<T>(chunk * rows);
     d_values = layout.take<T>(chunk * value_rows);
+    if (call.shares_keys) {
+      sum_keys = layout.take<T>(chunk * rows);
+      sum_values = layout.take<T>(chunk * value_rows);
+    }
     spoiled_keys = layout.take<bool>(chunk);
     d_queries = layout.take<T>(kQueryTile * rows);
     queries = layout.take<T>(kQueryTile * rows);

@@ -22,7 +22,8 @@ struct BackwardCall {
   ForwardCall forward;
   const void* d_out = nullptr;  // null: 0
   ForwardTensor d_out_rows;
-  bool wants_q = false;  // tiles say where
+  bool wants_q = false;      // tiles say where
+  bool shares_keys = false;  // several heads, or batch entries, see the keys of a chunk
   GradientTensor d_k, d_v;
   const GradientProgram* gradient = nullptr;  // of the score mod; null: there is none
 };

@@ -1,7 +1,7 @@
-// The exponential of the softmax in f64, built as that of f32 (exp2_softmax-inl.h): 2^x for x <=
-// 1023 with an error of 1.5e-16 of its value, exactly 1 at 0, exactly 0 where x < -960 (so that no
-// weight is subnormal), NaN where x is NaN. Its bits are part of the contract. Above 1023 the
-// result is not defined. Kernels layer.
+// The exponential of the softmax in f64, built as that of f32 (exp2_softmax-inl.h): 2^(x c) for x c
+// <= 1023 with an error of 1.5e-16 of its value, exactly 1 where x is 0, exactly 0 where x c <
+// -960.5 (so that no weight is subnormal), NaN where x is NaN. Its bits are part of the contract.
+// Above 1023 the result is not defined. Kernels layer.
 #pragma once
 #include "kernels/math/exp2_softmax-inl.h"
 
@@ -24,18 +24,18 @@ HWY_INLINE VD exp2_softmax_fraction(VD f) {
   return fma(p, f, hn::Set(kF64, 1.0));
 }
 
-HWY_INLINE VD exp2_softmax(VD x) {
+HWY_INLINE VD exp2_softmax(VD x, VD c) {
   // As kShift: rounds to an integer n and leaves n + 1023 in the low bits.
-  const VD shift = hn::Set(kF64, 0x1.8p52 + 1023), shifted = hn::Add(x, shift);
+  const VD shift = hn::Set(kF64, 0x1.8p52 + 1023), shifted = fma(x, c, shift);
   const VD n = hn::Sub(shifted, shift), lowest = hn::Set(kF64, -960.0);
-  const VD p = exp2_softmax_fraction(hn::Sub(x, n));
+  const VD p = exp2_softmax_fraction(fms(x, c, n));
 #if HWY_TARGET <= HWY_AVX3
-  const __mmask8 keep = _mm512_cmp_pd_mask(x.raw, lowest.raw, _CMP_NLT_UQ);
+  const __mmask8 keep = _mm512_cmp_pd_mask(n.raw, lowest.raw, _CMP_NLT_UQ);
   return VD{_mm512_maskz_scalef_pd(keep, p.raw, n.raw)};
 #else
   const hn::RebindToSigned<F64> bits;
   const VD pow2 = hn::BitCast(kF64, hn::ShiftLeft<52>(hn::BitCast(bits, shifted)));
-  return hn::IfThenZeroElse(hn::Lt(x, lowest), hn::Mul(p, pow2));
+  return hn::IfThenZeroElse(hn::Lt(n, lowest), hn::Mul(p, pow2));
 #endif
 }
 

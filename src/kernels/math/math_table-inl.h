@@ -1,5 +1,6 @@
 // The MathTable of one ISA: each function of math/ as a loop over an array. Kernels layer.
 #pragma once
+#include "kernels/attention_order.h"
 #include "kernels/math/exp2_softmax-inl.h"
 #include "kernels/math/functions-inl.h"
 #include "kernels/math/math_table.h"
@@ -19,7 +20,6 @@ namespace quire::kernels::QUIRE_ISA_NS {
   };
 #define QUIRE_FLOAT_FUNCTION(name, function, ...) QUIRE_UNARY(function)
 #include "quire/op_table.inc"
-QUIRE_UNARY(exp2_softmax)
 QUIRE_UNARY(floor)
 QUIRE_UNARY(ceil)
 QUIRE_UNARY(round)
@@ -32,6 +32,10 @@ QUIRE_BINARY(minimum)
 QUIRE_BINARY(maximum)
 QUIRE_BINARY(max_step)
 QUIRE_BINARY(min_step)
+// The softmax's exponential, of natural scores.
+struct Math_exp_softmax {
+  static HWY_INLINE V apply(V x) { return exp2_softmax(x, hn::Set(kF32, float(kLog2e))); }
+};
 #undef QUIRE_UNARY
 #undef QUIRE_BINARY
 
@@ -90,7 +94,7 @@ constexpr MathTable::Entry kUnaryMath[] = {
 #define QUIRE_FLOAT_FUNCTION(name, function, ulps, ...) \
   {#function, &apply_unary<Math_##function>, ulps, -kMathInf, kMathInf},
 #include "quire/op_table.inc"
-    {"exp2_softmax", &apply_unary<Math_exp2_softmax>, 2.06, -kMathInf, 127},
+    {"exp_softmax", &apply_unary<Math_exp_softmax>, 2.2, -kMathInf, 88},
     {"floor", &apply_unary<Math_floor>, 0, -kMathInf, kMathInf},
     {"ceil", &apply_unary<Math_ceil>, 0, -kMathInf, kMathInf},
     {"round", &apply_unary<Math_round>, 0, -kMathInf, kMathInf},

@@ -15,18 +15,18 @@ constexpr ptrdiff_t score_offset(size_t c) {
          static_cast<ptrdiff_t>(c % kVectorsOf<T> * kLanesOf<T>);
 }
 
-// The sums of the chains so far; the last one makes scores of them.
-template <class T>
+// The sums of the chains so far: the first is stored, the others are added; the last one makes
+// scores of them.
+template <class T, bool kIsFirst>
 struct StoreScores {
   T* scores;
-  bool is_first;
   bool scaled;  // and the last
   T scale;
   template <size_t C>
   HWY_INLINE void row(size_t r, VecOf<T> (&vectors)[C]) const {
     constexpr hn::ScalableTag<T> d;
     T* const to = scores + r * kPanel;
-    if (!is_first) {
+    if constexpr (!kIsFirst) {
       QUIRE_UNROLL for (size_t c = 0; c < C; ++c) vectors[c] =
           hn::Add(hn::LoadU(d, to + score_offset<T>(c)), vectors[c]);
     }
@@ -80,6 +80,24 @@ HWY_INLINE void keys_chain(VecOf<typename Product::Sum> (&acc)[R][C], const E*& 
     product_step<Product>(acc, keys, key_step, queries);
 }
 
+// One chain from 0, stored row by row while its last steps are computed. Both pointers are
+// advanced.
+template <class Product, bool kIsFirst, size_t R, size_t C, class E>
+HWY_INLINE void scores_chain(VecOf<typename Product::Sum> (&acc)[R][C], const E*& keys,
+                             ptrdiff_t key_step, const E*& queries, int steps,
+                             const StoreScores<typename Product::Sum, kIsFirst>& store) {
+  clear_block<typename Product::Sum>(acc);
+  if (HWY_LIKELY(steps >= 2)) {
+    keys_chain<Product>(acc, keys, key_step, queries, steps - 2);
+    last_two_steps<Product>(acc, keys, key_step, 1, queries, kQueryTile, store);
+    keys += 2;
+    queries += 2 * kQueryTile;
+  } else {
+    keys_chain<Product>(acc, keys, key_step, queries, steps);
+    QUIRE_UNROLL for (size_t r = 0; r < R; ++r) store.row(r, acc[r]);
+  }
+}
+
 // The work of product_blocks (product-inl.h): rows are keys, vectors are queries.
 template <class Product>
 struct ScoreBlocks {
@@ -110,22 +128,11 @@ struct ScoreBlocks {
     VecOf<T> acc[R][C];
     const E* keys = at.keys;
     const E* queries = args.queries + vector * kLanesOf<T>;
-    StoreScores<T> store{at.scores, true, false, args.scale};
-    clear_block<T>(acc);
-    int steps = args.dims;  // of the last chain, in the end
-    for (; steps > chain; steps -= chain) {
-      keys_chain<Product>(acc, keys, args.key_step, queries, chain);
-      QUIRE_UNROLL for (size_t r = 0; r < R; ++r) store.row(r, acc[r]);
-      store.is_first = false;
-      clear_block<T>(acc);
-    }
-    store.scaled = args.scaled;
-    if (HWY_LIKELY(steps >= 2)) {
-      keys_chain<Product>(acc, keys, args.key_step, queries, steps - 2);
-      last_two_steps<Product>(acc, keys, args.key_step, 1, queries, kQueryTile, store);
-    } else {
-      keys_chain<Product>(acc, keys, args.key_step, queries, steps);
-      QUIRE_UNROLL for (size_t r = 0; r < R; ++r) store.row(r, acc[r]);
+    const StoreScores<T, true> first{at.scores, args.scaled && args.dims <= chain, args.scale};
+    scores_chain<Product>(acc, keys, args.key_step, queries, HWY_MIN(args.dims, chain), first);
+    for (int left = args.dims - chain; left > 0; left -= chain) {
+      const StoreScores<T, false> next{at.scores, args.scaled && left <= chain, args.scale};
+      scores_chain<Product>(acc, keys, args.key_step, queries, HWY_MIN(left, chain), next);
     }
     if (args.max == nullptr) return;
     T* max = args.max + vector * kLanesOf<T>;

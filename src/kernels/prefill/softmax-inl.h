@@ -13,7 +13,7 @@ namespace quire::kernels::QUIRE_ISA_NS {
 // not move, from -inf to -inf too.
 template <class T>
 HWY_INLINE VecOf<T> move_factor(VecOf<T> c, VecOf<T> from, VecOf<T> to) {
-  const VecOf<T> moved = exp2_softmax(hn::Mul(hn::Sub(from, to), c));
+  const VecOf<T> moved = exp2_softmax(hn::Sub(from, to), c);
   return hn::IfThenElse(hn::Eq(from, to), hn::Set(hn::ScalableTag<T>(), T{1}), moved);
 }
 
@@ -24,7 +24,7 @@ constexpr size_t kSums = HWY_TARGET == HWY_SCALAR ? 1 : kLanes >= 16 ? 8 : 4;
 template <class T>
 HWY_INLINE VecOf<T> weigh(VecOf<T> c, VecOf<T> m, T* at) {
   constexpr hn::ScalableTag<T> d;
-  const VecOf<T> p = exp2_softmax(hn::Mul(hn::Sub(hn::LoadU(d, at), m), c));
+  const VecOf<T> p = exp2_softmax(hn::Sub(hn::LoadU(d, at), m), c);
   hn::StoreU(p, d, at);
   return p;
 }
