@@ -72,8 +72,7 @@ void init_options(Options* self, const char* function, const ScoreMod* score_mod
                   double dropout_p, std::uint64_t seed, int openmp_threads, const View* sinks,
                   bool learns_sinks, bool lse_with_sinks, const ScoreMod* weight_mod,
                   const std::optional<std::string>& normalize, const Rope* rope,
-                  nb::handle key_indices,
-                  const std::vector<SequenceOptions>& sequence_options) {
+                  nb::handle key_indices, const std::vector<SequenceOptions>& sequence_options) {
   Options options{.all = {.window = window,
                           .sequence_options = sequence_options,
                           .scale = scale,
@@ -288,8 +287,8 @@ using RunPlan = Plan<AttentionPlan>;
 using BackwardPlan = Plan<AttentionBackwardPlan>;
 
 void run_plan(RunPlan& self, const View& q, const View& k, const View& v, const View& out,
-              const View* lse, const View* max_scores, const View* key_weights,
-              const View* entropy, std::pair<std::int64_t, std::int64_t> queries) {
+              const View* lse, const View* max_scores, const View* key_weights, const View* entropy,
+              std::pair<std::int64_t, std::int64_t> queries) {
   const AttentionOutputs outputs =
       outputs_of(self.function, out, lse, max_scores, {key_weights, entropy, queries});
   const ReleasedGil released;
@@ -398,7 +397,8 @@ void define(nb::module_& module, nb::class_<RunPlan>& plan,
       "[Bkv, Hkv, S, Ev], out [B, Hq, L, Ev]; of JaggedViews out is values in q's order. out "
       "in q's dtype or f32 (f64 if computed in f64); lse and max_scores without the last "
       "axis, row-major, f32 (f64 if computed in f64); so entropy, and key_weights [B, Hq, S] of "
-      "the queries from the first to before the second of `queries`. kept: makes a plan only if the last call "
+      "the queries from the first to before the second of `queries`. kept: makes a plan only if "
+      "the last call "
       "with it was another.");
   module.def("new_attention", &compute<Views>, nb::arg("options"), nb::arg("q"), nb::arg("k"),
              nb::arg("v"), nb::arg("wants_lse") = false, nb::arg("wants_max") = false,
@@ -468,9 +468,9 @@ void register_attention(nb::module_& module) {
            nb::arg("lengths"));
   module.def("attention", &run_paged, nb::arg("options"), nb::arg("q"), nb::arg("keys"),
              nb::arg("out"), nb::arg("lse").none() = nb::none(),
-             nb::arg("max_scores").none() = nb::none(),
-             nb::arg("key_weights").none() = nb::none(), nb::arg("entropy").none() = nb::none(),
-             nb::arg("queries") = kAllQueries, "The same of jagged queries over keys in pages.");
+             nb::arg("max_scores").none() = nb::none(), nb::arg("key_weights").none() = nb::none(),
+             nb::arg("entropy").none() = nb::none(), nb::arg("queries") = kAllQueries,
+             "The same of jagged queries over keys in pages.");
   plan.def("__init__", &init_step_plan, nb::arg("options"), nb::arg("cache"), nb::arg("sequences"),
            nb::arg("counts"), nb::arg("q_heads"), nb::arg("dtype"), nb::arg("group") = 0)
       .def("run", &run_plan, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"),

@@ -14,9 +14,9 @@ constexpr std::size_t kMostScratch = std::size_t{4} << 20;
 // named here, so that a new one does not compile until it is looked at here or in are_alike.
 bool can_be_kept(const AttentionProblem& problem) {
   const AttentionOptions& options = problem;
-  const auto& [score_mod, mask_mod, block_mask, window, sequence_options, scale, enable_gqa, q_begin,
-               key_indices, dropout_p, seed, sinks, lse_with_sinks, weight_mod, normalize, rope,
-               return_aux, aux, executor] = options;
+  const auto& [score_mod, mask_mod, block_mask, window, sequence_options, scale, enable_gqa,
+               q_begin, key_indices, dropout_p, seed, sinks, lse_with_sinks, weight_mod, normalize,
+               rope, return_aux, aux, executor] = options;
   const bool has_hooks = key_indices.has_value() || sinks.has_value() || lse_with_sinks ||
                          weight_mod.has_value() || rope.has_value() || !sequence_options.empty();
   return !has_hooks && !block_mask.is_per_sequence() && !mask_mod.has_value() && dropout_p == 0 &&

@@ -137,8 +137,8 @@ AttentionProblem problem_of_keys(const PagedKeys& keys, std::int64_t batch,
                            function};
   problem.k_shape = keys.k.shape();
   problem.v_shape = keys.v.shape();
-  problem.layout =
-      std::make_shared<layout::PagedLayout>(keys.k.data.dim(2), std::move(table.pages), table.lengths);
+  problem.layout = std::make_shared<layout::PagedLayout>(keys.k.data.dim(2), std::move(table.pages),
+                                                         table.lengths);
   return problem;
 }
 

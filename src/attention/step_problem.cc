@@ -265,18 +265,18 @@ AttentionProblem AttentionProblem::step(const KVCache& cache, std::span<const Ne
   const std::int64_t group = queries.q_heads / sizes.kv_heads;
   for (std::size_t i = 0; i < step.sequences.size(); ++i) {
     StepSequence& of = step.sequences[i];
-    of.is_chosen = plan::kernel_of_sequence(problem.chosen.get(), static_cast<std::int64_t>(i), group,
-                                            of.queries, of.length) == plan::Kernel::kChosen;
+    of.is_chosen = plan::kernel_of_sequence(problem.chosen.get(), static_cast<std::int64_t>(i),
+                                            group, of.queries, of.length) == plan::Kernel::kChosen;
   }
   const MaskMod* const rule = options.mask_mod ? &*options.mask_mod : nullptr;
   const PositionWindow window = window_of(sizes, options.window);
   MaskMod program =
       program_of(rule == nullptr || window.window > 0 ? std::optional(window) : std::nullopt, rule);
-  auto keys = std::make_shared<plan::StepKeys>(
-      step.sequences, plan::StepRule{.program = program,
-                                     .q_heads = queries.q_heads,
-                                     .group = group,
-                                     .executor = options.executor});
+  auto keys = std::make_shared<plan::StepKeys>(step.sequences,
+                                               plan::StepRule{.program = program,
+                                                              .q_heads = queries.q_heads,
+                                                              .group = group,
+                                                              .executor = options.executor});
   if (keys->first_missing() >= 0)
     fail_released(function, keys->first_missing(),
                   step.sequences[static_cast<std::size_t>(keys->first_missing())]);

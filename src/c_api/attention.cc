@@ -413,7 +413,7 @@ quire_status quire_attention_backward_plan_run(quire_attention_backward_plan* pl
     const char* const function = kBackwardPlan.function;
     c_api::require(plan, function, "plan");
     Call call{plan->problem, c_api::tensor(q, function, "q"), c_api::tensor(k, function, "k"),
-                    c_api::tensor(v, function, "v")};
+              c_api::tensor(v, function, "v")};
     const GradientPlaces places(gradients, call, function);
     plan->plan.run(inputs_of(call, loss, function), places.views);
   });

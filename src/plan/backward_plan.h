@@ -130,7 +130,7 @@ class BackwardPlan {
   std::atomic<std::size_t> next_item_ = 0;
   std::size_t scratch_step_ = 0, gradient_offset_ = 0;
   Tensor scratch_, stats_, sums_;  // lse, delta and share: [tiles][3][64]; [tiles][64][columns]
-  Tensor sinks_;  // in compute type
+  Tensor sinks_;                   // in compute type
   RopeRows rope_;
   std::vector<double> d_sinks_;  // what each tile adds to the gradient of its head's sink
 };

@@ -79,8 +79,8 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
   const bool chooses = call.chooses;
   compact_ = layout.take<T>(chooses ? padded * kDecodeScoreStep : 0);
   // Keys side by side are not at consecutive positions, which a rotation on read counts on.
-  compacts_ = chooses && zero_weights == ZeroWeights::kMultiply && !call.pairs &&
-              call.rope.half == 0;
+  compacts_ =
+      chooses && zero_weights == ZeroWeights::kMultiply && !call.pairs && call.rope.half == 0;
   chain_ = layout.take<T>(padded * static_cast<size_t>(decode_columns(call.value_dims)));
   bf16_weights_ = call.pairs ? layout.take<uint16_t>(padded * kDecodeScoreStep) : nullptr;
   const bool has_score = call.decode.score != nullptr;

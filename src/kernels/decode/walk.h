@@ -119,7 +119,7 @@ class DecodeWalk {
   bool is_compact_ = false;
   int16_t compact_key_[kTileKeys];
   int compact_count_[kTileUnits], compact_chain_[kTileUnits];
-  T* compact_;  // as scores_
+  T* compact_;             // as scores_
   int64_t first_key_ = 0;  // of this tile
 };
 

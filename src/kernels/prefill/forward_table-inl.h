@@ -9,8 +9,8 @@
 #include "kernels/prefill/load_queries-inl.h"
 #include "kernels/prefill/mask_scores-inl.h"
 #include "kernels/prefill/scores-inl.h"
-#include "kernels/prefill/weigh_heads-inl.h"
 #include "kernels/prefill/take_weights-inl.h"
+#include "kernels/prefill/weigh_heads-inl.h"
 #include "kernels/rope-inl.h"
 
 // Outside HWY_BEFORE_NAMESPACE: addresses only.
