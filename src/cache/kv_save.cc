@@ -298,6 +298,10 @@ void get_rows(KVCache::State& state, const Sequence& sequence, ByteReader& from)
 SequenceId get_sequence(KVCache::State& state, std::uint64_t salt, ByteReader& from) {
   const Saved saved = get_header(state, from);
   const std::vector<std::int64_t> ids = get_ids(saved.sequence.length, from);
+  if (std::ranges::any_of(ids.begin() + saved.sequence.known, ids.end(),
+                          [](std::int64_t id) { return id != 0; }))
+    fail(ErrorKind::value, from.where(), "ids behind the {} that are known must be 0",
+         saved.sequence.known);
   const PagesToLoad pages(state, saved, ids, salt);
   pages.require(from.where());
   Sequence& sequence = state.prepare_slot(pages.count());

@@ -109,7 +109,7 @@ def test_save_and_load():
     saved = cache.save(a)
     assert isinstance(saved, bytes)
     assert read_ids(other, other.load(saved)) == list(range(7))
-    with pytest.raises(ValueError, match="checksum"):
+    with pytest.raises(ValueError, match="the bytes end too early"):
         other.load(saved[:-1])
     with pytest.raises(ValueError, match="layers must be the cache's; got 2, and the cache has 3"):
         make(layers=3).load(saved)
@@ -172,7 +172,7 @@ def test_drafts_are_kept_and_committed():
     ids = [6, 7, 8, 9]
     cache.append(a, ids=ids, k=rows(cache, ids, 5), v=rows(cache, ids, 2), draft=True)
     assert cache.committed(a) == 5
-    assert cache.cached_prefix(range(1, 10)) == 4
+    assert cache.cached_prefix(list(range(1, 10))) == 4
     cache.keep(a, 5, [5, 7, 8])
     assert read_ids(cache, a) == [1, 2, 3, 4, 5, 6, 8, 9] == cache.ids(a)
     cache.commit(a, 8)
@@ -216,7 +216,7 @@ def test_groups_of_layers():
 def test_files_and_functions(tmp_path):
     cache = make()
     a = cache.create(salt=3)
-    append_ids(cache, a, range(9))
+    append_ids(cache, a, list(range(9)))
     cache.save_to(a, tmp_path / "a.kv")
     assert (tmp_path / "a.kv").read_bytes() == cache.save(a)
     pieces = []
@@ -232,7 +232,7 @@ def test_files_and_functions(tmp_path):
     third = make()
     loaded = third.load_all(str(tmp_path / "all.kv"))
     assert list(loaded) == [a]
-    assert third.cached_prefix(range(9), salt=3) == 8
+    assert third.cached_prefix(list(range(9)), salt=3) == 8
     (tmp_path / "a.kv").write_bytes(b"nothing")
     with pytest.raises(ValueError, match="the bytes end too early"):
         other.load_from(tmp_path / "a.kv")
