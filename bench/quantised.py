@@ -17,7 +17,7 @@ import quire
 
 FORMATS = quire.KVFormat.names()
 DIM, KEYS = 128, 8192
-REPEATS = 9
+REPEATS = 7
 
 
 def numbers(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
@@ -61,7 +61,7 @@ def coded(x: np.ndarray, name: str, batch: int) -> quire.QuantizedTensor:
     return quire.QuantizedTensor(repeated(one.codes, batch), scales, one.format)
 
 
-def decode(kv_heads: int = 8, q_heads: int = 32, formats: list[str] = FORMATS, batch: int = 20) -> None:
+def decode(kv_heads: int = 8, q_heads: int = 32, formats: list[str] = FORMATS, batch: int = 16) -> None:
     batch = batch * 8 // kv_heads
     x = numbers((1, kv_heads, KEYS, DIM))
     q = numbers((batch, q_heads, 1, DIM), 1)

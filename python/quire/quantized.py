@@ -44,6 +44,8 @@ class QuantizedTensor:
     quire.QuantizedTensor((1, 2, 100, 64), 'int8')
     >>> coded.codes.shape, coded.scales.shape
     ((1, 2, 100, 64), (1, 2, 100))
+    >>> quire.QuantizedTensor(coded.codes, coded.scales, "int8").nbytes
+    13600
     >>> quire.flex_attention(k[:, :, :1], coded, coded).shape
     (1, 2, 1, 64)
     """

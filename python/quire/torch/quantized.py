@@ -93,14 +93,14 @@ def coded_flex_attention(
     inputs: tuple[Any, Any, Any], score_mod: Any, mods: Mods, enable_gqa: bool, wants: tuple[bool, bool]
 ) -> Outputs:
     """flex_attention over tensors of which key, value or both are QuantizedTensors. wants: lse, max_scores."""
-    query, *keys = inputs
+    query, key, value = inputs
     if not isinstance(query, Tensor) or query.is_nested or query.dim() != 4:
         raise ValueError(
             "[flex_attention] over quantised keys or values the query must be a dense tensor [B, Hq, L, E]"
         )
-    coded = tuple(one if isinstance(one, QuantizedTensor) else None for one in keys)
+    coded = (key if isinstance(key, QuantizedTensor) else None, value if isinstance(value, QuantizedTensor) else None)
     tensors: list[Tensor] = [query]
-    for one in keys:
+    for one in (key, value):
         of = torch.as_tensor(one.codes) if isinstance(one, QuantizedTensor) else one
         if not isinstance(of, Tensor):
             raise TypeError(
