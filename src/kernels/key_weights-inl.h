@@ -29,7 +29,7 @@ HWY_INLINE void weigh_panel_vector(const PanelWeightsArgs<T>& args, size_t lane)
     for (int i = 0; i < kPanel && first + i < args.rows; ++i) {
       const ptrdiff_t at = ptrdiff_t{first + i} * kPanel + static_cast<ptrdiff_t>(lane);
       const VecOf<T> difference = hn::Sub(hn::LoadU(d, args.scores + at), m);
-      const VecOf<T> p = exp2_softmax(hn::Mul(difference, c));
+      const VecOf<T> p = exp2_softmax(difference, c);
       if (args.sums != nullptr) {
         const VecOf<T> sum = hn::LoadU(d, args.sums + at);
         hn::StoreU(hn::IfThenElse(counts, fma(p, counted, sum), sum), d, args.sums + at);
@@ -60,7 +60,7 @@ HWY_INLINE T weigh_row_tile(const RowWeightsArgs<T>& args, T* scores, int units)
   for (int unit = 0; unit < units; ++unit, scores += kUnitKeys) {
     QUIRE_UNROLL for (size_t v = 0; v < kVectors; ++v) {
       const VecOf<T> difference = hn::Sub(hn::LoadU(d, scores + v * kN), m);
-      const VecOf<T> p = exp2_softmax(hn::Mul(difference, c));
+      const VecOf<T> p = exp2_softmax(difference, c);
       hn::StoreU(fma(p, inverse, hn::Zero(d)), d, scores + v * kN);
       if (args.entropy != nullptr) entropy[v] = add_entropy<T>(p, inverse, difference, entropy[v]);
     }

@@ -148,7 +148,8 @@ inline float log_f32(float x) noexcept { return hn::GetLane(log(hn::Set(kF32, x)
 inline double log_f64(double x) noexcept { return std::log(x); }
 template <class T>
 T exp2_number(T x) noexcept {
-  return hn::GetLane(exp2_softmax(hn::Set(hn::ScalableTag<T>(), x)));
+  constexpr hn::ScalableTag<T> d;
+  return hn::GetLane(exp2_softmax(hn::Set(d, x), hn::Set(d, T{1})));
 }
 
 }  // namespace quire::kernels::QUIRE_ISA_NS
