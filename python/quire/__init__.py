@@ -84,7 +84,7 @@ from ._core import (
     trunc,
     where,
 )
-from .attention import AuxOutput, AuxRequest, FlexKernelOptions, evaluate, flex_attention
+from .attention import AuxOutput, AuxRequest, FlexKernelOptions, WeightsOutput, evaluate, flex_attention
 from .cache_attention import attend, merge_states
 from .jagged import Jagged, create_jagged_block_mask
 from .masks import noop_mask
@@ -123,6 +123,7 @@ __all__ = [
     "ScoreMod",
     "SequenceId",
     "View",
+    "WeightsOutput",
     "__version__",
     "and_masks",
     "atan",
