@@ -86,7 +86,7 @@ from ._core import (
     trunc,
     where,
 )
-from .attention import AuxOutput, AuxRequest, FlexKernelOptions, evaluate, flex_attention
+from .attention import AuxOutput, AuxRequest, FlexKernelOptions, WeightsOutput, evaluate, flex_attention
 from .cache_attention import SequenceOptions, attend, merge_states
 from .hooks import Rope
 from .jagged import Jagged, create_jagged_block_mask
@@ -134,6 +134,7 @@ __all__ = [
     "SequenceId",
     "SequenceOptions",
     "View",
+    "WeightsOutput",
     "__version__",
     "and_masks",
     "atan",

@@ -47,19 +47,41 @@ class AuxRequest(NamedTuple):
 
 
 class AuxOutput(NamedTuple):
-    """[B, Hq, L] each, key_weights [B, Hq, S]; f32 (f64 if computed in f64); None where it was not asked for. Of a jagged query:
-    Jagged, with values [total, Hq], or [Hq, total], as the query's order, key_weights as the key's. None has a gradient but lse.
+    """[B, Hq, L] each, f32 (f64 if computed in f64); None where it was not asked for. Of a jagged query: Jagged, with values
+    [total, Hq], or [Hq, total], as the query's order.
 
     >>> import numpy, quire
     >>> x = numpy.ones((1, 1, 2, 4), numpy.float32)
     >>> quire.flex_attention(x, x, x, return_aux=quire.AuxRequest(max_scores=True))[1]
-    AuxOutput(lse=None, max_scores=array([[[2., 2.]]], dtype=float32), key_weights=None, entropy=None)
+    AuxOutput(lse=None, max_scores=array([[[2., 2.]]], dtype=float32))
+    """
+
+    lse: Any = None
+    max_scores: Any = None
+
+
+class WeightsOutput(NamedTuple):
+    """In the place of AuxOutput where the weights of keys or the entropy were asked for. key_weights: [B, Hq, S], of a jagged key
+    Jagged in its order; the others as of AuxOutput.
+
+    >>> import numpy, quire
+    >>> x = numpy.ones((1, 1, 2, 4), numpy.float32)
+    >>> aux = quire.flex_attention(x, x, x, return_aux=quire.AuxRequest(key_weights=True))[1]
+    >>> aux.key_weights, aux.lse
+    (array([[[1., 1.]]], dtype=float32), None)
     """
 
     lse: Any = None
     max_scores: Any = None
     key_weights: Any = None
     entropy: Any = None
+
+
+def aux_output(return_aux: AuxRequest, *found: Any) -> AuxOutput | WeightsOutput:
+    """Of lse, max_scores, key_weights and entropy."""
+    if getattr(return_aux, "key_weights", False) or getattr(return_aux, "entropy", False):
+        return WeightsOutput(*found)
+    return AuxOutput(*found[:2])
 
 
 class FlexKernelOptions(TypedDict, total=False):
@@ -165,7 +187,7 @@ def flex_attention(
     )
     result, lse, *others = compute("flex_attention", (query, key, value), options, wants)
     if return_aux is not None:
-        return result, AuxOutput(lse, *others)
+        return result, aux_output(return_aux, lse, *others)
     return (result, lse) if return_lse else result
 
 

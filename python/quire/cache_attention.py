@@ -10,7 +10,7 @@ from typing import Any
 from . import _core
 from ._core import KVCache, MaskMod, ScoreMod, SequenceId
 from .arrays import like
-from .attention import AuxOutput, AuxRequest
+from .attention import AuxRequest, aux_output
 from .hooks import Rope, hook_options
 from .option_checks import check_aux, check_dropout, check_int, check_scale, check_seed, check_weights
 
@@ -122,7 +122,7 @@ def attend(
     results = _core.attend(options, cache, layer, sequences, counts, view, *wants)
     out, lse, *others = (None if one is None else like(one, q) for one in results)
     if return_aux is not None:
-        return out, AuxOutput(lse, *others)
+        return out, aux_output(return_aux, lse, *others)
     return (out, lse) if return_lse else out
 
 

@@ -24,11 +24,7 @@ void write_stats(const ForwardCall& call, const RowState<T>& state, int rows,
       call.row_sum == nullptr ? nullptr : static_cast<T*>(call.row_sum) + stat_offset;
   for (int row = 0; row < rows; ++row) {
     if (row_max != nullptr) row_max[row * call.stat_step] = state.m[row];
-    // With sinks the weights of keys are shares of the whole sum, here in units of the row's m.
-    const EndedRow<T>* const whole = state.ended == nullptr ? nullptr : state.ended + row;
-    if (row_sum != nullptr)
-      row_sum[row * call.stat_step] =
-          whole == nullptr || state.l[row] == 0 ? state.l[row] : whole->l / whole->factor;
+    if (row_sum != nullptr) row_sum[row * call.stat_step] = state.l[row];
     // The largest of -0 and +0 is either, by the order in which keys came, and must not show: + 0.
     const T m = state.m[row] + T(0);
     if (lse != nullptr) {

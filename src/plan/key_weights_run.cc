@@ -62,17 +62,15 @@ std::int64_t ForwardPlan::weights_place(const KeyWeightsOutput& to, std::int64_t
 void ForwardPlan::allocate_weights(const ForwardTensors& tensors) {
   const std::int64_t rows = element_count(request_.stats_shape());
   if (row_states_.numel() != 2 * rows) row_states_ = Tensor::empty({2 * rows}, compute_type());
-  std::int64_t kept = 0, pass = 0;
-  for (std::int64_t b = 0; b < request_.batch; ++b) {
-    const std::int64_t queries = request_.queries->length(b);
-    (keeps_scores(b) ? kept : pass) += request_.q_heads * queries;
-  }
-  if (kept > 0) {
+  bool keeps_any = false, passes_any = false;  // a sequence without queries is passed, too
+  for (std::int64_t b = 0; b < request_.batch; ++b)
+    (keeps_scores(b) ? keeps_any : passes_any) = true;
+  if (keeps_any) {
     const std::int64_t numbers = request_.batch * request_.q_heads * kept_step();
     if (kept_scores_.numel() != numbers) kept_scores_ = Tensor::empty({numbers}, compute_type());
     clear_kept();
   }
-  if (pass == 0) return;
+  if (!passes_any) return;
   compile_prefill();
   const kernels::ForwardCall call = make_call({});
   const int tiles = weights_tiles();

@@ -27,7 +27,7 @@ def test_every_name_of_the_interface_is_there():
         assert hasattr(quire, name), name
     assert list(inspect.signature(quire.flex_attention).parameters) == (
         "query key value score_mod block_mask scale enable_gqa return_lse kernel_options return_aux q_begin "
-        "mask_mod dropout_p seed sinks lse_with_sinks weight_mod normalize rope".split()
+        "mask_mod dropout_p seed sinks lse_with_sinks weight_mod normalize rope key_indices".split()
     )
     assert list(inspect.signature(quire.scaled_dot_product_attention).parameters) == (
         "query key value attn_mask dropout_p is_causal scale enable_gqa seed alignment".split()
