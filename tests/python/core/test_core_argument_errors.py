@@ -146,7 +146,10 @@ def test_every_argument_of_a_wrong_type(function, args, wrong):
         (lambda: CACHE.append([SEQUENCE], ids=3), r"ids must be a list with ids for each of sequences; got int 3"),
         (lambda: CACHE.truncate(SEQUENCE, "3"), r"\[KVCache.truncate\] length must be an int; got str '3'"),
         (lambda: CACHE.truncate(3, 3), r"\[KVCache.truncate\] sequence must be a SequenceId; got int 3"),
-        (lambda: quire.KVCache(layers="1", kv_heads=1, head_dim=8), r"\[KVCache\] layers must be an int or None; got str '1'"),
+        (
+            lambda: quire.KVCache(layers="1", kv_heads=1, head_dim=8),
+            r"\[KVCache\] layers must be an int or None; got str '1'",
+        ),
         (lambda: quire.KVCache(layer=1), r"\[KVCache\] there is no argument 'layer'; layers may be meant"),
         (lambda: quire.ScoreMod(), r"\[ScoreMod\] mod is missing"),
         (
