@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from . import _core
 from ._core import BlockMask, JaggedBlockMask, MaskMod, ScoreMod
 from .arrays import like
-from .attention import AuxOutput, AuxRequest, compute
+from .attention import AuxRequest, aux_output, compute
 from .hooks import Rope, hook_options
 from .jagged import Jagged, are_jagged
 from .option_checks import check_aux, check_dropout, check_flag, check_scale, check_seed, check_weights
@@ -125,7 +125,7 @@ def flex_attention_vjp(
 
     if return_aux is None:
         return out, call.gradients
-    return (out, AuxOutput(lse if return_aux.lse else None, *others)), call.gradients
+    return (out, aux_output(return_aux, lse if return_aux.lse else None, *others)), call.gradients
 
 
 def check_wanted(function: str, wanted: Sequence[str]) -> None:

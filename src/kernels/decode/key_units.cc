@@ -88,7 +88,7 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
           64)),
       slot_step_(
           whole_lines(columns_ * (converted_ ? static_cast<ptrdiff_t>(sizeof(T)) : element_))),
-      slots_(layout.take<char>(kSlots * kUnitKeys * slot_step_)),
+      slots_(layout.take<char>(slots() * kUnitKeys * slot_step_)),
       unit_scales_(layout.take<float>(is_direct_ ? kTileKeys : 0)),
       spans_(keys),
       ahead_spans_(keys) {}

@@ -61,8 +61,9 @@ class UnitRows {
     return gathered && is_direct_ ? DecodeKind::kOwn : kind_;
   }
 
-  /// Units that can be gathered before their memory is used again.
-  static constexpr int kSlots = 4;
+  /// Units that can be gathered before their memory is used again. Decoded ones are used at once:
+  /// at 128 dims a unit takes 8 KiB, and several would leave L1 before they are read.
+  int slots() const { return is_coded(coding_) ? 1 : kSlots; }
 
   /// The units of a tile: `keys` keys from `key` on.
   void place(int64_t key, int keys, PlacedUnits& units) noexcept;
@@ -90,6 +91,8 @@ class UnitRows {
   ptrdiff_t step(bool gathered) const { return gathered ? slot_step_ : step_; }
 
  private:
+  static constexpr int kSlots = 4;
+
   const char* address(const KeySpan& span, int64_t key) const noexcept;
   void place_scales(int64_t key, int keys, const char** scales) noexcept;
   void decode(const char* from, const char* scale, int rows, char* to) const noexcept;

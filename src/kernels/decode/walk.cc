@@ -337,7 +337,7 @@ void DecodeWalk<T>::run_units(bool values, Wanted wanted_of, Args& args,
     found.begins_chain = i == 0 || chain_of(i - 1) != chain_of(i);
     found.ends_chain = i + 1 == used_count || chain_of(i + 1) != chain_of(i);
     const bool lies = rows.find(placed, wanted[live], found);
-    if (lies == gathered || (gathered && args.unit_count == UnitRows<T>::kSlots)) flush(live);
+    if (lies == gathered || (gathered && args.unit_count == rows.slots())) flush(live);
     gathered = !lies;
     if (gathered) rows.gather(placed, wanted[live], args.unit_count, first_key_, found);
     units[args.unit_count++] = found;
