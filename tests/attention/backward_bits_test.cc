@@ -157,7 +157,8 @@ TEST(BackwardBits, ABatchEntryAlone) {
     AttentionCase one = c;
     one.batch = 1;
     BackwardInputs inputs = t.inputs();
-    for (ConstTensorView* view : {&inputs.q, &inputs.k, &inputs.v, &inputs.out, &inputs.lse})
+    for (ConstTensorView* view :
+         {&inputs.q, &inputs.k.data, &inputs.v.data, &inputs.out, &inputs.lse})
       *view = view->slice(0, 0, 1);
     inputs.d_out = inputs.d_out->slice(0, 0, 1);
     inputs.d_lse = inputs.d_lse->slice(0, 0, 1);

@@ -345,7 +345,7 @@ TEST(Backward, Refuses) {
   fails(ErrorKind::value, "query and key must have the same head dim; got 1025 and 16",
         [&](BackwardInputs& i) { i.q = wide; });
   fails(ErrorKind::value, "the head dim of query and key must be in 0..1024; got 1025",
-        [&](BackwardInputs& i) { i.q = i.k = i.v = wide; });
+        [&](BackwardInputs& i) { i.q = (i.k = i.v = wide).data; });
   AttentionBackwardPlan plan(AttentionShape::of(t.forward.q, t.forward.k, t.forward.v));
   expect_error(ErrorKind::value,
                "[flex_attention_backward] the gradient of q was wanted when the plan was made, and "
