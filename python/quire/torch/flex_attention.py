@@ -108,8 +108,8 @@ def flex_attention(
                 "[flex_attention] torch.compile does not take quantised keys and values; call it outside"
             )
         if query.is_nested or key.is_nested or value.is_nested:
-            given = (sinks, weight_mod, normalize, rope, key_indices, lse_with_sinks or None)
-            if any(one is not None for one in given):
+            hooks = (sinks, weight_mod, normalize, rope, key_indices, lse_with_sinks or None)
+            if any(one is not None for one in hooks):
                 raise NotImplementedError(
                     "[flex_attention] in compiled graphs nested tensors have no sinks, weight_mod, rope or key_indices"
                 )
