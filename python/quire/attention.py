@@ -67,8 +67,8 @@ class WeightsOutput(NamedTuple):
     >>> import numpy, quire
     >>> x = numpy.ones((1, 1, 2, 4), numpy.float32)
     >>> aux = quire.flex_attention(x, x, x, return_aux=quire.AuxRequest(key_weights=True))[1]
-    >>> aux.key_weights, aux.lse
-    (array([[[1., 1.]]], dtype=float32), None)
+    >>> isinstance(aux, quire.WeightsOutput), aux.key_weights, aux.lse
+    (True, array([[[1., 1.]]], dtype=float32), None)
     """
 
     lse: Any = None

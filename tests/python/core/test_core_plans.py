@@ -115,7 +115,7 @@ def test_backward_mistakes_name_the_plan():
     with pytest.raises(ValueError, match=r"\[AttentionBackwardPlan\] the score mod reads no floats called 'bias'"):
         quire.AttentionBackwardPlan(q, k, v, "score * 2.0", buffers=["bias"])
     plan = quire.AttentionBackwardPlan(q, k, v)
-    with pytest.raises(ValueError, match=r"\[AttentionBackwardPlan\] .*value"):
+    with pytest.raises(ValueError, match=r"\[AttentionBackwardPlan\] the gradient of v was wanted"):
         plan.run(q, k, v, out=out, lse=aux.lse, d_out=out, d_query=np.empty_like(q), d_key=np.empty_like(k))
     with pytest.raises(
         ValueError, match=r"\[AttentionBackwardPlan\] d_buffers must have an array for each of \[\]; got \['x'\]"
