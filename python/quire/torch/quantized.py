@@ -48,7 +48,13 @@ def quantize(
 
 
 def dequantize(x: QuantizedTensor, dtype: torch.dtype = torch.float32, *, head_axis: int = 1) -> Tensor:
-    """As quire.dequantize, to a tensor."""
+    """As quire.dequantize, to a tensor.
+
+    >>> import torch
+    >>> from quire.torch import dequantize, quantize
+    >>> dequantize(quantize(torch.full((1, 1, 2, 32), 127.0), "int8"), torch.bfloat16)[0, 0, 0, :2]
+    tensor([127., 127.], dtype=torch.bfloat16)
+    """
     if not isinstance(x, QuantizedTensor):
         raise TypeError(f"[dequantize] x must be a QuantizedTensor; got {type(x).__name__}")
     name = str(dtype).removeprefix("torch.")
