@@ -35,9 +35,9 @@ struct KeyWeightsOutput {
 
 struct ForwardTensors {
   ConstTensorView q, k, v;  // [batch, heads, len, dim], any strides; a jagged batch is one entry
-  ConstTensorView k_scales, v_scales;  // of codes: [batch, heads, len, scales of a row]
-  TensorView out;                      // [batch, q_heads, q_len, v_head_dim], any strides
-  void* lse = nullptr;                 // [batch, q_heads, q_len] in compute type, or null
+  ConstTensorView k_scales = {}, v_scales = {};  // of codes: [batch, heads, len, scales of a row]
+  TensorView out;                                // [batch, q_heads, q_len, v_head_dim], any strides
+  void* lse = nullptr;                           // [batch, q_heads, q_len] in compute type, or null
   void* max_scores = nullptr;
   bool stats_by_row = false;  // lse, max_scores and entropy are [batch, q_len, q_heads]
   void* entropy = nullptr;    // as lse

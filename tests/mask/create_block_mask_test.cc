@@ -89,8 +89,12 @@ TEST(CreateBlockMask, StepsOfTheProofCoverThePlaneOnce) {
     EXPECT_LT(step.q_begin, step.q_end);
     EXPECT_LE(step.q_end, kQueries);
     EXPECT_LE(step.kv_end, kKeys);
-    if (step.outcome == ProofStep::Outcome::kFull) EXPECT_GE(step.q_begin + 100, step.kv_end - 1);
-    if (step.outcome == ProofStep::Outcome::kEmpty) EXPECT_LT(step.q_end - 1 + 100, step.kv_begin);
+    if (step.outcome == ProofStep::Outcome::kFull) {
+      EXPECT_GE(step.q_begin + 100, step.kv_end - 1);
+    }
+    if (step.outcome == ProofStep::Outcome::kEmpty) {
+      EXPECT_LT(step.q_end - 1 + 100, step.kv_begin);
+    }
     if (step.outcome != ProofStep::Outcome::kSplit)
       decided += (step.q_end - step.q_begin) * (step.kv_end - step.kv_begin);
   }
