@@ -276,7 +276,7 @@ TEST(CApiPlan, RunsAsTheCall) {
   quire_kv_cache* cache = nullptr;
   ASSERT_EQ(quire_kv_cache_create(&options, &cache), QUIRE_OK) << quire_last_error();
   expect_failed(QUIRE_ERROR_VALUE,
-                "[quire_attention_plan_create] the plan was not made for a step over a cache",
+                "[quire_attention_plan] the plan was not made for a step over a cache",
                 quire_attend_plan_run(plan, cache, 0, &c_q, &outputs));
   quire_kv_cache_free(cache);
   quire_attention_plan_free(plan);
