@@ -1,6 +1,7 @@
 // KVCache: room for new tokens. Everything that can fail (handles, counts, pages, memory of page
 // tables) is settled before the first change; what follows is noexcept. Cache layer.
 #include <algorithm>
+#include <ranges>
 #include <utility>
 #include <vector>
 
@@ -44,8 +45,8 @@ void count_each(std::vector<std::int32_t>& pages, const Count& count) {
 }
 
 // Pages that appending would take from a group's pool, less those that it gives back first. Where k
-// sequences of a step share the page that their tokens begin in, and r hold it, min(k, r - 1) of
-// them need a copy: the last one left has it for itself.
+// sequences of a step share the page that their tokens begin in, and r hold it after others of the
+// step gave it back, min(k, r - 1) of them need a copy: the last one left has it for itself.
 std::int64_t pages_needed(const KVCache::State& state, std::size_t group,
                           std::span<const NewTokens> step) {
   constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;
@@ -69,11 +70,12 @@ std::int64_t pages_needed(const KVCache::State& state, std::size_t group,
     const std::int32_t page = table.pages[static_cast<std::size_t>(sequence.length / page_size)];
     if (of.pool[page].refs > 1) shared.push_back(page);
   }
-  count_each(shared, [&](std::int32_t page, std::int64_t times) {
-    needed += std::min<std::int64_t>(times, of.pool[page].refs - 1);
-  });
   count_each(unseen, [&](std::int32_t page, std::int64_t times) {
     if (page != kNoPage && times == of.pool[page].refs) --needed;
+  });
+  count_each(shared, [&](std::int32_t page, std::int64_t times) {
+    const std::int64_t given_back = std::ranges::ssize(std::ranges::equal_range(unseen, page));
+    needed += std::min<std::int64_t>(times, of.pool[page].refs - given_back - 1);
   });
   return needed;
 }
