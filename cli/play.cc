@@ -1,4 +1,5 @@
 // `quire play -o FILE`: the page on which rules are typed and seen, as one file for any browser.
+// Command line layer.
 #include <fmt/format.h>
 
 #include <memory>

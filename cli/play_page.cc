@@ -1,5 +1,5 @@
 // The page as bytes of this program. The assembler reads the file: as an array of numbers it would
-// take the compiler minutes.
+// take the compiler minutes. Command line layer.
 #include "play_page.h"
 
 asm(".section .rodata\n"

@@ -1,4 +1,5 @@
-// The page to play on, as it was built by scripts/build-play before this program was.
+// The page to play on, as it was built by scripts/build-play before this program was. Command line
+// layer.
 #pragma once
 #include <string_view>
 

@@ -82,6 +82,8 @@ def elsewhere(tree: ast.Module) -> dict[str, str]:
             found |= {alias.asname or alias.name: f"`{node.module}.{alias.name}` itself." for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module == "quire.hooks":  # of quire.torch
             found |= {alias.name: f"`quire.{alias.name}` itself." for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module == "quire.torch.quantized":
+            found |= {one: f"`quire.{one}` itself." for one in ("KVFormat", "QuantizedTensor")}
         elif isinstance(node, ast.ImportFrom) and node.level and not node.module:
             found |= {alias.name: f"A module: [quire.{alias.name}](#quire{alias.name})." for alias in node.names}
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):

@@ -246,7 +246,7 @@ struct QUIRE_API AttentionProblem : AttentionShape, AttentionOptions {
   std::int64_t group() const { return kv_heads == 0 ? 1 : q_heads / kv_heads; }
   /// q_idx of the first query of a sequence.
   std::int64_t begin_of(std::int64_t sequence) const {
-    if (q_begin.size() > 1) return q_begin[sequence];
+    if (q_begin.size() > 1) return q_begin[static_cast<std::size_t>(sequence)];
     return q_begin.empty() ? 0 : q_begin[0];
   }
   /// b of a sequence as mods see it, and a number that is larger than all of them.

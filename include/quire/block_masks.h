@@ -66,7 +66,9 @@ class QUIRE_API BlockMasks {
   /// Which of masks() a sequence has.
   std::int64_t mask_of(std::int64_t sequence) const;
   /// q_idx of the first query of a sequence.
-  std::int64_t q_begin(std::int64_t sequence) const { return masks()[mask_of(sequence)].q_begin(); }
+  std::int64_t q_begin(std::int64_t sequence) const {
+    return masks()[static_cast<std::size_t>(mask_of(sequence))].q_begin();
+  }
   /// Which of that mask's stored planes a head of the sequence has.
   std::int64_t plane(std::int64_t sequence, std::int64_t h) const;
 

@@ -208,6 +208,7 @@ Tensor flex_attention(const ConstTensorView& q, const PagedKeys& keys,
 }
 
 Tensor flex_attention(const Jagged& q, const PagedKeys& keys, const AttentionOptions& options) {
+  const FloatEnv float_env;
   return run_attention(AttentionProblem::paged(q, keys, options), q.values, keys.k, keys.v);
 }
 

@@ -96,7 +96,7 @@ def test_find_package(prefix, cmake, generator, tmp_path, compilers):
 
 def test_a_project_in_c_alone(prefix, cmake, generator, tmp_path):
     (tmp_path / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.25)\nproject(c_alone LANGUAGES C)\nfind_package(quire 0.1 REQUIRED)\n"
+        "cmake_minimum_required(VERSION 3.25)\nproject(c_alone LANGUAGES C)\nfind_package(quire 0.2 REQUIRED)\n"
         f"add_executable(c_alone {HERE}/consumer/main.c)\ntarget_link_libraries(c_alone PRIVATE quire::quire)\n"
     )
     run(cmake, "-S", tmp_path, "-B", tmp_path / "build", *generator, f"-DCMAKE_PREFIX_PATH={prefix}")

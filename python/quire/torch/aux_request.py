@@ -48,7 +48,15 @@ class AuxRequest(_torch.AuxRequest):
 
 
 class WeightsOutput(NamedTuple):
-    """AuxOutput with the weights of keys and the entropy; None where it was not asked for."""
+    """AuxOutput with the weights of keys and the entropy; None where it was not asked for.
+
+    >>> import torch
+    >>> from quire.torch import AuxRequest, WeightsOutput, flex_attention
+    >>> x = torch.ones(1, 1, 2, 4)
+    >>> aux = flex_attention(x, x, x, return_aux=AuxRequest(key_weights=True))[1]
+    >>> isinstance(aux, WeightsOutput), aux.key_weights.tolist()
+    (True, [[[1.0, 1.0]]])
+    """
 
     lse: Tensor | None = None
     max_scores: Tensor | None = None

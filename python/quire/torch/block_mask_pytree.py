@@ -79,7 +79,9 @@ class _NoCompiling:
 def _to_take_apart(mask: BlockMask) -> BlockMask:
     """The mask, or a copy if nobody has its index tensors yet: dynamo walks over arguments when it has compiled a graph, and a
     graph that reads the blocks of a mask is not for one whose index tensors were handed out."""
-    return mask if mask._words is None or mask._is_exposed else copy.copy(mask)
+    # torch.export walks over them as well, and again where no words can be read: what was made must stay.
+    keeps = mask._words is None or mask._is_exposed or torch.compiler.is_exporting()
+    return mask if keeps else copy.copy(mask)
 
 
 def _flatten(mask: BlockMask) -> tuple[Any, Any]:

@@ -58,19 +58,17 @@ def cached_attention(
             dropout_p=dropout,
             seed=draw_seed() if dropout else 0,
             openmp_threads=openmp_threads(),
+            sinks=None if s_aux is None else view_of(s_aux.detach().reshape(-1)),
         )
         return _core.Plan(options, pool.cache, pool.sequences, [count] * batch, query.shape[1], DTYPES[query.dtype])
 
     # What a mask reads must be the same object: it is one for all layers of a step.
-    key = (count, query.shape[1], query.dtype, softcap, scaling, window, mask is None, _Same(read), openmp_threads())
+    same = _Same(read), _Same(s_aux)
+    key = (count, query.shape[1], query.dtype, softcap, scaling, window, mask is None, *same, openmp_threads())
     planned = plan() if dropout else pool.plan(key, plan)
     rows = query.transpose(1, 2).flatten(0, 1)
     out = torch.empty((*rows.shape[:2], pool.cache.v_head_dim), dtype=query.dtype, device="cpu")
-    wide = torch.float64 if torch.float64 in (query.dtype, states.dtype) else torch.float32
-    lse = None if s_aux is None else torch.empty(rows.shape[:2], dtype=wide, device="cpu")
-    planned.run_step(pool.cache, states.layer, view_of(rows), view_of(out), None if lse is None else view_of(lse))
-    if lse is not None and s_aux is not None:
-        out = (out * torch.sigmoid(lse - s_aux.reshape(1, -1)).unsqueeze(-1)).to(out.dtype)
+    planned.run_step(pool.cache, states.layer, view_of(rows), view_of(out))
     return out.unflatten(0, (batch, count))
 
 
