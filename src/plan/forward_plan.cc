@@ -22,24 +22,6 @@ using kernels::kQueryTile;
 
 namespace {
 
-layout::KeyStrides key_strides(const ForwardTensors& tensors) {
-  const auto& k = tensors.k.strides();
-  const auto& v = tensors.v.strides();
-  const auto scales = [](const ConstTensorView& view) {
-    if (view.rank() != 4) return layout::RowStrides();
-    const auto& steps = view.strides();
-    return layout::RowStrides{steps[0], steps[1], steps[2]};
-  };
-  return {.k_batch = k[0],
-          .k_head = k[1],
-          .k_row = k[2],
-          .v_batch = v[0],
-          .v_head = v[1],
-          .v_row = v[2],
-          .k_scales = scales(tensors.k_scales),
-          .v_scales = scales(tensors.v_scales)};
-}
-
 // Whether values are the first columns of keys' rows.
 bool v_is_in_k(const ConstTensorView& k, const ConstTensorView& v) {
   return k.data() == v.data() && k.dtype() == v.dtype() && v.dim(3) <= k.dim(3) &&
@@ -47,6 +29,24 @@ bool v_is_in_k(const ConstTensorView& k, const ConstTensorView& v) {
 }
 
 }  // namespace
+
+layout::KeyStrides ForwardTensors::key_strides() const {
+  const auto& k_steps = k.strides();
+  const auto& v_steps = v.strides();
+  const auto scales = [](const ConstTensorView& view) {
+    if (view.rank() != 4) return layout::RowStrides();
+    const auto& steps = view.strides();
+    return layout::RowStrides{steps[0], steps[1], steps[2]};
+  };
+  return {.k_batch = k_steps[0],
+          .k_head = k_steps[1],
+          .k_row = k_steps[2],
+          .v_batch = v_steps[0],
+          .v_head = v_steps[1],
+          .v_row = v_steps[2],
+          .k_scales = scales(k_scales),
+          .v_scales = scales(v_scales)};
+}
 
 ForwardPlan::ForwardPlan(AttentionProblem problem)
     : request_(std::move(problem)), table_(&kernels::current_table()), rope_(request_) {
@@ -182,7 +182,7 @@ kernels::KeySequence ForwardPlan::write_keys(const ForwardTask& task, layout::Ke
   const std::size_t most = spans_.size() / faults_.size();
   kernels::KeySpan* const spans = spans_.data() + worker * most;
   const std::int64_t count = request_.layout->write_spans(task.b, task.kv_head, range,
-                                                          key_strides(tensors), {spans, most});
+                                                          tensors.key_strides(), {spans, most});
   return {spans, count, request_.layout->length(task.b)};
 }
 
@@ -392,7 +392,7 @@ void ForwardPlan::prefetch(const ForwardTensors& tensors, std::size_t i) const {
   ask(tensors.out, rows.out, request_.queries->length(task.b), std::true_type());
   const std::int64_t length = request_.layout->length(task.b);
   kernels::KeySpan span;
-  if (request_.layout->write_spans(task.b, task.kv_head, {0, length}, key_strides(tensors),
+  if (request_.layout->write_spans(task.b, task.kv_head, {0, length}, tensors.key_strides(),
                                    {&span, 1}) == 0)
     return;
   ask(tensors.k, span.key_offset, span.end, std::false_type());

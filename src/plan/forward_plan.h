@@ -44,6 +44,7 @@ struct ForwardTensors {
   KeyWeightsOutput key_weights = {};
 
   bool wants_weights() const { return entropy != nullptr || key_weights.data != nullptr; }
+  layout::KeyStrides key_strides() const;
 };
 
 class ForwardPlan {

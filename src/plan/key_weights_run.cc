@@ -19,12 +19,6 @@ using kernels::kSplitKeys;
 
 namespace {
 
-layout::KeyStrides key_strides(const ForwardTensors& tensors) {
-  const auto& k = tensors.k.strides();
-  const auto& v = tensors.v.strides();
-  return {k[0], k[1], k[2], v[0], v[1], v[2]};
-}
-
 // Queries [begin, end) of a sequence of `length`.
 QueryRange range_in(const QueryRange& given, std::int64_t length) {
   const auto place = [length](std::int64_t at) {
@@ -166,7 +160,7 @@ void ForwardPlan::add_weights(const kernels::ForwardCall& call, const ForwardTen
   const std::size_t most = spans_.size() / faults_.size();
   kernels::KeySpan* const spans = spans_.data() + worker * most;
   const std::int64_t count = request_.layout->write_spans(b, h / request_.group(), {begin, end},
-                                                          key_strides(tensors), {spans, most});
+                                                          tensors.key_strides(), {spans, most});
   const std::int64_t first_tile = all ? 0 : counted.begin / kQueryTile;
   const std::int64_t end_tile = ceil_div(all ? q_len : counted.end, kQueryTile);
   const std::int64_t splits = ceil_div(request_.kv_len, kSplitKeys);
