@@ -20,9 +20,9 @@ namespace quire::attention {
 namespace {
 
 // One reading of a problem's lists.
-class Reader {
+class IndicesReader {
  public:
-  explicit Reader(const AttentionProblem& problem)
+  explicit IndicesReader(const AttentionProblem& problem)
       : problem_(problem), view_(*problem.key_indices), most_(check_shape()) {}
 
   std::shared_ptr<const layout::ChosenKeys> read() {
@@ -168,7 +168,7 @@ class Reader {
 
 void read_key_indices(AttentionProblem& problem) {
   if (!problem.key_indices.has_value()) return;
-  problem.chosen = Reader(problem).read();
+  problem.chosen = IndicesReader(problem).read();
   problem.key_indices.reset();
 }
 

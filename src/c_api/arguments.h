@@ -1,17 +1,28 @@
 // Structs of the C interface as C++ values, checked: sizes that version them, tensors, options that
 // several functions share. C API layer.
 #pragma once
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <cstring>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "quire/attention.h"
+#include "quire/error.h"
 #include "quire/kv_cache.h"
 #include "quire/quire_c.h"
 #include "quire/tensor_view.h"
 
 namespace quire::c_api {
+
+/// Throws an Error about an argument of a function.
+template <class... Args>
+[[noreturn]] void refuse(const char* function, fmt::format_string<Args...> text, Args&&... args) {
+  throw Error(ErrorKind::value,
+              fmt::format("[{}] {}", function, fmt::format(text, std::forward<Args>(args)...)));
+}
 
 /// Copies `given` bytes of a struct and leaves the rest 0. What the caller's version has beyond
 /// ours must be 0: nothing that was asked for is ignored. Throws Error(value) for a size that is

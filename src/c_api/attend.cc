@@ -15,11 +15,7 @@ using namespace quire;
 
 namespace {
 
-template <class... Args>
-[[noreturn]] void refuse(const char* function, fmt::format_string<Args...> text, Args&&... args) {
-  throw Error(ErrorKind::value,
-              fmt::format("[{}] {}", function, fmt::format(text, std::forward<Args>(args)...)));
-}
+using quire::c_api::refuse;
 
 // A number that counts only where the flag beside it says so.
 std::optional<std::int64_t> optional_number(const char* function, const char* name,

@@ -20,11 +20,7 @@ using namespace quire;
 
 namespace {
 
-template <class... Args>
-[[noreturn]] void refuse(const char* function, fmt::format_string<Args...> text, Args&&... args) {
-  throw Error(ErrorKind::value,
-              fmt::format("[{}] {}", function, fmt::format(text, std::forward<Args>(args)...)));
-}
+using quire::c_api::refuse;
 
 // A problem of the first version that was published.
 constexpr std::size_t kFirstProblem = offsetof(quire_attention_problem, key_indices);

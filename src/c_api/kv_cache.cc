@@ -16,12 +16,12 @@ using namespace quire;
 
 namespace {
 
-[[noreturn]] void refuse(const char* function, const std::string& text) {
+[[noreturn]] void refuse_text(const char* function, const std::string& text) {
   throw Error(ErrorKind::value, fmt::format("[{}] {}", function, text));
 }
 
 void check_zero(const char* function, const char* name, std::int32_t zero) {
-  if (zero != 0) refuse(function, fmt::format("{}.zero must be 0; got {}", name, zero));
+  if (zero != 0) refuse_text(function, fmt::format("{}.zero must be 0; got {}", name, zero));
 }
 
 std::span<const std::int64_t> list(const char* function, const char* name, const std::int64_t* data,
@@ -30,7 +30,7 @@ std::span<const std::int64_t> list(const char* function, const char* name, const
   c_api::require(data, function, name);
   // No list that is there is longer than memory.
   if (count > std::size_t{1} << 48)
-    refuse(function, fmt::format("{} cannot be {} numbers long", name, count));
+    refuse_text(function, fmt::format("{} cannot be {} numbers long", name, count));
   return {data, count};
 }
 
@@ -54,7 +54,7 @@ KVCacheOptions options_of(const char* function, const quire_kv_cache_options* gi
   KVCacheOptions options{.page_size = of.page_size == 0 ? 16 : of.page_size, .n_pages = of.n_pages};
   if (of.group_count == 0) {
     if (of.groups != nullptr)
-      refuse(function, "options.groups is given, and options.group_count is 0");
+      refuse_text(function, "options.groups is given, and options.group_count is 0");
     options.layers = of.layers;
     options.kv_heads = of.kv_heads;
     options.head_dim = of.head_dim;
@@ -63,9 +63,10 @@ KVCacheOptions options_of(const char* function, const quire_kv_cache_options* gi
     return options;
   }
   if (of.layers != 0 || of.kv_heads != 0 || of.head_dim != 0 || of.v_head_dim != 0 || of.dtype != 0)
-    refuse(function,
-           "layers, kv_heads, head_dim, v_head_dim and dtype are those of the groups, and 0 in "
-           "options");
+    refuse_text(
+        function,
+        "layers, kv_heads, head_dim, v_head_dim and dtype are those of the groups, and 0 in "
+        "options");
   c_api::require(of.groups, function, "options.groups");
   for (std::size_t i = 0; i < of.group_count; ++i) {
     c_api::require(of.groups[i], function, fmt::format("options.groups[{}]", i).c_str());
@@ -90,8 +91,8 @@ void give(const char* function, const char* name, Struct* to, Struct filled) {
   c_api::require(to, function, name);
   const std::size_t known = to->size;
   if (known < sizeof(Struct))
-    refuse(function,
-           fmt::format("{}.size must be at least {}; got {}", name, sizeof(Struct), known));
+    refuse_text(function,
+                fmt::format("{}.size must be at least {}; got {}", name, sizeof(Struct), known));
   filled.size = known;
   *to = filled;
 }
@@ -134,7 +135,7 @@ struct Source {
 
 template <class Callback>
 void require_callback(Callback* callback, const char* function, const char* name) {
-  if (callback == nullptr) refuse(function, fmt::format("{} is null", name));
+  if (callback == nullptr) refuse_text(function, fmt::format("{} is null", name));
 }
 
 }  // namespace
