@@ -111,6 +111,7 @@ TEST_F(CApiPlans, GradientsHaveTheBitsOfSingleCalls) {
     expect_same_bits(d_k, *wanted.k);
     expect_same_bits(d_slopes, wanted.of("slopes"));
   }
+  loss.d_out = &c_out;  // of the same shape
   gradients.k = nullptr;
   EXPECT_EQ(quire_attention_backward_plan_run(plan, &c_q, &c_k, &c_v, &loss, &gradients),
             QUIRE_ERROR_VALUE);
