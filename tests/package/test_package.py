@@ -106,14 +106,14 @@ def test_a_project_in_c_alone(prefix, cmake, generator, tmp_path):
 
 def test_another_minor_version_is_refused(prefix, cmake, generator, tmp_path):
     (tmp_path / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.25)\nproject(later LANGUAGES CXX)\nfind_package(quire 0.2 REQUIRED)\n"
+        "cmake_minimum_required(VERSION 3.25)\nproject(later LANGUAGES CXX)\nfind_package(quire 0.3 REQUIRED)\n"
     )
     done = subprocess.run(
         [cmake, "-S", tmp_path, "-B", tmp_path / "build", *generator, f"-DCMAKE_PREFIX_PATH={prefix}"],
         text=True,
         capture_output=True,
     )
-    assert done.returncode != 0 and 'compatible with requested version "0.2"' in " ".join(done.stderr.split()), (
+    assert done.returncode != 0 and 'compatible with requested version "0.3"' in " ".join(done.stderr.split()), (
         done.stderr
     )
 
