@@ -1,9 +1,11 @@
 // What a rule costs in a step over a KVCache: plan and run of one layer under a mask_mod, against
-// the same keys by `window`, in turn in one process. Numbers are medians; the ratio is the result.
+// the same keys by `window`, in turn in one process; then plans alone, of 256 sequences that grow
+// by a token a step. Numbers are medians; the ratio is the result.
 //
-//   attend_rules [--repetitions N] [--threads N]
+//   attend_rules [--repetitions N] [--threads N] [--plans TEXT]
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <functional>
 #include <string>
@@ -69,6 +71,55 @@ void compare(const std::string& name, const KVCache& cache, const std::vector<Ne
              median(ratios));
 }
 
+// Microseconds of the plan of a step of 256 sequences, which then have a token more.
+void plans(int repetitions, const std::string& only) {
+  constexpr std::int64_t kSequences = 256;
+  // Rows of the usual size, which are never touched: sizes decide how work is cut.
+  KVCache cache(
+      {.kv_heads = kKeyHeads, .head_dim = kDim, .dtype = DType::bf16, .n_pages = kSequences * 180});
+  std::vector<NewTokens> step;
+  for (std::int64_t i = 0; i < kSequences; ++i) {
+    step.push_back({cache.create()});
+    cache.append(step.back().sequence, 2000 + 3 * i);
+  }
+  Tensor pages({kSequences, 8192}, DType::i64);
+  const MaskMod table =
+      MaskMod::parse("(q_idx >= kv_idx) & (doc[b, kv_idx] == 0)", {{"doc", Buffer(pages)}});
+  AttendOptions trees, own;
+  for (const NewTokens& one : step) {
+    trees.sequence_options.push_back({.sequence = one.sequence, .parents = {-1}});
+    own.sequence_options.push_back({.sequence = one.sequence, .window = 500});
+  }
+  AttendOptions tree_rules = trees;
+  tree_rules.mask_mod = mods::streaming(4, 1024);
+  const std::pair<const char*, AttendOptions> cases[] = {
+      {"causal", {}},
+      {"window", {.window = 1024}},
+      {"window of each", own},
+      {"a tree of each", trees},
+      {"mask_mod sliding_window(1024)", {.mask_mod = mods::sliding_window(1024)}},
+      {"mask_mod streaming(4, 1024)", {.mask_mod = mods::streaming(4, 1024)}},
+      {"mask_mod dilated", {.mask_mod = MaskMod::parse("(q_idx >= kv_idx) & (kv_idx % 512 < 64)")}},
+      {"mask_mod with a table", {.mask_mod = table}},
+      {"a tree of each, mask_mod streaming(4, 1024)", tree_rules}};
+  std::vector<double> times[std::size(cases)];
+  for (int i = 0; i < repetitions; ++i) {
+    cache.append(step);
+    for (std::size_t j = 0; j < std::size(cases); ++j) {
+      if (std::string(cases[j].first).find(only) == std::string::npos) continue;
+      const double start = now();
+      const AttendPlan plan(cache, step, {.q_heads = kHeads, .dtype = DType::bf16},
+                            cases[j].second);
+      times[j].push_back((now() - start) * 1e6);
+    }
+  }
+  for (std::size_t j = 0; j < std::size(cases); ++j) {
+    if (times[j].empty()) continue;
+    fmt::print("plan of {} sequences: {:46} {:8.1f} us, at least {:.1f}\n", kSequences,
+               cases[j].first, median(times[j]), *std::ranges::min_element(times[j]));
+  }
+}
+
 void run(int repetitions) {
   fmt::print("{:58} {:>11} {:>11} {:>6}\n", "", "rule", "window", "ratio");
   const Filled one({65536});
@@ -111,9 +162,13 @@ void run(int repetitions) {
 
 int main(int argc, char** argv) {
   int repetitions = 101;
+  std::string only;
+  bool plans_only = false;
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::string(argv[i]) == "--repetitions") repetitions = std::atoi(argv[i + 1]);
     if (std::string(argv[i]) == "--threads") quire::set_num_threads(std::atoi(argv[i + 1]));
+    if (std::string(argv[i]) == "--plans") only = argv[i + 1], plans_only = true;
   }
-  quire::bench::run(repetitions);
+  if (!plans_only) quire::bench::run(repetitions);
+  quire::bench::plans(repetitions, only);
 }

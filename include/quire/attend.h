@@ -23,10 +23,10 @@
 namespace quire {
 
 /// In mods b is the number of the sequence in the step (or what `sequence_options` says), q_idx and
-/// kv_idx are positions in the sequence. Without a window, of the call or of the group of layers,
-/// mask_mod alone says what is visible, later tokens of the same step included; else each token
-/// sees itself and those before it, within the window, and of these what mask_mod shows. A rule is
-/// proved once per plan for the queries of the step: layers read the keys it shows.
+/// kv_idx are positions in the sequence; in a tree, on the path. Without a window, of call or
+/// group, mask_mod alone says what is visible, later tokens of the same step included; else each
+/// token sees itself and those before it, within the window, and of these what mask_mod shows. A
+/// rule is proved once per plan for the queries of the step: layers read the keys it shows.
 ///
 /// Tokens that see later ones, or whose rule reads b or captured tables, and trees, are drafts
 /// afterwards where more layers follow: KVCache::commit says that they may be found by prefix.

@@ -51,7 +51,7 @@ struct AuxRequest {
   /// The sum over queries of the softmax weights, before dropout, that they gave to each key; of
   /// the queries in key_weights_queries, at the cost of these. No gradient.
   bool key_weights = false;
-  bool entropy = false;  // of a row's weights, in nats; 0 if nothing is visible. No gradient
+  bool entropy = false;  // of a row's weights and its sink's, in nats; 0 if nothing is visible
   QueryRange key_weights_queries = {};
 };
 
@@ -135,10 +135,10 @@ struct SequenceOptions {
   std::optional<std::int64_t> q_begin = {};
   std::optional<std::int64_t> window = {};  // instead of the step's; 0: none
   std::optional<MaskMod> mask_mod = {};     // instead of the step's
-  /// Its last tokens, as many as these and at least its queries, are a tree: the number of each
-  /// one's parent among them, which comes before it, or -1 for a child of the last token before
-  /// the tree. A token sees those before the tree, its ancestors and itself; windows count along
-  /// its path. A mask_mod hides from that.
+  /// Its last tokens, as many as these and at least its queries, are a tree: of each the number of
+  /// its parent among them, which comes before it; -1: the last token before the tree. A token sees
+  /// those before the tree, its ancestors and itself, and of these what mask_mod shows. Windows and
+  /// mods count along paths: q_idx and kv_idx are depths, the positions that keep() would give.
   std::vector<std::int64_t> parents = {};
   std::optional<std::int64_t> b = {};  // what mods see as b; not given: its number in the step
 };

@@ -534,7 +534,7 @@ typedef struct quire_sequence_options {
   int64_t window;                         /* instead of the step's */
   int64_t b;                              /* what mods see as b */
   const quire_mask_mod* mask_mod;         /* instead of the step's, or NULL */
-  const int64_t* parents;                 /* its last tokens are a tree; NULL: they are not */
+  const int64_t* parents; /* its last tokens are a tree: q_idx, kv_idx are depths; NULL: none */
   size_t parent_count;
 } quire_sequence_options;
 

@@ -26,7 +26,7 @@ class SequenceOptions:
         mask_mod: instead of the step's.
         parents: its last tokens, as many as these and at least its queries, are a tree: the number of each one's parent
             among them, which comes before it, or -1 for a child of the last token before the tree. A token sees the tokens
-            before the tree, its ancestors and itself; windows count along its path.
+            before the tree, its ancestors and itself. Windows and mods count along paths: q_idx and kv_idx are depths.
         b: what mods see as b; None: its number in the step.
 
     >>> import numpy, quire

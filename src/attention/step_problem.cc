@@ -2,10 +2,12 @@
 // queries see is written down once for all layers. Attention layer.
 #include <algorithm>
 #include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "attention/cache_step.h"
+#include "attention/tree_depth.h"
 #include "attention/validate.h"
 #include "cache/kv_cache_state.h"
 #include "formula/bound/depends.h"
@@ -34,6 +36,8 @@ struct Step {
   std::vector<std::int64_t> q_begin;
   std::vector<StepSequence> sequences;
   std::vector<const SequenceOptions*> own;  // what is particular about each, or null
+  std::vector<std::int64_t> mod_b;          // of each, as mods see it
+  std::vector<MaskMod> tree_rules;          // rules of sequences with a tree, asked with depths
   std::int64_t longest_q = 0, longest_kv = 0, tokens = 0;
 };
 
@@ -113,6 +117,7 @@ Step read_step(const char* where, const KVCache& cache, std::int64_t group,
   step.pages.reserve(tokens.size());
   step.sequences.reserve(tokens.size());
   step.own.reserve(tokens.size());
+  step.mod_b.reserve(tokens.size());
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     cache.state().get(where, tokens[i].sequence);
     const SequenceView view = cache.view(tokens[i].sequence, group);
@@ -133,9 +138,10 @@ Step read_step(const char* where, const KVCache& cache, std::int64_t group,
                               .queries = count,
                               .length = view.length,
                               .hole_begin = view.hole_begin,
-                              .hole_end = view.hole_end,
-                              .b = own != nullptr ? own->b.value_or(static_cast<std::int64_t>(i))
-                                                  : static_cast<std::int64_t>(i)});
+                              .hole_end = view.hole_end});
+    const auto number = static_cast<std::int64_t>(i);
+    step.mod_b.push_back(own != nullptr ? own->b.value_or(number) : number);
+    step.sequences.back().b = step.mod_b.back();
     step.own.push_back(own);
     step.tokens += count;
     step.longest_q = std::max(step.longest_q, count);
@@ -177,6 +183,50 @@ void set_rules(Step& step, const KVLayerGroup& sizes, const AttentionOptions& op
   }
 }
 
+bool has_trees(const Step& step) {
+  return std::ranges::any_of(step.sequences,
+                             [](const StepSequence& of) { return !of.parents.empty(); });
+}
+
+// Mods of a step with trees count along paths. `asked`: the program of sequences without a tree.
+void set_depths(const char* where, Step& step, AttentionProblem& problem, MaskMod& asked) {
+  if (!has_trees(step)) return;
+  if (problem.rope.has_value()) {
+    fail(
+        ErrorKind::value, where,
+        "rope turns rows by where they lie, and tokens of a tree lie elsewhere than on their path; "
+        "write keys that are rotated, without rope");
+  }
+  const attention::StepDepths depths(step.sequences, step.mod_b);
+  // A rule that several sequences have is asked once.
+  const MaskMod* known = nullptr;
+  step.tree_rules.reserve(step.sequences.size());
+  for (std::size_t i = 0; i < step.sequences.size(); ++i) {
+    StepSequence& of = step.sequences[i];
+    if (of.parents.empty() || of.rule == nullptr) continue;
+    if (of.rule != known) {
+      known = of.rule;
+      step.tree_rules.push_back(depths.apply(*known));
+    }
+    of.rule = &step.tree_rules.back();
+    of.b = static_cast<std::int64_t>(i);
+  }
+  const auto reads = [](const std::optional<ScoreMod>& mod) {
+    return mod.has_value() && attention::reads_positions(mod->formula());
+  };
+  if (!reads(problem.score_mod) && !reads(problem.weight_mod)) return;
+  if (!problem.mod_b.empty() && problem.dropout_p > 0) {
+    fail(
+        ErrorKind::value, where,
+        "dropout_p with b of sequence_options and mods that count along the paths of a tree is not "
+        "supported: b would be the number in the step");
+  }
+  for (std::optional<ScoreMod>* mod : {&problem.score_mod, &problem.weight_mod})
+    if (mod->has_value()) *mod = depths.apply(**mod);
+  if (!problem.mod_b.empty()) asked = depths.apply(asked);
+  problem.mod_b.clear();
+}
+
 // Whether the rule shows the same to all sequences with the same ids so far: no b, no tables, and,
 // as the plan finds out, no later keys.
 bool reads_tables(const MaskMod& rule) {
@@ -211,6 +261,13 @@ std::shared_ptr<attention::CacheStep> cache_step(const KVCache& cache, std::int6
                                  (has_tables || keys.sees_later(static_cast<std::int64_t>(i)))))});
   }
   return made;
+}
+
+// What was proved in earlier steps, for who has the lock.
+plan::RuleMemory* memory_of(const KVCache& cache) {
+  std::unique_ptr<cache::StepMemory>& memory = cache.state().step_memory;
+  if (memory == nullptr) memory = std::make_unique<plan::RuleMemory>();
+  return static_cast<plan::RuleMemory*>(memory.get());
 }
 
 void check_group(const char* where, const KVCache& cache, std::int64_t group) {
@@ -270,25 +327,28 @@ AttentionProblem AttentionProblem::step(const KVCache& cache, std::span<const Ne
   }
   const MaskMod* const rule = options.mask_mod ? &*options.mask_mod : nullptr;
   const PositionWindow window = window_of(sizes, options.window);
-  MaskMod program =
+  const MaskMod program =
       program_of(rule == nullptr || window.window > 0 ? std::optional(window) : std::nullopt, rule);
-  auto keys = std::make_shared<plan::StepKeys>(step.sequences,
-                                               plan::StepRule{.program = program,
-                                                              .q_heads = queries.q_heads,
-                                                              .group = group,
-                                                              .executor = options.executor});
+  const bool has_b = std::ranges::any_of(
+      step.own, [](const SequenceOptions* own) { return own != nullptr && own->b.has_value(); });
+  if (has_b) problem.mod_b = step.mod_b;
+  MaskMod asked = program;
+  set_depths(function, step, problem, asked);
+  const std::unique_lock lock(cache.state().step_memory_lock, std::try_to_lock);
+  auto keys = std::make_shared<plan::StepKeys>(
+      step.sequences, plan::StepRule{.program = program,
+                                     .q_heads = queries.q_heads,
+                                     .group = group,
+                                     .executor = options.executor,
+                                     .memory = lock.owns_lock() ? memory_of(cache) : nullptr});
   if (keys->first_missing() >= 0)
     fail_released(function, keys->first_missing(),
                   step.sequences[static_cast<std::size_t>(keys->first_missing())]);
-  if (keys->asks()) problem.visible_rule = std::move(program);
+  if (keys->asks()) problem.visible_rule = std::move(asked);
   problem.step_of = cache_step(cache, queries.group, tokens, step, *keys);
   problem.visible = std::move(keys);
   problem.mask_mod.reset();
   problem.enable_gqa = true;
-  const bool has_b = std::ranges::any_of(
-      step.own, [](const SequenceOptions* own) { return own != nullptr && own->b.has_value(); });
-  if (has_b)
-    for (const StepSequence& of : step.sequences) problem.mod_b.push_back(of.b);
   return problem;
 }
 

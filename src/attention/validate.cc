@@ -329,9 +329,6 @@ void validate_outputs(const AttentionProblem& problem, const AttentionOutputs& o
   if ((outputs.key_weights || outputs.entropy) && problem.weight_mod)
     fail(ErrorKind::not_implemented, where,
          "key_weights and entropy are of softmax weights; there are none with weight_mod");
-  if ((outputs.key_weights || outputs.entropy) && problem.sinks)
-    fail(ErrorKind::not_implemented, where,
-         "key_weights and entropy with sinks are not there: a sink takes part of every weight");
   check("entropy", outputs.entropy);
   if (!outputs.key_weights.has_value()) return;
   check_tensor(where, "key_weights", *outputs.key_weights, problem.key_weights_shape(), wide);

@@ -6,12 +6,15 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
 #include "cache/group_rows.h"
 #include "cache/page_pool.h"
 #include "cache/prefix_index.h"
+#include "cache/step_memory.h"
 #include "quire/kv_cache.h"
 #include "runtime/ceil_div.h"
 
@@ -94,6 +97,9 @@ struct KVCache::State {
   std::uint32_t first_free_slot = kNoSlot;
   std::uint64_t last_mark = 0, version = 0;
   std::int64_t live_sequences = 0;
+  // What attention keeps from step to step; whoever does not get the lock does without.
+  mutable std::mutex step_memory_lock;
+  mutable std::unique_ptr<cache::StepMemory> step_memory;
 
   static constexpr std::uint32_t kNoSlot = 0xffffffff;
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "formula/bound/depends.h"
 #include "formula/compile/compile.h"
@@ -71,6 +72,27 @@ struct Seen {
   }
 };
 constexpr Words kAllLanes{~0ull, ~0ull};
+
+// Calls run(begin, end) for the runs of set bits, which may cross words.
+template <class Run>
+void for_bit_runs(const Words& words, const Run& run) {
+  int begin = -1;
+  for (int g = 0; g < kTileGroups; ++g) {
+    const std::uint64_t word = words[static_cast<std::size_t>(g)];
+    for (int bit = 0; bit < 64;) {
+      const std::uint64_t rest = (begin < 0 ? word : ~word) >> bit;
+      if (rest == 0) break;
+      bit += std::countr_zero(rest);
+      if (begin < 0) {
+        begin = 64 * g + bit;
+      } else {
+        run(begin, 64 * g + bit);
+        begin = -1;
+      }
+    }
+  }
+  if (begin >= 0) run(begin, 64 * kTileGroups);
+}
 
 }  // namespace
 
@@ -259,6 +281,13 @@ void BlockProver::evaluate(const Region& region, const BlockRect& rect) const {
   }
   for (std::int64_t row = rect.row_begin; row < rect.row_end; ++row) {
     const Seen& of_row = seen[row - rect.row_begin];
+    if (region.grid.size.q == 1 && region.grid.size.kv == 1) {  // blocks of one element
+      for_bit_runs(of_row.any, [&](int begin, int end) {
+        region.worker.append(region.row(row), rect.col_begin + begin, rect.col_begin + end,
+                             BlockKind::kFull);
+      });
+      continue;
+    }
     for (std::int64_t col = rect.col_begin; col < rect.col_end; ++col) {
       const std::int64_t first = (col - rect.col_begin) * region.grid.size.kv;
       const Words lanes =

@@ -60,6 +60,8 @@ class BlockProver {
   /// Whether the mask varies with the batch or the head at all.
   bool depends_on_b() const { return depends_on_b_; }
   bool depends_on_h() const { return depends_on_h_; }
+  /// Whether some element may do something wrong (divide by zero, read outside a buffer).
+  bool may_fault() const { return may_fault_; }
 
   /// Appends the kinds of the blocks in `rect`: those of row r to rows[r - rect.row_begin].
   void prove(std::int64_t b, std::int64_t h, const BlockRect& rect, std::span<RunList> rows,

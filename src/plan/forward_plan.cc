@@ -12,7 +12,6 @@
 #include "layout/chosen_keys.h"
 #include "plan/forward_call.h"
 #include "plan/one_channel.h"
-#include "plan/seen_tiles.h"
 #include "runtime/ceil_div.h"
 #include "runtime/run_parallel.h"
 
@@ -177,13 +176,26 @@ void* ForwardPlan::scratch(std::size_t worker) {
   return static_cast<std::uint8_t*>(scratch_.data()) + worker * scratch_step_;
 }
 
-kernels::KeySequence ForwardPlan::write_keys(const ForwardTask& task, layout::KeyRange range,
+kernels::KeySequence ForwardPlan::write_keys(const ForwardTask& task, const SeenRange& seen,
                                              const ForwardTensors& tensors, std::size_t worker) {
   const std::size_t most = spans_.size() / faults_.size();
-  kernels::KeySpan* const spans = spans_.data() + worker * most;
-  const std::int64_t count = request_.layout->write_spans(task.b, task.kv_head, range,
-                                                          tensors.key_strides(), {spans, most});
-  return {spans, count, request_.layout->length(task.b)};
+  const std::span<kernels::KeySpan> spans(spans_.data() + worker * most, most);
+  const layout::KeyLayout& layout = *request_.layout;
+  const auto write = [&](layout::KeyRange range, std::size_t first) {
+    return layout.write_spans(task.b, task.kv_head, range, tensors.key_strides(),
+                              spans.subspan(first));
+  };
+  const auto [range, gap] = seen;
+  // What nobody sees is one span, instead of those of several pages.
+  if (gap.end - gap.begin < 2 * layout.page_size() || layout.page_size() == 0)
+    return {spans.data(), write(range, 0), layout.length(task.b)};
+  const std::int64_t front = write({range.begin, gap.begin}, 0);
+  const auto at = static_cast<std::size_t>(front);
+  const std::int64_t behind = write({gap.end, range.end}, at + 1);
+  spans[at] = spans[at + 1];  // an address that is there
+  spans[at].begin = front == 0 ? gap.begin : spans[at - 1].end;
+  spans[at].end = spans[at + 1].begin;
+  return {spans.data(), front + 1 + behind, layout.length(task.b)};
 }
 
 // Up to 64 queries from row `place.row`, a multiple of 64, on. lanes: [64], used where a sequence's
@@ -231,7 +243,7 @@ void ForwardPlan::run_prefill(const kernels::ForwardCall& call, const ForwardTen
     for (int j = 0; j < tiles[i].visible_count; ++j) seen.add(tiles[i].visible[j].visible);
   }
   kernels::prefill(call,
-                   {.keys = write_keys(task, seen.range(), tensors, worker),
+                   {.keys = write_keys(task, seen.seen(), tensors, worker),
                     .tiles = tiles,
                     .tile_count = static_cast<int>(task.count)},
                    scratch(worker), faults_[worker]);
@@ -262,11 +274,11 @@ void ForwardPlan::fill_rows(const kernels::ForwardCall& call, const ForwardTenso
     *to++ = row_of(call, tensors, {task.b, first_head + i / q_len, i % q_len});
 }
 
-layout::KeyRange ForwardPlan::seen_by(std::int64_t sequence,
-                                      std::span<const kernels::QueryRow> rows) const {
+SeenRange ForwardPlan::seen_by(std::int64_t sequence,
+                               std::span<const kernels::QueryRow> rows) const {
   SeenTiles seen(request_.layout->length(sequence));
   for (const kernels::QueryRow& row : rows) seen.add(row.visible);
-  return seen.range();
+  return seen.seen();
 }
 
 kernels::DecodePrefix ForwardPlan::prefix_of(const ForwardTask& task) const {
@@ -293,7 +305,7 @@ void ForwardPlan::run_prefix(const kernels::ForwardCall& call, const ForwardTens
   const layout::KeyRange range{
       task.split_begin * kernels::kSplitKeys,
       std::min(prefix.tiles * kernels::kTileKeys, task.split_end * kernels::kSplitKeys)};
-  kernels::KeySequence keys = write_keys(of, range, tensors, worker);
+  kernels::KeySequence keys = write_keys(of, {range, {}}, tensors, worker);
   keys.length = prefix.tiles * kernels::kTileKeys;
   const std::int64_t size = dtype_size(compute_type());
   kernels::decode(call,
@@ -310,15 +322,14 @@ void ForwardPlan::run_decode(const kernels::ForwardCall& call, const ForwardTens
                              const ForwardTask& task, std::size_t worker) {
   kernels::QueryRow rows[kernels::kDecodeRows];
   fill_rows(call, tensors, task, rows);
-  layout::KeyRange range = seen_by(task.b, {rows, static_cast<std::size_t>(task.count)});
-  if (task.states >= 0) {
-    range.begin = std::max(range.begin, task.split_begin * kernels::kSplitKeys);
-    range.end = std::min(range.end, task.split_end * kernels::kSplitKeys);
-  }
+  SeenRange seen = seen_by(task.b, {rows, static_cast<std::size_t>(task.count)});
+  if (task.states >= 0)
+    seen =
+        seen.between(task.split_begin * kernels::kSplitKeys, task.split_end * kernels::kSplitKeys);
   auto* const states = static_cast<char*>(states_.data());
   const std::int64_t size = dtype_size(compute_type());
   kernels::decode(call,
-                  {.keys = write_keys(task, range, tensors, worker),
+                  {.keys = write_keys(task, seen, tensors, worker),
                    .rows = rows,
                    .row_count = static_cast<int>(task.count),
                    .split_begin = task.split_begin,
@@ -334,7 +345,7 @@ void ForwardPlan::run_chosen(const kernels::ForwardCall& call, const ForwardTens
   const std::int64_t group = request_.group(), end = task.first + task.count;
   const std::int64_t first_head = task.kv_head * group;
   const kernels::KeySequence keys =
-      write_keys(task, {0, request_.layout->length(task.b)}, tensors, worker);
+      write_keys(task, {{0, request_.layout->length(task.b)}, {}}, tensors, worker);
   kernels::QueryRow rows[kernels::kDecodeRows];
   for (std::int64_t at = task.first; at < end;) {
     const std::int64_t row = at / group, left = std::min(end, (row + 1) * group) - at;
@@ -357,9 +368,9 @@ void ForwardPlan::run_merge(const kernels::ForwardCall& call, const ForwardTenso
   kernels::QueryRow rows[kernels::kDecodeRows];
   fill_rows(call, tensors, task, rows);
   const std::int64_t size = dtype_size(compute_type());
-  const layout::KeyRange range = seen_by(task.b, {rows, static_cast<std::size_t>(task.count)});
+  const SeenRange seen = seen_by(task.b, {rows, static_cast<std::size_t>(task.count)});
   kernels::merge_splits(call,
-                        {.keys = write_keys(task, range, tensors, worker),
+                        {.keys = write_keys(task, seen, tensors, worker),
                          .rows = rows,
                          .row_count = static_cast<int>(task.count),
                          .split_begin = task.split_begin,

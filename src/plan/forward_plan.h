@@ -19,6 +19,7 @@
 #include "plan/forward_request.h"
 #include "plan/forward_tasks.h"
 #include "plan/rope_rows.h"
+#include "plan/seen_tiles.h"
 #include "plan/visible_keys.h"
 #include "quire/formula.h"
 #include "quire/tensor.h"
@@ -85,7 +86,7 @@ class ForwardPlan {
 
   kernels::ForwardCall make_call(const ForwardTensors& tensors) const;
   void find_visible();
-  kernels::KeySequence write_keys(const ForwardTask& task, layout::KeyRange range,
+  kernels::KeySequence write_keys(const ForwardTask& task, const SeenRange& seen,
                                   const ForwardTensors& tensors, std::size_t worker);
   void run_prefill(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                    const ForwardTask& task, std::size_t worker);
@@ -122,7 +123,14 @@ class ForwardPlan {
   template <class T>
   void finish_kept(const ForwardTensors& tensors, std::int64_t b, std::int64_t h);
   template <class T>
-  T entropy_of(T sum, T weighted) const;
+  T entropy_of(std::int64_t h, std::int64_t stat, T weighted) const;
+  template <class T>
+  T sink_weight(T distance) const;
+  template <class T>
+  T sink_distance(std::int64_t h, std::int64_t stat) const;
+  template <class T>
+  void add_sinks(const ForwardTensors& tensors, std::int64_t b, std::int64_t h);
+  bool is_natural() const;  // scores, see kernels::ForwardCall
   template <class T>
   void add_weights(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                    const WeightsTask& task, std::size_t worker);
@@ -133,7 +141,7 @@ class ForwardPlan {
   template <class T>
   void run_weights(const kernels::ForwardCall& call, const ForwardTensors& tensors);
 
-  layout::KeyRange seen_by(std::int64_t sequence, std::span<const kernels::QueryRow> rows) const;
+  SeenRange seen_by(std::int64_t sequence, std::span<const kernels::QueryRow> rows) const;
   void* scratch(std::size_t worker);
 
   ForwardRequest request_;

@@ -46,7 +46,14 @@ class TaskMaker {
         visible_(visible),
         threads_(threads),
         group_(request.group()),
-        heads_in_turn_(heads_share_memory(request)) {}
+        heads_in_turn_(heads_share_memory(request)) {
+    keys_.reserve(static_cast<std::size_t>(request.batch));
+    queries_.reserve(static_cast<std::size_t>(request.batch));
+    for (std::int64_t b = 0; b < request.batch; ++b) {
+      keys_.push_back(request.layout->length(b));
+      queries_.push_back(request.queries->length(b));
+    }
+  }
 
   ForwardTasks make() {
     std::int64_t tasks = 0;
@@ -55,7 +62,8 @@ class TaskMaker {
       all_work_ += static_cast<double>(units(b) * request_.kv_heads) * static_cast<double>(keys(b));
     }
     made_.tasks.reserve(tasks);
-    if (request_.chosen == nullptr && !is_for_one_thread(multiply_adds())) add_prefixes();
+    const bool is_small = is_for_one_thread(multiply_adds());
+    if (request_.chosen == nullptr && !is_small) add_prefixes();
     for (const std::int32_t b : by_length()) {
       switch (kernel(b)) {
         case Kernel::kPrefill:
@@ -70,15 +78,15 @@ class TaskMaker {
       }
     }
     order();
-    made_.claims = is_for_one_thread(multiply_adds())
+    made_.claims = is_small
                        ? std::vector<std::int64_t>{0, static_cast<std::int64_t>(made_.tasks.size())}
                        : claim_tasks(made_.tasks, threads_);
     return std::move(made_);
   }
 
  private:
-  std::int64_t keys(std::int64_t b) const { return request_.layout->length(b); }
-  std::int64_t queries(std::int64_t b) const { return request_.queries->length(b); }
+  std::int64_t keys(std::int64_t b) const { return keys_[static_cast<std::size_t>(b)]; }
+  std::int64_t queries(std::int64_t b) const { return queries_[static_cast<std::size_t>(b)]; }
   Kernel kernel(std::int64_t b) const {
     return kernel_of_sequence(request_.chosen.get(), b, group_, queries(b), keys(b));
   }
@@ -111,6 +119,7 @@ class TaskMaker {
 
   const ForwardRequest& request_;
   const VisibleKeys* visible_;
+  std::vector<std::int64_t> keys_, queries_;  // of each sequence
   std::int64_t threads_, group_;
   bool heads_in_turn_;   // decode: split by split
   double all_work_ = 0;  // keys, once per unit

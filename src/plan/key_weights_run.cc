@@ -1,14 +1,16 @@
 // The weights of keys after a run: of sequences with one query from the scores that the walk has
 // kept, of others by a second pass over the keys, which reads no values. Plan layer.
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
+#include "kernels/attention_order.h"
 #include "kernels/key_weights.h"
 #include "kernels/typed_functions.h"
 #include "layout/chosen_keys.h"
 #include "plan/forward_plan.h"
-#include "plan/seen_tiles.h"
 #include "runtime/ceil_div.h"
 #include "runtime/run_parallel.h"
 
@@ -104,6 +106,38 @@ int ForwardPlan::weights_tiles() const {
                                        static_cast<int>(request_.v_head_dim));
 }
 
+// A sink's share of a row's sum, as the keys' count: e^(sink - m), or infinity where keys weigh
+// nothing beside it. `distance`: sink - m in natural units.
+template <class T>
+T ForwardPlan::sink_weight(T distance) const {
+  constexpr T kMost = std::is_same_v<T, double> ? T{700} : T{80};
+  if (distance > kMost) return std::numeric_limits<T>::infinity();
+  return kernels::decode_functions<T>(*table_).exp2(distance * static_cast<T>(kernels::kLog2e));
+}
+
+// Sinks of a head into the sums of its rows. A row that sees nothing stays 0.
+template <class T>
+void ForwardPlan::add_sinks(const ForwardTensors& tensors, std::int64_t b, std::int64_t h) {
+  const Rows rows = rows_of(tensors, b, h);
+  const std::int64_t step = tensors.stats_by_row ? request_.q_heads : 1;
+  T* const sums = static_cast<T*>(row_states_.data()) + row_states_.numel() / 2;
+  for (std::int64_t row = 0; row < request_.queries->length(b); ++row) {
+    const std::int64_t at = rows.stat + row * step;
+    if (sums[at] != 0) sums[at] += sink_weight(sink_distance<T>(h, at));
+  }
+}
+
+template <class T>
+T ForwardPlan::sink_distance(std::int64_t h, std::int64_t stat) const {
+  const T m = static_cast<const T*>(row_states_.data())[stat];
+  return static_cast<const T*>(sinks_.data())[h] -
+         (is_natural() ? m : m * static_cast<T>(request_.factor));
+}
+
+bool ForwardPlan::is_natural() const {
+  return request_.score.has_value() || !kernels::is_scaled(request_.factor);
+}
+
 // The one query of a sequence: weights in place of its scores, then to where they belong.
 template <class T>
 void ForwardPlan::finish_kept(const ForwardTensors& tensors, std::int64_t b, std::int64_t h) {
@@ -116,13 +150,12 @@ void ForwardPlan::finish_kept(const ForwardTensors& tensors, std::int64_t b, std
   kernels::forward_functions<T>(*table_).row_weights(
       {.scores = scores,
        .keys = keys,
-       .exponent_factor = kernels::exponent_factor<T>(
-           request_.score.has_value() || !kernels::is_scaled(request_.factor), request_.factor),
+       .exponent_factor = kernels::exponent_factor<T>(is_natural(), request_.factor),
        .m = sum == 0 ? T{0} : states[rows.stat],
        .inverse = sum == 0 ? T{0} : 1 / sum,
        .entropy = tensors.entropy == nullptr ? nullptr : &entropy});
   if (tensors.entropy != nullptr)
-    static_cast<T*>(tensors.entropy)[rows.stat] = entropy_of(sum, entropy);
+    static_cast<T*>(tensors.entropy)[rows.stat] = entropy_of(h, rows.stat, entropy);
   const KeyWeightsOutput& to = tensors.key_weights;
   if (to.data == nullptr) return;
   const QueryRange counted = range_in(to.queries, 1);
@@ -133,12 +166,17 @@ void ForwardPlan::finish_kept(const ForwardTensors& tensors, std::int64_t b, std
   for (std::int64_t key = keys; key < request_.kv_len; ++key, out += to.key_step) *out = 0;
 }
 
-// log(L) minus the sum of weight * (score - M), in natural units.
+// log(L) minus the sum of weight * (score - M), in natural units, the sink's included.
 template <class T>
-T ForwardPlan::entropy_of(T sum, T weighted) const {
-  if (sum == 0) return 0;
-  const bool natural = request_.score.has_value() || !kernels::is_scaled(request_.factor);
-  const T scaled = natural ? weighted : weighted * static_cast<T>(request_.factor);
+T ForwardPlan::entropy_of(std::int64_t h, std::int64_t stat, T weighted) const {
+  const T sum = (static_cast<const T*>(row_states_.data()) + row_states_.numel() / 2)[stat];
+  if (sum == 0 || std::isinf(sum)) return 0;  // nothing, or the sink alone
+  T scaled = is_natural() ? weighted : weighted * static_cast<T>(request_.factor);
+  if (request_.sinks.has_value()) {
+    const T distance = sink_distance<T>(h, stat);
+    if (distance > -std::numeric_limits<T>::infinity())
+      scaled += distance * sink_weight(distance) / sum;
+  }
   return kernels::decode_functions<T>(*table_).log(sum) - scaled;
 }
 
@@ -206,19 +244,25 @@ void ForwardPlan::finish_entropy(const ForwardTensors& tensors, std::int64_t b, 
   const std::int64_t step = tensors.stats_by_row ? request_.q_heads : 1;
   const std::int64_t all = ceil_div(request_.kv_len, kSplitKeys);
   const std::int64_t splits = ceil_div(request_.layout->length(b), kSplitKeys);
-  const T* const sums = static_cast<const T*>(row_states_.data()) + row_states_.numel() / 2;
   for (std::int64_t row = 0; row < request_.queries->length(b); ++row) {
     const std::int64_t at = rows.stat + row * step;
     T weighted = 0;
     for (std::int64_t split = 0; split < splits; ++split)
       weighted += static_cast<const T*>(entropy_parts_.data())[at * all + split];
-    static_cast<T*>(tensors.entropy)[at] = entropy_of(sums[at], weighted);
+    static_cast<T*>(tensors.entropy)[at] = entropy_of(h, at, weighted);
   }
 }
 
 template <class T>
 void ForwardPlan::run_weights(const kernels::ForwardCall& call, const ForwardTensors& tensors) {
   const std::int64_t heads = request_.q_heads;
+  const auto pairs = static_cast<std::size_t>(request_.batch * heads);
+  if (request_.sinks.has_value()) {
+    run_parallel(*request_.executor, pairs, [&](std::size_t i, std::size_t) {
+      const auto pair = static_cast<std::int64_t>(i);
+      add_sinks<T>(tensors, pair / heads, pair % heads);
+    });
+  }
   std::vector<WeightsTask> tasks;
   for (std::int64_t b = 0; b < request_.batch; ++b) {
     if (keeps_scores(b)) continue;
@@ -229,7 +273,6 @@ void ForwardPlan::run_weights(const kernels::ForwardCall& call, const ForwardTen
   run_parallel(*request_.executor, tasks.size(), [&](std::size_t i, std::size_t worker) {
     add_weights<T>(call, tensors, tasks[i], worker);
   });
-  const auto pairs = static_cast<std::size_t>(request_.batch * heads);
   run_parallel(*request_.executor, pairs, [&](std::size_t i, std::size_t) {
     const auto b = static_cast<std::int64_t>(i) / heads, h = static_cast<std::int64_t>(i) % heads;
     if (keeps_scores(b)) return finish_kept<T>(tensors, b, h);

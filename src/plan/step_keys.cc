@@ -2,9 +2,11 @@
 #include "plan/step_keys.h"
 
 #include <algorithm>
+#include <deque>
+#include <map>
 
-#include "mask/block_prover.h"
 #include "plan/choose_kernel.h"
+#include "plan/position_runs.h"
 #include "runtime/ceil_div.h"
 #include "runtime/executor_of.h"
 #include "runtime/run_parallel.h"
@@ -13,45 +15,12 @@ namespace quire::plan {
 
 using kernels::KeyRun;
 using kernels::kQueryTile;
-using mask::BlockGrid;
-using mask::BlockProver;
 using mask::RunList;
 
 namespace {
 
-using Runs = std::vector<KeyRun>;
-
 // A row of more runs is asked of the program: walking them would cost more than asking.
 constexpr std::int64_t kMostRuns = 64, kClose = 128;
-constexpr BlockSize kTileBlocks{kQueryTile, 128};
-
-void add_run(Runs& runs, std::int64_t begin, std::int64_t end, bool full) {
-  if (begin >= end) return;
-  if (!runs.empty() && runs.back().end == begin && runs.back().full == full)
-    runs.back().end = end;
-  else
-    runs.push_back({begin, end, full});
-}
-
-// Keys before `limit` that a query at this depth of its path sees.
-void add_window(Runs& runs, const PositionWindow& of, std::int64_t depth, std::int64_t limit) {
-  const std::int64_t end = std::min(depth + 1, limit);
-  const std::int64_t begin =
-      of.window > 0 ? std::max<std::int64_t>(depth - of.window + 1, 0) : std::int64_t{0};
-  const std::int64_t sinks = std::min(of.sinks, end);
-  add_run(runs, 0, std::min(sinks, begin), true);
-  add_run(runs, begin, end, true);
-}
-
-Runs intersection(const Runs& a, const Runs& b) {
-  Runs both;
-  for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
-    add_run(both, std::max(a[i].begin, b[j].begin), std::min(a[i].end, b[j].end),
-            a[i].full && b[j].full);
-    (a[i].end < b[j].end ? i : j)++;
-  }
-  return both;
-}
 
 // Runs that are close to each other become one that is asked.
 void join_close(Runs& runs) {
@@ -67,127 +36,18 @@ void join_close(Runs& runs) {
   runs.resize(last + 1);
 }
 
-// The depth of every token of a tree: the length of its path from position 0 on, itself not
-// counted.
-std::vector<std::int64_t> depths_of(const StepSequence& of) {
-  const std::int64_t root = of.length - std::ssize(of.parents);
-  std::vector<std::int64_t> depths(of.parents.size());
-  for (std::size_t i = 0; i < depths.size(); ++i)
-    depths[i] = of.parents[i] < 0 ? root : depths[static_cast<std::size_t>(of.parents[i])] + 1;
-  return depths;
-}
-
-// What positions show to single queries.
-class PositionRows {
- public:
-  explicit PositionRows(const StepSequence& of) : of_(of), depths_(depths_of(of)) {}
-
-  void add(Runs& runs, std::int64_t row) {
-    const PositionWindow& window = *of_.positions;
-    if (of_.parents.empty()) return add_window(runs, window, of_.q_begin + row, of_.length);
-    const std::int64_t root = of_.length - std::ssize(of_.parents);
-    const auto token = static_cast<std::size_t>(of_.q_begin + row - root);
-    const std::int64_t depth = depths_[token];
-    add_window(runs, window, depth, root);
-    path_.clear();
-    for (auto at = static_cast<std::int64_t>(token); at >= 0;
-         at = of_.parents[static_cast<std::size_t>(at)]) {
-      const std::int64_t above = depths_[static_cast<std::size_t>(at)];
-      if (window.window > 0 && depth - above >= window.window && above >= window.sinks) continue;
-      path_.push_back(root + at);
-    }
-    for (std::size_t i = path_.size(); i-- > 0;) add_run(runs, path_[i], path_[i] + 1, true);
-  }
-
- private:
-  const StepSequence& of_;
-  std::vector<std::int64_t> depths_, path_;
-};
-
-// What all queries of a tile, some of them, or none see by position; some: the program is asked.
-void add_tile(Runs& runs, const StepSequence& of, std::int64_t q_idx, std::int64_t queries) {
-  const PositionWindow& window = *of.positions;
-  const auto seen_from = [&](std::int64_t q) {
-    return window.window > 0 ? std::max<std::int64_t>(q - window.window + 1, 0) : std::int64_t{0};
-  };
-  const std::int64_t last = q_idx + queries - 1;
-  const std::int64_t top_end = std::min(q_idx + 1, of.length);
-  const std::int64_t bottom_end = std::min(last + 1, of.length);
-  const std::int64_t top = seen_from(q_idx), bottom = seen_from(last);
-  if (window.sinks > 0 && top <= window.sinks && bottom > 0)
-    return add_run(runs, 0, bottom_end, false);
-  add_run(runs, 0, std::min(window.sinks, top), true);
-  // What the last query no longer sees, what all see, what the first does not see yet.
-  add_run(runs, top, std::min(bottom, bottom_end), false);
-  add_run(runs, bottom, top_end, true);
-  add_run(runs, std::max(top_end, bottom), bottom_end, false);
-}
-
 bool is_prefill(const StepSequence& of, std::int64_t group) {
   return !of.is_chosen && choose_kernel(group, of.queries, of.length) == Kernel::kPrefill;
+}
+
+// Rows of single queries: of those that decode, and of those the program cannot answer for.
+bool by_row(const StepSequence& of, std::int64_t group) {
+  return !of.is_common || !is_prefill(of, group);
 }
 
 bool reads_hole(const StepSequence& of, const KeyRun& run) {
   return run.begin < of.hole_end && run.end > of.hole_begin;
 }
-
-// Proofs of one rule for the sequences that have it.
-class RuleProof {
- public:
-  RuleProof(const MaskMod& rule, std::span<const StepSequence> sequences, std::int64_t heads,
-            BlockSize size, std::size_t workers)
-      : prover_(rule, batch(sequences), heads, around(sequences, size), proof(rule, sequences)) {
-    workers_.reserve(workers);
-    for (std::size_t i = 0; i < workers; ++i) workers_.emplace_back(prover_);
-  }
-
-  bool by_head() const { return prover_.depends_on_h(); }
-  void throw_first_fault() const { prover_.throw_first_fault(workers_); }
-
-  // Of each row of blocks of a plane, the runs of keys.
-  void prove(const StepSequence& of, std::int64_t h, BlockSize size, std::size_t worker,
-             std::vector<RunList>& rows) {
-    const BlockGrid grid{of.q_begin, of.queries, of.length, size};
-    rows.resize(static_cast<std::size_t>(grid.q_blocks()));
-    for (RunList& row : rows) row.clear();
-    prover_.prove(of.b, h, grid, {0, grid.q_blocks(), 0, grid.kv_blocks()}, rows, workers_[worker]);
-  }
-  // Whether a query sees a key of begin <= key < end.
-  bool sees(const StepSequence& of, std::int64_t h, std::int64_t begin, std::int64_t end,
-            std::size_t worker) {
-    const BlockGrid grid{of.q_begin, of.queries, of.length, {1, 1}};
-    std::vector<RunList> rows(static_cast<std::size_t>(of.queries));
-    prover_.prove(of.b, h, grid, {0, of.queries, begin, end}, rows, workers_[worker]);
-    return std::ranges::any_of(rows, [](const RunList& row) { return !row.empty(); });
-  }
-
- private:
-  static std::int64_t batch(std::span<const StepSequence> sequences) {
-    std::int64_t most = 0;
-    for (const StepSequence& of : sequences) most = std::max(most, of.b);
-    return most + 1;
-  }
-  static BlockGrid around(std::span<const StepSequence> sequences, BlockSize size) {
-    BlockGrid grid{sequences.front().q_begin, 0, 0, size};
-    std::int64_t end = 0;
-    for (const StepSequence& of : sequences) {
-      grid.q_begin = std::min(grid.q_begin, of.q_begin);
-      end = std::max(end, of.q_begin + of.queries);
-      grid.kv_len = std::max(grid.kv_len, of.length);
-    }
-    grid.q_len = end - grid.q_begin;
-    return grid;
-  }
-  static mask::Proof proof(const MaskMod& rule, std::span<const StepSequence> sequences) {
-    std::int64_t area = 0, elements = 0;
-    for (const StepSequence& of : sequences) area += of.queries * of.length;
-    for (const Buffer& buffer : rule.formula().buffers()) elements += element_count(buffer.shape());
-    return mask::proof_for_append(area, elements);
-  }
-
-  BlockProver prover_;
-  std::vector<BlockProver::Worker> workers_;
-};
 
 // What was found out about one sequence: runs of its rows, of its tiles, or of the lanes of these.
 struct Found {
@@ -196,17 +56,66 @@ struct Found {
   bool misses = false, later = false;
 };
 
+// The proofs of a step: one for what its program answers for, one for each other rule. Those that
+// can be are taken from earlier steps.
+class StepProofs {
+ public:
+  StepProofs(std::span<const StepSequence> sequences, const StepRule& rule, Executor& executor)
+      : proofs_(sequences.size()) {
+    std::map<const MaskMod*, std::vector<std::size_t>> users;
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      const StepSequence& of = sequences[i];
+      if (of.rule != nullptr) users[of.is_common ? nullptr : of.rule].push_back(i);
+    }
+    for (const auto& [own, which] : users) {
+      std::vector<StepSequence> some;
+      std::vector<const StepSequence*> rows;
+      bool has_tiles = false;
+      for (const std::size_t i : which) {
+        some.push_back(sequences[i]);
+        by_row(sequences[i], rule.group) ? rows.push_back(&sequences[i]) : void(has_tiles = true);
+      }
+      RuleProof* const proof =
+          proof_of(own == nullptr ? *rule.program : *own, some, rule, executor.concurrency());
+      if (!rows.empty()) proof->prepare(rows, executor);
+      if (has_tiles) proof->prepare_tiles();
+      for (const std::size_t i : which) proofs_[i] = proof;
+    }
+  }
+
+  // Null: positions decide.
+  RuleProof* of(std::size_t i) const { return proofs_[i]; }
+  void throw_first_fault() const {
+    for (const RuleProof& one : made_) one.throw_first_fault();
+  }
+
+ private:
+  RuleProof* proof_of(const MaskMod& of, std::span<const StepSequence> sequences,
+                      const StepRule& rule, std::size_t workers) {
+    const ProofExtents extents = ProofExtents::of(sequences);
+    if (rule.memory != nullptr) {
+      RuleProof* const kept = rule.memory->find(of, extents, rule.q_heads, workers);
+      if (kept != nullptr) return kept;
+    }
+    std::int64_t area = 0, elements = 0;
+    for (const StepSequence& one : sequences) area += one.queries * one.length;
+    for (const Buffer& buffer : of.formula().buffers()) elements += element_count(buffer.shape());
+    return &made_.emplace_back(of, extents,
+                               RuleProof::Options{.heads = rule.q_heads,
+                                                  .workers = workers,
+                                                  .how = mask::proof_for_append(area, elements)});
+  }
+
+  std::deque<RuleProof> made_;
+  std::vector<RuleProof*> proofs_;
+};
+
 }  // namespace
 
 struct StepKeys::Builder {
   std::span<const StepSequence> sequences;
   const StepRule& rule;
   StepKeys& keys;
-
-  // Rows of single queries: of those that decode, and of those the program cannot answer for.
-  static bool by_row(const StepSequence& of, std::int64_t group) {
-    return !of.is_common || !is_prefill(of, group);
-  }
 
   // Sequences without a rule, one list after the other, without a proof.
   void add_positions(const StepSequence& of, Found& found) const {
@@ -233,7 +142,7 @@ struct StepKeys::Builder {
     PositionRows each(of);
     Runs shown;
     for (std::int64_t h = 0; h < found.planes; ++h) {
-      proof.prove(of, h, {1, 1}, worker, blocks);
+      proof.prove_rows(of, h, worker, blocks);
       for (std::int64_t row = 0; row < of.queries; ++row) {
         Runs& runs = found.lists.emplace_back();
         for (const BlockRun& run : blocks[static_cast<std::size_t>(row)])
@@ -249,20 +158,17 @@ struct StepKeys::Builder {
     }
   }
 
-  // In blocks, of tiles of queries. `later` proves what is visible behind the queries.
-  void add_rule_tiles(const StepSequence& of, RuleProof& proof, RuleProof& later,
-                      std::size_t worker, Found& found) const {
+  // In blocks, of tiles of queries.
+  void add_rule_tiles(const StepSequence& of, RuleProof& proof, std::size_t worker,
+                      Found& found) const {
     found.planes = proof.by_head() ? rule.q_heads : 1;
     std::vector<RunList> blocks;
     for (std::int64_t h = 0; h < found.planes; ++h) {
-      later.prove(of, h, kTileBlocks, worker, blocks);
-      found.later |= std::ranges::any_of(blocks, [](const RunList& row) { return !row.empty(); });
-    }
-    for (std::int64_t h = 0; h < found.planes; ++h) {
-      proof.prove(of, h, kTileBlocks, worker, blocks);
-      for (std::size_t tile = 0; tile < blocks.size(); ++tile) {
+      found.later |= proof.shows_later(of, h, worker);
+      proof.prove_tiles(of, h, worker, blocks);
+      for (const RunList& tile : blocks) {
         Runs& runs = found.lists.emplace_back();
-        for (const BlockRun& run : blocks[tile])
+        for (const BlockRun& run : tile)
           add_run(runs, run.begin * kTileBlocks.kv, std::min(run.end() * kTileBlocks.kv, of.length),
                   mask::is_full(run.kind));
       }
@@ -385,40 +291,19 @@ StepKeys::StepKeys(std::span<const StepSequence> sequences, const StepRule& rule
     return;
   }
   const std::shared_ptr<Executor> executor = executor_of(rule.executor);
-  const std::size_t workers = executor->concurrency();
-  // One proof for what the program answers for, key by key or in blocks; one for each other rule.
-  std::optional<RuleProof> rows, tiles, later;
-  std::vector<std::optional<RuleProof>> own(sequences.size());
-  for (std::size_t i = 0; i < sequences.size(); ++i) {
-    const StepSequence& of = sequences[i];
-    if (of.rule == nullptr) continue;
-    if (!of.is_common) {
-      own[i].emplace(*of.rule, sequences.subspan(i, 1), rule.q_heads, BlockSize{1, 1}, workers);
-    } else if (Builder::by_row(of, rule.group)) {
-      if (!rows) rows.emplace(*rule.program, sequences, rule.q_heads, BlockSize{1, 1}, workers);
-    } else {
-      if (!tiles) {
-        const MaskMod behind = [](auto, auto, auto q, auto kv) { return kv > q; };
-        tiles.emplace(*rule.program, sequences, rule.q_heads, kTileBlocks, workers);
-        later.emplace(*rule.program & behind, sequences, rule.q_heads, kTileBlocks, workers);
-      }
-      if (of.hole_begin < of.hole_end && !rows)
-        rows.emplace(*rule.program, sequences, rule.q_heads, BlockSize{1, 1}, workers);
-    }
-  }
+  StepProofs proofs(sequences, rule, *executor);
   std::vector<Found> found(sequences.size());
   const auto prove = [&](std::size_t i, std::size_t worker) {
     const StepSequence& of = sequences[i];
-    RuleProof* exact = own[i] ? &*own[i] : rows ? &*rows : nullptr;
-    if (of.rule == nullptr) {
-      exact = nullptr;
+    RuleProof* const proof = proofs.of(i);
+    if (proof == nullptr) {
       builder.add_positions(of, found[i]);
-    } else if (Builder::by_row(of, rule.group)) {
-      builder.add_rule_rows(of, *exact, worker, found[i]);
+    } else if (by_row(of, rule.group)) {
+      builder.add_rule_rows(of, *proof, worker, found[i]);
     } else {
-      builder.add_rule_tiles(of, *tiles, *later, worker, found[i]);
+      builder.add_rule_tiles(of, *proof, worker, found[i]);
     }
-    builder.cut_hole(of, exact, worker, found[i]);
+    builder.cut_hole(of, proof, worker, found[i]);
   };
   constexpr std::size_t kFew = 4;  // a few microseconds each
   if (sequences.size() <= kFew) {
@@ -426,10 +311,7 @@ StepKeys::StepKeys(std::span<const StepSequence> sequences, const StepRule& rule
   } else {
     run_parallel(*executor, sequences.size(), prove);
   }
-  for (const std::optional<RuleProof>* one : {&rows, &tiles})
-    if (*one) (*one)->throw_first_fault();
-  for (const std::optional<RuleProof>& one : own)
-    if (one) one->throw_first_fault();
+  proofs.throw_first_fault();
   for (std::size_t i = 0; i < sequences.size(); ++i) builder.store(i, found[i]);
   builder.set_addresses();
 }

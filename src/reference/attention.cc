@@ -2,6 +2,7 @@
 #include "reference/attention.h"
 
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "reference/scores.h"
@@ -50,6 +51,11 @@ AttentionOutput attention(const AttentionInputs& inputs, const AttentionOptions&
           const double p = softmax.p[static_cast<std::size_t>(kv)];
           if (q >= counted.first && q < counted.second) key_weights[kv] += p;
           if (p != 0) *entropy -= p * std::log(p);
+        }
+        if (options.sinks.has_value()) {
+          const double log_p =
+              (*options.sinks)[static_cast<std::size_t>(h)] - softmax.lse_with_sink;
+          if (log_p > -std::numeric_limits<double>::infinity()) *entropy -= std::exp(log_p) * log_p;
         }
         ++entropy;
       }

@@ -74,9 +74,16 @@ TEST(KeyWeights, AreTheReferences) {
                        end = begin + below(random, c.q_len - begin + 1);
     const bool all = chance(random, 40);
     if (!all) request.key_weights_queries = {begin, end};
-    const Result ours = run(t, c.options(), request);
     reference::AttentionOptions options{
         .score_mod = c.score_mod, .mask_mod = c.mask_mod, .q_begin = {c.q_begin}};
+    FlexAttentionOptions with_sinks = c.options();
+    if (chance(random, 40)) {  // of which some take nearly all, and some nothing
+      options.sinks.emplace();
+      for (std::int64_t h = 0; h < c.q_heads; ++h)
+        options.sinks->push_back(static_cast<double>(below(random, 300)) * 0.5 - 90);
+      with_sinks.sinks = Buffer(Tensor::from(*options.sinks));
+    }
+    const Result ours = run(t, with_sinks, request);
     if (!all) options.key_weights_queries = {begin, end};
     const reference::AttentionOutput exact = reference::attention({t.q, t.k, t.v}, options);
     const double most = c.q_dtype == DType::f64 ? 1e-11 : 2e-5;

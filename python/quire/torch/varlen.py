@@ -18,7 +18,7 @@ from quire.torch import varlen_operator as _varlen_operator  # noqa: F401 (regis
 from quire.torch.autocast import autocast
 from quire.torch.autograd import Outputs, recorded
 from quire.torch.compile import packed_attention_by_dynamo, seed_tensor, text_of
-from quire.torch.forward import HALF, as_torch_gives, draw_seed
+from quire.torch.forward import HALF, Hooks, as_torch_gives, draw_seed
 from quire.torch.graph_mod import bind
 from quire.torch.mods import Bound, bind_mask_mod, bind_score_mod
 from quire.torch.trace import trace_mask_mod, trace_score_mod
@@ -41,7 +41,8 @@ _NOTHING = Text("", [], [])
 
 
 class Packed(NamedTuple):
-    """What a call over packed sequences is beside its tensors. score_mod, mask_mod: as of flex_attention, or a Text."""
+    """What a call over packed sequences is beside its tensors. score_mod, mask_mod: as of flex_attention, or a Text. sinks: [Hq], outside
+    graphs."""
 
     function: str
     sequences: Varlen
@@ -53,6 +54,7 @@ class Packed(NamedTuple):
     seed: int | None = None
     want_lse: bool = False
     want_max: bool = False
+    sinks: Tensor | None = None
 
 
 def varlen_attn(
@@ -189,17 +191,22 @@ def packed_attention(call: Packed, query: Tensor, key: Tensor, value: Tensor) ->
     flex = varlen_call(
         call.function, call.sequences, score, mask, call.scale, call.enable_gqa, (call.dropout_p, seed), call.want_max
     )
-    captured = [] if score is None else score.tensors
+    captured = [] if score is None else list(score.tensors)
+    if call.sinks is not None:
+        flex.mods, flex.reads = flex.mods._replace(hooks=Hooks(call.sinks)), flex.reads + 1
+        captured.append(call.sinks)
     if _needs_grad((*tensors, *captured)) or transformed or is_forward_mode():
         if flex.pages is not None:
             raise RuntimeError(f"[{call.function}] block_table is an inference-only parameter: pages have no gradient")
-        flex.is_wide = score is not None and score.needs_grad and query.dtype in HALF
+        flex.is_wide = _needs_grad(captured) and query.dtype in HALF
         out, lse, max_scores = as_torch_gives(query.dtype, *recorded(flex, tensors, captured))
         return out, lse if call.want_lse else None, max_scores
     return as_torch_gives(query.dtype, *flex.run(tensors, captured, call.want_lse))
 
 
 def _as_operator(call: Packed, query: Tensor, key: Tensor, value: Tensor, score: Text, mask: Text) -> Outputs:
+    if call.sinks is not None:
+        raise NotImplementedError(f"[{call.function}] in graphs packed sequences have no sinks")
     learns_captured = _needs_grad(score.tensors)
     want_lse = call.want_lse or learns_captured or _needs_grad((query, key, value))
     wide = learns_captured and query.dtype in HALF

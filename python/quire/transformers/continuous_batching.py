@@ -115,11 +115,10 @@ def batched_attention(
     step = _step_of(cache, allocator, given)
     keys, values = _keys_of(allocator, layer, step, given, tokens[1], tokens[2])
     score = None if softcap is None else Text(f"{float(softcap)!r} * tanh(score / {float(softcap)!r})", [], [])
-    call = Packed("quire_attention", step.sequences, score, None, scaling, enable_gqa=True, want_lse=s_aux is not None)
+    sinks = None if s_aux is None else s_aux.reshape(-1)
+    call = Packed("quire_attention", step.sequences, score, None, scaling, enable_gqa=True, sinks=sinks)
     with torch.no_grad():
-        out, lse, _ = packed_attention(call, tokens[0], keys, values)
-    if lse is not None and s_aux is not None:
-        out = (out * torch.sigmoid(lse - s_aux.reshape(1, -1)).unsqueeze(-1)).to(out.dtype)
+        out, _, _ = packed_attention(call, tokens[0], keys, values)
     return out.unsqueeze(0)
 
 

@@ -1,0 +1,44 @@
+// StepSequence: a sequence of a step over a KVCache, and what decides what its queries see. Plan
+// layer.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "quire/mod.h"
+
+namespace quire::plan {
+
+/// Keys that positions show: those up to the query's, and of them the last `window` and the first
+/// `sinks`.
+struct PositionWindow {
+  std::int64_t window = 0;  // 0: all
+  std::int64_t sinks = 0;
+
+  friend bool operator==(const PositionWindow&, const PositionWindow&) = default;
+};
+
+/// One sequence of a step.
+struct StepSequence {
+  std::int64_t q_begin = 0, queries = 0, length = 0;
+  std::int64_t hole_begin = 0, hole_end = 0;  // keys that are not there
+  std::int64_t b = 0;                         // as its rule sees it
+  /// Positions decide; otherwise the rule alone.
+  std::optional<PositionWindow> positions = {};
+  /// The last so many tokens are a tree: each sees the tokens before the tree, its ancestors and
+  /// itself, and windows count along its path. -1: a child of the last token before the tree. With
+  /// positions only.
+  std::span<const std::int64_t> parents = {};
+  const MaskMod* rule = nullptr;  // of what positions show
+  /// The step's program can answer for it: its rule and window are those of the step. What is not
+  /// is written down to the key.
+  bool is_common = true;
+  bool is_chosen = false;  // its queries listed their keys (Kernel::kChosen)
+};
+
+/// The depth of every token of its tree: the length of its path from position 0 on, itself not
+/// counted.
+std::vector<std::int64_t> depths_of(const StepSequence& of);
+
+}  // namespace quire::plan
