@@ -26,12 +26,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "quire/dtype.h"
 #include "quire/export.h"
 #include "quire/function_ref.h"
+#include "quire/quantize.h"
 #include "quire/tensor_view.h"
 
 namespace quire {
@@ -49,7 +51,13 @@ struct KVLayerGroup {
   std::int64_t kv_heads = 1;
   std::int64_t head_dim = 64;
   std::int64_t v_head_dim = 0;  // 0: as head_dim
-  DType dtype = DType::f32;     // f32, f64, bf16 or f16
+  DType dtype = DType::f32;     // f32, f64, bf16 or f16; of what is not coded
+  /// How keys and values are stored: numbers of the dtype, or codes (quire/kv_format.h), made when
+  /// rows are written. Scales that a format shares between tokens are set by set_scales.
+  KVFormat k_format = {}, v_format = {};
+  /// Values are the first v_head_dim numbers of keys (latent keys): they are not stored again, not
+  /// given to write, and have the keys' format.
+  bool v_in_k = false;
   /// Queries of these layers see the last `window` tokens (0: all of them) and the first
   /// `sink_tokens`. attend applies it; append gives back the pages that no query of its tokens or
   /// of later ones sees.
@@ -65,11 +73,14 @@ struct KVCacheOptions {
   std::int64_t head_dim = 64;
   std::int64_t v_head_dim = 0;   // 0: as head_dim
   DType dtype = DType::f32;      // f32, f64, bf16 or f16
+  KVFormat k_format = {};        // see KVLayerGroup
+  KVFormat v_format = {};        //
+  bool v_in_k = false;           //
   std::int64_t page_size = 16;   // tokens
   std::int64_t n_pages = 0;      // may be 0: then nothing fits
   PageHash page_hash = nullptr;  // the library's own if not given; a poor one costs time only
-  /// Instead of layers, kv_heads, head_dim, v_head_dim and dtype, which stand for one group of all
-  /// layers: groups that together have the layers 0, 1, 2, ...
+  /// Instead of layers, kv_heads, head_dim, v_head_dim, dtype, formats and v_in_k, which stand for
+  /// one group of all layers: groups that together have the layers 0, 1, 2, ...
   std::vector<KVLayerGroup> groups = {};
 };
 
@@ -128,6 +139,9 @@ struct KVCacheStats {
   std::int64_t evictions = 0;     // cached pages taken so far
   std::int64_t copied_pages = 0;  // by copy on write, so far
   double waste = 0;               // share of slots of used pages that hold no token; 0 without any
+  std::int64_t token_bytes = 0;   // of keys and values of a token in all layers, scales included
+  std::int64_t bytes = 0;         // of all pages
+  std::int64_t used_bytes = 0;    // of used pages
 };
 
 /// Takes the next bytes.
@@ -144,15 +158,15 @@ struct LoadedSequence {
 class QUIRE_API KVCache {
  public:
   /// Allocates everything that follows n_pages. Memory of the pages is not touched before they are
-  /// used. Throws Error for sizes below 1 (n_pages: 0), a dtype that is not floating, and a pool
-  /// that does not fit into memory.
+  /// used. Throws Error for sizes below 1 (n_pages: 0), a dtype that is not floating, a format that
+  /// does not exist or does not fit the head dim, and a pool that does not fit into memory.
   explicit KVCache(const KVCacheOptions& options);
   KVCache(KVCache&&) noexcept;
   KVCache& operator=(KVCache&&) noexcept;
   ~KVCache();
 
-  /// With everything filled in. Of several groups kv_heads, head_dim, v_head_dim and dtype are the
-  /// first's, n_pages is the sum.
+  /// With everything filled in. Of several groups kv_heads, head_dim, v_head_dim, dtype, formats
+  /// and v_in_k are the first's, n_pages is the sum.
   const KVCacheOptions& options() const noexcept;
   /// The groups of layers, at least one, with everything filled in.
   std::span<const KVLayerGroup> groups() const noexcept { return options().groups; }
@@ -218,16 +232,27 @@ class QUIRE_API KVCache {
   void append(SequenceId sequence, std::int64_t count, std::span<const std::int64_t> ids = {});
   /// Stores the rows of the last `count` tokens of each sequence, one after the other in the order
   /// of `step`. k: [sum of counts, kv_heads, head_dim], v: [.., v_head_dim], any strides, any
-  /// floating dtype (rounded to the cache's, nearest, ties to even). They must not overlap the
-  /// pages. A full page whose ids are known becomes findable when its rows are written in all
-  /// layers. Allocates nothing where dtypes are equal.
-  /// Throws Error for shapes that do not fit, and for tokens in pages that others share (written
-  /// before a fork or found by prefix: their rows are stored already).
+  /// floating dtype (rounded to the cache's, nearest, ties to even, or coded as quantize does).
+  /// They must not overlap the pages. A full page whose ids are known becomes findable when its
+  /// rows are written in all layers. Allocates nothing where dtypes are equal, and where rows are
+  /// coded. Throws Error for shapes that do not fit, for tokens in pages that others share (written
+  /// before a fork or found by prefix: their rows are stored already), and for numbers that a
+  /// format has no codes for.
   void write(std::int64_t layer, std::span<const NewTokens> step, const ConstTensorView& k,
              const ConstTensorView& v);
+  void write(std::int64_t layer, std::span<const NewTokens> step,
+             const ConstTensorView& k);  // with v_in_k
   /// append and write for all layers: k [layers, sum of counts, kv_heads, head_dim], v alike.
   /// Heads and dims must be the same in all groups.
   void append(std::span<const NewTokens> step, const ConstTensorView& k, const ConstTensorView& v);
+  void append(std::span<const NewTokens> step, const ConstTensorView& k);  // with v_in_k
+  /// The scales of a layer whose format shares them between tokens, as quantize takes them:
+  /// int8_channel [kv_heads, dim], fp8 [kv_heads] or [1]. Those of fp8 are 1 until they are set;
+  /// int8_channel has none, and cannot be written before. Not given: as they are. Throws Error,
+  /// before anything changes, for scales that do not fit, for formats whose rows have their own,
+  /// and where the group's pages hold tokens already.
+  void set_scales(std::int64_t layer, const std::optional<ConstTensorView>& k_scales,
+                  const std::optional<ConstTensorView>& v_scales);
   /// For engines that fill k_pages and v_pages by themselves: the last `count` tokens of each are
   /// written in this layer, or in all. attend refuses layers that are not written.
   void mark_written(std::int64_t layer, std::span<const NewTokens> step);
@@ -244,12 +269,20 @@ class QUIRE_API KVCache {
   std::int64_t committed(SequenceId sequence) const;
   /// The ids of its tokens, as far as they are known from the first on. Valid as a view's pages.
   std::span<const std::int64_t> ids(SequenceId sequence) const;
-  /// Of the layer's group: [n_pages, kv_heads, page_size, head_dim], row-major; v with v_head_dim.
-  /// Slots that hold no token hold anything.
+  /// Of the layer's group: [n_pages, kv_heads, page_size, head_dim], row-major; v with v_head_dim,
+  /// or with v_in_k the first columns of k. Of a format the codes, with their bytes on the last
+  /// axis. Slots that hold no token hold anything.
   ConstTensorView k_pages(std::int64_t layer) const;
   ConstTensorView v_pages(std::int64_t layer) const;
   TensorView k_pages(std::int64_t layer);
   TensorView v_pages(std::int64_t layer);
+
+  /// The scales beside the codes, shaped as quantize makes them; of shape [0] if there are none.
+  TensorView k_scales(std::int64_t layer);
+  TensorView v_scales(std::int64_t layer);
+  /// Pages with their scales, as attention takes them.
+  KVView keys(std::int64_t layer) const;
+  KVView values(std::int64_t layer) const;
 
   KVCacheStats stats() const noexcept;  // O(groups)
   KVCacheStats stats(std::int64_t group) const;
@@ -260,9 +293,9 @@ class QUIRE_API KVCache {
   /// page size. Rows are stored as they are, little endian. Throws Error where rows are not written
   /// in all layers.
   std::vector<std::byte> save(SequenceId sequence) const;
-  /// A new sequence. Pages whose ids can be found in the cache under `salt` are shared, not stored
-  /// again. Throws Error for anything that save did not write for the same groups of layers, heads,
-  /// dims and dtypes, and when there are not enough pages. The checksum finds accidents, not
+  /// A new sequence. Pages found under `salt` by their ids are shared, not stored again. Throws
+  /// Error for anything but what save wrote for the same groups of layers, heads, dims, dtypes,
+  /// formats and shared scales, and when there are too few pages. The checksum finds accidents, not
   /// forgery: pages with ids become findable under `salt`, so load only what you trust with it.
   SequenceId load(std::span<const std::byte> bytes, std::uint64_t salt = 0);
 

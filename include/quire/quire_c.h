@@ -382,6 +382,11 @@ typedef struct quire_kv_layer_group {
   int64_t window;      /* queries see the last so many tokens; 0: all */
   int64_t sink_tokens; /* and the first so many; with a window only */
   int64_t n_pages;     /* of its pool; 0: as the cache's */
+  /* Keys and values are coded when they are written: names of formats (quire_kv_format_sizes);
+   * NULL: numbers of the dtype. */
+  const char *k_format, *v_format;
+  int32_t v_in_k; /* 1: values are the first v_head_dim numbers of keys, and not stored again */
+  int32_t zero2;  /* must be 0 */
 } quire_kv_layer_group;
 
 typedef struct quire_kv_cache_options {
@@ -394,6 +399,9 @@ typedef struct quire_kv_cache_options {
   int64_t n_pages;
   const quire_kv_layer_group* const* groups; /* instead of the first five, which are 0 then */
   size_t group_count;
+  const char *k_format, *v_format; /* see quire_kv_layer_group; NULL and 0 with groups */
+  int32_t v_in_k;
+  int32_t zero2; /* must be 0 */
 } quire_kv_cache_options;
 
 QUIRE_C_API quire_status quire_kv_cache_create(const quire_kv_cache_options* options,
@@ -451,10 +459,16 @@ QUIRE_C_API quire_status quire_kv_cache_can_reserve(const quire_kv_cache* cache,
 QUIRE_C_API quire_status quire_kv_cache_reserve(quire_kv_cache* cache, const quire_step* step);
 /* QUIRE_ERROR_RUNTIME when out of pages. */
 QUIRE_C_API quire_status quire_kv_cache_append(quire_kv_cache* cache, const quire_step* step);
-/* The rows of the last tokens of each sequence: k [tokens, kv_heads, head_dim], v alike. */
+/* The rows of the last tokens of each sequence: k [tokens, kv_heads, head_dim], v alike, or NULL
+ * with v_in_k. */
 QUIRE_C_API quire_status quire_kv_cache_write(quire_kv_cache* cache, int64_t layer,
                                               const quire_step* step, const quire_tensor* k,
                                               const quire_tensor* v);
+/* The scales of a layer whose format shares them between tokens, before its first token: f32,
+ * int8_channel [kv_heads, dim], fp8 [kv_heads] or [1] (1 before). NULL: as they are. */
+QUIRE_C_API quire_status quire_kv_cache_set_scales(quire_kv_cache* cache, int64_t layer,
+                                                   const quire_tensor* k_scales,
+                                                   const quire_tensor* v_scales);
 /* Rows were written through k_pages and v_pages; layer -1: in all layers. */
 QUIRE_C_API quire_status quire_kv_cache_mark_written(quire_kv_cache* cache, int64_t layer,
                                                      const quire_step* step);
@@ -477,11 +491,18 @@ QUIRE_C_API quire_status quire_kv_cache_contains(const quire_kv_cache* cache,
                                                  quire_sequence sequence, int32_t* contains);
 QUIRE_C_API quire_status quire_kv_cache_group_of(const quire_kv_cache* cache, int64_t layer,
                                                  int64_t* group);
-/* [n_pages, kv_heads, page_size, dim] of a layer, the cache's own memory. */
+/* [n_pages, kv_heads, page_size, dim] of a layer, the cache's own memory; of a format the codes,
+ * with their bytes on the last axis. */
 QUIRE_C_API quire_status quire_kv_cache_k_pages(quire_kv_cache* cache, int64_t layer,
                                                 quire_tensor* pages);
 QUIRE_C_API quire_status quire_kv_cache_v_pages(quire_kv_cache* cache, int64_t layer,
                                                 quire_tensor* pages);
+
+/* The scales beside the codes; of shape [0] if there are none. */
+QUIRE_C_API quire_status quire_kv_cache_k_scales(quire_kv_cache* cache, int64_t layer,
+                                                 quire_tensor* scales);
+QUIRE_C_API quire_status quire_kv_cache_v_scales(quire_kv_cache* cache, int64_t layer,
+                                                 quire_tensor* scales);
 
 typedef struct quire_kv_cache_stats {
   size_t size; /* sizeof(quire_kv_cache_stats), set by the caller */
@@ -489,6 +510,8 @@ typedef struct quire_kv_cache_stats {
   int64_t pages, used_pages, shared_pages, cached_pages, free_pages;
   int64_t evictions, copied_pages;
   double waste;
+  int64_t token_bytes;       /* of a token in all layers, scales included */
+  int64_t bytes, used_bytes; /* of all pages, of used ones */
 } quire_kv_cache_stats;
 /* Of a group of layers; -1: sums over all of them. */
 QUIRE_C_API quire_status quire_kv_cache_get_stats(const quire_kv_cache* cache, int64_t group,

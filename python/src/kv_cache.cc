@@ -124,11 +124,24 @@ std::string repr(const SequenceId& id) {
 }
 
 std::string repr(const KVLayerGroup& group) {
+  std::string stored;
+  if (!group.k_format.is_plain()) stored += fmt::format(", k_format='{}'", group.k_format.name());
+  if (!group.v_format.is_plain()) stored += fmt::format(", v_format='{}'", group.v_format.name());
+  if (group.v_in_k) stored += ", v_in_k=True";
   return fmt::format(
       "quire.KVLayerGroup(layers=[{}], kv_heads={}, head_dim={}, v_head_dim={}, dtype='{}', "
-      "window={}, sink_tokens={}, n_pages={})",
+      "window={}, sink_tokens={}, n_pages={}{})",
       fmt::join(group.layers, ", "), group.kv_heads, group.head_dim, group.v_head_dim,
-      dtype_name(group.dtype), group.window, group.sink_tokens, group.n_pages);
+      dtype_name(group.dtype), group.window, group.sink_tokens, group.n_pages, stored);
+}
+
+// What keys and values are stored as.
+std::string stored_as(const KVCacheOptions& options) {
+  const auto name = [&](const KVFormat& format) {
+    return format.is_plain() ? std::string(dtype_name(options.dtype)) : format.name();
+  };
+  const std::string k = name(options.k_format), v = name(options.v_format);
+  return k == v ? k : k + " and " + v;
 }
 
 std::string repr(const KVCache& cache) {
@@ -137,8 +150,8 @@ std::string repr(const KVCache& cache) {
   return fmt::format(
       "quire.KVCache({} layers, {} heads of {}, {}, {} sequences, {} of {} pages of {} tokens "
       "used)",
-      o.layers, o.kv_heads, o.head_dim, dtype_name(o.dtype), stats.sequences, stats.used_pages,
-      o.n_pages, o.page_size);
+      o.layers, o.kv_heads, o.head_dim, stored_as(o), stats.sequences, stats.used_pages, o.n_pages,
+      o.page_size);
 }
 
 std::string repr(const KVCacheStats& stats) {
@@ -153,19 +166,36 @@ std::string repr(const KVCacheStats& stats) {
 constexpr const char* kSignature =
     "def KVCache(layers: int | None = None, kv_heads: int | None = None, head_dim: int | None = "
     "None, v_head_dim: int | None = None, dtype: object = None, page_size: int = 16, n_pages: int "
-    "| None = None, groups: list[KVLayerGroup] | None = None) -> None";
+    "| None = None, groups: list[KVLayerGroup] | None = None, k_format: KVFormat | str | None = "
+    "None, v_format: KVFormat | str | None = None, v_in_k: bool = False) -> None";
 
 using Size = std::optional<std::int64_t>;
 
+// A KVFormat, the name of one, or None: numbers as they are.
+KVFormat format_of(const char* where, const char* name, nb::handle format) {
+  if (format.is_none()) return {};
+  if (nb::isinstance<KVFormat>(format)) return nb::cast<KVFormat>(format);
+  if (!nb::isinstance<nb::str>(format))
+    refuse_argument(where, name, "a KVFormat, the name of one, or None", format);
+  return KVFormat::of(nb::cast<std::string>(format));
+}
+
+// The other way.
+nb::object format_object(const KVFormat& format) {
+  return format.is_plain() ? nb::none() : nb::cast(format);
+}
+
 void init(KVCache* self, Size layers, Size kv_heads, Size head_dim, Size v_head_dim,
           nb::handle dtype, std::int64_t page_size, Size n_pages,
-          const std::optional<std::vector<KVLayerGroup>>& groups) {
+          const std::optional<std::vector<KVLayerGroup>>& groups, nb::handle k_format,
+          nb::handle v_format, bool v_in_k) {
   KVCacheOptions options{.page_size = page_size, .n_pages = n_pages.value_or(0)};
   if (groups.has_value()) {
-    if (layers || kv_heads || head_dim || v_head_dim || !dtype.is_none())
+    if (layers || kv_heads || head_dim || v_head_dim || !dtype.is_none() || !k_format.is_none() ||
+        !v_format.is_none() || v_in_k)
       throw Error(ErrorKind::value,
-                  "[KVCache] layers, kv_heads, head_dim, v_head_dim and dtype are those of the "
-                  "groups; give one or the other");
+                  "[KVCache] layers, kv_heads, head_dim, v_head_dim, dtype, k_format, v_format and "
+                  "v_in_k are those of the groups; give one or the other");
     if (groups->empty()) throw Error(ErrorKind::value, "[KVCache] groups must not be empty");
     options.groups = *groups;
   } else {
@@ -178,6 +208,9 @@ void init(KVCache* self, Size layers, Size kv_heads, Size head_dim, Size v_head_
     options.head_dim = *head_dim;
     options.v_head_dim = v_head_dim.value_or(*head_dim);
     if (!dtype.is_none()) options.dtype = dtype_of_name(dtype);
+    options.k_format = format_of("KVCache", "k_format", k_format);
+    options.v_format = format_of("KVCache", "v_format", v_format);
+    options.v_in_k = v_in_k;
     if (options.v_head_dim == 0) options.v_head_dim = -1;  // 0 is "as head_dim" in C++ only
   }
   new (self) KVCache(options);
@@ -185,12 +218,16 @@ void init(KVCache* self, Size layers, Size kv_heads, Size head_dim, Size v_head_
 
 void init_group(KVLayerGroup* self, std::vector<std::int64_t> layers, std::int64_t kv_heads,
                 std::int64_t head_dim, Size v_head_dim, nb::handle dtype, std::int64_t window,
-                std::int64_t sink_tokens, std::int64_t n_pages) {
+                std::int64_t sink_tokens, std::int64_t n_pages, nb::handle k_format,
+                nb::handle v_format, bool v_in_k) {
   new (self) KVLayerGroup{.layers = std::move(layers),
                           .kv_heads = kv_heads,
                           .head_dim = head_dim,
                           .v_head_dim = v_head_dim.value_or(head_dim),
                           .dtype = dtype_of_name(dtype),
+                          .k_format = format_of("KVLayerGroup", "k_format", k_format),
+                          .v_format = format_of("KVLayerGroup", "v_format", v_format),
+                          .v_in_k = v_in_k,
                           .window = window,
                           .sink_tokens = sink_tokens,
                           .n_pages = n_pages};
@@ -204,10 +241,14 @@ void append(KVCache& cache, nb::handle sequences, nb::handle counts, nb::handle 
             nb::handle v, nb::handle draft) {
   Step step("KVCache::append", sequences, counts, ids);
   set_drafts("KVCache::append", step, draft);
-  if (k.is_none() != v.is_none())
+  if (k.is_none() && !v.is_none())
     throw Error(ErrorKind::value, "[KVCache::append] k and v are given together or not at all");
   if (k.is_none()) {
     cache.append(step.tokens);
+  } else if (v.is_none()) {
+    if (!cache.options().v_in_k)
+      throw Error(ErrorKind::value, "[KVCache::append] k and v are given together or not at all");
+    cache.append(step.tokens, view_of(k).tensor);
   } else {
     cache.append(step.tokens, view_of(k).tensor, view_of(v).tensor);
   }
@@ -216,7 +257,21 @@ void append(KVCache& cache, nb::handle sequences, nb::handle counts, nb::handle 
 void write(KVCache& cache, std::int64_t layer, nb::handle sequences, nb::handle counts,
            nb::handle k, nb::handle v) {
   const Step step("KVCache::write", sequences, counts, nb::none());
-  cache.write(layer, step.tokens, view_of(k).tensor, view_of(v).tensor);
+  if (v.is_none()) {
+    cache.write(layer, step.tokens, view_of(k).tensor);
+  } else {
+    cache.write(layer, step.tokens, view_of(k).tensor, view_of(v).tensor);
+  }
+}
+
+void set_scales(KVCache& cache, std::int64_t layer, nb::handle k_scales, nb::handle v_scales) {
+  std::optional<View> k, v;
+  if (!k_scales.is_none()) k = view_of(k_scales);
+  if (!v_scales.is_none()) v = view_of(v_scales);
+  const auto tensor = [](const std::optional<View>& view) {
+    return view ? std::optional<ConstTensorView>(view->tensor) : std::nullopt;
+  };
+  cache.set_scales(layer, tensor(k), tensor(v));
 }
 
 // The page numbers of a sequence, a copy.
@@ -229,6 +284,14 @@ Array pages(const KVCache& cache, SequenceId sequence, std::int64_t group) {
 template <TensorView (KVCache::*kPages)(std::int64_t)>
 Array pages_of_layer(nb::object self, std::int64_t layer) {
   const TensorView view = (nb::cast<KVCache&>(self).*kPages)(layer);
+  return to_numpy(View{view, std::move(self)});
+}
+
+// None where there are no scales beside the codes.
+template <TensorView (KVCache::*kScales)(std::int64_t)>
+nb::object scales_of_layer(nb::object self, std::int64_t layer) {
+  const TensorView view = (nb::cast<KVCache&>(self).*kScales)(layer);
+  if (view.numel() == 0) return nb::none();
   return to_numpy(View{view, std::move(self)});
 }
 
@@ -327,6 +390,10 @@ quire.KVCacheStats(1 sequences, 20 live tokens, 2 of 8 pages used, 0 shared, 0 c
       .def_ro("evictions", &KVCacheStats::evictions)
       .def_ro("copied_pages", &KVCacheStats::copied_pages, "by copy on write")
       .def_ro("waste", &KVCacheStats::waste, "share of slots of used pages without a token")
+      .def_ro("token_bytes", &KVCacheStats::token_bytes,
+              "of keys and values of a token in all layers, scales included")
+      .def_ro("bytes", &KVCacheStats::bytes, "of all pages")
+      .def_ro("used_bytes", &KVCacheStats::used_bytes, "of used pages")
       .def("__repr__", [](const KVCacheStats& stats) { return repr(stats); });
 }
 
@@ -444,9 +511,13 @@ void define_tokens(nb::class_<KVCache>& type) {
            "some sequences, can be found by prefix only when commit() has accepted them. All or "
            "nothing; RuntimeError when out of pages.")
       .def("write", &write, nb::arg("layer"), nb::arg("sequences"), nb::arg("counts"), nb::arg("k"),
-           nb::arg("v"),
+           nb::arg("v").none() = nb::none(),
            "Stores the rows of the last tokens of each sequence: k [tokens, kv_heads, head_dim], v "
-           "alike, sequences one after the other.")
+           "alike (None with v_in_k), sequences one after the other; coded if there is a format.")
+      .def("set_scales", &set_scales, nb::arg("layer"), nb::arg("k_scales").none() = nb::none(),
+           nb::arg("v_scales").none() = nb::none(),
+           "The scales of a layer whose format shares them between tokens, before its first token: "
+           "int8_channel [kv_heads, dim], fp8 [kv_heads] or [1] (1 until they are set).")
       .def(
           "mark_written",
           [](KVCache& cache, nb::handle sequences, nb::handle counts, Size layer) {
@@ -456,9 +527,15 @@ void define_tokens(nb::class_<KVCache>& type) {
           nb::arg("sequences"), nb::arg("counts") = 1, nb::arg("layer") = nb::none(),
           "The last tokens were written through k_pages and v_pages, in a layer or in all.")
       .def("k_pages", &pages_of_layer<&KVCache::k_pages>, nb::arg("layer"),
-           "[n_pages, kv_heads, page_size, head_dim], the cache's own memory.")
+           "[n_pages, kv_heads, page_size, head_dim], the cache's own memory; of a format the "
+           "codes, with their bytes on the last axis.")
       .def("v_pages", &pages_of_layer<&KVCache::v_pages>, nb::arg("layer"),
            "[n_pages, kv_heads, page_size, v_head_dim], the cache's own memory.")
+      .def(
+          "k_scales", &scales_of_layer<&KVCache::k_scales>, nb::arg("layer"),
+          "The scales beside the codes of k_pages, the cache's own memory; None if there are none.")
+      .def("v_scales", &scales_of_layer<&KVCache::v_scales>, nb::arg("layer"),
+           "The scales beside the codes of v_pages.")
       .def(
           "stats",
           [](const KVCache& cache, Size group) {
@@ -492,7 +569,13 @@ void register_group(nb::module_& module) {
 (1, 128))doc");
   type.def("__init__", &init_group, nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"),
            nb::arg("v_head_dim") = nb::none(), nb::arg("dtype") = "float32", nb::arg("window") = 0,
-           nb::arg("sink_tokens") = 0, nb::arg("n_pages") = 0)
+           nb::arg("sink_tokens") = 0, nb::arg("n_pages") = 0, nb::arg("k_format") = nb::none(),
+           nb::arg("v_format") = nb::none(), nb::arg("v_in_k") = false)
+      .def_prop_ro("k_format",
+                   [](const KVLayerGroup& group) { return format_object(group.k_format); })
+      .def_prop_ro("v_format",
+                   [](const KVLayerGroup& group) { return format_object(group.v_format); })
+      .def_ro("v_in_k", &KVLayerGroup::v_in_k)
       .def_ro("layers", &KVLayerGroup::layers)
       .def_ro("kv_heads", &KVLayerGroup::kv_heads)
       .def_ro("head_dim", &KVLayerGroup::head_dim)
@@ -545,7 +628,9 @@ quire.KVCache(2 layers, 2 heads of 64, f32, 2 sequences, 2 of 8 pages of 16 toke
   type.def("__init__", &init, nb::arg("layers") = nb::none(), nb::arg("kv_heads") = nb::none(),
            nb::arg("head_dim") = nb::none(), nb::arg("v_head_dim") = nb::none(),
            nb::arg("dtype") = nb::none(), nb::arg("page_size") = 16,
-           nb::arg("n_pages") = nb::none(), nb::arg("groups") = nb::none());
+           nb::arg("n_pages") = nb::none(), nb::arg("groups") = nb::none(),
+           nb::arg("k_format") = nb::none(), nb::arg("v_format") = nb::none(),
+           nb::arg("v_in_k") = false);
   refuse_other_arguments<KVCache>(type, "KVCache", kSignature);
   type.def_prop_ro("layers", &size_of<&KVCacheOptions::layers>)
       .def_prop_ro("kv_heads", &size_of<&KVCacheOptions::kv_heads>)
@@ -554,6 +639,11 @@ quire.KVCache(2 layers, 2 heads of 64, f32, 2 sequences, 2 of 8 pages of 16 toke
       .def_prop_ro("page_size", &size_of<&KVCacheOptions::page_size>)
       .def_prop_ro("n_pages", &size_of<&KVCacheOptions::n_pages>)
       .def_prop_ro("dtype", [](const KVCache& cache) { return dtype_name(cache.options().dtype); })
+      .def_prop_ro("k_format",
+                   [](const KVCache& cache) { return format_object(cache.options().k_format); })
+      .def_prop_ro("v_format",
+                   [](const KVCache& cache) { return format_object(cache.options().v_format); })
+      .def_prop_ro("v_in_k", [](const KVCache& cache) { return cache.options().v_in_k; })
       .def_prop_ro("groups", [](const KVCache& cache) { return cache.options().groups; });
   define_sequences(type);
   define_tokens(type);

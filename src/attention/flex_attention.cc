@@ -142,7 +142,7 @@ void AttentionPlan::run(const KVCache& cache, std::int64_t layer, const ConstTen
     fail(ErrorKind::value, problem.function, "the plan was not made for a step over a cache");
   problem.step_of->check(problem.function, cache, layer);
   problem.step_of->mark_drafts(cache, layer);
-  state_->run(q, cache.k_pages(layer), cache.v_pages(layer), outputs);
+  state_->run(q, cache.keys(layer), cache.values(layer), outputs);
 }
 
 void run_attention(AttentionProblem problem, const ConstTensorView& q, const KVView& k,
@@ -224,7 +224,7 @@ Tensor attend(const KVCache& cache, std::int64_t layer, std::span<const NewToken
   AttentionProblem problem = AttentionProblem::step(cache, step, queries, options);
   problem.step_of->check("attend", cache, layer);
   problem.step_of->mark_drafts(cache, layer);
-  return run_attention(std::move(problem), q, cache.k_pages(layer), cache.v_pages(layer));
+  return run_attention(std::move(problem), q, cache.keys(layer), cache.values(layer));
 }
 
 }  // namespace quire

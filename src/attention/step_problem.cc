@@ -308,8 +308,10 @@ AttentionProblem AttentionProblem::step(const KVCache& cache, std::span<const Ne
                             .kv_len = step.longest_kv,
                             .v_head_dim = sizes.v_head_dim,
                             .q_dtype = queries.dtype,
-                            .k_dtype = sizes.dtype,
-                            .v_dtype = sizes.dtype},
+                            .k_dtype = sizes.k_format.is_plain() ? sizes.dtype : DType::f32,
+                            .v_dtype = sizes.v_format.is_plain() ? sizes.dtype : DType::f32,
+                            .k_format = sizes.k_format,
+                            .v_format = sizes.v_format},
                            options,
                            function};
   problem.q_begin = std::move(step.q_begin);

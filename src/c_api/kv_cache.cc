@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "c_api/arguments.h"
@@ -34,23 +37,32 @@ std::span<const std::int64_t> list(const char* function, const char* name, const
   return {data, count};
 }
 
+KVFormat format_of(const char* name) { return name == nullptr ? KVFormat{} : KVFormat::of(name); }
+
 KVLayerGroup group_of(const char* function, const quire_kv_layer_group* given) {
-  const auto of = c_api::versioned(given, function, "a group of options.groups");
+  const auto of = c_api::versioned(given, function, "a group of options.groups",
+                                   offsetof(quire_kv_layer_group, k_format));
   check_zero(function, "group", of.zero);
+  check_zero(function, "group", of.zero2);
   const auto layers = list(function, "layers of a group", of.layers, of.layer_count);
   return {.layers = {layers.begin(), layers.end()},
           .kv_heads = of.kv_heads,
           .head_dim = of.head_dim,
           .v_head_dim = of.v_head_dim,
           .dtype = c_api::dtype(of.dtype, function, "dtype of a group"),
+          .k_format = format_of(of.k_format),
+          .v_format = format_of(of.v_format),
+          .v_in_k = c_api::flag(of.v_in_k, function, "v_in_k of a group"),
           .window = of.window,
           .sink_tokens = of.sink_tokens,
           .n_pages = of.n_pages};
 }
 
 KVCacheOptions options_of(const char* function, const quire_kv_cache_options* given) {
-  const auto of = c_api::versioned(given, function, "options");
+  const auto of =
+      c_api::versioned(given, function, "options", offsetof(quire_kv_cache_options, k_format));
   check_zero(function, "options", of.zero);
+  check_zero(function, "options", of.zero2);
   KVCacheOptions options{.page_size = of.page_size == 0 ? 16 : of.page_size, .n_pages = of.n_pages};
   if (of.group_count == 0) {
     if (of.groups != nullptr)
@@ -60,13 +72,16 @@ KVCacheOptions options_of(const char* function, const quire_kv_cache_options* gi
     options.head_dim = of.head_dim;
     options.v_head_dim = of.v_head_dim;
     options.dtype = c_api::dtype(of.dtype, function, "options.dtype");
+    options.k_format = format_of(of.k_format);
+    options.v_format = format_of(of.v_format);
+    options.v_in_k = c_api::flag(of.v_in_k, function, "options.v_in_k");
     return options;
   }
-  if (of.layers != 0 || of.kv_heads != 0 || of.head_dim != 0 || of.v_head_dim != 0 || of.dtype != 0)
-    refuse_text(
-        function,
-        "layers, kv_heads, head_dim, v_head_dim and dtype are those of the groups, and 0 in "
-        "options");
+  if (of.layers != 0 || of.kv_heads != 0 || of.head_dim != 0 || of.v_head_dim != 0 ||
+      of.dtype != 0 || of.k_format != nullptr || of.v_format != nullptr || of.v_in_k != 0)
+    refuse_text(function,
+                "layers, kv_heads, head_dim, v_head_dim, dtype, formats and v_in_k are those of "
+                "the groups, and 0 in options");
   c_api::require(of.groups, function, "options.groups");
   for (std::size_t i = 0; i < of.group_count; ++i) {
     c_api::require(of.groups[i], function, fmt::format("options.groups[{}]", i).c_str());
@@ -87,14 +102,14 @@ template <class Cache, class Body>
 
 // Fills in as much of the caller's struct as the caller knows.
 template <class Struct>
-void give(const char* function, const char* name, Struct* to, Struct filled) {
+void give(const char* function, const char* name, Struct* to, Struct filled,
+          std::size_t first = sizeof(Struct)) {
   c_api::require(to, function, name);
   const std::size_t known = to->size;
-  if (known < sizeof(Struct))
-    refuse_text(function,
-                fmt::format("{}.size must be at least {}; got {}", name, sizeof(Struct), known));
+  if (known < first)
+    refuse_text(function, fmt::format("{}.size must be at least {}; got {}", name, first, known));
   filled.size = known;
-  *to = filled;
+  std::memcpy(to, &filled, std::min(known, sizeof(Struct)));
 }
 
 void give_tensor(const char* function, const TensorView& view, quire_tensor* to) {
@@ -265,8 +280,19 @@ quire_status quire_kv_cache_write(quire_kv_cache* cache, int64_t layer, const qu
                                   const quire_tensor* k, const quire_tensor* v) {
   constexpr const char* kName = "quire_kv_cache_write";
   return with_cache(cache, kName, [&](KVCache& of) {
-    of.write(layer, c_api::step(step, kName), c_api::tensor(k, kName, "k"),
-             c_api::tensor(v, kName, "v"));
+    const std::vector<NewTokens> tokens = c_api::step(step, kName);
+    const TensorView keys = c_api::tensor(k, kName, "k");
+    const std::optional<TensorView> values = c_api::optional_tensor(v, kName, "v");
+    values ? of.write(layer, tokens, keys, *values) : of.write(layer, tokens, keys);
+  });
+}
+
+quire_status quire_kv_cache_set_scales(quire_kv_cache* cache, int64_t layer,
+                                       const quire_tensor* k_scales, const quire_tensor* v_scales) {
+  constexpr const char* kName = "quire_kv_cache_set_scales";
+  return with_cache(cache, kName, [&](KVCache& of) {
+    of.set_scales(layer, c_api::optional_tensor(k_scales, kName, "k_scales"),
+                  c_api::optional_tensor(v_scales, kName, "v_scales"));
   });
 }
 
@@ -328,6 +354,18 @@ quire_status quire_kv_cache_v_pages(quire_kv_cache* cache, int64_t layer, quire_
                     [&](KVCache& of) { give_tensor(kName, of.v_pages(layer), pages); });
 }
 
+quire_status quire_kv_cache_k_scales(quire_kv_cache* cache, int64_t layer, quire_tensor* scales) {
+  constexpr const char* kName = "quire_kv_cache_k_scales";
+  return with_cache(cache, kName,
+                    [&](KVCache& of) { give_tensor(kName, of.k_scales(layer), scales); });
+}
+
+quire_status quire_kv_cache_v_scales(quire_kv_cache* cache, int64_t layer, quire_tensor* scales) {
+  constexpr const char* kName = "quire_kv_cache_v_scales";
+  return with_cache(cache, kName,
+                    [&](KVCache& of) { give_tensor(kName, of.v_scales(layer), scales); });
+}
+
 quire_status quire_kv_cache_get_stats(const quire_kv_cache* cache, int64_t group,
                                       quire_kv_cache_stats* stats) {
   constexpr const char* kName = "quire_kv_cache_get_stats";
@@ -345,7 +383,10 @@ quire_status quire_kv_cache_get_stats(const quire_kv_cache* cache, int64_t group
     filled.evictions = now.evictions;
     filled.copied_pages = now.copied_pages;
     filled.waste = now.waste;
-    give(kName, "stats", stats, filled);
+    filled.token_bytes = now.token_bytes;
+    filled.bytes = now.bytes;
+    filled.used_bytes = now.used_bytes;
+    give(kName, "stats", stats, filled, offsetof(quire_kv_cache_stats, token_bytes));
   });
 }
 

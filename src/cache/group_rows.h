@@ -5,21 +5,16 @@
 #include <cstdint>
 #include <vector>
 
-#include "quire/function_ref.h"
+#include "cache/row_store.h"
 #include "quire/kv_cache.h"
 #include "quire/tensor.h"
 
 namespace quire::cache {
 
-// Rows from a slot of a page on.
-struct RowPlace {
-  std::int32_t page = kNoPage;
-  std::int64_t slot = 0;
-};
-
-// Some rows of a step.
+// Some rows of a step, [tokens, kv_heads, dim] each, any strides; no values where keys hold them.
 struct StepRows {
-  const ConstTensorView &k, &v;  // [tokens, kv_heads, dim], any strides
+  const ConstTensorView& k;
+  const ConstTensorView* v = nullptr;
   std::int64_t first = 0, n = 0;
 };
 
@@ -31,24 +26,43 @@ class GroupRows {
   GroupRows(const KVLayerGroup& group, std::int64_t page_size, std::int64_t n_pages);
 
   std::size_t layers() const noexcept { return k_.size(); }
-  // Of a layer, counted in the group: [n_pages, kv_heads, page_size, dim].
-  Tensor& k(std::size_t layer) noexcept { return k_[layer]; }
-  Tensor& v(std::size_t layer) noexcept { return v_[layer]; }
-  const Tensor& k(std::size_t layer) const noexcept { return k_[layer]; }
-  const Tensor& v(std::size_t layer) const noexcept { return v_[layer]; }
+  // Of a layer, counted in the group. With v_in_k both are the keys' store.
+  RowStore& k(std::size_t layer) noexcept { return k_[layer]; }
+  RowStore& v(std::size_t layer) noexcept { return v_.empty() ? k_[layer] : v_[layer]; }
+  const RowStore& k(std::size_t layer) const noexcept { return k_[layer]; }
+  const RowStore& v(std::size_t layer) const noexcept { return v_.empty() ? k_[layer] : v_[layer]; }
+  bool v_in_k() const noexcept { return v_.empty(); }
+
+  // Calls visit(tensor) for those of a layer that have a row for every token: keys, their scales,
+  // values, their scales, as far as they are there.
+  template <class Visit>
+  void visit_stored(std::size_t layer, const Visit& visit) {
+    visit_stored_in(*this, layer, visit);
+  }
+  template <class Visit>
+  void visit_stored(std::size_t layer, const Visit& visit) const {
+    visit_stored_in(*this, layer, visit);
+  }
 
   // Copies n rows inside a page to another place, in all layers; the places may overlap.
   void copy(RowPlace from, RowPlace to, std::int64_t n) noexcept;
 
-  // Stores rows in slots of a page that follow each other, rounded to the group's dtype.
-  void write(std::size_t layer, RowPlace to, const StepRows& rows) noexcept;
+  // Stores rows in slots of a page that follow each other, rounded to the group's dtype, or coded;
+  // returns as RowStore::write does.
+  std::int64_t write(std::size_t layer, RowPlace to, const StepRows& rows) noexcept;
 
  private:
-  std::vector<Tensor> k_, v_;
-};
+  template <class Self, class Visit>
+  static void visit_stored_in(Self& self, std::size_t layer, const Visit& visit) {
+    const auto visit_store = [&](auto& store) {
+      visit(store.rows());
+      if (auto* const scales = store.row_scales()) visit(*scales);
+    };
+    visit_store(self.k_[layer]);
+    if (!self.v_in_k()) visit_store(self.v_[layer]);
+  }
 
-// Where the rows of a page and head begin.
-std::byte* page_rows(Tensor& rows, std::int64_t page, std::int64_t head) noexcept;
-const std::byte* page_rows(const Tensor& rows, std::int64_t page, std::int64_t head) noexcept;
+  std::vector<RowStore> k_, v_;
+};
 
 }  // namespace quire::cache

@@ -1,6 +1,6 @@
 // KVCache: construction, sequences made, forked and released, views and statistics. Tokens are in
-// kv_append.cc, rows in kv_write.cc, shorter sequences in kv_shorten.cc and kv_keep.cc, persistence
-// in kv_save.cc. Cache layer.
+// kv_append.cc, rows in kv_write.cc and kv_pages.cc, shorter sequences in kv_shorten.cc and
+// kv_keep.cc, persistence in kv_save.cc. Cache layer.
 #include "quire/kv_cache.h"
 
 #include <algorithm>
@@ -224,29 +224,9 @@ std::span<const std::int64_t> KVCache::ids(SequenceId sequence) const {
   return state_->get("KVCache::ids", sequence).ids;
 }
 
-ConstTensorView KVCache::k_pages(std::int64_t layer) const {
-  const cache::LayerPlace place = state_->place("KVCache::k_pages", layer);
-  return std::as_const(state_->groups[place.group].rows).k(place.layer).view();
-}
-
-ConstTensorView KVCache::v_pages(std::int64_t layer) const {
-  const cache::LayerPlace place = state_->place("KVCache::v_pages", layer);
-  return std::as_const(state_->groups[place.group].rows).v(place.layer).view();
-}
-
-TensorView KVCache::k_pages(std::int64_t layer) {
-  const cache::LayerPlace place = state_->place("KVCache::k_pages", layer);
-  return state_->groups[place.group].rows.k(place.layer).view();
-}
-
-TensorView KVCache::v_pages(std::int64_t layer) {
-  const cache::LayerPlace place = state_->place("KVCache::v_pages", layer);
-  return state_->groups[place.group].rows.v(place.layer).view();
-}
-
 namespace {
 
-void add(KVCacheStats& stats, const LayerGroup& group) noexcept {
+void add(KVCacheStats& stats, const LayerGroup& group, std::int64_t page_size) noexcept {
   const cache::PagePool& pool = group.pool;
   stats.live_tokens += group.live_tokens;
   stats.stored_tokens += pool.filled();
@@ -257,6 +237,10 @@ void add(KVCacheStats& stats, const LayerGroup& group) noexcept {
   stats.free_pages += pool.free();
   stats.evictions += pool.evictions();
   stats.copied_pages += group.copied_pages;
+  const std::int64_t token = cache::token_bytes(group.sizes), page = token * page_size;
+  stats.token_bytes += token;
+  stats.bytes += group.sizes.n_pages * page;
+  stats.used_bytes += (group.sizes.n_pages - pool.available()) * page;
 }
 
 void finish(KVCacheStats& stats, const KVCache::State& state) noexcept {
@@ -271,7 +255,7 @@ void finish(KVCacheStats& stats, const KVCache::State& state) noexcept {
 KVCacheStats KVCache::stats() const noexcept {
   const FloatEnv float_env;
   KVCacheStats stats;
-  for (const LayerGroup& group : state_->groups) add(stats, group);
+  for (const LayerGroup& group : state_->groups) add(stats, group, options().page_size);
   finish(stats, *state_);
   return stats;
 }
@@ -279,7 +263,7 @@ KVCacheStats KVCache::stats() const noexcept {
 KVCacheStats KVCache::stats(std::int64_t group) const {
   const FloatEnv float_env;
   KVCacheStats stats;
-  add(stats, checked_group("KVCache::stats", *state_, group));
+  add(stats, checked_group("KVCache::stats", *state_, group), options().page_size);
   finish(stats, *state_);
   return stats;
 }

@@ -21,6 +21,34 @@ namespace {
 constexpr std::int64_t kMostSize = std::numeric_limits<std::int32_t>::max();
 constexpr const char* kWhere = "KVCache";
 
+void check_format(const char* name, const KVFormat& format, std::int64_t dim) {
+  try {
+    format.code_bytes(dim);
+  } catch (const Error& error) {
+    fail(error.kind(), kWhere, "{}: {}", name, error.what());
+  }
+}
+
+void check_formats(KVLayerGroup& group) {
+  if (group.v_in_k) {
+    if (group.v_head_dim > group.head_dim)
+      fail(ErrorKind::value, kWhere, "with v_in_k, v_head_dim must be at most head_dim, {}; got {}",
+           group.head_dim, group.v_head_dim);
+    if (group.v_format.is_plain()) group.v_format = group.k_format;
+    if (group.v_format != group.k_format)
+      fail(ErrorKind::value, kWhere, "with v_in_k, v_format must be k_format, {}; got {}",
+           group.k_format.name(), group.v_format.name());
+    if (group.k_format.rotation(group.head_dim) != group.k_format.rotation(group.v_head_dim))
+      fail(ErrorKind::value, kWhere,
+           "with v_in_k, hadamard must rotate the same blocks of keys and values; head dims of {} "
+           "and {} have blocks of {} and {}",
+           group.head_dim, group.v_head_dim, group.k_format.rotation(group.head_dim),
+           group.k_format.rotation(group.v_head_dim));
+  }
+  check_format("k_format", group.k_format, group.head_dim);
+  check_format("v_format", group.v_format, group.v_head_dim);
+}
+
 void check_group(KVLayerGroup& group) {
   if (group.v_head_dim == 0) group.v_head_dim = group.head_dim;
   check_size(kWhere, "kv_heads", group.kv_heads, 1, kMostSize);
@@ -37,6 +65,7 @@ void check_group(KVLayerGroup& group) {
     fail(ErrorKind::type, kWhere, "dtype must be f32, f64, bf16 or f16; got {}",
          dtype_name(group.dtype));
   }
+  check_formats(group);
 }
 
 // Each layer of 0, 1, ... in one group.
@@ -67,11 +96,16 @@ void check_sizes_or_groups(const KVCacheOptions& options) {
   if (fits(options.kv_heads, none.kv_heads, first.kv_heads) &&
       fits(options.head_dim, none.head_dim, first.head_dim) &&
       fits(options.v_head_dim, none.v_head_dim, first.v_head_dim) &&
-      (options.dtype == none.dtype || options.dtype == first.dtype)) {
+      (options.dtype == none.dtype || options.dtype == first.dtype) &&
+      (options.k_format == none.k_format || options.k_format == first.k_format) &&
+      (options.v_format == none.v_format || options.v_format == first.v_format) &&
+      (options.v_in_k == none.v_in_k || options.v_in_k == first.v_in_k)) {
     return;
   }
-  fail(ErrorKind::value, kWhere,
-       "kv_heads, head_dim, v_head_dim and dtype are those of the groups; give one or the other");
+  fail(
+      ErrorKind::value, kWhere,
+      "kv_heads, head_dim, v_head_dim, dtype, formats and v_in_k are those of the groups; give one "
+      "or the other");
 }
 
 // Beside rows: for each page its books, and for each node of the index ids, pages and up to 8
@@ -103,13 +137,19 @@ KVCacheOptions checked_options(KVCacheOptions options) {
                      .head_dim = options.head_dim,
                      .v_head_dim = options.v_head_dim,
                      .dtype = options.dtype,
+                     .k_format = options.k_format,
+                     .v_format = options.v_format,
+                     .v_in_k = options.v_in_k,
                      .n_pages = options.n_pages};
     check_group(all);
     // Before a list of that length is made: there are no tables for so many layers either.
     require_memory(
         kWhere, "the pool",
-        saturating_product(saturating_product(options.n_pages * options.page_size, options.layers),
-                           all.kv_heads * (all.head_dim + all.v_head_dim)));
+        saturating_product(
+            saturating_product(options.n_pages * options.page_size, options.layers),
+            all.kv_heads *
+                (row_bytes(all.k_format, all.head_dim, all.dtype) +
+                 (all.v_in_k ? 0 : row_bytes(all.v_format, all.v_head_dim, all.dtype)))));
     all.layers.resize(static_cast<std::size_t>(options.layers));
     std::iota(all.layers.begin(), all.layers.end(), std::int64_t{0});
     options.groups.push_back(std::move(all));
@@ -134,6 +174,9 @@ KVCacheOptions checked_options(KVCacheOptions options) {
   options.head_dim = first.head_dim;
   options.v_head_dim = first.v_head_dim;
   options.dtype = first.dtype;
+  options.k_format = first.k_format;
+  options.v_format = first.v_format;
+  options.v_in_k = first.v_in_k;
   check_memory(options);
   return options;
 }

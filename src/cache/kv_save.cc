@@ -1,12 +1,12 @@
 // KVCache: a sequence as bytes and back, and all of them one after the other. A saved sequence is a
-// header, the ids of its tokens, and for each layer of each group the keys and the values,
-// [kv_heads, tokens, dim]: pages leave no trace. Header and rest each end with a checksum. Files
-// are in kv_file.cc. Cache layer.
+// header, the ids of its tokens, and for each layer of each group the keys and the values, each
+// [kv_heads, tokens, dim], codes with the scales of their rows behind them: pages leave no trace.
+// Header and rest each end with a checksum. Headers are in
+// kv_header.cc, files in kv_file.cc. Cache layer.
 #include "cache/kv_save.h"
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -25,18 +25,10 @@ using cache::GroupHeader;
 using cache::LayerGroup;
 using cache::PageTable;
 using cache::PrefixChain;
+using cache::Saved;
 using cache::Sequence;
-using cache::SequenceHeader;
 
 namespace {
-
-static_assert(std::endian::native == std::endian::little, "numbers are stored as they are");
-
-// Everything that is known of a sequence before its ids and rows.
-struct Saved {
-  SequenceHeader sequence;
-  std::vector<GroupHeader> groups;
-};
 
 // Calls visit(layer's rows, page, slot, tokens, head) for all rows of a table, in the order of
 // saving.
@@ -55,14 +47,15 @@ void visit_rows(Group& group, std::int64_t page_size, const PageTable& table, st
     }
   };
   for (std::size_t layer = 0; layer < group.rows.layers(); ++layer) {
-    for (auto* rows : {&group.rows.k(layer), &group.rows.v(layer)})
-      for (std::int64_t head = 0; head < group.sizes.kv_heads; ++head) visit_head(*rows, head);
+    group.rows.visit_stored(layer, [&](auto& rows) {
+      for (std::int64_t head = 0; head < group.sizes.kv_heads; ++head) visit_head(rows, head);
+    });
   }
 }
 
 template <class Rows>
 auto bytes_of(Rows& rows, std::int32_t page, std::int64_t slot, std::int64_t n, std::int64_t head) {
-  const std::int64_t row = rows.shape()[3] * static_cast<std::int64_t>(dtype_size(rows.dtype()));
+  const std::int64_t row = cache::row_bytes(rows);
   return std::span(cache::page_rows(rows, page, head) + slot * row,
                    static_cast<std::size_t>(n * row));
 }
@@ -84,34 +77,11 @@ std::int64_t payload_bytes(const KVCache::State& state, const Saved& saved) {
   return bytes;
 }
 
-std::int64_t header_bytes(const KVCache::State& state) {
-  return static_cast<std::int64_t>(sizeof(SequenceHeader) +
-                                   state.groups.size() * sizeof(GroupHeader) +
-                                   state.places.size() * sizeof(std::int64_t) + 8);
-}
-
 void put_sequence(const KVCache::State& state, const Sequence& sequence, ByteWriter& to) {
-  SequenceHeader header;
-  header.groups = static_cast<std::uint32_t>(state.groups.size());
-  header.length = sequence.length;
-  header.known = std::ssize(sequence.ids);
-  header.committed = KVCache::State::committed_of(sequence);
-  to.put(header);
-  for (std::size_t g = 0; g < state.groups.size(); ++g) {
-    const KVLayerGroup& sizes = state.groups[g].sizes;
-    to.put(GroupHeader{.dtype = static_cast<std::uint64_t>(sizes.dtype),
-                       .layers = std::ssize(sizes.layers),
-                       .kv_heads = sizes.kv_heads,
-                       .head_dim = sizes.head_dim,
-                       .v_head_dim = sizes.v_head_dim,
-                       .hole_begin = sequence.tables[g].hole_begin,
-                       .hole_end = sequence.tables[g].hole_end});
-    to.put(std::as_bytes(std::span(sizes.layers)));
-  }
-  to.put_checksum();
+  cache::put_header(state, sequence, to);
   to.put(std::as_bytes(std::span(sequence.ids)));
   // An id for every token: no page table is larger than what was saved for it.
-  for (std::int64_t i = header.known; i < header.length; ++i) to.put(std::int64_t{0});
+  for (std::int64_t i = std::ssize(sequence.ids); i < sequence.length; ++i) to.put(std::int64_t{0});
   for (std::size_t g = 0; g < state.groups.size(); ++g) {
     visit_rows(state.groups[g], state.options.page_size, sequence.tables[g], sequence.length,
                [&](const Tensor& rows, std::int32_t page, std::int64_t slot, std::int64_t n,
@@ -125,61 +95,6 @@ void check_written(const char* where, const Sequence& sequence) {
     fail(ErrorKind::value, where, "rows from position {} on are not written in all layers",
          sequence.written_in_all);
   }
-}
-
-void check_equal(const char* where, const char* name, std::int64_t saved, std::int64_t wanted) {
-  if (saved != wanted)
-    fail(ErrorKind::value, where, "{} must be the cache's; got {}, and the cache has {}", name,
-         saved, wanted);
-}
-
-void check_positions(const char* where, const SequenceHeader& header, const GroupHeader& group) {
-  if (header.length >= 0 && header.known >= 0 && header.known <= header.length &&
-      header.committed >= 0 && header.committed <= header.length && group.hole_begin >= 0 &&
-      group.hole_begin <= group.hole_end && group.hole_end <= header.length &&
-      (group.hole_begin < group.hole_end || group.hole_begin == 0)) {
-    return;
-  }
-  fail(ErrorKind::value, where,
-       "positions do not fit; got length {}, {} ids, {} committed and {}..{} released",
-       header.length, header.known, header.committed, group.hole_begin, group.hole_end);
-}
-
-GroupHeader get_group(const KVLayerGroup& sizes, ByteReader& from) {
-  const char* const where = from.where();
-  GroupHeader header;
-  from.get(header);
-  if (header.dtype != static_cast<std::uint64_t>(sizes.dtype)) {
-    fail(ErrorKind::value, where, "dtype must be the cache's, {}; got {}", dtype_name(sizes.dtype),
-         header.dtype < kDTypeCount ? dtype_name(static_cast<DType>(header.dtype)) : "none");
-  }
-  check_equal(where, "layers", header.layers, std::ssize(sizes.layers));
-  check_equal(where, "kv_heads", header.kv_heads, sizes.kv_heads);
-  check_equal(where, "head_dim", header.head_dim, sizes.head_dim);
-  check_equal(where, "v_head_dim", header.v_head_dim, sizes.v_head_dim);
-  for (const std::int64_t wanted : sizes.layers) {
-    std::int64_t layer = 0;
-    from.get(layer);
-    check_equal(where, "the layers of a group", layer, wanted);
-  }
-  return header;
-}
-
-Saved get_header(const KVCache::State& state, ByteReader& from) {
-  const char* const where = from.where();
-  Saved saved;
-  from.get(saved.sequence);
-  if (saved.sequence.magic != SequenceHeader{}.magic)
-    fail(ErrorKind::value, where, "these bytes are not a saved sequence");
-  if (saved.sequence.version != cache::kSaveVersion)
-    fail(ErrorKind::value, where, "version must be {}; got {}", cache::kSaveVersion,
-         saved.sequence.version);
-  check_equal(where, "groups", saved.sequence.groups, std::ssize(state.groups));
-  saved.groups.reserve(state.groups.size());
-  for (const LayerGroup& group : state.groups) saved.groups.push_back(get_group(group.sizes, from));
-  from.check_checksum();
-  for (const GroupHeader& group : saved.groups) check_positions(where, saved.sequence, group);
-  return saved;
 }
 
 // Memory is taken as bytes come, whatever the header promises.
@@ -296,7 +211,7 @@ void get_rows(KVCache::State& state, const Sequence& sequence, ByteReader& from)
 }
 
 SequenceId get_sequence(KVCache::State& state, std::uint64_t salt, ByteReader& from) {
-  const Saved saved = get_header(state, from);
+  const Saved saved = cache::get_header(state, from);
   const std::vector<std::int64_t> ids = get_ids(saved.sequence.length, from);
   if (std::ranges::any_of(ids.begin() + saved.sequence.known, ids.end(),
                           [](std::int64_t id) { return id != 0; }))
@@ -344,32 +259,13 @@ class SpanSource {
 namespace cache {
 
 void check_saved(const KVCache::State& state, ByteReader& from) {
-  const Saved saved = get_header(state, from);
+  const Saved saved = cache::get_header(state, from);
   for (std::int64_t rest = payload_bytes(state, saved); rest > 0;) {
     const std::int64_t n = std::min<std::int64_t>(rest, 1 << 20);
     from.skip(static_cast<std::size_t>(n));
     rest -= n;
   }
   from.check_checksum();
-}
-
-AllHeader get_all_header(ByteReader& from) {
-  AllHeader header;
-  from.get(header);
-  if (header.magic != AllHeader{}.magic)
-    fail(ErrorKind::value, from.where(), "these bytes are not the sequences of a cache");
-  if (header.version != kSaveVersion)
-    fail(ErrorKind::value, from.where(), "version must be {}; got {}", kSaveVersion,
-         header.version);
-  from.check_checksum();
-  return header;
-}
-
-AllEntry get_all_entry(ByteReader& from) {
-  AllEntry entry;
-  from.get(entry);
-  from.check_checksum();
-  return entry;
 }
 
 }  // namespace cache
@@ -382,7 +278,8 @@ std::vector<std::byte> KVCache::save(SequenceId id) const {
   sizes.sequence.length = sequence.length;
   for (const PageTable& table : sequence.tables)
     sizes.groups.push_back({.hole_begin = table.hole_begin, .hole_end = table.hole_end});
-  const std::int64_t size = saturating_sum(header_bytes(state) + 8, payload_bytes(state, sizes));
+  const std::int64_t size =
+      saturating_sum(cache::header_bytes(state) + 8, payload_bytes(state, sizes));
   require_memory("KVCache::save", "the bytes of the sequence", size);
   std::vector<std::byte> bytes;
   bytes.reserve(static_cast<std::size_t>(size));

@@ -3,11 +3,15 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "cache/byte_stream.h"
 #include "quire/kv_cache.h"
 
 namespace quire::cache {
+
+struct Sequence;
 
 inline constexpr std::uint32_t kSaveVersion = 2;
 
@@ -21,13 +25,28 @@ struct SequenceHeader {
 };
 static_assert(sizeof(SequenceHeader) == 40);
 
-// Followed by the numbers of its layers, int64.
+// A KVFormat in a number; 0 is plain.
+std::uint16_t format_number(const KVFormat& format) noexcept;
+// Its name, or "none" of a number that is no format's.
+std::string format_name(std::uint16_t number);
+
+// Followed by the numbers of its layers, int64, and then the scales that tokens share, f32, of the
+// keys and the values of each layer.
 struct GroupHeader {
-  std::uint64_t dtype = 0;
+  std::uint8_t dtype = 0;
+  std::uint8_t v_in_k = 0;
+  std::uint16_t k_format = 0, v_format = 0;
+  std::uint16_t zero = 0;
   std::int64_t layers = 0, kv_heads = 0, head_dim = 0, v_head_dim = 0;
   std::int64_t hole_begin = 0, hole_end = 0;  // no rows of the positions between
 };
 static_assert(sizeof(GroupHeader) == 56);
+
+// Everything that is known of a sequence before its ids and rows.
+struct Saved {
+  SequenceHeader sequence;
+  std::vector<GroupHeader> groups;
+};
 
 // Of all sequences of a cache; each has an entry and then what save writes.
 struct AllHeader {
@@ -43,6 +62,12 @@ struct AllEntry {
   std::uint32_t slot = 0, generation = 0;
 };
 static_assert(sizeof(AllEntry) == 24);
+
+// Bytes of the headers of a sequence, with their checksum.
+std::int64_t header_bytes(const KVCache::State& state);
+void put_header(const KVCache::State& state, const Sequence& sequence, ByteWriter& to);
+// Throws Error unless they are those of a sequence of the same groups of layers.
+Saved get_header(const KVCache::State& state, ByteReader& from);
 
 // Reads a saved sequence and throws Error unless load would take it, pages aside.
 void check_saved(const KVCache::State& state, ByteReader& from);

@@ -61,34 +61,101 @@ void check_writable(const char* where, const KVCache::State& state, std::size_t 
   }
 }
 
+// Keys or values without a scale mean nothing.
+void check_scales(const char* where, const cache::GroupRows& rows, LayerPlace place) {
+  for (const cache::RowStore* store : {&rows.k(place.layer), &rows.v(place.layer)}) {
+    if (!store->has_scales())
+      fail(ErrorKind::value, where, "{} has no scales before set_scales gives them",
+           store->format().name());
+  }
+}
+
 // The place of a layer, all of the step writable there.
 LayerPlace check_layer(const char* where, const KVCache::State& state, std::int64_t layer,
                        std::span<const NewTokens> step) {
   const LayerPlace place = state.place(where, layer);
   for (const NewTokens& tokens : step)
     check_writable(where, state, place.group, static_cast<std::size_t>(layer), tokens);
+  check_scales(where, state.groups[place.group].rows, place);
   return place;
 }
 
-// k, v: [tokens, kv_heads, dim] of the whole step.
-void write_rows(KVCache::State& state, LayerPlace place, std::span<const NewTokens> step,
-                const ConstTensorView& k, const ConstTensorView& v) noexcept {
+// The rows of a step in one layer, [tokens, kv_heads, dim]; no values where keys hold them.
+struct LayerRows {
+  const ConstTensorView& k;
+  const ConstTensorView* v;
+};
+
+// With layers in front, or none, as `leading` says.
+void check_rows_of(const char* where, const KVLayerGroup& group, const Shape& leading,
+                   const LayerRows& rows) {
+  const auto shape = [&](std::int64_t dim) {
+    Shape all = leading;
+    all.push_back(group.kv_heads);
+    all.push_back(dim);
+    return all;
+  };
+  check_rows(where, "k", rows.k, shape(group.head_dim));
+  if (group.v_in_k != (rows.v == nullptr)) {
+    fail(ErrorKind::value, where, "{}",
+         group.v_in_k ? "values are columns of keys (v_in_k); give k alone" : "v must be given");
+  }
+  if (rows.v != nullptr) check_rows(where, "v", *rows.v, shape(group.v_head_dim));
+}
+
+// Throws Error if rows hold numbers that have no codes.
+void check_codes(const char* where, const cache::GroupRows& rows, LayerPlace place,
+                 const LayerRows& given) {
+  const auto check = [&](const char* name, const cache::RowStore& store,
+                         const ConstTensorView& of) {
+    // No more rows than a page has are coded at once.
+    constexpr std::int64_t kSome = 1 << 20;
+    for (std::int64_t first = 0; first < of.dim(0); first += kSome) {
+      const std::int64_t n = std::min(kSome, of.dim(0) - first);
+      const std::int64_t without = store.first_without_code({of, first, n});
+      if (without == n) continue;
+      fail(ErrorKind::value, where, "row {} of {} holds {}, which {} has no codes for",
+           first + without, name,
+           store.format().scale == ScaleAxis::kGroup
+               ? "NaN, infinity or a number too large for a scale in f16"
+               : "NaN or infinity",
+           store.format().name());
+    }
+  };
+  check("k", rows.k(place.layer), given.k);
+  if (given.v != nullptr) check("v", rows.v(place.layer), *given.v);
+}
+
+// Whether all numbers have codes; what was stored of those that have none must not be read.
+bool write_rows(KVCache::State& state, LayerPlace place, std::span<const NewTokens> step,
+                const LayerRows& given) noexcept {
   const std::int64_t page_size = state.options.page_size;
   cache::GroupRows& rows = state.groups[place.group].rows;
   std::int64_t row = 0;
+  bool fits = true;
   for (const NewTokens& tokens : step) {
     const Sequence& sequence = state.sequences[tokens.sequence.slot];
     for (std::int64_t at = sequence.length - tokens.count; at < sequence.length;) {
       const std::int64_t slot = at % page_size,
                          n = std::min(page_size - slot, sequence.length - at);
-      rows.write(
-          place.layer,
-          {sequence.tables[place.group].pages[static_cast<std::size_t>(at / page_size)], slot},
-          {.k = k, .v = v, .first = row, .n = n});
+      const std::int32_t page =
+          sequence.tables[place.group].pages[static_cast<std::size_t>(at / page_size)];
+      fits &= rows.write(place.layer, {page, slot},
+                         {.k = given.k, .v = given.v, .first = row, .n = n}) == n;
       at += n;
       row += n;
     }
   }
+  return fits;
+}
+
+// Rows are written before, so that a step that fails must not touch them.
+bool writes_again(const KVCache::State& state, std::int64_t layer,
+                  std::span<const NewTokens> step) {
+  return std::ranges::any_of(step, [&](const NewTokens& tokens) {
+    const Sequence& sequence = state.sequences[tokens.sequence.slot];
+    return sequence.length - tokens.count < sequence.written[static_cast<std::size_t>(layer)];
+  });
 }
 
 void mark(KVCache::State& state, std::int64_t layer, std::span<const NewTokens> step) noexcept {
@@ -184,46 +251,83 @@ void KVCache::State::make_drafts(std::uint32_t slot, std::int64_t position) cons
   }
 }
 
-void KVCache::write(std::int64_t layer, std::span<const NewTokens> step, const ConstTensorView& k,
-                    const ConstTensorView& v) {
-  const FloatEnv float_env;
+namespace {
+
+void write_layer(KVCache::State& state, std::int64_t layer, std::span<const NewTokens> step,
+                 const LayerRows& rows) {
   constexpr const char* kWhere = "KVCache::write";
-  State& state = *state_;
   state.place(kWhere, layer);
   state.check_step(kWhere, step);
   const LayerPlace place = check_layer(kWhere, state, layer, step);
-  const KVLayerGroup& group = state.groups[place.group].sizes;
-  const std::int64_t total = total_count(step);
-  check_rows(kWhere, "k", k, {total, group.kv_heads, group.head_dim});
-  check_rows(kWhere, "v", v, {total, group.kv_heads, group.v_head_dim});
-  write_rows(state, place, step, k, v);
+  const cache::LayerGroup& group = state.groups[place.group];
+  check_rows_of(kWhere, group.sizes, {total_count(step)}, rows);
+  if (writes_again(state, layer, step)) check_codes(kWhere, group.rows, place, rows);
+  // Slots that were not written hold anything, also when this fails.
+  if (!write_rows(state, place, step, rows)) check_codes(kWhere, group.rows, place, rows);
   mark(state, layer, step);
 }
 
-void KVCache::append(std::span<const NewTokens> step, const ConstTensorView& k,
-                     const ConstTensorView& v) {
-  const FloatEnv float_env;
+// All layers' rows in front of the tokens.
+void append_layers(KVCache& cache, KVCache::State& state, std::span<const NewTokens> step,
+                   const LayerRows& rows) {
   constexpr const char* kWhere = "KVCache::append";
-  State& state = *state_;
   const KVLayerGroup& first = state.groups[0].sizes;
   for (const cache::LayerGroup& group : state.groups) {
     const KVLayerGroup& sizes = group.sizes;
     if (sizes.kv_heads != first.kv_heads || sizes.head_dim != first.head_dim ||
-        sizes.v_head_dim != first.v_head_dim) {
+        sizes.v_head_dim != first.v_head_dim || sizes.v_in_k != first.v_in_k) {
       fail(ErrorKind::value, kWhere,
            "groups of layers have other heads or dims: append, then write layer by layer");
     }
   }
   state.check_step(kWhere, step);
   state.require_pages(kWhere, step);  // so the counts are sane
-  const std::int64_t total = total_count(step), layers = state.options.layers;
-  check_rows(kWhere, "k", k, {layers, total, first.kv_heads, first.head_dim});
-  check_rows(kWhere, "v", v, {layers, total, first.kv_heads, first.v_head_dim});
-  append(step);
+  const std::int64_t layers = state.options.layers;
+  check_rows_of(kWhere, first, {layers, total_count(step)}, rows);
+  const auto with_layer = [&](std::int64_t layer, const auto& use) {
+    const ConstTensorView k = rows.k.select(0, layer);
+    if (rows.v == nullptr) return use(LayerRows{k, nullptr});
+    const ConstTensorView v = rows.v->select(0, layer);
+    use(LayerRows{k, &v});
+  };
   for (std::int64_t layer = 0; layer < layers; ++layer) {
-    write_rows(state, state.place(kWhere, layer), step, k.select(0, layer), v.select(0, layer));
+    const LayerPlace place = state.place(kWhere, layer);
+    check_scales(kWhere, state.groups[place.group].rows, place);
+    with_layer(layer, [&](const LayerRows& one) {
+      check_codes(kWhere, state.groups[place.group].rows, place, one);
+    });
+  }
+  cache.append(step);
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    with_layer(layer, [&](const LayerRows& one) {
+      write_rows(state, state.place(kWhere, layer), step, one);
+    });
     mark(state, layer, step);
   }
+}
+
+}  // namespace
+
+void KVCache::write(std::int64_t layer, std::span<const NewTokens> step, const ConstTensorView& k,
+                    const ConstTensorView& v) {
+  const FloatEnv float_env;
+  write_layer(*state_, layer, step, {k, &v});
+}
+
+void KVCache::write(std::int64_t layer, std::span<const NewTokens> step, const ConstTensorView& k) {
+  const FloatEnv float_env;
+  write_layer(*state_, layer, step, {k, nullptr});
+}
+
+void KVCache::append(std::span<const NewTokens> step, const ConstTensorView& k,
+                     const ConstTensorView& v) {
+  const FloatEnv float_env;
+  append_layers(*this, *state_, step, {k, &v});
+}
+
+void KVCache::append(std::span<const NewTokens> step, const ConstTensorView& k) {
+  const FloatEnv float_env;
+  append_layers(*this, *state_, step, {k, nullptr});
 }
 
 void KVCache::mark_written(std::int64_t layer, std::span<const NewTokens> step) {

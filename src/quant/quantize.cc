@@ -7,12 +7,12 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/attention_order.h"
 #include "kernels/coding/rotate.h"
 #include "kernels/dispatch.h"
 #include "kernels/typed_functions.h"
 #include "quant/coded_view.h"
 #include "quant/row_coding.h"
+#include "quant/row_encoder.h"
 #include "quire/error.h"
 #include "runtime/ceil_div.h"
 #include "runtime/executor_of.h"
@@ -22,8 +22,6 @@
 
 namespace quire {
 namespace {
-
-using kernels::kMostHeadDim;
 
 // Rows of a tensor, counted row-major over all axes but the last.
 struct Rows {
@@ -67,24 +65,19 @@ quant::CodedAxes axes_of(std::size_t rank, int head_axis) {
   return {.batch = kOthers[head_axis][0], .head = head_axis, .token = kOthers[head_axis][1]};
 }
 
-// Reads rows in f32, rotated if the format says so.
+// Rows as the encoder takes them.
 struct RowReader {
   const ConstTensorView& from;
   const Rows& rows;
-  int rotation;
-  const kernels::KernelTable& table;
+  quant::RowEncoder encoder;
 
-  void read(std::int64_t row, float* to) const {
+  kernels::RowsView row(std::int64_t row) const {
     const auto size = static_cast<std::int64_t>(dtype_size(from.dtype()));
-    const int columns = static_cast<int>(rows.shape[rows.shape.rank() - 1]);
-    const kernels::RowsView view{
-        .data = static_cast<const char*>(from.data()) + rows.offset(row) * size,
-        .dtype = from.dtype(),
-        .column_step = rows.strides[rows.shape.rank() - 1],
-        .rows = 1,
-        .columns = columns};
-    table.forward_f32->copy_rows({view, to, columns, columns});
-    kernels::rotate(to, columns, rotation);
+    return {.data = static_cast<const char*>(from.data()) + rows.offset(row) * size,
+            .dtype = from.dtype(),
+            .column_step = rows.strides[rows.shape.rank() - 1],
+            .rows = 1,
+            .columns = static_cast<int>(rows.shape[rows.shape.rank() - 1])};
   }
 };
 
@@ -109,7 +102,7 @@ Tensor find_scales(const RowReader& reader, const KVFormat& format, int head_axi
     std::vector<float> row(static_cast<std::size_t>(dim)), largest(row.size(), 0);
     for (std::int64_t r = 0; r < rows.count; ++r) {
       if (has_heads && rows.index(r, axis) != static_cast<std::int64_t>(head)) continue;
-      reader.read(r, row.data());
+      reader.encoder.read(reader.row(r), row.data());
       for (std::size_t c = 0; c < row.size(); ++c)
         largest[c] = std::max(largest[c], std::fabs(row[c]));  // NaN is left to the encoder
     }
@@ -173,10 +166,9 @@ QuantizedTensor quantize(const ConstTensorView& x, const KVFormat& format,
       .scales = {},
       .format = format};
   const std::shared_ptr<Executor> executor = executor_of(options.executor);
-  const kernels::KernelTable& table = kernels::current_table();
   const Rows rows(x);
-  const RowReader reader{x, rows, static_cast<int>(format.rotation(dim)), table};
-  const bool shared = format.scale == ScaleAxis::kChannel || format.scale == ScaleAxis::kHead;
+  const RowReader reader{x, rows, quant::RowEncoder(format, dim)};
+  const bool shared = quant::has_given_scales(format);
   if (options.scales.has_value() && !shared)
     fail(ErrorKind::value, kWhere, "{} finds the scales of its rows; give none", format.name());
   if (shared) {
@@ -192,39 +184,32 @@ QuantizedTensor quantize(const ConstTensorView& x, const KVFormat& format,
   const ConstTensorView scales = quant::scales_of(result, axes);
   const auto scale_size = static_cast<std::int64_t>(dtype_size(format.scale_dtype()));
   const std::int64_t row_bytes = result.codes.dim(-1);
-  auto* const codes = static_cast<char*>(result.codes.data());
-  auto* const scale_data = static_cast<char*>(result.scales.data());
+  auto* const codes = static_cast<std::byte*>(result.codes.data());
+  auto* const scale_data = static_cast<std::byte*>(result.scales.data());
   std::atomic<std::int64_t> bad{rows.count};
-  run_parallel(
-      *executor, static_cast<std::size_t>(ceil_div(rows.count, kChunkRows)),
-      [&](std::size_t chunk, std::size_t) {
-        float row[kMostHeadDim];
-        const std::int64_t begin = static_cast<std::int64_t>(chunk) * kChunkRows;
-        for (std::int64_t r = begin; r < std::min(begin + kChunkRows, rows.count); ++r) {
-          reader.read(r, row);
-          std::int64_t scale = 0;
-          if (format.has_scales()) {
-            const auto at = [&](int axis, std::size_t of) {
-              return axis < 0
-                         ? 0
-                         : rows.index(r, static_cast<std::size_t>(axis)) * scales.strides()[of];
-            };
-            scale = at(axes.batch, 0) + at(axes.head, 1) + at(axes.token, 2);
-          }
-          const int fits = table.coding->encode({.coding = quant::row_coding(format, dim),
-                                                 .from = row,
-                                                 .rows = 1,
-                                                 .columns = static_cast<int>(dim),
-                                                 .given = shared,
-                                                 .codes = codes + r * row_bytes,
-                                                 .scales = scale_data + scale * scale_size});
-          if (fits == 1) continue;
-          std::int64_t first = bad.load();
-          while (r < first && !bad.compare_exchange_weak(first, r)) {
-          }
-          return;
-        }
-      });
+  run_parallel(*executor, static_cast<std::size_t>(ceil_div(rows.count, kChunkRows)),
+               [&](std::size_t chunk, std::size_t) {
+                 const std::int64_t begin = static_cast<std::int64_t>(chunk) * kChunkRows;
+                 for (std::int64_t r = begin; r < std::min(begin + kChunkRows, rows.count); ++r) {
+                   std::int64_t scale = 0;
+                   if (format.has_scales()) {
+                     const auto at = [&](int axis, std::size_t of) {
+                       return axis < 0 ? 0
+                                       : rows.index(r, static_cast<std::size_t>(axis)) *
+                                             scales.strides()[of];
+                     };
+                     scale = at(axes.batch, 0) + at(axes.head, 1) + at(axes.token, 2);
+                   }
+                   const int fits = reader.encoder.encode(
+                       reader.row(r),
+                       {.codes = codes + r * row_bytes, .scales = scale_data + scale * scale_size});
+                   if (fits == 1) continue;
+                   std::int64_t first = bad.load();
+                   while (r < first && !bad.compare_exchange_weak(first, r)) {
+                   }
+                   return;
+                 }
+               });
   if (bad.load() < rows.count) fail_row(format, rows, bad.load());
   return result;
 }

@@ -2,12 +2,15 @@
 // and callbacks, and what is refused.
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <vector>
 
 #include "quire/attend.h"
 #include "quire/mods.h"
+#include "quire/quantize.h"
 #include "tests/c_api/c_structs.h"
 
 namespace quire {
@@ -230,8 +233,8 @@ TEST_F(CApiCache, WhatDoesNotFitIsRefused) {
   quire_kv_cache* none = nullptr;
   options.layers = 2;
   expect_failed(QUIRE_ERROR_VALUE,
-                "[quire_kv_cache_create] layers, kv_heads, head_dim, v_head_dim and dtype are "
-                "those of the groups, and 0 in options",
+                "[quire_kv_cache_create] layers, kv_heads, head_dim, v_head_dim, dtype, formats "
+                "and v_in_k are those of the groups, and 0 in options",
                 quire_kv_cache_create(&options, &none));
   EXPECT_EQ(none, nullptr);
   options.layers = 0;
@@ -251,6 +254,64 @@ TEST_F(CApiCache, WhatDoesNotFitIsRefused) {
   const std::int64_t one = 1;
   EXPECT_EQ(quire_kv_cache_cached_prefix(cache, &one, std::size_t{1} << 61, 0, &found),
             QUIRE_ERROR_VALUE);
+}
+
+TEST(CApiCodedCache, WritesCodesAndSharesScales) {
+  quire_kv_cache_options options = sized<quire_kv_cache_options>();
+  options.layers = 1;
+  options.kv_heads = 2;
+  options.head_dim = 32;
+  options.page_size = 4;
+  options.n_pages = 8;
+  options.k_format = "int8";
+  options.v_format = "fp8_e4m3";
+  quire_kv_cache* cache = nullptr;
+  ASSERT_EQ(quire_kv_cache_create(&options, &cache), QUIRE_OK) << quire_last_error();
+  const Tensor scales = Tensor::from<float>({0.5f, 2});
+  const quire_tensor given = c_tensor(scales);
+  EXPECT_EQ(quire_kv_cache_set_scales(cache, 0, &given, nullptr), QUIRE_ERROR_VALUE);
+  EXPECT_STREQ(
+      quire_last_error(),
+      "[KVCache::set_scales] int8 has no scales that tokens share; give none for k_scales");
+  ASSERT_EQ(quire_kv_cache_set_scales(cache, 0, nullptr, &given), QUIRE_OK) << quire_last_error();
+  quire_sequence sequence{};
+  ASSERT_EQ(quire_kv_cache_create_sequence(cache, 0, &sequence), QUIRE_OK);
+  const std::int64_t count = 5;
+  quire_step step = sized<quire_step>();
+  step.sequence_count = 1;
+  step.sequences = &sequence;
+  step.counts = &count;
+  ASSERT_EQ(quire_kv_cache_append(cache, &step), QUIRE_OK) << quire_last_error();
+  const Tensor rows = numbers({5, 2, 32}, 3);
+  const quire_tensor k = c_tensor(rows);
+  EXPECT_EQ(quire_kv_cache_write(cache, 0, &step, &k, nullptr), QUIRE_ERROR_VALUE);
+  ASSERT_EQ(quire_kv_cache_write(cache, 0, &step, &k, &k), QUIRE_OK) << quire_last_error();
+  quire_tensor pages{}, k_scales{}, v_scales{};
+  ASSERT_EQ(quire_kv_cache_k_pages(cache, 0, &pages), QUIRE_OK);
+  ASSERT_EQ(quire_kv_cache_k_scales(cache, 0, &k_scales), QUIRE_OK);
+  ASSERT_EQ(quire_kv_cache_v_scales(cache, 0, &v_scales), QUIRE_OK);
+  EXPECT_EQ(pages.dtype, QUIRE_I8);
+  const QuantizedTensor coded = quantize(rows, KVFormat::of("int8"));
+  // Token 4 is the first of the second page; head 1.
+  const auto* const codes = static_cast<const std::int8_t*>(pages.data) + (1 * 2 + 1) * 4 * 32;
+  EXPECT_EQ(std::memcmp(codes, coded.codes.data_as<std::int8_t>() + (4 * 2 + 1) * 32, 32), 0);
+  EXPECT_EQ(static_cast<const float*>(k_scales.data)[(1 * 2 + 1) * 4],
+            coded.scales.data_as<float>()[4 * 2 + 1]);
+  EXPECT_EQ(static_cast<const float*>(v_scales.data)[1], 2);
+  quire_kv_cache_stats stats = sized<quire_kv_cache_stats>();
+  ASSERT_EQ(quire_kv_cache_get_stats(cache, -1, &stats), QUIRE_OK);
+  EXPECT_EQ(stats.token_bytes, 2 * (32 + 4 + 32));
+  EXPECT_EQ(stats.used_bytes, 2 * 4 * stats.token_bytes);
+  quire_kv_cache_free(cache);
+  // Of an older program, which does not know formats.
+  options = sized<quire_kv_cache_options>();
+  options.size = offsetof(quire_kv_cache_options, k_format);
+  options.layers = options.kv_heads = options.head_dim = 1;
+  options.v_in_k = 7;
+  ASSERT_EQ(quire_kv_cache_create(&options, &cache), QUIRE_OK) << quire_last_error();
+  quire_kv_cache_free(cache);
+  options.size = sizeof(options);
+  EXPECT_EQ(quire_kv_cache_create(&options, &cache), QUIRE_ERROR_VALUE);
 }
 
 TEST(CApiPlan, RunsAsTheCall) {

@@ -222,16 +222,15 @@ class CacheSnapshot {
       // Pages nobody knows hold anything.
       if (page.refs == 0 && !page.is_findable()) continue;
       for (std::size_t layer = 0; layer < group.rows.layers(); ++layer) {
-        put_rows(group.rows.k(layer), id, page.fill);
-        put_rows(group.rows.v(layer), id, page.fill);
+        group.rows.visit_stored(layer,
+                                [&](const Tensor& tensor) { put_rows(tensor, id, page.fill); });
       }
     }
   }
   void put_rows(const Tensor& tensor, std::int32_t id, std::int64_t fill) {
-    const auto size = static_cast<std::size_t>(fill * tensor.shape()[3]);
+    const auto size = static_cast<std::size_t>(fill * cache::row_bytes(tensor));
     for (std::int64_t head = 0; head < tensor.shape()[1]; ++head)
-      bytes_.append(reinterpret_cast<const char*>(cache::page_rows(tensor, id, head)),
-                    size * dtype_size(tensor.dtype()));
+      bytes_.append(reinterpret_cast<const char*>(cache::page_rows(tensor, id, head)), size);
   }
 
   std::string bytes_;

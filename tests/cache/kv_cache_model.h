@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <random>
@@ -61,7 +62,9 @@ struct ModelSequence {
 class ModelledCache {
  public:
   explicit ModelledCache(const KVCacheOptions& options, std::uint64_t seed)
-      : cache(options), random_(seed), other_(options), foreign_(other_.create()) {}
+      : cache(options), random_(seed), other_(options), foreign_(other_.create()) {
+    set_any_scales(cache);
+  }
 
   KVCache cache;
   std::vector<ModelSequence> live;
@@ -430,8 +433,9 @@ class ModelledCache {
   void write(std::int64_t layer, const std::vector<NewTokens>& step,
              const std::vector<ModelToken>& tokens) {
     const KVLayerGroup& of = cache.groups()[static_cast<std::size_t>(cache.group_of(layer))];
-    cache.write(layer, step, rows_of(tokens, of.kv_heads, of.head_dim, layer * 100),
-                rows_of(tokens, of.kv_heads, of.v_head_dim, kValues + layer * 100));
+    const Tensor k = rows_of(tokens, of.kv_heads, of.head_dim, layer * 100);
+    if (of.v_in_k) return cache.write(layer, step, k);
+    cache.write(layer, step, k, rows_of(tokens, of.kv_heads, of.v_head_dim, kValues + layer * 100));
   }
 
   void append() {
@@ -528,6 +532,7 @@ class ModelledCache {
       bytes.insert(bytes.end(), some.begin(), some.end());
     });
     KVCache other(cache.options());
+    set_any_scales(other);
     std::span<const std::byte> rest(bytes);
     const auto source = [&](std::span<std::byte> to) {
       const std::size_t n = std::min<std::size_t>({to.size(), rest.size(), 1000});
@@ -600,10 +605,22 @@ class ModelledCache {
       const NewTokens last[] = {{one.handle, 1}};
       const Tensor wrong({1, cache.options().kv_heads, cache.options().head_dim + 1}, DType::f32);
       refused([&] { cache.write(0, last, wrong, wrong); });
+      refuse_nan(last);
     }
     std::vector<std::byte> bytes = cache.save(one.handle);
     bytes[below(bytes.size())] ^= std::byte{1};
     refused([&] { cache.load(bytes, one.salt); });
+  }
+
+  // Codes have none: rows that are there stay as they are.
+  void refuse_nan(std::span<const NewTokens> step) {
+    const KVLayerGroup& of = cache.groups()[static_cast<std::size_t>(cache.group_of(0))];
+    if (of.k_format.is_plain()) return;
+    Tensor k({1, of.kv_heads, of.head_dim}, DType::f32);
+    k.data_as<float>()[below(static_cast<std::uint64_t>(k.numel()))] =
+        std::numeric_limits<float>::quiet_NaN();
+    const Tensor v({1, of.kv_heads, of.v_head_dim}, DType::f32);
+    refused([&] { of.v_in_k ? cache.write(0, step, k) : cache.write(0, step, k, v); });
   }
 
   void compare() {

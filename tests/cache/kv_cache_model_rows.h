@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstring>
+#include <optional>
 #include <vector>
 
 #include "quire/kv_cache.h"
@@ -43,26 +45,75 @@ inline Tensor rows_of(const std::vector<ModelToken>& tokens, std::int64_t heads,
   return result;
 }
 
+// Scales of a layer whose formats share them between tokens, so that all rows have codes.
+inline void set_any_scales(KVCache& cache) {
+  for (const KVLayerGroup& group : cache.groups()) {
+    for (const std::int64_t layer : group.layers) {
+      const auto scales = [&](const KVFormat& format, std::int64_t dim) {
+        std::optional<Tensor> given;
+        if (format.scale == ScaleAxis::kChannel || format.scale == ScaleAxis::kHead) {
+          given.emplace(
+              format.scale == ScaleAxis::kHead ? Shape{group.kv_heads} : Shape{group.kv_heads, dim},
+              DType::f32);
+          for (std::int64_t i = 0; i < given->numel(); ++i)
+            given->data_as<float>()[i] = 1.5f + static_cast<float>((i + layer) % 3);
+        }
+        return given;
+      };
+      const std::optional<Tensor> k = scales(group.k_format, group.head_dim);
+      std::optional<Tensor> v;
+      if (!group.v_in_k) v = scales(group.v_format, group.v_head_dim);
+      if (!k && !v) continue;
+      cache.set_scales(layer, k ? std::optional<ConstTensorView>(k->view()) : std::nullopt,
+                       v ? std::optional<ConstTensorView>(v->view()) : std::nullopt);
+    }
+  }
+}
+
+// Rows of a page are, byte by byte, those of a tensor [tokens, heads, ..].
+inline void compare_bytes(const ConstTensorView& pages, const Tensor& wanted,
+                          const SequenceView& view, std::int64_t page_size) {
+  const auto size = static_cast<std::int64_t>(dtype_size(pages.dtype()));
+  const std::int64_t heads = pages.dim(1);
+  const std::int64_t bytes =
+      wanted.numel() == 0 ? 0 : wanted.numel() / (wanted.shape()[0] * heads) * size;
+  const auto* const all = static_cast<const char*>(pages.data());
+  const auto* const rows = static_cast<const char*>(wanted.data());
+  for (std::int64_t at = 0; at < view.length; ++at) {
+    if (at >= view.hole_begin && at < view.hole_end) continue;
+    const std::int64_t page = view.pages[static_cast<std::size_t>(at / page_size)];
+    for (std::int64_t head = 0; head < heads; ++head) {
+      const std::int64_t offset =
+          page * pages.stride(0) + head * pages.stride(1) + at % page_size * pages.stride(2);
+      ASSERT_EQ(std::memcmp(all + offset * size, rows + (at * heads + head) * bytes,
+                            static_cast<std::size_t>(bytes)),
+                0)
+          << "position " << at << " head " << head;
+    }
+  }
+}
+
 // What the pages of a layer hold for a sequence is what its tokens say.
 inline void compare_rows(const KVCache& cache, std::int64_t layer, const SequenceView& view,
                          const std::vector<ModelToken>& tokens) {
   const std::int64_t page_size = cache.options().page_size;
-  const ConstTensorView pages[] = {cache.k_pages(layer), cache.v_pages(layer)};
-  for (std::int64_t at = 0; at < view.length; ++at) {
-    if (at >= view.hole_begin && at < view.hole_end) continue;
-    const std::int64_t page = view.pages[static_cast<std::size_t>(at / page_size)];
-    const std::uint64_t number = tokens[static_cast<std::size_t>(at)].number;
-    for (std::int64_t kind = 0; kind < 2; ++kind) {
-      const ConstTensorView& rows = pages[kind];
-      const auto* from = rows.data_as<float>();
-      for (std::int64_t head = 0; head < rows.dim(1); ++head) {
-        const std::int64_t row = (page * rows.dim(1) + head) * page_size + at % page_size;
-        for (std::int64_t d = 0; d < rows.dim(3); ++d)
-          ASSERT_EQ(from[row * rows.dim(3) + d],
-                    element(number, kind * kValues + layer * 100 + head * rows.dim(3) + d));
-      }
-    }
-  }
+  const KVLayerGroup& group = cache.groups()[static_cast<std::size_t>(cache.group_of(layer))];
+  const auto compare = [&](const KVView& stored, std::int64_t dim, std::int64_t first) {
+    const Tensor rows = rows_of(tokens, group.kv_heads, dim, first + layer * 100);
+    if (stored.format.is_plain()) return compare_bytes(stored.data, rows, view, page_size);
+    const bool is_shared =
+        stored.format.scale == ScaleAxis::kChannel || stored.format.scale == ScaleAxis::kHead;
+    QuantizeOptions options;
+    if (is_shared) options.scales = stored.scales;
+    const QuantizedTensor coded = quantize(rows, stored.format, options);
+    compare_bytes(stored.data, coded.codes, view, page_size);
+    if (!is_shared && stored.format.has_scales())
+      compare_bytes(stored.scales, coded.scales, view, page_size);
+  };
+  if (tokens.empty()) return;
+  compare(cache.keys(layer), group.head_dim, 0);
+  if (!group.v_in_k) return compare(cache.values(layer), group.v_head_dim, kValues);
+  ASSERT_EQ(cache.values(layer).data.data(), cache.keys(layer).data.data());
 }
 
 }  // namespace quire::testing

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "tests/cache/kv_cache_model.h"
 #include "tests/support/property.h"
@@ -28,6 +30,27 @@ void run_random(const KVCacheOptions& options, std::uint64_t seed, int operation
   RC_ASSERT(!::testing::Test::HasFailure());
 }
 
+// Any formats that fit, for half of the groups; dims that groups of 32 fit for some of them.
+void choose_formats(KVLayerGroup& group) {
+  if (*rc::gen::arbitrary<bool>()) return;
+  const auto any = [](std::int64_t& dim) {
+    const std::string name = *rc::gen::elementOf(KVFormat::names());
+    KVFormat format = KVFormat::of(name);
+    if (format.scale == ScaleAxis::kGroup) dim = 32;
+    format.hadamard = dim % 2 == 0 && *rc::gen::arbitrary<bool>();
+    return format;
+  };
+  group.k_format = any(group.head_dim);
+  group.v_in_k = *rc::gen::element(false, false, true);
+  if (!group.v_in_k) {
+    if (*rc::gen::arbitrary<bool>()) group.v_format = any(group.v_head_dim);
+  } else {
+    group.v_head_dim = group.k_format.scale == ScaleAxis::kGroup || group.k_format.hadamard
+                           ? group.head_dim
+                           : std::min(group.v_head_dim, group.head_dim);
+  }
+}
+
 std::vector<KVLayerGroup> any_groups(std::int64_t layers) {
   std::vector<KVLayerGroup> groups(static_cast<std::size_t>(*rc::gen::inRange(1, 4)));
   for (KVLayerGroup& group : groups) {
@@ -37,6 +60,7 @@ std::vector<KVLayerGroup> any_groups(std::int64_t layers) {
     group.window = *rc::gen::element(0, 0, 1, 3, 8, 20);
     if (group.window > 0) group.sink_tokens = *rc::gen::element(0, 0, 1, 4);
     group.n_pages = *rc::gen::element(1, 5, 17, 40, 150);
+    choose_formats(group);
   }
   for (std::int64_t layer = 0; layer < layers; ++layer)
     groups[static_cast<std::size_t>(layer) % groups.size()].layers.push_back(layer);

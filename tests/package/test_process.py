@@ -105,7 +105,7 @@ EXEMPT = {
     r"Formula::(buffers|named_buffers|size|type)": "describe a graph",
     r"KVCache::(KVCache|State|cached_prefix|can_reserve|commit|committed|contains|create|create_with_prefix|fork|group_of|ids"
     r"|k_pages|v_pages|keep|load|load_all|load_from|save|save_all|save_to|mark_written|options|release|release_before"
-    r"|release_between|reserve|truncate|version|view)": "pages, ids and bytes",
+    r"|release_between|reserve|truncate|version|view|keys|values|k_scales|v_scales)": "pages, ids and bytes",
     r"PageTables::(PageTables|add_pages|page_count|checked_batch|pages_wanted|remove_pages|row)": "pages",
     r"PagedAttention::(PagedAttention|erase|reserve|tables)|pages_of": "pages",
     r"Tensor::(Tensor|clone|copy_of|empty|from|reshape)|contiguous|contiguous_strides|element_count|to_string": "copy bytes, count",

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from quire import KVCache
+from quire import KVCache, KVFormat
+from quire.quantized import format_of
 from quire.torch.views import view_of
 from quire.transformers.paged_states import PagedStates
 
@@ -25,7 +26,8 @@ class QuireCache(Cache):
 
     Args:
         config: of the model.
-        kv_format: None: keys and values are stored in the dtype they come in.
+        kv_format: None: keys and values are stored in the dtype they come in. "int8", "u8", "int4", "fp8_e4m3", "fp8_e5m2", "q8_0",
+            "q4_0", or one of them and "+hadamard", or a quire.KVFormat: they are coded when they are written, and read as codes.
         page_size: tokens of a page.
 
     It is filled by one model at a time, on the CPU, without gradients. Its pool grows by itself.
@@ -44,9 +46,12 @@ class QuireCache(Cache):
     (torch.Size([1, 14]), 13)
     """
 
-    def __init__(self, config: Any, kv_format: str | None = None, page_size: int = 16) -> None:
-        if kv_format is not None:
-            raise NotImplementedError(f"[QuireCache] kv_format must be None; {kv_format!r} is not supported")
+    def __init__(self, config: Any, kv_format: KVFormat | str | None = None, page_size: int = 16) -> None:
+        stored = None if kv_format is None else format_of("QuireCache", kv_format)
+        if stored is not None and stored.name == "int8_channel":
+            raise NotImplementedError(
+                "[QuireCache] kv_format='int8_channel' needs calibrated scales, which a cache that fills itself has not; int8 finds its own"
+            )
         from transformers.cache_utils import get_layer_types_and_kwargs
 
         decoder = config.get_text_config(decoder=True)
@@ -61,7 +66,7 @@ class QuireCache(Cache):
                 )
             window = int(given.get("sliding_window") or 0) if kind == "sliding_attention" else 0
             if window not in by_window:
-                by_window[window] = Pool(window, page_size)
+                by_window[window] = Pool(window, page_size, stored)
                 self.pools.append(by_window[window])
             layers.append(QuireLayer(by_window[window]))
         super().__init__(layers=layers)
@@ -169,10 +174,12 @@ class QuireLayer(CacheLayerMixin):
 
 
 class Pool:
-    """The layers of one kind: a KVCache with a sequence for each row of the batch. window: 0 for all keys."""
+    """The layers of one kind: a KVCache with a sequence for each row of the batch. window: 0 for all keys. stored: as which codes, or
+    None."""
 
-    def __init__(self, window: int, page_size: int) -> None:
+    def __init__(self, window: int, page_size: int, stored: KVFormat | None = None) -> None:
         self.window, self.page_size = window, page_size
+        self.formats = {"k_format": stored, "v_format": stored}
         self.written: list[int] = []  # tokens that each layer has
         self.length = 0  # tokens that have places: the most of them
         self.sequences: list[Any] = []
@@ -237,6 +244,7 @@ class Pool:
             dtype=self.dtype,
             page_size=self.page_size,
             n_pages=-(-tokens // self.page_size) + batch,
+            **self.formats,
         )
         self.sequences = [self.cache.create() for _ in range(batch)]
 
@@ -266,6 +274,7 @@ class Pool:
             dtype=self.dtype,
             page_size=old.page_size,
             n_pages=max(2 * old.n_pages, 2 * needed),
+            **self.formats,
         )
         moved = []
         for sequence in self.sequences:
@@ -336,6 +345,7 @@ class Pool:
             page_size=self.page_size,
             n_pages=-(-tokens // self.page_size) + len(state["rows"]),
             **state["sizes"],
+            **self.formats,
         )
         self.sequences = [self.cache.load(row.numpy().tobytes()) for row in state["rows"]]
         self.written, self.length = list(state["written"]), state["length"]

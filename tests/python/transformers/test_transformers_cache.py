@@ -46,6 +46,29 @@ def test_logits_have_the_bits_of_a_dynamic_cache(name):
             assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("kv_format", ["int8", "u8+hadamard", "fp8_e5m2"])
+def test_keys_and_values_are_coded(kv_format, tmp_path):
+    made, ids = model("llama"), tokens(2, 30)
+    made.set_attn_implementation("quire")
+    plain, coded = QuireCache(made.config), QuireCache(made.config, kv_format=kv_format, page_size=4)
+    with torch.no_grad():
+        wanted = made(ids, past_key_values=plain).logits
+        whole = made(ids, past_key_values=coded).logits
+        limit = 0.2 if "fp8" in kv_format else 0.02
+        assert 0 < (whole - wanted).norm() / wanted.norm() < limit
+        chunked = QuireCache(made.config, kv_format=kv_format)
+        parts = [made(part, past_key_values=chunked).logits for part in ids.split([17, 1, 12], 1)]
+        # torch's products of other shapes round differently, and a code may be the next one.
+        assert (torch.cat(parts, 1) - whole).norm() / whole.norm() < limit / 2
+        coded.save(tmp_path / "cache")
+        again = QuireCache(made.config, kv_format=kv_format).load(tmp_path / "cache")
+        step = tokens(2, 2)
+        assert torch.equal(made(step, past_key_values=again).logits, made(step, past_key_values=coded).logits)
+        with pytest.raises(ValueError, match="k_format must be the cache's, plain; got"):
+            QuireCache(made.config).load(tmp_path / "cache")
+    assert generated(made, QuireCache(made.config, kv_format=kv_format), num_beams=2).shape == (3, 25)
+
+
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
 def test_beams_share_pages(name):
     made = model(name)
@@ -132,8 +155,10 @@ def test_a_file_brings_everything_back(tmp_path):
 
 def test_what_it_does_not_do_is_said():
     made, ids = model("llama"), tokens(2, 5)
-    with pytest.raises(NotImplementedError, match="kv_format must be None; 'int9' is not supported"):
+    with pytest.raises(ValueError, match="there is no format int9; there are int8, "):
         QuireCache(made.config, kv_format="int9")
+    with pytest.raises(NotImplementedError, match="kv_format='int8_channel' needs calibrated scales"):
+        QuireCache(made.config, kv_format="int8_channel")
     with pytest.raises(ValueError, match="pages are on the CPU"):
         QuireCache(made.config).to("cuda")
     for implementation in ("eager", "sdpa"):
