@@ -1,7 +1,7 @@
 # What people type. Every target is a few lines over scripts/, which can also be run by themselves.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo docs test check-all play bench format lint clean
+.PHONY: help deps build demo docs test test-amx check-all play bench format lint clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ docs: build ## Build the documentation as a site into build/site, every link che
 
 test: ## What CI runs: formats, types, -Werror, C++ tests on the ISAs of this machine, sanitizers, Python tests
 	@scripts/test
+
+test-amx: ## Kernels, attention and bits on AMX: with its hardware, if there is any, and with its instructions emulated
+	@scripts/test-amx
 
 check-all: ## test, and what takes longer: clang, TSan, coverage, long property runs
 	@scripts/check-all

@@ -4,7 +4,7 @@
 if(QUIRE_FUZZ)
   set(QUIRE_ISAS scalar)  # what is fuzzed is what comes before the kernels
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  set(QUIRE_ISAS scalar avx2 avx512 avx512_bf16)
+  set(QUIRE_ISAS scalar avx2 avx512 avx512_bf16 amx)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   set(QUIRE_ISAS scalar neon)
 else()
@@ -16,6 +16,7 @@ function(quire_native_isas isas result)
   set(needs_avx2 avx2 fma bmi2 f16c)
   set(needs_avx512 ${needs_avx2} avx512f avx512bw avx512cd avx512dq avx512vl)
   set(needs_avx512_bf16 ${needs_avx512} avx512_bf16)
+  set(needs_amx ${needs_avx512_bf16} amx_tile amx_bf16)
   set(needs_neon asimd)
   set(flags "")
   if(EXISTS /proc/cpuinfo)
@@ -54,6 +55,15 @@ elseif(QUIRE_ONLY_ISAS)
   endforeach()
   set(QUIRE_ISAS ${QUIRE_ONLY_ISAS})
 endif()
+
+# amx has only its products to itself: the rest it takes from avx512_bf16, which comes along.
+if(amx IN_LIST QUIRE_ISAS AND NOT avx512_bf16 IN_LIST QUIRE_ISAS)
+  list(FIND QUIRE_ISAS amx quire_amx_at)
+  list(INSERT QUIRE_ISAS ${quire_amx_at} avx512_bf16)
+endif()
+
+# A file of its own in every build: tests replace its function (tests/support/amx_trap.h).
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/runtime/amx.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 
 function(quire_add_isa_sources target)
   set(isa_list "")

@@ -18,6 +18,7 @@ enum class Isa {
   avx2,         // x86 with AVX2, FMA, BMI2, F16C: 8 floats
   avx512,       // x86 with AVX-512 F, BW, CD, DQ, VL: 16 floats
   avx512_bf16,  // the same with products of bf16 pairs (Zen 4, Cooper Lake, Sapphire Rapids)
+  amx,          // the same with tile registers for bf16 (Sapphire Rapids and later, on Linux)
 };
 
 // As QUIRE_ISA spells it: "avx2". A string literal.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "isa_list.h"
+#include "runtime/amx.h"
 #include "runtime/isa_choice.h"
 
 namespace quire {
@@ -34,6 +35,8 @@ bool cpu_has(Isa isa) {
       return avx512;
     case Isa::avx512_bf16:
       return avx512 && __builtin_cpu_supports("avx512bf16");
+    case Isa::amx:
+      return cpu_has(Isa::avx512_bf16) && amx_is_usable();
   }
   return false;
 #elif defined(__aarch64__)

@@ -13,7 +13,8 @@
 namespace quire {
 namespace {
 
-constexpr std::array kAllIsas = {Isa::scalar, Isa::neon, Isa::avx2, Isa::avx512, Isa::avx512_bf16};
+constexpr std::array kAllIsas = {Isa::scalar, Isa::neon,        Isa::avx2,
+                                 Isa::avx512, Isa::avx512_bf16, Isa::amx};
 
 std::string join_names(std::span<const Isa> isas) {
   std::string names;
@@ -38,6 +39,8 @@ const char* isa_name(Isa isa) noexcept {
       return "avx512";
     case Isa::avx512_bf16:
       return "avx512_bf16";
+    case Isa::amx:
+      return "amx";
   }
   return "unknown";
 }

@@ -4,8 +4,9 @@
 //
 //   QUIRE_RECORD_BITS=1 build/release/tests/attention_test --gtest_filter='RecordedBits.*'
 //
-// once with QUIRE_ISA=avx512 and once with avx512_bf16, which multiplies bf16 in pairs and has
-// lines of its own. Results in f64 leave out lse and functions of formulas, which are libm's.
+// once with QUIRE_ISA=avx512, once with avx512_bf16, which multiplies bf16 in pairs and has lines
+// of its own, and once with amx, which has others. Results in f64 leave out lse and functions of
+// formulas, which are libm's.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -78,6 +79,7 @@ class RecordedBits : public ::testing::Test {
 
   void expect(std::string name, DType dtype, const std::vector<ConstTensorView>& results) {
     if (dtype == DType::bf16 && current_isa() == Isa::avx512_bf16) name += " in pairs";
+    if (dtype == DType::bf16 && current_isa() == Isa::amx) name += " in tiles";
     Hash hash;
     for (const ConstTensorView& result : results) hash.add(result);
     if (records_)

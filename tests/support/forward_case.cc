@@ -13,6 +13,7 @@
 #include "kernels/attention_order.h"
 #include "kernels/decode/decode.h"
 #include "kernels/dispatch.h"
+#include "kernels/prefill/forward_functions.h"
 #include "quire/evaluate.h"
 #include "reference/dropout.h"
 
@@ -275,6 +276,7 @@ RowOutput<T> ForwardCase::expected(std::size_t row) const {
   }
   input.scale = options_.scale;
   input.pairs = options_.pairs;
+  input.tiles = options_.pairs && call_.table->pairs->tiles != nullptr;
   return row_by_rules(input);
 }
 

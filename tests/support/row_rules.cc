@@ -73,12 +73,28 @@ class Row {
 
   // Chains of dims, each from 0, added up in order.
   T dot(const T* k) const {
+    if constexpr (std::is_same_v<T, float>)
+      if (in_.tiles) return tile_dot(k);
     const std::size_t length =
         in_.pairs ? 128 : std::min<std::size_t>(64, (in_.q.size() + 31) / 32 * 16);
     T sum = 0;
     for (std::size_t d = 0; d < in_.q.size(); d += length) {
       const T chain = chain_of(k, d, std::min(in_.q.size(), d + length));
       sum = d == 0 ? chain : sum + chain;
+    }
+    return sum;
+  }
+
+  // 32 dims a step, zeros behind the last.
+  float tile_dot(const float* k) const {
+    float sum = 0;
+    for (std::size_t d = 0; d < in_.q.size(); d += 32) {
+      float a[32] = {}, b[32] = {};
+      for (std::size_t i = 0; i < std::min<std::size_t>(32, in_.q.size() - d); ++i) {
+        a[i] = k[d + i];
+        b[i] = in_.q[d + i];
+      }
+      sum = bf16_tile_product(sum, a, b);
     }
     return sum;
   }
@@ -151,6 +167,7 @@ class Row {
                   std::vector<T>& chain) {
     const std::size_t columns = chain.size();
     if constexpr (std::is_same_v<T, float>) {
+      if (in_.tiles) return add_tile_values(begin, p, chain);
       if (in_.pairs) {
         const std::vector<float> zeros(columns, 0);
         for (std::size_t i = first; i < last; i += 2) {
@@ -170,6 +187,27 @@ class Row {
       if (p[i] == 0) continue;
       const T* v = in_.value(begin + static_cast<std::int64_t>(i));
       for (std::size_t d = 0; d < columns; ++d) chain[d] = std::fma(v[d], p[i], chain[d]);
+    }
+  }
+
+  // 32 keys a step.
+  void add_tile_values(std::int64_t begin, const std::vector<float>& p, std::vector<float>& chain) {
+    for (std::size_t first = 0; first < p.size(); first += 32) {
+      std::vector<std::vector<float>> values;
+      float weights[32] = {};
+      for (std::size_t i = 0; i < 32; ++i) {
+        const float weight = first + i < p.size() ? p[first + i] : 0;
+        weights[i] = BFloat16(weight);
+        values.emplace_back(chain.size(), 0.f);
+        if (weight == 0) continue;
+        const float* const value = in_.value(begin + static_cast<std::int64_t>(first + i));
+        values.back().assign(value, value + chain.size());
+      }
+      for (std::size_t d = 0; d < chain.size(); ++d) {
+        float column[32];
+        for (std::size_t i = 0; i < 32; ++i) column[i] = values[i][d];
+        chain[d] = bf16_tile_product(chain[d], column, weights);
+      }
     }
   }
 
@@ -214,6 +252,14 @@ float bf16_pair_product(float acc, float a0, float a1, float b0, float b1) {
   const auto z = without_subnormals;
   acc = z(std::fma(z(a1), z(b1), z(acc)));
   return z(std::fma(z(a0), z(b0), acc));
+}
+
+float bf16_tile_product(float acc, std::span<const float> a, std::span<const float> b) {
+  const auto z = without_subnormals;
+  float sums[2] = {};
+  for (std::size_t i = 0; i < a.size(); ++i)
+    sums[i % 2] = z(std::fma(z(a[i]), z(b[i]), sums[i % 2]));
+  return z(z(acc) + z(sums[0] + sums[1]));
 }
 
 template <class T>

@@ -46,6 +46,7 @@ BackwardChunk<T>::BackwardChunk(const BackwardCall& call, std::span<const KeySpa
         ScratchLayout layout(scratch);
         return BackwardMemory<T>(call, layout);
       }()),
+      scope_(call.forward),
       begin_(place.begin),
       count_(place.count),
       scale_(static_cast<T>(call.forward.scale)),
@@ -173,7 +174,7 @@ void BackwardChunk<T>::weigh(const Block& block, int first) noexcept {
   T* const scores = memory_.weights + block_offset(block.of);
   if (forward_.pairs) {
     if constexpr (std::is_same_v<T, float>) {
-      const int pairs = (forward_.dims + 1) / 2;
+      const int pairs = row_pairs(forward_);
       forward_.table->pairs->scores(
           {.keys = memory_.key_pairs + ptrdiff_t{row} * pairs,
            .key_step = pairs,

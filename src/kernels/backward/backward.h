@@ -115,6 +115,7 @@ class BackwardChunk {
   const BackwardFunctions<T>& backward_;
   GradientRunner* gradient_;
   BackwardMemory<T> memory_;
+  PairScope scope_;
   int64_t begin_;
   int count_;
   T scale_;

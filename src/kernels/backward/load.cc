@@ -44,7 +44,7 @@ void BackwardChunk<T>::load_keys(const KeySpan& span) noexcept {
                        .count = rows,
                        .position = begin});
   if (forward_.pairs) {
-    const int pairs = (forward_.dims + 1) / 2;
+    const int pairs = row_pairs(forward_);
     forward_.table->pairs->copy_rows(keys, memory_.key_pairs + row * pairs, pairs);
   }
   functions_.copy_rows(

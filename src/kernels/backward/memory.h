@@ -1,12 +1,14 @@
 // BackwardMemory: the layout and size of a thread's scratch while the backward kernel works on a
 // chunk of keys. Holds no arithmetic. Kernels layer.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "kernels/backward/problem.h"
 #include "kernels/kernel_table.h"
 #include "kernels/prefill/key_tile.h"
+#include "kernels/prefill/pair_scope.h"
 #include "kernels/prefill/tile_visibility.h"
 #include "kernels/scratch_layout.h"
 
@@ -50,7 +52,8 @@ struct BackwardMemory {
     const auto rows = static_cast<size_t>(step), value_rows = static_cast<size_t>(value_step);
     keys = layout.take<T>(chunk * rows);
     values = layout.take<T>(chunk * value_rows);
-    if (f.pairs) key_pairs = layout.take<uint32_t>(chunk * static_cast<size_t>((f.dims + 1) / 2));
+    const int pairs = f.pairs ? row_pairs(f) : 0;
+    if (f.pairs) key_pairs = layout.take<uint32_t>(chunk * static_cast<size_t>(pairs));
     d_keys = layout.take<T>(chunk * rows);
     d_values = layout.take<T>(chunk * value_rows);
     if (call.shares_keys) {
@@ -61,7 +64,7 @@ struct BackwardMemory {
     d_queries = layout.take<T>(kQueryTile * rows);
     queries = layout.take<T>(kQueryTile * rows);
     d_outs = layout.take<T>(kQueryTile * value_rows);
-    query_columns = layout.take<T>(kQueryTile * static_cast<size_t>(f.dims));
+    query_columns = layout.take<T>(kQueryTile * static_cast<size_t>(std::max(f.dims, pairs)));
     d_out_columns = layout.take<T>(kQueryTile * static_cast<size_t>(f.value_dims));
     weights = layout.take<T>(kQueryPanels * kScorePanelStep);
     gradients = layout.take<T>(kQueryPanels * kScorePanelStep);

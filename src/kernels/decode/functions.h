@@ -26,13 +26,19 @@ inline constexpr int kDecodeColumns = 32;
 /// which the last may not exist.
 constexpr int8_t kRowBlock[] = {0, 1, 2, 4, 4, 4, 4, 8, 8, 8, 8, 8, 8};
 
+/// Rows that exist in memory.
+constexpr size_t padded_rows(int rows) {
+  return static_cast<size_t>(rows % 4 == 3 ? rows + 1 : rows);
+}
+
 /// How keys or values are stored and multiplied.
 enum class DecodeKind : uint8_t {
   kOwn,    // in compute type
   kBf16,   // widened; f32 only
   kF16,    // widened; f32 only
   kPairs,  // products of bf16 pairs, where the ISA has them
-  kI8      // codes of one byte under a scale per key, decoded on their way; f32 on vectors only
+  kI8,     // codes of one byte under a scale per key, decoded on their way; f32 on vectors only
+  kTiles   // bf16, in the order of tile registers (attention_order.h); queries are widened
 };
 
 struct DecodeUnit {
@@ -110,9 +116,15 @@ struct UnitValuesArgs {
   const T* weights = nullptr;              // [row][kDecodeScoreStep]
   const uint16_t* bf16_weights = nullptr;  // pairs: [row][kDecodeScoreStep]
   T* out = nullptr;                        // [row][out_step]
-  T* chain = nullptr;                      // as out
+  T* chain = nullptr;                      // as out; kTiles: see tile_chain_size
   ptrdiff_t out_step = 0;
 };
+
+/// kTiles: three planes of padded rows, which hold the sums of a chain, and those of the even and
+/// of the odd keys of the step under way; then that step's number.
+constexpr size_t tile_chain_size(int rows, size_t out_step) {
+  return 3 * padded_rows(rows) * out_step + 16;
+}
 
 template <class T>
 struct DecodeFunctions {

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "kernels/kernel_table.h"
+#include "kernels/prefill/pair_scope.h"
 #include "kernels/typed_functions.h"
 
 namespace quire::kernels {
@@ -61,7 +62,9 @@ DecodeKind unit_kind(const ForwardCall& call, bool values) {
     return are_direct(call, coding, columns) ? DecodeKind::kI8 : DecodeKind::kOwn;
   }
   const DType dtype = (values ? call.v_rows : call.k_rows).dtype;
-  if (dtype == DType::bf16) return call.pairs ? DecodeKind::kPairs : DecodeKind::kBf16;
+  if (dtype == DType::bf16 && call.pairs)
+    return tiles_of(call) != nullptr ? DecodeKind::kTiles : DecodeKind::kPairs;
+  if (dtype == DType::bf16) return DecodeKind::kBf16;
   return dtype == DType::f16 ? DecodeKind::kF16 : DecodeKind::kOwn;
 }
 
@@ -230,7 +233,7 @@ bool UnitRows<T>::find(const PlacedUnits& units, uint32_t wanted, DecodeUnit& un
     unit.begin = std::countr_zero(wanted);
     unit.end = std::bit_width(wanted);
     if (!values_ || wanted >> unit.begin != (1u << (unit.end - unit.begin)) - 1) return false;
-    if (kind_ == DecodeKind::kPairs && (unit.begin % 2 != 0 || unit.end % 2 != 0)) return false;
+    if (call_.pairs && (unit.begin % 2 != 0 || unit.end % 2 != 0)) return false;
   }
   if (is_direct_) {
     float* const to = unit_scales_ + unit.place * kUnitKeys;

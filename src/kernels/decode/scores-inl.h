@@ -116,6 +116,19 @@ struct KeysPairs {
 
 constexpr int kUnitVectors = kUnitKeys / static_cast<int>(kLanes);
 
+// How Keys add up: dims of a chain, sums that it has (acc[kRows * kSums]), and what it comes to.
+template <class Keys>
+struct ScoreChain {
+  static constexpr int kSums = 1;
+  static HWY_INLINE int dims(int all) {
+    return chain_dims(all, std::is_same_v<typename Keys::Query, uint32_t>);
+  }
+  template <int kRows>
+  static HWY_INLINE V sum(const V (&acc)[kRows], int row, V before, bool is_first, int /*dims*/) {
+    return is_first ? acc[row] : hn::Add(before, acc[row]);
+  }
+};
+
 // Keys [first, first + kVectors * kLanes) of a unit by kRows rows. One unit at a time: with its
 // neighbour on the way there are two in L1, 16 KiB of f32 at 128 dims.
 template <class Keys, int kRows, int kVectors, class Rows>
@@ -130,7 +143,9 @@ HWY_NOINLINE void score_block(const UnitScoresArgs<float>& args, int unit_idx, i
     near.start(args.ahead[unit_idx + 1], first);
     far.start(args.ahead[unit_idx + kUnitsAhead], first);
   }
-  V acc[kVectors][kRows];
+  using Chain = ScoreChain<Keys>;
+  constexpr int kAcc = kRows * Chain::kSums;
+  V acc[kVectors][kAcc];
   const auto* q = static_cast<const typename Keys::Query*>(args.queries);
   q += first_row * args.query_step;
   // As many lines ahead as a chunk of all keys has, one between each two columns: bursts would fill
@@ -138,12 +153,13 @@ HWY_NOINLINE void score_block(const UnitScoresArgs<float>& args, int unit_idx, i
   constexpr int kAhead = kVectors * kN * 4 * kChunk / 64;
   const V scale = hn::Set(kF32, args.scale);
   float* const out = args.scores + first_row * kDecodeScoreStep + unit.place * kUnitKeys + first;
-  const int chain = chain_dims(args.dims, std::is_same_v<typename Keys::Query, uint32_t>);
+  const int chain = Chain::dims(args.dims);
   int done = 0;
   do {
-    QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) QUIRE_UNROLL for (int g = 0; g < kRows; ++g)
+    QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) QUIRE_UNROLL for (int g = 0; g < kAcc; ++g)
         acc[v][g] = hn::Zero(kF32);
-    int left = HWY_MIN(chain, args.dims - done) * Keys::kBytes;
+    const int dims = HWY_MIN(chain, args.dims - done);
+    int left = dims * Keys::kBytes;
     for (; left >= 4 * kChunk; left -= 4 * kChunk, rows.advance(4 * kChunk)) {
       const char *near_line = nullptr, *far_line = nullptr;
       if constexpr (Rows::kIsList) {
@@ -189,7 +205,7 @@ HWY_NOINLINE void score_block(const UnitScoresArgs<float>& args, int unit_idx, i
     QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) {
       QUIRE_UNROLL for (int g = 0; g < kRows; ++g) {
         float* const to = out + g * kDecodeScoreStep + v * kN;
-        const V sum = is_first ? acc[v][g] : hn::Add(hn::LoadU(kF32, to), acc[v][g]);
+        const V sum = Chain::sum(acc[v], g, hn::LoadU(kF32, to), is_first, dims);
         hn::StoreU(scaled ? hn::Mul(sum, scale) : sum, kF32, to);
       }
     }
@@ -245,6 +261,7 @@ inline void scores_f32(const UnitScoresArgs<float>& args) noexcept {
 #if defined(QUIRE_BF16_DOT)
       return unit_scores<KeysPairs>(args);
 #endif
+    case DecodeKind::kTiles:  // amx/decode-inl.h
       return;
   }
 }

@@ -312,6 +312,7 @@ inline void values_f32(const UnitValuesArgs<float>& args) noexcept {
 #if defined(QUIRE_BF16_DOT)
       return unit_values<PairValues>(args, args.bf16_weights);
 #endif
+    case DecodeKind::kTiles:  // amx/decode-inl.h
       return;
   }
 }
@@ -324,7 +325,8 @@ inline void values_f64(const UnitValuesArgs<double>& args) noexcept {
 HWY_INLINE int place_of_column(DecodeKind kind, int i) {
 #if HWY_TARGET != HWY_SCALAR
   constexpr int kN = static_cast<int>(kLanes);
-  if (kind == DecodeKind::kBf16) return i / (2 * kN) * 2 * kN + (i & 1) * kN + i % (2 * kN) / 2;
+  if (kind == DecodeKind::kBf16 || kind == DecodeKind::kTiles)
+    return i / (2 * kN) * 2 * kN + (i & 1) * kN + i % (2 * kN) / 2;
 #endif
   if (kind == DecodeKind::kPairs) return (i & 4) * 4 + i / 8 * 4 + (i & 3);
   return i;

@@ -21,8 +21,6 @@ int whole_blocks(int columns) {
 }
 
 // Rows the primitives may write: blocks of 3 and 7 are computed as 4 and 8.
-size_t padded_rows(int rows) { return static_cast<size_t>(rows % 4 == 3 ? rows + 1 : rows); }
-
 // Null while scratch is only counted.
 template <class T>
 const DecodeFunctions<T>* functions_of(const ForwardCall& call) {
@@ -81,7 +79,9 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
   // Keys side by side are not at consecutive positions, which a rotation on read counts on.
   compacts_ =
       chooses && zero_weights == ZeroWeights::kMultiply && !call.pairs && call.rope.half == 0;
-  chain_ = layout.take<T>(padded * static_cast<size_t>(decode_columns(call.value_dims)));
+  const auto columns = static_cast<size_t>(decode_columns(call.value_dims));
+  chain_ = layout.take<T>(values_.kind() == DecodeKind::kTiles ? tile_chain_size(row_count, columns)
+                                                               : padded * columns);
   bf16_weights_ = call.pairs ? layout.take<uint16_t>(padded * kDecodeScoreStep) : nullptr;
   const bool has_score = call.decode.score != nullptr;
   score_max_ = layout.take<T>(has_score ? padded * kGroupLanes : 0);

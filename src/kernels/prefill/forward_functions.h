@@ -173,6 +173,59 @@ struct ForwardFunctions {
   void (*row_weights)(const RowWeightsArgs<T>&) noexcept;
 };
 
+/// A product of tile registers: two groups of 16 rows by two of 16 columns, 32 numbers a step.
+/// Rows, and groups, are so many bytes apart.
+struct TileProduct {
+  const char* a = nullptr;  // 64 bytes of each row a step
+  ptrdiff_t a_row = 0, a_next = 0;
+  const char* b = nullptr;  // 16 rows of 16 pairs a step
+  ptrdiff_t b_row = 0, b_next = 0;
+  int steps = 0;
+  char* out = nullptr;  // 16 rows of 16 floats, side by side
+  ptrdiff_t a_out = 0, b_out = 0;
+};
+
+/// Products that are done one after the other, a step here and there, while something else is
+/// computed. Until they are done, no other function on tiles may be called.
+struct TileProducts {
+  static constexpr int kMost = 2 * (kTileKeys / 32 + kMostHeadDim / 32);
+  TileProduct list[kMost];
+  int count = 0;
+  int at = 0, step = 0;  // under way
+};
+
+/// Weights of a panel in bf16: [key / 2][16], panels so many pairs apart.
+inline constexpr ptrdiff_t kPairPanelStep = kTileKeys / 2 * kPanel + 64;
+
+/// O[column][lane] = O * factor + sums, of one panel; without factors the sums alone.
+struct AddSumsArgs {
+  const float* sums = nullptr;    // [columns][16]
+  const float* factor = nullptr;  // [16]
+  int columns = 0;
+  float* out = nullptr;
+};
+
+/// For ISAs with tile registers. O of a panel lies [column][16 queries] until `rows`.
+struct PairTiles {
+  /// On a thread, before any of the functions that multiply and after the last of them, which
+  /// leaves no tile behind.
+  void (*begin)() noexcept;
+  void (*end)() noexcept;
+  /// Does what is left of them, and forgets them.
+  void (*run)(TileProducts& products) noexcept;
+  /// The product with the scale, if `scaled`, and the maximum of scores that are there.
+  void (*finish_scores)(const ScoresArgs<float, uint32_t>&) noexcept;
+  /// As ForwardFunctions::softmax, but the weights go to pairs, [key / 2][16], and meanwhile
+  /// products are worked on. Keys that do not exist, and scores of groups that do, may be
+  /// overwritten.
+  void (*softmax)(const SoftmaxArgs<float>&, uint32_t* pairs, TileProducts& products) noexcept;
+  void (*add_sums)(const AddSumsArgs&) noexcept;
+  /// Of one panel; `queries` and `step` are not looked at.
+  void (*fold)(const FoldArgs<float>&) noexcept;
+  /// out[query][column] = from[column][query], 16 queries of a panel, rows `columns` apart.
+  void (*rows)(const float* from, int columns, float* out) noexcept;
+};
+
 /// Products of bf16 pairs: 32-bit elements hold (even, odd), the even one low. Null where the ISA
 /// has no instruction for them. `from` is bf16 everywhere.
 struct PairFunctions {
@@ -185,13 +238,18 @@ struct PairFunctions {
   /// Keys need not be aligned to 4 bytes.
   void (*scores)(const ScoresArgs<float, uint32_t>&) noexcept;
   /// out[key / 2][column]: rows 2i and 2i + 1 of `from` interleaved, later columns are 0; an odd
-  /// last row pairs with 0.
+  /// last row pairs with 0. For tiles out[column][key / 2], zeros up to a whole step.
   void (*pair_values)(const RowsView& from, uint32_t* out, ptrdiff_t out_step,
                       int out_columns) noexcept;
   /// Weights of a panel, [key][16] floats, to pairs [key / 2][16], in place (a uint32_t lies where
   /// a float was); an odd last key pairs with 0.
   void (*pair_weights)(float* weights, int keys) noexcept;
   void (*accumulate)(const AccumulateArgs<float, uint32_t>&) noexcept;
+  /// Rows of pairs along d have a multiple of so many, zeros behind the last one: 1, or the 16 of a
+  /// step of a tile register.
+  int step = 1;
+  /// Where products are those of tile registers; `accumulate` is null then.
+  const PairTiles* tiles = nullptr;
 };
 
 }  // namespace quire::kernels

@@ -35,12 +35,25 @@ class Prefill {
   void add_weights(const KeyWeightsItem& of, TileFault& fault) noexcept;
 
  private:
+  /// A query tile that has weights and waits for its outputs (tile registers).
+  struct Weighed {
+    int tile = -1;
+    uint32_t groups[kQueryPanels] = {};  // of keys of which a panel sees something
+    uint32_t fresh = 0;                  // panels that have no O yet
+  };
+
   static int panels_of(const QueryTile& tile) { return (tile.queries + kPanel - 1) / kPanel; }
   PrefillState<T>& current(int i) { return seen_[i] ? memory_.split[i] : memory_.total[i]; }
   uint64_t* words(int i) { return memory_.words + ptrdiff_t{i} * kTileKeys; }
 
   void reset(PrefillState<T>& state, int i) noexcept;
   void run_tile(int64_t key, int rows) noexcept;
+  void run_ahead(int64_t key, int rows, const KeyTile& keys) noexcept;
+  void list_scores(int i, const KeyTile& keys) noexcept;
+  void list_outputs(const Weighed& last, const KeyTile& keys) noexcept;
+  Weighed weigh(int i, int64_t key, int rows) noexcept;
+  void weigh_panel(int i, int panel, int64_t key, int rows, uint32_t groups) noexcept;
+  void add_outputs(const Weighed& last) noexcept;
   const bool* wanted_rows(int64_t key, int rows) noexcept;
   void load_queries(int i) noexcept;
   void compute_scores(int i, int64_t key, int rows, const KeyTile& keys) noexcept;
@@ -51,10 +64,14 @@ class Prefill {
   void mask_scores(int i, const GroupActivity& block) noexcept;
   void hide_rows(const GroupActivity& group, int row_begin, int row_end) noexcept;
   void apply_softmax(int i, int64_t key, int rows, const KeyTile& keys) noexcept;
+  SoftmaxArgs<T> softmax_args(int i, int panel, int rows, uint32_t groups) noexcept;
+  void weigh_in_place(int i, int panel, int64_t key, const SoftmaxArgs<T>& args) noexcept;
   void add_weights(int i, int64_t key, int rows, const KeyWeightsItem& of) noexcept;
   uint32_t groups_of(int i, int panel) const noexcept;
   void accumulate(int i, int panel, int rows, const KeyTile& keys) noexcept;
   void end_split(int i) noexcept;
+  void fold(int i, const PrefillState<T>& ended) noexcept;
+  void turn_outputs(int i) noexcept;
   void finish(int i, TileFault& fault) noexcept;
 
   const ForwardCall& call_;
@@ -70,6 +87,7 @@ class Prefill {
   bool seen_[kMaxQueryTiles] = {};      // `total` holds a split
   uint32_t live_[kMaxQueryTiles] = {};  // panels that saw a key in this split
   uint64_t slow_[kMaxQueryTiles] = {};  // rows for the row kernel
+  bool computed_ = false;               // scores are there already, but for scale and maximum
 };
 
 }  // namespace quire::kernels

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/prefill/pair_scope.h"
 #include "kernels/typed_functions.h"
 
 namespace quire::kernels {
@@ -41,10 +42,12 @@ KeyTileLoader<T>::KeyTileLoader(const ForwardCall& call, const KeySequence& keys
                                 ScratchLayout& layout)
     : call_(call),
       sequence_(keys),
-      key_step_(call.pairs ? (call.dims + 1) / 2 : call.dims),
-      value_step_(whole_panels(call.value_dims)),
+      key_step_(call.pairs ? row_pairs(call) : call.dims),
+      value_step_(tiles_of(call) != nullptr ? kTileKeys / 2 : whole_panels(call.value_dims)),
+      value_columns_(whole_panels(call.value_dims)),
       keys_(layout.take<T>(kTileKeys * key_step_)),
-      values_(layout.take<T>(kTileKeys * value_step_)),
+      values_(layout.take<T>(
+          static_cast<size_t>(kTileKeys * ptrdiff_t{tile_columns(call.value_dims)}))),
       bf16_values_(layout.take<uint16_t>(
           call.pairs ? static_cast<size_t>(kTileKeys * whole_panels(call.value_dims)) : 0)) {}
 
@@ -53,7 +56,7 @@ bool KeyTileLoader<T>::keys_lie_well() const noexcept {
   const ForwardTensor& k = call_.k_rows;
   if (call_.rope.half > 0 || is_coded(call_.k_coding)) return false;
   if (k.column_step != 1 || k.row_step != call_.dims) return false;
-  return call_.pairs ? call_.dims % 2 == 0 : k.dtype == dtype_of<T>;
+  return call_.pairs ? call_.dims == 2 * key_step_ : k.dtype == dtype_of<T>;
 }
 
 template <class T>
@@ -136,7 +139,7 @@ void KeyTileLoader<T>::copy(int64_t key, int rows, const bool* wanted, bool with
                                      .rows = rows,
                                      .columns = call_.value_dims},
                                     reinterpret_cast<uint32_t*>(values_), value_step_,
-                                    static_cast<int>(value_step_));
+                                    static_cast<int>(value_columns_));
   }
 }
 

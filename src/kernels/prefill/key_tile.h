@@ -11,7 +11,7 @@
 namespace quire::kernels {
 
 /// Elements are of compute type; of pairs (call.pairs) keys are rows of 32-bit pairs along d, and
-/// row i of values holds keys 2i and 2i + 1 interleaved.
+/// row i of values holds keys 2i and 2i + 1 interleaved (for tile registers: column i).
 struct KeyTile {
   const void *keys = nullptr, *values = nullptr;
   ptrdiff_t key_step = 0, value_step = 0;  // in elements, or in pairs
@@ -50,8 +50,8 @@ class KeyTileLoader {
 
   const ForwardCall& call_;
   const KeySequence& sequence_;
-  ptrdiff_t key_step_, value_step_;
-  T *keys_, *values_;      // [256][key_step], [256][value_step]
+  ptrdiff_t key_step_, value_step_, value_columns_;
+  T *keys_, *values_;      // [256][key_step], [256][value_columns]
   uint16_t* bf16_values_;  // pairs: rows before they are interleaved
 };
 

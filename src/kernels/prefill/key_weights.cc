@@ -71,6 +71,7 @@ template <class T>
 void run(const ForwardCall& call, const KeyWeightsItem& item, void* scratch, TileFault& fault) {
   ScratchLayout layout(scratch);
   PrefillMemory<T> memory(call, item.queries.keys, item.queries.tile_count, layout);
+  const PairScope scope(call);
   Prefill<T>(call, item.queries, memory).add_weights(item, fault);
 }
 

@@ -8,6 +8,7 @@
 #include "kernels/kernel_table.h"
 #include "kernels/prefill/forward_functions.h"
 #include "kernels/prefill/key_tile.h"
+#include "kernels/prefill/pair_scope.h"
 #include "kernels/prefill/prefill.h"
 #include "kernels/prefill/tile_activity.h"
 #include "kernels/prefill/tile_visibility.h"
@@ -35,13 +36,19 @@ struct PrefillMemory {
   bool* wanted;            // [256]
   T* rotated;              // [64][dims], with rope
   void *score_scratch, *row_scratch;
+  // With tile registers: what is worked on, and what belongs to the query tile that is ahead of
+  // others, or behind.
+  TileProducts* products;
+  T *next_scores, *last_factor;  // as scores and factor
+  uint32_t *pairs, *last_pairs;  // weights: [4][kPairPanelStep]
+  T* sums;                       // [4][tile_columns][16]
 
   PrefillMemory(const ForwardCall& call, const KeySequence& keys, int tiles, ScratchLayout& layout)
       : loader(call, keys, layout),
         visibility(call.prefill.mask, call.f64 ? *call.table->tile_f64 : *call.table->tile_f32,
                    layout) {
     const size_t columns = whole_panels(call.value_dims);
-    const int elements = call.pairs ? (call.dims + 1) / 2 : call.dims;
+    const int elements = call.pairs ? row_pairs(call) : call.dims;
     query_size = static_cast<size_t>(elements) * kQueryTile;
     scores = layout.take<T>(kQueryPanels * kScorePanelStep);
     queries = layout.take<T>(static_cast<size_t>(tiles) * query_size);
@@ -58,6 +65,13 @@ struct PrefillMemory {
     activity = layout.take<TileActivity>(tiles);
     wanted = layout.take<bool>(kTileKeys);
     rotated = layout.take<T>(call.rope.half > 0 ? static_cast<size_t>(kQueryTile * call.dims) : 0);
+    const bool tiled = tiles_of(call) != nullptr;
+    products = layout.take<TileProducts>(tiled ? 1 : 0);
+    next_scores = layout.take<T>(tiled ? kQueryPanels * kScorePanelStep : 0);
+    last_factor = layout.take<T>(tiled ? kQueryTile : 0);
+    pairs = layout.take<uint32_t>(tiled ? kQueryPanels * kPairPanelStep : 0);
+    last_pairs = layout.take<uint32_t>(tiled ? kQueryPanels * kPairPanelStep : 0);
+    sums = layout.take<T>(tiled ? kQueryTile * tile_columns(call.value_dims) : 0);
     const TileProgram* const score = call.prefill.score;
     score_scratch = layout.take<char>(score == nullptr ? 0 : score->scratch_bytes);
     // The last piece: its size only counts when scratch is sized.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 #include <type_traits>
+#include <utility>
 
 #include "kernels/bit_range.h"
 #include "kernels/coding/rotate.h"
@@ -56,6 +57,10 @@ void Prefill<T>::run_tile(int64_t key, int rows) noexcept {
     if (!memory_.activity[i].any) continue;
     if (live_[i] == 0 && seen_[i]) reset(memory_.split[i], i);
     if (!loaded_[i]) load_queries(i);
+  }
+  if (tiles_of(call_) != nullptr) return run_ahead(key, rows, keys);
+  for (int i = 0; i < item_.tile_count; ++i) {
+    if (!memory_.activity[i].any) continue;
     compute_scores(i, key, rows, keys);
     apply_softmax(i, key, rows, keys);
   }
@@ -127,31 +132,40 @@ uint32_t Prefill<T>::groups_of(int i, int panel) const noexcept {
 // Weights, the rescaling they ask for, and what they add to O, panel by panel.
 template <class T>
 void Prefill<T>::apply_softmax(int i, int64_t key, int rows, const KeyTile& keys) noexcept {
-  PrefillState<T>& state = current(i);
-  const auto weigh =
-      call_.weights == WeightRule::kSoftmax ? functions_.softmax : functions_.take_weights;
   for (int panel = 0; panel < panels_of(item_.tiles[i]); ++panel) {
     const uint32_t groups = groups_of(i, panel);
     if (groups == 0) continue;
-    weigh({.scores = memory_.scores + panel * kScorePanelStep,
-           .groups = groups,
-           .rows = rows,
-           .exponent_factor = exponent_factor_,
-           .max = memory_.max + panel * kPanel,
-           .m = state.m + panel * kPanel,
-           .l = state.l + panel * kPanel,
-           .factor = memory_.factor + panel * kPanel});
-    if (drops_) {
-      const QueryTile& tile = item_.tiles[i];
-      functions_.drop({.weights = memory_.scores + panel * kScorePanelStep,
-                       .groups = groups,
-                       .rows = rows,
-                       .rule = &dropout_,
-                       .place = dropout_place(tile.b, tile.h, tile.q_idx + panel * kPanel, key)});
-    }
+    weigh_in_place(i, panel, key, softmax_args(i, panel, rows, groups));
     accumulate(i, panel, rows, keys);
     live_[i] |= uint32_t{1} << panel;
   }
+}
+
+template <class T>
+SoftmaxArgs<T> Prefill<T>::softmax_args(int i, int panel, int rows, uint32_t groups) noexcept {
+  PrefillState<T>& state = current(i);
+  return {.scores = memory_.scores + panel * kScorePanelStep,
+          .groups = groups,
+          .rows = rows,
+          .exponent_factor = exponent_factor_,
+          .max = memory_.max + panel * kPanel,
+          .m = state.m + panel * kPanel,
+          .l = state.l + panel * kPanel,
+          .factor = memory_.factor + panel * kPanel};
+}
+
+template <class T>
+void Prefill<T>::weigh_in_place(int i, int panel, int64_t key,
+                                const SoftmaxArgs<T>& args) noexcept {
+  const bool by_softmax = call_.weights == WeightRule::kSoftmax;
+  (by_softmax ? functions_.softmax : functions_.take_weights)(args);
+  if (!drops_) return;
+  const QueryTile& tile = item_.tiles[i];
+  functions_.drop({.weights = args.scores,
+                   .groups = args.groups,
+                   .rows = args.rows,
+                   .rule = &dropout_,
+                   .place = dropout_place(tile.b, tile.h, tile.q_idx + panel * kPanel, key)});
 }
 
 namespace {
@@ -217,23 +231,53 @@ void Prefill<T>::end_split(int i) noexcept {
   const PrefillState<T>& ended = current(i);
   for (int lane = 0; lane < queries; ++lane)
     if (needs_row_kernel(ended.l[lane])) slow_[i] |= uint64_t{1} << lane;
-  if (seen_[i]) {
-    functions_.fold({.m = memory_.total[i].m,
-                     .l = memory_.total[i].l,
-                     .o = memory_.total[i].o,
-                     .split_m = ended.m,
-                     .split_l = ended.l,
-                     .split_o = ended.o,
-                     .queries = queries,
-                     .columns = columns_,
-                     .step = columns_,
-                     .exponent_factor = exponent_factor_});
-  }
+  if (seen_[i]) fold(i, ended);
   seen_[i] = true;
 }
 
 template <class T>
+void Prefill<T>::fold(int i, const PrefillState<T>& ended) noexcept {
+  const PrefillState<T>& total = memory_.total[i];
+  FoldArgs<T> args{.m = total.m,
+                   .l = total.l,
+                   .o = total.o,
+                   .split_m = ended.m,
+                   .split_l = ended.l,
+                   .split_o = ended.o,
+                   .queries = item_.tiles[i].queries,
+                   .columns = columns_,
+                   .step = columns_,
+                   .exponent_factor = exponent_factor_};
+  if constexpr (std::is_same_v<T, float>) {
+    if (const PairTiles* const tiles = tiles_of(call_)) {
+      const int panels = panels_of(item_.tiles[i]), size = kPanel * columns_;
+      for (int panel = 0; panel < panels; ++panel) {
+        tiles->fold(args);
+        args.m += kPanel, args.l += kPanel, args.o += size;
+        args.split_m += kPanel, args.split_l += kPanel, args.split_o += size;
+      }
+      return;
+    }
+  }
+  functions_.fold(args);
+}
+
+// O in rows. The state of the split is not needed any more.
+template <class T>
+void Prefill<T>::turn_outputs(int i) noexcept {
+  if constexpr (std::is_same_v<T, float>) {
+    const PairTiles* const tiles = tiles_of(call_);
+    if (tiles == nullptr) return;
+    const ptrdiff_t size = ptrdiff_t{kPanel} * columns_;
+    for (int panel = 0; panel < panels_of(item_.tiles[i]); ++panel)
+      tiles->rows(memory_.total[i].o + panel * size, columns_, memory_.split[i].o + panel * size);
+    std::swap(memory_.total[i].o, memory_.split[i].o);
+  }
+}
+
+template <class T>
 void Prefill<T>::finish(int i, TileFault& fault) noexcept {
+  turn_outputs(i);
   const QueryTile& tile = item_.tiles[i];
   const PrefillState<T>& state = memory_.total[i];
   const ForwardTensor& out = call_.out_rows;
@@ -278,11 +322,16 @@ void Prefill<T>::finish(int i, TileFault& fault) noexcept {
   }
 }
 
-// Also for key_weights.cc.
+// Also for key_weights.cc and ahead.cc.
 template const bool* Prefill<float>::wanted_rows(int64_t, int) noexcept;
 template const bool* Prefill<double>::wanted_rows(int64_t, int) noexcept;
 template void Prefill<float>::load_queries(int) noexcept;
 template void Prefill<double>::load_queries(int) noexcept;
+template SoftmaxArgs<float> Prefill<float>::softmax_args(int, int, int, uint32_t) noexcept;
+template SoftmaxArgs<double> Prefill<double>::softmax_args(int, int, int, uint32_t) noexcept;
+template void Prefill<float>::weigh_in_place(int, int, int64_t, const SoftmaxArgs<float>&) noexcept;
+template void Prefill<double>::weigh_in_place(int, int, int64_t,
+                                              const SoftmaxArgs<double>&) noexcept;
 template uint32_t Prefill<float>::groups_of(int, int) const noexcept;
 template uint32_t Prefill<double>::groups_of(int, int) const noexcept;
 
@@ -292,6 +341,7 @@ template <class T>
 void run(const ForwardCall& call, const PrefillItem& item, void* scratch, TileFault& fault) {
   ScratchLayout layout(scratch);
   PrefillMemory<T> memory(call, item.keys, item.tile_count, layout);
+  const PairScope scope(call);
   Prefill<T>(call, item, memory).run(fault);
 }
 

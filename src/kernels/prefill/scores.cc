@@ -21,17 +21,9 @@ void Prefill<T>::compute_scores(int i, int64_t key, int rows, const KeyTile& key
   if (call_.natural) begin_mods(i, key, rows);
   // Neighbouring groups that look alike are one block.
   for (int g = 0; g < kKeyGroups;) {
-    GroupActivity block = activity.groups[g++];
+    const GroupActivity block = activity.take_block(g, call_.natural);
     if (block.empty()) continue;
     const int first = block.row_begin;
-    while (g < kKeyGroups && (call_.natural || !block.masked)) {
-      const GroupActivity& next = activity.groups[g];
-      if (next.empty() || (next.masked && !call_.natural) || next.row_begin != block.row_end ||
-          next.panel_begin != block.panel_begin || next.panel_end != block.panel_end)
-        break;
-      block.row_end = next.row_end;
-      ++g;
-    }
     if (call_.natural)
       modified_scores(i, block, keys);
     else
@@ -92,17 +84,18 @@ void Prefill<T>::raw_scores(int i, const GroupActivity& block, const KeyTile& ke
   const int rows = block.row_end - block.row_begin, panels = block.panel_end - block.panel_begin;
   if (call_.pairs) {
     if constexpr (std::is_same_v<T, float>) {
-      call_.table->pairs->scores(
-          {.keys = static_cast<const uint32_t*>(keys.keys) + block.row_begin * keys.key_step,
-           .key_step = keys.key_step,
-           .rows = rows,
-           .dims = (call_.dims + 1) / 2,
-           .panels = panels,
-           .queries = reinterpret_cast<const uint32_t*>(queries) + block.panel_begin * kPanel,
-           .scores = scores,
-           .max = lanes_max,
-           .scaled = call_.natural,
-           .scale = static_cast<float>(scale_)});
+      const auto function =
+          computed_ ? call_.table->pairs->tiles->finish_scores : call_.table->pairs->scores;
+      function({.keys = static_cast<const uint32_t*>(keys.keys) + block.row_begin * keys.key_step,
+                .key_step = keys.key_step,
+                .rows = rows,
+                .dims = row_pairs(call_),
+                .panels = panels,
+                .queries = reinterpret_cast<const uint32_t*>(queries) + block.panel_begin * kPanel,
+                .scores = scores,
+                .max = lanes_max,
+                .scaled = call_.natural,
+                .scale = static_cast<float>(scale_)});
     }
     return;
   }

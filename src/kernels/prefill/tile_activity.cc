@@ -51,4 +51,18 @@ TileActivity find_activity(const uint64_t* words, int rows, int queries) noexcep
   return result;
 }
 
+GroupActivity TileActivity::take_block(int& g, bool with_masked) const noexcept {
+  GroupActivity block = groups[g++];
+  if (block.empty()) return block;
+  while (g < kKeyGroups && (with_masked || !block.masked)) {
+    const GroupActivity& next = groups[g];
+    if (next.empty() || (next.masked && !with_masked) || next.row_begin != block.row_end ||
+        next.panel_begin != block.panel_begin || next.panel_end != block.panel_end)
+      break;
+    block.row_end = next.row_end;
+    ++g;
+  }
+  return block;
+}
+
 }  // namespace quire::kernels

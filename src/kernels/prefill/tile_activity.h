@@ -24,6 +24,10 @@ struct TileActivity {
   bool full = false;   // everything is
   bool holes = false;  // a key inside a group's rows is hidden from all: it must not be read
   GroupActivity groups[kKeyGroups];
+
+  /// Group g and those after it that look alike, as one; g goes on behind them. Masked groups stay
+  /// alone unless `with_masked`.
+  GroupActivity take_block(int& g, bool with_masked) const noexcept;
 };
 
 /// Everything is visible in the first `rows` keys, by `queries` queries.

@@ -1,0 +1,12 @@
+// AVX-512 with bf16 products and the tile registers of AMX (Sapphire Rapids and later). Kernels
+// layer.
+#define QUIRE_ISA_NS amx
+#define QUIRE_BF16_DOT
+#define HWY_BASELINE_TARGETS HWY_AVX3
+#define HWY_COMPILE_ONLY_STATIC
+#include <hwy/highway.h>
+// As avx512_bf16.cc. The instructions on tiles are written as text and need no target.
+#undef HWY_TARGET_STR
+#define HWY_TARGET_STR HWY_TARGET_STR_AVX3 ",avx512bf16"
+#include "kernels/amx/table-inl.h"
+static_assert(HWY_TARGET == HWY_AVX3);
