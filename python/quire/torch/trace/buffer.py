@@ -15,8 +15,7 @@ from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 
 from quire import _core
 from quire.torch.views import CODES
-
-from .error import fail
+from quire.trace.error import fail
 
 _LARGEST_RANK = 8
 _ANY_SIZE = 2

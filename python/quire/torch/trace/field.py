@@ -14,11 +14,12 @@ from typing import Any
 import torch
 
 from quire import _core
+from quire.trace.error import fail
+from quire.trace.value import BOOL, FLOAT, INT, INT64, Value, cast, const, lift
 
 from .buffer import Buffer
-from .error import fail
+from .dtypes import as_dtype, kind_of, range_of
 from .operations import REDUCTIONS
-from .value import BOOL, FLOAT, INT, INT64, Value, as_dtype, cast, const, kind_of, lift, range_of
 
 # Elements that a reduction may write out; more would make a formula that takes longer than what it saves.
 _MOST_WRITTEN_OUT = 256

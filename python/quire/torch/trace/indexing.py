@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import torch
 
+from quire.trace.error import fail
+from quire.trace.value import const
+
 from .buffer import Slots
-from .error import fail
 from .field import Field, Gathered, Picked, Row, Single, moved, positions_of
-from .value import const
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
 

@@ -10,8 +10,8 @@ from collections import OrderedDict
 import torch
 
 from quire import fork
+from quire.trace.buffer_names import array_names
 
-from .buffer_names import tensor_names
 from .mod_key import KeyUnknown, mod_key
 from .number import tensor_of
 from .tracer import Formula, Mod, trace_mod
@@ -107,7 +107,7 @@ def _traced(mod, score_dtype: torch.dtype | None) -> Traced:
 
 
 def _trace(mod, score_dtype: torch.dtype | None, captured: list[torch.Tensor]) -> Formula:
-    return trace_mod(mod, score_dtype, captured, lambda: tensor_names(mod))
+    return trace_mod(mod, score_dtype, captured, lambda: array_names(mod, torch.Tensor))
 
 
 def _single(formula: Formula) -> Traced:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from .error import TraceError, user_line
+from quire.trace.error import TraceError, user_line
 
 SYMBOLS = (torch.SymInt, torch.SymFloat)
 

@@ -12,14 +12,25 @@ import math
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from .error import fail
-from .value import (
-    BOOL,
+from quire.trace.error import fail
+from quire.trace.functions import (
+    acosh,
+    asinh,
+    atanh,
+    cosh,
+    erfc,
+    fmod,
+    is_infinite,
+    is_nan,
+    logaddexp,
+    sinh,
+    tan,
+    truncated_div,
+    truth,
+)
+from quire.trace.value import (
     FLOAT,
-    INT,
-    Value,
     call,
-    cast,
     clamp,
     compare,
     const,
@@ -27,8 +38,6 @@ from .value import (
     lift,
     maximum,
     minimum,
-    not_equal,
-    number,
     rounding,
     sign,
     where,
@@ -51,29 +60,10 @@ def _rsub(a, b, alpha=1):
     return b - _scaled(a, alpha)
 
 
-def _truncated_div(a, b):
-    a, b = lift(a), lift(b)
-    if FLOAT in (a.kind, b.kind):
-        return rounding("trunc", a / b)
-    a, b = number(a), number(b)
-    if a.low >= 0 and b.low > 0:
-        return a // b
-    size = abs(a) // abs(b)
-    return where(equal(a < 0, b < 0), size, -size)
-
-
 def _div(a, b, rounding_mode=None):
     if rounding_mode is None:
         return lift(a) / b
-    return lift(a) // b if rounding_mode == "floor" else _truncated_div(a, b)
-
-
-def _fmod(a, b):
-    a, b = number(lift(a)), number(lift(b))
-    if a.kind == b.kind == INT and a.low >= 0 and b.low > 0:
-        return a % b
-    size = abs(a) % abs(b)
-    return where(a < 0, -size, size)
+    return lift(a) // b if rounding_mode == "floor" else truncated_div(a, b)
 
 
 def _round(x, decimals=0):
@@ -87,14 +77,6 @@ def _clamp(x, low=None, high=None):
     if low is None:
         return minimum(x, high)
     return maximum(x, low) if high is None else clamp(x, low, high)
-
-
-def _is_nan(x):
-    return not_equal(x, x) if x.kind == FLOAT else const(False)
-
-
-def _is_infinite(x):
-    return equal(abs(x), math.inf) if x.kind == FLOAT else const(False)
 
 
 def _relu(x):
@@ -142,7 +124,7 @@ def _nan_to_num(x, nan=None, posinf=None, neginf=None):
     largest = 3.4028234663852886e38
     finite = where(equal(x, math.inf), largest if posinf is None else posinf, x)
     finite = where(equal(x, -math.inf), -largest if neginf is None else neginf, finite)
-    return where(_is_nan(x), 0.0 if nan is None else nan, finite)
+    return where(is_nan(x), 0.0 if nan is None else nan, finite)
 
 
 def _lerp(a, b, weight):
@@ -157,37 +139,15 @@ def _xlogy(a, b):
     a, b = lift(a), lift(b)
     is_zero = equal(a, 0) & ((b <= 0) | equal(b, math.inf))  # else the product is 0 by itself, with its slope
     product = where(is_zero, 0.0, a * call("log", where(is_zero, 1.0, b)))
-    return where(_is_nan(b), math.nan, product)
-
-
-def _logaddexp(a, b):
-    largest = maximum(a, b)
-    return where(equal(abs(largest), math.inf), largest, largest + call("log1p", call("exp", -abs(a - b))))
+    return where(is_nan(b), math.nan, product)
 
 
 def _smaller_number(a, b):
-    return where(_is_nan(a), b, where(_is_nan(b), a, minimum(a, b)))
+    return where(is_nan(a), b, where(is_nan(b), a, minimum(a, b)))
 
 
 def _larger_number(a, b):
-    return where(_is_nan(a), b, where(_is_nan(b), a, maximum(a, b)))
-
-
-_FAR = 1e9  # from here on x * x + 1 is x * x, in f64 too
-
-
-def _asinh(x):
-    size = abs(x)
-    near = where(size > _FAR, 1.0, size)
-    value = call("log1p", near + near * near / (1.0 + call("sqrt", near * near + 1.0)))
-    value = where(size > _FAR, call("log", where(size > _FAR, size, 1.0)) + math.log(2.0), value)
-    return where(size < 1e-8, x, sign(x) * value)  # the slope of sign and abs at 0 is 0
-
-
-def _acosh(x):
-    near = where(x > _FAR, 1.0, x)
-    value = call("log", near + call("sqrt", where(x > _FAR, 1.0, near * near - 1.0)))
-    return where(x > _FAR, call("log", where(x > _FAR, x, 1.0)) + math.log(2.0), value)
+    return where(is_nan(a), b, where(is_nan(b), a, maximum(a, b)))
 
 
 def _hard_gate(x):
@@ -197,10 +157,6 @@ def _hard_gate(x):
 def _logit(x, eps=None):
     x = x if eps is None else clamp(x, eps, 1.0 - eps)
     return call("log", x / (1.0 - x))
-
-
-def _truth(x) -> Value:
-    return cast(lift(x), BOOL)
 
 
 def _function(name):
@@ -226,7 +182,7 @@ OPERATIONS: dict[str, Callable] = {
     "div": _div,
     "floor_divide": lambda a, b: lift(a) // b,
     "remainder": lambda a, b: lift(a) % b,
-    "fmod": _fmod,
+    "fmod": fmod,
     "pow": lambda a, b: lift(a) ** b,
     "neg": lambda x: -x,
     "abs": lambda x: abs(x),
@@ -263,15 +219,15 @@ OPERATIONS: dict[str, Callable] = {
     "le": _comparison("<="),
     "gt": _comparison(">"),
     "ge": _comparison(">="),
-    "isnan": _is_nan,
-    "isinf": _is_infinite,
+    "isnan": is_nan,
+    "isinf": is_infinite,
     "isposinf": lambda x: equal(x, math.inf) if x.kind == FLOAT else const(False),
     "isneginf": lambda x: equal(x, -math.inf) if x.kind == FLOAT else const(False),
     # logic and bits
-    "logical_and": lambda a, b: _truth(a) & _truth(b),
-    "logical_or": lambda a, b: _truth(a) | _truth(b),
-    "logical_xor": lambda a, b: _truth(a) ^ _truth(b),
-    "logical_not": lambda x: ~_truth(x),
+    "logical_and": lambda a, b: truth(a) & truth(b),
+    "logical_or": lambda a, b: truth(a) | truth(b),
+    "logical_xor": lambda a, b: truth(a) ^ truth(b),
+    "logical_not": lambda x: ~truth(x),
     "bitwise_and": lambda a, b: lift(a) & b,
     "bitwise_or": lambda a, b: lift(a) | b,
     "bitwise_xor": lambda a, b: lift(a) ^ b,
@@ -285,19 +241,19 @@ OPERATIONS: dict[str, Callable] = {
     "relu": _relu,
     "gelu": _gelu,
     "softplus": _softplus,
-    "erfc": lambda x: 1.0 - call("erf", x),
+    "erfc": erfc,
     "log10": lambda x: call("log2", x) * math.log10(2.0),
-    "tan": lambda x: call("sin", x) / call("cos", x),
-    "sinh": lambda x: (call("expm1", x) - call("expm1", -x)) * 0.5,
-    "cosh": lambda x: (call("exp", x) + call("exp", -x)) * 0.5,
-    "asinh": _asinh,
-    "acosh": _acosh,
-    "atanh": lambda x: call("log1p", 2.0 * x / (1.0 - x)) * 0.5,
+    "tan": tan,
+    "sinh": sinh,
+    "cosh": cosh,
+    "asinh": asinh,
+    "acosh": acosh,
+    "atanh": atanh,
     "deg2rad": lambda x: x * (math.pi / 180.0),
     "rad2deg": lambda x: x * (180.0 / math.pi),
     "xlogy": _xlogy,
     "logit": _logit,
-    "logaddexp": _logaddexp,
+    "logaddexp": logaddexp,
     "leaky_relu": lambda x, slope=0.01: where(x > 0, x, x * slope),
     "elu": _elu,
     "celu": _celu,
@@ -338,8 +294,8 @@ REDUCTIONS: dict[str, tuple[Callable, Any]] = {
     "sum": (lambda a, b: a + b, 0),
     "mean": (lambda a, b: a + b, 0),
     "prod": (lambda a, b: a * b, 1),
-    "any": (lambda a, b: _truth(a) | _truth(b), False),
-    "all": (lambda a, b: _truth(a) & _truth(b), True),
+    "any": (lambda a, b: truth(a) | truth(b), False),
+    "all": (lambda a, b: truth(a) & truth(b), True),
     "amax": (maximum, None),
     "amin": (minimum, None),
     "max": (maximum, None),

@@ -12,8 +12,11 @@ from typing import Any
 
 import torch
 
+from quire.trace.error import TraceError, fail
+from quire.trace.value import INT, Value, cast, const
+
 from .buffer import Slots, tensors_in
-from .error import TraceError, fail
+from .dtypes import converted, kind_of
 from .field import Field, Mapped, Product, Reduced, Row, Single, load, moved, positions_of, settled
 from .indexing import check_index_dtype, expanded, index_plain, index_traced
 from .number import SYMBOLS, dtype_of, has_symbol, needs_value
@@ -32,7 +35,6 @@ from .operations import (
     refuse,
 )
 from .traced_tensor import TracedTensor, has_traced, ones, replaced
-from .value import INT, Value, cast, const, converted, kind_of
 
 
 class Trace:

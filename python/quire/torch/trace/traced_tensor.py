@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from .error import TraceError
+from quire.trace.error import TraceError
+
 from .field import Field
 from .number import SYMBOLS, like_symbol
 

@@ -19,13 +19,13 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from quire import _core
 from quire.mod_calls import generator_drawn, random_state, states_of_generators, warn_if_condition, warn_if_random
+from quire.trace.error import fail
+from quire.trace.value import BOOL, FLOAT, INDEX, INT, Value, cast
 
 from .buffer import Binding, tensors_in
-from .error import fail
 from .field import Single
 from .trace_record import Trace
 from .traced_tensor import TracedTensor, has_traced
-from .value import BOOL, FLOAT, INDEX, INT, Value, cast
 
 Mod: TypeAlias = _core.ScoreMod | _core.MaskMod
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from quire import _core
 from quire.torch.trace import trace_mask_mod, trace_score_mod
-from quire.torch.trace.value import const
+from quire.trace.value import const
 from traced_values import by_quire, by_torch
 
 SIZES = (1, 2, 5, 6)

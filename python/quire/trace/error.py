@@ -1,6 +1,6 @@
 """TraceError and the place in the user's code it is about.
 
-Trace layer. Knows nothing of formulas.
+Trace layer, shared by quire.torch and quire.jax. Knows nothing of formulas.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-import torch
-
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_LIBRARIES = ("torch", "jax")
 
 
 class TraceError(RuntimeError):
@@ -30,14 +28,19 @@ class TraceError(RuntimeError):
 
 
 def user_line() -> str:
-    """`file.py:12` of the innermost running line that is neither torch's nor quire.torch's; "" if there is none."""
+    """`file.py:12` of the innermost running line that is neither Quire's nor of a library that it traces; "" if there is none."""
+    inside = (_HERE, *(_folder(name) for name in _LIBRARIES if name in sys.modules))
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith((_HERE, _TORCH)):
+        if not name.startswith(inside):
             return f"{name}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def _folder(library: str) -> str:
+    return os.path.dirname(os.path.abspath(sys.modules[library].__file__ or "")) + os.sep
 
 
 def fail(message: str) -> NoReturn:

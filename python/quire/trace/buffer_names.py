@@ -1,6 +1,7 @@
-"""Names for the buffers of a formula: those of the Python variables that hold the tensors, where they can be found.
+"""Names for the buffers of a formula: those of the Python variables that hold the arrays, where they can be found.
 
-Only for reading; nothing depends on them. The formula itself sees to it that they are different and allowed. Trace layer.
+Only for reading; nothing depends on them. The formula itself sees to it that they are different and allowed. Trace layer,
+shared.
 """
 
 from __future__ import annotations
@@ -8,21 +9,17 @@ from __future__ import annotations
 import functools
 import types
 
-import torch
-
-from .code_recipe import parameters
-
 _MOST_VISITED = 2_000
 
 
-def tensor_names(mod) -> dict[int, str]:
-    """id of a captured tensor -> the name of the variable or attribute that holds it, for what is near at hand."""
+def array_names(mod, array_type: type) -> dict[int, str]:
+    """id of a captured array, of the type given, -> the name of the variable or attribute that holds it, for what is near at hand."""
     names: dict[int, str] = {}
     seen: set[int] = set()
     stack = [(mod, "")]
     while stack and len(seen) < _MOST_VISITED:
         value, name = stack.pop()
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, array_type):
             names.setdefault(id(value), name)
         elif id(value) not in seen:
             seen.add(id(value))
@@ -37,14 +34,14 @@ def _held_by(value, name: str) -> list[tuple[object, str]]:
         return [(value.__func__, name), (value.__self__, name)]
     if isinstance(value, functools.partial):
         code = getattr(value.func, "__code__", None)
-        params = parameters(code) if code is not None else ()
+        params = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code is not None else ()
         args = [(v, params[i] if i < len(params) else name) for i, v in enumerate(value.args)]
         return [(value.func, name), *args, *((v, k) for k, v in value.keywords.items())]
     if isinstance(value, (list, tuple)):
         return [(v, name) for v in value]
     if isinstance(value, dict):
         return [(v, k if isinstance(k, str) else name) for k, v in value.items()]
-    if isinstance(value, torch.nn.Module):
+    if hasattr(value, "_parameters") and hasattr(type(value), "forward"):  # a torch.nn.Module
         return [(value._parameters, name), (value._buffers, name), (vars(value), name), (type(value).forward, name)]
     if isinstance(value, (type, types.ModuleType)) or not hasattr(value, "__dict__"):
         return []

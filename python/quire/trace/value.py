@@ -1,7 +1,7 @@
-"""Values of a formula as the tracer builds them: an Expr of the core with its type and, for ints, a range.
+"""Values of a formula as tracers build them: an Expr of the core with its type and, for ints, a range.
 
-Mirrors the types of docs/formula.md ("Types"), so that a cast is recorded exactly where torch's type and the language's
-differ. Knows no torch operation (operations.py). Trace layer.
+Mirrors the types of docs/formula.md ("Types"), so that a cast is recorded exactly where the types of torch or JAX and the
+language's differ. Knows types by their names, "int32", and no operation of either library. Trace layer, shared.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable
-
-import torch
 
 from quire import _core
 
@@ -22,29 +20,30 @@ INT64 = (-(2**63), 2**63 - 1)
 INDEX = (0, 2**31 - 1)
 
 _INT_RANGES = {
-    torch.bool: (0, 1),
-    torch.uint8: (0, 255),
-    torch.int8: (-128, 127),
-    torch.int16: (-(2**15), 2**15 - 1),
-    torch.uint16: (0, 2**16 - 1),
-    torch.uint32: (0, 2**32 - 1),
-    torch.int32: (-(2**31), 2**31 - 1),
-    torch.int64: INT64,
+    "bool": (0, 1),
+    "uint8": (0, 255),
+    "int8": (-128, 127),
+    "int16": (-(2**15), 2**15 - 1),
+    "uint16": (0, 2**16 - 1),
+    "uint32": (0, 2**32 - 1),
+    "int32": (-(2**31), 2**31 - 1),
+    "int64": INT64,
 }
+_FLOATS = frozenset("float16 bfloat16 float32 float64".split())
 
 
-def kind_of(dtype: torch.dtype) -> str:
-    """The type that values of a torch dtype have in the language."""
-    if dtype is torch.bool:
+def kind_of(dtype: str) -> str:
+    """The type that values of a dtype have in the language."""
+    if dtype == "bool":
         return BOOL
-    if dtype.is_floating_point:
+    if dtype in _FLOATS or dtype.startswith("float8"):
         return FLOAT
     if dtype in _INT_RANGES:
         return INT
     fail(f"values of dtype {dtype} are not supported")
 
 
-def range_of(dtype: torch.dtype) -> tuple[int, int]:
+def range_of(dtype: str) -> tuple[int, int]:
     """The smallest and the largest value of an integer dtype."""
     return _INT_RANGES[dtype]
 
@@ -305,7 +304,7 @@ def _cast_const(value, kind: str) -> Value:
     return const(max(INT64[0], min(INT64[1], int(value))))
 
 
-def wrapped(x: Value, dtype: torch.dtype) -> Value:
+def wrapped(x: Value, dtype: str) -> Value:
     """An int as an integer dtype holds it: reduced modulo its size, unless it is known to fit."""
     low, high = range_of(dtype)
     if x.within(low, high):
@@ -315,15 +314,15 @@ def wrapped(x: Value, dtype: torch.dtype) -> Value:
     return ((x - low) & (high - low)) + low
 
 
-def as_dtype(x: Value, dtype: torch.dtype) -> Value:
-    """The result of an operation as torch types it. Ints of 8 and 16 bits wrap; of 32 bits do not."""
+def as_dtype(x: Value, dtype: str) -> Value:
+    """The result of an operation as its library types it. Ints of 8 and 16 bits wrap; of 32 bits do not."""
     x = cast(x, kind_of(dtype))
-    if x.kind == INT and dtype not in (torch.int32, torch.int64):
+    if x.kind == INT and dtype not in ("int32", "int64"):
         return wrapped(x, dtype)
     return x
 
 
-def converted(x: Value, dtype: torch.dtype) -> Value:
+def converted(x: Value, dtype: str) -> Value:
     """An explicit cast. Unlike as_dtype, what does not fit into 32 bits wraps too, unless it was a float."""
     was_float = x.kind == FLOAT
     x = as_dtype(x, dtype)
