@@ -1,7 +1,7 @@
 # What people type. Every target is a few lines over scripts/, which can also be run by themselves.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo docs test test-amx check-all play bench format lint clean
+.PHONY: help deps build demo docs test test-amx check-all play bench bench-peers format lint clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ play: deps ## Build the page to play on (emscripten) and the program that writes
 
 bench: build ## Run the benchmarks with short settings
 	@scripts/bench
+
+bench-peers: build ## Install other implementations of attention and time Quire against them
+	@scripts/bench-peers
 
 format: deps ## Format all C++ and Python files in place
 	@scripts/format

@@ -29,7 +29,7 @@ class Row:
             "group": self.group,
             "name": self.name,
             "peer": self.peer,
-            "torch_ms": statistics.median(theirs) * 1e3,
+            "peer_ms": statistics.median(theirs) * 1e3,
             "quire_ms": statistics.median(ours) * 1e3,
             "ratio": statistics.median(theirs) / statistics.median(ours),
             "ratio_low": ratios[0],
@@ -45,14 +45,14 @@ class Row:
 
 
 def table(results):
-    lines = [f"{'':<40} {'torch ms':>12} {'quire ms':>12} {'ratio':>9}   of all pairs"]
+    lines = [f"{'':<40} {'peer ms':>12} {'quire ms':>12} {'ratio':>9}   of all pairs"]
     group = None
     for r in results:
         if (r["group"], r["peer"]) != group:
             group = r["group"], r["peer"]
             lines.append(f"-- {r['group']}, against {r['peer']}")
         lines.append(
-            f"{r['name']:<40} {r['torch_ms']:>12.4g} {r['quire_ms']:>12.4g} {r['ratio']:>8.4g}x   "
+            f"{r['name']:<40} {r['peer_ms']:>12.4g} {r['quire_ms']:>12.4g} {r['ratio']:>8.4g}x   "
             f"{r['ratio_low']:.3g} to {r['ratio_high']:.3g}"
         )
     return "\n".join(lines)
@@ -75,6 +75,37 @@ def chart(results, path):
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xlim(right=3 * max(r["ratio"] for r in rows))
     axes.set_xlabel("times as fast as PyTorch (logarithmic)")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def dots(results, path):
+    """A line for each name and a dot for each peer, at the ratio, on a logarithmic axis. Needs matplotlib."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    names = list(reversed(list(dict.fromkeys((r["group"], r["name"]) for r in results))))
+    peers = list(dict.fromkeys(r["peer"] for r in results))
+    figure, axes = plt.subplots(figsize=(9.5, 1.2 + 0.34 * len(names)))
+    for peer, colour, marker in zip(peers, COLOURS, "osD^vPX"):
+        own = [r for r in results if r["peer"] == peer]
+        places = [names.index((r["group"], r["name"])) for r in own]
+        axes.plot([r["ratio"] for r in own], places, marker, color=colour, label=peer, markersize=7, alpha=0.9)
+    axes.set_xscale("log")
+    low, high = (choose(r["ratio"] for r in results) for choose in (min, max))
+    axes.set_xlim(min(0.5, low / 1.3), max(2.0, high * 1.3))
+    ticks = [tick for tick in (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64) if low / 2 <= tick <= high * 2]
+    axes.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
+    axes.minorticks_off()
+    axes.set_yticks(range(len(names)), [f"{group}: {name}" for group, name in names], fontsize=8)
+    axes.grid(axis="both", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.axvline(1, color="black", linewidth=1)
+    axes.set_xlabel("the peer's time divided by Quire's (right of 1: Quire is faster)")
+    axes.legend(ncols=len(peers), loc="lower center", bbox_to_anchor=(0.35, 1.0), frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
     figure.savefig(path, dpi=120)

@@ -16,6 +16,7 @@ PACKAGES = {
     "quire.torch": "python/quire/torch",
     "quire.transformers": "python/quire/transformers",
     "quire.flash_attn": "python/quire/flash_attn",
+    "quire.jax": "python/quire/jax",
 }
 
 
@@ -119,9 +120,8 @@ def python_page() -> str:
     for package, folder in PACKAGES.items():
         tree = module_of(package)
         known = {} if package == "quire.torch" else dict(compiled)
-        for module in sorted(
-            (ROOT / folder).rglob("*.py") if package == "quire.torch" else (ROOT / folder).glob("*.py")
-        ):
+        modules = (ROOT / folder).rglob("*.py") if package == "quire.torch" else (ROOT / folder).glob("*.py")
+        for module in (ROOT / "python/quire/trace/error.py", *sorted(modules)):
             known |= names_in(ast.parse(module.read_text()).body)
         others = elsewhere(tree)
         page += [f"## {package}", "", *docstring(ast.get_docstring(tree) or ""), ""]

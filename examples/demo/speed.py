@@ -99,7 +99,7 @@ def losses(rows):
 
 
 def _ratio_row(row):
-    times = (f"{row[side]:.4g} ms" for side in ("torch_ms", "quire_ms"))
+    times = (f"{row[side]:.4g} ms" for side in ("peer_ms", "quire_ms"))
     return _ratio_name(row), row["peer"], *times, f"{_times(row['ratio'])}×"
 
 

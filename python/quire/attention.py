@@ -167,7 +167,7 @@ def flex_attention(
     wants_lse, wants_max = check_aux("flex_attention", return_lse, return_aux)
     wants = (wants_lse, wants_max, *check_weights("flex_attention", return_aux))
     if kernel_options is not None:
-        _check_kernel_options(kernel_options)
+        check_flex_kernel_options(kernel_options)
     scale = check_scale("flex_attention", scale)
     enable_gqa = check_flag("flex_attention", "enable_gqa", enable_gqa)
     dropout_p = check_dropout("flex_attention", dropout_p)
@@ -239,7 +239,7 @@ def jagged_mask(
     return mask_mod, block_mask
 
 
-def _check_kernel_options(options: Mapping[str, Any]) -> None:
+def check_flex_kernel_options(options: Mapping[str, Any]) -> None:
     check_kernel_options("flex_attention", options)
     backend = options.get("BACKEND", "AUTO")
     if backend not in _BACKENDS:

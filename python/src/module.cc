@@ -24,6 +24,7 @@ NB_MODULE(_core, module) {
   register_merge_states(module);
   register_top_k_keys(module);
   register_draw(module);
+  register_jax(module);
   register_openmp(module);
   register_runtime(module);
 }

@@ -25,6 +25,7 @@ void register_kv_cache(nb::module_& module);
 void register_merge_states(nb::module_& module);
 void register_top_k_keys(nb::module_& module);
 void register_draw(nb::module_& module);
+void register_jax(nb::module_& module);
 void register_openmp(nb::module_& module);
 void register_runtime(nb::module_& module);
 

@@ -14,7 +14,7 @@ def result(group, ratio=2.0):
         "group": group,
         "name": f"row of {group}",
         "peer": "SDPA",
-        "torch_ms": ratio,
+        "peer_ms": ratio,
         "quire_ms": 1.0,
         "ratio": ratio,
         "ratio_low": 1.5,
@@ -29,7 +29,7 @@ def test_a_row_runs_both_sides_in_turn():
     )
     found = row.run(7)
     assert calls == (["theirs"] + ["ours"] * 3) * 3  # once before it is timed
-    assert found["ratio_low"] <= found["ratio_high"] and found["torch_ms"] > 0 and found["quire_ms"] > 0
+    assert found["ratio_low"] <= found["ratio_high"] and found["peer_ms"] > 0 and found["quire_ms"] > 0
 
 
 def test_a_table_has_a_line_for_each_row_under_its_group():
@@ -43,3 +43,9 @@ def test_a_chart_has_any_number_of_groups(tmp_path):
     groups = [f"group {i}" for i in range(len(comparison.COLOURS) + 1)]
     comparison.chart([result(group) for group in groups], tmp_path / "chart.png")
     assert (tmp_path / "chart.png").stat().st_size > 1000
+
+
+def test_dots_have_a_line_for_each_name(tmp_path):
+    pytest.importorskip("matplotlib")
+    comparison.dots([{**result("prefill"), "peer": peer} for peer in ("PyTorch", "JAX")], tmp_path / "dots.png")
+    assert (tmp_path / "dots.png").stat().st_size > 1000
