@@ -1,0 +1,1 @@
+"""Other implementations of attention on CPUs, one file each, for bench/compare_peers.py."""
