@@ -24,6 +24,13 @@ foreach(name IN LISTS python_files)
   endif()
 endforeach()
 
+# What an installed package says about itself, so that programs find the plugins of one that was only built. pyproject.toml has them.
+file(READ ${PROJECT_SOURCE_DIR}/pyproject.toml pyproject)
+string(REGEX MATCH "entry-points.\"(vllm[^\"]*)\".\n([a-z]+) = \"([a-z.:]+)\"" found "${pyproject}")
+set(about ${PROJECT_BINARY_DIR}/python/quire-${PROJECT_VERSION}.dist-info)
+file(WRITE ${about}/METADATA "Metadata-Version: 2.1\nName: quire\nVersion: ${PROJECT_VERSION}\n")
+file(WRITE ${about}/entry_points.txt "[${CMAKE_MATCH_1}]\n${CMAKE_MATCH_2} = ${CMAKE_MATCH_3}\n")
+
 # The types of the extension for editors and checkers, read off the extension itself. Builds the extension first, so that
 # this target is the whole package.
 nanobind_add_stub(quire_python MODULE _core PYTHON_PATH ${PROJECT_BINARY_DIR}/python/quire DEPENDS quire_core

@@ -27,6 +27,7 @@
 #include "paged_keys.h"
 #include "quire/attend.h"
 #include "quire/error.h"
+#include "quire/paged_step.h"
 #include "register.h"
 #include "view.h"
 
@@ -166,7 +167,7 @@ void run_paged(const Options& options, const JaggedViews& q, const PagedViews& k
   AttentionProblem problem =
       AttentionProblem::paged(q.jagged(), keys.keys(), options.all, options.function);
   const std::shared_ptr<Executor> executor = options.set_executor(problem);
-  run_attention(std::move(problem), q.values.tensor, keys.k.tensor, keys.v.tensor, outputs);
+  run_attention(std::move(problem), q.values.tensor, keys.k.keys(), keys.v.keys(), outputs);
 }
 
 void init_paged(PagedViews* self, nb::handle k, nb::handle v, nb::handle page_table,
@@ -296,6 +297,17 @@ void run_plan(RunPlan& self, const View& q, const View& k, const View& v, const 
   self.plan->run(q.tensor, k.keys(), v.keys(), outputs);
 }
 
+// The first `tokens` rows of q and out, tensors that are borrowed for the call. False, and nothing
+// is done, if they cannot be.
+bool run_tensors(RunPlan& self, nb::handle q, const View& k, const View& v, nb::handle out,
+                 std::int64_t tokens) {
+  const std::optional<TensorView> from = borrow_tensor(q), to = borrow_tensor(out);
+  if (!from || !to || from->rank() == 0 || to->rank() == 0) return false;
+  const ReleasedGil released;
+  self.plan->run(from->slice(0, 0, tokens), k.keys(), v.keys(), {.out = to->slice(0, 0, tokens)});
+  return true;
+}
+
 void run_step_plan(RunPlan& self, const KVCache& cache, std::int64_t layer, const View& q,
                    const View& out, const View* lse, const View* max_scores,
                    const View* key_weights, const View* entropy,
@@ -340,6 +352,17 @@ void init_step_plan(RunPlan* self, const Options& options, const KVCache& cache,
   const ReleasedGil released;
   new (self)
       RunPlan(options, AttentionProblem::step(cache, step, queries, options.all, options.function));
+}
+
+// Of jagged queries over keys in pages; step: the queries are the last tokens of their sequences.
+void init_paged_plan(RunPlan* self, const Options& options, const JaggedViews& q,
+                     const PagedViews& keys, bool step) {
+  const ReleasedGil released;
+  const Jagged queries = q.jagged();
+  const PagedKeys pages = keys.keys();
+  new (self) RunPlan(options,
+                     step ? paged_step(queries, pages, options.all, options.function)
+                          : AttentionProblem::paged(queries, pages, options.all, options.function));
 }
 
 nb::tuple attend_step(const Options& options, const KVCache& cache, std::int64_t layer,
@@ -473,11 +496,17 @@ void register_attention(nb::module_& module) {
              "The same of jagged queries over keys in pages.");
   plan.def("__init__", &init_step_plan, nb::arg("options"), nb::arg("cache"), nb::arg("sequences"),
            nb::arg("counts"), nb::arg("q_heads"), nb::arg("dtype"), nb::arg("group") = 0)
+      .def("__init__", &init_paged_plan, nb::arg("options"), nb::arg("q"), nb::arg("keys"),
+           nb::arg("step") = false)
       .def("run", &run_plan, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"),
            nb::arg("lse").none() = nb::none(), nb::arg("max_scores").none() = nb::none(),
            nb::arg("key_weights").none() = nb::none(), nb::arg("entropy").none() = nb::none(),
            nb::arg("queries") = kAllQueries,
            "Over other tensors of the same shapes, without the GIL. Allocates nothing.")
+      .def("run_tensors", &run_tensors, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"),
+           nb::arg("tokens"),
+           "The same of the first rows of tensors, through DLPack's exchange functions. False, and "
+           "nothing is done, if one of the tensors has none or is not on the CPU.")
       .def("run_step", &run_step_plan, nb::arg("cache"), nb::arg("layer"), nb::arg("q"),
            nb::arg("out"), nb::arg("lse").none() = nb::none(),
            nb::arg("max_scores").none() = nb::none(), nb::arg("key_weights").none() = nb::none(),

@@ -1,5 +1,5 @@
-// Page tables in Python arrays, and the mods and masks converted by them. The PagedAttention
-// classes of the packages are built on these. Python layer.
+// Page tables in Python arrays, the mods and masks converted by them, and rows written to pages.
+// The PagedAttention classes of the packages are built on these. Python layer.
 #include "quire/paged_attention.h"
 
 #include <nanobind/nanobind.h>
@@ -15,6 +15,7 @@
 #include "openmp.h"
 #include "quire/error.h"
 #include "quire/mods.h"
+#include "quire/write_pages.h"
 #include "register.h"
 #include "view.h"
 
@@ -106,6 +107,33 @@ BlockMask convert(const HeldTables& held, const BlockMask& logical,
   return physical_block_mask(logical, held.tables, rows, mod);
 }
 
+// A tensor for the time of a call, as cheaply as it comes.
+struct Borrowed {
+  explicit Borrowed(nb::handle array) {
+    if (const std::optional<TensorView> found = borrow_tensor(array)) {
+      tensor = *found;
+      return;
+    }
+    view = view_of(array);
+    tensor = view->tensor;
+  }
+  TensorView tensor;
+  std::optional<View> view = {};
+};
+
+void write_rows(nb::handle k, nb::handle v, nb::handle slots, nb::handle k_pages,
+                nb::handle v_pages, int openmp_threads) {
+  const Borrowed rows[2] = {Borrowed(k), Borrowed(v)}, places(slots);
+  const Borrowed pages[2] = {Borrowed(k_pages), Borrowed(v_pages)};
+  const ReleasedGil released;
+  const std::shared_ptr<Executor> executor = openmp_executor(openmp_threads);
+  for (int i = 0; i < 2; ++i) {
+    const ConstTensorView all = rows[i].tensor, to = places.tensor;
+    const bool has_more = all.rank() > 0 && to.rank() == 1 && to.dim(0) < all.dim(0);
+    write_pages(has_more ? all.slice(0, 0, to.dim(0)) : all, to, pages[i].tensor, executor.get());
+  }
+}
+
 }  // namespace
 
 void register_paged_attention(nb::module_& module) {
@@ -150,6 +178,10 @@ void register_paged_attention(nb::module_& module) {
              nb::arg("physical_to_logical"), nb::arg("page_size"),
              nb::arg("kv_len").none() = nb::none(),
              "A score mod on a sequence's keys as one on those of the pool.");
+  module.def("write_pages", &write_rows, nb::arg("k"), nb::arg("v"), nb::arg("slots"),
+             nb::arg("k_pages"), nb::arg("v_pages"), nb::arg("openmp_threads") = 0,
+             "Rows [tokens, heads, dim] to slots [tokens] of [pages, heads, page_size, dim]; a "
+             "slot below 0 leaves its row out, and so do fewer slots the rows behind.");
 }
 
 }  // namespace quire::python

@@ -12,7 +12,7 @@ struct PagedViews {
   /// Good while this lives.
   PagedKeys keys() const {
     return {
-        .k = k.tensor, .v = v.tensor, .page_table = page_table.tensor, .lengths = lengths.tensor};
+        .k = k.keys(), .v = v.keys(), .page_table = page_table.tensor, .lengths = lengths.tensor};
   }
 };
 

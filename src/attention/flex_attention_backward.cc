@@ -34,8 +34,8 @@ void add_buffers(const Formula& formula, std::vector<Buffer>& to) {
 // The forward's check, and what the backward pass cannot do.
 AttentionProblem checked(AttentionProblem problem) {
   problem = attention::checked(std::move(problem));
-  if (problem.step_of != nullptr)
-    fail(ErrorKind::not_implemented, problem.function, "a step over a KVCache has no gradients");
+  if (problem.visible != nullptr)
+    fail(ErrorKind::not_implemented, problem.function, "a step over a cache has no gradients");
   return problem;
 }
 

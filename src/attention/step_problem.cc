@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attention/cache_step.h"
+#include "attention/step_rules.h"
 #include "attention/tree_depth.h"
 #include "attention/validate.h"
 #include "cache/kv_cache_state.h"
@@ -14,11 +15,9 @@
 #include "formula/simplify/simplify.h"
 #include "layout/jagged_layout.h"
 #include "layout/paged_layout.h"
-#include "plan/choose_kernel.h"
 #include "plan/step_keys.h"
 #include "quire/attend.h"
 #include "quire/error.h"
-#include "quire/mods.h"
 #include "runtime/fail.h"
 #include "runtime/float_env.h"
 
@@ -48,12 +47,7 @@ void check_options(const char* where, const KVLayerGroup& sizes, const AttendQue
          sizes.kv_heads, queries.q_heads);
   }
   attention::check_float(where, "q", queries.dtype);
-  if (options.window < 0)
-    fail(ErrorKind::value, where, "window must not be negative; got {}", options.window);
-  if (options.block_mask.has_value())
-    fail(ErrorKind::value, where, "a step has no block_mask; give mask_mod");
-  if (!options.q_begin.empty())
-    fail(ErrorKind::value, where, "q_begin follows from the cache; do not give it");
+  attention::check_step_options(where, options);
 }
 
 // The options of sequences by slot: sorted, so that a step finds its own.
@@ -154,16 +148,6 @@ Step read_step(const char* where, const KVCache& cache, std::int64_t group,
 PositionWindow window_of(const KVLayerGroup& sizes, std::int64_t window) {
   if (window > 0 && (sizes.window == 0 || window < sizes.window)) return {.window = window};
   return {.window = sizes.window, .sinks = sizes.sink_tokens};
-}
-
-// What positions and rule show together.
-MaskMod program_of(const std::optional<PositionWindow>& positions, const MaskMod* rule) {
-  if (!positions.has_value()) return *rule;
-  MaskMod by_position = positions->window == 0 ? mods::causal()
-                        : positions->sinks == 0
-                            ? mods::sliding_window(positions->window)
-                            : mods::streaming(positions->sinks, positions->window);
-  return rule == nullptr ? by_position : by_position & *rule;
 }
 
 // Positions decide unless there is a rule and nothing that positions say beside it.
@@ -321,36 +305,25 @@ AttentionProblem AttentionProblem::step(const KVCache& cache, std::span<const Ne
   problem.queries = std::make_shared<layout::JaggedQueries>(std::move(step.queries));
   problem.layout = std::make_shared<layout::PagedLayout>(page_size, false, std::move(step.pages));
   attention::read_key_indices(problem);
-  const std::int64_t group = queries.q_heads / sizes.kv_heads;
-  for (std::size_t i = 0; i < step.sequences.size(); ++i) {
-    StepSequence& of = step.sequences[i];
-    of.is_chosen = plan::kernel_of_sequence(problem.chosen.get(), static_cast<std::int64_t>(i),
-                                            group, of.queries, of.length) == plan::Kernel::kChosen;
-  }
   const MaskMod* const rule = options.mask_mod ? &*options.mask_mod : nullptr;
   const PositionWindow window = window_of(sizes, options.window);
-  const MaskMod program =
-      program_of(rule == nullptr || window.window > 0 ? std::optional(window) : std::nullopt, rule);
+  const MaskMod program = attention::step_program(
+      rule == nullptr || window.window > 0 ? std::optional(window) : std::nullopt, rule);
   const bool has_b = std::ranges::any_of(
       step.own, [](const SequenceOptions* own) { return own != nullptr && own->b.has_value(); });
   if (has_b) problem.mod_b = step.mod_b;
   MaskMod asked = program;
   set_depths(function, step, problem, asked);
   const std::unique_lock lock(cache.state().step_memory_lock, std::try_to_lock);
-  auto keys = std::make_shared<plan::StepKeys>(
-      step.sequences, plan::StepRule{.program = program,
-                                     .q_heads = queries.q_heads,
-                                     .group = group,
-                                     .executor = options.executor,
-                                     .memory = lock.owns_lock() ? memory_of(cache) : nullptr});
+  const auto keys =
+      attention::write_down_keys(problem, step.sequences,
+                                 {.program = program,
+                                  .asked = std::move(asked),
+                                  .memory = lock.owns_lock() ? memory_of(cache) : nullptr});
   if (keys->first_missing() >= 0)
     fail_released(function, keys->first_missing(),
                   step.sequences[static_cast<std::size_t>(keys->first_missing())]);
-  if (keys->asks()) problem.visible_rule = std::move(asked);
   problem.step_of = cache_step(cache, queries.group, tokens, step, *keys);
-  problem.visible = std::move(keys);
-  problem.mask_mod.reset();
-  problem.enable_gqa = true;
   return problem;
 }
 

@@ -136,7 +136,7 @@ void validate_masks(const char* where, const AttentionProblem& problem) {
 void validate_masks_and_rules(const char* where, const AttentionProblem& problem) {
   if (problem.block_mask.has_value() && problem.mask_mod.has_value())
     fail(ErrorKind::value, where, "give mask_mod or block_mask, not both");
-  if (problem.step_of != nullptr) return;  // checked where the step was read
+  if (problem.visible != nullptr) return;  // checked where the step was read
   if (!problem.sequence_options.empty())
     fail(ErrorKind::value, where, "sequence_options are for attend");
   if (problem.window != 0) {

@@ -1,0 +1,94 @@
+"""QuireMetadata: what the layers of a step share: where requests' queries and keys lie, and the plans, one for each rule.
+
+A plan is made by the first layer of a step that has its rule and run by all of them, with nothing allocated. The builder takes vLLM's
+CommonAttentionMetadata; nothing else here knows vLLM. Layer: Python, above rule.py and pages.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quire import _core
+from quire.torch.views import view_of
+from quire.vllm.pages import Pages
+from quire.vllm.rule import LayerRule, mask_around, mask_of_step, options_of
+
+
+class StepPlan:
+    """One plan, run once per layer. sinks: the memory that the plan reads, which each layer fills."""
+
+    __slots__ = ("_plan", "_sinks")
+
+    def __init__(self, plan: Any, sinks: Tensor | None) -> None:
+        self._plan, self._sinks = plan, sinks
+
+    def run(
+        self,
+        q: Tensor,
+        k: Any,
+        v: Any,
+        out: Tensor,
+        sinks: Tensor | None = None,
+        lse: Tensor | None = None,
+        tokens: int | None = None,
+    ) -> None:
+        """tokens: how many rows of q and out there are; None: all."""
+        if self._sinks is not None:
+            assert sinks is not None
+            self._sinks.copy_(sinks.detach())
+        tokens = q.shape[0] if tokens is None else tokens
+        if lse is not None or not self._plan.run_tensors(q, k, v, out, tokens):
+            self._plan.run(view_of(q[:tokens]), k, v, view_of(out[:tokens]), None if lse is None else view_of(lse))
+
+
+@dataclass
+class QuireMetadata:
+    """Of one step and one group of layers. query_start_loc [n + 1], seq_lens [n] (keys, those of this step included), block_table
+    [n, most blocks], int32 or int64. causal: of all requests, or a flag for each. is_cross: queries over keys of another sequence."""
+
+    num_actual_tokens: int
+    query_start_loc: Tensor
+    seq_lens: Tensor
+    block_table: Tensor
+    slot_mapping: Tensor
+    causal: bool | Tensor = True
+    is_cross: bool = False
+    plans: dict[Any, StepPlan] = field(default_factory=dict)
+
+    def over_pages(self, rule: LayerRule, q: Tensor, pages: Pages, threads: int) -> StepPlan:
+        """The plan of queries [tokens, heads, dim] over pages."""
+        key = (rule, q.shape[1:], q.dtype, pages.shape, threads)
+        plan = self.plans.get(key)
+        if plan is None:
+            sinks = _room_for_sinks(rule, q)
+            queries = _core.JaggedViews(view_of(q[: self.num_actual_tokens]), view_of(self.query_start_loc))
+            keys = _core.PagedViews(pages.k, pages.v, view_of(self.block_table), view_of(self.seq_lens))
+            window, mask = (0, mask_around(rule)) if self.is_cross else mask_of_step(rule, self.causal)
+            options = options_of(rule, sinks, window, mask, threads)
+            plan = StepPlan(_core.Plan(options, queries, keys, step=not self.is_cross), sinks)
+            self.plans[key] = plan
+        return plan
+
+    def over_tokens(self, rule: LayerRule, q: Tensor, k: Tensor, v: Tensor, threads: int) -> StepPlan:
+        """The plan of an encoder: requests' queries over their own keys and values, [tokens, heads, dim], which no cache has."""
+        key = (rule, q.shape[1:], q.dtype, k.shape[1:], v.shape[2:], threads)
+        plan = self.plans.get(key)
+        if plan is None:
+            sinks = _room_for_sinks(rule, q)
+            offsets = view_of(self.query_start_loc)
+            tokens = (_core.JaggedViews(view_of(one), offsets) for one in (q, k, v))
+            mask = mask_around(rule)
+            if self.causal is True:
+                before = _core.MaskMod("kv_idx <= q_idx")
+                mask = before if mask is None else before & mask
+            options = options_of(rule, sinks, 0, mask, threads)
+            plan = self.plans[key] = StepPlan(_core.Plan(options, *tokens), sinks)
+        return plan
+
+
+def _room_for_sinks(rule: LayerRule, q: Tensor) -> Tensor | None:
+    return torch.empty(q.shape[1], dtype=torch.float32) if rule.has_sinks else None

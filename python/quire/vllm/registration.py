@@ -1,0 +1,54 @@
+"""The plugin's entry point: puts Quire's backends in the place of vLLM's own for CPUs, in every process of an engine.
+
+Where vLLM does not run on CPUs, or its seam is not the one that is known, it steps aside and says so in vLLM's log. Layer: Python, top.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+VARIABLE = "QUIRE_VLLM"
+_BACKENDS = {"CPU_ATTN": "quire.vllm.backend.QuireAttentionBackend"}
+
+
+def is_wanted() -> bool:
+    """By the environment. ValueError for what is neither 0 nor 1."""
+    value = os.environ.get(VARIABLE, "1")
+    if value not in ("", "0", "1"):
+        raise ValueError(f"[quire.vllm] {VARIABLE} must be 0 (off) or 1; got {value!r}")
+    return value != "0"
+
+
+def log() -> logging.Logger:
+    """A child of vLLM's logger, so that its handlers and levels hold."""
+    return logging.getLogger("vllm.quire")
+
+
+def register() -> None:
+    """vLLM calls it in each of its processes; calling it again is fine. With QUIRE_VLLM=0 vLLM keeps its own attention."""
+    if not is_wanted():
+        log().info("Quire: attention is left to vLLM (%s=0).", VARIABLE)
+        return
+    try:
+        from vllm.platforms import current_platform
+        from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+
+        backends = {name: AttentionBackendEnum[name] for name in _BACKENDS}
+    except (ImportError, AttributeError, KeyError) as error:
+        log().warning("Quire steps aside: this vLLM has another seam for attention (%s).", error)
+        return
+    if not current_platform.is_cpu():
+        log().info("Quire steps aside: vLLM runs on %s, and Quire is for CPUs.", current_platform.device_name)
+        return
+    for name, path in _BACKENDS.items():
+        register_backend(backends[name], path)
+    log().info("Quire computes vLLM's attention on this CPU (%s=0 switches it off).", VARIABLE)
+
+
+def unregister() -> None:
+    """vLLM's own backends again, for engines that are made from now on in this process."""
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    for name in _BACKENDS:
+        AttentionBackendEnum[name].clear_override()

@@ -1,0 +1,65 @@
+"""Engines of vLLM in this process, with its own attention or with Quire's, one after the other."""
+
+import contextlib
+import gc
+import random
+
+import quire.vllm
+from quire.vllm.registration import unregister
+
+
+@contextlib.contextmanager
+def engine(model, is_quire, **more):
+    """An LLM of small sizes; gone afterwards."""
+    from vllm import LLM
+    from vllm.distributed import cleanup_dist_env_and_memory
+    from vllm.plugins import load_general_plugins
+    from vllm.v1.attention import selector
+
+    load_general_plugins()  # which registers Quire; not again afterwards
+    if is_quire:
+        quire.vllm.register()
+    else:
+        unregister()
+    selector._cached_get_attn_backend.cache_clear()
+    options = dict(skip_tokenizer_init=True, enforce_eager=True, max_model_len=1024, max_num_seqs=32, seed=0)
+    llm = LLM(model=model, **{**options, **more})
+    try:
+        yield llm
+    finally:
+        llm.llm_engine.engine_core.shutdown()
+        del llm
+        gc.collect()
+        cleanup_dist_env_and_memory()
+        quire.vllm.register()
+
+
+def is_on_quire(llm):
+    """For each attention layer whether Quire computes it."""
+    layers = llm.llm_engine.vllm_config.compilation_config.static_forward_context.values()
+    return {
+        any(kind.__module__.startswith("quire.vllm") for kind in type(layer.impl).__mro__)
+        for layer in layers
+        if hasattr(layer, "impl")
+    }
+
+
+def prompts(lengths, vocabulary=300, seed=0):
+    draw = random.Random(seed)
+    return [{"prompt_token_ids": [draw.randrange(2, vocabulary) for _ in range(n)]} for n in lengths]
+
+
+def generate(llm, requests, tokens=12, **more):
+    """(tokens, their logprobs, the logprobs of the prompt's tokens) of each request, greedily."""
+    from vllm import SamplingParams
+
+    options = dict(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False, logprobs=2)
+    found = llm.generate(requests, SamplingParams(**{**options, **more}), use_tqdm=False)
+    results = []
+    for one in found:
+        ids = list(one.outputs[0].token_ids)
+        logprobs = [step[token].logprob for step, token in zip(one.outputs[0].logprobs, ids)]
+        given = one.prompt_token_ids
+        of_prompt = [step[token].logprob for step, token in zip(one.prompt_logprobs or [], given) if step is not None]
+        results.append((ids, logprobs, of_prompt))
+    return results

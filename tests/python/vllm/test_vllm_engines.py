@@ -1,0 +1,129 @@
+"""Engines of vLLM on Quire against the same engines on vLLM's own attention: greedy tokens and logprobs of many architectures, mixed batches,
+chunked prefill, preemption, prefix caching, fp8 caches, mods of one's own."""
+
+import pytest
+import torch
+
+pytest.importorskip("vllm")
+
+import quire.vllm
+import tiny_models
+from engines import engine, generate, is_on_quire, prompts
+
+DECODERS = ["llama", "qwen3", "gemma2", "gemma3", "gpt_oss", "qwen3_moe"]
+LENGTHS = (1, 7, 300, 130, 64, 40)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("models")
+
+
+def both(model, requests, theirs=None, tokens=12, **more):
+    """Results of vLLM's own attention and of Quire's."""
+    found = []
+    for is_quire in (False, True):
+        with engine(model, is_quire, **{**more, **({} if is_quire else theirs or {})}) as llm:
+            assert is_on_quire(llm) == {is_quire}
+            found.append(generate(llm, requests, tokens, prompt_logprobs=0))
+    return found
+
+
+def expect_close(theirs, ours, allowed):
+    """Logprobs of the prompts within `allowed`; tokens equal up to the first that is open within `allowed`."""
+    for (ids, logprobs, of_prompt), (our_ids, our_logprobs, of_our_prompt) in zip(theirs, ours):
+        assert len(of_prompt) == len(of_our_prompt)
+        differences = [abs(a - b) for a, b in zip(of_prompt, of_our_prompt)]
+        assert max(differences, default=0) < allowed
+        for a, b, x, y in zip(ids, our_ids, logprobs, our_logprobs):
+            assert abs(x - y) < allowed
+            if a != b:
+                break
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_tokens_of_architectures(name, folder):
+    """f32: the same tokens, whatever the architecture."""
+    model = tiny_models.save(name, folder)
+    theirs, ours = both(model, prompts(LENGTHS), dtype="float32", max_num_batched_tokens=256, max_model_len=512)
+    expect_close(theirs, ours, 2e-3)
+    assert [one[0] for one in theirs] == [one[0] for one in ours]
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt_oss"])
+def test_logprobs_in_bf16(name, folder):
+    model = tiny_models.save(name, folder, torch.bfloat16)
+    theirs, ours = both(model, prompts(LENGTHS), dtype="bfloat16", max_num_batched_tokens=256, max_model_len=512)
+    expect_close(theirs, ours, 0.5)
+
+
+def test_preemption(folder):
+    """A cache of 24 blocks of 16 tokens for 6 requests that grow to 90: some are put off and computed again."""
+    model = tiny_models.save("llama", folder)
+    tight = dict(
+        dtype="float32", block_size=16, num_gpu_blocks_override=24, max_model_len=128, max_num_batched_tokens=128
+    )
+    requests = prompts([40, 45, 50, 30, 35, 48])
+    roomy = {**tight, "num_gpu_blocks_override": 200}
+    with engine(model, True, **roomy) as llm:
+        expected = generate(llm, requests, tokens=40)
+    theirs, ours = both(model, requests, theirs=dict(block_size=32, num_gpu_blocks_override=12), tokens=40, **tight)
+    assert [one[0] for one in ours] == [one[0] for one in expected] == [one[0] for one in theirs]
+
+
+def test_prefix_caching_and_chunks_give_the_same_tokens(folder):
+    model = tiny_models.save("gemma3", folder)
+    begin = prompts([200], seed=7)[0]["prompt_token_ids"]
+    requests = [{"prompt_token_ids": begin + one["prompt_token_ids"]} for one in prompts([5, 20, 60, 1])]
+    sizes = dict(dtype="float32", block_size=16, max_model_len=512)
+    found = []
+    for more in (
+        dict(enable_prefix_caching=False, max_num_batched_tokens=2048),
+        dict(enable_prefix_caching=True, max_num_batched_tokens=64),
+    ):
+        with engine(model, True, **sizes, **more) as llm:
+            found += [generate(llm, requests), generate(llm, requests), generate(llm, requests[::-1])[::-1]]
+    tokens = [[ids for ids, _, _ in run] for run in found]
+    assert all(run == tokens[0] for run in tokens)
+
+
+def test_fp8_cache(folder):
+    model = tiny_models.save("llama", folder, torch.bfloat16)
+    theirs, ours = both(model, prompts(LENGTHS), dtype="bfloat16", kv_cache_dtype="fp8", max_model_len=512)
+    expect_close(theirs, ours, 0.7)
+
+
+def test_encoders(folder):
+    """Embeddings of BERT."""
+    model = tiny_models.save("bert", folder)
+    found = []
+    for is_quire in (False, True):
+        with engine(model, is_quire, runner="pooling", dtype="float32", max_model_len=256) as llm:
+            assert is_on_quire(llm) == {is_quire}
+            pooled = llm.embed(prompts([3, 200, 64, 17]), use_tqdm=False)
+            found.append(torch.tensor([one.outputs.embedding for one in pooled]))
+    assert (found[0] - found[1]).abs().max() < 1e-4
+
+
+def test_mods_reach_the_layers(folder):
+    """A window of 8 in all layers, as a rule of one's own, is the model with that window."""
+    model = tiny_models.save("llama", folder)
+    requests = prompts([60, 33])
+    sizes = dict(dtype="float32", max_model_len=256)
+    with engine(model, True, **sizes) as llm:
+        plain = generate(llm, requests)
+    try:
+        quire.vllm.set_mods(mask_mod="q_idx - kv_idx < 8")
+        with engine(model, True, **sizes) as llm:
+            changed = generate(llm, requests)
+    finally:
+        quire.vllm.clear_mods()
+    with engine(
+        model,
+        True,
+        hf_overrides=dict(sliding_window=8, model_type="mistral", architectures=["MistralForCausalLM"]),
+        **sizes,
+    ) as llm:
+        expected = generate(llm, requests)
+    assert [one[0] for one in changed] == [one[0] for one in expected]
+    assert [one[0] for one in changed] != [one[0] for one in plain]

@@ -1,0 +1,57 @@
+"""Models of the architectures that quire.vllm is compared on, small, with random weights large enough that attention matters."""
+
+import torch
+import transformers
+
+SIZES = dict(
+    vocab_size=300,
+    hidden_size=128,
+    intermediate_size=192,
+    num_hidden_layers=2,
+    num_attention_heads=8,
+    num_key_value_heads=2,
+    head_dim=32,
+    max_position_embeddings=2048,
+    initializer_range=0.15,
+    bos_token_id=0,
+    eos_token_id=1,
+    pad_token_id=0,
+)
+
+
+def _config(kind, **more):
+    return getattr(transformers, f"{kind}Config")(**{**SIZES, **more})
+
+
+def _without(names, **more):
+    return {**{name: value for name, value in SIZES.items() if name not in names}, **more}
+
+
+CONFIGS = {
+    "llama": lambda: _config("Llama"),
+    "qwen3": lambda: _config("Qwen3", head_dim=48),
+    # Windows and soft-caps in turns with global layers.
+    "gemma2": lambda: _config("Gemma2", sliding_window=40, attn_logit_softcapping=20.0, query_pre_attn_scalar=32),
+    "gemma3": lambda: _config(
+        "Gemma3Text", num_hidden_layers=3, sliding_window=40, layer_types=["sliding_attention"] * 2 + ["full_attention"]
+    ),
+    # Sinks, windows, experts.
+    "gpt_oss": lambda: _config(
+        "GptOss", num_local_experts=4, num_experts_per_tok=2, sliding_window=64, head_dim=64, intermediate_size=128
+    ),
+    "qwen3_moe": lambda: _config("Qwen3Moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=128),
+    "bert": lambda: transformers.BertConfig(
+        **_without(("head_dim", "num_key_value_heads", "max_position_embeddings"), max_position_embeddings=512)
+    ),
+}
+
+
+def save(name, folder, dtype=torch.float32):
+    """Writes the model into a folder of its own; returns its path."""
+    path = folder / f"{name}-{str(dtype).removeprefix('torch.')}"
+    if not path.exists():
+        torch.manual_seed(0)
+        config = CONFIGS[name]()
+        kind = transformers.AutoModel if name == "bert" else transformers.AutoModelForCausalLM
+        kind.from_config(config, dtype=dtype).save_pretrained(path)
+    return str(path)
