@@ -25,13 +25,18 @@ namespace quire {
 struct AttentionOutputs {
   /// As q with v's dim, any strides, q's dtype or compute_type(): of half precision the f32 before
   /// rounding, which makes the gradients of buffers more exact (BackwardInputs::out).
-  TensorView out;
+  TensorView out = {};
   /// As out without its last axis, row-major, compute_type().
   std::optional<TensorView> lse = {}, max_scores = {};
   /// See AuxRequest. As AuxOutput's, row-major, compute_type(). The first run that wants one of
   /// them allocates.
   std::optional<TensorView> key_weights = {}, entropy = {};
   QueryRange key_weights_queries = {};
+  /// Of a problem that keeps states, instead of all others: states_shape(), row-major or rows (axis 2)
+  /// of a larger tensor that is, compute_type(). `resumes`: it holds the states after the keys before these, of which there was
+  /// a multiple of 1,024.
+  std::optional<TensorView> states = {};
+  bool resumes = false;
 };
 
 /// What depends on sizes, mods and mask alone, worked out once: use it for every layer and every
@@ -172,6 +177,13 @@ QUIRE_API void run_attention_backward(AttentionProblem problem, const BackwardIn
 QUIRE_API AttentionGradients run_attention_backward(AttentionProblem problem,
                                                     const BackwardInputs& inputs,
                                                     const WantedGradients& wanted = {});
+
+/// The outputs of rows from what runs have kept: states [count][rows of q][elements of a state], in
+/// the order of their keys, each row-major; out, lse and max_scores of `outputs`. The bits are
+/// those of one run over all these keys.
+QUIRE_API void finish_states(const AttentionProblem& problem,
+                             std::span<const ConstTensorView> states,
+                             const AttentionOutputs& outputs);
 
 /// The buffers of a problem that get a gradient: the score mod's in the order of
 /// Formula::buffers(), then the weight mod's, the mask's and the sinks.

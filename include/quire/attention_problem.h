@@ -197,6 +197,14 @@ struct AttentionOptions {
   Executor* executor = nullptr;            // default_executor() if null
 };
 
+/// What a run keeps of every row instead of writing outputs: (m, l, O) as the order of arithmetic
+/// has them, so that keys can be attended to in several runs, by several machines (row_states.h).
+enum class KeptStates : std::uint8_t {
+  kNone,     // outputs are written
+  kRunning,  // one state per row, which the next run goes on from
+  kSplits,   // one for each 1,024 keys, to be folded elsewhere
+};
+
 /// Made by one of the functions below, which read and check offsets, lengths and page tables.
 /// AttentionPlan and AttentionBackwardPlan check the rest. Views are not kept; layouts are shared
 /// handles, so that a copy costs little.
@@ -205,6 +213,7 @@ struct QUIRE_API AttentionProblem : AttentionShape, AttentionOptions {
   const char* function = "flex_attention";
   /// Wider heads are refused. The backward pass of scaled_dot_product_attention takes any.
   std::int64_t most_dims = 1024;
+  KeptStates states = KeptStates::kNone;
 
   std::shared_ptr<const layout::QueryLayout> queries = {};  // null: dense, q_len each
   std::shared_ptr<const layout::KeyLayout> layout = {};     // of the keys; null: dense
@@ -263,6 +272,9 @@ struct QUIRE_API AttentionProblem : AttentionShape, AttentionOptions {
   Shape out_shape() const;
   Shape stats_shape() const;
   Shape key_weights_shape() const;
+  /// Of kept states: as q with the elements of a state in the place of its dim, before these the
+  /// splits of the longest sequence if they are kept.
+  Shape states_shape() const;
 };
 
 }  // namespace quire

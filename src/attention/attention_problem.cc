@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "attention/validate.h"
+#include "kernels/row_states.h"
+#include "plan/finish_states.h"
 #include "runtime/float_env.h"
 
 namespace quire {
@@ -43,6 +45,18 @@ Shape AttentionProblem::key_weights_shape() const {
   Shape shape = k_shape;
   shape.erase(2);
   shape[k_order == JaggedOrder::kTokens ? 1 : 0] = q_heads;
+  return shape;
+}
+
+Shape AttentionProblem::states_shape() const {
+  Shape shape = q_shape;
+  const std::int64_t size = kernels::row_state_size(static_cast<int>(v_head_dim));
+  if (states != KeptStates::kSplits) {
+    shape[shape.rank() - 1] = size;
+    return shape;
+  }
+  shape[shape.rank() - 1] = plan::state_count(*this);
+  shape.push_back(size);
   return shape;
 }
 

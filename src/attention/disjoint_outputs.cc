@@ -96,15 +96,17 @@ void validate_disjoint(const char* where, const plan::ForwardTensors& tensors,
                                          {"value", tensors.v},
                                          {"the scales of key", tensors.k_scales},
                                          {"the scales of value", tensors.v_scales}}};
-  std::array<NamedView, 5> outputs{{{"out", tensors.out},
+  std::array<NamedView, 6> outputs{{{"out", tensors.out},
                                     {"lse", {}},
                                     {"max_scores", {}},
                                     {"key_weights", {}},
-                                    {"entropy", {}}}};
+                                    {"entropy", {}},
+                                    {"states", {}}}};
   if (given.lse.has_value()) outputs[1].view = *given.lse;
   if (given.max_scores.has_value()) outputs[2].view = *given.max_scores;
   if (given.key_weights.has_value()) outputs[3].view = *given.key_weights;
   if (given.entropy.has_value()) outputs[4].view = *given.entropy;
+  if (given.states.has_value()) outputs[5].view = *given.states;
   check_disjoint(where, inputs, outputs);
   for (const Buffer& buffer : buffers) {
     const NamedView captured[] = {{buffer.name().c_str(), buffer.view()}};

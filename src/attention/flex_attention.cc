@@ -12,6 +12,7 @@
 #include "attention/validate.h"
 #include "cache/kv_cache_state.h"
 #include "paged/paged_recognition.h"
+#include "plan/finish_states.h"
 #include "plan/forward_plan.h"
 #include "quant/coded_view.h"
 #include "quire/attend.h"
@@ -66,6 +67,7 @@ void Forward::run(const ConstTensorView& q, const KVView& k, const KVView& v,
   const AttentionProblem* problem = &plan->request();
   attention::validate_run(*problem, q, k, v);
   attention::validate_outputs(*problem, outputs);
+  if (outputs.states.has_value() && outputs.states->numel() == 0) return;  // no rows, or no splits
   if (pages.has_value() && !pages->is_unchanged()) {
     make(AttentionProblem(pages->given));
     problem = &plan->request();
@@ -76,11 +78,15 @@ void Forward::run(const ConstTensorView& q, const KVView& k, const KVView& v,
       .v = attention::four_axes(v.data, problem->v_order),
       .k_scales = quant::scales_of(k, attention::coded_axes(k, problem->k_order)),
       .v_scales = quant::scales_of(v, attention::coded_axes(v, problem->v_order)),
-      .out = attention::four_axes(outputs.out, problem->q_order),
+      .out = outputs.states ? TensorView() : attention::four_axes(outputs.out, problem->q_order),
       .lse = outputs.lse ? outputs.lse->data() : nullptr,
       .max_scores = outputs.max_scores ? outputs.max_scores->data() : nullptr,
       .stats_by_row = q.rank() == 3 && problem->q_order == JaggedOrder::kTokens,
-      .entropy = outputs.entropy ? outputs.entropy->data() : nullptr};
+      .entropy = outputs.entropy ? outputs.entropy->data() : nullptr,
+      .states = outputs.states ? outputs.states->data() : nullptr,
+      .resumes = outputs.resumes};
+  if (outputs.states.has_value())
+    tensors.state_rows = attention::state_rows(*problem, *outputs.states);
   if (outputs.key_weights.has_value()) {
     if (pages.has_value())
       fail(ErrorKind::not_implemented, problem->function,
@@ -187,6 +193,25 @@ Tensor run_attention(AttentionProblem problem, const ConstTensorView& q, const K
   state.run(q, k, v, outputs);
   if (aux != nullptr) *aux = std::move(made);
   return out;
+}
+
+void finish_states(const AttentionProblem& given, std::span<const ConstTensorView> states,
+                   const AttentionOutputs& outputs) {
+  const FloatEnv float_env;
+  AttentionProblem problem = given;
+  problem.states = KeptStates::kNone;
+  attention::validate_outputs(problem, outputs);
+  problem.states = KeptStates::kRunning;
+  for (const ConstTensorView& one : states) {
+    attention::validate_states(problem, one);
+    if (!one.is_contiguous()) fail(ErrorKind::value, problem.function, "states must be row-major");
+  }
+  plan::finish_states(
+      plan::ForwardRequest(problem), states,
+      {.out = attention::four_axes(outputs.out, problem.q_order),
+       .lse = outputs.lse ? outputs.lse->data() : nullptr,
+       .max_scores = outputs.max_scores ? outputs.max_scores->data() : nullptr,
+       .stats_by_row = problem.q_shape.rank() == 3 && problem.q_order == JaggedOrder::kTokens});
 }
 
 Tensor flex_attention(const ConstTensorView& q, const KVView& k, const KVView& v,

@@ -315,6 +315,17 @@ void validate_run(const AttentionProblem& problem, const ConstTensorView& q, con
 void validate_outputs(const AttentionProblem& problem, const AttentionOutputs& outputs) {
   const char* const where = problem.function;
   const DType wide = problem.compute_type();
+  if ((problem.states != KeptStates::kNone) != outputs.states.has_value())
+    fail(ErrorKind::value, where, "a run that keeps states needs a tensor of states, and no other");
+  if (outputs.states.has_value()) {
+    if (outputs.resumes && problem.states == KeptStates::kSplits)
+      fail(ErrorKind::value, where, "states of splits begin anew: nothing can be resumed");
+    for (const std::optional<TensorView>* other :
+         {&outputs.lse, &outputs.max_scores, &outputs.key_weights, &outputs.entropy})
+      if (other->has_value())
+        fail(ErrorKind::value, where, "a run that keeps states has no other output");
+    return validate_states(problem, *outputs.states);
+  }
   check_tensor(where, "out", outputs.out, problem.out_shape(),
                outputs.out.dtype() == wide ? wide : problem.q_dtype);
   const auto check = [&](const char* name, const std::optional<TensorView>& view) {
@@ -335,6 +346,24 @@ void validate_outputs(const AttentionProblem& problem, const AttentionOutputs& o
   if (!outputs.key_weights->is_contiguous())
     fail(ErrorKind::value, where, "key_weights must be row-major");
   validate_query_range(problem, outputs.key_weights_queries);
+}
+
+std::int64_t state_rows(const AttentionProblem& problem, const ConstTensorView& states) {
+  if (problem.q_shape.rank() != 4)
+    return problem.q_shape[problem.q_order == JaggedOrder::kTokens ? 0 : 1];
+  const std::int64_t row = states.strides()[2];
+  return states.numel() == 0 ? 0 : states.strides()[1] / row;
+}
+
+void validate_states(const AttentionProblem& problem, const ConstTensorView& states) {
+  check_tensor(problem.function, "states", states, problem.states_shape(), problem.compute_type());
+  if (states.is_contiguous()) return;
+  // Some rows of a larger tensor of states.
+  const bool are_rows =
+      problem.q_shape.rank() == 4 && states.select(0, 0).select(0, 0).is_contiguous() &&
+      states.strides()[1] % states.strides()[2] == 0 &&
+      (states.dim(0) == 1 || states.strides()[0] == states.dim(1) * states.strides()[1]);
+  if (!are_rows) fail(ErrorKind::value, problem.function, "states must be row-major");
 }
 
 void validate_query_range(const AttentionProblem& problem, const QueryRange& range) {

@@ -46,6 +46,11 @@ void validate_run(const AttentionProblem& problem, const ConstTensorView& q, con
 /// Shapes, dtypes and order of out, lse and max_scores.
 void validate_outputs(const AttentionProblem& problem, const AttentionOutputs& outputs);
 
+/// States that a run of the problem keeps.
+void validate_states(const AttentionProblem& problem, const ConstTensorView& states);
+/// How many rows of states lie between those of two heads.
+std::int64_t state_rows(const AttentionProblem& problem, const ConstTensorView& states);
+
 /// The queries of key_weights.
 void validate_query_range(const AttentionProblem& problem, const QueryRange& range);
 

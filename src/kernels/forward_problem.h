@@ -75,6 +75,14 @@ enum class WeightRule : uint8_t {
   kFormulaSum,  // and they are divided by their sum
 };
 
+/// Rows as running states instead of outputs (row_states.h), in the order of lse.
+struct RowStates {
+  void* data = nullptr;  // null: rows end, and outputs are written
+  bool resumes = false;  // they hold what came before
+  int64_t splits = 1;    // states of a row: 1, or one for each of its splits
+  bool by_split = false;
+};
+
 /// Constant over all items of a run.
 struct ForwardCall {
   const KernelTable* table = nullptr;
@@ -85,6 +93,7 @@ struct ForwardCall {
   int64_t stat_step = 1;       // of lse and max_scores, from row to row
   // The final maximum, as scores are, and sum of every row, as lse; null: not kept.
   void *row_max = nullptr, *row_sum = nullptr;
+  RowStates states;
   ForwardTensor q_rows, k_rows, v_rows, out_rows;
   RowCoding k_coding, v_coding;  // codes: k_rows and v_rows count bytes, columns side by side
   RowScales k_scales, v_scales;

@@ -10,6 +10,7 @@
 #include "formula/first_fault.h"
 #include "kernels/dispatch.h"
 #include "layout/chosen_keys.h"
+#include "plan/finish_states.h"
 #include "plan/forward_call.h"
 #include "plan/one_channel.h"
 #include "runtime/ceil_div.h"
@@ -94,9 +95,10 @@ ForwardPlan::Rows ForwardPlan::rows_of(const ForwardTensors& tensors, std::int64
   const auto& q = tensors.q.strides();
   const auto& out = tensors.out.strides();
   const auto [batch, row] = request_.queries->place(b);
-  const std::int64_t rows = tensors.out.dim(2);
+  const std::int64_t rows = tensors.states != nullptr ? tensors.state_rows : tensors.q.dim(2);
+  const bool has_out = tensors.out.rank() == 4;
   return {.q = batch * q[0] + h * q[1] + row * q[2],
-          .out = batch * out[0] + h * out[1] + row * out[2],
+          .out = has_out ? batch * out[0] + h * out[1] + row * out[2] : 0,
           .stat = tensors.stats_by_row ? (batch * rows + row) * request_.q_heads + h
                                        : (batch * request_.q_heads + h) * rows + row};
 }
@@ -155,7 +157,6 @@ kernels::ForwardCall ForwardPlan::make_call(const ForwardTensors& tensors) const
   call.q = tensors.q.data();
   call.k = tensors.k.data();
   call.v = tensors.v.data();
-  call.out = tensors.out.data();
   if (request_.sinks.has_value()) call.sinks = sinks_.data();
   call.lse = tensors.lse;
   call.max_scores = tensors.max_scores;
@@ -163,7 +164,13 @@ kernels::ForwardCall ForwardPlan::make_call(const ForwardTensors& tensors) const
   call.q_rows = steps_of(tensors.q);
   call.k_rows = steps_of(tensors.k);
   call.v_rows = steps_of(tensors.v);
-  call.out_rows = steps_of(tensors.out);
+  if (tensors.states == nullptr) {
+    call.out = tensors.out.data();
+    call.out_rows = steps_of(tensors.out);
+  } else {
+    const bool by_split = request_.states == KeptStates::kSplits;
+    call.states = {tensors.states, tensors.resumes, by_split ? state_count(request_) : 1, by_split};
+  }
   call.k_scales = scale_rows(tensors.k_scales);
   call.v_scales = scale_rows(tensors.v_scales);
   // Rows that are decoded or rotated on their way are no longer those of the values.
@@ -400,7 +407,8 @@ void ForwardPlan::prefetch(const ForwardTensors& tensors, std::size_t i) const {
   };
   const Rows rows = rows_of(tensors, task.b, task.kv_head * request_.group());
   ask(tensors.q, rows.q, request_.queries->length(task.b), std::false_type());
-  ask(tensors.out, rows.out, request_.queries->length(task.b), std::true_type());
+  if (tensors.out.rank() == 4)
+    ask(tensors.out, rows.out, request_.queries->length(task.b), std::true_type());
   const std::int64_t length = request_.layout->length(task.b);
   kernels::KeySpan span;
   if (request_.layout->write_spans(task.b, task.kv_head, {0, length}, tensors.key_strides(),

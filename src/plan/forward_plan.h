@@ -35,14 +35,19 @@ struct KeyWeightsOutput {
 };
 
 struct ForwardTensors {
-  ConstTensorView q, k, v;  // [batch, heads, len, dim], any strides; a jagged batch is one entry
+  ConstTensorView q = {}, k = {},
+                  v = {};  // [batch, heads, len, dim], any strides; a jagged batch is one entry
   ConstTensorView k_scales = {}, v_scales = {};  // of codes: [batch, heads, len, scales of a row]
-  TensorView out;                                // [batch, q_heads, q_len, v_head_dim], any strides
+  TensorView out = {};                           // [batch, q_heads, q_len, v_head_dim], any strides
   void* lse = nullptr;                           // [batch, q_heads, q_len] in compute type, or null
   void* max_scores = nullptr;
   bool stats_by_row = false;  // lse, max_scores and entropy are [batch, q_len, q_heads]
   void* entropy = nullptr;    // as lse
   KeyWeightsOutput key_weights = {};
+  /// Instead of out, lse and max_scores, of a request that keeps states.
+  void* states = nullptr;
+  std::int64_t state_rows = 0;  // from head to head
+  bool resumes = false;
 
   bool wants_weights() const { return entropy != nullptr || key_weights.data != nullptr; }
   layout::KeyStrides key_strides() const;

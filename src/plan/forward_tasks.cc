@@ -63,7 +63,8 @@ class TaskMaker {
     }
     made_.tasks.reserve(tasks);
     const bool is_small = is_for_one_thread(multiply_adds());
-    if (request_.chosen == nullptr && !is_small) add_prefixes();
+    if (request_.chosen == nullptr && request_.states == KeptStates::kNone && !is_small)
+      add_prefixes();
     for (const std::int32_t b : by_length()) {
       switch (kernel(b)) {
         case Kernel::kPrefill:
@@ -88,6 +89,7 @@ class TaskMaker {
   std::int64_t keys(std::int64_t b) const { return keys_[static_cast<std::size_t>(b)]; }
   std::int64_t queries(std::int64_t b) const { return queries_[static_cast<std::size_t>(b)]; }
   Kernel kernel(std::int64_t b) const {
+    if (request_.states == KeptStates::kSplits) return Kernel::kDecode;
     return kernel_of_sequence(request_.chosen.get(), b, group_, queries(b), keys(b));
   }
   // Passes over the keys that the queries of one key head take, at most.
@@ -216,7 +218,8 @@ void TaskMaker::add_decode(std::int64_t b) {
       const std::int64_t own_begin = task.split_begin, own = splits - own_begin;
       const std::int64_t cuts = heads_in_turn_ ? std::max<std::int64_t>(own, 1)
                                                : split_items(units_of_batch(b), own, threads_);
-      if (cuts > 1) {
+      const bool keeps = cuts > 1 || request_.states == KeptStates::kSplits;
+      if (keeps) {
         task.states = made_.state_elements;
         made_.merges.push_back(task);
         made_.state_elements += own * task.count * state;
@@ -226,7 +229,7 @@ void TaskMaker::add_decode(std::int64_t b) {
         task.split_end = own_begin + own * (cut + 1) / cuts;
         task.work = std::min(task.split_end * kSplitKeys, keys(b)) - task.split_begin * kSplitKeys;
         made_.tasks.push_back(task);
-        if (cuts > 1) task.states += (task.split_end - task.split_begin) * task.count * state;
+        if (keeps) task.states += (task.split_end - task.split_begin) * task.count * state;
       }
       made_.has_decode = true;
       first += task.count;

@@ -7,7 +7,9 @@
 #include "kernels/decode/finish.h"
 #include "kernels/decode/row_kernel.h"
 #include "kernels/decode/walk.h"
+#include "kernels/row_states.h"
 #include "kernels/scratch_layout.h"
+#include "kernels/typed_functions.h"
 
 namespace quire::kernels {
 namespace {
@@ -53,6 +55,46 @@ void finish_item(const ForwardCall& call, const DecodeItem& item, const Memory<T
   }
 }
 
+// The row's running state, in `memory.total`, O in the order of its columns.
+template <class T>
+RunningState<T> running_state(const DecodeState<T>& total, int i) {
+  return {total.m + i, total.l + i, total.o + i * total.columns};
+}
+
+// What the rows were before these keys; cleared in a run that keeps no states.
+template <class T>
+void begin_total(const ForwardCall& call, const DecodeItem& item, const DecodeState<T>& total) {
+  clear_state(total, item.row_count);
+  for (int i = 0; call.states.resumes && i < item.row_count; ++i) {
+    const RunningState<T> from = state_of_row<T>(call, item.rows[i].stat_offset);
+    total.m[i] = *from.m;
+    total.l[i] = *from.l;
+    std::copy_n(from.o, total.columns, total.o + i * total.columns);
+  }
+}
+
+// Folds a split's row into the running state of row `i`, which has its columns in order.
+template <class T>
+void fold_ordered(const ForwardCall& call, const Memory<T>& memory, int i,
+                  const RunningState<T>& split) {
+  decode_functions<T>(*call.table)
+      .reorder(unit_kind<T>(call, true), split.o, memory.total.columns, memory.ordered);
+  fold(call, running_state(memory.total, i), {split.m, split.l, memory.ordered});
+}
+
+// Stores running states in the place of outputs.
+template <class T>
+void store_running(const ForwardCall& call, const DecodeItem& item, const Memory<T>& memory,
+                   uint32_t slow, TileFault& fault) {
+  for (int i = 0; i < item.row_count; ++i) {
+    const QueryRow& row = item.rows[i];
+    const RunningState<T> total = running_state(memory.total, i);
+    if (slow >> i & 1 || !store(state_of_row<T>(call, row.stat_offset), *total.m, *total.l, total.o,
+                                call.value_dims))
+      compute_row(call, item.keys, row, memory.row_scratch, fault);
+  }
+}
+
 template <class T>
 void store_state(const DecodeState<T>& state, int row_count, int value_dims, T* to) {
   for (int i = 0; i < row_count; ++i, to += decode_state_size(value_dims)) {
@@ -79,6 +121,26 @@ uint32_t fold_stored(const ForwardCall& call, const DecodeState<T>& total, int i
   row.o += i * row.columns;
   fold_split(call, row, stored, 1);
   return slow_rows(stored, 1) << i;
+}
+
+// A state of every split, of a run that wants these.
+template <class T>
+void store_splits(const ForwardCall& call, const DecodeItem& item, const Memory<T>& memory,
+                  const T* from, int64_t splits, TileFault& fault) {
+  for (int64_t split = 0; split < splits; ++split) {
+    for (int i = 0; i < item.row_count; ++i, from += decode_state_size(call.value_dims)) {
+      const DecodeState<T> stored = stored_state(const_cast<T*>(from), call.value_dims);
+      decode_functions<T>(*call.table)
+          .reorder(unit_kind<T>(call, true), stored.o, stored.columns, memory.ordered);
+      if (!store(state_of_row<T>(call, item.rows[i].stat_offset, split), *stored.m, *stored.l,
+                 memory.ordered, call.value_dims))
+        compute_split(call, item.keys, item.rows[i], split, memory.row_scratch, fault);
+    }
+  }
+  // The longest sequence has more.
+  for (int64_t split = splits; split < call.states.splits; ++split)
+    for (int i = 0; i < item.row_count; ++i)
+      clear(state_of_row<T>(call, item.rows[i].stat_offset, split), call.value_dims);
 }
 
 // The splits that are whole in the prefix.
@@ -125,14 +187,18 @@ void decode_in(const ForwardCall& call, const DecodeItem& item, void* scratch, T
     }
     return walk.report(fault);
   }
-  clear_state(memory.total, item.row_count);
+  begin_total(call, item, memory.total);
   uint32_t slow = fold_prefix(call, item, memory.total);
+  const bool keeps = call.states.data != nullptr;
   for (int64_t i = item.split_begin; i < item.split_end; ++i) {
     if (!run_split(call, item, i, walk, memory.split)) continue;
     slow |= slow_rows(memory.split, item.row_count);
-    fold_split(call, memory.total, memory.split, item.row_count);
+    if (!keeps) fold_split(call, memory.total, memory.split, item.row_count);
+    for (int row = 0; keeps && row < item.row_count; ++row)
+      fold_ordered(call, memory, row, running_state(memory.split, row));
   }
   walk.report(fault);
+  if (keeps) return store_running(call, item, memory, slow, fault);
   finish_item(call, item, memory, unit_kind<T>(call, true), slow, fault);
 }
 
@@ -141,12 +207,23 @@ void merge_in(const ForwardCall& call, const DecodeItem& item, const void* state
               void* scratch, TileFault& fault) {
   ScratchLayout layout(scratch);
   Memory<T> memory(call, item.row_count, layout);
-  clear_state(memory.total, item.row_count);
   const T* from = static_cast<const T*>(states);
+  if (call.states.by_split) return store_splits(call, item, memory, from, splits, fault);
+  begin_total(call, item, memory.total);
   uint32_t slow = fold_prefix(call, item, memory.total);
-  for (int64_t split = 0; split < splits; ++split)
-    for (int i = 0; i < item.row_count; ++i, from += decode_state_size(call.value_dims))
-      slow |= fold_stored(call, memory.total, i, from);
+  const bool keeps = call.states.data != nullptr;
+  for (int64_t split = 0; split < splits; ++split) {
+    for (int i = 0; i < item.row_count; ++i, from += decode_state_size(call.value_dims)) {
+      if (!keeps) {
+        slow |= fold_stored(call, memory.total, i, from);
+        continue;
+      }
+      const DecodeState<T> stored = stored_state(const_cast<T*>(from), call.value_dims);
+      slow |= slow_rows(stored, 1) << i;
+      fold_ordered(call, memory, i, {stored.m, stored.l, stored.o});
+    }
+  }
+  if (keeps) return store_running(call, item, memory, slow, fault);
   finish_item(call, item, memory, unit_kind<T>(call, true), slow, fault);
 }
 

@@ -29,26 +29,24 @@ void fold_split(const ForwardCall& call, const DecodeState<T>& total, const Deco
 }
 
 template <class T>
-bool finish_row(const ForwardCall& call, const QueryRow& row, const DecodeState<T>& total,
-                int index, DecodeKind kind, T* ordered) noexcept {
-  T l = total.l[index], factor = 1;
-  RowState<T> state{total.m + index, total.l + index};
+bool finish_ordered(const ForwardCall& call, const QueryRow& row, const T* m, const T* l,
+                    T* o) noexcept {
+  T sum = *l, factor = 1;
+  RowState<T> state{m, l};
   EndedRow<T> ended;
   if (has_end(call)) {
-    ended = end_row<T>(call, row.h, total.m[index], l);
-    l = ended.l;
+    ended = end_row<T>(call, row.h, *m, sum);
+    sum = ended.l;
     factor = ended.factor;
     state.ended = &ended;
   }
-  decode_functions<T>(*call.table)
-      .reorder(kind, total.o + index * total.columns, total.columns, ordered);
-  rotate(ordered, call.value_dims, call.v_coding.rotation);
+  rotate(o, call.value_dims, call.v_coding.rotation);
   const int64_t element = dtype_size(call.out_rows.dtype);
   const uint64_t not_finite =
       forward_functions<T>(*call.table)
-          .finish({.l = &l,
-                   .o = ordered,
-                   .step = total.columns,
+          .finish({.l = &sum,
+                   .o = o,
+                   .step = 0,
                    .queries = 1,
                    .columns = call.value_dims,
                    .factor = &factor,
@@ -60,10 +58,22 @@ bool finish_row(const ForwardCall& call, const QueryRow& row, const DecodeState<
   return not_finite == 0;
 }
 
+template <class T>
+bool finish_row(const ForwardCall& call, const QueryRow& row, const DecodeState<T>& total,
+                int index, DecodeKind kind, T* ordered) noexcept {
+  decode_functions<T>(*call.table)
+      .reorder(kind, total.o + index * total.columns, total.columns, ordered);
+  return finish_ordered(call, row, total.m + index, total.l + index, ordered);
+}
+
 template void fold_split(const ForwardCall&, const DecodeState<float>&, const DecodeState<float>&,
                          int) noexcept;
 template void fold_split(const ForwardCall&, const DecodeState<double>&, const DecodeState<double>&,
                          int) noexcept;
+template bool finish_ordered(const ForwardCall&, const QueryRow&, const float*, const float*,
+                             float*) noexcept;
+template bool finish_ordered(const ForwardCall&, const QueryRow&, const double*, const double*,
+                             double*) noexcept;
 template bool finish_row(const ForwardCall&, const QueryRow&, const DecodeState<float>&, int,
                          DecodeKind, float*) noexcept;
 template bool finish_row(const ForwardCall&, const QueryRow&, const DecodeState<double>&, int,

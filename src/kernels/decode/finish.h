@@ -11,6 +11,12 @@ template <class T>
 void fold_split(const ForwardCall& call, const DecodeState<T>& total, const DecodeState<T>& split,
                 int row_count) noexcept;
 
+/// Writes the outputs of a row from its state, O in the order of its columns. Returns whether all
+/// of them are finite.
+template <class T>
+bool finish_ordered(const ForwardCall& call, const QueryRow& row, const T* m, const T* l,
+                    T* o) noexcept;
+
 /// Writes the outputs of row `index` of `total`. `ordered`: room for total.columns. Returns whether
 /// all of them are finite.
 template <class T>

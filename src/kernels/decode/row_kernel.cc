@@ -6,7 +6,9 @@
 
 #include "kernels/decode/finish.h"
 #include "kernels/decode/walk.h"
+#include "kernels/row_states.h"
 #include "kernels/scratch_layout.h"
+#include "kernels/typed_functions.h"
 
 namespace quire::kernels {
 namespace {
@@ -19,9 +21,41 @@ void spoil(const DecodeState<T>& total) {
   std::fill_n(total.o, total.columns, kNan);
 }
 
+// Folds splits [begin, end) into a state that is kept, or, of a run with a state for each, replaces
+// those.
+template <class T>
+void compute_states(const ForwardCall& call, const KeySequence& keys, const QueryRow& row,
+                    int64_t begin, int64_t end, void* scratch, TileFault& fault) {
+  ScratchLayout layout(scratch);
+  DecodeWalk<T> walk(call, keys, &row, 1, ZeroWeights::kSkip, layout);
+  take_state<T>(1, call.value_dims, layout);
+  const auto split = take_state<T>(1, call.value_dims, layout);
+  T* const ordered = layout.take<T>(split.columns);
+  const bool by_split = call.states.by_split;
+  if (!by_split && !call.states.resumes)
+    clear(state_of_row<T>(call, row.stat_offset), call.value_dims);
+  for (int64_t i = begin; i < end; ++i) {
+    const RunningState<T> total = state_of_row<T>(call, row.stat_offset, by_split ? i : 0);
+    if (by_split) clear(total, call.value_dims);
+    if (!walk.run_split(i, split)) continue;
+    decode_functions<T>(*call.table)
+        .reorder(unit_kind<T>(call, true), split.o, split.columns, ordered);
+    fold(call, total, {split.m, split.l, ordered});
+    if (!walk.saw_nan()) continue;
+    constexpr T kNan = std::numeric_limits<T>::quiet_NaN();
+    *total.m = *total.l = kNan;
+    std::fill_n(total.o, call.value_dims, kNan);
+    break;
+  }
+  walk.report(fault);
+}
+
 template <class T>
 void compute(const ForwardCall& call, const KeySequence& keys, const QueryRow& row, void* scratch,
              TileFault& fault) {
+  if (call.states.data != nullptr)
+    return compute_states<T>(call, keys, row, 0, (keys.length + kSplitKeys - 1) / kSplitKeys,
+                             scratch, fault);
   ScratchLayout layout(scratch);
   DecodeWalk<T> walk(call, keys, &row, 1, ZeroWeights::kSkip, layout);
   const auto total = take_state<T>(1, call.value_dims, layout),
@@ -57,6 +91,14 @@ void compute_row(const ForwardCall& call, const KeySequence& keys, const QueryRo
     compute<double>(call, keys, row, scratch, fault);
   else
     compute<float>(call, keys, row, scratch, fault);
+}
+
+void compute_split(const ForwardCall& call, const KeySequence& keys, const QueryRow& row,
+                   int64_t split, void* scratch, TileFault& fault) noexcept {
+  if (call.f64)
+    compute_states<double>(call, keys, row, split, split + 1, scratch, fault);
+  else
+    compute_states<float>(call, keys, row, split, split + 1, scratch, fault);
 }
 
 }  // namespace quire::kernels

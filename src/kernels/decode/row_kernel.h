@@ -21,8 +21,12 @@ bool needs_row_kernel(T l) noexcept {
 /// 64-byte aligned scratch.
 std::size_t row_scratch_bytes(const ForwardCall& call);
 
-/// Writes out, lse and max_scores of the row.
+/// Writes out, lse and max_scores of the row; in a run that keeps states, all of the row's states.
 void compute_row(const ForwardCall& call, const KeySequence& keys, const QueryRow& row,
                  void* scratch, TileFault& fault) noexcept;
+
+/// Of a run that keeps a state of every split: that of one.
+void compute_split(const ForwardCall& call, const KeySequence& keys, const QueryRow& row,
+                   int64_t split, void* scratch, TileFault& fault) noexcept;
 
 }  // namespace quire::kernels

@@ -69,10 +69,13 @@ class Prefill {
   void add_weights(int i, int64_t key, int rows, const KeyWeightsItem& of) noexcept;
   uint32_t groups_of(int i, int panel) const noexcept;
   void accumulate(int i, int panel, int rows, const KeyTile& keys) noexcept;
+  void load_states(int i) noexcept;
+  uint64_t store_states(int i) noexcept;
   void end_split(int i) noexcept;
   void fold(int i, const PrefillState<T>& ended) noexcept;
   void turn_outputs(int i) noexcept;
   void finish(int i, TileFault& fault) noexcept;
+  void compute_again(int i, uint64_t slow, TileFault& fault) noexcept;
 
   const ForwardCall& call_;
   const PrefillItem& item_;

@@ -15,6 +15,7 @@
 #include "kernels/prefill/key_tile.h"
 #include "kernels/prefill/tile_activity.h"
 #include "kernels/row_end.h"
+#include "kernels/row_states.h"
 #include "kernels/row_stats.h"
 #include "kernels/scratch_layout.h"
 #include "kernels/typed_functions.h"
@@ -23,7 +24,10 @@ namespace quire::kernels {
 
 template <class T>
 void Prefill<T>::run(TileFault& fault) noexcept {
-  for (int i = 0; i < item_.tile_count; ++i) reset(memory_.total[i], i);
+  for (int i = 0; i < item_.tile_count; ++i) {
+    reset(memory_.total[i], i);
+    if (call_.states.resumes) load_states(i);
+  }
   for (int64_t begin = 0; begin < item_.keys.length; begin += kSplitKeys) {
     const int64_t end = std::min<int64_t>(begin + kSplitKeys, item_.keys.length);
     for (int i = 0; i < item_.tile_count; ++i) live_[i] = 0;
@@ -42,6 +46,26 @@ void Prefill<T>::reset(PrefillState<T>& state, int i) noexcept {
   const int lanes = panels_of(item_.tiles[i]) * kPanel;
   std::fill_n(state.m, lanes, kMinusInf<T>);
   std::fill_n(state.l, lanes, T(0));
+}
+
+// What the rows were after the keys before these.
+template <class T>
+void Prefill<T>::load_states(int i) noexcept {
+  const QueryTile& tile = item_.tiles[i];
+  const PrefillState<T>& total = memory_.total[i];
+  const bool turned = tiles_of(call_) != nullptr;  // O[column][query], panel by panel
+  for (int lane = 0; lane < tile.queries; ++lane) {
+    const RunningState<T> from = state_of_row<T>(call_, tile.stat_offset + lane * call_.stat_step);
+    total.m[lane] = *from.m;
+    total.l[lane] = *from.l;
+    if (!turned) {
+      std::copy_n(from.o, columns_, total.o + ptrdiff_t{lane} * columns_);
+      continue;
+    }
+    T* const panel = total.o + ptrdiff_t{lane / kPanel} * kPanel * columns_ + lane % kPanel;
+    for (int c = 0; c < columns_; ++c) panel[ptrdiff_t{c} * kPanel] = from.o[c];
+  }
+  seen_[i] = true;
 }
 
 template <class T>
@@ -278,6 +302,7 @@ void Prefill<T>::turn_outputs(int i) noexcept {
 template <class T>
 void Prefill<T>::finish(int i, TileFault& fault) noexcept {
   turn_outputs(i);
+  if (call_.states.data != nullptr) return compute_again(i, store_states(i), fault);
   const QueryTile& tile = item_.tiles[i];
   const PrefillState<T>& state = memory_.total[i];
   const ForwardTensor& out = call_.out_rows;
@@ -304,7 +329,29 @@ void Prefill<T>::finish(int i, TileFault& fault) noexcept {
                          .row_step = out.row_step,
                          .column_step = out.column_step});
   write_stats<T>(call_, {state.m, state.l, ends ? ended : nullptr}, tile.queries, tile.stat_offset);
-  slow |= slow_[i];
+  compute_again(i, slow | slow_[i], fault);
+}
+
+// Instead of outputs. Returns the rows that are for the row kernel, whose states are as they were.
+template <class T>
+uint64_t Prefill<T>::store_states(int i) noexcept {
+  const QueryTile& tile = item_.tiles[i];
+  const PrefillState<T>& total = memory_.total[i];
+  uint64_t slow = slow_[i];
+  for (int lane = 0; lane < tile.queries; ++lane) {
+    if ((slow >> lane & 1) != 0) continue;
+    const RunningState<T> to = state_of_row<T>(call_, tile.stat_offset + lane * call_.stat_step);
+    const T* const o = total.o + ptrdiff_t{lane} * columns_;
+    if (!store(to, total.m[lane], total.l[lane], o, call_.value_dims)) slow |= uint64_t{1} << lane;
+  }
+  return slow;
+}
+
+// By the row kernel.
+template <class T>
+void Prefill<T>::compute_again(int i, uint64_t slow, TileFault& fault) noexcept {
+  const QueryTile& tile = item_.tiles[i];
+  const ForwardTensor& out = call_.out_rows;
   for (int lane = 0; lane < tile.queries; ++lane) {
     if ((slow >> lane & 1) == 0) continue;
     QueryRow row{.b = tile.b,

@@ -1,0 +1,56 @@
+// Running states of rows: what a row is after some of its keys (m, l, O as attention_order.h has
+// them), kept between runs, so that consecutive runs over consecutive keys give the bits of one
+// run. Keys of a run begin at a multiple of kSplitKeys of the row's own keys, so that splits are
+// the same. One form for all kernels and ISAs: m, l, then, from kRowStateHead on, O in the order of
+// its columns. A row that has seen nothing: m = -inf, l = 0, O = 0. Kernels layer.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/forward_problem.h"
+
+namespace quire::kernels {
+
+inline constexpr int kRowStateHead = 16;
+
+/// Columns of O in a state, whole vectors of every ISA, and elements of a state.
+int row_state_columns(int value_dims);
+int64_t row_state_size(int value_dims);
+
+template <class T>
+struct RunningState {
+  T *m, *l, *o;
+};
+
+/// Where the state of a row lies, or of split `split` of it where a run gives one for each.
+template <class T>
+RunningState<T> state_of_row(const ForwardCall& call, int64_t stat_offset, int64_t split = 0) {
+  T* const at = static_cast<T*>(call.states.data) +
+                (stat_offset * call.states.splits + split) * row_state_size(call.value_dims);
+  return {at, at + 1, at + kRowStateHead};
+}
+
+/// A row that has seen nothing.
+template <class T>
+void clear(const RunningState<T>& state, int value_dims) noexcept;
+
+/// Stores (m, l, O); O of a row that has seen nothing is not read. False, and nothing is stored, if
+/// the row is one for the row kernel: something in it is not finite.
+template <class T>
+bool store(const RunningState<T>& to, T m, T l, const T* o, int value_dims) noexcept;
+
+/// Folds the next state into `total`.
+template <class T>
+void fold(const ForwardCall& call, const RunningState<T>& total,
+          const RunningState<T>& next) noexcept;
+
+/// Writes out, lse and max_scores of a row from its whole state. `state.o` may be changed.
+template <class T>
+void finish(const ForwardCall& call, const QueryRow& row, const RunningState<T>& state) noexcept;
+
+/// The states of a row in the order of their keys, folded and written as outputs. scratch:
+/// row_state_size elements.
+void finish_states(const ForwardCall& call, const QueryRow& row, const void* const* states,
+                   int64_t count, void* scratch) noexcept;
+
+}  // namespace quire::kernels

@@ -1,0 +1,20 @@
+// From the states that runs have kept (kernels/row_states.h) to outputs: rows are folded in the
+// order of their keys and ended, in parallel. Plan layer.
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "plan/forward_plan.h"
+#include "plan/forward_request.h"
+#include "quire/tensor_view.h"
+
+namespace quire::plan {
+
+/// States of a row in a run that keeps those of splits: as many as the longest sequence has.
+std::int64_t state_count(const AttentionProblem& problem);
+
+/// states: row-major, in the order of their keys. Of `tensors` the outputs are used.
+void finish_states(const ForwardRequest& request, std::span<const ConstTensorView> states,
+                   const ForwardTensors& tensors);
+
+}  // namespace quire::plan
