@@ -24,6 +24,11 @@ configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/quireConfig.cmake.in $
 # Before 1.0 a minor version may change the C++ interface.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/quireConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(EXPORT quireTargets NAMESPACE quire:: DESTINATION ${quire_cmake_dir} COMPONENT quire)
+if(TARGET quire_mpi)
+  install(TARGETS quire_mpi EXPORT quireMpiTargets COMPONENT quire
+          LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(EXPORT quireMpiTargets NAMESPACE quire:: DESTINATION ${quire_cmake_dir} COMPONENT quire)
+endif()
 install(FILES ${PROJECT_BINARY_DIR}/quireConfig.cmake ${PROJECT_BINARY_DIR}/quireConfigVersion.cmake
         DESTINATION ${quire_cmake_dir} COMPONENT quire)
 

@@ -6,6 +6,8 @@
 #include "quire/block_mask.h"
 #include "quire/block_masks.h"
 #include "quire/buffer.h"
+#include "quire/communicator.h"
+#include "quire/context_parallel.h"
 #include "quire/cpu_info.h"
 #include "quire/draw.h"
 #include "quire/dtype.h"

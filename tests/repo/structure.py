@@ -24,7 +24,11 @@ ARROWS = {
     # Drawings of masks and mods; nothing in the library depends on them.
     "draw": ["mask"],
     # quire/quire.h alone: all public headers of C++.
-    "umbrella": ["attention", "draw"],
+    "umbrella": ["context_parallel", "draw"],
+    # Sequences that are spread over processes, over whatever moves bytes (communicator.h).
+    "context_parallel": ["attention"],
+    # A Communicator over MPI, in a library of its own.
+    "mpi": ["context_parallel"],
     # fp64 loops that share nothing with the kernels; beside this it sees REFERENCE_MAY_SEE.
     "reference": ["tensor"],
     # A stable C interface over the public headers, in the floating-point environment of runtime/.
@@ -79,6 +83,9 @@ PUBLIC_LAYER = {
     "quire/paged_step.h": "attention",
     "quire/flex_attention_backward.h": "attention",
     "quire/scaled_dot_product_attention.h": "attention",
+    "quire/communicator.h": "context_parallel",
+    "quire/context_parallel.h": "context_parallel",
+    "quire/mpi_communicator.h": "mpi",
     "quire/quire.h": "umbrella",
     "quire/quire_c.h": "c_api",
 }

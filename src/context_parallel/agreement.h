@@ -1,0 +1,47 @@
+// Agreement: before anything travels, ranks tell each other what they were asked for, and after it
+// whether all went well. So a mistake on one rank, or arguments that differ, are an error on every
+// rank, and nobody waits for a message that will not come. Context_parallel layer.
+#pragma once
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "quire/communicator.h"
+
+namespace quire::context_parallel {
+
+class Agreement {
+ public:
+  /// `where`: the function that was called, in texts of errors.
+  Agreement(const char* where, Communicator& group) : where_(where), group_(group) {}
+
+  /// Something all ranks must have equal. Call in the same order everywhere.
+  void add(const char* name, std::int64_t value) { facts_.push_back({name, value}); }
+  void add(const char* name, const std::string& text);
+
+  /// Runs a rank's own checks, which add() facts; what they throw is told to the others. Returns if
+  /// all ranks passed theirs and agree; throws Error on every rank else: the own one where it was
+  /// thrown.
+  void check(const std::function<void()>& own);
+  /// The same at the end of a call: `failed` is what went wrong here, or null.
+  void finish(const std::exception_ptr& failed);
+
+ private:
+  struct Fact {
+    const char* name;
+    std::int64_t value;
+  };
+  void exchange(const std::exception_ptr& failed, bool compares);
+
+  const char* where_;
+  Communicator& group_;
+  std::vector<Fact> facts_;
+};
+
+/// FNV-1a.
+std::int64_t hash_bytes(const void* data, std::size_t size,
+                        std::uint64_t seed = 0xcbf29ce484222325u);
+
+}  // namespace quire::context_parallel
