@@ -1,5 +1,5 @@
 """Draws the pictures of the concepts in docs/pictures/: what a mask and a score mod do, block masks and their proof, layouts,
-states, and the fixed order of arithmetic. Plain SVG, light or dark as the reader's system is; tests/repo/test_site.py checks
+states, the fixed order of arithmetic, and pieces on ranks. Plain SVG, light or dark as the reader's system is; tests/repo/test_site.py checks
 that the files are those of this script.
 
     python scripts/draw_concepts.py [folder]
@@ -328,6 +328,35 @@ def bits():
     return picture
 
 
+def context_parallel():
+    """Who holds what, what travels and who computes, for a causal mask and a window on two ranks."""
+    n, size = 8, 22
+    picture = Picture("Pieces of a sequence on two ranks: what each computes and which keys travel", 760, 300)
+    for i, (name, owners, sees) in enumerate(
+        (
+            ("causal", (0, 0, 1, 1, 1, 1, 0, 0), lambda q, k: k <= q),
+            ("causal, window of 2 pieces", (0, 0, 0, 0, 1, 1, 1, 1), lambda q, k: q - 2 <= k <= q),
+        )
+    ):
+        x, y = 70 + i * 380, 64
+        picture.text(x - 54, 24, name, "b")
+        picture.text(x, 42, "keys, 1,024 or more a piece, ascending", "s")
+        picture.grid(x, y, size, [[f"q{owners[q]}" if sees(q, k) else "hidden" for k in range(n)] for q in range(n)])
+        for piece, owner in enumerate(owners):
+            picture.rect(x + piece * size + 1, y - 14, size - 2, 9, f"q{owner}")
+            picture.rect(x - 16, y + piece * size + 1, 9, size - 2, f"q{owner}")
+        picture.text(x - 54, y + 20, "rank of", "s")
+        picture.text(x - 54, y + 36, "queries", "s")
+        for rank in (0, 1):
+            needed = [
+                k for k in range(n) if owners[k] != rank and any(owners[q] == rank and sees(q, k) for q in range(n))
+            ]
+            words = ", ".join(map(str, needed)) or "nothing"
+            picture.text(x - 54, 262 + 18 * rank, f"travels to rank {rank}: pieces {words}", "s")
+    picture.legend(500, 24, [("q0", "rank 0"), ("q1", "rank 1"), ("hidden", "nobody looks")])
+    return picture
+
+
 PICTURES = {
     "mask_and_score": mask_and_score,
     "block_mask": block_mask,
@@ -335,6 +364,7 @@ PICTURES = {
     "layouts": layouts,
     "states": states,
     "bits": bits,
+    "context_parallel": context_parallel,
 }
 
 

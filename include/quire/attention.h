@@ -32,9 +32,9 @@ struct AttentionOutputs {
   /// them allocates.
   std::optional<TensorView> key_weights = {}, entropy = {};
   QueryRange key_weights_queries = {};
-  /// Of a problem that keeps states, instead of all others: states_shape(), row-major or rows (axis 2)
-  /// of a larger tensor that is, compute_type(). `resumes`: it holds the states after the keys before these, of which there was
-  /// a multiple of 1,024.
+  /// Of a problem that keeps states, instead of all others: states_shape(), row-major or rows (axis
+  /// 2) of a larger tensor that is, compute_type(). `resumes`: it holds the states after the keys
+  /// before these, of which there was a multiple of 1,024.
   std::optional<TensorView> states = {};
   bool resumes = false;
 };

@@ -173,8 +173,8 @@ struct AttendOptions {
 QUIRE_API Output attend(const ConstTensorView& q, const PagedKeys& keys,
                         std::span<const Shards> shards, Communicator& group,
                         const AttendOptions& options = {});
-/// The same over this rank's cache: `sequences` are its handles of the n sequences, whose tokens are
-/// the rank's.
+/// The same over this rank's cache: `sequences` are its handles of the n sequences, whose tokens
+/// are the rank's.
 QUIRE_API Output attend(const KVCache& cache, std::int64_t layer,
                         std::span<const SequenceId> sequences, const ConstTensorView& q,
                         std::span<const Shards> shards, Communicator& group,

@@ -1,5 +1,6 @@
 // The module quire._core: everything Python sees of the library. The package python/quire presents
 // it to users. Python layer.
+#include "context_parallel.h"
 #include "register.h"
 
 NB_MODULE(_core, module) {
@@ -23,6 +24,7 @@ NB_MODULE(_core, module) {
   register_kv_cache(module);
   register_merge_states(module);
   register_top_k_keys(module);
+  register_context_parallel(module);
   register_draw(module);
   register_jax(module);
   register_openmp(module);

@@ -18,7 +18,7 @@
 namespace quire::context_parallel {
 namespace {
 
-constexpr const char* kWhere = "context_parallel.attend";
+constexpr const char* kAttend = "context_parallel.attend";
 
 // Where this rank's keys stand in their sequences, for mods: key j of sequence b is key
 // first[b, j // piece] + j % piece of the whole.
@@ -51,26 +51,26 @@ class Positions {
 void check(const ConstTensorView& q, const PagedKeys& keys, std::span<const Shards> shards,
            const Communicator& group, const AttendOptions& options) {
   if (q.rank() != 4)
-    fail(ErrorKind::value, kWhere, "q must be [sequences, q_heads, queries, dim]; got {}",
+    fail(ErrorKind::value, kAttend, "q must be [sequences, q_heads, queries, dim]; got {}",
          to_string(q.shape()));
   if (static_cast<std::int64_t>(shards.size()) != q.dim(0) || shards.empty())
-    fail(ErrorKind::value, kWhere, "there must be shards for each of {} sequences; got {}",
+    fail(ErrorKind::value, kAttend, "there must be shards for each of {} sequences; got {}",
          q.dim(0), shards.size());
   if (!options.q_begin.empty() && options.q_begin.size() != shards.size())
-    fail(ErrorKind::value, kWhere, "q_begin must be one number for each of {} sequences; got {}",
+    fail(ErrorKind::value, kAttend, "q_begin must be one number for each of {} sequences; got {}",
          shards.size(), options.q_begin.size());
   if (keys.lengths.rank() != 1 || keys.lengths.dim(0) != q.dim(0))
-    fail(ErrorKind::value, kWhere, "lengths must be one number for each of {} sequences; got {}",
+    fail(ErrorKind::value, kAttend, "lengths must be one number for each of {} sequences; got {}",
          q.dim(0), to_string(keys.lengths.shape()));
   for (std::size_t i = 0; i < shards.size(); ++i) {
     if (shards[i].ranks() != group.size() || shards[i].piece_length() != shards[0].piece_length())
-      fail(ErrorKind::value, kWhere,
+      fail(ErrorKind::value, kAttend,
            "shards of all sequences must be for the {} ranks of the group, with pieces of one "
            "length; those of sequence {} are for {}, with pieces of {}",
            group.size(), i, shards[i].ranks(), shards[i].piece_length());
     const std::int64_t here = keys.lengths.load_int({static_cast<std::int64_t>(i)});
     if (here != shards[i].tokens(group.rank()))
-      fail(ErrorKind::value, kWhere, "rank {} holds {} tokens of sequence {}; got {} keys",
+      fail(ErrorKind::value, kAttend, "rank {} holds {} tokens of sequence {}; got {} keys",
            group.rank(), shards[i].tokens(group.rank()), i, here);
   }
 }
@@ -160,7 +160,7 @@ Output attend(const ConstTensorView& q, const PagedKeys& keys, std::span<const S
   const bool is_exact = options.mode == AttendMode::kExact;
   AttentionProblem problem;
   Tensor mine;
-  Agreement agreement(kWhere, group);
+  Agreement agreement(kAttend, group);
   // Nothing but the last exchange depends on others: what goes wrong before it is told there.
   agreement.check([&] {
     check(q, keys, shards, group, options);
@@ -176,7 +176,7 @@ Output attend(const ConstTensorView& q, const PagedKeys& keys, std::span<const S
     const Positions positions(shards, group.rank());
     if (given.score_mod.has_value()) given.score_mod = positions.in_place(*given.score_mod);
     if (given.mask_mod.has_value()) given.mask_mod = positions.in_place(*given.mask_mod);
-    problem = AttentionProblem::paged(q, keys, given, kWhere);
+    problem = AttentionProblem::paged(q, keys, given, kAttend);
     problem.states = is_exact ? KeptStates::kSplits : KeptStates::kRunning;
     mine = Tensor(problem.states_shape(), problem.compute_type());
     run_attention(problem, q, keys.k, keys.v, {.out = {}, .states = mine.view()});
@@ -214,7 +214,7 @@ Output attend(const KVCache& cache, std::int64_t layer, std::span<const Sequence
   Tensor lengths, table;
   PagedKeys keys;
   // A handle that is stale is this rank's mistake, and all have to know.
-  Agreement(kWhere, group).check([&] {
+  Agreement(kAttend, group).check([&] {
     const std::int64_t of = cache.group_of(layer);
     const auto count = static_cast<std::int64_t>(sequences.size());
     std::size_t most = 1;
@@ -228,7 +228,7 @@ Output attend(const KVCache& cache, std::int64_t layer, std::span<const Sequence
       std::copy(view.pages.begin(), view.pages.end(),
                 table.data_as<std::int32_t>() + i * static_cast<std::int64_t>(most));
     }
-    keys = {cache.k_pages(layer), cache.v_pages(layer), table, lengths};
+    keys = {cache.keys(layer), cache.values(layer), table, lengths};
   });
   return attend(q, keys, shards, group, options);
 }

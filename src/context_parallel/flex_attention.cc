@@ -11,7 +11,7 @@
 namespace quire::context_parallel {
 namespace {
 
-constexpr const char* kWhere = "context_parallel.flex_attention";
+constexpr const char* kForward = "context_parallel.flex_attention";
 
 // States of rows that have seen nothing.
 template <class T>
@@ -31,7 +31,7 @@ class Rows {
                                         .scale = given.scale,
                                         .enable_gqa = given.enable_gqa,
                                         .executor = given.executor},
-                                       kWhere);
+                                       kForward);
     problem_.states = KeptStates::kRunning;
     states_ = Tensor(problem_.states_shape(), problem_.compute_type());
     problem_.is_f64() ? clear_states<double>(states_) : clear_states<float>(states_);
@@ -67,7 +67,7 @@ class Rows {
 Output flex_attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                       const Shards& shards, Communicator& group, const Options& options) {
   const FloatEnv float_env;
-  Call call(kWhere, q, k, v, shards, group, options);
+  Call call(kForward, q, k, v, shards, group, options);
   KeyStream keys(call, k, v);
   // After an error others still get what they need, and learn of it at the end.
   Output made;

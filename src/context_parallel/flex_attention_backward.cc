@@ -19,8 +19,8 @@
 namespace quire::context_parallel {
 namespace {
 
-constexpr const char* kWhere = "context_parallel.flex_attention_backward";
-constexpr int kTag = 2;
+constexpr const char* kBackward = "context_parallel.flex_attention_backward";
+constexpr int kGradientTag = 2;
 
 // to += from, [B, H, rows, dim] of equal shape; rows of both lie together.
 template <class T>
@@ -157,7 +157,7 @@ class KeySums {
   }
   void send(std::int64_t piece, const PieceGradients& part) {
     const int owner = call_.shards().owners()[static_cast<std::size_t>(piece)];
-    sent_.push_back({piece, call_.group().isend(part.message, owner, kTag)});
+    sent_.push_back({piece, call_.group().isend(part.message, owner, kGradientTag)});
   }
   /// Before a piece is looked at; after the last one, up to pieces() + kLag.
   void begin_step(std::int64_t step) {
@@ -180,7 +180,7 @@ class KeySums {
         continue;
       }
       const PieceGradients part = backward_.make(piece);
-      call_.group().wait(call_.group().irecv(part.message, rank, kTag));
+      call_.group().wait(call_.group().irecv(part.message, rank, kGradientTag));
       backward_.add_keys(piece, part);
     }
   }
@@ -193,15 +193,16 @@ class KeySums {
 
 void check_inputs(const BackwardInputs& inputs, const AttentionShape& shape) {
   if (!inputs.d_out.has_value() && !inputs.d_lse.has_value())
-    fail(ErrorKind::value, kWhere, "give d_out, d_lse or both: there is nothing to differentiate");
+    fail(ErrorKind::value, kBackward,
+         "give d_out, d_lse or both: there is nothing to differentiate");
   const Shape out{shape.batch, shape.q_heads, shape.q_len, shape.v_head_dim};
   const Shape rows{shape.batch, shape.q_heads, shape.q_len};
   const auto check = [](const char* name, const ConstTensorView& view, const Shape& wanted) {
     if (view.shape() != wanted)
-      fail(ErrorKind::value, kWhere, "{} must have shape {}; got {}", name, to_string(wanted),
+      fail(ErrorKind::value, kBackward, "{} must have shape {}; got {}", name, to_string(wanted),
            to_string(view.shape()));
     if (!is_floating(view.dtype()))
-      fail(ErrorKind::type, kWhere, "{} must be f32, f64, bf16 or f16; got {}", name,
+      fail(ErrorKind::type, kBackward, "{} must be f32, f64, bf16 or f16; got {}", name,
            dtype_name(view.dtype()));
   };
   check("lse", inputs.lse, rows);
@@ -217,9 +218,9 @@ void check_inputs(const BackwardInputs& inputs, const AttentionShape& shape) {
 Gradients flex_attention_backward(const BackwardInputs& inputs, const Shards& shards,
                                   Communicator& group, const Options& options) {
   const FloatEnv float_env;
-  Call call(kWhere, inputs.q, inputs.k, inputs.v, shards, group, options);
+  Call call(kBackward, inputs.q, inputs.k, inputs.v, shards, group, options);
   std::vector<Buffer> buffers;
-  Agreement(kWhere, group).check([&] {
+  Agreement(kBackward, group).check([&] {
     check_inputs(inputs, call.shape());
     buffers = gradient_buffers(AttentionProblem::dense(
         call.shape(),

@@ -28,7 +28,7 @@ Message Message::make(std::size_t size) {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr const char* kWhere = "thread group";
+constexpr const char* kThreadGroup = "thread group";
 
 // One side of a message. Whoever finds the other one copies.
 struct Transfer {
@@ -58,8 +58,8 @@ class Hub {
     Transfer& source = sends ? *mine : *other;
     Transfer& target = sends ? *other : *mine;
     if (source.message.size != target.message.size)
-      fail(ErrorKind::runtime, kWhere, "rank {} sends {} bytes where rank {} expects {}", from,
-           source.message.size, to, target.message.size);
+      fail(ErrorKind::runtime, kThreadGroup, "rank {} sends {} bytes where rank {} expects {}",
+           from, source.message.size, to, target.message.size);
     if (source.message.size > 0)
       std::memcpy(target.message.data, source.message.data, source.message.size);
     Clock::time_point end = Clock::now();
@@ -96,8 +96,9 @@ class Hub {
     for (std::size_t i = 0; i < is_there_.size(); ++i) {
       const std::vector<std::byte>& part = gathered_[round].parts[i];
       if (part.size() != mine.size())
-        fail(ErrorKind::runtime, kWhere, "rank {} gives {} bytes to a gathering, rank {} gives {}",
-             i, part.size(), rank, mine.size());
+        fail(ErrorKind::runtime, kThreadGroup,
+             "rank {} gives {} bytes to a gathering, rank {} gives {}", i, part.size(), rank,
+             mine.size());
       std::copy(part.begin(), part.end(), all.begin() + i * mine.size());
     }
     if (++gathered_[round].read == size()) gathered_.erase(round);
@@ -128,8 +129,8 @@ class Hub {
       return -1;
     };
     if (!changed_.wait_for(lock, limit, [&] { return ready() || gone() >= 0; }))
-      fail(ErrorKind::runtime, kWhere, "no answer in {} seconds", options_.timeout_seconds);
-    if (!ready()) fail(ErrorKind::runtime, kWhere, "rank {} has left the group", gone());
+      fail(ErrorKind::runtime, kThreadGroup, "no answer in {} seconds", options_.timeout_seconds);
+    if (!ready()) fail(ErrorKind::runtime, kThreadGroup, "rank {} has left the group", gone());
   }
 
   ThreadGroupOptions options_;
@@ -157,7 +158,7 @@ class ThreadCommunicator final : public Communicator {
   }
   void wait(Ticket ticket) override {
     const auto node = under_way_.extract(ticket);
-    if (node.empty()) fail(ErrorKind::value, kWhere, "no transfer has ticket {}", ticket);
+    if (node.empty()) fail(ErrorKind::value, kThreadGroup, "no transfer has ticket {}", ticket);
     hub_->wait(*node.mapped().first, node.mapped().second);
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {

@@ -14,13 +14,13 @@
 namespace quire::mask {
 namespace {
 
-constexpr const char* kWhere = "BlockMask";
+constexpr const char* kRectangle = "BlockMask";
 
 void check(const BlockMaskData& data, const MaskRectangle& of) {
   const bool is_inside = of.q_begin >= 0 && of.q_begin <= of.q_end && of.q_end <= data.q_len &&
                          of.kv_begin >= 0 && of.kv_begin <= of.kv_end && of.kv_end <= data.kv_len;
   if (is_inside) return;
-  fail(ErrorKind::index, kWhere,
+  fail(ErrorKind::index, kRectangle,
        "a rectangle must lie inside of {} queries and {} keys; got queries {} to {} and keys {} to "
        "{}",
        data.q_len, data.kv_len, of.q_begin, of.q_end, of.kv_begin, of.kv_end);
@@ -49,7 +49,7 @@ ScoreMod shift_keys(const ScoreMod& mod, std::int64_t kv_begin) {
 BlockMask cut_rectangle(const BlockMask& mask, const MaskRectangle& of, Executor* executor) {
   const BlockMaskData& from = mask.data();
   check(from, of);
-  const BlockGrid old = grid_of(from, kWhere);
+  const BlockGrid old = grid_of(from, kRectangle);
   const BlockGrid grid{old.q_begin + of.q_begin, of.q_end - of.q_begin, of.kv_end - of.kv_begin,
                        old.size};
   const bool on_borders = is_on_borders(of.q_begin, of.q_end, from.q_len, old.size.q) &&

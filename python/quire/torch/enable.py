@@ -17,6 +17,7 @@ from quire import fork
 from quire.option_checks import check_flag
 from quire.torch import cuda_to_cpu as cuda
 from quire.torch import originals
+from quire.torch.context_parallel import torch_ring
 from quire.torch.create_block_mask import create_block_mask
 from quire.torch.cuda_to_cpu import device_here
 from quire.torch.flex_attention import flex_attention
@@ -240,6 +241,7 @@ def _apply() -> None:
         code = ours if wanted else original
         if function.__code__ is not code:
             function.__code__ = code
+    torch_ring.apply(wanted)
 
 
 class Enabled:
@@ -269,7 +271,8 @@ class Enabled:
 
 
 def enable(cuda_to_cpu: bool = False) -> Enabled:
-    """Puts Quire behind torch's own flex_attention, create_block_mask, varlen_attn and nested SDPA for the CPU, in all threads.
+    """Puts Quire behind torch's own flex_attention, create_block_mask, varlen_attn and nested SDPA for the CPU, in all threads; and,
+    where a process group is initialized, behind SDPA inside of torch's context_parallel().
 
     Until disable(), or, as `with quire.torch.enable():`, until the end of the block. Blocks may nest and overlap. With `cuda_to_cpu`
     a device="cuda" that is given to create_block_mask, create_mask, BlockMask.to and PagedAttention, of torch's names and of Quire's,
