@@ -1,7 +1,7 @@
 # What people type. Every target is a few lines over scripts/, which can also be run by themselves.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo docs test test-amx check-all play bench bench-peers format lint clean
+.PHONY: help deps build demo docs test test-amx test-arm check-all play bench bench-peers format lint clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,7 +25,10 @@ test: ## What CI runs: formats, types, -Werror, C++ tests on the ISAs of this ma
 test-amx: ## Kernels, attention and bits on AMX: with its hardware, if there is any, and with its instructions emulated
 	@scripts/test-amx
 
-check-all: ## test, and what takes longer: clang, TSan, coverage, long property runs
+test-arm: deps ## Cross-compile for AArch64 and run the C++ tests under qemu
+	@scripts/test-arm
+
+check-all: ## test, test-amx, test-arm, and what takes longer: clang, TSan, coverage, long property runs
 	@scripts/check-all
 
 play: deps ## Build the page to play on (emscripten) and the program that writes it: quire play -o play.html

@@ -4,7 +4,7 @@
 find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module OPTIONAL_COMPONENTS Development.SABIModule)
 execute_process(COMMAND ${Python_EXECUTABLE} -m nanobind --cmake_dir OUTPUT_STRIP_TRAILING_WHITESPACE
                 OUTPUT_VARIABLE nanobind_ROOT COMMAND_ERROR_IS_FATAL ANY)
-find_package(nanobind CONFIG REQUIRED)
+find_package(nanobind CONFIG REQUIRED NO_CMAKE_FIND_ROOT_PATH)  # beside Python, not in what is cross-compiled against
 
 file(GLOB python_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/python/src/*.cc)
 # One binary for all CPythons from 3.12 on; for this one alone where it is older.

@@ -15,6 +15,7 @@ namespace quire {
 enum class Isa {
   scalar,       // any CPU: one lane, the reference for the bits
   neon,         // AArch64: 4 floats
+  neon_bf16,    // the same with products of bf16 pairs (Neoverse V1, N2)
   avx2,         // x86 with AVX2, FMA, BMI2, F16C: 8 floats
   avx512,       // x86 with AVX-512 F, BW, CD, DQ, VL: 16 floats
   avx512_bf16,  // the same with products of bf16 pairs (Zen 4, Cooper Lake, Sapphire Rapids)

@@ -34,11 +34,16 @@
 //  not
 //    rounded again; there are no bf16 products then.
 //  - bf16 products (all of q, k, v bf16, a CPU with the instruction): pairs (d, d + 1) in scores,
-//    pairs of keys (2i, 2i + 1) in O, p rounded to bf16 there, an odd end pairs with 0. By tile
-//    registers (AMX) 32 numbers are a step, counted from dim 0 or from the tile's first key, zeros
-//    behind the last: a chain over the even ones and one over the odd ones, from 0, are added, and
-//    that is added to the sum of the steps before, from 0; subnormals are 0 in all of it. A score
-//    is one such sum, and so is what a tile of keys adds to O.
+//    pairs of keys (2i, 2i + 1) in O, p rounded to bf16 there, an odd end pairs with 0. A step of a
+//    chain, with a and b the pairs, is
+//      avx512_bf16  acc' = fma(a1, b1, acc), then fma(a0, b0, acc'), each to nearest;
+//      neon_bf16    acc + (a0 * b0 + a1 * b1), both sums rounded to odd: cut off, and the last bit
+//                   set where that lost something (BFDOT with FPCR.EBF = 0, which FloatEnv sets);
+//    subnormals are 0 in all of them, before and after (tests/support/pair_product.cc).
+//    By tile registers (amx) 32 numbers are a step, counted from dim 0 or from the tile's first
+//    key, zeros behind the last: a chain over the even ones and one over the odd ones, from 0, are
+//    added, and that is added to the sum of the steps before, from 0; subnormals are 0 in all of
+//    it. A score is one such sum, and so is what a tile of keys adds to O.
 //  - Quantised keys and values are decoded to f32 first, a rounding for each of zero point, scale
 //    and minimum (coding/row_coding.h), and then are f32 like any others. With a rotation, q is
 //    multiplied by Hadamard's matrix before the scores and O before the division (coding/rotate.h):

@@ -1,6 +1,7 @@
 // Converts queries, keys, values and weights to the 32-bit pairs of bf16 that PairProduct takes.
 // Only where the ISA has the instruction. Kernels layer.
 #pragma once
+#include "kernels/pair_dot-inl.h"
 #include "kernels/prefill/load_queries-inl.h"
 
 #if defined(QUIRE_BF16_DOT)
@@ -73,27 +74,15 @@ inline void pair_values(const RowsView& view, uint32_t* out, ptrdiff_t out_step,
   }
 }
 
-// Word 2i of the result is word i of the lower vector (even key), 2i + 1 of the upper (odd key).
-HWY_INLINE __m512i pair_order() {
-  alignas(64) static constexpr uint16_t kOrder[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
-                                                      21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
-                                                      11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  return _mm512_load_si512(kOrder);
-}
-// Weights of two keys, rounded. The instruction takes subnormals for 0; weights are 0 or at least
-// 2^-64.
-HWY_INLINE void store_pair(V even, V odd, __m512i order, void* to) {
-  const auto both = (__m512i)_mm512_cvtne2ps_pbh(odd.raw, even.raw);
-  _mm512_storeu_si512(to, _mm512_permutexvar_epi16(order, both));
-}
-
+// The instructions take subnormals for 0; weights are 0 or at least 2^-64.
 inline void pair_weights(float* weights, int keys) noexcept {
-  static_assert(kLanes == kPanel);
-  const __m512i order = pair_order();
   for (int key = 0; key < keys; key += 2) {
-    const V even = hn::LoadU(kF32, weights + key * kPanel);
-    const V odd = key + 1 < keys ? hn::LoadU(kF32, weights + (key + 1) * kPanel) : hn::Zero(kF32);
-    store_pair(even, odd, order, weights + key / 2 * kPanel);
+    QUIRE_UNROLL for (int lane = 0; lane < kPanel; lane += static_cast<int>(kLanes)) {
+      const float* from = weights + key * kPanel + lane;
+      const V even = hn::LoadU(kF32, from);
+      const V odd = key + 1 < keys ? hn::LoadU(kF32, from + kPanel) : hn::Zero(kF32);
+      hn::StoreU(hn::BitCast(kF32, paired(even, odd)), kF32, weights + key / 2 * kPanel + lane);
+    }
   }
 }
 

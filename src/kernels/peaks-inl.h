@@ -2,6 +2,7 @@
 // cycle; they add 0, so nothing grows. Kernels layer.
 #pragma once
 #include "kernels/fma-inl.h"
+#include "kernels/pair_dot-inl.h"
 #include "kernels/peaks.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -26,17 +27,17 @@ inline double peak_fma_f32(int64_t steps) noexcept {
 #ifdef QUIRE_BF16_DOT
 inline double peak_pairs_bf16(int64_t steps) noexcept {
   volatile float zero = 0;
-  const __m512 a = _mm512_set1_ps(zero);
-  __m512 acc[kPeakChains];
-  QUIRE_UNROLL for (size_t i = 0; i < kPeakChains; ++i) acc[i] = _mm512_set1_ps(zero);
+  const VU a = hn::BitCast(kU32, hn::Set(kF32, zero));
+  V acc[kPeakChains];
+  QUIRE_UNROLL for (size_t i = 0; i < kPeakChains; ++i) acc[i] = hn::Set(kF32, zero);
   for (int64_t step = 0; step < steps; ++step) {
     QUIRE_UNROLL for (size_t i = 0; i < kPeakChains; ++i) acc[i] =
-        _mm512_dpbf16_ps(acc[i], (__m512bh)a, (__m512bh)acc[i]);
+        pair_dot(a, hn::BitCast(kU32, acc[i]), acc[i]);
   }
-  __m512 sum = acc[0];
-  QUIRE_UNROLL for (size_t i = 1; i < kPeakChains; ++i) sum = _mm512_add_ps(sum, acc[i]);
-  zero = _mm512_reduce_add_ps(sum);
-  return static_cast<double>(steps) * kPeakChains * 64;
+  V sum = acc[0];
+  QUIRE_UNROLL for (size_t i = 1; i < kPeakChains; ++i) sum = hn::Add(sum, acc[i]);
+  zero = hn::GetLane(sum);
+  return static_cast<double>(steps) * kPeakChains * kLanes * 4;
 }
 constexpr auto kPeakPairs = &peak_pairs_bf16;
 #else

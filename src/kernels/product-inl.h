@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/fma-inl.h"
+#include "kernels/pair_dot-inl.h"
 #include "kernels/prefill/forward_functions.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -35,7 +36,7 @@ struct FmaProduct {
 };
 
 #if defined(QUIRE_BF16_DOT)
-// Two steps of f32 in one: vdpbf16ps. Highway 1.0 has no such operation at full speed.
+// Two steps of f32 in one.
 struct PairProduct {
   using Element = uint32_t;
   using Sum = float;
@@ -48,9 +49,7 @@ struct PairProduct {
     std::memcpy(&pair, p, sizeof(pair));
     return hn::Set(kU32, pair);
   }
-  static HWY_INLINE V multiply_add(VU a, VU b, V acc) {
-    return V{_mm512_dpbf16_ps(acc.raw, (__m512bh)a.raw, (__m512bh)b.raw)};
-  }
+  static HWY_INLINE V multiply_add(VU a, VU b, V acc) { return pair_dot(a, b, acc); }
 };
 #endif
 

@@ -11,19 +11,24 @@
 #include <string_view>
 #include <utility>
 
+#include "runtime/arm_cpu.h"
 #include "runtime/thread_count.h"
 
 #if defined(__unix__) || defined(__APPLE__)
 #include <unistd.h>
 #endif
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
 
 namespace quire {
 namespace {
 
-constexpr std::array<std::string_view, 20> kFeatures = {
-    "avx2",     "fma",      "f16c",     "bmi2",        "avx512f",     "avx512bw",    "avx512cd",
-    "avx512dq", "avx512vl", "avx_vnni", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile",
-    "amx_bf16", "amx_int8", "asimd",    "asimdhp",     "bf16",        "sve"};
+constexpr std::array<std::string_view, 23> kFeatures = {
+    "avx2",        "fma",      "f16c",     "bmi2",     "avx512f",     "avx512bw",
+    "avx512cd",    "avx512dq", "avx512vl", "avx_vnni", "avx512_vnni", "avx512_bf16",
+    "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8", "asimd",       "asimdhp",
+    "asimddp",     "bf16",     "i8mm",     "sve",      "sve2"};
 
 std::string trim(std::string_view text) {
   const size_t first = text.find_first_not_of(" \t");
@@ -31,11 +36,11 @@ std::string trim(std::string_view text) {
   return std::string(text.substr(first, text.find_last_not_of(" \t\r") - first + 1));
 }
 
-// x86 says "model name" and "flags", Arm "Features" and no name on most machines.
+// x86 says "model name" and "flags", Arm "Features" and numbers for a name.
 void read_proc(const std::string& path, CpuInfo& info) {
   std::ifstream file(path);
   std::string line;
-  std::string package;
+  std::string package, implementer, part;
   std::set<std::pair<std::string, std::string>> cores;  // (package, core in it)
   while (std::getline(file, line)) {
     const size_t colon = line.find(':');
@@ -44,6 +49,10 @@ void read_proc(const std::string& path, CpuInfo& info) {
     const std::string value = trim(std::string_view(line).substr(colon + 1));
     if (key == "model name" && !value.empty()) {
       info.model = value;
+    } else if (key == "CPU implementer") {
+      implementer = value;
+    } else if (key == "CPU part") {
+      part = value;
     } else if (key == "physical id") {
       package = value;
     } else if (key == "core id") {
@@ -58,6 +67,8 @@ void read_proc(const std::string& path, CpuInfo& info) {
     }
   }
   info.cores = static_cast<int>(cores.size());
+  const std::string core = arm_core_name(implementer, part);
+  if (!core.empty() && info.model == "unknown") info.model = core;
 }
 
 std::string first_line(const std::string& path) {
@@ -109,6 +120,13 @@ void ask_sysconf([[maybe_unused]] CpuInfo& info) {
 #endif
 }
 
+// Under emulation /proc is that of the machine below, this is the emulated CPU's.
+void ask_auxiliary_vector([[maybe_unused]] CpuInfo& info) {
+#if defined(__aarch64__) && defined(__linux__)
+  info.features = arm_features(getauxval(AT_HWCAP), getauxval(AT_HWCAP2));
+#endif
+}
+
 }  // namespace
 
 CpuInfo read_cpu_info(const std::string& root) {
@@ -122,6 +140,7 @@ CpuInfo cpu_info() {
   CpuInfo info = read_cpu_info("");
   info.logical_cpus = available_cpus();
   ask_sysconf(info);
+  ask_auxiliary_vector(info);
   return info;
 }
 

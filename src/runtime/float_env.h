@@ -2,7 +2,7 @@
 // (round to nearest, no flush of subnormals to zero, no traps); afterwards the caller's is back,
 // its exception flags included, also when an exception passes. Results are promised to the bit, and
 // a caller may have set FTZ/DAZ (-ffast-math does at start-up), another rounding mode or traps. One
-// at every public entry point (tests/package/test_float_env.py looks into the library for those
+// at every public entry point (tests/package/test_process.py looks into the library for those
 // without) and one around every body that an executor runs (run_parallel). Registers are written
 // only where they differ, which makes it a few ns. Uses compiler builtins and not the vector
 // intrinsics, so it may live here. Runtime layer.
@@ -41,13 +41,15 @@ class FloatEnv {
 class FloatEnv {
  public:
   [[gnu::always_inline]] FloatEnv() noexcept : saved_(control()), saved_flags_(flags()) {
-    if (saved_ != 0) [[unlikely]]
+    if (saved_ != 0) [[unlikely]] {
       asm volatile("msr fpcr, %0" : : "r"(std::uint64_t{0}) : "memory");
+    }
   }
   [[gnu::always_inline]] ~FloatEnv() {
     if (flags() != saved_flags_) asm volatile("msr fpsr, %0" : : "r"(saved_flags_) : "memory");
-    if (saved_ != 0) [[unlikely]]
+    if (saved_ != 0) [[unlikely]] {
       asm volatile("msr fpcr, %0" : : "r"(saved_) : "memory");
+    }
   }
   FloatEnv(const FloatEnv&) = delete;
   FloatEnv& operator=(const FloatEnv&) = delete;

@@ -10,10 +10,26 @@
 
 #include "isa_list.h"
 #include "runtime/amx.h"
+#include "runtime/arm_cpu.h"
 #include "runtime/isa_choice.h"
+
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
 
 namespace quire {
 namespace {
+
+#if defined(__aarch64__)
+// As the kernel says; elsewhere than on Linux nobody is asked.
+bool has_bfdot() {
+#if defined(__linux__)
+  return arm_has_bf16(getauxval(AT_HWCAP2));
+#else
+  return false;
+#endif
+}
+#endif
 
 // __builtin_cpu_supports also checks that the operating system saves the wide registers (XCR0).
 bool cpu_has(Isa isa) {
@@ -28,6 +44,7 @@ bool cpu_has(Isa isa) {
     case Isa::scalar:
       return true;
     case Isa::neon:
+    case Isa::neon_bf16:
       return false;
     case Isa::avx2:
       return avx2;
@@ -40,7 +57,7 @@ bool cpu_has(Isa isa) {
   }
   return false;
 #elif defined(__aarch64__)
-  return isa == Isa::scalar || isa == Isa::neon;
+  return isa == Isa::scalar || isa == Isa::neon || (isa == Isa::neon_bf16 && has_bfdot());
 #else
   return isa == Isa::scalar;
 #endif

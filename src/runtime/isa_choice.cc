@@ -13,7 +13,7 @@
 namespace quire {
 namespace {
 
-constexpr std::array kAllIsas = {Isa::scalar, Isa::neon,        Isa::avx2,
+constexpr std::array kAllIsas = {Isa::scalar, Isa::neon,        Isa::neon_bf16, Isa::avx2,
                                  Isa::avx512, Isa::avx512_bf16, Isa::amx};
 
 std::string join_names(std::span<const Isa> isas) {
@@ -33,6 +33,8 @@ const char* isa_name(Isa isa) noexcept {
       return "scalar";
     case Isa::neon:
       return "neon";
+    case Isa::neon_bf16:
+      return "neon_bf16";
     case Isa::avx2:
       return "avx2";
     case Isa::avx512:

@@ -4,9 +4,9 @@
 //
 //   QUIRE_RECORD_BITS=1 build/release/tests/attention_test --gtest_filter='RecordedBits.*'
 //
-// once with QUIRE_ISA=avx512, once with avx512_bf16, which multiplies bf16 in pairs and has lines
-// of its own, and once with amx, which has others. Results in f64 leave out lse and functions of
-// formulas, which are libm's.
+// once with QUIRE_ISA=avx512 and once with each ISA that multiplies bf16 itself, which has lines of
+// its own: avx512_bf16, amx, and neon_bf16 (build/arm/tests/attention_test, under qemu). Results in
+// f64 leave out lse and functions of formulas, which are libm's.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "quire/quire.h"
+#include "tests/support/pair_product.h"
 #include "tests/support/random_tensor.h"
 
 namespace quire::testing {
@@ -78,8 +79,7 @@ class RecordedBits : public ::testing::Test {
   }
 
   void expect(std::string name, DType dtype, const std::vector<ConstTensorView>& results) {
-    if (dtype == DType::bf16 && current_isa() == Isa::avx512_bf16) name += " in pairs";
-    if (dtype == DType::bf16 && current_isa() == Isa::amx) name += " in tiles";
+    if (dtype == DType::bf16) name += pair_bits_name(current_isa());
     Hash hash;
     for (const ConstTensorView& result : results) hash.add(result);
     if (records_)

@@ -14,8 +14,8 @@
 #include "quire/quire.h"
 #include "tests/support/amx_trap.h"
 #include "tests/support/emulated_tiles.h"
+#include "tests/support/pair_product.h"
 #include "tests/support/random_tensor.h"
-#include "tests/support/row_rules.h"
 
 #if defined(__x86_64__)
 namespace quire::testing {

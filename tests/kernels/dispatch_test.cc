@@ -46,7 +46,8 @@ TEST(Dispatch, EveryAvailableIsaHasItsTable) {
     const kernels::KernelTable& table = kernels::table_for(isa);
     EXPECT_EQ(table.isa, isa);
     EXPECT_STREQ(table.name, isa_name(isa));
-    const size_t lanes = isa == Isa::scalar ? 1 : isa == Isa::neon ? 4 : isa == Isa::avx2 ? 8 : 16;
+    const bool is_neon = isa == Isa::neon || isa == Isa::neon_bf16;
+    const size_t lanes = isa == Isa::scalar ? 1 : is_neon ? 4 : isa == Isa::avx2 ? 8 : 16;
     EXPECT_EQ(table.lanes, lanes) << table.name;
   }
 }

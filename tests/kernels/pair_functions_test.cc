@@ -1,6 +1,7 @@
 // Products of bf16 pairs, where the ISA has them: pairs are brought together and rounded exactly,
-// and a step of a product is two fused multiply-adds in f32, the odd elements first, or, of tile
-// registers, 16 pairs in two chains. ctest runs this once per ISA.
+// and a step of a product is what tests/support/pair_product.h says: one pair, or, of tile
+// registers,
+// 16. ctest runs this once per ISA.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,7 +11,7 @@
 
 #include "quire/float16.h"
 #include "tests/support/forward_functions.h"
-#include "tests/support/row_rules.h"
+#include "tests/support/pair_product.h"
 
 namespace quire {
 namespace {
@@ -98,9 +99,8 @@ class PairFunctionsTest : public ::testing::Test {
       }
     }
   }
-  // vdpbf16ps: both are fused multiply-adds, the odd elements first.
   static float step(uint32_t a, uint32_t b, float acc) {
-    return std::fma(even(a), even(b), std::fma(odd(a), odd(b), acc));
+    return testing::bf16_pair_product(current_isa(), acc, even(a), odd(a), even(b), odd(b));
   }
 };
 
@@ -205,6 +205,43 @@ TEST_F(PairFunctionsTest, Scores) {
                         .max = max.data()});
     EXPECT_TRUE(rules::same_bits(got.data(), expected.data(), got.size())) << rows << " " << pairs;
     EXPECT_TRUE(rules::same_bits(max.data(), expected_max.data(), max.size()));
+  }
+}
+
+// Every bit pattern: subnormals, infinities, NaN, sums that overflow, vanish or cancel.
+TEST_F(PairFunctionsTest, StepsOfAllNumbers) {
+  if (tiles() != nullptr) GTEST_SKIP() << "see ProductsOfTiles";
+  constexpr int kRows = 100, kPairs = 3;
+  for (int i = 0; i < 40; ++i) {
+    std::vector<uint32_t> keys(kRows * kPairs), queries(kPairs * kQueryTile);
+    const int spread = i % 4 == 0 ? 127 : 30;  // of the exponents around that of 1
+    const auto number = [&] {
+      const int exponent = 127 + random_int(-spread, spread + spread / 127);
+      return static_cast<uint32_t>(random_int(0, 1) << 15 | exponent << 7 | random_int(0, 127));
+    };
+    for (uint32_t& pair : keys) pair = number() | number() << 16;
+    for (uint32_t& pair : queries) pair = number() | number() << 16;
+    for (int p = 0; p < kPairs; p += 2)  // cancels
+      keys[p] = (keys[p] & 0xffffu) | (keys[p] << 16 ^ 0x80000000u);
+    std::vector<float> got(kRows * kPanel), expected = got, max(kPanel, rules::kNone<float>);
+    for (int r = 0; r < kRows; ++r)
+      for (int lane = 0; lane < kPanel; ++lane)
+        expected[r * kPanel + lane] = rules::dot<float>(kPairs, 2, [&](int p, float acc) {
+          return step(keys[r * kPairs + p], queries[p * kQueryTile + lane], acc);
+        });
+    functions().scores({.keys = keys.data(),
+                        .key_step = kPairs,
+                        .rows = kRows,
+                        .dims = kPairs,
+                        .panels = 1,
+                        .queries = queries.data(),
+                        .scores = got.data(),
+                        .max = max.data()});
+    for (size_t at = 0; at < got.size(); ++at) {
+      const bool both_nan = std::isnan(got[at]) && std::isnan(expected[at]);
+      EXPECT_TRUE(both_nan || rules::same_bits(&got[at], &expected[at], 1))
+          << got[at] << " " << expected[at];
+    }
   }
 }
 

@@ -9,6 +9,8 @@
 #include <fstream>
 #include <string>
 
+#include "runtime/arm_cpu.h"
+
 namespace quire {
 namespace {
 
@@ -58,11 +60,26 @@ TEST_F(CpuInfoTest, ReadsX86) {
 }
 
 TEST_F(CpuInfoTest, ReadsArm) {
-  write("proc/cpuinfo", "processor\t: 0\nFeatures\t: fp asimd sve\nCPU part\t: 0xd0c\n");
+  write("proc/cpuinfo",
+        "processor\t: 0\nFeatures\t: fp asimd sve\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n");
   const CpuInfo info = read_cpu_info(root_.string());
-  EXPECT_EQ(info.model, "unknown");
+  EXPECT_EQ(info.model, "Arm Neoverse-N1");
   EXPECT_EQ(info.cores, 0);
   EXPECT_EQ(info.features, (std::vector<std::string>{"asimd", "sve"}));
+}
+
+TEST(ArmCpu, CoresHaveNamesOrNumbers) {
+  EXPECT_EQ(arm_core_name("0x41", "0xd4f"), "Arm Neoverse-V2");
+  EXPECT_EQ(arm_core_name("0x61", "0x022"), "implementer 0x61 part 0x022");
+  EXPECT_EQ(arm_core_name("0x41", ""), "");
+}
+
+TEST(ArmCpu, FeaturesComeFromTheAuxiliaryVector) {
+  EXPECT_TRUE(arm_features(0, 0).empty());
+  EXPECT_EQ(arm_features(1u << 1 | 1u << 20, 1u << 14),
+            (std::vector<std::string>{"asimd", "asimddp", "bf16"}));
+  EXPECT_TRUE(arm_has_bf16(1u << 14));
+  EXPECT_FALSE(arm_has_bf16(1u << 13));
 }
 
 TEST_F(CpuInfoTest, MissingAndBrokenFilesLeaveDefaults) {

@@ -37,20 +37,33 @@ TEST(FloatEnv, RoundingModeIsNearestInside) {
   EXPECT_NE(nearest, down);
 }
 
+#if defined(__x86_64__) || defined(__aarch64__)
 #if defined(__x86_64__)
+constexpr uint64_t kFlushBits = 0x8040;  // FTZ and DAZ
+uint64_t control() { return __builtin_ia32_stmxcsr(); }
+void set_control(uint64_t bits) { __builtin_ia32_ldmxcsr(static_cast<uint32_t>(bits)); }
+#else
+constexpr uint64_t kFlushBits = 1u << 24;  // FPCR.FZ
+uint64_t control() {
+  uint64_t bits;
+  asm volatile("mrs %0, fpcr" : "=r"(bits));
+  return bits;
+}
+void set_control(uint64_t bits) { asm volatile("msr fpcr, %0" : : "r"(bits)); }
+#endif
+
 TEST(FloatEnv, SubnormalsSurviveInside) {
-  constexpr uint32_t kFlushBits = 0x8040;  // FTZ and DAZ
-  const uint32_t before = __builtin_ia32_stmxcsr();
+  const uint64_t before = control();
   const float smallest_normal = std::numeric_limits<float>::min();
-  __builtin_ia32_ldmxcsr(before | kFlushBits);
+  set_control(before | kFlushBits);
   const float flushed = halved(smallest_normal);
   float kept = 0;
   {
     const FloatEnv env;
     kept = halved(smallest_normal);
   }
-  const uint32_t after = __builtin_ia32_stmxcsr();
-  __builtin_ia32_ldmxcsr(before);
+  const uint64_t after = control();
+  set_control(before);
   EXPECT_EQ(flushed, 0.0f);
   EXPECT_GT(kept, 0.0f);
   EXPECT_EQ(after & kFlushBits, kFlushBits);

@@ -1,11 +1,12 @@
 # Read by ctest each time it starts: registers the test executables once per ISA that this machine has. Asked at test
 # time and of the library itself, so a build directory copied to another machine, or a CPU that loses a feature (a
 # virtual machine that moved), never runs instructions that are not there, and no list of ISAs is kept twice.
-execute_process(COMMAND ${list_isas} OUTPUT_VARIABLE quire_isas RESULT_VARIABLE quire_status
+# The programs of a cross-compiled build run under its emulator (quire_emulator, empty elsewhere).
+execute_process(COMMAND ${quire_emulator} ${list_isas} OUTPUT_VARIABLE quire_isas RESULT_VARIABLE quire_status
                 OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 if(quire_status)
   # Not built yet, or broken: one test that says so instead of a run that seems to pass with nothing in it.
-  add_test(tests_not_built "${list_isas}")
+  add_test(tests_not_built ${quire_emulator} "${list_isas}")
 endif()
 string(REPLACE "\n" ";" quire_isas "${quire_isas}")
 
@@ -25,7 +26,7 @@ function(quire_register name file label how)
     set(timeout 14400)
   endif()
   if(how STREQUAL "once")
-    add_test(${test} "${file}")
+    add_test(${test} ${quire_emulator} "${file}")
     if("test" IN_LIST label)
       list(APPEND label fast)
     endif()
@@ -39,7 +40,7 @@ function(quire_register name file label how)
   endif()
   math(EXPR fewer "(${runs} + 4) / 5")
   foreach(isa IN LISTS quire_isas)
-    add_test(${test}.${isa} "${file}")
+    add_test(${test}.${isa} ${quire_emulator} "${file}")
     set(environment "QUIRE_ISA=${isa}")
     # Random cases find mistakes of logic on any ISA; the slow ones get a fifth.
     if(label STREQUAL "property" AND NOT isa STREQUAL fastest)

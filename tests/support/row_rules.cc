@@ -13,6 +13,7 @@
 #include "kernels/math/math_table.h"
 #include "quire/float16.h"
 #include "tests/support/attention_rules.h"
+#include "tests/support/pair_product.h"
 
 namespace quire::testing {
 namespace {
@@ -33,10 +34,6 @@ float log_of(float x) {
   return y;
 }
 double log_of(double x) { return std::log(x); }
-
-float without_subnormals(float x) {
-  return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.f, x) : x;
-}
 
 template <class T>
 struct State {
@@ -105,7 +102,7 @@ class Row {
       if (in_.pairs) {
         for (std::size_t d = begin; d < end; d += 2) {
           const bool whole = d + 1 < end;
-          acc = bf16_pair_product(acc, k[d], whole ? k[d + 1] : 0, in_.q[d],
+          acc = bf16_pair_product(isa_, acc, k[d], whole ? k[d + 1] : 0, in_.q[d],
                                   whole ? in_.q[d + 1] : 0);
         }
         return acc;
@@ -178,7 +175,8 @@ class Row {
           const std::vector<float> even(v0, v0 + columns);
           const float* v1 = p1 == 0 ? zeros.data() : in_.value(key + 1);
           for (std::size_t d = 0; d < columns; ++d)
-            chain[d] = bf16_pair_product(chain[d], even[d], v1[d], BFloat16(p0), BFloat16(p1));
+            chain[d] =
+                bf16_pair_product(isa_, chain[d], even[d], v1[d], BFloat16(p0), BFloat16(p1));
         }
         return;
       }
@@ -225,6 +223,7 @@ class Row {
   }
 
   const RowInput<T>& in_;
+  const Isa isa_ = current_isa();  // whose pairs
   bool natural_;
   T scale_, c_;
   std::vector<T> s_;  // scores of all keys
@@ -247,20 +246,6 @@ RowOutput<T> finish(const RowInput<T>& input, const State<T>& total, bool natura
 }
 
 }  // namespace
-
-float bf16_pair_product(float acc, float a0, float a1, float b0, float b1) {
-  const auto z = without_subnormals;
-  acc = z(std::fma(z(a1), z(b1), z(acc)));
-  return z(std::fma(z(a0), z(b0), acc));
-}
-
-float bf16_tile_product(float acc, std::span<const float> a, std::span<const float> b) {
-  const auto z = without_subnormals;
-  float sums[2] = {};
-  for (std::size_t i = 0; i < a.size(); ++i)
-    sums[i % 2] = z(std::fma(z(a[i]), z(b[i]), sums[i % 2]));
-  return z(z(acc) + z(sums[0] + sums[1]));
-}
 
 template <class T>
 RowOutput<T> row_by_rules(const RowInput<T>& input) {

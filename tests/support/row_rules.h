@@ -4,7 +4,6 @@
 #pragma once
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <vector>
 
 namespace quire::testing {
@@ -22,7 +21,7 @@ struct RowInput {
   /// By what dropout multiplies a key's weight after the sum; empty: no dropout.
   std::function<T(std::int64_t)> kept;
   double scale = 1;
-  bool pairs = false;  // products of bf16 pairs
+  bool pairs = false;  // products of bf16 pairs, as current_isa() has them (pair_product.h)
   bool tiles = false;  // of these, by tile registers
 };
 
@@ -34,12 +33,4 @@ struct RowOutput {
 
 template <class T>
 RowOutput<T> row_by_rules(const RowInput<T>& input);
-
-/// vdpbf16ps for one lane: acc + a1 b1, rounded, + a0 b0, rounded; subnormals are 0 everywhere.
-float bf16_pair_product(float acc, float a0, float a1, float b0, float b1);
-
-/// tdpbf16ps for one element: two chains of fused multiply-adds over the even and over the odd of
-/// (mostly 32) numbers, from 0, their sum added to acc; subnormals are 0 everywhere.
-float bf16_tile_product(float acc, std::span<const float> a, std::span<const float> b);
-
 }  // namespace quire::testing

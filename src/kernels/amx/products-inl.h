@@ -50,7 +50,6 @@ constexpr int kWeightBatch = 8;  // scores between two steps: some 64 cycles
 inline void tile_softmax(const SoftmaxArgs<float>& args, uint32_t* pairs,
                          TileProducts& products) noexcept {
   static_assert(kLanes == kPanel && kSums == kWeightBatch);
-  const __m512i order = pair_order();
   const V c = hn::Set(kF32, args.exponent_factor);
   const V old_max = hn::LoadU(kF32, args.m);
   const V m = max_step(hn::LoadU(kF32, args.max), old_max);
@@ -73,7 +72,7 @@ inline void tile_softmax(const SoftmaxArgs<float>& args, uint32_t* pairs,
         const V odd = exp2_softmax(hn::Sub(hn::LoadU(kF32, at + (i + 1) * kPanel), subtracted), c);
         acc[i] = hn::Add(acc[i], even);
         acc[i + 1] = hn::Add(acc[i + 1], odd);
-        store_pair(even, odd, order, pairs + (key + i) / 2 * kPanel);
+        hn::StoreU(paired(even, odd), kU32, pairs + (key + i) / 2 * kPanel);
       }
       advance(products);
     }

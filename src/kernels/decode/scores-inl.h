@@ -8,6 +8,7 @@
 #include "kernels/decode/columns-inl.h"
 #include "kernels/float16-inl.h"
 #include "kernels/fma-inl.h"
+#include "kernels/pair_dot-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
@@ -105,11 +106,7 @@ struct KeysPairs {
   static constexpr int kBytes = 2;
   template <int kRows>
   static HWY_INLINE void step(VU x, const uint32_t* q, V (&acc)[kRows], const NoScales&) {
-    QUIRE_UNROLL for (int g = 0; g < kRows; ++g) {
-      const VU pair = hn::Set(kU32, q[g]);
-      acc[g] = V{_mm512_dpbf16_ps(acc[g].raw, reinterpret_cast<__m512bh>(x.raw),
-                                  reinterpret_cast<__m512bh>(pair.raw))};
-    }
+    QUIRE_UNROLL for (int g = 0; g < kRows; ++g) acc[g] = pair_dot(x, hn::Set(kU32, q[g]), acc[g]);
   }
 };
 #endif

@@ -10,6 +10,7 @@
 #include "kernels/decode/columns-inl.h"
 #include "kernels/float16-inl.h"
 #include "kernels/fma-inl.h"
+#include "kernels/pair_dot-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
@@ -98,24 +99,44 @@ struct PairValues {
   using Weight = uint16_t;
   static constexpr int kKeys = 2;
   static constexpr int kVectors = 2;
-  static constexpr int kBytes = 64;
+  static constexpr int kBytes = 4 * kLanes;
   static constexpr int kColumnBytes = 2;
   struct Line {
-    __m512i low, high;
+    VU low, high;
   };
   static HWY_INLINE Line load(const char* at, ptrdiff_t step, const DecodeUnit&, int) {
-    const __m512i even = _mm512_loadu_si512(at), odd = _mm512_loadu_si512(at + step);
-    return {_mm512_unpacklo_epi16(even, odd), _mm512_unpackhi_epi16(even, odd)};
+    const hn::Repartition<uint8_t, U32> bytes;
+    const hn::Repartition<uint16_t, U32> words;
+    const auto even = hn::BitCast(words, hn::LoadU(bytes, reinterpret_cast<const uint8_t*>(at)));
+    const auto odd =
+        hn::BitCast(words, hn::LoadU(bytes, reinterpret_cast<const uint8_t*>(at + step)));
+    return {hn::BitCast(kU32, hn::InterleaveLower(words, even, odd)),
+            hn::BitCast(kU32, hn::InterleaveUpper(words, even, odd))};
   }
   static HWY_INLINE void step(const Line& line, const uint16_t* weight, V (&acc)[2]) {
-    int32_t bits;
+    uint32_t bits;
     std::memcpy(&bits, weight, 4);
-    const __m512bh pair = reinterpret_cast<__m512bh>(_mm512_set1_epi32(bits));
-    acc[0] = V{_mm512_dpbf16_ps(acc[0].raw, reinterpret_cast<__m512bh>(line.low), pair)};
-    acc[1] = V{_mm512_dpbf16_ps(acc[1].raw, reinterpret_cast<__m512bh>(line.high), pair)};
+    const VU pair = hn::Set(kU32, bits);
+    acc[0] = pair_dot(line.low, pair, acc[0]);
+    acc[1] = pair_dot(line.high, pair, acc[1]);
   }
 };
 #endif
+
+// The line at `at`; kPart: of which only `part` bytes exist. Never default-constructed: g++ gives
+// such a constructor of a template the baseline target, which may not inline vectors of NEON.
+template <class Values, bool kPart>
+HWY_INLINE typename Values::Line load_line(const char* at, ptrdiff_t step, int part,
+                                           const DecodeUnit& unit, int key) {
+  if constexpr (kPart) {
+    PaddedBytes<Values::kBytes> copy[2];
+    copy[0].from(at, part);
+    if constexpr (Values::kKeys == 2) copy[1].from(at + step, part);
+    return Values::load(copy[0].bytes, copy[1].bytes - copy[0].bytes, unit, key);
+  } else {
+    return Values::load(at, step, unit, key);
+  }
+}
 
 // One block: rows [first_row, + kRows), lines [first_line, + kLines). kPart: the last line, of
 // which only `part` bytes exist. While it goes by, as many lines ahead are prefetched.
@@ -175,15 +196,8 @@ HWY_NOINLINE void value_block(const UnitValuesArgs<hn::TFromD<typename Values::T
           far_line += far.inner;
         }
       }
-      typename Values::Line line;
-      if constexpr (kPart) {
-        PaddedBytes<Values::kBytes> copy[2];
-        copy[0].from(at, block.part);
-        if constexpr (Values::kKeys == 2) copy[1].from(at + step, block.part);
-        line = Values::load(copy[0].bytes, copy[1].bytes - copy[0].bytes, unit, key);
-      } else {
-        line = Values::load(at + j * Values::kBytes, step, unit, key);
-      }
+      const auto line =
+          load_line<Values, kPart>(at + j * Values::kBytes, step, block.part, unit, key);
       QUIRE_UNROLL for (int g = 0; g < kRows; ++g)
           Values::step(line, weights + g * kDecodeScoreStep, acc[g][j]);
     }
@@ -325,10 +339,10 @@ inline void values_f64(const UnitValuesArgs<double>& args) noexcept {
 HWY_INLINE int place_of_column(DecodeKind kind, int i) {
 #if HWY_TARGET != HWY_SCALAR
   constexpr int kN = static_cast<int>(kLanes);
-  if (kind == DecodeKind::kBf16 || kind == DecodeKind::kTiles)
-    return i / (2 * kN) * 2 * kN + (i & 1) * kN + i % (2 * kN) / 2;
+  const int line = i / (2 * kN) * 2 * kN, at = i - line;
+  if (kind == DecodeKind::kBf16 || kind == DecodeKind::kTiles) return line + (at & 1) * kN + at / 2;
+  if (kind == DecodeKind::kPairs) return line + (at >> 2 & 1) * kN + at / 8 * 4 + (at & 3);
 #endif
-  if (kind == DecodeKind::kPairs) return (i & 4) * 4 + i / 8 * 4 + (i & 3);
   return i;
 }
 

@@ -1,6 +1,6 @@
 // Calls of every kind in a floating-point environment that is not the default, against the same
 // calls in the default one, which run first and in a process where nothing was changed yet. Built
-// by test_float_env.py, with -ffast-math among others, against the library.
+// by test_process.py, with -ffast-math among others, against the library.
 //
 //   float_env MODE   plain | ftz | up | down | zero | traps: what is set before the second round
 #include <quire/quire.h>
