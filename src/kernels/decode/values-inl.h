@@ -336,7 +336,7 @@ inline void values_f64(const UnitValuesArgs<double>& args) noexcept {
 }
 
 // Where column `i` of a kDecodeColumns block lies.
-HWY_INLINE int place_of_column(DecodeKind kind, int i) {
+HWY_INLINE int place_of_column([[maybe_unused]] DecodeKind kind, int i) {
 #if HWY_TARGET != HWY_SCALAR
   constexpr int kN = static_cast<int>(kLanes);
   const int line = i / (2 * kN) * 2 * kN, at = i - line;
