@@ -7,8 +7,10 @@
 #include <functional>
 #include <new>
 
+#include "quire/attend.h"
 #include "quire/error.h"
 #include "quire/kv_cache.h"
+#include "quire/mods.h"
 #include "tests/cache/kv_cache_invariants.h"
 #include "tests/cache/kv_cache_rows.h"
 #include "tests/support/counted_allocations.h"
@@ -103,6 +105,21 @@ TEST(KVCacheFailure, AtEveryAllocationNothingChanges) {
               });
             }),
             2);
+  EXPECT_GE(
+      fail_everywhere([](Prepared& p) { p.cache.save_all([](std::span<const std::byte>) {}); }), 1);
+  EXPECT_GE(fail_everywhere([](Prepared& p) {
+              const std::int64_t positions[] = {4, 6};
+              const KeptTokens kept[] = {{p.a, 3, positions}, {p.c, 2, positions}};
+              p.cache.keep(kept);
+            }),
+            2);
+  EXPECT_GE(fail_everywhere([](Prepared& p) {
+              const NewTokens step[] = {{p.a, 2}, {p.b, 1}, {p.c, 3}};
+              AttendOptions options{.mask_mod = mods::streaming(1, 4)};
+              options.sequence_options = {{.sequence = p.c, .parents = {-1, 0, 0}}};
+              const AttendPlan plan(p.cache, step, {.q_heads = 2}, options);
+            }),
+            10);
   // These need no memory.
   EXPECT_EQ(fail_everywhere([](Prepared& p) { p.cache.commit(p.a, 5); }), 0);
   EXPECT_EQ(fail_everywhere([](Prepared& p) { p.cache.release_between(p.a, 4, 8); }), 0);
@@ -114,6 +131,37 @@ TEST(KVCacheFailure, AtEveryAllocationNothingChanges) {
               if (p.cache.contains(p.b)) p.cache.release(p.b);
             }),
             0);
+}
+
+// load_all into a cache of its own: what failed leaves no sequence and no page behind.
+TEST(KVCacheFailure, LoadAllIsAllOrNothing) {
+  if (!counts_allocations()) GTEST_SKIP();
+  const Prepared from;
+  std::vector<std::byte> bytes;
+  from.cache.save_all([&](std::span<const std::byte> some) {
+    bytes.insert(bytes.end(), some.begin(), some.end());
+  });
+  long n = 0;
+  for (bool done = false; !done && n < 1000; ++n) {
+    KVCache to(kOptions);
+    std::span<const std::byte> rest(bytes);
+    try {
+      const FailingAllocations failing(n);
+      to.load_all([&](std::span<std::byte> some) {
+        const std::size_t count = std::min(some.size(), rest.size());
+        std::ranges::copy(rest.first(count), some.begin());
+        rest = rest.subspan(count);
+        return count;
+      });
+      done = true;
+    } catch (const std::bad_alloc&) {
+      EXPECT_EQ(to.stats().sequences, 0) << n;
+      EXPECT_EQ(to.stats().used_pages, 0) << n;
+    }
+    EXPECT_EQ(broken_invariant(to), "") << n;
+  }
+  EXPECT_GT(n, 10);
+  EXPECT_LT(n, 1000);
 }
 
 TEST(KVCacheFailure, ACacheThatCannotBeMadeLeaksNothing) {

@@ -2,11 +2,16 @@
 // ThreadSanitizer, which sees what is not allowed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "quire/attend.h"
+#include "quire/executor.h"
 #include "quire/kv_cache.h"
+#include "quire/mods.h"
 #include "tests/cache/kv_cache_rows.h"
 
 namespace quire::testing {
@@ -38,6 +43,42 @@ TEST(KVCacheThreads, ReadersDoNotDisturbOneAnother) {
     EXPECT_EQ(wrong, 0);
     append_ids(cache, b, counting(3, 50 + round));
   }
+}
+
+// Plans of several threads ask the cache for what was proved before, and find out the same.
+TEST(KVCacheThreads, StepsOfSeveralThreadsUnderRules) {
+  KVCache cache({.kv_heads = 2, .head_dim = 3, .page_size = 4, .n_pages = 200});
+  std::vector<NewTokens> step;
+  for (std::int64_t i = 0; i < 6; ++i) {
+    step.push_back({cache.create()});
+    append_ids(cache, step.back().sequence, counting(40 + 17 * i));
+  }
+  const AttendOptions options[] = {
+      {.mask_mod = mods::streaming(2, 20)}, {.window = 9}, {.mask_mod = mods::sliding_window(70)}};
+  Tensor q({6, 2, 3}, DType::f32);
+  for (std::int64_t i = 0; i < q.numel(); ++i) q.data_as<float>()[i] = static_cast<float>(i % 7);
+  std::atomic<int> wrong = 0;
+  for (int round = 0; round < 3; ++round) {
+    std::vector<Tensor> expected;
+    for (const AttendOptions& one : options) expected.push_back(attend(cache, 0, step, q, one));
+    std::vector<std::thread> readers;
+    for (std::size_t i = 0; i < 4; ++i) {
+      readers.emplace_back([&, i] {
+        const auto serial = make_thread_pool(1);
+        for (std::size_t j = 0; j < 15; ++j) {
+          AttendOptions own = options[(i + j) % 3];
+          own.executor = serial.get();
+          const Tensor found = attend(std::as_const(cache), 0, step, q, own);
+          const Tensor& want = expected[(i + j) % 3];
+          wrong += !std::equal(found.data_as<float>(), found.data_as<float>() + found.numel(),
+                               want.data_as<float>());
+        }
+      });
+    }
+    for (std::thread& reader : readers) reader.join();
+    for (const NewTokens& one : step) append_ids(cache, one.sequence, counting(1, 900 + round));
+  }
+  EXPECT_EQ(wrong, 0);
 }
 
 TEST(KVCacheThreads, CachesShareNothing) {
