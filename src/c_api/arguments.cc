@@ -125,9 +125,14 @@ SequenceId sequence(const quire_sequence& given) {
 
 quire_sequence sequence(SequenceId given) { return {given.cache, given.slot, given.generation}; }
 
+void check_count(std::size_t count, const char* function, const char* name) {
+  if (count > std::size_t{1} << 40) refuse(function, "{} is too large; got {}", name, count);
+}
+
 std::vector<NewTokens> step(const quire_step* given, const char* function) {
   const auto of = versioned(given, function, "step");
   std::vector<NewTokens> tokens;
+  check_count(of.sequence_count, function, "step.sequence_count");
   if (of.sequence_count == 0) return tokens;
   require(of.sequences, function, "step.sequences");
   require(of.counts, function, "step.counts");

@@ -24,6 +24,9 @@ template <class... Args>
               fmt::format("[{}] {}", function, fmt::format(text, std::forward<Args>(args)...)));
 }
 
+/// Throws Error for a number of things that no list in memory has.
+void check_count(std::size_t count, const char* function, const char* name);
+
 /// Copies `given` bytes of a struct and leaves the rest 0. What the caller's version has beyond
 /// ours must be 0: nothing that was asked for is ignored. Throws Error(value) for a size that is
 /// smaller than `least` and for what is not known here.

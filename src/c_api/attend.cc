@@ -39,9 +39,7 @@ SequenceOptions sequence_options(const char* function, const quire_sequence_opti
   if (of.mask_mod != nullptr) options.mask_mod = of.mask_mod->mod;
   if (of.parent_count > 0) {
     c_api::require(of.parents, function, "parents of options.sequence_options");
-    if (of.parent_count > std::size_t{1} << 40)
-      refuse(function, "parent_count of options.sequence_options is too large; got {}",
-             of.parent_count);
+    c_api::check_count(of.parent_count, function, "parent_count of options.sequence_options");
     options.parents.assign(of.parents, of.parents + of.parent_count);
   }
   return options;
@@ -58,6 +56,7 @@ AttendOptions options_of(const char* function, const quire_attend_options& given
   }
   if (given.sequence_option_count > 0)
     c_api::require(given.sequence_options, function, "options.sequence_options");
+  c_api::check_count(given.sequence_option_count, function, "options.sequence_option_count");
   for (std::size_t i = 0; i < given.sequence_option_count; ++i) {
     c_api::require(given.sequence_options[i], function,
                    fmt::format("options.sequence_options[{}]", i).c_str());

@@ -31,9 +31,7 @@ std::span<const std::int64_t> list(const char* function, const char* name, const
                                    std::size_t count) {
   if (count == 0) return {};
   c_api::require(data, function, name);
-  // No list that is there is longer than memory.
-  if (count > std::size_t{1} << 48)
-    refuse_text(function, fmt::format("{} cannot be {} numbers long", name, count));
+  c_api::check_count(count, function, fmt::format("the number of {}", name).c_str());
   return {data, count};
 }
 
@@ -82,6 +80,7 @@ KVCacheOptions options_of(const char* function, const quire_kv_cache_options* gi
     refuse_text(function,
                 "layers, kv_heads, head_dim, v_head_dim, dtype, formats and v_in_k are those of "
                 "the groups, and 0 in options");
+  c_api::check_count(of.group_count, function, "options.group_count");
   c_api::require(of.groups, function, "options.groups");
   for (std::size_t i = 0; i < of.group_count; ++i) {
     c_api::require(of.groups[i], function, fmt::format("options.groups[{}]", i).c_str());
@@ -236,6 +235,7 @@ quire_status quire_kv_cache_keep(quire_kv_cache* cache, const quire_kept_tokens*
   return with_cache(cache, kName, [&](KVCache& of) {
     const auto given = c_api::versioned(kept, kName, "kept");
     std::vector<KeptTokens> step;
+    c_api::check_count(given.sequence_count, kName, "kept.sequence_count");
     if (given.sequence_count > 0) {
       c_api::require(given.sequences, kName, "kept.sequences");
       c_api::require(given.begins, kName, "kept.begins");
