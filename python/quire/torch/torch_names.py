@@ -61,6 +61,8 @@ NEEDED = frozenset(
     torch.nn.attention.flex_attention._score_mod_signature
     torch.nn.attention.flex_attention._sliced_mask_mod_error
     torch.nn.attention.flex_attention._transpose_ordered
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
     torch.ops.aten._to_copy.default
     torch.utils._python_dispatch.TorchDispatchMode
     torch.utils._python_dispatch._disable_current_modes
@@ -81,6 +83,12 @@ FOR_COMPILE = frozenset(
 
 # Imported by torch.func alone. Without it torch.func.grad of attention is an ImportError that names it.
 FOR_TRANSFORMS = frozenset(["torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack"])
+
+# Used by enable() in programs that are distributed and nowhere else; not looked for before, since that would import DTensor.
+FOR_DISTRIBUTED = frozenset(
+    """torch.distributed.tensor.experimental._context_parallel._attention
+    torch.distributed.tensor.experimental._context_parallel._attention.custom_ops""".split()
+)
 
 # Looked up by name where a mod calls an operator made with torch.library.custom_op. Without it such an operator is refused by name.
 OPTIONAL = frozenset(["torch._library.custom_ops.OPDEFS"])
