@@ -1,5 +1,5 @@
 """Quire against PyTorch on the same tensors: scaled_dot_product_attention and its backward pass, compiled flex_attention,
-create_block_mask, nested tensors.
+create_block_mask, nested tensors; and calls over pages against the same over dense keys.
 
 Both sides run in this process, one after the other, again and again; medians are compared and the ratio is the result
 (above 1: Quire is faster). Rows where torch wins stay in the table. Needs torch 2.13 and the package quire:
@@ -215,6 +215,22 @@ def tiny():
         )
 
 
+def short():
+    """Against scaled_dot_product_attention: 8 heads, D=64, S queries and keys; no mod, and causal by a block mask."""
+    for dtype, length in itertools.product(DTYPES, (1, 16, 128)):
+        q, k, v = qkv(8, length, 64, DTYPES[dtype])
+        mask = quire_torch.create_block_mask(causal, None, None, length, length)
+        for name, is_causal, arguments in (("full", False, ()), ("causal", True, (None, mask))):
+            yield Row(
+                "short",
+                f"S={length} {name} {dtype}",
+                lambda q=q, k=k, v=v, c=is_causal: F.scaled_dot_product_attention(q, k, v, is_causal=c),
+                lambda q=q, k=k, v=v, a=arguments: quire_torch.flex_attention(q, k, v, *a),
+                peer="SDPA",
+                calls=max(2, 1000 // (1 + length)),
+            )
+
+
 class PagedPool:
     """Sequences in the pages of a pool, with tables of torch's class and of Quire's that say the same."""
 
@@ -290,6 +306,33 @@ def paged():
             )
 
 
+def pages():
+    """Decode over pages in random order against Quire's own call over dense keys, and SDPA's: 32/8 heads, D=128, bf16."""
+    for batch, length, page_sizes in ((1, 512, (32,)), (8, 8192, (16, 32, 128)), (8, 2048, (1, 7))):
+        q = torch.randn(batch, 32, 1, 128).bfloat16()
+        k, v = (torch.randn(batch, 8, length, 128).bfloat16() for _ in "kv")
+
+        def dense(q=q, k=k, v=v):
+            quire_torch.flex_attention(q, k, v, enable_gqa=True)
+
+        def theirs(q=q, k=k, v=v):
+            F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+        calls = max(1, 20_000 // (batch * length))
+        yield Row("pages", f"{batch} x {length}, dense", theirs, dense, peer="SDPA", calls=calls)
+        for page_size in page_sizes:
+            pool = PagedPool(page_size, [length] * batch, torch.bfloat16)
+            last = pool.lengths - 1
+            rule = lambda b, h, q_idx, kv_idx, last=last: kv_idx <= q_idx + last[b]  # noqa: E731
+            logical = quire_torch.create_block_mask(rule, batch, 1, 1, length, BLOCK_SIZE=(128, page_size))
+            mask = pool.ours.convert_logical_block_mask(logical, kv_len=pool.lengths)
+
+            def paged(q=q, p=pool, m=mask):
+                quire_torch.flex_attention(q, p.k, p.v, block_mask=m, enable_gqa=True)
+
+            yield Row("pages", f"{batch} x {length}, pages of {page_size}", dense, paged, peer="dense", calls=calls)
+
+
 def first():
     """A call with a mod never seen before. Torch: compiling flex_attention; Quire: tracing."""
     q, k, v = qkv(2, 256, 64, torch.float32)
@@ -316,7 +359,7 @@ def first():
     )
 
 
-GROUPS = {f.__name__: f for f in (prefill, backward, flex, decode, paged, jagged, masks, tiny, first)}
+GROUPS = {f.__name__: f for f in (prefill, backward, flex, decode, paged, pages, jagged, masks, tiny, short, first)}
 
 
 def machine(threads):
@@ -349,7 +392,7 @@ def main():
         with open(options.json, "w") as file:
             json.dump({"machine": about, "results": results}, file, indent=1)
     if options.chart:
-        chart([r for r in results if r["group"] != "tiny"], options.chart)
+        chart([r for r in results if r["group"] not in ("tiny", "short", "pages")], options.chart)
 
 
 if __name__ == "__main__":

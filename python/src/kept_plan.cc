@@ -1,6 +1,7 @@
 // Which calls are alike. Python layer.
 #include "kept_plan.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
@@ -45,11 +46,20 @@ bool are_alike(const AttentionProblem& a, const AttentionProblem& b) {
 
 }  // namespace
 
-std::unique_ptr<KeptPlan::Entry> KeptPlan::take(const AttentionProblem& problem,
-                                                const Executor* executor) {
+bool operator==(const PlanKey& a, const PlanKey& b) {
+  const auto same_memory = [](const ConstTensorView& x, const ConstTensorView& y) {
+    return x.data() == y.data() && x.dtype() == y.dtype() && x.shape() == y.shape() &&
+           x.strides() == y.strides();
+  };
+  return a.mod == b.mod && a.mask == b.mask && a.scale == b.scale && a.shape == b.shape &&
+         std::ranges::equal(a.reads, b.reads, same_memory);
+}
+
+std::unique_ptr<KeptPlan::Entry> KeptPlan::take(const Executor* executor,
+                                                FunctionRef<bool(const Entry&)> is_alike) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || entry_ == nullptr || entry_->executor.get() != executor ||
-      entry_->isa != current_isa() || !are_alike(entry_->problem, problem))
+      entry_->isa != current_isa() || !is_alike(*entry_))
     return nullptr;
   return std::move(entry_);
 }
@@ -66,11 +76,29 @@ void KeptPlan::run(AttentionProblem problem, const std::shared_ptr<Executor>& ex
   // Without an executor of its own a call runs on the default one, which may be replaced.
   if (executor == nullptr || !can_be_kept(problem))
     return run_attention(std::move(problem), q, k, v, outputs);
-  std::unique_ptr<Entry> entry = take(problem, executor.get());
+  std::unique_ptr<Entry> entry = take(executor.get(), [&](const Entry& one) {
+    return !one.key.has_value() && are_alike(one.problem, problem);
+  });
   if (entry == nullptr) {
     AttentionPlan plan(problem);
     entry = std::make_unique<Entry>(
         Entry{std::move(problem), executor, current_isa(), std::move(plan)});
+  }
+  entry->plan.run(q, k, v, outputs);
+  keep(std::move(entry));
+}
+
+void KeptPlan::run(const PlanKey& key, FunctionRef<AttentionProblem()> problem,
+                   const std::shared_ptr<Executor>& executor, const ConstTensorView& q,
+                   const KVView& k, const KVView& v, const AttentionOutputs& outputs) {
+  if (executor == nullptr) return run_attention(problem(), q, k, v, outputs);
+  std::unique_ptr<Entry> entry =
+      take(executor.get(), [&](const Entry& one) { return one.key == key; });
+  if (entry == nullptr) {
+    AttentionProblem made = problem();
+    made.executor = executor.get();
+    entry = std::make_unique<Entry>(
+        Entry{{}, executor, current_isa(), AttentionPlan(std::move(made)), key});
   }
   entry->plan.run(q, k, v, outputs);
   keep(std::move(entry));

@@ -17,6 +17,8 @@ NB_MODULE(_core, module) {
   register_block_mask(module);
   register_quantize(module);
   register_attention(module);
+  register_torch_state(module);
+  register_quick_call(module);
   register_evaluate(module);
   register_jagged(module);
   register_sdpa(module);

@@ -63,6 +63,8 @@ class BlockMask(TorchBlockMask):
     ([[[1, 1, 1, 1]]], [[[0, 1, 2, 3]]])
     """
 
+    _quick: Any = None  # what the extension knows of it (Blocks.teach)
+
     kv_num_blocks = _index_tensor("kv_num_blocks")
     kv_indices = _index_tensor("kv_indices")
     full_kv_num_blocks = _index_tensor("full_kv_num_blocks")

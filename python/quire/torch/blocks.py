@@ -15,9 +15,11 @@ from torch.nn.attention.flex_attention import noop_mask
 from torch.utils._python_dispatch import _disable_current_modes
 
 from quire import _core
-from quire.torch.mods import Bound, bind_traced, mask_rule
+from quire.torch.mods import GIVEN, Bound, bind_traced, mask_rule
+from quire.torch.trace import KeyUnknown, guard_steps, mod_key
 from quire.torch.views import view_of
 
+_TEACHING_CALLS = 2
 KV_LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
 
 
@@ -49,13 +51,14 @@ class Seen:
 class Blocks:
     """A _core.BlockMask and what it was made from, or what was made from it."""
 
-    __slots__ = ("core", "seq_lengths", "block_size", "kept_plan", "_lists", "_bound")
+    __slots__ = ("core", "seq_lengths", "block_size", "kept_plan", "_lists", "_bound", "_calls")
 
     def __init__(self, core: _core.BlockMask, seq_lengths: Any, block_size: Any):
         self.core = core
         self.seq_lengths = seq_lengths
         self.block_size = block_size
         self.kept_plan = _core.KeptPlan()
+        self._calls = 0
         self._lists: dict[str, Seen | None] = {}  # index tensors that say what the core says
         # The core with a rule, the rule, the tensors it reads, whether the rule is asked at the edges too.
         self._bound: tuple = (None, None, (), False)  # changed in one assignment: threads share masks
@@ -119,6 +122,25 @@ class Blocks:
     def rule_reads(self) -> list[torch.Tensor]:
         """The tensors that the rule of the last with_rule reads."""
         return [seen.tensor for seen in self._bound[2]]
+
+    def teach(self, mask: Any, core: _core.BlockMask) -> None:
+        """Lets the extension know a mask of ours, which these blocks are of and `core` was the answer to: at the second and third of
+        the calls that it did not know."""
+        self._calls += 1
+        if not 1 < self._calls <= 1 + _TEACHING_CALLS:
+            return
+        bound, _, reads, is_asked = self._bound
+        rule = mask.mask_mod
+        try:
+            tensors = [] if isinstance(rule, GIVEN) else mod_key(rule, None)[1]
+        except KeyUnknown:
+            return
+        if bound is not core or not {id(seen.tensor) for seen in reads}.issubset(map(id, tensors)):
+            return  # it reads what is computed at every call
+        steps = guard_steps(rule, tensors)
+        if steps is not None:
+            place = (mask.seq_lengths, mask.BLOCK_SIZE, list(KV_LISTS), mask._lists)
+            mask._quick = _core.know_mask(core, self.kept_plan, steps, tensors, not is_asked, *place)
 
     def made_with(self, rule: Any, tensors: list) -> None:
         """The core has this rule, and was proved with it."""

@@ -20,16 +20,18 @@ from torch.nn.attention.flex_attention import (
     _sliced_mask_mod_error,
 )
 
+from quire import _core
 from quire.hooks import Rope
 from quire.option_checks import check_dropout, check_scale, check_seed
 from quire.torch import validate
 from quire.torch.autocast import autocast
 from quire.torch.autograd import recorded
 from quire.torch.aux_request import AuxRequest, Weights, WeightsOutput, weights_of
+from quire.torch.block_mask import BlockMask as OurBlockMask
 from quire.torch.block_mask import blocks_of, is_no_mask
 from quire.torch.compile import flex_attention_as_operator, flex_attention_in_graph
 from quire.torch.flex_call import FlexCall
-from quire.torch.forward import HALF, Mods, as_torch_gives, draw_seed, forward, forward_as_computed
+from quire.torch.forward import HALF, Mods, as_torch_gives, draw_seed, forward, forward_as_computed, plain_plans
 from quire.torch.hooks import HookArguments, bind_hooks
 from quire.torch.mods import bind_score_mod
 from quire.torch.nested import are_nested, outside_graphs
@@ -47,6 +49,7 @@ _transforms = torch._C._functorch.peek_interpreter_stack
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 _F32, _F64 = torch.float32, torch.float64
 _NO_HOOKS = HookArguments()
+_quick_attention = _core.quick_attention
 _warned = False
 
 
@@ -101,6 +104,13 @@ def flex_attention(
     >>> flex_attention(query, key, value, distance, enable_gqa=True).shape
     torch.Size([1, 8, 100, 64])
     """
+    if (
+        not (_is_compiling() or return_lse or dropout_p or lse_with_sinks)
+        and return_aux is key_indices is sinks is weight_mod is normalize is rope is seed is kernel_options is None
+    ):
+        quick = _quick_attention(query, key, value, score_mod, block_mask, scale, enable_gqa, plain_plans)
+        if quick is not None:
+            return quick
     is_coded = type(key) is QuantizedTensor or type(value) is QuantizedTensor
     if _is_compiling():
         if is_coded:
@@ -236,6 +246,8 @@ def flex_attention(
     else:
         plan = None if blocks is None else blocks.kept_plan
         outputs = forward_as_computed(query, key, value, mods, False, False, kept_plan=plan)
+        if blocks is not None and type(block_mask) is OurBlockMask:
+            blocks.teach(block_mask, mask)
     return outputs[0] if return_aux is None and not return_lse else _results(outputs, return_lse, return_aux, weights)
 
 

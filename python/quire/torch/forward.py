@@ -20,7 +20,7 @@ _empty = torch.empty
 _F64 = torch.float64
 _plain_options: dict[tuple, _core.Options] = {}  # of calls with tensors alone; nobody changes them
 _MOST_OPTIONS = 64
-_kept_plan = _core.KeptPlan()  # of calls without a mask
+plain_plans = _core.KeptPlan()  # of calls without a mask
 HALF = frozenset({torch.bfloat16, torch.float16})
 _CPU = torch.device("cpu")  # said everywhere: the default device may be another
 
@@ -201,6 +201,6 @@ def forward_as_computed(
         lse_view,
         max_view,
         *weights_views(mods.weights, (batch, heads, key.shape[2]), shape[:3], _compute_type(query, key, value)),
-        kept=_kept_plan if mods.block_mask is None else kept_plan,
+        kept=plain_plans if mods.block_mask is None else kept_plan,
     )
     return out, lse, max_scores

@@ -49,12 +49,12 @@ def _given(kind: type, mod: Any) -> Bound:
     return Bound(parsed, [], False, mod)
 
 
-_GIVEN = (str, _core.ScoreMod, _core.MaskMod)
+GIVEN = (str, _core.ScoreMod, _core.MaskMod)
 
 
 def bind_score_mod(mod: Any, dtype: torch.dtype = torch.float32) -> Bound:
     """`mod`: f(score, b, h, q_idx, kv_idx) over tensors, a quire.ScoreMod or a text. `dtype`: of the score."""
-    if isinstance(mod, _GIVEN):
+    if isinstance(mod, GIVEN):
         return _given(_core.ScoreMod, mod)
     try:
         return bind_traced(_core.ScoreMod, trace_score_mod(mod, dtype))
@@ -71,7 +71,7 @@ def bind_mask_mod(mod: Any) -> Bound:
 
 def mask_rule(mod: Any) -> Bound | Traced:
     """The same before its tensors are bound, for those who may have it bound already."""
-    if isinstance(mod, _GIVEN):
+    if isinstance(mod, GIVEN):
         return _given(_core.MaskMod, mod)
     try:
         return trace_mask_mod(mod)

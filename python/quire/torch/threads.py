@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 
 import torch
+from torch.autograd import forward_ad
 
 from quire import _core
 
@@ -38,3 +39,19 @@ def openmp_threads() -> int:
     """How many of torch's threads a call takes: all, or 0, that is none, where Quire was told to use fewer."""
     threads = _torch_threads()
     return threads if _HAS_RUNTIME and threads <= _quire_threads() else 0
+
+
+_core.use_torch(
+    torch.Tensor,
+    torch.nn.Parameter,
+    torch.empty_like,
+    torch.is_grad_enabled,
+    torch.get_num_threads,
+    forward_ad,
+    [
+        torch._C._len_torch_dispatch_stack,
+        torch._C._get_tracing_state,
+        torch._C._functorch.peek_interpreter_stack,
+        torch._C._is_any_autocast_enabled,
+    ],
+)

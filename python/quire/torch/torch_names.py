@@ -34,6 +34,7 @@ NEEDED = frozenset(
     torch._C._functorch.is_legacy_batchedtensor
     torch._C._functorch.peek_interpreter_stack
     torch._C._get_tracing_state
+    torch._C._is_any_autocast_enabled
     torch._C._len_torch_dispatch_stack
     torch._C._set_grad_enabled
     torch._C._vmapmode_decrement_nesting

@@ -9,14 +9,16 @@ from collections import OrderedDict
 
 import torch
 
-from quire import fork
+from quire import _core, fork
 from quire.trace.buffer_names import array_names
 
+from .mod_guard import guard_steps
 from .mod_key import KeyUnknown, mod_key
 from .number import tensor_of
 from .tracer import Formula, Mod, trace_mod
 
 _MOST_ENTRIES = 1024
+_TEACHING_CALLS = 3  # of one formula; those after them come because its checks do not hold
 
 
 class Constant:
@@ -48,7 +50,7 @@ class Traced:
 class _Entry:
     """A formula and the places of its captured tensors among those that the key's visit collects."""
 
-    __slots__ = ("mod", "binding", "order", "places", "constant", "only")
+    __slots__ = ("mod", "binding", "order", "places", "constant", "only", "calls")
 
     def __init__(self, formula: Formula, places: dict[int, int]) -> None:
         self.mod = formula.mod
@@ -57,6 +59,7 @@ class _Entry:
         self.order = [places[i] for i in self.binding.wanted] if self.binding.is_plain else []
         self.constant = Constant()
         self.only = None if formula.buffers else Traced(self.mod, [], self.constant)
+        self.calls = 0  # that found it here
 
     def at(self, tensors: list[torch.Tensor]) -> Traced:
         if self.only is not None:
@@ -103,7 +106,20 @@ def _traced(mod, score_dtype: torch.dtype | None) -> Traced:
                 _entries.move_to_end(key)
     except TypeError:  # sizes without a value, under torch.export, cannot be hashed
         return _single(_trace(mod, score_dtype, tensors))
-    return _first(mod, score_dtype, key, tensors) if entry is None else entry.at(tensors)
+    if entry is None:
+        return _first(mod, score_dtype, key, tensors)
+    entry.calls += 1
+    if entry.calls <= _TEACHING_CALLS and score_dtype is torch.float32:
+        _teach(mod, tensors, entry)
+    return entry.at(tensors)
+
+
+def _teach(mod, tensors: list[torch.Tensor], entry: _Entry) -> None:
+    """Lets the extension know the mod, so that calls like this one need not come here."""
+    code = getattr(mod, "__code__", None)
+    steps = None if code is None or not entry.binding.is_plain else guard_steps(mod, tensors)
+    if steps is not None:
+        _core.learn_score_mod(code, steps, entry.mod, entry.order)
 
 
 def _trace(mod, score_dtype: torch.dtype | None, captured: list[torch.Tensor]) -> Formula:

@@ -22,7 +22,7 @@ from .code_recipe import UNSAFE_ATTRIBUTES, Recipe
 
 _MISSING = object()
 _NOTHING: dict = {}
-_BUILTINS = vars(builtins)
+BUILTINS = vars(builtins)
 _RECIPES: dict[int, Recipe] = {}
 _MOST_RECIPES = 4096
 _MOST_ITEMS = 256
@@ -145,7 +145,7 @@ def _globals(walk: _Walk, names: dict, recipe: Recipe) -> None:
     for name, tree in recipe.names:
         value = names.get(name, _MISSING)
         if value is _MISSING:
-            value = _BUILTINS.get(name, _MISSING)
+            value = BUILTINS.get(name, _MISSING)
         (_HANDLERS.get(type(value)) or _other)(walk, value, tree)
 
 
@@ -201,9 +201,14 @@ def _dict(walk: _Walk, value: dict, tree) -> None:
         walk.value(item, None)
 
 
+def is_opaque_module(value: types.ModuleType) -> bool:
+    """Whether nobody changes what is in it."""
+    return value.__name__.split(".")[0] in _OPAQUE_MODULES
+
+
 def _module(walk: _Walk, value: types.ModuleType, tree) -> None:
     walk.parts.append(value)
-    if value.__name__.split(".")[0] in _OPAQUE_MODULES:
+    if is_opaque_module(value):
         return
     if tree is None:
         raise KeyUnknown(f"the module {value.__name__}")
@@ -344,3 +349,8 @@ _HANDLERS: dict[type, Callable] = {
     # Methods of classes written in C, such as torch.Tensor.abs.
     **dict.fromkeys((types.MethodDescriptorType, types.WrapperDescriptorType), _identity),
 }
+
+# Values of these types are told by themselves.
+IMMUTABLE = frozenset(
+    (int, bool, str, bytes, float, type(None), type(Ellipsis), torch.dtype, torch.device, types.BuiltinFunctionType)
+)
