@@ -204,7 +204,8 @@ bool fit(const TensorView& q, const TensorView& k, const TensorView& v, bool ena
   const bool has_lengths = mask == nullptr || mask->seq_lengths() == std::pair(a[2], b[2]);
   const bool batches = a[0] == b[0] || (b[0] == 1 && mask != nullptr && mask->batch() == a[0]);
   return has_lengths && batches && heads && a[3] == b[3] && b[0] == c[0] && b[1] == c[1] &&
-         b[2] == c[2] && q.numel() > 0 && c[3] == a[3] && is_dense_in_order(q);
+         b[2] == c[2] && q.numel() > 0 && c[3] == a[3] && a[3] <= AttentionProblem().most_dims &&
+         k.strides()[3] == 1 && v.strides()[3] == 1 && is_dense_in_order(q);
 }
 
 // The mod over the memory of this call, without owning it: the caller's function does.

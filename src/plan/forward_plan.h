@@ -106,6 +106,7 @@ class ForwardPlan {
                  const ForwardTask& task, std::size_t worker);
   void run_claim(const kernels::ForwardCall& call, const ForwardTensors& tensors, std::size_t claim,
                  std::size_t worker);
+  bool comes_from_memory(const ForwardTensors& tensors) const;
   void prefetch(const ForwardTensors& tensors, std::size_t task) const;
   void fill_rows(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                  const ForwardTask& task, kernels::QueryRow* to);
@@ -161,7 +162,7 @@ class ForwardPlan {
   std::size_t scratch_step_ = 0;
   // Of runs that want the weights of keys: the maxima, then the sums of all rows; scores of
   // sequences with one query, [batch][q_heads][kept_step()]; sums of splits [rows][splits].
-  bool keeps_ = false;  // in the run under way
+  bool keeps_ = false, prefetches_ = false;  // in the run under way
   Tensor row_states_, kept_scores_, entropy_parts_, weights_scratch_;
   std::size_t weights_scratch_step_ = 0;
   Tensor scratch_, states_, sinks_;

@@ -16,12 +16,18 @@ _SWITCHES = {
     sdpa.SDPBackend.EFFICIENT_ATTENTION: torch.backends.cuda.mem_efficient_sdp_enabled,
     sdpa.SDPBackend.MATH: torch.backends.cuda.math_sdp_enabled,
 }
+_flash_enabled, _FLASH = torch.backends.cuda.flash_sdp_enabled, sdpa.SDPBackend.FLASH_ATTENTION
 _OF_OTHER_DEVICES = (SDPBackend.CUDNN_ATTENTION, SDPBackend.OVERRIDEABLE)
 
 
 def allowed_backends() -> list[sdpa.SDPBackend]:
     """In the order of choice."""
     return [backend for backend in sdpa.allowed_backends() if _SWITCHES[backend]()]
+
+
+def may_be_fused() -> bool:
+    """Whether the first choice of backends, which takes every usual call, is left on."""
+    return _flash_enabled() and _FLASH in sdpa.allowed_backends()
 
 
 def number_of(backend: Any) -> int | None:

@@ -16,7 +16,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from quire import _core
 from quire.torch.mods import GIVEN, Bound, bind_traced, mask_rule
-from quire.torch.trace import KeyUnknown, guard_steps, mod_key
+from quire.torch.trace.mod_guard import guard_steps
+from quire.torch.trace.mod_key import KeyUnknown, mod_key
 from quire.torch.views import view_of
 
 _TEACHING_CALLS = 2

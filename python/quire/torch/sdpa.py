@@ -18,8 +18,8 @@ from quire import _core
 from quire.option_checks import check_scale
 from quire.torch.autocast import autocast
 from quire.torch.autograd import recorded
-from quire.torch.backends import allowed_backends, number_of
-from quire.torch.forward import HALF, draw_seed
+from quire.torch.backends import allowed_backends, may_be_fused, number_of
+from quire.torch.forward import HALF, draw_seed, plain_plans
 from quire.torch.mods import bind_mask_mod
 from quire.torch.nested import (
     NestedTensor,
@@ -48,6 +48,7 @@ _jit = torch._C._get_tracing_state
 _transforms = torch._C._functorch.peek_interpreter_stack
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 _NAME = "scaled_dot_product_attention"
+_quick_attention = _core.quick_attention
 
 
 def scaled_dot_product_attention(
@@ -75,6 +76,13 @@ def scaled_dot_product_attention(
     """
     if _is_compiling():
         return _in_graph(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if attn_mask is None and is_causal is False and dropout_p == 0 and may_be_fused():
+        # Without a mod the two functions are one. Of tensors that are none, and of other dtypes each, it is the rest that speaks.
+        dtype = getattr(query, "dtype", None)
+        if getattr(key, "dtype", 0) is dtype and getattr(value, "dtype", 0) is dtype:
+            quick = _quick_attention(query, key, value, None, None, scale, enable_gqa, plain_plans)
+            if quick is not None:
+                return quick
     if _transforms() is not None:
         refuse_transforms(_NAME, query, key, value)
     given = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)

@@ -6,8 +6,9 @@ import weakref
 import pytest
 import torch
 from quire import _core
-from quire.torch import PagedAttention, create_block_mask, flex_attention
+from quire.torch import PagedAttention, create_block_mask, flex_attention, scaled_dot_product_attention
 from quire.torch.forward import plain_plans
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 OFFSET = 3
 
@@ -246,6 +247,25 @@ def test_errors_of_visible_elements_are_raised():
         flex_attention(q, k, v, mod)
     place.fill_(3)
     assert torch.equal(quick(q, k, v, mod), slowly(q, k, v, mod))
+
+
+def test_sdpa_without_a_mask_is_the_same_call():
+    q, k, v = qkv(heads=4, q_len=3, kv_heads=2)
+    expected = scaled_dot_product_attention(q, k, v, torch.zeros(3, 16), enable_gqa=True)
+    assert torch.allclose(scaled_dot_product_attention(q, k, v, enable_gqa=True), expected, atol=1e-5)
+    assert torch.equal(scaled_dot_product_attention(q, k, v, enable_gqa=True), quick(q, k, v, enable_gqa=True))
+    strided = k.transpose(2, 3).contiguous().transpose(2, 3)
+    assert quick(q, strided, v, enable_gqa=True) is None
+    with sdpa_kernel(SDPBackend.MATH):
+        exact = scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    assert torch.allclose(exact, expected, atol=1e-5)
+    with pytest.raises(RuntimeError):
+        scaled_dot_product_attention(q, k.double(), v)
+    with pytest.raises(RuntimeError):
+        scaled_dot_product_attention(q, k, v)
+    wide = torch.randn(1, 1, 2, 1100)
+    assert quick(wide, wide, wide) is None
+    assert scaled_dot_product_attention(wide, wide, wide).shape == wide.shape
 
 
 @pytest.mark.parametrize("batch", [1, 3])
