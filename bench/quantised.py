@@ -1,8 +1,8 @@
 """Attention over quantised keys and values beside the same call over bf16 and f32, in one process and interleaved; medians.
 
-    python bench/quantised.py [decode|paged|prefill|quality|write] ...
+    python bench/quantised.py [decode[=KV_HEADS]|paged[=PAGE_SIZE]|prefill|quality|write] ...
 
-decode: 32 query heads over 8 key heads (and groups of 1 and 8), D = 128, 8,192 keys, keys and values far beyond L3. Two threads,
+decode: 32 query heads over 8 key heads (32 and 4: groups of 1 and 8), D = 128, 8,192 keys, keys and values far beyond L3. Two threads,
 or what QUIRE_NUM_THREADS says. Ratios are of times: above 1 the quantised call is faster.
 """
 
@@ -79,6 +79,69 @@ def decode(kv_heads: int = 8, q_heads: int = 32, formats: list[str] = FORMATS, b
         del kv
 
 
+def paged(page_size: int, batch: int = 24) -> None:
+    """A step of `attend` over pages in any order beside the dense call; and over pages of bf16."""
+    x = numbers((KEYS, 8, DIM))
+    q = numbers((batch, 32, DIM), 1)
+    print(f"attend 32/8 heads, D {DIM}, {batch} x {KEYS} keys, pages of {page_size}: dense / paged, bf16 paged / paged")
+
+    def attend_call(**formats):
+        pages = batch * (KEYS // page_size)
+        cache = quire.KVCache(1, 8, DIM, page_size=page_size, n_pages=pages, **formats)
+        sequences = [cache.create() for _ in range(batch)]
+        for begin in range(0, KEYS, page_size):  # sequences take turns, so that none has pages side by side
+            cache.append(sequences, [page_size] * batch)
+            rows = np.broadcast_to(x[begin : begin + page_size], (batch, page_size, 8, DIM)).reshape(-1, 8, DIM)
+            cache.write(0, sequences, [page_size] * batch, rows, rows)
+        out = np.empty_like(q)
+        plan = quire.AttendPlan(cache, sequences, [1] * batch, q_heads=32)
+        return lambda: plan.run(0, q, out=out)
+
+    base = attend_call(dtype="bfloat16")
+    for name in ("int8", "q8_0", "int4", "fp8_e4m3"):
+        kv = coded(np.moveaxis(x, 1, 0)[None], name, batch)
+        calls = {
+            "dense": plan_call(q[:, :, None], kv, kv),
+            "bf16": base,
+            name: attend_call(k_format=name, v_format=name),
+        }
+        found = medians(calls, 5)
+        print(f"  {name:13} {found['dense'] / found[name]:.2f}   {found['bf16'] / found[name]:.2f}", flush=True)
+        del kv, calls
+
+
+def write() -> None:
+    """A step of 256 tokens, one of each sequence, into a cache: time over that of the copy of bf16 into one of bf16."""
+    batch, layers, tokens = 256, 2, 48
+    x = bf16(numbers((batch, 8, DIM)))
+    print(f"write {batch} tokens of 8 heads, D {DIM}, {layers} layers: time / time of bf16")
+
+    def write_call(**formats):
+        cache = quire.KVCache(layers, 8, DIM, page_size=16, n_pages=batch * 3, **formats)
+        sequences = [cache.create() for _ in range(batch)]
+        counts = [1] * batch
+
+        def step():
+            if cache.length(sequences[0]) == tokens:
+                for sequence in sequences:
+                    cache.truncate(sequence, 0)
+            cache.append(sequences, counts)
+            for layer in range(layers):
+                cache.write(layer, sequences, counts, x, x)
+
+        for _ in range(tokens):  # all memory has been touched then
+            step()
+        return step
+
+    calls = {"bf16": write_call(dtype="bfloat16")}
+    calls |= {name: write_call(k_format=name, v_format=name) for name in FORMATS if name != "int8_channel"}
+    found = medians(calls, 40)
+    for name in calls:
+        print(
+            f"  {name:13} {found[name] / found['bf16']:.2f}   {found[name] / layers * 1e6:.0f} us a layer", flush=True
+        )
+
+
 def prefill() -> None:
     length = 2048
     x = numbers((1, 8, length, DIM))
@@ -140,8 +203,10 @@ def main() -> None:
         if what == "decode":
             heads = int(argument or 8)
             decode(heads, 32)
+        elif what == "paged":
+            paged(int(argument or 16))
         else:
-            {"prefill": prefill, "quality": quality}[what]()
+            {"prefill": prefill, "quality": quality, "write": write}[what]()
 
 
 if __name__ == "__main__":

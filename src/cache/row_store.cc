@@ -9,17 +9,22 @@
 namespace quire::cache {
 namespace {
 
-// Rows of consecutive tokens and one head.
-kernels::RowsView head_rows(const SomeRows& from, std::int64_t head) {
+// Rows of consecutive tokens and one head, or of all heads and one token.
+kernels::RowsView some_rows(const SomeRows& from, std::int64_t token, std::int64_t head,
+                            bool of_token) {
   const ConstTensorView& rows = from.rows;
   const auto size = static_cast<std::int64_t>(dtype_size(rows.dtype()));
-  const std::int64_t offset = from.first * rows.stride(0) + head * rows.stride(1);
+  const std::int64_t offset = (from.first + token) * rows.stride(0) + head * rows.stride(1);
   return {.data = static_cast<const std::byte*>(rows.data()) + offset * size,
           .dtype = rows.dtype(),
-          .row_step = rows.stride(0),
+          .row_step = of_token ? rows.stride(1) : rows.stride(0),
           .column_step = rows.stride(2),
-          .rows = static_cast<int>(from.n),
+          .rows = static_cast<int>(of_token ? rows.dim(1) : from.n),
           .columns = static_cast<int>(rows.dim(2))};
+}
+
+kernels::RowsView head_rows(const SomeRows& from, std::int64_t head) {
+  return some_rows(from, 0, head, false);
 }
 
 void copy_rows(const kernels::RowsView& rows, DType dtype, std::byte* to) noexcept {
@@ -102,19 +107,32 @@ std::int64_t RowStore::write(RowPlace to, const SomeRows& from) noexcept {
     return without;
   }
   const quant::RowEncoder encoder(format_, dim_);
-  for (std::int64_t head = 0; head < heads; ++head) {
-    quant::CodePlace place{.codes = page_rows(rows_, to.page, head) + to.slot * row,
-                           .code_step = row};
+  // Codes and scales of a head in its slot, or of all heads of a token.
+  const auto place = [&](std::int64_t token, std::int64_t head, bool of_token) {
+    const std::int64_t slot = to.slot + token;
+    quant::CodePlace at{.codes = page_rows(rows_, to.page, head) + slot * row,
+                        .code_step = of_token ? rows_.shape()[2] * row : row};
     if (Tensor* const scales = row_scales()) {
-      place.scale_step = row_bytes(*scales);
-      place.scales = page_rows(*scales, to.page, head) + to.slot * place.scale_step;
+      const std::int64_t step = row_bytes(*scales);
+      at.scale_step = of_token ? rows_.shape()[2] * step : step;
+      at.scales = page_rows(*scales, to.page, head) + slot * step;
     } else if (format_.has_scales()) {
-      const std::int64_t each = scales_.numel() / heads;
-      place.scales = static_cast<std::byte*>(scales_.data()) +
-                     head * each * static_cast<std::int64_t>(sizeof(float));
+      const std::int64_t step = scales_.numel() / heads * std::int64_t{sizeof(float)};
+      at.scale_step = of_token ? step : 0;
+      at.scales = static_cast<std::byte*>(scales_.data()) + head * step;
     }
-    without = std::min<std::int64_t>(without, encoder.encode(head_rows(from, head), place));
+    return at;
+  };
+  // A step of decoding has a token for each page: as many rows at once as there can be.
+  if (from.n < heads) {
+    for (std::int64_t token = 0; token < from.n; ++token)
+      if (encoder.encode(some_rows(from, token, 0, true), place(token, 0, true)) < heads)
+        without = std::min(without, token);
+    return without;
   }
+  for (std::int64_t head = 0; head < heads; ++head)
+    without = std::min<std::int64_t>(without,
+                                     encoder.encode(head_rows(from, head), place(0, head, false)));
   return without;
 }
 

@@ -154,6 +154,79 @@ TEST(QuantisedAttention, OddHeadDimsAndShortSequences) {
   }
 }
 
+// Decode widens codes in registers, for dims and numbers of rows that fit; whatever bytes there
+// are.
+TEST(QuantisedAttention, AnyCodesInDecodeHaveTheBitsOfTheirNumbers) {
+  std::mt19937 random(5);
+  for (const std::string& name : KVFormat::names()) {
+    for (const std::int64_t dim : {32, 64, 96, 128, 192, 256}) {
+      for (const std::int64_t group : {1, 2, 4, 7, 12}) {
+        const AttentionCase c{.batch = 1,
+                              .q_heads = group,
+                              .kv_heads = 1,
+                              .q_len = 1,
+                              .kv_len = 150,
+                              .head_dim = dim,
+                              .v_head_dim = dim == 192 ? 128 : dim};
+        Coded t(c, KVFormat::of(name), KVFormat::of(name));
+        // Scales stay what they are: of ggml's blocks those in front of the codes.
+        const bool in_blocks = t.k.format.place == ScalePlace::kBlocks;
+        const std::int64_t block = t.k.format.storage == KVStorage::kU4 ? 18 : 34;
+        for (QuantizedTensor* one : {&t.k, &t.v}) {
+          auto* const bytes = static_cast<unsigned char*>(one->codes.data());
+          for (std::int64_t i = 0; i < one->codes.numel(); ++i)
+            if (!in_blocks || i % block >= 2)
+              bytes[i] = static_cast<unsigned char>(random() % 0x7c);
+        }
+        for (const float factor : {1.0f, 1000.0f}) {  // scales of fp8 that are large
+          if (t.k.format.scale == ScaleAxis::kHead) {
+            for (QuantizedTensor* one : {&t.k, &t.v}) one->scales.data_as<float>()[0] *= factor;
+          } else if (factor != 1) {
+            continue;
+          }
+          const Tensor k = dequantize(t.k), v = dequantize(t.v);
+          const Result got = run({}, [&](const AttentionOptions& o) {
+            return flex_attention(t.numbers.q, t.k, t.v, o);
+          });
+          const Result wanted = run(
+              {}, [&](const AttentionOptions& o) { return flex_attention(t.numbers.q, k, v, o); });
+          expect_same(got, wanted,
+                      name + " dim " + std::to_string(dim) + " rows " + std::to_string(group) +
+                          " factor " + std::to_string(factor));
+        }
+      }
+    }
+  }
+}
+
+// NaN and infinity among fp8 codes are what they say, wherever they are read.
+TEST(QuantisedAttention, EveryFp8CodeInDecode) {
+  for (const char* name : {"fp8_e4m3", "fp8_e5m2"}) {
+    const AttentionCase c{.batch = 1,
+                          .q_heads = 4,
+                          .kv_heads = 1,
+                          .q_len = 1,
+                          .kv_len = 16,
+                          .head_dim = 64,
+                          .v_head_dim = 64};
+    Coded t(c, KVFormat::of(name), KVFormat::of(name));
+    for (int first = 0; first < 256; ++first) {
+      auto* const bytes = static_cast<unsigned char*>(t.v.codes.data());
+      for (std::int64_t i = 0; i < t.v.codes.numel(); ++i)
+        bytes[i] = static_cast<unsigned char>(i % 64 == first % 64 ? first : 0x38);
+      auto* const keys = static_cast<unsigned char*>(t.k.codes.data());
+      keys[5 * 64 + first % 64] = static_cast<unsigned char>(first);
+      const Tensor k = dequantize(t.k), v = dequantize(t.v);
+      const Result got = run(
+          {}, [&](const AttentionOptions& o) { return flex_attention(t.numbers.q, t.k, t.v, o); });
+      const Result wanted =
+          run({}, [&](const AttentionOptions& o) { return flex_attention(t.numbers.q, k, v, o); });
+      expect_same(got, wanted, std::string(name) + " code " + std::to_string(first));
+      keys[5 * 64 + first % 64] = 0x38;
+    }
+  }
+}
+
 TEST(QuantisedAttention, JaggedSequencesAreOneByOne) {
   const std::int64_t total = 700;
   const std::vector<std::int64_t> offsets{0, 0, 300, 301, 690};

@@ -36,6 +36,14 @@ struct EncodeRowsArgs {
   ptrdiff_t scale_step = 0;
 };
 
+/// Scales of groups of the 16 keys of a unit, [group][scale; minimum, if there are any][16].
+struct UnitScalesArgs {
+  RowCoding coding;
+  const char* const* at = nullptr;  // of each key: its first scale; in blocks its row
+  int groups = 0;
+  float* out = nullptr;
+};
+
 struct CodingFunctions {
   void (*decode_f32)(const DecodeRowsArgs<float>&) noexcept;
   void (*decode_f64)(const DecodeRowsArgs<double>&) noexcept;
@@ -43,6 +51,7 @@ struct CodingFunctions {
   /// in f16 overflows. It and those behind it are still written: their scales are NaN where rows or
   /// groups have their own, so that they decode to NaN. `rows` if there is none.
   int (*encode)(const EncodeRowsArgs&) noexcept;
+  void (*unit_scales)(const UnitScalesArgs&) noexcept;
 };
 
 }  // namespace quire::kernels

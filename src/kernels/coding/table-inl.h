@@ -2,10 +2,13 @@
 #pragma once
 #include "kernels/coding/decode-inl.h"
 #include "kernels/coding/encode-inl.h"
+#include "kernels/coding/unit_scales-inl.h"
 
 namespace quire::kernels::QUIRE_ISA_NS {
 
-constexpr CodingFunctions kCoding{
-    .decode_f32 = &decode_rows_f32, .decode_f64 = &decode_rows_f64, .encode = &encode_rows};
+constexpr CodingFunctions kCoding{.decode_f32 = &decode_rows_f32,
+                                  .decode_f64 = &decode_rows_f64,
+                                  .encode = &encode_rows,
+                                  .unit_scales = &unit_scales};
 
 }  // namespace quire::kernels::QUIRE_ISA_NS

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "kernels/attention_order.h"
+#include "kernels/coding/row_coding.h"
 #include "kernels/dropout.h"
 
 namespace quire::kernels {
@@ -37,9 +38,17 @@ enum class DecodeKind : uint8_t {
   kBf16,   // widened; f32 only
   kF16,    // widened; f32 only
   kPairs,  // products of bf16 pairs, where the ISA has them
-  kI8,     // codes of one byte under a scale per key, decoded on their way; f32 on vectors only
+  kCoded,  // codes, decoded on their way (key_units.cc says which); f32 on vectors only
   kTiles   // bf16, in the order of tile registers (attention_order.h); queries are widened
 };
+
+/// Of codes, numbers that the primitives need beside each: the scale; and a zero point, a minimum,
+/// or, of fp8_e4m3, -kE4M3Base times the scale (which is 2^120 times as large).
+constexpr int unit_scale_parts(const RowCoding& coding) {
+  return coding.shift == CodeShift::kNone && coding.codes != CodeType::kE4M3 ? 1 : 2;
+}
+/// fp8_e4m3 in the primitives: below it, the scale times 2^120 is finite.
+inline constexpr float kMostE4M3Scale = 64;
 
 struct DecodeUnit {
   const char* at = nullptr;  // its first key, even if that is not wanted
@@ -47,9 +56,11 @@ struct DecodeUnit {
   int begin = 0, end = 0;    // values: keys that may be read; of pairs even, or all
   bool begins_chain = true;  // values: no unit before it is of the same chain
   bool ends_chain = true;    // no unit after it is
-  // Null, or where each of the 16 keys lies, anywhere.
+  // Null, or where each of the 16 keys lies, anywhere; of codes never null.
   const char* const* rows = nullptr;
-  const float* scales = nullptr;  // codes: of each of the 16 keys
+  /// Of codes: scales of each of the 16 keys, [parts][16] (scale; zero point or minimum), of groups
+  /// [group][parts][16]; or of each channel.
+  const float* scales = nullptr;
 };
 
 /// Rows of a unit to prefetch. Units of keys and values form one sequence.
@@ -65,6 +76,7 @@ struct UnitAhead {
 template <class T>
 struct UnitScoresArgs {
   DecodeKind kind = DecodeKind::kOwn;
+  RowCoding coding;  // of kCoded
   const DecodeUnit* units = nullptr;
   int unit_count = 0;
   ptrdiff_t step = 0;  // bytes from key to key
@@ -108,6 +120,7 @@ struct DropRowArgs {
 template <class T>
 struct UnitValuesArgs {
   DecodeKind kind = DecodeKind::kOwn;
+  RowCoding coding;  // of kCoded
   const DecodeUnit* units = nullptr;
   int unit_count = 0;
   ptrdiff_t step = 0;

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 
+#include "kernels/coding/functions.h"
 #include "kernels/kernel_table.h"
 #include "kernels/prefill/pair_scope.h"
 #include "kernels/typed_functions.h"
@@ -44,11 +46,28 @@ const KeySpan& SpanCursor::search(int64_t key) noexcept {
 
 namespace {
 
-// Codes of one byte under a scale per key, whose chains are whole chunks of any ISA's loads.
+// Formats that the primitives decode themselves (coded_numbers-inl.h), in whole groups of channels.
 bool are_direct(const ForwardCall& call, const RowCoding& coding, int columns) {
-  const int chain = chain_dims(columns, false);
-  return coding.codes == CodeType::kI8 && coding.group == 0 && !call.f64 && call.table != nullptr &&
-         call.table->lanes > 1 && columns % 32 == 0 && chain % 32 == 0;
+  if (call.f64 || call.table == nullptr || call.table->lanes == 1 || columns % kCodeGroup != 0)
+    return false;
+  const bool is_u4 = coding.codes == CodeType::kU4;
+  if (coding.group == kCodeGroup) {
+    // A chain must not end between the halves of bytes.
+    if (is_u4 && chain_dims(columns, false) % kCodeGroup != 0) return false;
+    const bool in_blocks = coding.shift == CodeShift::kNone && coding.in_blocks;
+    return is_u4 ? in_blocks || coding.shift == CodeShift::kMinimum
+                 : in_blocks && coding.codes == CodeType::kI8;
+  }
+  if (coding.group == 1) return coding.codes == CodeType::kI8 && coding.shift == CodeShift::kNone;
+  if (is_u4) return false;
+  return coding.shift == (coding.codes == CodeType::kU8 ? CodeShift::kZero : CodeShift::kNone);
+}
+
+// Scales of a unit that are brought together.
+int unit_scale_count(const RowCoding& coding, int columns) {
+  if (coding.group == 1) return 0;
+  const int groups = coding.group == kCodeGroup ? columns / kCodeGroup : 1;
+  return groups * unit_scale_parts(coding) * kUnitKeys;
 }
 
 }  // namespace
@@ -59,7 +78,7 @@ DecodeKind unit_kind(const ForwardCall& call, bool values) {
   const RowCoding& coding = values ? call.v_coding : call.k_coding;
   if (is_coded(coding)) {
     const int columns = values ? call.value_dims : call.dims;
-    return are_direct(call, coding, columns) ? DecodeKind::kI8 : DecodeKind::kOwn;
+    return are_direct(call, coding, columns) ? DecodeKind::kCoded : DecodeKind::kOwn;
   }
   const DType dtype = (values ? call.v_rows : call.k_rows).dtype;
   if (dtype == DType::bf16 && call.pairs)
@@ -78,7 +97,7 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
       data_(static_cast<const char*>(values ? call.v : call.k)),
       values_(values),
       rotated_(!values && call.rope.half > 0),
-      is_direct_(unit_kind<T>(call, values) == DecodeKind::kI8),
+      is_direct_(unit_kind<T>(call, values) == DecodeKind::kCoded),
       converted_(rotated_ || is_coded(coding_) ||
                  (std::is_same_v<T, double> && rows_.dtype != DType::f64)),
       side_by_side_(rows_.column_step == 1),
@@ -92,7 +111,8 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
       slot_step_(
           whole_lines(columns_ * (converted_ ? static_cast<ptrdiff_t>(sizeof(T)) : element_))),
       slots_(layout.take<char>(slots() * kUnitKeys * slot_step_)),
-      unit_scales_(layout.take<float>(is_direct_ ? kTileKeys : 0)),
+      unit_scale_count_(is_direct_ ? unit_scale_count(coding_, columns_) : 0),
+      unit_scales_(layout.take<float>(kTileUnits * unit_scale_count_)),
       spans_(keys),
       ahead_spans_(keys) {}
 
@@ -111,6 +131,9 @@ void UnitRows<T>::place(int64_t key, int keys, PlacedUnits& units) noexcept {
     const char* at = address(span, key + begin);
     // All units of this span, then one that leaves it.
     for (; begin < keys && std::min(begin + kUnitKeys, keys) <= there; begin += kUnitKeys) {
+      // Codes are read through addresses always.
+      for (int i = 0; is_direct_ && i < kUnitKeys; ++i)
+        units.rows[begin + i] = at + std::min(i, keys - begin - 1) * step_;
       units.at[unit++] = at;
       at += kUnitKeys * step_;
     }
@@ -187,7 +210,11 @@ void UnitRows<T>::place_scales(int64_t key, int keys, const char** scales) noexc
     const auto* const data = static_cast<const char*>(scales_.data);
     const char* at = data + (offset + (key + i - span.begin) * scales_.row_step) * size;
     const auto end = static_cast<int>(std::min<int64_t>(keys, span.end - key));
-    for (; i < end; ++i, at += scales_.row_step * size) scales[i] = at;
+    // Some of each line: they are read soon, all at once.
+    for (const char* asked = at - 64; i < end; ++i, at += scales_.row_step * size) {
+      if (at - asked >= 64) __builtin_prefetch(asked = at);
+      scales[i] = at;
+    }
   }
   // Rows that do not exist have the scale of the last one.
   for (int i = keys; i % kUnitKeys != 0; ++i) scales[i] = scales[keys - 1];
@@ -221,6 +248,32 @@ void UnitRows<T>::copy_row(const char* from, char* to) const noexcept {
   }
 }
 
+// The scales of a unit's keys, as the primitives read them; null if they cannot.
+template <class T>
+const float* UnitRows<T>::collect_scales(const PlacedUnits& units,
+                                         const DecodeUnit& unit) const noexcept {
+  const char* const* const from = units.scales + unit.place * kUnitKeys;
+  if (coding_.group == 1) return reinterpret_cast<const float*>(from[0]);
+  float* const to = unit_scales_ + unit.place * unit_scale_count_;
+  if (coding_.group == kCodeGroup) {
+    call_.table->coding->unit_scales({.coding = coding_,
+                                      .at = coding_.in_blocks ? unit.rows : from,
+                                      .groups = columns_ / kCodeGroup,
+                                      .out = to});
+    return to;
+  }
+  const bool is_e4m3 = coding_.codes == CodeType::kE4M3;
+  for (int part = 0; part < (coding_.shift == CodeShift::kNone ? 1 : 2); ++part)
+    for (int i = 0; i < kUnitKeys; ++i)
+      std::memcpy(to + part * kUnitKeys + i, from[i] + 4 * part, 4);
+  for (int i = 0; is_e4m3 && i < kUnitKeys; ++i) {
+    if (!(std::fabs(to[i]) < kMostE4M3Scale)) return nullptr;
+    to[kUnitKeys + i] = to[i] * -0x1p10f;
+    to[i] *= 0x1p120f;
+  }
+  return to;
+}
+
 template <class T>
 bool UnitRows<T>::find(const PlacedUnits& units, uint32_t wanted, DecodeUnit& unit) const noexcept {
   if (converted_ && !is_direct_) return false;
@@ -235,15 +288,13 @@ bool UnitRows<T>::find(const PlacedUnits& units, uint32_t wanted, DecodeUnit& un
     if (!values_ || wanted >> unit.begin != (1u << (unit.end - unit.begin)) - 1) return false;
     if (call_.pairs && (unit.begin % 2 != 0 || unit.end % 2 != 0)) return false;
   }
-  if (is_direct_) {
-    float* const to = unit_scales_ + unit.place * kUnitKeys;
-    const char* const* const from = units.scales + unit.place * kUnitKeys;
-    for (int i = 0; i < kUnitKeys; ++i) std::memcpy(to + i, from[i], 4);
-    unit.scales = to;
-  }
-  if (unit.at != nullptr) return true;
+  if (unit.at != nullptr && !is_direct_) return true;
   if (!side_by_side_) return false;
   unit.rows = units.rows + unit.place * kUnitKeys;
+  if (is_direct_ && (unit.scales = collect_scales(units, unit)) == nullptr) {
+    unit.rows = nullptr;
+    return false;
+  }
   unit.at = unit.rows[0];
   return true;
 }

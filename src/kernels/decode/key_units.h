@@ -83,6 +83,8 @@ class UnitRows {
   /// A placed unit to be read where it, or each of its keys, lies: keys of which `wanted` has the
   /// bit. False: it must be gathered.
   bool find(const PlacedUnits& units, uint32_t wanted, DecodeUnit& unit) const noexcept;
+  /// What the codes of found units are.
+  const RowCoding& coding() const { return coding_; }
   /// The same, gathered into a slot, and rotated (rope). `first`: the tile's first key.
   void gather(const PlacedUnits& units, uint32_t wanted, int slot, int64_t first,
               DecodeUnit& unit) noexcept;
@@ -94,6 +96,7 @@ class UnitRows {
   static constexpr int kSlots = 4;
 
   const char* address(const KeySpan& span, int64_t key) const noexcept;
+  const float* collect_scales(const PlacedUnits& units, const DecodeUnit& unit) const noexcept;
   void place_scales(int64_t key, int keys, const char** scales) noexcept;
   void decode(const char* from, const char* scale, int rows, char* to) const noexcept;
   void place_rows(int64_t key, int keys, const char** rows) noexcept;
@@ -107,7 +110,7 @@ class UnitRows {
   const char* data_;
   bool values_;
   bool rotated_;       // keys of a call with rope
-  bool is_direct_;     // codes that are found are read as they are
+  bool is_direct_;     // codes that are found are read as they are, each through its address
   bool converted_;     // gathered in compute type
   bool side_by_side_;  // the numbers of a row
   DecodeKind kind_;
@@ -116,7 +119,8 @@ class UnitRows {
   int lines_;                 // of 64 bytes in a row
   ptrdiff_t slot_step_;       // bytes from row to row of a gathered unit
   char* slots_;
-  float* unit_scales_;  // [kTileUnits][16], of units that are found
+  int unit_scale_count_;
+  float* unit_scales_;  // [kTileUnits][unit_scale_count_], of units that are found
   SpanCursor spans_, ahead_spans_;
 };
 

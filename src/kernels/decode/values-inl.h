@@ -6,7 +6,7 @@
 #pragma once
 #include <cstring>
 
-#include "kernels/coding/decode-inl.h"
+#include "kernels/decode/coded_values-inl.h"
 #include "kernels/decode/columns-inl.h"
 #include "kernels/float16-inl.h"
 #include "kernels/fma-inl.h"
@@ -37,7 +37,7 @@ struct PlainValues {
   struct Line {
     hn::Vec<D> x;
   };
-  static HWY_INLINE Line load(const char* at, ptrdiff_t, const DecodeUnit&, int) {
+  static HWY_INLINE Line load(const char* at, ptrdiff_t) {
     return {load_widened(D(), reinterpret_cast<const E*>(at))};
   }
   static HWY_INLINE void step(const Line& line, const Weight* weight, hn::Vec<D> (&acc)[1]) {
@@ -46,26 +46,6 @@ struct PlainValues {
 };
 
 #if HWY_TARGET != HWY_SCALAR
-// Codes, decoded as decode-inl.h does.
-struct I8Values {
-  using Tag = F32;
-  using Weight = float;
-  static constexpr int kKeys = 1;
-  static constexpr int kVectors = 1;
-  static constexpr int kBytes = kLanes;
-  static constexpr int kColumnBytes = 1;
-  struct Line {
-    V x;
-  };
-  static HWY_INLINE Line load(const char* at, ptrdiff_t, const DecodeUnit& unit, int key) {
-    const V code = code_vector<CodeType::kI8>(reinterpret_cast<const uint8_t*>(at));
-    return {hn::Mul(code, hn::Set(kF32, unit.scales[key]))};
-  }
-  static HWY_INLINE void step(const Line& line, const float* weight, V (&acc)[1]) {
-    acc[0] = fma(line.x, hn::Set(kF32, *weight), acc[0]);
-  }
-};
-
 // Even columns, then odd ones.
 struct Bf16Values {
   using Tag = F32;
@@ -77,7 +57,7 @@ struct Bf16Values {
   struct Line {
     V even, odd;
   };
-  static HWY_INLINE Line load(const char* at, ptrdiff_t, const DecodeUnit&, int) {
+  static HWY_INLINE Line load(const char* at, ptrdiff_t) {
     const hn::Repartition<uint8_t, U32> bytes;
     const VU x = hn::BitCast(kU32, hn::LoadU(bytes, reinterpret_cast<const uint8_t*>(at)));
     return {hn::BitCast(kF32, hn::ShiftLeft<16>(x)),
@@ -103,7 +83,7 @@ struct PairValues {
   struct Line {
     __m512i low, high;
   };
-  static HWY_INLINE Line load(const char* at, ptrdiff_t step, const DecodeUnit&, int) {
+  static HWY_INLINE Line load(const char* at, ptrdiff_t step) {
     const __m512i even = _mm512_loadu_si512(at), odd = _mm512_loadu_si512(at + step);
     return {_mm512_unpacklo_epi16(even, odd), _mm512_unpackhi_epi16(even, odd)};
   }
@@ -180,9 +160,9 @@ HWY_NOINLINE void value_block(const UnitValuesArgs<hn::TFromD<typename Values::T
         PaddedBytes<Values::kBytes> copy[2];
         copy[0].from(at, block.part);
         if constexpr (Values::kKeys == 2) copy[1].from(at + step, block.part);
-        line = Values::load(copy[0].bytes, copy[1].bytes - copy[0].bytes, unit, key);
+        line = Values::load(copy[0].bytes, copy[1].bytes - copy[0].bytes);
       } else {
-        line = Values::load(at + j * Values::kBytes, step, unit, key);
+        line = Values::load(at + j * Values::kBytes, step);
       }
       QUIRE_UNROLL for (int g = 0; g < kRows; ++g)
           Values::step(line, weights + g * kDecodeScoreStep, acc[g][j]);
@@ -303,9 +283,9 @@ inline void values_f32(const UnitValuesArgs<float>& args) noexcept {
 #endif
     case DecodeKind::kF16:
       return unit_values<PlainValues<F32, F16Bits>>(args, args.weights);
-    case DecodeKind::kI8:
+    case DecodeKind::kCoded:
 #if HWY_TARGET != HWY_SCALAR
-      return unit_values<I8Values>(args, args.weights);
+      return with_format(args.coding, CodedUnitValues{args});
 #endif
       return;
     case DecodeKind::kPairs:

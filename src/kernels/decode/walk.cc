@@ -321,6 +321,7 @@ void DecodeWalk<T>::run_units(bool values, Wanted wanted_of, Args& args,
   };
   args.units = units;
   args.unit_count = 0;
+  args.coding = rows.coding();
   bool gathered = false;
   const auto flush = [&](int done) {
     args.step = rows.step(gathered);
