@@ -163,7 +163,7 @@ std::string repr(const KVCacheStats& stats) {
 }
 
 // Of KVCache's constructor.
-constexpr const char* kSignature =
+constexpr const char* kCacheSignature =
     "def KVCache(layers: int | None = None, kv_heads: int | None = None, head_dim: int | None = "
     "None, v_head_dim: int | None = None, dtype: object = None, page_size: int = 16, n_pages: int "
     "| None = None, groups: list[KVLayerGroup] | None = None, k_format: KVFormat | str | None = "
@@ -631,7 +631,7 @@ quire.KVCache(2 layers, 2 heads of 64, f32, 2 sequences, 2 of 8 pages of 16 toke
            nb::arg("n_pages") = nb::none(), nb::arg("groups") = nb::none(),
            nb::arg("k_format") = nb::none(), nb::arg("v_format") = nb::none(),
            nb::arg("v_in_k") = false);
-  refuse_other_arguments<KVCache>(type, "KVCache", kSignature);
+  refuse_other_arguments<KVCache>(type, "KVCache", kCacheSignature);
   type.def_prop_ro("layers", &size_of<&KVCacheOptions::layers>)
       .def_prop_ro("kv_heads", &size_of<&KVCacheOptions::kv_heads>)
       .def_prop_ro("head_dim", &size_of<&KVCacheOptions::head_dim>)

@@ -70,8 +70,6 @@ float bf16_tile_product(float acc, std::span<const float> a, std::span<const flo
 
 const char* pair_bits_name(Isa isa) {
   switch (isa) {
-    case Isa::neon_bf16:
-      return " in pairs of neon_bf16";
     case Isa::avx512_bf16:
       return " in pairs";
     case Isa::amx:
