@@ -115,7 +115,7 @@ def refuse_unknown(common: Any) -> None:
         ("rswa_prefix_lens", "reference sliding windows"),
         ("dcp_local_seq_lens", "decode context parallelism"),
     ):
-        if getattr(common, name, None) is not None:
+        if getattr(common, name, None) not in (None, {}):
             raise NotImplementedError(
                 f"[quire.vllm] {what} ({name}) are not supported; QUIRE_VLLM=0 switches Quire off"
             )

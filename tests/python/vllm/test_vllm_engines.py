@@ -10,7 +10,7 @@ import quire.vllm
 import tiny_models
 from engines import engine, generate, is_on_quire, prompts
 
-DECODERS = ["llama", "qwen3", "gemma2", "gemma3", "gpt_oss", "qwen3_moe"]
+DECODERS = ["llama", "qwen3", "gemma2", "gemma3", "gpt_oss", "qwen3_moe", "bloom"]
 LENGTHS = (1, 7, 300, 130, 64, 40)
 
 
@@ -98,7 +98,9 @@ def test_encoders(folder):
     model = tiny_models.save("bert", folder)
     found = []
     for is_quire in (False, True):
-        with engine(model, is_quire, runner="pooling", dtype="float32", max_model_len=256) as llm:
+        with engine(
+            model, is_quire, runner="pooling", dtype="float32", max_model_len=256, skip_tokenizer_init=False
+        ) as llm:
             assert is_on_quire(llm) == {is_quire}
             pooled = llm.embed(prompts([3, 200, 64, 17]), use_tqdm=False)
             found.append(torch.tensor([one.outputs.embedding for one in pooled]))

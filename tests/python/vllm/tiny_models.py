@@ -2,6 +2,7 @@
 
 import torch
 import transformers
+from tokenizers import Tokenizer, models
 
 SIZES = dict(
     vocab_size=300,
@@ -23,10 +24,6 @@ def _config(kind, **more):
     return getattr(transformers, f"{kind}Config")(**{**SIZES, **more})
 
 
-def _without(names, **more):
-    return {**{name: value for name, value in SIZES.items() if name not in names}, **more}
-
-
 CONFIGS = {
     "llama": lambda: _config("Llama"),
     "qwen3": lambda: _config("Qwen3", head_dim=48),
@@ -40,8 +37,16 @@ CONFIGS = {
         "GptOss", num_local_experts=4, num_experts_per_tok=2, sliding_window=64, head_dim=64, intermediate_size=128
     ),
     "qwen3_moe": lambda: _config("Qwen3Moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=128),
+    "bloom": lambda: transformers.BloomConfig(  # ALiBi
+        vocab_size=300, hidden_size=256, n_layer=2, n_head=8, initializer_range=0.15, bos_token_id=0, eos_token_id=1
+    ),
     "bert": lambda: transformers.BertConfig(
-        **_without(("head_dim", "num_key_value_heads", "max_position_embeddings"), max_position_embeddings=512)
+        vocab_size=300,
+        hidden_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        intermediate_size=256,
+        initializer_range=0.15,
     ),
 }
 
@@ -54,4 +59,9 @@ def save(name, folder, dtype=torch.float32):
         config = CONFIGS[name]()
         kind = transformers.AutoModel if name == "bert" else transformers.AutoModelForCausalLM
         kind.from_config(config, dtype=dtype).save_pretrained(path)
+        if name == "bert":  # engines that pool want a tokenizer, and do not use it for tokens that are given
+            words = Tokenizer(models.WordLevel({"[UNK]": 0, "[PAD]": 1}, unk_token="[UNK]"))
+            transformers.PreTrainedTokenizerFast(
+                tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]"
+            ).save_pretrained(path)
     return str(path)
