@@ -142,6 +142,11 @@ def timed(workers, calls, repetitions):
     return times
 
 
+def wait_for(path):
+    while path and not Path(path).exists():
+        time.sleep(0.05)
+
+
 def results_of(case, times):
     ours = times.pop("quire")
     for peer, theirs in times.items():
@@ -181,6 +186,9 @@ def main():
     parser.add_argument("--filter", default="", help="only cases whose name contains this")
     parser.add_argument("--repetitions", type=int, default=9)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument(
+        "--when", help="on a machine that others use: time a prepared case when this file is there, then delete it"
+    )
     parser.add_argument("--json", help="write the results there; those of other cases that it holds are kept")
     parser.add_argument("--markdown", help="write the table there")
     parser.add_argument("--chart", help="write a chart there (needs matplotlib)")
@@ -196,10 +204,15 @@ def main():
         for peer, reason in why.items():
             print(f"{case.group}: {case.name}: {PEERS.get(peer, 'Quire')}: {reason}", file=sys.stderr)
         if "quire" in calls and len(calls) > 1:
+            wait_for(options.when)
             found = list(results_of(case, timed(workers, calls, options.repetitions)))
             results += found
+            if options.when:
+                Path(options.when).unlink(missing_ok=True)
             for one in found:
                 print(f"{case.group}: {case.name}: {one['ratio']:.3g} x {one['peer']}", file=sys.stderr)
+            if options.json:  # after each case: what was measured stays if the run is ended
+                _merged(Path(options.json), results, skipped, every)
         for worker in workers.values():
             worker.ask(forget=0)
     for worker in workers.values():

@@ -100,6 +100,7 @@ def dots(results, path):
     ticks = [tick for tick in (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64) if low / 2 <= tick <= high * 2]
     axes.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
     axes.minorticks_off()
+    axes.set_ylim(-0.6, len(names) - 0.4)
     axes.set_yticks(range(len(names)), [f"{group}: {name}" for group, name in names], fontsize=8)
     axes.grid(axis="both", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)

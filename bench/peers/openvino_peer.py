@@ -115,7 +115,7 @@ def _paged_model(case):
 
 
 def _paged(case, threads):
-    """Keys are written by a call over the whole of the sequences; decoding then brings the last one again."""
+    """Decoding brings the last key of each sequence; the others are written before, codes by a call over whole sequences."""
     if case.page_size:
         table, count = case.pages()
     else:
@@ -138,10 +138,14 @@ def _paged(case, threads):
             port = compiled.input(name)
             shape = [count, *(port.get_partial_shape()[axis].get_length() for axis in (1, 2, 3))]
             request.set_tensor(name, openvino.Tensor(port.get_element_type(), shape))
-        if case.is_decode:
+        if case.is_decode and not case.format:
+            for name, array in (("key_cache.0", k), ("value_cache.0", v)):
+                _write(request.get_tensor(name), array, rows, case)
+        elif case.is_decode:
             every = np.zeros((len(k), case.q_heads, case.dim), np.float32)
             _set(request, case, books, every, k, v, case.kv_lengths, [0] * len(rows))
             request.infer()
+        if case.is_decode:
             last = np.cumsum(case.kv_lengths) - 1
             k, v = k[last], v[last]
         past = [kv - new for kv, new in zip(case.kv_lengths, case.q_lengths)]
@@ -154,6 +158,18 @@ def _paged(case, threads):
         return _numbers(requests[0].get_output_tensor()).reshape(-1, case.q_heads, case.dim)
 
     return lambda: next(turns).infer(), output
+
+
+def _write(pool, array, rows, case):
+    """Keys or values into their pages, [pages, heads, tokens, dim]."""
+    for row, (begin, end) in zip(rows, itertools.pairwise(case.offsets(case.kv_lengths))):
+        whole = np.zeros((len(row) * PAGE, *array.shape[1:]), np.float32)
+        whole[: end - begin] = array[begin:end]
+        paged = whole.reshape(len(row), PAGE, *array.shape[1:]).transpose(0, 2, 1, 3)
+        if pool.element_type == Type.f32:
+            pool.data[row] = paged
+        else:
+            pool.data.view(np.uint16)[row] = (np.ascontiguousarray(paged).view(np.uint32) >> 16).astype(np.uint16)
 
 
 def _set(request, case, books, q, k, v, new, past):
