@@ -2,11 +2,12 @@
 // (prefill), or of the time a plain read of keys and values takes (decode). The peak is timed
 // before and after every repetition, on as many threads; the share is the median.
 //
-//   attention [group ...] [--only TEXT] [--threads N] [--repetitions N] [--json]
+//   attention [group ...] [--only TEXT] [--threads N] [--repetitions N] [--isa NAME,..] [--json]
 //   groups: prefill causal dims strided bf16 mods masks decode rows tiny scaling
 //   --only TEXT: of these, the rows whose name holds the text
 //
-// QUIRE_ISA=avx2 attention prefill: the share is that of the ISA's own peak.
+//   --isa avx2,avx512: each row on each of these ISAs in turn; all: on all that this machine has.
+//   The share is that of the ISA's own peak.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -43,14 +44,17 @@ Row measure(const Problem& problem, const std::string& group, bool of_stream,
           .of_stream = of_stream};
 }
 
-void print(const Row& row, bool json) {
-  if (json) {
+void print(const Row& row, const Settings& settings) {
+  const char* const isa = kernels::current_table().name;
+  if (settings.json) {
     fmt::print(
-        "{{\"group\": \"{}\", \"name\": \"{}\", \"ms\": {:.4f}, \"share\": {:.4f}, \"low\": "
+        "{{\"group\": \"{}\", \"name\": \"{}\", \"isa\": \"{}\", \"ms\": {:.4f}, \"share\": "
+        "{:.4f}, \"low\": "
         "{:.4f}, \"high\": {:.4f}, \"gflops\": {:.1f}, \"gbytes\": {:.2f}, \"of\": \"{}\"}}\n",
-        row.group, row.name, row.milliseconds, row.share, row.low, row.high, row.gigaflops,
+        row.group, row.name, isa, row.milliseconds, row.share, row.low, row.high, row.gigaflops,
         row.gigabytes, row.of_stream ? "stream" : "fma");
   } else {
+    if (settings.isas.size() > 1) fmt::print("{:11} ", isa);
     fmt::print("{:9} {:58} {:9.3f} ms  {:5.3f} of {} ({:.3f}-{:.3f})  {:7.1f} GF/s {:6.1f} GB/s\n",
                row.group, row.name, row.milliseconds, row.share, row.of_stream ? "read" : "peak",
                row.low, row.high, row.gigaflops, row.gigabytes);
@@ -92,10 +96,12 @@ void add_prefill(std::vector<Entry>& all) {
     all.push_back({"strided", p});
     p.mask = "causal";
     all.push_back({"strided", p});
-    for (const char* mask : {"", "causal"}) {
-      Problem half = with_dtype(square(2048, dim), DType::bf16);
-      half.mask = mask;
-      all.push_back({"bf16", half});
+    for (const std::int64_t length : {512, 2048, 8192}) {
+      for (const char* mask : {"", "causal"}) {
+        Problem half = with_dtype(square(length, dim), DType::bf16);
+        half.mask = mask;
+        all.push_back({"bf16", half});
+      }
     }
   }
 }
@@ -173,8 +179,11 @@ int run(int argc, char** argv) {
   add_mods(all);
   add_decode(all);
   for (const Entry& entry : all) {
-    if (settings.wants(entry.group, entry.problem.name()))
-      print(measure(entry.problem, entry.group, entry.of_stream, settings), settings.json);
+    if (!settings.wants(entry.group, entry.problem.name())) continue;
+    for (const std::string& isa : settings.isas) {
+      const ScopedIsa chosen(isa);
+      print(measure(entry.problem, entry.group, entry.of_stream, settings), settings);
+    }
   }
   if (settings.wants("scaling") && !settings.json) {
     Settings one = settings;
