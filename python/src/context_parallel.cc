@@ -80,27 +80,28 @@ class PythonCommunicator final : public Communicator {
 };
 
 // What calls have in common. The communicator lives and dies with the GIL, work is done without it.
-struct Prepared {
+struct RanksCall {
   cp::Options options;
   std::shared_ptr<Executor> executor;
 };
 
-Prepared prepare(const ScoreMod* score_mod, const BlockMask* block_mask,
-                 std::optional<double> scale, bool enable_gqa, int openmp_threads) {
-  Prepared made{.options = {.scale = scale, .enable_gqa = enable_gqa},
-                .executor = openmp_executor(openmp_threads)};
+RanksCall prepare_ranks(const ScoreMod* score_mod, const BlockMask* block_mask,
+                        std::optional<double> scale, bool enable_gqa, int openmp_threads) {
+  RanksCall made{.options = {.scale = scale, .enable_gqa = enable_gqa},
+                 .executor = openmp_executor(openmp_threads)};
   if (score_mod != nullptr) made.options.score_mod = *score_mod;
   if (block_mask != nullptr) made.options.block_mask = *block_mask;
   made.options.executor = made.executor.get();
   return made;
 }
 
-std::pair<View, View> attention(const View& q, const View& k, const View& v,
-                                const cp::Shards& shards, nb::object group,
-                                const ScoreMod* score_mod, const BlockMask* block_mask,
-                                std::optional<double> scale, bool enable_gqa, int openmp_threads) {
+std::pair<View, View> attend_over_ranks(const View& q, const View& k, const View& v,
+                                        const cp::Shards& shards, nb::object group,
+                                        const ScoreMod* score_mod, const BlockMask* block_mask,
+                                        std::optional<double> scale, bool enable_gqa,
+                                        int openmp_threads) {
   PythonCommunicator communicator(std::move(group));
-  const Prepared call = prepare(score_mod, block_mask, scale, enable_gqa, openmp_threads);
+  const RanksCall call = prepare_ranks(score_mod, block_mask, scale, enable_gqa, openmp_threads);
   cp::Output made;
   {
     const ReleasedGil released;
@@ -110,14 +111,15 @@ std::pair<View, View> attention(const View& q, const View& k, const View& v,
 }
 
 // (out, lse, d_out or None, d_lse or None)
-using Loss = std::tuple<View, View, std::optional<View>, std::optional<View>>;
+using RanksLoss = std::tuple<View, View, std::optional<View>, std::optional<View>>;
 
-std::vector<View> backward(const View& q, const View& k, const View& v, const Loss& loss,
-                           const cp::Shards& shards, nb::object group, const ScoreMod* score_mod,
-                           const BlockMask* block_mask, std::optional<double> scale,
-                           bool enable_gqa, int openmp_threads) {
+std::vector<View> backward_over_ranks(const View& q, const View& k, const View& v,
+                                      const RanksLoss& loss, const cp::Shards& shards,
+                                      nb::object group, const ScoreMod* score_mod,
+                                      const BlockMask* block_mask, std::optional<double> scale,
+                                      bool enable_gqa, int openmp_threads) {
   PythonCommunicator communicator(std::move(group));
-  const Prepared call = prepare(score_mod, block_mask, scale, enable_gqa, openmp_threads);
+  const RanksCall call = prepare_ranks(score_mod, block_mask, scale, enable_gqa, openmp_threads);
   const auto& [out, lse, d_out, d_lse] = loss;
   cp::BackwardInputs inputs{
       .q = q.tensor, .k = k.tensor, .v = v.tensor, .out = out.tensor, .lse = lse.tensor};
@@ -136,20 +138,21 @@ std::vector<View> backward(const View& q, const View& k, const View& v, const Lo
 
 // Tells the other ranks of a call that this one will not take part: they throw Error with this
 // text.
-void refuse(nb::object group, const std::string& function, const std::string& text) {
+void refuse_over_ranks(nb::object group, const std::string& function, const std::string& text) {
   PythonCommunicator communicator(std::move(group));
   const ReleasedGil released;
   cp::refuse(function.c_str(), communicator, text);
 }
 
 // Decode over keys in pages: (k pages, v pages, page table, lengths).
-using Pages = std::tuple<View, View, View, View>;
+using RanksPages = std::tuple<View, View, View, View>;
 
-std::pair<View, View> attend(const View& q, const Pages& pages,
-                             const std::vector<cp::Shards>& shards, nb::object group,
-                             const ScoreMod* score_mod, const MaskMod* mask_mod,
-                             std::optional<double> scale, const std::vector<std::int64_t>& q_begin,
-                             bool is_exact, int openmp_threads) {
+std::pair<View, View> decode_over_ranks(const View& q, const RanksPages& pages,
+                                        const std::vector<cp::Shards>& shards, nb::object group,
+                                        const ScoreMod* score_mod, const MaskMod* mask_mod,
+                                        std::optional<double> scale,
+                                        const std::vector<std::int64_t>& q_begin, bool is_exact,
+                                        int openmp_threads) {
   PythonCommunicator communicator(std::move(group));
   const std::shared_ptr<Executor> executor = openmp_executor(openmp_threads);
   cp::AttendOptions options{.scale = scale,
@@ -168,14 +171,15 @@ std::pair<View, View> attend(const View& q, const Pages& pages,
   return {view_of(std::move(made.out)), view_of(std::move(made.lse))};
 }
 
-cp::Shards plan(const BlockMask* mask, std::int64_t length, int ranks, std::int64_t piece_length) {
+cp::Shards shards_of(const BlockMask* mask, std::int64_t length, int ranks,
+                     std::int64_t piece_length) {
   const cp::ShardOptions options{.piece_length = piece_length};
   const ReleasedGil released;
   return mask != nullptr ? cp::plan_shards(*mask, ranks, options)
                          : cp::plan_shards(length, ranks, options);
 }
 
-nb::dict report(const cp::Shards& shards, const BlockMask& mask) {
+nb::dict report_of_shards(const cp::Shards& shards, const BlockMask& mask) {
   const cp::ShardReport made = cp::report(shards, mask);
   nb::dict all;
   all["pairs"] = made.pairs;
@@ -224,22 +228,23 @@ void register_context_parallel(nb::module_& module) {
             nb::type<cp::Shards>(),
             nb::make_tuple(self.length(), self.ranks(), self.piece_length(), self.owners()));
       });
-  module.def("plan_shards", &plan, nb::arg("mask").none(), nb::arg("length"), nb::arg("ranks"),
+  module.def("plan_shards", &shards_of, nb::arg("mask").none(), nb::arg("length"), nb::arg("ranks"),
              nb::arg("piece_length"));
-  module.def("shard_report", &report, nb::arg("shards"), nb::arg("mask"));
-  module.def("context_attention", &attention, nb::arg("q"), nb::arg("k"), nb::arg("v"),
+  module.def("shard_report", &report_of_shards, nb::arg("shards"), nb::arg("mask"));
+  module.def("context_attention", &attend_over_ranks, nb::arg("q"), nb::arg("k"), nb::arg("v"),
              nb::arg("shards"), nb::arg("group"), nb::arg("score_mod").none(),
              nb::arg("block_mask").none(), nb::arg("scale").none(), nb::arg("enable_gqa"),
              nb::arg("openmp_threads"));
-  module.def("context_backward", &backward, nb::arg("q"), nb::arg("k"), nb::arg("v"),
+  module.def("context_backward", &backward_over_ranks, nb::arg("q"), nb::arg("k"), nb::arg("v"),
              nb::arg("loss"), nb::arg("shards"), nb::arg("group"), nb::arg("score_mod").none(),
              nb::arg("block_mask").none(), nb::arg("scale").none(), nb::arg("enable_gqa"),
              nb::arg("openmp_threads"));
-  module.def("context_refuse", &refuse, nb::arg("group"), nb::arg("function"), nb::arg("text"));
-  module.def("context_attend", &attend, nb::arg("q"), nb::arg("pages"), nb::arg("shards"),
-             nb::arg("group"), nb::arg("score_mod").none(), nb::arg("mask_mod").none(),
-             nb::arg("scale").none(), nb::arg("q_begin"), nb::arg("is_exact"),
-             nb::arg("openmp_threads"));
+  module.def("context_refuse", &refuse_over_ranks, nb::arg("group"), nb::arg("function"),
+             nb::arg("text"));
+  module.def("context_attend", &decode_over_ranks, nb::arg("q"), nb::arg("pages"),
+             nb::arg("shards"), nb::arg("group"), nb::arg("score_mod").none(),
+             nb::arg("mask_mod").none(), nb::arg("scale").none(), nb::arg("q_begin"),
+             nb::arg("is_exact"), nb::arg("openmp_threads"));
 }
 
 }  // namespace quire::python
