@@ -23,7 +23,7 @@
 namespace quire::python {
 namespace {
 
-constexpr const char* kSignature =
+constexpr const char* kModSignature =
     "def __init__(mod: object, buffers: object | None = None) -> None";
 
 void refuse_buffers(nb::handle buffers, const char* what) {
@@ -318,7 +318,7 @@ quire.ScoreMod('20.0 * tanh(score / 20.0)')
         new (self) ScoreMod(score_mod_of(mod, buffers));
       },
       nb::arg("mod"), nb::arg("buffers") = nb::none());
-  refuse_other_arguments<ScoreMod>(score, "ScoreMod", kSignature);
+  refuse_other_arguments<ScoreMod>(score, "ScoreMod", kModSignature);
   define_mod<ScoreMod>(score, "ScoreMod");
 
   nb::class_<MaskMod> mask(
@@ -335,7 +335,7 @@ quire.MaskMod('(q_idx >= kv_idx) & (q_idx - kv_idx < 256)'))doc");
         new (self) MaskMod(mask_mod_of(mod, buffers));
       },
       nb::arg("mod"), nb::arg("buffers") = nb::none());
-  refuse_other_arguments<MaskMod>(mask, "MaskMod", kSignature);
+  refuse_other_arguments<MaskMod>(mask, "MaskMod", kModSignature);
   define_mod<MaskMod>(mask, "MaskMod");
   define_logic(mask);
   define_calls(score, mask);
