@@ -179,7 +179,7 @@ class Pool:
 
     def __init__(self, window: int, page_size: int, stored: KVFormat | None = None) -> None:
         self.window, self.page_size = window, page_size
-        self.formats = {"k_format": stored, "v_format": stored}
+        self.formats: dict[str, Any] = {"k_format": stored, "v_format": stored}
         self.written: list[int] = []  # tokens that each layer has
         self.length = 0  # tokens that have places: the most of them
         self.sequences: list[Any] = []
