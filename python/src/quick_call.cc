@@ -152,11 +152,11 @@ bool are_unchanged(const KnownMask& known, nb::handle lists) {
 
 // The KnownMask of a mask that is as it was; else null.
 nb::object find_mask(nb::handle mask) {
-  struct Names {
+  struct MaskNames {
     nb::str known{"_quick"}, lengths{"seq_lengths"}, size{"BLOCK_SIZE"}, rule{"mask_mod"};
     nb::str lists{"_lists"};
   };
-  static const auto* const names = new Names();
+  static const auto* const names = new MaskNames();
   const nb::object found = attribute_or_null(mask, names->known);
   if (!found.is_valid() || !nb::isinstance<KnownMask>(found)) return {};
   const auto& known = nb::cast<const KnownMask&>(found);
