@@ -64,7 +64,7 @@ if(amx IN_LIST QUIRE_ISAS AND NOT avx512_bf16 IN_LIST QUIRE_ISAS)
 endif()
 
 # A file of its own in every build: tests replace its function (tests/support/amx_trap.h).
-set_source_files_properties(${PROJECT_SOURCE_DIR}/src/runtime/amx.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/runtime/amx_usable.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 
 function(quire_add_isa_sources target)
   set(isa_list "")

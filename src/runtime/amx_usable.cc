@@ -1,4 +1,4 @@
-// The one function that tests replace. Runtime layer.
+// amx_is_usable, the one function that tests replace. Runtime layer.
 #include "runtime/amx.h"
 
 namespace quire {
