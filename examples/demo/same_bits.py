@@ -93,12 +93,12 @@ def on_every_isa(context, sizes):
 
 
 def isa_checks(dtype, ways, here):
-    """One check for the ISAs that should agree: all; of bf16 those that multiply pairs of bf16 are a group of their own."""
+    """One check for the ISAs that should agree: all; of bf16 each that multiplies pairs of bf16 has bits of its own."""
     own = quire.info()["isa"]
-    groups = {"ISAs": [], "ISAs with products of bf16": []}
+    groups = {}
     for way, isa, data in [(f"here ({own})", own, here), *((isa, isa, data) for isa, data in ways)]:
-        is_paired = dtype == "bf16" and isa.endswith("_bf16")
-        groups["ISAs with products of bf16" if is_paired else "ISAs"].append((way, data))
+        is_paired = dtype == "bf16" and (isa.endswith("_bf16") or isa == "amx")
+        groups.setdefault(f"bf16 products of {isa}" if is_paired else "ISAs", []).append((way, data))
     return [Check(name, group) for name, group in groups.items() if len(group) > 1]
 
 

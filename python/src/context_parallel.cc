@@ -229,22 +229,32 @@ void register_context_parallel(nb::module_& module) {
             nb::make_tuple(self.length(), self.ranks(), self.piece_length(), self.owners()));
       });
   module.def("plan_shards", &shards_of, nb::arg("mask").none(), nb::arg("length"), nb::arg("ranks"),
-             nb::arg("piece_length"));
-  module.def("shard_report", &report_of_shards, nb::arg("shards"), nb::arg("mask"));
+             nb::arg("piece_length"),
+             "Which pieces of a sequence each rank holds: visible pairs of the mask balanced; "
+             "pieces of piece_length tokens.");
+  module.def("shard_report", &report_of_shards, nb::arg("shards"), nb::arg("mask"),
+             "Pairs, tokens and received tokens of each rank under a mask.");
   module.def("context_attention", &attend_over_ranks, nb::arg("q"), nb::arg("k"), nb::arg("v"),
              nb::arg("shards"), nb::arg("group"), nb::arg("score_mod").none(),
              nb::arg("block_mask").none(), nb::arg("scale").none(), nb::arg("enable_gqa"),
-             nb::arg("openmp_threads"));
+             nb::arg("openmp_threads"),
+             "(out, lse) of the pieces of queries that this rank holds; keys of others arrive "
+             "through the group.");
   module.def("context_backward", &backward_over_ranks, nb::arg("q"), nb::arg("k"), nb::arg("v"),
              nb::arg("loss"), nb::arg("shards"), nb::arg("group"), nb::arg("score_mod").none(),
              nb::arg("block_mask").none(), nb::arg("scale").none(), nb::arg("enable_gqa"),
-             nb::arg("openmp_threads"));
-  module.def("context_refuse", &refuse_over_ranks, nb::arg("group"), nb::arg("function"),
-             nb::arg("text"));
+             nb::arg("openmp_threads"),
+             "Gradients of q, k, v and of the buffers of the score mod, for the pieces that this "
+             "rank holds.");
+  module.def(
+      "context_refuse", &refuse_over_ranks, nb::arg("group"), nb::arg("function"), nb::arg("text"),
+      "Tells the other ranks of a call that this one will not take part; they throw this text.");
   module.def("context_attend", &decode_over_ranks, nb::arg("q"), nb::arg("pages"),
              nb::arg("shards"), nb::arg("group"), nb::arg("score_mod").none(),
              nb::arg("mask_mod").none(), nb::arg("scale").none(), nb::arg("q_begin"),
-             nb::arg("is_exact"), nb::arg("openmp_threads"));
+             nb::arg("is_exact"), nb::arg("openmp_threads"),
+             "(out, lse) of queries that every rank has, over pages of keys that are spread over "
+             "the ranks.");
 }
 
 }  // namespace quire::python

@@ -136,6 +136,12 @@ COMPILERS = {
 }
 
 
+def png_library(build_dir):
+    """What pictures of a library that was built in batches need."""
+    found = re.search(r"^PNG_LIBRARY_RELEASE:FILEPATH=(/.*)$", (build_dir / "CMakeCache.txt").read_text(), re.MULTILINE)
+    return [found[1]] if found else []
+
+
 def compile_and_run(block, build_dir, folder, env):
     """(whether it compiled and returned 0, what was printed)."""
     source = folder / f"program.{block.kind}"
@@ -146,6 +152,7 @@ def compile_and_run(block, build_dir, folder, env):
         str(source),
         f"{build_dir}/libquire.a",
         "-lfmt",
+        *png_library(build_dir),
         "-lstdc++",
         "-lm",
         "-o",

@@ -29,7 +29,7 @@ class TraceError(RuntimeError):
 
 def user_line() -> str:
     """`file.py:12` of the innermost running line that is neither Quire's nor of a library that it traces; "" if there is none."""
-    inside = (_HERE, *(_folder(name) for name in _LIBRARIES if name in sys.modules))
+    inside = (_HERE, *(folder for name in _LIBRARIES if (folder := _folder(name))))
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
@@ -40,7 +40,9 @@ def user_line() -> str:
 
 
 def _folder(library: str) -> str:
-    return os.path.dirname(os.path.abspath(sys.modules[library].__file__ or "")) + os.sep
+    """Where an imported library lies; "" if it is not imported, or a folder of that name without a module."""
+    file = getattr(sys.modules.get(library), "__file__", None)
+    return os.path.dirname(os.path.abspath(file)) + os.sep if file else ""
 
 
 def fail(message: str) -> NoReturn:
