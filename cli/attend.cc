@@ -33,7 +33,7 @@ struct AttendArguments {
   bool causal = false;
 };
 
-// What is computed: tensors of rank 4, whatever the files have.
+// What is computed: tensors of rank 4, whatever the rank in the files.
 struct Call {
   Tensor q, k, v;
   std::size_t rank = 4;  // of q in its file
@@ -48,7 +48,7 @@ struct Results {
   std::optional<Tensor> lse, max_scores;
 };
 
-// [L, E] and [H, L, E] get the axes in front that they lack.
+// Adds the missing leading axes to [L, E] and [H, L, E].
 Tensor with_rank_4(const Tensor& tensor, const std::string& path) {
   if (tensor.rank() < 2 || tensor.rank() > 4) {
     throw Error(ErrorKind::value,
@@ -88,7 +88,7 @@ Call read_call(const AttendArguments& arguments) {
             .k = with_rank_4(k, arguments.k),
             .v = with_rank_4(v, arguments.v),
             .rank = q.rank()};
-  (void)AttentionShape::of(call.q, call.k, call.v);  // before anything is made of their sizes
+  (void)AttentionShape::of(call.q, call.k, call.v);  // checked before their sizes are used
   call.scale = arguments.scale;
   call.q_begin = arguments.q_begin;
   if (!arguments.score.empty()) call.score = ScoreMod(formula_of(arguments.score, arguments, call));
@@ -113,7 +113,7 @@ FlexAttentionOptions options_of(const Call& call, AuxRequest wanted, AuxOutput& 
   return options;
 }
 
-// Puts [B, H, rows, ..] at row `begin` of [B, H, L, ..].
+// Copies [B, H, rows, ..] to [B, H, L, ..] from row `begin` on.
 void put_rows(const Tensor& part, std::int64_t begin, Tensor& whole) {
   const std::size_t row =
       part.rank() == 4 ? part.dim(3) * dtype_size(part.dtype()) : dtype_size(part.dtype());
@@ -126,7 +126,8 @@ void put_rows(const Tensor& part, std::int64_t begin, Tensor& whole) {
   }
 }
 
-// In a terminal, long calls are cut along the queries, which does not change a bit.
+// In a terminal, long calls are cut along the queries to show progress, which does not change a
+// bit.
 Results attend(const Call& call, AuxRequest wanted) {
   constexpr std::int64_t kLeast = 512;
   const std::int64_t q_len = call.q.dim(2);
@@ -161,7 +162,7 @@ Results attend(const Call& call, AuxRequest wanted) {
   return results;
 }
 
-// What no file can make right.
+// Rejects combinations that no file contents could make right.
 void check_names(const AttendArguments& arguments) {
   const auto said_twice = [](std::vector<std::string> names) {
     std::erase(names, "");
@@ -179,7 +180,7 @@ void check_names(const AttendArguments& arguments) {
 void run_attend(const AttendArguments& arguments) {
   check_names(arguments);
   const Call call = read_call(arguments);
-  // All are opened before anything is computed, and all are written before one is replaced.
+  // All are opened before anything is computed, and all are written before any is replaced.
   std::vector<std::pair<std::unique_ptr<OutputFile>, Tensor>> files;
   const auto open = [&](const std::string& path) {
     files.emplace_back(path.empty() ? nullptr : std::make_unique<OutputFile>("attend", path),

@@ -1,4 +1,4 @@
-// Pairs in blocks that are not empty, plane by plane. Command line layer.
+// Counts pairs in non-empty blocks, plane by plane. Command line layer.
 #include "computed_share.h"
 
 #include <algorithm>

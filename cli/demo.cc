@@ -1,5 +1,5 @@
-// `quire demo`: a tour of what Quire does, each part computed and checked here and now. The report
-// with pictures is `make demo`. Command line layer.
+// `quire demo`: a tour of what Quire does; everything shown is computed and checked on the spot.
+// The report with pictures is `make demo`. Command line layer.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -21,7 +21,7 @@
 namespace quire::cli {
 namespace {
 
-// Prints "what: yes" and keeps whether anything was a no.
+// Prints "what: yes" and remembers whether anything was a no.
 class Findings {
  public:
   void say(const std::string& what, bool good) {

@@ -33,7 +33,7 @@ ScoreMod learnt_alibi() {
       DemoBatch::kRule, {{"slopes", Buffer(mods::alibi_slopes(kHeads), {.wants_gradient = true})}});
 }
 
-// Rows [begin, end) of [tokens, heads, dim] to [heads, at least as many, dim].
+// Copies rows [begin, end) of [tokens, heads, dim] to [heads, at least as many, dim].
 void copy_rows(const Tensor& from, std::int64_t begin, std::int64_t end, float* to,
                std::int64_t room) {
   const Tensor part = contiguous(from.view().slice(0, begin, end).transpose(0, 1));  // [H, L, D]
@@ -55,11 +55,11 @@ double loss(const std::array<Tensor, 4>& at, const Tensor& d_out) {
   return sum;
 }
 
-// How far a gradient is from the slope of the loss along a random line through the `which` of the
-// four tensors, as a share of the terms that it adds up.
+// The error of a gradient against the slope of the loss along a random line through tensor `which`
+// of the four, relative to the terms that it sums.
 double error_along_a_line(const Tensor& gradient, std::array<Tensor, 4> at, std::size_t which,
                           const Tensor& d_out) {
-  constexpr double kStep = 1e-4;  // in f64: far from rounding, and its square far below f32
+  constexpr double kStep = 1e-4;  // in f64: far above rounding, its square far below f32
   const Tensor line = random(gradient.shape(), 5 + which), middle = at[which];
   const auto loss_at = [&](double step) {
     Tensor moved = to(middle, DType::f64);
@@ -81,7 +81,7 @@ double error_along_a_line(const Tensor& gradient, std::array<Tensor, 4> at, std:
 }  // namespace
 
 DemoBatch::DemoBatch()
-    : begins_{0, 37, 37, 137, 300},  // one is empty
+    : begins_{0, 37, 37, 137, 300},  // one sequence is empty
       q_(random({300, kHeads, kDim}, 1)),
       k_(random({300, kHeads, kDim}, 2)),
       v_(random({300, kHeads, kDim}, 3)),
@@ -126,7 +126,7 @@ std::vector<Tensor> DemoBatch::paged() const {
   for (std::size_t i = 0; i < sequences(); ++i) longest = std::max(longest, length(i));
   const std::int64_t count = sequences();
   const std::int64_t most = (longest + kPage - 1) / kPage;
-  // A page for everybody in turn, so that no sequence lies together.
+  // Pages are dealt out in turn, so that no sequence is contiguous.
   Tensor k({count * most, kHeads, kPage, kDim}, DType::f32), v(k.shape(), DType::f32);
   Tensor table({count, most}, DType::i64), lengths({count}, DType::i64);
   Tensor q({count, kHeads, longest, kDim}, DType::f32);

@@ -1,5 +1,5 @@
-// `quire draw FORMULA`: a mask or the heat map of a score mod, in the terminal, as SVG or as PNG.
-// Command line layer.
+// `quire draw FORMULA`: draws a mask, or a score mod as a heat map, in the terminal, as SVG or as
+// PNG. Command line layer.
 #include "quire/draw.h"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ namespace quire::cli {
 namespace {
 
 constexpr mods::GallerySizes kDefaultSizes = {.q_len = 64, .kv_len = 64};
-constexpr int kMargin = 16;  // columns of positions and frame beside the cells
+constexpr int kMargin = 16;  // columns for positions and frame next to the cells
 
 struct DrawArguments {
   FormulaArguments formula;
@@ -38,7 +38,7 @@ void write_file(const std::string& path, std::span<const char> bytes) {
   file.keep();
 }
 
-// A block mask, a mask mod or a score mod, in the ways that were asked for.
+// Draws a block mask, a mask mod or a score mod to all requested outputs.
 template <class... What>
 void draw_all(const DrawArguments& arguments, const DrawOptions& options, const What&... what) {
   if (!arguments.svg.empty()) write_file(arguments.svg, draw_svg(what..., options));

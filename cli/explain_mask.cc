@@ -1,4 +1,4 @@
-// The numbers of a BlockMaskReport and of the mask it belongs to. Command line layer.
+// Describes a BlockMaskReport and its mask. Command line layer.
 #include "explain_mask.h"
 
 #include <fmt/format.h>
@@ -14,8 +14,8 @@ namespace quire::cli {
 namespace {
 
 struct BlockCounts {
-  std::int64_t planes = 0;                // different ones
-  std::array<std::int64_t, 4> of_kind{};  // of all of them, by BlockKind
+  std::int64_t planes = 0;                // distinct ones
+  std::array<std::int64_t, 4> of_kind{};  // blocks of all planes, by BlockKind
 };
 
 BlockCounts count_blocks(const BlockMask& mask) {

@@ -14,7 +14,7 @@
 namespace quire::cli {
 namespace {
 
-constexpr int kRepetitions = 5;  // the best counts: whatever disturbs only slows down
+constexpr int kRepetitions = 5;  // the best one counts: disturbances only slow down
 
 std::string size_text(std::int64_t bytes) {
   if (bytes <= 0) return "unknown";
@@ -24,7 +24,7 @@ std::string size_text(std::int64_t bytes) {
 
 double read_speed(Executor& executor) {
   const std::int64_t mib = 1 << 20;
-  // Well beyond the caches where that is affordable.
+  // Much larger than the caches, if affordable.
   const std::int64_t bytes =
       std::clamp(4 * std::max(cpu_info().l3_bytes, cpu_info().l2_bytes), 64 * mib, 256 * mib);
   const Tensor memory({bytes}, DType::u8);

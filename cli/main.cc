@@ -1,5 +1,5 @@
-// The program `quire`: subcommands, exit codes, errors on stderr. What a subcommand prints is in
-// its own file. Command line layer.
+// The program `quire`: subcommands, exit codes, errors on stderr. Subcommands are in their own
+// files. Command line layer.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -20,8 +20,8 @@ bool takes_formula(const std::string& option, const std::string& command) {
   return option == "--score" || (option == "--mask" && command == "attend");
 }
 
-// A formula may begin with a minus: "-score" is no option. It goes after `--`, where CLI11 takes
-// no options, or to the option it follows.
+// A formula may begin with a minus: "-score" is not an option. It is moved after `--`, where CLI11
+// expects no options, or joined with the option it follows.
 std::vector<std::string> arguments(const std::vector<std::string>& words) {
   std::vector<std::string> options, formulas;
   bool separated = false;  // the user said where options end
@@ -38,7 +38,7 @@ std::vector<std::string> arguments(const std::vector<std::string>& words) {
   }
   if (!formulas.empty()) options.push_back("--");
   options.insert(options.end(), formulas.begin(), formulas.end());
-  return {options.rbegin(), options.rend()};  // CLI11 wants them backwards
+  return {options.rbegin(), options.rend()};  // CLI11 wants them in reverse
 }
 
 std::vector<std::string> commands_of(const CLI::App& app) {
@@ -48,7 +48,7 @@ std::vector<std::string> commands_of(const CLI::App& app) {
   return names;
 }
 
-// How many letters have to be changed, left out or added to make one word of the other.
+// Edit distance: letters to change, remove or add to turn one word into the other.
 std::size_t distance(const std::string& a, const std::string& b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
@@ -73,7 +73,7 @@ int refuse_command(const std::string& name, const std::vector<std::string>& comm
   return 2;
 }
 
-// What was printed may still be on its way: to a full disk, for instance.
+// What was printed may not have been written yet: to a full disk, for instance.
 int finish(int code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.flush()) return code;
   std::fprintf(stderr, "quire: cannot write to stdout\n");

@@ -1,4 +1,4 @@
-// In the place of play_page.cc where the page was not built. Command line layer.
+// Built instead of play_page.cc when there is no page. Command line layer.
 #include "play_page.h"
 
 namespace quire::cli {

@@ -26,12 +26,12 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "elements are copied as they are");
 
-// Why the system refused: ": No such file or directory". Nothing if it did not say.
+// The system's reason: ": No such file or directory". Empty if there is none.
 std::string reason(int error) {
   return error == 0 ? "" : ": " + std::generic_category().message(error);
 }
 
-// How many bytes of elements the header promises; the largest number where that does not fit.
+// Bytes of elements according to the header; the largest int64 if that overflows.
 std::int64_t promised_bytes(const NpyHeader& header, std::string_view name) {
   const std::int64_t size = npy_element_size(header);
   try {
@@ -41,15 +41,15 @@ std::int64_t promised_bytes(const NpyHeader& header, std::string_view name) {
   }
 }
 
-// Elements in the file are as many as the shape says, and no byte more.
+// The file must have exactly as many elements as the shape says.
 void check_length(const NpyHeader& header, std::size_t bytes, std::string_view name) {
   if (std::cmp_equal(promised_bytes(header, name), bytes)) return;
   refuse_npy(name, fmt::format("has shape {}, {} bytes an element, and {} bytes of elements",
                                to_string(header.shape), npy_element_size(header), bytes));
 }
 
-// Adds bytes of the stream until there are `size` of them or no more come. Memory grows with what
-// has come, not with what was promised.
+// Appends bytes of the stream until there are `size` of them or the stream ends. Memory grows with
+// the bytes received, not with those promised.
 void read_until(std::istream& stream, std::size_t size, std::vector<char>& bytes) {
   constexpr std::size_t kLeast = std::size_t{1} << 20;
   while (bytes.size() < size && stream) {
@@ -60,8 +60,8 @@ void read_until(std::istream& stream, std::size_t size, std::vector<char>& bytes
   }
 }
 
-// All bytes of an array, and no more than its header promises: a pipe or a device may never end.
-// `size`: of all that there is, where that is known.
+// Reads an array, no further than its header promises: a pipe or a device may never end. `size`:
+// the size of the file, if known.
 std::vector<char> read_array(std::istream& stream, std::optional<std::uintmax_t> size,
                              std::string_view name) {
   std::vector<char> bytes;
@@ -149,8 +149,8 @@ Tensor read_npy(const std::string& path) {
   if (!file.is_open()) refuse(errno);
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) refuse(EISDIR);
-  std::optional<std::uintmax_t> size;  // a pipe has none, and files that are made as they are read
-                                       // say 0
+  std::optional<std::uintmax_t> size;  // a pipe has none, and files generated on the fly
+                                       // report 0
   if (std::filesystem::is_regular_file(path, error)) {
     const std::uintmax_t known = std::filesystem::file_size(path, error);
     if (!error && known > 0) size = known;

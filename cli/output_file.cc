@@ -1,5 +1,5 @@
-// Files beside others, and what becomes of them when the program is told to stop. Command line
-// layer.
+// Writes files under temporary names, and removes these when the program is told to stop. Command
+// line layer.
 #include "output_file.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Names for the signal handler, which may read nothing that is not atomic.
+// Names for the signal handler, which may read only atomics.
 std::array<std::atomic<const char*>, 8> g_temporaries{};
 
 void remove_and_end(int signal) {
@@ -53,7 +53,7 @@ void forget(std::size_t slot) {
   if (slot < g_temporaries.size()) g_temporaries[slot].store(nullptr);
 }
 
-// The permissions of the file that is replaced, or those that a new one gets.
+// The permissions of the file to be replaced, or those of a new file.
 mode_t mode_of(const std::string& path) {
   struct stat old {};
   if (stat(path.c_str(), &old) == 0) return old.st_mode & 07777;
@@ -84,7 +84,7 @@ OutputFile::OutputFile(const char* where, const std::string& path)
 void OutputFile::open_beside() {
   std::string name = target_ + ".XXXXXX";
   const int file = mkstemp(name.data());
-  if (file < 0) return;  // the folder takes no new file; the old one may be writable
+  if (file < 0) return;  // no new file in this folder; the old one may be writable
   temporary_ = name;
   slot_ = remember(temporary_.c_str());
   watch_signals();
@@ -127,7 +127,7 @@ void check_different(const std::string& option, const std::vector<std::string>& 
   const auto place = [](const std::string& path) {
     std::error_code error;
     fs::path at = fs::absolute(path, error);
-    // Links are followed by hand: to a file that is not there yet, canonical names do not lead.
+    // Links are followed by hand: canonical() fails for a file that does not exist yet.
     for (int i = 0; i < 40 && fs::is_symlink(at, error); ++i)
       at = at.parent_path() / fs::read_symlink(at, error);
     const fs::path found = fs::weakly_canonical(at, error);

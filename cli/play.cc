@@ -1,5 +1,5 @@
-// `quire play -o FILE`: the page on which rules are typed and seen, as one file for any browser.
-// Command line layer.
+// `quire play -o FILE`: writes the playground, a page on which rules are typed and seen, as one
+// file for any browser. Command line layer.
 #include <fmt/format.h>
 
 #include <memory>

@@ -1,4 +1,4 @@
-// The page as bytes of this program. The assembler reads the file: as an array of numbers it would
+// The page as bytes of this program, included by the assembler: as an array of numbers it would
 // take the compiler minutes. Command line layer.
 #include "play_page.h"
 

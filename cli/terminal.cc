@@ -84,7 +84,7 @@ Progress::~Progress() { wipe(); }
 void Progress::show(std::int64_t done, std::string_view what) const {
   if (!shown_) return;
   const double share = static_cast<double>(done) / static_cast<double>(steps_);
-  // A line that is too long would wrap, and \r would not come back to its beginning.
+  // A line that is too long would wrap, and \r would not return to its beginning.
   const int columns = columns_of(STDERR_FILENO, 80);
   const int width = std::clamp(columns - 50, 5, 30);
   const std::size_t room = std::clamp(columns - width - 10, 0, 40);

@@ -6,7 +6,7 @@
     mask = quire.create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 2048, 2048)
     out = quire.flex_attention(q, k, v, score_mod=quire.mods.alibi(8), block_mask=mask)
 
-Arrays are NumPy's or anything that speaks DLPack; results are of the kind of the query. `quire.torch` has the same names
+Arrays are NumPy's or anything that supports DLPack; results are of the query's kind. `quire.torch` has the same names
 with PyTorch's signatures.
 """
 
@@ -98,7 +98,7 @@ from .sdpa import SDPBackend, choose_backend, scaled_dot_product_attention, sdpa
 from .top_k import top_k_keys
 from .vjp import Gradients, flex_attention_vjp
 
-create_nested_block_mask = create_jagged_block_mask  # the name that PyTorch once had for it
+create_nested_block_mask = create_jagged_block_mask  # the name PyTorch once had for it
 
 _argument_errors.install(
     [_sys.modules[__name__], mods],
@@ -165,7 +165,7 @@ __all__ = [
     "set_num_threads",
     "top_k_keys",
     "why_not",
-    # The functions of mods. abs, pow, round and sum are Python's too: `from quire import *` leaves those alone.
+    # The functions of mods. abs, pow, round and sum are also Python's: `from quire import *` does not replace those.
     "ceil",
     "clamp",
     "cos",

@@ -1,7 +1,8 @@
-"""Arguments that do not fit a function of the extension, said in words: which one, what is wanted and what came.
+"""Explains arguments that do not fit a function of the extension: which one, what is expected and what was given.
 
-The extension's own text lists signatures and leaves it to the reader to find the difference. Functions and methods are wrapped
-here; constructors, which cannot be, call `refuse` themselves (python/src/arguments.h). Python layer, bottom.
+The extension's own message lists signatures and leaves it to the reader to find the difference. Functions and methods
+are wrapped here; constructors, which cannot be, call `refuse` themselves (python/src/arguments.h). Python layer,
+bottom.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _WORDS = {"int": "an int", "float": "a number", "bool": "a bool", "str": "a str"
 
 
 def install(modules: list[ModuleType], classes: list[type]) -> None:
-    """Wraps the functions of the extension that these modules offer, and the methods of these classes of its."""
+    """Wraps the extension's functions in these modules, and the methods of these classes."""
     for module in modules:
         for name, function in list(vars(module).items()):
             if type(function).__name__ == "nb_func":
@@ -39,7 +40,7 @@ def install(modules: list[ModuleType], classes: list[type]) -> None:
 
 
 def refuse(where: str, signature: str, args: tuple, kwargs: dict[str, Any]) -> NoReturn:
-    """TypeError for arguments that do not fit `signature`, the text "def name(...) -> ..."."""
+    """Raises TypeError for arguments that do not fit `signature`, the text "def name(...) -> ..."."""
     raise TypeError(f"[{where}] {_reason(_parameters(signature), args, kwargs)}")
 
 
@@ -73,9 +74,9 @@ def _arguments(signature: str) -> ast.arguments:
 
 
 class _Parameter(NamedTuple):
-    kind: str  # as the signature has it: "int | None"
+    kind: str  # as in the signature: "int | None"
     is_needed: bool
-    by_name: bool  # only
+    by_name: bool  # keyword-only
 
 
 @functools.cache
@@ -169,7 +170,7 @@ def _shown(value: Any) -> str:
 
 
 def _fits(kind: str, value: Any) -> bool:
-    """Whether the extension takes it; True for a kind that is not known here."""
+    """Whether the extension accepts it; True for an unknown kind."""
     return any(_fits_one(one.strip(), value) for one in kind.split("|"))
 
 

@@ -1,4 +1,4 @@
-"""Results as arrays of the kind that came in, over the same memory. Python layer."""
+"""Returns results as arrays of the caller's library, over the same memory. Python layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._core import View
 
 
 def like(view: View, array: Any) -> Any:
-    """The memory of `view` as an array of the library that `array` is of; NumPy's where that has no from_dlpack."""
+    """The memory of `view` as an array of the library of `array`; NumPy's if that has no from_dlpack."""
     if isinstance(array, np.ndarray):
         return view.numpy()
     if isinstance(array, View):
@@ -21,7 +21,7 @@ def like(view: View, array: Any) -> Any:
 
 
 def _namespace(array: Any) -> Any:
-    """The module of the array's library: by the array API standard, else the top one its class is from."""
+    """The module of the array's library: by the array API standard, otherwise the top-level module of its class."""
     find = getattr(array, "__array_namespace__", None)
     if find is not None:
         return find()

@@ -29,7 +29,7 @@ _BACKENDS = typing.get_args(Backend)
 
 
 class AuxRequest(NamedTuple):
-    """What is wanted beside the output.
+    """What to return besides the output.
 
     >>> import numpy, quire
     >>> x = numpy.ones((1, 2, 3, 8), numpy.float32)
@@ -42,13 +42,14 @@ class AuxRequest(NamedTuple):
     max_scores: bool = False
     key_weights: bool = False  # [B, Hq, S]: the softmax weights that queries gave to each key, summed over the queries
     entropy: bool = False  # [B, Hq, L]: of each query's softmax weights, in nats
-    # Of which queries key_weights are, (begin, end): the cost is theirs. Negative numbers count from the end, None is the end.
+    # The queries that key_weights sums over, (begin, end); only these are paid for. Negative numbers count from the
+    # end, None is the end.
     key_weights_queries: tuple[int, int | None] | None = None
 
 
 class AuxOutput(NamedTuple):
-    """[B, Hq, L] each, f32 (f64 if computed in f64); None where it was not asked for. Of a jagged query: Jagged, with values
-    [total, Hq], or [Hq, total], as the query's order.
+    """[B, Hq, L] each, f32 (f64 if computed in f64); None if it was not asked for. For a jagged query: Jagged, with
+    values [total, Hq] or [Hq, total], in the query's order.
 
     >>> import numpy, quire
     >>> x = numpy.ones((1, 1, 2, 4), numpy.float32)
@@ -61,8 +62,8 @@ class AuxOutput(NamedTuple):
 
 
 class WeightsOutput(NamedTuple):
-    """In the place of AuxOutput where the weights of keys or the entropy were asked for. key_weights: [B, Hq, S], of a jagged key
-    Jagged in its order; the others as of AuxOutput.
+    """Replaces AuxOutput if the weights of keys or the entropy were asked for. key_weights: [B, Hq, S], for a jagged
+    key Jagged in its order; the others as in AuxOutput.
 
     >>> import numpy, quire
     >>> x = numpy.ones((1, 1, 2, 4), numpy.float32)
@@ -85,8 +86,8 @@ def aux_output(return_aux: AuxRequest, *found: Any) -> AuxOutput | WeightsOutput
 
 
 class FlexKernelOptions(TypedDict, total=False):
-    """Names of PyTorch's options. They steer a GPU; here any of them is accepted, and BACKEND must be one of PyTorch's. A name
-    that PyTorch does not have is a warning.
+    """PyTorch's options, which tune GPU kernels. All are accepted here; BACKEND must be one of PyTorch's. Other names
+    give a warning.
 
     >>> import numpy, quire
     >>> x = numpy.ones((1, 2, 3, 8), numpy.float32)
@@ -125,35 +126,37 @@ def flex_attention(
 
     Args:
         query: [B, Hq, L, E]; key: [Bkv, Hkv, S, E]; value: [Bkv, Hkv, S, Ev]. f32, f64, bf16 or f16 each, any strides,
-            NumPy or DLPack; read in place. Bkv is B, or 1 with a block mask. Key and value may be a QuantizedTensor each,
-            which gives the bits of the call over dequantize(key), dequantize(value) if they are not rotated. Or all three Jagged: then b of the mods is the
-            number of the sequence, and q_idx and kv_idx count inside it.
-        score_mod: a ScoreMod, a text, or a function of (score, b, h, q_idx, kv_idx), which is traced at each call: make
-            a ScoreMod of it once where that counts.
-        block_mask: which keys are visible; all if not given. Of jagged inputs a JaggedBlockMask.
+            NumPy or DLPack; read in place. Bkv is B, or 1 with a block mask. Key and value may be a QuantizedTensor
+            each, which gives the bits of the call over dequantize(key), dequantize(value) if they are not rotated. Or
+            all three Jagged: then b in mods is the index of the sequence, and q_idx and kv_idx count inside it.
+        score_mod: a ScoreMod, a text, or a function of (score, b, h, q_idx, kv_idx), which is traced at each call: to
+            avoid that, make a ScoreMod from it once.
+        block_mask: which keys are visible; by default all. For jagged inputs a JaggedBlockMask.
         scale: 1 / sqrt(E) if not given.
         enable_gqa: Hq may be a multiple of Hkv.
-        return_lse: also give the natural log of the sum of exp(score).
-        kernel_options: accepted for PyTorch's sake; see FlexKernelOptions.
-        return_aux: what to give beside the output.
-        q_begin: q_idx of the first query, one number or one per batch entry; the block mask's if not given.
-        mask_mod: of jagged inputs, in the place of a block mask: the rule, proved for each sequence.
-        dropout_p: the share of the weights that are dropped; the rest are divided by 1 - dropout_p.
-        seed: of the dropout, 64 bits. Which weights are dropped depends on (seed, b, h, q_idx, kv_idx) alone, not on layouts,
-            threads or how queries are cut into calls. A new one if not given.
-        sinks: [Hq] floats: a logit per head that takes part in the sum of weights and has no value.
-        lse_with_sinks: lse is of the whole sum, sink included; otherwise of the keys alone.
-        weight_mod: in the place of softmax: the weight of a key, a formula of (score, b, h, q_idx, kv_idx), score after scale and
-            score_mod. lse is then the sum of a row's weights, not its log.
-        normalize: of these weights, None: nothing; "sum": they are divided by their sum (a row whose sum is 0 gives 0).
+        return_lse: also return the natural log of the sum of exp(score).
+        kernel_options: accepted for compatibility with PyTorch; see FlexKernelOptions.
+        return_aux: what to return besides the output.
+        q_begin: q_idx of the first query, one number or one per batch entry; by default the block mask's.
+        mask_mod: for jagged inputs, instead of a block mask: the rule, proved for each sequence.
+        dropout_p: the probability that a weight is dropped; the others are divided by 1 - dropout_p.
+        seed: of the dropout, 64 bits; by default a new one. Which weights are dropped depends only on (seed, b, h,
+            q_idx, kv_idx), not on layouts, threads or how queries are divided into calls.
+        sinks: [Hq] floats: a logit per head that takes part in the sum of weights but has no value.
+        lse_with_sinks: lse covers the whole sum, the sink included; otherwise only the keys.
+        weight_mod: replaces softmax: the weight of a key as a formula of (score, b, h, q_idx, kv_idx), with the score
+            after scale and score_mod. lse is then the sum of a row's weights, not its log.
+        normalize: for these weights: None, or "sum": they are divided by the sum of their row (a row whose sum is 0
+            gives 0).
         rope: rotates queries by q_idx and keys by kv_idx when they are read; see Rope.
-        key_indices: int32 [B, L, k], or [B, Hq, L, k]: each query sees just these keys, and of them what the mask shows; -1
-            stands for none. Other keys are never read. Of Jagged inputs [total, k], or the query's shape with k for its dim.
+        key_indices: int32 [B, L, k], or [B, Hq, L, k]: each query sees only these keys, further restricted by the mask;
+            -1 marks an unused entry. Other keys are never read. For Jagged inputs [total, k], or the query's shape with
+            k in place of its dim.
 
     Returns:
         [B, Hq, L, Ev] of the query's kind and dtype; with return_lse (out, lse); with return_aux (out, AuxOutput). The
-        memory is new and belongs to what is returned. Of Jagged inputs all of these are Jagged. A row with nothing to see
-        gives 0 and an lse of -inf.
+        memory is new and owned by the results. For Jagged inputs all of these are Jagged. A row that sees nothing gives
+        0 and an lse of -inf.
 
     >>> import numpy, quire
     >>> random = numpy.random.default_rng(0)
@@ -194,8 +197,8 @@ def flex_attention(
 def compute(
     function: str, inputs: tuple[Any, Any, Any], options: dict[str, Any], wants: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-    """(out, lse, max_scores, key_weights, entropy) of arrays or of Jagged inputs. options: of _core.Options; wants: what is wanted
-    beside the output, as _core.new_attention takes it. Errors name `function`."""
+    """(out, lse, max_scores, key_weights, entropy) of arrays or of Jagged inputs. options: for _core.Options; wants:
+    what is wanted besides the output, as _core.new_attention takes it. Errors name `function`."""
     query, mask_mod, block_mask = inputs[0], options["mask_mod"], options["block_mask"]
     if are_jagged(function, *inputs):
         if options["q_begin"] is not None:
@@ -213,7 +216,7 @@ def compute(
 
 
 def check_dense_mask(where: str, mask_mod: Any, block_mask: Any) -> None:
-    """What a call over dense arrays takes as its mask."""
+    """Checks the mask of a call over dense arrays."""
     if mask_mod is not None:
         raise ValueError(f"[{where}] mask_mod is for jagged inputs; give create_block_mask(mask_mod, ...) otherwise")
     if isinstance(block_mask, JaggedBlockMask):
@@ -228,7 +231,7 @@ def check_dense_mask(where: str, mask_mod: Any, block_mask: Any) -> None:
 def jagged_mask(
     mask_mod: Any, block_mask: Any, where: str = "flex_attention"
 ) -> tuple[MaskMod | None, JaggedBlockMask | None]:
-    """What _core takes as the mask of jagged inputs."""
+    """The mask of jagged inputs, as _core takes it."""
     if block_mask is not None and not isinstance(block_mask, JaggedBlockMask):
         raise TypeError(
             f"[{where}] the block mask of jagged inputs must be a JaggedBlockMask, from create_jagged_block_mask; "
@@ -252,7 +255,7 @@ def evaluate(
     q_begin: int = 0,
     kv_begin: int = 0,
 ) -> Any:
-    """A mod's values, written out. For looking and testing: attention itself never stores them.
+    """Writes out a mod's values. For inspection and tests: attention itself never stores them.
 
     evaluate(score_mod, scores): f32 or f64 scores [B, H, q_len, kv_len] -> the same shape, dtype and kind of array.
     evaluate(mask_mod, (B, H, q_len, kv_len)): bools of that shape, NumPy.

@@ -1,5 +1,5 @@
-"""attend: attention of the newest tokens of many sequences over a KVCache; merge_states: attention over all keys from
-attention over parts of them. Over NumPy and DLPack arrays; the arithmetic is _core's. Python layer."""
+"""attend: attention of the newest tokens of many sequences over a KVCache; merge_states: combines attention over parts
+of the keys. Over NumPy and DLPack arrays; the arithmetic is _core's. Python layer."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .option_checks import check_aux, check_dropout, check_int, check_scale, che
 
 @dataclasses.dataclass(frozen=True)
 class SequenceOptions:
-    """What is particular about one sequence of a step, addressed by its handle.
+    """Options of a single sequence in a step, identified by its handle.
 
     Args:
-        sequence: whose.
-        q_begin: q_idx of its first query; None: its queries are its last tokens.
-        window: instead of the step's; 0: none.
-        mask_mod: instead of the step's.
-        parents: its last tokens, as many as these and at least its queries, are a tree: the number of each one's parent
-            among them, which comes before it, or -1 for a child of the last token before the tree. A token sees the tokens
-            before the tree, its ancestors and itself. Windows and mods count along paths: q_idx and kv_idx are depths.
-        b: what mods see as b; None: its number in the step.
+        sequence: its handle.
+        q_begin: q_idx of its first query; by default its queries are its last tokens.
+        window: overrides the step's; 0: none.
+        mask_mod: overrides the step's.
+        parents: makes its last tokens (at least its queries) a tree: for each the index of its parent among them, which
+            must come earlier, or -1 for a child of the last token before the tree. A token sees the tokens before the
+            tree, its ancestors and itself. Windows and mods count along paths: q_idx and kv_idx are depths.
+        b: what mods see as b; by default its index in the step.
 
     >>> import numpy, quire
     >>> cache = quire.KVCache(layers=1, kv_heads=1, head_dim=8, n_pages=4)
@@ -70,24 +70,24 @@ def attend(
     normalize: str | None = None,
     rope: Rope | None = None,
 ) -> Any:
-    """Attention of the last tokens of each sequence over all that the sequence holds in a layer.
+    """Attention of the last tokens of each sequence over the sequence's keys in a layer.
 
     Args:
-        cache: nobody may change it while this runs; many may attend at a time.
+        cache: must not change while this runs; concurrent calls of attend are fine.
         sequences: one, or a list in the order of the queries.
         q: [tokens, q_heads, head_dim], the last tokens of each sequence, one sequence after the other; any strides.
-        score_mod, mask_mod: as of flex_attention. b is the number of the sequence in the list; q_idx and kv_idx are
-            positions in the sequence. Without a mask each token sees itself and those before it.
-        counts: how many tokens of each; None: all of q for one sequence, one each for a list.
-        window: how many tokens a token sees, itself included, and of these what mask_mod shows; 0: what mask_mod shows,
-            without one all before it. A group of layers may have one of its own.
+        score_mod, mask_mod: as for flex_attention. b is the index of the sequence in the list; q_idx and kv_idx are
+            positions in the sequence. Without a mask each token sees itself and earlier ones.
+        counts: how many tokens of each; by default all of q for one sequence, one each for a list.
+        window: how many tokens a token sees, itself included, restricted by mask_mod; 0: mask_mod alone decides,
+            without one it sees all earlier tokens. A group of layers may have its own window.
         scale: 1 / sqrt(head_dim) if not given.
-        return_lse, return_aux: as of flex_attention; [tokens, q_heads]. key_weights: [sequences, q_heads, tokens of the
-            longest].
-        dropout_p, seed, sinks, lse_with_sinks, weight_mod, normalize, rope: as of flex_attention.
-        key_indices: int32 [tokens, k], or [tokens, q_heads, k]: positions in the sequence that each token sees, as far as the
-            mask shows them; -1 stands for none.
-        sequence_options: of single sequences of the step, in any order; others are not used.
+        return_lse, return_aux: as for flex_attention; [tokens, q_heads]. key_weights: [sequences, q_heads, tokens of
+            the longest].
+        dropout_p, seed, sinks, lse_with_sinks, weight_mod, normalize, rope: as for flex_attention.
+        key_indices: int32 [tokens, k], or [tokens, q_heads, k]: the only positions that each token sees, further
+            restricted by the mask; -1 marks an unused entry.
+        sequence_options: options of single sequences of the step, in any order; others are ignored.
 
     Returns:
         [tokens, q_heads, v_head_dim] of q's kind and dtype, with the bits of flex_attention over each sequence alone.
@@ -141,7 +141,7 @@ def _sequences(given: Any) -> list[SequenceId]:
 def step_of(
     sequences: SequenceId | Sequence[SequenceId], counts: int | Sequence[int] | None
 ) -> tuple[list[SequenceId], list[int]]:
-    """The sequences of a step and how many tokens of each, one unless it is said."""
+    """The sequences of a step and the number of tokens of each, one by default."""
     found = _sequences([sequences] if isinstance(sequences, SequenceId) else sequences)
     each: Any = counts
     if counts is None or not hasattr(counts, "__len__"):
@@ -178,7 +178,7 @@ def step_options(
     hooks: dict[str, Any],
     sequence_options: Sequence[SequenceOptions] = (),
 ) -> _core.Options:
-    """hooks: as hook_options gives them."""
+    """hooks: as returned by hook_options."""
     if score_mod is not None and not isinstance(score_mod, ScoreMod):
         score_mod = ScoreMod(score_mod)
     if mask_mod is not None and not isinstance(mask_mod, MaskMod):
@@ -197,8 +197,8 @@ def step_options(
 
 
 def merge_states(*states: Any) -> tuple[Any, Any]:
-    """The (out, lse) over all keys from the (out, lse) over parts of them: merge_states((out, lse), (out, lse), ...), or a
-    list of such pairs.
+    """Combines (out, lse) over parts of the keys to (out, lse) over all keys: merge_states((out, lse), (out, lse),
+    ...), or a list of such pairs.
 
     out: [..., dim]; lse: [...], natural log; shapes and dtypes must be equal. A row with an lse of -inf saw nothing: its out
     is not read, and merging it changes no bit. Results are arrays of the first out's kind.

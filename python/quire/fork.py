@@ -1,7 +1,7 @@
-"""os.fork(): what a child does first, and locks that it does not find locked. Python layer.
+"""os.fork(): what a child does first, and locks that are never found locked in a child. Python layer.
 
-A child has a copy of all objects and only the thread that forked: its calls start threads of their own. It begins with
-one, as children of a pool are usually as many as there are cores, and may ask for more.
+A child has a copy of all objects but only the thread that forked: its calls start new threads. It begins with one,
+because a process pool usually has as many children as there are cores, and may ask for more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def install() -> None:
 
 
 def lock() -> threading.Lock:
-    """A lock for an object of the process. In a child it is open, whichever thread of the parent held it at the fork."""
+    """A process-wide lock. In a child it is unlocked, whichever thread of the parent held it at the fork."""
     made = threading.Lock()
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=made._at_fork_reinit)  # type: ignore[attr-defined]

@@ -1,5 +1,5 @@
-"""What attention can do beside masks and score mods: sinks, weights by a formula, rotation on read. Rope, and these options as _core takes
-them.
+"""Options of attention besides masks and score mods: sinks, weights by a formula, rotation on read (Rope), converted
+for _core.
 
 Shared by quire and quire.torch. Python layer, above _core.
 """
@@ -15,12 +15,12 @@ from .option_checks import check_flag, check_int
 
 
 class Rope(NamedTuple):
-    """Rotary positions, applied when queries and keys are read: queries by q_idx, keys by kv_idx. So a cache can keep keys as they
-    came, and drop or shift tokens.
+    """Rotary positions, applied when queries and keys are read: queries by q_idx, keys by kv_idx. So a cache can store
+    keys unrotated, and drop or shift tokens.
 
-    theta: the angle of pair i is position * theta ** (-2 * i / dims). cos, sin: instead, tables [positions, dims / 2]. dims: how
-    many numbers of a row are rotated, the first ones; None: all. interleaved: pair i is (2 * i, 2 * i + 1); otherwise (i, i + dims
-    / 2), the two halves.
+    theta: the angle of pair i is position * theta ** (-2 * i / dims). cos, sin: instead, tables [positions, dims / 2].
+    dims: how many numbers of a row are rotated, from the first; by default all. interleaved: pair i is (2 * i, 2 * i +
+    1); otherwise (i, i + dims / 2), the two halves.
 
     >>> import numpy, quire
     >>> q, k, v = numpy.random.default_rng(0).standard_normal((3, 1, 2, 9, 64), numpy.float32)
@@ -39,7 +39,7 @@ class Rope(NamedTuple):
 
 
 def rope_tables(where: str, rope: Any, view: Callable[[Any], Any] = _core.view) -> _core.RopeTables | None:
-    """As _core takes it. view: what makes a View of a table."""
+    """As _core takes it. view: makes a View of a table."""
     if rope is None:
         return None
     if not isinstance(rope, Rope):
@@ -63,7 +63,7 @@ def check_normalize(where: str, normalize: Any) -> str | None:
 def hook_options(
     where: str, sinks: Any, lse_with_sinks: Any, weight_mod: Any, normalize: Any, rope: Any
 ) -> dict[str, Any]:
-    """Of a call over arrays, as _core.Options takes them."""
+    """For a call over arrays, as _core.Options takes them."""
     if weight_mod is not None and type(weight_mod) is not ScoreMod:
         weight_mod = ScoreMod(weight_mod)
     return dict(

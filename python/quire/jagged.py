@@ -20,17 +20,17 @@ Order = Literal["tokens", "heads"]
 
 
 class Jagged:
-    """n sequences in one array. Sequence i is the tokens offsets[i] .. offsets[i + 1] - 1; of them, with lengths, only the
-    first lengths[i]: what is left are holes, which are never read.
+    """n sequences in one array. Sequence i is the tokens offsets[i] .. offsets[i + 1] - 1 or, with lengths, only the
+    first lengths[i] of them: the rest are holes and never read.
 
     Args:
-        values: [total, heads, dim], or [heads, total, dim] with the order "heads"; any strides. Read in place. Of keys and
-            values also a QuantizedTensor.
-        offsets: int32 or int64 [n + 1]. They do not fall and end at `total` at most; the first need not be 0.
+        values: [total, heads, dim], or [heads, total, dim] with the order "heads"; any strides. Read in place. For keys
+            and values also a QuantizedTensor.
+        offsets: int32 or int64 [n + 1]. They never decrease and end at `total` at most; the first need not be 0.
         lengths: int32 or int64 [n].
-        order: what comes first in the values.
+        order: which axis comes first in the values.
 
-    Offsets and lengths are checked where they are used.
+    Offsets and lengths are checked when they are used.
 
     >>> import numpy, quire
     >>> tokens = quire.Jagged.pack([numpy.ones((n, 2, 64), numpy.float32) for n in (5, 1, 30)])
@@ -84,12 +84,12 @@ class Jagged:
         return _core.JaggedViews(kv_view(self.values), self.offsets, self.lengths, self.order)
 
     def with_values(self, values: View) -> Jagged:
-        """The same sequences with other values, which become an array of the kind of these."""
+        """The same sequences with other values, returned as an array of the same kind."""
         return Jagged(like(values, self.values), self.offsets, self.lengths, self.order)
 
 
 def are_jagged(function: str, *inputs: Any) -> bool:
-    """Whether all of them are jagged. TypeError if some are and some are not."""
+    """Whether all of them are jagged. Raises TypeError if only some are."""
     count = sum(isinstance(one, Jagged) for one in inputs)
     if count not in (0, len(inputs)):
         names = ", ".join(type(one).__name__ for one in inputs)
@@ -105,10 +105,10 @@ def create_jagged_block_mask(
     BLOCK_SIZE: int | tuple[int, int] = 128,
     separate_full_blocks: bool = True,
 ) -> JaggedBlockMask:
-    """The block mask of every sequence, by proof: once for many layers.
+    """Proves the block mask of every sequence: once for many layers.
 
-    In the rule b is the number of the sequence; q_idx and kv_idx count inside it. H of None: the same for all heads. kv
-    of None: the keys have the queries' lengths. Of q and kv only offsets and lengths are read.
+    In the rule, b is the index of the sequence; q_idx and kv_idx count inside it. H=None: the same for all heads.
+    kv=None: the keys have the queries' lengths. Only offsets and lengths of q and kv are read.
 
     >>> import numpy, quire
     >>> tokens = quire.Jagged.pack([numpy.ones((n, 2, 64), numpy.float32) for n in (500, 130)])

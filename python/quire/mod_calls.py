@@ -1,8 +1,8 @@
-"""What a function that is given as a mod may get wrong, said in words: the arguments of the other kind of mod, random numbers, a
-condition where a score is wanted.
+"""Explains what a function given as a mod may get wrong: the arguments of the other kind of mod, random numbers, a
+condition where a score is expected.
 
-Of random numbers, those of generators that everybody shares are a warning; those of torch and of a generator that the mod
-holds are refused. Used when a function is called to be traced, by quire._core and by quire.torch. Python layer, bottom.
+Random numbers from shared global generators give a warning; those from torch or from a generator that the mod holds are
+rejected. Used when a function is called for tracing, by quire._core and quire.torch. Python layer, bottom.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _INSTEAD = {
 
 
 def call_mod(what: str, function: Callable, arguments: tuple) -> Any:
-    """function(*arguments). what: ScoreMod or MaskMod."""
+    """Calls function(*arguments). what: ScoreMod or MaskMod."""
     before, held = random_state(), states_of_generators(function)
     try:
         result = function(*arguments)
@@ -41,7 +41,8 @@ def call_mod(what: str, function: Callable, arguments: tuple) -> Any:
 
 
 def refuse_other_kind(what: str, function: Callable, wanted: int, cause: BaseException | None = None) -> None:
-    """TypeError if the function takes the arguments of the other kind of mod; nothing if it does not, or cannot be asked."""
+    """Raises TypeError if the function takes the arguments of the other kind of mod; returns if it does not or cannot
+    be inspected."""
     other = 9 - wanted
     if _count(function) == other:
         raise TypeError(
@@ -51,7 +52,7 @@ def refuse_other_kind(what: str, function: Callable, wanted: int, cause: BaseExc
 
 
 def _count(function: Callable) -> int | None:
-    """Arguments without a default, `self` of a bound method not counted; None where anything fits."""
+    """Number of arguments without a default, not counting `self` of a bound method; None if any number fits."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -66,7 +67,7 @@ def _count(function: Callable) -> int | None:
 
 
 def random_state() -> tuple:
-    """Of the generators that everybody shares, to be compared."""
+    """The state of the shared global generators, for comparison."""
     state = np.random.get_state(legacy=False)
     return random.getstate(), state["state"]["pos"], state["state"]["key"].tobytes(), state["has_gauss"]
 
@@ -77,8 +78,8 @@ _MOST_OBJECTS = 2048
 
 
 def generators_of(function: Any) -> list[Any]:
-    """Those that it reads: in its closure, its defaults, the globals it names, the object it is a method of, and in lists,
-    dicts and functions there. Torch's own one is among them once torch is there."""
+    """The generators that it reads: in its closure, its defaults, the globals it names, the object it is a method of,
+    and in lists, dicts and functions there. Includes torch's own once torch is imported."""
     torch = sys.modules.get("torch")
     kinds: tuple = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random)
     found: list[Any] = []
@@ -88,7 +89,7 @@ def generators_of(function: Any) -> list[Any]:
     shared = (getattr(np.random.random, "__self__", None), getattr(random.random, "__self__", None))
     seen: set[int] = {id(one) for one in (*shared, *found)}
     waiting = collections.deque([(function, 0)])
-    while waiting and len(seen) < _MOST_OBJECTS:  # a mod may hold a whole model: what is nearest comes first
+    while waiting and len(seen) < _MOST_OBJECTS:  # a mod may hold a whole model: nearest objects come first
         one, depth = waiting.popleft()
         if id(one) in seen:
             continue
@@ -101,19 +102,19 @@ def generators_of(function: Any) -> list[Any]:
 
 
 def states_of_generators(function: Any) -> list[tuple[Any, Any]]:
-    """For generator_drawn: what the function holds, before it is called."""
+    """For generator_drawn: the generators that the function holds, with their states before the call."""
     return [(one, state_of(one)) for one in generators_of(function)]
 
 
 def _held(one: Any) -> list[Any]:
-    """What an object holds that a call of it may use."""
+    """What an object holds that calling it may use."""
     if isinstance(one, (list, tuple, set, frozenset)):
         return list(one)[:64]
     if isinstance(one, dict):
         return list(one.values())[:64]
     if isinstance(one, functools.partial):
         return [one.func, *one.args, *one.keywords.values()]
-    if isinstance(one, (types.MethodType, types.BuiltinMethodType)):  # generator.random is one, too
+    if isinstance(one, (types.MethodType, types.BuiltinMethodType)):  # such as generator.random
         return [getattr(one, "__func__", None), one.__self__]
     if isinstance(one, types.FunctionType):
         cells = [cell.cell_contents for cell in one.__closure__ or () if _is_filled(cell)]
@@ -141,7 +142,7 @@ def _is_filled(cell: Any) -> bool:
 
 
 def state_of(generator: Any) -> Any:
-    """Something to compare: another after a number was drawn."""
+    """Something to compare: it differs after a number was drawn."""
     if isinstance(generator, random.Random):
         return generator.getstate()
     if isinstance(generator, np.random.RandomState):
@@ -154,7 +155,7 @@ def state_of(generator: Any) -> Any:
 
 
 def generator_drawn(held: list[tuple[Any, Any]]) -> str | None:
-    """Says so if one of them has drawn since its state was taken."""
+    """Describes the generator that has drawn since its state was taken; None if none has."""
     for generator, before in held:
         if state_of(generator) != before:
             kind = type(generator)
@@ -177,7 +178,7 @@ def warn_if_random(what: str, before: tuple) -> None:
 
 
 def warn_if_condition(what: str = "ScoreMod") -> None:
-    """For a score mod whose result is a bool."""
+    """Warns about a score mod whose result is a bool."""
     warnings.warn(
         f"[{what}] the score mod returns a condition, so scores become 0 and 1. As a mask it belongs into create_block_mask; in a "
         "score mod, write where(condition, score, -inf)",
@@ -187,7 +188,7 @@ def warn_if_condition(what: str = "ScoreMod") -> None:
 
 
 def _outside() -> int:
-    """The stacklevel of the innermost frame that is not of this package."""
+    """The stacklevel of the innermost frame outside this package."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "quire":
         frame, level = frame.f_back, level + 1

@@ -1,4 +1,4 @@
-"""Ready mods: masks and score mods in common use, and the gallery of further ones, kept as text. Python layer.
+"""Ready-made mods: common masks and score mods, and the gallery of more, kept as text. Python layer.
 
     >>> import quire
     >>> quire.mods.causal() & ~quire.mods.attention_sink(1)
@@ -6,7 +6,7 @@
     >>> type(quire.mods.gallery_entry("natten_2d").mod(q_len=4096, kv_len=4096)).__name__
     'MaskMod'
 
-docs/mods.md shows them all. Tables are arrays that are read in place unless it is said that they are copied.
+docs/mods.md shows them all. Tables are arrays, read in place unless documented as copied.
 """
 
 from ._core import (

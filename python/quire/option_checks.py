@@ -1,4 +1,4 @@
-"""Options of attention that are checked in Python, with a text that names them: flags, numbers, scale, seed and
+"""Options of attention that are checked in Python, with error texts that name them: flags, numbers, scale, seed and
 kernel_options.
 
 Shared by quire and quire.torch. Python layer, bottom.
@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-# PyTorch's names. They steer a GPU and mean nothing here; a name that is none of them is a slip of the pen.
+# PyTorch's names. They tune GPU kernels and mean nothing here; any other name is probably a typo.
 _KERNEL_OPTIONS = frozenset(
     """BACKEND BLOCKS_ARE_CONTIGUOUS BLOCK_M BLOCK_M1 BLOCK_M2 BLOCK_N BLOCK_N1 BLOCK_N2 FLOAT32_PRECISION FORCE_USE_FLEX_ATTENTION
     GQA_SHARED_HEADS HAS_FULL_BLOCKS IS_DIVISIBLE OUTPUT_LOGSUMEXP OUTPUT_MAX PRESCALE_QK QK_HEAD_DIM QK_HEAD_DIM_ROUNDED
@@ -24,7 +24,7 @@ _KERNEL_OPTIONS = frozenset(
 
 
 def check_scale(where: str, scale: Any) -> float | None:
-    """The scale as a float; None if it is not given. Numbers of NumPy and tensors of one element are taken."""
+    """The scale as a float; None if it is not given. NumPy numbers and tensors of one element are accepted."""
     if scale is None or type(scale) is float:
         return scale
     if isinstance(scale, (str, bytes)) or not (isinstance(scale, numbers.Real) or hasattr(scale, "__float__")):
@@ -54,7 +54,7 @@ def check_seed(where: str, dropout_p: float, seed: int | None) -> int:
 
 
 def check_flag(where: str, name: str, value: Any) -> bool:
-    """A bool, of Python or NumPy, or 0 or 1."""
+    """A bool of Python or NumPy, or 0 or 1."""
     if value is True or value is False:
         return value
     if isinstance(value, int) and value in (0, 1):
@@ -88,14 +88,15 @@ def check_aux(where: str, return_lse: Any, return_aux: Any) -> tuple[bool, bool]
 
 
 def check_weights(where: str, return_aux: Any) -> tuple[bool, bool, tuple[int, int]]:
-    """Whether the weights of keys and the entropy are wanted, and of which queries the weights: [begin, end)."""
+    """Whether the weights of keys and the entropy are wanted, and over which queries the weights are summed: [begin,
+    end)."""
     weights = check_flag(where, "key_weights of return_aux", getattr(return_aux, "key_weights", False))
     entropy = check_flag(where, "entropy of return_aux", getattr(return_aux, "entropy", False))
     return weights, entropy, check_queries(where, getattr(return_aux, "key_weights_queries", None))
 
 
 def check_queries(where: str, queries: Any) -> tuple[int, int]:
-    """A range (begin, end) of queries; an end of None is the last one's."""
+    """A range (begin, end) of queries; an end of None means the last one."""
     if queries is None:
         return 0, (1 << 63) - 1
     if not isinstance(queries, (tuple, list)) or len(queries) != 2:
@@ -106,7 +107,7 @@ def check_queries(where: str, queries: Any) -> tuple[int, int]:
 
 
 def check_kernel_options(where: str, options: Any, more: frozenset[str] = frozenset()) -> None:
-    """TypeError if they are no mapping; a warning for a name that PyTorch does not have either. more: names it has besides."""
+    """Raises TypeError unless it is a mapping; warns about names that PyTorch does not have. more: additional names."""
     if not isinstance(options, Mapping):
         raise TypeError(f"[{where}] kernel_options must be a dict; got {type(options).__name__} {options!r}")
     known = _KERNEL_OPTIONS | more

@@ -1,8 +1,7 @@
-"""PagedAttention over NumPy arrays: which page of a pool holds which page of a sequence, with torch's names.
-Python layer.
+"""PagedAttention over NumPy arrays: maps the pages of sequences to pages of a pool, with torch's names. Python layer.
 
-The tables are plain arrays and a list that users may read and write; what they say is worked out in _core at each call.
-quire.torch has the same class over tensors.
+The tables are plain arrays and a list that users may read and write; _core reads them at each call. quire.torch has the
+same class over tensors.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def number(value: Any) -> int:
 
 
 def numbers(value: Any, size: int) -> list[int]:
-    """An int, or the elements of a list, array or tensor of ints; of `size` bools, the places of those that are true."""
+    """An int, or the elements of a list, array or tensor of ints; for `size` bools, the positions of the true ones."""
     found = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(found, (list, tuple)):
         return [index(found)]
@@ -38,8 +37,8 @@ def numbers(value: Any, size: int) -> list[int]:
 
 
 def reserve_pages(tables: _core.PageTables, empty_pages: list[int], batch_idx: int, seq_len: int) -> bool:
-    """Takes pages from the end of `empty_pages`, which is changed; whether any were needed. AssertionError if there are too
-    few."""
+    """Takes pages from the end of `empty_pages`, which is modified; returns whether any were needed. Raises
+    AssertionError if there are too few."""
     wanted = tables.pages_wanted(batch_idx, seq_len)
     if wanted == 0:
         return False
@@ -53,13 +52,12 @@ def reserve_pages(tables: _core.PageTables, empty_pages: list[int], batch_idx: i
 class PagedAttention:
     """Page tables for a [1, H, n_pages * page_size, D] cache of keys and one of values, which belong to the caller.
 
-    page_table: int64 [max_batch_size, n_pages], the page of each page of a sequence, -1 where there is none.
-    physical_to_logical: int64 [max_batch_size, n_pages], the other way round.
-    capacity: int64 [max_batch_size], tokens that the pages of a sequence have room for.
-    empty_pages: the list of pages that are free, taken from its end.
+    page_table: int64 [max_batch_size, n_pages], the pool's page for each page of a sequence, -1 if there is none.
+    physical_to_logical: int64 [max_batch_size, n_pages], the inverse. capacity: int64 [max_batch_size], tokens that fit
+    into the pages of a sequence. empty_pages: the list of pages that are free, taken from its end.
 
-    What is written into them counts. A call of flex_attention with a converted mask is recognised and reads the pages of its
-    sequences only.
+    All may be written to. A call of flex_attention with a converted mask is recognised and reads only the pages of its
+    sequences.
 
     >>> import numpy, quire
     >>> paged = quire.PagedAttention(n_pages=8, page_size=16, max_batch_size=2)
@@ -109,25 +107,25 @@ class PagedAttention:
         reserve_pages(self._tables(), self.empty_pages, number(batch_idx), number(seq_len))
 
     def erase(self, batch_idx: Any) -> None:
-        """Gives the pages of a sequence back, or of several, in their order: all of them or, with an error, none."""
+        """Gives back the pages of one sequence or of several, in order: all of them or, on error, none."""
         self.empty_pages += self._tables().remove_pages(numbers(batch_idx, len(self.capacity)))
 
     def assign(self, batch_idx: Any, input_pos: Any, k_val: Any, v_val: Any, k_cache: Any, v_cache: Any) -> None:
-        """Writes k_val [B, H, S, D] and v_val [B, H, S, Dv] into the caches, at positions input_pos [B, S] of the sequences
-        batch_idx [B]. An error, before anything is written, for a position that no page was reserved for."""
+        """Writes k_val [B, H, S, D] and v_val [B, H, S, Dv] into the caches, at positions input_pos [B, S] of the
+        sequences batch_idx [B]. Raises, before anything is written, for a position without a reserved page."""
         self._tables().assign(batch_idx, input_pos, k_val, v_val, k_cache, v_cache)
 
     def convert_logical_block_mask(self, block_mask: BlockMask, batch_idx: Any = None, kv_len: Any = None) -> BlockMask:
-        """The mask over the pool: key blocks, which must be pages, where their pages are. batch_idx [B]: the sequence of each
-        batch entry, 0, 1, 2, ... if not given. kv_len [B]: keys from it on are hidden."""
+        """The mask over the pool: key blocks, which must be pages, moved to where their pages are. batch_idx [B]: the
+        sequence of each batch entry, by default 0, 1, 2, ... kv_len [B]: keys from it on are hidden."""
         rows = None if batch_idx is None else [index(one) for one in np.asarray(batch_idx).reshape(-1).tolist()]
         rule = self.get_mask_mod(block_mask.mask_mod, kv_len)
         return self._tables().convert(block_mask, rows, rule)
 
     def get_mask_mod(self, mask_mod: MaskMod | Callable | str | None, kv_len: Any = None) -> MaskMod:
-        """A rule on a sequence's keys as one on those of the pool: hidden where a page is not of sequence b."""
+        """Converts a rule on a sequence's keys to one on the pool's: hidden where a page does not belong to sequence b."""
         return _core.physical_mask_mod(mask_mod, self.physical_to_logical, self.page_size, kv_len)
 
     def get_score_mod(self, score_mod: ScoreMod | Callable | str | None, kv_len: Any = None) -> ScoreMod:
-        """The same for a score mod: -inf where a page is not of sequence b."""
+        """The same for a score mod: -inf where a page does not belong to sequence b."""
         return _core.physical_score_mod(score_mod, self.physical_to_logical, self.page_size, kv_len)

@@ -1,5 +1,5 @@
-"""Block masks as pickles. (Mods have their own: a text and the contents of its buffers, and the mark of a page table.)
-Python layer."""
+"""Pickling of block masks. (Mods pickle themselves: as a text, the contents of its buffers and the mark of a page
+table.) Python layer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _restore_ruled(*arguments: Any) -> BlockMask:
 
 
 def _restore_listed(is_part: bool, *arguments: Any) -> BlockMask:
-    """A mask from its lists of blocks; `is_part` is one that came out of mask[...] and has no mask_mod."""
+    """A mask from its lists of blocks; `is_part`: it came out of mask[...] and has no mask_mod."""
     mask = BlockMask.from_kv_blocks(*arguments)
     return mask[:] if is_part else mask
 
@@ -26,7 +26,7 @@ def restore_converted(kind: Any, text: str, buffers: dict[str, Any]) -> Any:
 
 
 def _reduce(mask: BlockMask) -> tuple[Any, ...]:
-    """By its rule, which is proved anew, where that says all; by its lists of blocks otherwise."""
+    """By its rule, which is proved again, if that says everything; otherwise by its lists of blocks."""
     mod = mask.mask_mod if mask.has_mask_mod else None
     if mod is not None and len(mask.shape) == 4 and mask.whole_mask_mod() == mod:
         return _restore_ruled, (mod, *mask.shape, mask.BLOCK_SIZE, mask.separate_full_blocks, mask.q_begin)
@@ -38,5 +38,5 @@ def _reduce(mask: BlockMask) -> tuple[Any, ...]:
 
 
 def install() -> None:
-    """Tells pickle and copy. Called once, when the package is imported."""
+    """Registers this with pickle and copy. Called once, when the package is imported."""
     copyreg.pickle(BlockMask, _reduce)

@@ -1,6 +1,6 @@
-"""Plans: attention worked out once and run for every layer, into arrays of the caller's, with nothing allocated.
+"""Plans: attention planned once and run for every layer into the caller's arrays, without allocating.
 
-The planning and the arithmetic are _core's. Python layer, above vjp.py and cache_attention.py.
+Planning and arithmetic are _core's. Python layer, above vjp.py and cache_attention.py.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ class AttentionPlan:
     """flex_attention planned once, for all calls of the same shapes, dtypes, mods and mask.
 
     Args:
-        As of flex_attention. Of query, key and value only shapes and dtypes count, of Jagged ones offsets and lengths too.
-        Arrays that mods read, sinks and the tables of a Rope are read again at every run; key_indices are copied.
+        As for flex_attention. Only shapes and dtypes of query, key and value matter, and for Jagged ones offsets and
+        lengths. Arrays that mods read, sinks and the tables of a Rope are read again at every run; key_indices are
+        copied.
 
     One run of a plan at a time.
 
@@ -92,13 +93,13 @@ class AttentionPlan:
         entropy: Any = None,
         key_weights_queries: tuple[int, int | None] | None = None,
     ) -> Any:
-        """Computes into `out` and returns it. Arrays may lie elsewhere and have other strides than the plan's.
+        """Computes into `out` and returns it. Arrays may be others than the plan's, with other strides.
 
         Args:
-            out: [B, Hq, L, Ev] in the query's dtype, or in f32 where that is computed in; any strides. Jagged: values, or a
-                Jagged of them, in the query's order; holes are not written.
-            lse, max_scores, entropy: where to put them, row-major [B, Hq, L], f32 (f64 if computed in f64).
-            key_weights, key_weights_queries: as of AuxRequest, row-major [B, Hq, S].
+            out: [B, Hq, L, Ev] in the query's dtype, or in f32 if that is the compute type; any strides. Jagged:
+                values, or a Jagged of them, in the query's order; holes are not written.
+            lse, max_scores, entropy: receive these, row-major [B, Hq, L], f32 (f64 if computed in f64).
+            key_weights, key_weights_queries: as in AuxRequest, row-major [B, Hq, S].
         """
         views = (_view(one) for one in (query, key, value, out, lse, max_scores, key_weights, entropy))
         self._plan.run(*views, check_queries("AttentionPlan", key_weights_queries))
@@ -114,8 +115,8 @@ class AttentionBackwardPlan:
     """The gradients of flex_attention planned once, for all calls of the same shapes, dtypes, mods and mask.
 
     Args:
-        As of flex_attention_vjp. Of query, key and value only shapes and dtypes count, of Jagged ones offsets and lengths too.
-        Arrays that mods read are read again at every run.
+        As for flex_attention_vjp. Only shapes and dtypes of query, key and value matter, and for Jagged ones offsets
+        and lengths. Arrays that mods read are read again at every run.
 
     One run of a plan at a time.
 
@@ -184,12 +185,12 @@ class AttentionBackwardPlan:
         d_value: Any = None,
         d_buffers: Mapping[str, Any] | None = None,
     ) -> None:
-        """Computes the gradients of sum(out * d_out) + sum(lse * d_lse) into the arrays given for them: one for each that is
-        wanted, of the shape and dtype of what it is the gradient of, any strides. d_buffers: by the buffers' names.
+        """Computes the gradients of sum(out * d_out) + sum(lse * d_lse) into the given arrays: one for each that is
+        wanted, of the shape and dtype of its input, any strides. d_buffers: by the buffers' names.
 
         Args:
-            out, lse: of the forward pass; lse f32 (f64 if computed in f64).
-            d_out, d_lse: one that is not given is 0.
+            out, lse: from the forward pass; lse f32 (f64 if computed in f64).
+            d_out, d_lse: 0 if not given.
         """
         given = {} if d_buffers is None else dict(d_buffers)
         missing = [name for name in self._names if name not in given] + [
@@ -216,10 +217,10 @@ class AttendPlan:
 
     Args:
         q_heads, dtype: of the queries.
-        group: of layers; a plan is for the layers of one.
-        The others: as of attend.
+        group: of layers; a plan serves the layers of one group.
+        The others: as for attend.
 
-    Good until the cache changes (writing rows does not count). One run of a plan at a time.
+    Valid until the cache changes (writing rows does not count). One run of a plan at a time.
 
     >>> import numpy, quire
     >>> random = numpy.random.default_rng(0)
@@ -278,15 +279,15 @@ class AttendPlan:
         entropy: Any = None,
         key_weights_queries: tuple[int, int | None] | None = None,
     ) -> Any:
-        """Computes into `out`, [tokens, q_heads, v_head_dim] in q's dtype, and returns it. lse, max_scores and entropy: where
-        to put them, row-major [tokens, q_heads]; key_weights: [sequences, q_heads, tokens of the longest]."""
+        """Computes into `out`, [tokens, q_heads, v_head_dim] in q's dtype, and returns it. lse, max_scores and entropy
+        receive these, row-major [tokens, q_heads]; key_weights: [sequences, q_heads, tokens of the longest]."""
         views = (_view(one) for one in (q, out, lse, max_scores, key_weights, entropy))
         self._plan.run_step(self._cache, layer, *views, check_queries("AttendPlan", key_weights_queries))
         return out
 
     @property
     def tokens(self) -> int:
-        """Queries of the step."""
+        """Number of queries of the step."""
         return self._plan.tokens
 
     @property

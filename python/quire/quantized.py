@@ -1,6 +1,6 @@
 """Quantised keys and values over NumPy and DLPack arrays: the object that attention takes, quantize and dequantize.
 
-The arithmetic is _core's. Layer: Python, below attention.py.
+The arithmetic is _core's. Python layer, below attention.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["KVFormat", "QuantizedTensor", "dequantize", "format_of", "kv_view", 
 
 
 def format_of(function: str, format: KVFormat | str, hadamard: bool = False) -> KVFormat:
-    """A KVFormat, or the name of one, rotated if asked for."""
+    """A KVFormat from one or from its name, rotated if asked for."""
     hadamard = check_flag(function, "hadamard", hadamard)
     if isinstance(format, str):
         return KVFormat(format, hadamard)
@@ -26,15 +26,16 @@ def format_of(function: str, format: KVFormat | str, hadamard: bool = False) -> 
 
 
 class QuantizedTensor:
-    """Keys or values as codes: what quantize gives, or codes and scales that another library made, read where they lie. Every
-    attention call of quire and quire.torch takes it as key or value.
+    """Keys or values as codes: the result of quantize, or codes and scales made by another library, read in place.
+    Every attention call of quire and quire.torch takes it as key or value.
 
     Args:
-        codes: [.., dim] int8 of "int8" and "int8_channel"; uint8 of all others: [.., dim] of "u8", "fp8_e4m3" and "fp8_e5m2",
-            [.., dim / 2] of "int4", [.., dim / 32 * 34] of "q8_0", [.., dim / 32 * 18] of "q4_0". Any strides, but the codes of
-            a row side by side.
-        scales: float32 [..] of "int8", [.., 2] of "u8" (scale and zero point), [heads, dim] of "int8_channel", [heads] or [1] of
-            fp8; float16 [.., dim / 32, 2] of "int4" (scale and minimum). None of "q8_0" and "q4_0", which hold their own.
+        codes: [.., dim] int8 for "int8" and "int8_channel"; uint8 for all others: [.., dim] for "u8", "fp8_e4m3" and
+            "fp8_e5m2", [.., dim / 2] for "int4", [.., dim / 32 * 34] for "q8_0", [.., dim / 32 * 18] for "q4_0". Any
+            strides, but the codes of a row must be contiguous.
+        scales: float32 [..] for "int8", [.., 2] for "u8" (scale and zero point), [heads, dim] for "int8_channel",
+            [heads] or [1] for fp8; float16 [.., dim / 32, 2] for "int4" (scale and minimum). None for "q8_0" and
+            "q4_0", which contain theirs.
         format: a KVFormat or the name of one.
 
     >>> import numpy, quire
@@ -57,12 +58,12 @@ class QuantizedTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the numbers."""
+        """Shape of the decoded numbers."""
         return _core.coded_shape(self.view())
 
     @property
     def nbytes(self) -> int:
-        """Of codes and scales."""
+        """Bytes of codes and scales."""
         return sum(_bytes(one) for one in (self.codes, self.scales) if one is not None)
 
     def __repr__(self) -> str:
@@ -81,23 +82,23 @@ def _bytes(array: Any) -> int:
 
 
 def kv_view(array: Any) -> View:
-    """Of keys or values: codes, or an array of floats."""
+    """The view of keys or values: codes, or an array of floats."""
     return array.view() if isinstance(array, QuantizedTensor) else _core.view(array)
 
 
 def quantize(
     x: Any, format: KVFormat | str, hadamard: bool = False, *, scales: Any = None, head_axis: int = 1
 ) -> QuantizedTensor:
-    """Keys or values to codes.
+    """Codes keys or values.
 
     Args:
         x: float32, float64, bfloat16 or float16, 2 to 4 axes: [B, H, S, D], [tokens, H, D], [pages, H, page_size, D], [tokens, D].
         format: "int8", "int8_channel", "u8", "int4", "fp8_e4m3", "fp8_e5m2", "q8_0" or "q4_0", or a KVFormat.
-        hadamard: rotate rows before they are coded; attention undoes it.
-        scales: of "int8_channel" and fp8, the calibrated ones; found from x if not given.
-        head_axis: which axis counts heads.
+        hadamard: rotate rows before coding; attention undoes it.
+        scales: for "int8_channel" and fp8, calibrated ones; by default derived from x.
+        head_axis: the axis of heads.
 
-    NaN, infinity, and what a float16 scale cannot hold are refused with a ValueError that names the row.
+    Raises ValueError, naming the row, for NaN, infinity, and what a float16 scale cannot hold.
 
     >>> import numpy, quire
     >>> x = numpy.linspace(-1, 1, 64, dtype=numpy.float32).reshape(1, 1, 1, 64)
@@ -112,8 +113,8 @@ def quantize(
 
 
 def dequantize(x: Any, dtype: Any = "f32", *, head_axis: int = 1) -> Any:
-    """The numbers that attention computes with (before the rotation, if there is one), rounded to `dtype`. An array of the kind of
-    the codes.
+    """The numbers that attention computes with (before the rotation, if there is one), rounded to `dtype`, as an array
+    of the codes' kind.
 
     >>> import numpy, quire
     >>> quire.dequantize(quire.quantize(numpy.full((1, 1, 1, 4), 2.0), "int8"))

@@ -1,4 +1,4 @@
-"""Says in words which package a part of Quire needs, where it is missing or too old. Python layer, below everything else."""
+"""Explains which package a part of Quire needs when it is missing or too old. Python layer, below everything else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import re
 
 
 def require(package: str, at_least: str) -> None:
-    """Imports a package. ModuleNotFoundError if it is not there, ImportError if its version is below `at_least`, "2.13"."""
+    """Imports a package. Raises ModuleNotFoundError if it is missing, ImportError if its version is below `at_least`,
+    "2.13".
+    """
     advice = f'quire.{package} needs {package} {at_least} or later: pip install ".[{package}]" in a checkout of Quire'
     try:
         version = importlib.import_module(package).__version__

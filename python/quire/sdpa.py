@@ -21,8 +21,8 @@ Alignment = Literal["top_left", "bottom_right"]
 
 
 class SDPBackend(enum.IntEnum):
-    """FLASH_ATTENTION and EFFICIENT_ATTENTION are two names for the same kernels. MATH is the f64 reference. ERROR: none is
-    left.
+    """FLASH_ATTENTION and EFFICIENT_ATTENTION are two names for the same kernels. MATH is the f64 reference. ERROR: no
+    backend is left.
 
     >>> import quire
     >>> list(quire.SDPBackend.__members__)
@@ -40,13 +40,14 @@ _allowed = threading.local()
 
 
 def allowed_backends() -> tuple[SDPBackend, ...]:
-    """Those that this thread may use, in the order of choice."""
+    """The backends that this thread may use, in the order of preference."""
     return getattr(_allowed, "backends", _ALL)
 
 
 @contextlib.contextmanager
 def sdpa_kernel(backends: SDPBackend | Sequence[SDPBackend]) -> Iterator[None]:
-    """Only these backends inside the `with` block, in this thread. The order of choice stays FLASH, EFFICIENT, MATH.
+    """Allows only these backends inside the `with` block, in this thread. The order of preference stays FLASH,
+    EFFICIENT, MATH.
 
     >>> import numpy, quire
     >>> x = numpy.ones((1, 2, 3, 8), numpy.float32)
@@ -83,11 +84,12 @@ def scaled_dot_product_attention(
             broadcast. Or all three Jagged.
         attn_mask: an array that broadcasts to [..., Hq, L, S], bool (True: visible) or float (added to the scores); or a
             rule: a MaskMod, a text or a function of (b, h, q_idx, kv_idx). Jagged batches take a rule.
-        dropout_p: the share of the weights that are dropped; the rest are divided by 1 - dropout_p.
+        dropout_p: the probability that a weight is dropped; the others are divided by 1 - dropout_p.
         is_causal: a query sees the keys up to its own position; not together with attn_mask.
         scale: 1 / sqrt(E) if not given.
         enable_gqa: Hq may be a multiple of Hkv.
-        seed: of the dropout, 64 bits: same seed, same weights dropped, on any number of threads. A new one if not given.
+        seed: of the dropout, 64 bits; by default a new one. The same seed drops the same weights, on any number of
+            threads.
         alignment: which corner the diagonal of is_causal starts in. "bottom_right": the last query sees the last key.
 
     Returns:
@@ -118,7 +120,7 @@ def choose_backend(
     *,
     alignment: Alignment = "top_left",
 ) -> SDPBackend:
-    """The backend that such a call of scaled_dot_product_attention would use here and now; ERROR if none is left.
+    """The backend that such a call of scaled_dot_product_attention would use now; ERROR if none is left.
 
     >>> import numpy, quire
     >>> x = numpy.ones((1, 2, 3, 8), numpy.float32)
@@ -144,7 +146,7 @@ def why_not(
     *,
     alignment: Alignment = "top_left",
 ) -> list[str]:
-    """Every reason why a backend cannot compute such a call, in sentences; none if it can.
+    """Every reason why a backend cannot compute such a call, as sentences; empty if it can.
 
     >>> import numpy, quire
     >>> x = numpy.ones((1, 2, 3, 2000), numpy.float32)
@@ -166,7 +168,7 @@ def _options(
     enable_gqa: Any,
     seed: Any = None,
 ) -> _core.SdpaOptions:
-    """Checked here, with texts that name them."""
+    """Checks the options, with error texts that name them."""
     if isinstance(dropout_p, (str, bytes)) or not hasattr(dropout_p, "__float__"):
         raise TypeError(f"[{where}] dropout_p must be a number; got {type(dropout_p).__name__} {dropout_p!r}")
     if not isinstance(alignment, str):
@@ -188,7 +190,7 @@ def _views(is_jagged: bool, *inputs: Any) -> list[Any]:
 
 
 def _mask(attn_mask: Any) -> Any:
-    """A rule as a MaskMod; arrays and None as they are."""
+    """A rule as a MaskMod; arrays and None unchanged."""
     if isinstance(attn_mask, str) or (callable(attn_mask) and not isinstance(attn_mask, MaskMod)):
         return MaskMod(attn_mask)
     return attn_mask

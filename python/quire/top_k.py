@@ -1,4 +1,5 @@
-"""top_k_keys: the keys that an indexer chooses for every query, over NumPy and DLPack arrays. The arithmetic is _core's."""
+"""top_k_keys: the keys that an indexer selects for every query, over NumPy and DLPack arrays. The arithmetic is
+_core's. Python layer."""
 
 from __future__ import annotations
 
@@ -25,12 +26,13 @@ def top_k_keys(
 
     Args:
         q: [B, L, heads, D]; k: [B or 1, S, D]; weights: [B, L, heads]. f32, f64, bf16 or f16, any strides.
-        mask: which keys a query may choose from: a rule of (b, h, q_idx, kv_idx), where h is 0, or a BlockMask of one head.
+        mask: which keys a query may choose from: a rule of (b, h, q_idx, kv_idx), with h = 0, or a BlockMask of one
+            head.
         q_begin: q_idx of the first query in a rule.
 
     Returns:
-        int32 [B, L, top_k] of q's kind, ascending, -1 behind the last where a query may see fewer. Of equal sums the smaller
-        key is taken; a sum that is NaN is not. Memory is in proportion to L * top_k, never to L * S. There is no gradient.
+        int32 [B, L, top_k] of q's kind, ascending, padded with -1 where a query may see fewer. Ties go to the smaller
+        key; NaN sums are skipped. Memory is proportional to L * top_k, never to L * S. No gradient.
 
     >>> import numpy, quire
     >>> random = numpy.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""flex_attention_vjp: flex_attention with a function that gives its gradients, over arrays and jagged batches.
+"""flex_attention_vjp: flex_attention and a function that returns its gradients, over arrays and jagged batches.
 
 The arithmetic is _core's. Python layer, above attention.py.
 """
@@ -21,8 +21,8 @@ INPUTS = ("query", "key", "value")
 
 
 class Gradients(NamedTuple):
-    """Each of the shape, dtype and kind of what it is the gradient of; None where it was not wanted. `buffers`: by the
-    names of the score mod's buffers. `weight_buffers`: of the weight mod's. `sinks`: None if there are none.
+    """Each has the shape, dtype and kind of its input; None if not wanted. `buffers`: by the names of the score mod's
+    buffers. `weight_buffers`: the weight mod's. `sinks`: None if there are none.
 
     >>> import numpy, quire
     >>> x = numpy.ones((1, 1, 2, 4), numpy.float32)
@@ -64,19 +64,19 @@ def flex_attention_vjp(
     rope: Rope | None = None,
     key_indices: Any = None,
 ) -> tuple[Any, Callable[..., Gradients]]:
-    """(result, vjp): what flex_attention gives, and vjp(d_out=None, d_lse=None), which gives the gradients of
+    """(result, vjp): the result of flex_attention, and vjp(d_out=None, d_lse=None), which returns the gradients of
     sum(out * d_out) + sum(lse * d_lse).
 
     Args:
-        wanted: which of "query", "key" and "value" get a gradient; what is not wanted costs nothing.
-        buffers: names of the score mod's buffers that get one; all that hold floats if not given. Those of a weight mod and
-            sinks always get one.
-        The others: as of flex_attention. With return_aux the result is (out, AuxOutput).
+        wanted: which of "query", "key" and "value" get a gradient; the others cost nothing.
+        buffers: names of the score mod's buffers that get one; by default all that hold floats. Those of a weight mod
+            and sinks always get one.
+        The others: as for flex_attention. With return_aux the result is (out, AuxOutput).
 
-    d_out: [B, Hq, L, Ev]; d_lse: [B, Hq, L]; floats of any dtype and strides; of Jagged inputs Jagged, or values in the
-    query's order. One that is not given is 0. vjp may be called any number of times; until then the arrays that went in and
-    came out must keep their values, for it reads them again. Sums are taken over heads that share keys and over batch entries
-    that share them; rows with nothing to see add 0.
+    d_out: [B, Hq, L, Ev]; d_lse: [B, Hq, L]; floats of any dtype and strides; for Jagged inputs Jagged, or values in
+    the query's order. A missing one counts as 0. vjp may be called any number of times and reads the inputs and results
+    again, so these must keep their values. Gradients are summed over heads and batch entries that share keys; rows that
+    see nothing add 0.
 
     >>> import numpy, quire
     >>> q, k, v = numpy.random.default_rng(0).standard_normal((3, 1, 2, 60, 32))
@@ -129,14 +129,14 @@ def flex_attention_vjp(
 
 
 def check_wanted(function: str, wanted: Sequence[str]) -> None:
-    """ValueError for a name that is none of the inputs'."""
+    """Raises ValueError for a name that is not an input."""
     unknown = [name for name in wanted if name not in INPUTS]
     if unknown:
         raise ValueError(f"[{function}] wanted may hold {', '.join(map(repr, INPUTS))}; got {unknown[0]!r}")
 
 
 def buffer_names(function: str, score_mod: ScoreMod | None, given: Sequence[str] | None) -> list[str]:
-    """Those that get a gradient, in the mod's order."""
+    """The buffers that get a gradient, in the mod's order."""
     floats = [] if score_mod is None else _core.float_buffers(score_mod)
     if given is None:
         return floats
@@ -152,7 +152,7 @@ class _Call(NamedTuple):
     mods: tuple[ScoreMod | None, ScoreMod | None]  # score mod, weight mod
     options: dict[str, Any]  # of _core.Options
     wanted: list[bool]
-    names: tuple[list[str], list[str]]  # of the buffers of both that get a gradient
+    names: tuple[list[str], list[str]]  # buffers of both that get a gradient
     sinks: Any
     is_jagged: bool
 

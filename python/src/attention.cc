@@ -37,11 +37,11 @@ namespace {
 // The options of every call.
 struct Options {
   AttentionOptions all;
-  const char* function = "flex_attention";  // what the user called; lives as long as the process
+  const char* function = "flex_attention";  // what the user called; never freed
   int openmp_threads = 0;
-  std::optional<View> key_indices = {};  // keeps alive what all.key_indices sees
+  std::optional<View> key_indices = {};  // keeps the memory of all.key_indices alive
 
-  /// The problem's executor, if it is one of OpenMP's, must be kept while the problem is used.
+  // Keep the returned executor (set if it is an OpenMP one) as long as the problem is used.
   std::shared_ptr<Executor> set_executor(AttentionProblem& problem) const {
     std::shared_ptr<Executor> executor = openmp_executor(openmp_threads);
     problem.executor = executor.get();
@@ -52,7 +52,7 @@ struct Options {
 constexpr std::pair<std::int64_t, std::int64_t> kAllQueries{
     0, std::numeric_limits<std::int64_t>::max()};
 
-// The same text at the same address for the rest of the process: problems keep a pointer.
+// Returns the same address for the same text for the rest of the process: problems keep a pointer.
 const char* interned(const std::string& text) {
   static std::mutex mutex;
   static std::set<std::string> all;
@@ -105,7 +105,7 @@ ConstTensorView tensor_of(const JaggedViews& views) { return views.values.tensor
 KVView keys_of(const View& view) { return view.keys(); }
 KVView keys_of(const JaggedViews& views) { return views.values.keys(); }
 
-// The query of a call cannot be codes.
+// Queries cannot be codes.
 void check_query(const char* function, const View& q) {
   if (q.format.is_plain()) return;
   throw Error(ErrorKind::type, std::string("[") + function + "] the query cannot be quantised");
@@ -121,7 +121,8 @@ AttentionProblem problem_of(const Options& options, const JaggedViews& q, const 
                                   options.function);
 }
 
-// (key_weights, entropy) or None each, and (begin, end), the queries that key_weights sums over.
+// (key_weights, entropy), each possibly None, and (begin, end), the queries that key_weights sums
+// over.
 struct WeightsOutputs {
   const View *key_weights = nullptr, *entropy = nullptr;
   std::pair<std::int64_t, std::int64_t> queries;
@@ -209,7 +210,7 @@ nb::tuple compute(const Options& options, const Views& q, const Views& k, const 
   return results(std::move(out), std::move(aux));
 }
 
-// What a backward pass reads and writes, of views.
+// What a backward pass reads and writes, as views.
 struct BackwardArguments {
   BackwardArguments(const char* function, const ConstTensorView& q,
                     const std::array<KVView, 2>& keys, const View& out, const View& lse,
@@ -297,8 +298,8 @@ void run_plan(RunPlan& self, const View& q, const View& k, const View& v, const 
   self.plan->run(q.tensor, k.keys(), v.keys(), outputs);
 }
 
-// The first `tokens` rows of q and out, tensors that are borrowed for the call. False, and nothing
-// is done, if they cannot be.
+// Runs on the first `tokens` rows of q and out, tensors borrowed for the call. Returns false, doing
+// nothing, if they cannot be borrowed.
 bool run_tensors(RunPlan& self, nb::handle q, const View& k, const View& v, nb::handle out,
                  std::int64_t tokens) {
   const std::optional<TensorView> from = borrow_tensor(q), to = borrow_tensor(out);
@@ -354,7 +355,7 @@ void init_step_plan(RunPlan* self, const Options& options, const KVCache& cache,
       RunPlan(options, AttentionProblem::step(cache, step, queries, options.all, options.function));
 }
 
-// Of jagged queries over keys in pages; step: the queries are the last tokens of their sequences.
+// For jagged queries over paged keys; step: the queries are the last tokens of their sequences.
 void init_paged_plan(RunPlan* self, const Options& options, const JaggedViews& q,
                      const PagedViews& keys, bool step) {
   const ReleasedGil released;
@@ -392,7 +393,7 @@ std::vector<std::string> float_buffers(const ScoreMod& mod) {
   return names;
 }
 
-// The mod with buffers that want a gradient, and memory for these gradients.
+// The mod over buffers that want a gradient, and memory for these gradients.
 nb::tuple with_gradients(const ScoreMod& mod, const std::vector<std::string>& names) {
   std::vector<Buffer> buffers = mod.formula().buffers();
   const NamedBuffers named = mod.formula().named_buffers();

@@ -104,7 +104,7 @@ bool made_from(const BlockMask& mask, nb::handle num_blocks, nb::handle indices,
   return mask.made_from(lists_of(num_view, index_view), lists_of(full_num, full_index));
 }
 
-// None counts as 1: the mask is the same for all.
+// None means 1: the mask is the same for all.
 struct MaskSizes {
   MaskSizes(const char* where, nb::handle b, nb::handle h, nb::handle q, nb::handle kv)
       : batch(whole_number_or(where, "B", b, 1)),
@@ -166,8 +166,8 @@ std::string text_of(const BlockMask& mask) {
   return out.str();
 }
 
-// (q_len, kv_len), the index arrays, (q_block, kv_block) and the mask mod; `flatten` writes the
-// pairs out.
+// (q_len, kv_len), the index arrays, (q_block, kv_block) and the mask mod; `flatten` unpacks the
+// pairs.
 nb::list as_list(const BlockMask& mask, bool flatten) {
   nb::list all;
   const auto append_pair = [&](std::int64_t a, std::int64_t b) {
@@ -204,13 +204,13 @@ std::string repr(const BlockMask& mask) {
       mask.sparsity(), mask.has_mask_mod() ? mask.mask_mod().to_string() : "none");
 }
 
-// Masks live where the CPU is.
+// Masks are always on the CPU.
 BlockMask to_device(const BlockMask& mask, nb::handle device) {
   check_device("BlockMask", device);
   return mask;
 }
 
-// Nothing for a mask without elements: the notebook then shows its text.
+// nullopt for a mask without elements: the notebook then shows its text.
 std::optional<std::string> picture_of(const BlockMask& mask) {
   if (mask.numel() == 0) return std::nullopt;
   return draw_svg(mask);
@@ -313,7 +313,7 @@ void define_parts(Class& class_) {
       .def(
           "append_rows",
           [](BlockMask& m, std::int64_t q_rows, std::int64_t kv_columns) {
-            // On a copy: other threads may read the mask while this one has no GIL.
+            // Works on a copy: other threads may read the mask while this one has released the GIL.
             BlockMask grown = m;
             {
               const ReleasedGil released;

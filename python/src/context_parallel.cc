@@ -25,12 +25,12 @@ namespace {
 
 namespace cp = context_parallel;
 
-// Methods of `group`: rank(), size(), isend(bytes, to, tag) and irecv(bytes, from, tag), which give
-// something with wait(), and all_gather(bytes, all bytes). Bytes are Views, which keep their
+// Methods of `group`: rank(), size(), isend(bytes, to, tag) and irecv(bytes, from, tag), which
+// return an object with wait(), and all_gather(bytes, all bytes). Bytes are Views, which own their
 // memory.
 class PythonCommunicator final : public Communicator {
  public:
-  /// Needs the GIL, as the destructor does; everything else takes it.
+  // Needs the GIL, as the destructor does; everything else acquires it.
   explicit PythonCommunicator(nb::object group)
       : group_(std::move(group)),
         rank_(nb::cast<int>(group_.attr("rank")())),
@@ -79,7 +79,8 @@ class PythonCommunicator final : public Communicator {
   std::map<Ticket, nb::object> under_way_;
 };
 
-// What calls have in common. The communicator lives and dies with the GIL, work is done without it.
+// What all calls share. The communicator is made and destroyed with the GIL held; the work runs
+// without it.
 struct RanksCall {
   cp::Options options;
   std::shared_ptr<Executor> executor;

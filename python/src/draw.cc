@@ -26,14 +26,14 @@ DrawStyle style_of(const std::string& name) {
   throw nb::value_error("[draw] style must be 'unicode', 'ascii' or 'colour'");
 }
 
-// Sizes of pictures; what is beyond an int is refused like the largest.
+// Sizes of pictures; numbers too large for an int are rejected like the largest int.
 int small_number(const char* name, nb::handle value) {
   using Limits = std::numeric_limits<int>;
   return static_cast<int>(
       std::clamp<std::int64_t>(whole_number("draw", name, value), Limits::min(), Limits::max()));
 }
 
-// Keyword arguments by the names of DrawOptions.
+// Keyword arguments with the names of DrawOptions.
 DrawOptions options_of(const nb::kwargs& given) {
   DrawOptions options;
   for (const auto& [key, value] : given) {
@@ -69,7 +69,7 @@ std::int64_t length_of(const char* name, nb::handle length) {
   return whole_number("draw", name, length);
 }
 
-// draw(what, q_len, kv_len, options) of one of three pictures, without the GIL.
+// Calls draw(what, q_len, kv_len, options) for one of three kinds of picture, without the GIL.
 template <class Draw>
 auto draw_any(nb::handle what, nb::handle q_len, nb::handle kv_len, const nb::kwargs& given,
               const Draw& draw) {

@@ -1,4 +1,4 @@
-// The functions of the formula language, by the names they have in C++. Given numbers alone they
+// The functions of the formula language, with their names in C++. Applied to plain numbers they
 // make a constant. Python layer.
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 namespace quire::python {
 namespace {
 
-// One function as its docstring shows it: what it gives for a score of `at`.
+// A function as its docstring shows it: its value at a score of `at`.
 struct Described {
   const char* name;
   const char* meaning;

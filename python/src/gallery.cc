@@ -20,7 +20,7 @@ struct Sizes {
   nb::handle q_len, kv_len, heads, batch;
 };
 
-// The entry's own sizes where nothing is said.
+// The entry's own sizes by default.
 GallerySizes sizes_of(const GalleryEntry& entry, const Sizes& given) {
   const auto or_own = [](const char* name, nb::handle number, std::int64_t own) {
     return whole_number_or("GalleryEntry.mod", name, number, own);

@@ -1,5 +1,5 @@
-// Arrays of Python as views: by the buffer protocol (NumPy and everything of the standard library),
-// by DLPack (torch, jax, ...), else through numpy.asarray. Python layer.
+// Python arrays as views: by the buffer protocol (NumPy and the standard library), by DLPack
+// (torch, jax, ...), otherwise through numpy.asarray. Python layer.
 #include <bit>
 #include <cstring>
 #include <memory>
@@ -18,7 +18,7 @@ namespace {
   throw nb::type_error(("[quire] " + what).c_str());
 }
 
-// The dtype of an item format of the struct module; nothing for another byte order or structure.
+// The dtype of an item format of the struct module; nullopt for another byte order or structure.
 std::optional<DType> parse_format(const char* format, Py_ssize_t size) {
   std::string_view text = format == nullptr ? "B" : format;
   if (!text.empty() && (text[0] == '@' || text[0] == '=' || text[0] == '<')) text.remove_prefix(1);
@@ -58,7 +58,7 @@ std::optional<DType> parse_format(const char* format, Py_ssize_t size) {
   }
 }
 
-// Strides in elements, if they are whole ones.
+// Strides in elements, if they are whole numbers.
 std::optional<Shape> element_strides(const Py_buffer& buffer) {
   if (buffer.strides == nullptr) return std::nullopt;
   Shape strides;
@@ -69,7 +69,7 @@ std::optional<Shape> element_strides(const Py_buffer& buffer) {
   return strides;
 }
 
-// An empty view where the object has no buffer protocol, or one that does not tell its dtype.
+// nullopt if the object has no buffer protocol, or one that does not tell its dtype.
 std::optional<View> from_buffer(nb::handle array) {
   if (!PyObject_CheckBuffer(array.ptr())) return std::nullopt;
   auto* const buffer = new Py_buffer;
@@ -78,7 +78,7 @@ std::optional<View> from_buffer(nb::handle array) {
     delete buffer;
     return std::nullopt;
   }
-  // Keeps the exporter's memory where it is (a bytearray may not be resized meanwhile).
+  // Locks the exporter's memory (a bytearray may not be resized meanwhile).
   nb::capsule owner(buffer, [](void* pointer) noexcept {
     PyBuffer_Release(static_cast<Py_buffer*>(pointer));
     delete static_cast<Py_buffer*>(pointer);
@@ -145,7 +145,7 @@ View from_dl_tensor(const dlpack::Tensor& tensor, nb::object owner, bool is_read
   return {tensor_view(tensor, *dtype), std::move(owner), is_read_only};
 }
 
-// The functions of a class, or null. Of the last class that was asked for they are known.
+// The functions of a class, or null. Remembers those of the last class.
 const dlpack::ExchangeApi* exchange_api(nb::handle type) {
   static auto* const last = new nb::object();  // never freed: its class may be gone at the end
   static const dlpack::ExchangeApi* api = nullptr;
@@ -160,7 +160,7 @@ const dlpack::ExchangeApi* exchange_api(nb::handle type) {
   return api = found;
 }
 
-// Takes what a capsule holds: from now on the view's owner frees it.
+// Takes over the contents of a capsule: the view's owner frees them.
 template <class Managed>
 View take(PyObject* capsule, const char* name, const char* used_name) {
   auto* const managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule, name));
@@ -180,7 +180,7 @@ nb::object call_dlpack(nb::handle array) {
   try {
     return method(nb::arg("max_version") = nb::make_tuple(1, 1));
   } catch (nb::python_error& error) {
-    if (!error.matches(PyExc_TypeError)) throw;  // an exporter older than versions
+    if (!error.matches(PyExc_TypeError)) throw;  // an exporter without version support
   }
   return method();
 }
@@ -233,7 +233,7 @@ View import_array(nb::handle array) {
   return from_numpy(nb::module_::import_("numpy").attr("asarray")(array));
 }
 
-// Memory that begins in the middle of an element, as a slice of bytes may, is refused.
+// Rejects memory that begins in the middle of an element, as a slice of bytes may.
 View aligned(View view) {
   const auto address = reinterpret_cast<std::uintptr_t>(view.tensor.data());
   if (address % dtype_size(view.tensor.dtype()) != 0 && view.tensor.numel() != 0)
@@ -248,7 +248,7 @@ std::optional<TensorView> borrow_tensor(nb::handle tensor) {
   if (api == nullptr || api->borrow == nullptr) return std::nullopt;
   dlpack::Tensor found = {};
   if (api->borrow(tensor.ptr(), &found) != 0) {
-    PyErr_Clear();  // a dtype that DLPack has not, or no memory
+    PyErr_Clear();  // no such dtype in DLPack, or no memory
     return std::nullopt;
   }
   const auto dtype = parse_type(found.type);

@@ -37,7 +37,7 @@ void init_jagged(JaggedViews* self, nb::handle values, nb::handle offsets, nb::h
   new (self) JaggedViews(std::move(views));
 }
 
-// The rule and the number of sequences; their masks are pictures of their own.
+// The rule and the number of sequences; the masks have pictures of their own.
 std::string repr(const JaggedBlockMask& mask) {
   return fmt::format("quire.JaggedBlockMask({} sequences, mask_mod={})", mask.sequences(),
                      mask.mask_mod().to_string());
@@ -52,7 +52,7 @@ const BlockMask& sequence_of(const JaggedBlockMask& mask, std::int64_t sequence)
   return mask[sequence < 0 ? sequence + n : sequence];
 }
 
-// None counts as 1: the mask is the same for all heads.
+// None means 1: the mask is the same for all heads.
 JaggedBlockMask create_jagged(nb::handle mask_mod, std::optional<std::int64_t> heads,
                               const JaggedViews& q, const JaggedViews* kv, nb::handle block_size,
                               bool separate_full_blocks) {

@@ -1,15 +1,14 @@
 // flex_attention and its backward pass as functions that programs compiled by XLA call. They run
 // without the GIL, on a thread of XLA's and Quire's default executor. Python layer.
 //
-// Attributes: score_mod, score_names, mask_mod, mask_names: jax_rules.h, empty where there is none;
-// mask_sizes: batch, heads, q_len, kv_len and both block sizes; options: enable_gqa, whether there
-// are sinks, whether there is a seed, whether vmap's axis may join the batch, and how many arrays
-// belong to the score mod; scale (optional) and dropout_p; learns: of which of these arrays, and
-// sinks_learn: whether of the sinks, the backward pass gives the gradient.
-// Operands: q, k, v; the backward pass: out, lse, d_out, d_lse; then sinks, seed (two words) where
-// there are any; the score mod's arrays; the mask's. Results: out, lse; or d_q, d_k, d_v, of sinks
-// and of the arrays that learn. vmap puts axes in front of all of them, of size 1 where an operand
-// has none.
+// Attributes: score_mod, score_names, mask_mod, mask_names: see jax_rules.h, empty if there is
+// none; mask_sizes: batch, heads, q_len, kv_len and both block sizes; options: enable_gqa, whether
+// there are sinks, whether there is a seed, whether vmap's axis may join the batch, and how many
+// arrays belong to the score mod; scale (optional) and dropout_p; learns: which of these arrays,
+// and sinks_learn: whether the sinks, get a gradient from the backward pass. Operands: q, k, v; in
+// the backward pass out, lse, d_out, d_lse; then sinks and seed (two words) if any; the score mod's
+// arrays; the mask's. Results: out, lse; or d_q, d_k, d_v and the gradients of sinks and of the
+// arrays that learn. vmap adds leading axes to all of them, of size 1 where an operand has none.
 #include <nanobind/nanobind.h>
 
 #include <algorithm>
@@ -33,7 +32,7 @@ namespace {
 constexpr std::size_t kForwardRows = 3;   // q, k, v
 constexpr std::size_t kBackwardRows = 7;  // and out, lse, d_out, d_lse
 
-/// One call out of those that vmap made one.
+// One of the calls that vmap combined.
 struct Instance {
   std::vector<ConstTensorView> operands;
   std::vector<TensorView> results;
@@ -57,14 +56,15 @@ Shape without_front(const Shape& shape, std::size_t axes) {
   return Shape(std::span<const std::int64_t>(shape).subspan(axes));
 }
 
-// The part of an operand or result at a place along the axes in front; size 1 is for all places.
+// The part of an operand or result at a position along the leading axes; an axis of size 1 serves
+// all positions.
 template <class View>
 View at_front(View view, std::span<const std::int64_t> place) {
   for (const std::int64_t i : place) view = view.select(0, view.dim(0) == 1 ? 0 : i);
   return view;
 }
 
-// The axes in front, and the first one behind them, as one.
+// Merges the leading axes and the first axis after them.
 template <class View>
 View joined(const View& view, std::size_t front) {
   Shape shape = without_front(view.shape(), front);
@@ -72,8 +72,8 @@ View joined(const View& view, std::size_t front) {
   return View(view.data(), view.dtype(), shape);
 }
 
-// Whether the operands that have a row per query or key have all of the axes in front whole, and
-// the others none of them.
+// Whether the operands with a row per query or key have all of the leading axes in full, and the
+// others none of them.
 bool can_join(const JaxCall& call, std::size_t rows, const Shape& front) {
   for (std::size_t i = 0; i < call.operands().size(); ++i) {
     for (std::size_t axis = 0; axis < front.rank(); ++axis)
@@ -119,7 +119,7 @@ std::uint64_t seed_of(const ConstTensorView& words) {
   return std::uint64_t{both[0]} << 32 | both[1];
 }
 
-// The options of an instance, of whose operands `rows` come first.
+// The options of an instance; the first `rows` operands are tensors of rows.
 AttentionOptions options_of(const JaxCall& call, const Flags& flags, const Instance& one,
                             std::size_t rows, bool learns) {
   AttentionOptions options{.scale = call.number("scale"),
@@ -161,8 +161,8 @@ void forward(const JaxCall& call) {
   });
 }
 
-// The gradients of the score mod's arrays in the order in which the formula reads them, which is
-// the one of gradient_buffers; sinks, which come first among the results, are last there.
+// The gradients of the score mod's arrays in the order of gradient_buffers, in which the formula
+// reads them; sinks, first among the results, come last there.
 std::vector<TensorView> buffer_outputs(const JaxCall& call, const AttentionProblem& problem,
                                        const Instance& one, bool has_sinks) {
   const std::string_view learns = call.text("learns");

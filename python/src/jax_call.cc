@@ -48,7 +48,7 @@ std::vector<TensorView> views_of(const xla::Values& values) {
   return views;
 }
 
-// Whether the frame asks for the version instead of for work; then it is written down.
+// Answers a frame that only asks for the version; returns whether it did.
 bool tell_version(const xla::CallFrame& frame) {
   for (xla::Extension* one = frame.extensions; one != nullptr; one = one->next) {
     if (one->type != xla::ExtensionType::kMetadata) continue;

@@ -1,4 +1,4 @@
-// Keeps parsed formulas and proved masks of calls from JAX. Python layer.
+// Caches parsed formulas and proved masks of calls from JAX. Python layer.
 #include "jax_rules.h"
 
 #include <algorithm>
@@ -19,10 +19,10 @@ namespace {
 
 // Entries of each kind; a model has a handful.
 constexpr std::size_t kMostKept = 64;
-// What a mask's rule reads is compared with what it read last time, up to so many bytes.
+// Arrays of a mask's rule are compared with their last contents up to this many bytes.
 constexpr std::size_t kMostContents = std::size_t{1} << 20;
 
-/// The last values by their keys.
+// The most recent values by key.
 template <class Value>
 class Kept {
  public:
@@ -48,7 +48,7 @@ class Kept {
 
 struct ProvedMask {
   std::string contents;  // of the rule's arrays, one after the other
-  BlockMask mask;        // its rule reads memory that may be gone: it gets another at each call
+  BlockMask mask;        // its rule reads memory that may be gone: every call replaces it
 };
 
 Kept<Formula>& kept_formulas() {
@@ -70,7 +70,7 @@ std::vector<std::string> split(std::string_view names) {
   return found;
 }
 
-// Formulas depend on dtypes and ranks alone, masks on shapes, too.
+// Formulas depend only on dtypes and ranks, masks on shapes as well.
 std::string key_of(const JaxRule& rule) {
   std::string key(rule.text);
   key.append("\n").append(rule.names);
@@ -101,7 +101,7 @@ Formula parsed(const JaxRule& rule) {
   return formula;
 }
 
-// Nothing if there is more of it than is worth comparing.
+// nullopt if there is more of it than is worth comparing.
 std::optional<std::string> contents_of(std::span<const ConstTensorView> arrays) {
   std::string contents;
   for (const ConstTensorView& one : arrays) {

@@ -1,4 +1,4 @@
-// Which calls are alike. Python layer.
+// Decides which calls can share a plan. Python layer.
 #include "kept_plan.h"
 
 #include <algorithm>
@@ -8,11 +8,11 @@
 namespace quire::python {
 namespace {
 
-// Scratch beyond this is given back: making the plan again is nothing beside such a call.
+// Larger scratch is freed: making the plan again is negligible for such a call.
 constexpr std::size_t kMostScratch = std::size_t{4} << 20;
 
 // Mods with tensors would keep those alive, and dropout has a new seed every time. Every option is
-// named here, so that a new one does not compile until it is looked at here or in are_alike.
+// named here, so that a new one does not compile until it is considered here or in are_alike.
 bool can_be_kept(const AttentionProblem& problem) {
   const AttentionOptions& options = problem;
   const auto& [score_mod, mask_mod, block_mask, window, sequence_options, scale, enable_gqa,
@@ -25,14 +25,14 @@ bool can_be_kept(const AttentionProblem& problem) {
          (!score_mod.has_value() || score_mod->formula().buffers().empty());
 }
 
-// The same mask is the same object: its blocks are not compared.
+// Compares masks by identity, not block by block.
 bool have_same_mask(const AttentionProblem& a, const AttentionProblem& b) {
   if (!a.block_mask.has_value() || !b.block_mask.has_value())
     return a.block_mask.has_value() == b.block_mask.has_value();
   return &a.block_mask->data() == &b.block_mask->data();
 }
 
-// Both can be kept.
+// Requires that both can be kept.
 bool are_alike(const AttentionProblem& a, const AttentionProblem& b) {
   const AttentionShape &a_shape = a, &b_shape = b;
   return a_shape == b_shape && have_same_mask(a, b) &&
@@ -73,7 +73,7 @@ void KeptPlan::keep(std::unique_ptr<Entry> entry) {
 void KeptPlan::run(AttentionProblem problem, const std::shared_ptr<Executor>& executor,
                    const ConstTensorView& q, const KVView& k, const KVView& v,
                    const AttentionOutputs& outputs) {
-  // Without an executor of its own a call runs on the default one, which may be replaced.
+  // Without an executor of its own, a call runs on the default one, which may be replaced.
   if (executor == nullptr || !can_be_kept(problem))
     return run_attention(std::move(problem), q, k, v, outputs);
   std::unique_ptr<Entry> entry = take(executor.get(), [&](const Entry& one) {

@@ -32,7 +32,7 @@ using Ids = std::vector<std::int64_t>;
 
 Ids ids_of(const char* where, nb::handle ids) {
   const View view = view_of(ids);
-  // An empty list is an array of floats for NumPy.
+  // NumPy turns an empty list into an array of floats.
   if (view.tensor.rank() == 1 && view.tensor.dim(0) == 0) return {};
   if (view.tensor.rank() != 1 || !is_integer(view.tensor.dtype())) {
     throw Error(ErrorKind::type,
@@ -45,8 +45,8 @@ Ids ids_of(const char* where, nb::handle ids) {
   return numbers;
 }
 
-// What append, write and the others take: a sequence, or a list of them with as many counts and
-// arrays of ids.
+// What append, write and others take: a sequence, or a list of them with as many counts and arrays
+// of ids.
 struct Step {
   std::vector<Ids> ids;
   std::vector<NewTokens> tokens;
@@ -107,7 +107,7 @@ struct Step {
   }
 };
 
-// One for all, or one for each.
+// One flag for all, or one for each.
 void set_drafts(const char* where, Step& step, nb::handle drafts) {
   if (nb::isinstance<nb::bool_>(drafts)) {
     for (NewTokens& tokens : step.tokens) tokens.draft = nb::cast<bool>(drafts);
@@ -135,7 +135,7 @@ std::string repr(const KVLayerGroup& group) {
       dtype_name(group.dtype), group.window, group.sink_tokens, group.n_pages, stored);
 }
 
-// What keys and values are stored as.
+// How keys and values are stored, as text.
 std::string stored_as(const KVCacheOptions& options) {
   const auto name = [&](const KVFormat& format) {
     return format.is_plain() ? std::string(dtype_name(options.dtype)) : format.name();
@@ -162,7 +162,7 @@ std::string repr(const KVCacheStats& stats) {
       stats.cached_pages, stats.free_pages, 100.0 * stats.waste);
 }
 
-// Of KVCache's constructor.
+// The signature of KVCache's constructor, for error texts.
 constexpr const char* kCacheSignature =
     "def KVCache(layers: int | None = None, kv_heads: int | None = None, head_dim: int | None = "
     "None, v_head_dim: int | None = None, dtype: object = None, page_size: int = 16, n_pages: int "
@@ -171,7 +171,7 @@ constexpr const char* kCacheSignature =
 
 using Size = std::optional<std::int64_t>;
 
-// A KVFormat, the name of one, or None: numbers as they are.
+// A KVFormat, the name of one, or None: plain numbers.
 KVFormat format_of(const char* where, const char* name, nb::handle format) {
   if (format.is_none()) return {};
   if (nb::isinstance<KVFormat>(format)) return nb::cast<KVFormat>(format);
@@ -180,7 +180,7 @@ KVFormat format_of(const char* where, const char* name, nb::handle format) {
   return KVFormat::of(nb::cast<std::string>(format));
 }
 
-// The other way.
+// The inverse.
 nb::object format_object(const KVFormat& format) {
   return format.is_plain() ? nb::none() : nb::cast(format);
 }
@@ -211,7 +211,7 @@ void init(KVCache* self, Size layers, Size kv_heads, Size head_dim, Size v_head_
     options.k_format = format_of("KVCache", "k_format", k_format);
     options.v_format = format_of("KVCache", "v_format", v_format);
     options.v_in_k = v_in_k;
-    if (options.v_head_dim == 0) options.v_head_dim = -1;  // 0 is "as head_dim" in C++ only
+    if (options.v_head_dim == 0) options.v_head_dim = -1;  // 0 means "as head_dim" in C++ only
   }
   new (self) KVCache(options);
 }
@@ -274,7 +274,7 @@ void set_scales(KVCache& cache, std::int64_t layer, nb::handle k_scales, nb::han
   cache.set_scales(layer, tensor(k), tensor(v));
 }
 
-// The page numbers of a sequence, a copy.
+// The page numbers of a sequence, copied.
 Array pages(const KVCache& cache, SequenceId sequence, std::int64_t group) {
   const SequenceView view = cache.view(sequence, group);
   return to_numpy(Tensor::from(view.pages, {std::ssize(view.pages)}));
@@ -287,7 +287,7 @@ Array pages_of_layer(nb::object self, std::int64_t layer) {
   return to_numpy(View{view, std::move(self)});
 }
 
-// None where there are no scales beside the codes.
+// None if there are no scales next to the codes.
 template <TensorView (KVCache::*kScales)(std::int64_t)>
 nb::object scales_of_layer(nb::object self, std::int64_t layer) {
   const TensorView view = (nb::cast<KVCache&>(self).*kScales)(layer);
@@ -304,7 +304,7 @@ SequenceId load(KVCache& cache, const nb::bytes& bytes, std::uint64_t salt) {
   return cache.load({static_cast<const std::byte*>(bytes.data()), bytes.size()}, salt);
 }
 
-// A path, or something that is called with bytes.
+// A path, or a callable that receives bytes.
 template <class ToFile, class ToSink>
 void save_somewhere(nb::handle to, const ToFile& to_file, const ToSink& to_sink) {
   if (PyCallable_Check(to.ptr()) != 0) {
@@ -316,8 +316,8 @@ void save_somewhere(nb::handle to, const ToFile& to_file, const ToSink& to_sink)
   to_file(nb::cast<std::filesystem::path>(to));
 }
 
-// A path, or something that is called with a number of bytes and returns at most as many, as the
-// read of a file does.
+// A path, or a callable that takes a number of bytes and returns at most as many, like the read of
+// a file.
 template <class FromFile, class FromSource>
 auto load_somewhere(const char* where, nb::handle from, const FromFile& from_file,
                     const FromSource& from_source) {

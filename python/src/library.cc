@@ -23,7 +23,7 @@ mods::Table table_of(nb::handle table) {
   return buffer_of(view_of(table), {});
 }
 
-// The number of an int, or of anything else with __index__ and no axes (NumPy's integers).
+// The value of an int, or of anything else with __index__ and no axes (NumPy's integers).
 std::optional<std::int64_t> find_number(nb::handle object) {
   if (PyIndex_Check(object.ptr()) == 0) return std::nullopt;
   if (nb::hasattr(object, "shape") && nb::len(nb::object(object.attr("shape"))) != 0)
@@ -134,7 +134,7 @@ quire.MaskMod('(kv_idx < 10) | (q_idx >= kv_idx)'))doc");
 quire.MaskMod('kv_idx < 100'))doc");
 }
 
-// Those that look further back than a window, at chosen tokens.
+// Masks that look further back than a window, at selected tokens.
 void define_structured_masks(nb::module_& m) {
   m.def(
       "shared_prefix",

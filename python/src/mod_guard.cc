@@ -1,4 +1,4 @@
-// The checks, one after the other, over the values met so far. Python layer.
+// Runs the checks one after the other over the values seen so far. Python layer.
 #include "mod_guard.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ nb::object item_of(const nb::object& tuple, std::size_t place) {
 }
 
 // Numbers and texts are the same if they are equal: a program may have computed them again. 0.0 and
-// -0.0 are equal and not the same.
+// -0.0 are equal but not the same.
 bool is_same(nb::handle value, nb::handle expected) {
   if (value.is(expected)) return true;
   if (!value.type().is(expected.type())) return false;
@@ -54,7 +54,7 @@ bool is_same(nb::handle value, nb::handle expected) {
 // One run over the steps.
 struct ModGuard::Walk {
   struct Met {
-    nb::object value, closure, defaults, globals;  // of functions, each when it is first needed
+    nb::object value, closure, defaults, globals;  // parts of functions, fetched when first needed
   };
   nb::handle mod;
   ReadTensors& read;
@@ -90,7 +90,7 @@ nb::object ModGuard::Walk::value_of(const Step& step) {
 
 bool ModGuard::Walk::is_tensor(const Step& step, const nb::object& value) {
   nb::object& known = read.tensors[step.number];
-  if (known.is_valid()) return known.is(value);  // it was one tensor in two places
+  if (known.is_valid()) return known.is(value);  // the same tensor was used in two places
   const std::optional<TensorView> view = plain_tensor(value);
   if (!view.has_value() || view->dtype() != step.dtype || view->shape() != step.shape) return false;
   const long gradient = requires_grad(value) ? 1 + static_cast<long>(is_grad_enabled()) : 0;

@@ -31,8 +31,8 @@ void refuse_buffers(nb::handle buffers, const char* what) {
   throw nb::type_error((std::string("[") + what + "] buffers belong to a text").c_str());
 }
 
-// Calls a mod with expressions; quire/mod_calls.py looks at what functions get wrong. NumPy refuses
-// to be indexed by expressions in words that do not help.
+// Calls a mod with expressions; quire/mod_calls.py explains what functions get wrong, as NumPy's
+// own message about expressions as indices does not help.
 template <class... Arguments>
 nb::object call(nb::handle function, const char* what, const Arguments&... arguments) {
   try {
@@ -56,7 +56,7 @@ Formula formula_of(const nb::object& result, const char* what) {
   return Formula(operand(result, what));
 }
 
-// A condition where a score is wanted is a mask in the wrong place, more often than not.
+// A bool where a score is expected is usually a mask in the wrong place.
 void warn_if_condition(const Formula& score) {
   if (score.type() == ValueType::kBool)
     nb::module_::import_("quire.mod_calls").attr("warn_if_condition")();
@@ -183,7 +183,7 @@ std::vector<std::string> buffer_names(const Mod& mod) {
   return names;
 }
 
-// Of each buffer that the mod reads, its place among `known`.
+// The index among `known` of each buffer that the mod reads.
 template <class Mod>
 std::vector<std::size_t> places_of_buffers(const Mod& mod, const nb::list& known) {
   std::vector<std::size_t> places;
@@ -198,11 +198,10 @@ std::vector<std::size_t> places_of_buffers(const Mod& mod, const nb::list& known
   return places;
 }
 
-// A mod has no lengths of its own: it is drawn at the first of these, or less where its buffers are
-// shorter.
+// A mod has no lengths of its own: it is drawn at the first of these that its buffers allow.
 constexpr std::int64_t kPictureLengths[] = {64, 32, 16, 8};
 
-// What a notebook shows; its text where the buffers are too small for a picture.
+// What a notebook shows; the text if the buffers are too small for a picture.
 template <class Mod>
 std::optional<std::string> picture_of(const Mod& mod) {
   for (const std::int64_t length : kPictureLengths) {

@@ -5,7 +5,7 @@
 
 NB_MODULE(_core, module) {
   using namespace quire::python;
-  nb::set_leak_warnings(false);  // what a program still holds at its end is not printed
+  nb::set_leak_warnings(false);  // what a program still holds at its end is not reported
   module.doc() = "The extension of quire; use the package.";
   register_errors(module);
   register_views(module);

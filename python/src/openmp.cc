@@ -1,4 +1,4 @@
-// Finds the runtime's functions by address, and keeps the last executor made on it. Python layer.
+// Finds the runtime's functions by address, and keeps the last executor made for it. Python layer.
 #include "openmp.h"
 
 #include <nanobind/nanobind.h>
@@ -16,9 +16,9 @@ std::mutex g_mutex;
 OpenMpRuntime g_runtime;
 std::shared_ptr<Executor> g_executor;
 
-// After a fork() the threads of the runtime are the parent's, and most runtimes wait for them: a
-// child runs on a pool of its own. The mutex is taken across the fork, so that the child finds it
-// open.
+// After a fork() the runtime's threads are the parent's, and most runtimes would wait for them: a
+// child uses a pool of its own. The mutex is held across the fork, so that the child finds it
+// unlocked.
 bool g_is_child = false;
 [[maybe_unused]] const int g_registered = pthread_atfork(
     +[] { g_mutex.lock(); }, +[] { g_mutex.unlock(); },

@@ -26,7 +26,7 @@ using Numbers = std::vector<std::int64_t>;
 
 constexpr const char* kPagedAttention = "PagedAttention";
 
-// The tables and what keeps their memory alive.
+// The tables and the owners of their memory.
 struct HeldTables {
   View page_table, capacity, physical_to_logical;
   PageTables tables;
@@ -107,7 +107,7 @@ BlockMask convert(const HeldTables& held, const BlockMask& logical,
   return physical_block_mask(logical, held.tables, rows, mod);
 }
 
-// A tensor for the time of a call, as cheaply as it comes.
+// A tensor borrowed for the duration of a call, as cheaply as possible.
 struct Borrowed {
   explicit Borrowed(nb::handle array) {
     if (const std::optional<TensorView> found = borrow_tensor(array)) {

@@ -1,6 +1,6 @@
-// A call of torch's flex_attention in one step: tensors, mods and masks are looked at where they
-// are, and if all is as at a call before, its plan runs at once. For everything else there is the
-// way through quire/torch/flex_attention.py, which knows more and teaches this one. Python layer.
+// The fast path of torch's flex_attention: checks tensors, mods and masks in place, and if
+// everything is as in an earlier call, runs its plan at once. All other calls go through
+// quire/torch/flex_attention.py, which handles everything and registers calls here. Python layer.
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -26,16 +26,16 @@ namespace {
 
 // ---- mods
 
-// A score mod as it was traced, over buffers without memory.
+// A traced score mod, over buffers without memory.
 struct GuardedMod {
   ModGuard guard;
-  std::shared_ptr<const ScoreMod> mod;  // plans hold it, without the GIL
-  std::vector<std::size_t> order;  // the tensor of each of its buffers, among those of the guard
+  std::shared_ptr<const ScoreMod> mod;  // shared with plans, which are used without the GIL
+  std::vector<std::size_t> order;  // for each of its buffers, the index of its tensor in the guard
 };
 
 constexpr std::size_t kMostCodes = 256, kMostMods = 8;
 
-// By the code of the function; the guards keep the code alive. Looked at with the GIL only.
+// By the code object of the function, which the guards keep alive. Accessed only with the GIL.
 using GuardedMods = std::unordered_map<PyObject*, std::vector<std::shared_ptr<const GuardedMod>>>;
 
 GuardedMods& guarded_mods() {
@@ -62,7 +62,7 @@ std::shared_ptr<const GuardedMod> find_score_mod(nb::handle mod, ReadTensors& re
   auto& known = found->second;
   for (std::size_t i = known.size(); i-- > 0;) {
     if (!known[i]->guard.holds(mod, read)) continue;
-    if (i + 1 != known.size()) std::swap(known[i], known.back());  // layers ask for one again
+    if (i + 1 != known.size()) std::swap(known[i], known.back());  // for the next layer
     return known.back();
   }
   return nullptr;
@@ -70,12 +70,12 @@ std::shared_ptr<const GuardedMod> find_score_mod(nb::handle mod, ReadTensors& re
 
 // ---- masks
 
-// A tensor as it was.
+// What is remembered of a tensor.
 struct SeenTensor {
   nb::object tensor;
   const void* data = nullptr;
   Shape strides = {};
-  std::optional<long> version = {};  // if its numbers must not have changed
+  std::optional<long> version = {};  // set if its contents must not have changed
 
   bool is_there(nb::handle given, const TensorView& view) const {
     return given.is(tensor) && view.data() == data && view.strides() == strides &&
@@ -83,18 +83,18 @@ struct SeenTensor {
   }
 };
 
-// A BlockMask of torch's whose blocks and rule are known; hangs on it as `_quick`.
+// A torch BlockMask whose blocks and rule are known; stored on it as `_quick`.
 struct KnownMask {
-  BlockMask core;  // with its rule
+  BlockMask core;  // including the rule
   nb::object kept_plan;
   ModGuard guard;                                        // of the rule
   std::vector<SeenTensor> reads;                         // of the rule
   nb::object seq_lengths, block_size;                    // objects of the mask
-  std::vector<std::pair<nb::object, SeenTensor>> lists;  // index tensors, those that it has
-  std::vector<nb::object> absent;                        // and names of those it has not
+  std::vector<std::pair<nb::object, SeenTensor>> lists;  // index tensors that it has
+  std::vector<nb::object> absent;                        // names of those it lacks
 };
 
-// Nothing if the tensor is one whose edits nobody counts.
+// nullopt for a tensor whose edits torch does not count.
 std::optional<SeenTensor> seen(nb::handle tensor, bool is_fixed) {
   if (tensor.is_none()) return SeenTensor{.tensor = nb::none()};
   const std::optional<TensorView> view = plain_tensor(tensor);
@@ -107,8 +107,8 @@ std::optional<SeenTensor> seen(nb::handle tensor, bool is_fixed) {
   return made;
 }
 
-// `reads`: the rule's tensors; are_fixed: something was proved with their numbers. lists: name ->
-// index tensor or None. Nothing if torch does not tell when one of them is edited.
+// `reads`: the rule's tensors; are_fixed: something was proved from their contents. lists: name ->
+// index tensor or None. Returns None if torch does not count the edits of one of them.
 nb::object know_mask(const BlockMask& core, nb::object kept_plan, const nb::list& steps,
                      const nb::list& reads, bool are_fixed, nb::object seq_lengths,
                      nb::object block_size, const nb::list& names, const nb::dict& lists) {
@@ -150,7 +150,7 @@ bool are_unchanged(const KnownMask& known, nb::handle lists) {
   });
 }
 
-// The KnownMask of a mask that is as it was; else null.
+// The KnownMask of a mask that is unchanged; otherwise null.
 nb::object find_mask(nb::handle mask) {
   struct MaskNames {
     nb::str known{"_quick"}, lengths{"seq_lengths"}, size{"BLOCK_SIZE"}, rule{"mask_mod"};
@@ -175,8 +175,8 @@ nb::object find_mask(nb::handle mask) {
 
 // ---- the call
 
-// Whether memory is filled without gaps in the order of the strides, the last axis innermost: then
-// torch's result for a query like this has its strides. Of equal strides the later axis is inside.
+// Whether memory is filled without gaps in the order of the strides: then torch's result for such a
+// query has the same strides. Of equal strides the later axis is the inner one.
 bool is_dense_in_order(const TensorView& view) {
   std::array<std::size_t, 4> order{3, 2, 1, 0};
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
@@ -192,7 +192,7 @@ bool is_dense_in_order(const TensorView& view) {
 
 bool is_half_or_single(DType dtype) { return is_floating(dtype) && dtype != DType::f64; }
 
-// What flex_attention.py checks of usual calls. mask: null if there is none.
+// The checks of flex_attention.py that ordinary calls need. mask: null if there is none.
 bool fit(const TensorView& q, const TensorView& k, const TensorView& v, bool enable_gqa,
          const BlockMask* mask) {
   if (q.rank() != 4 || k.rank() != 4 || v.rank() != 4) return false;
@@ -208,7 +208,7 @@ bool fit(const TensorView& q, const TensorView& k, const TensorView& v, bool ena
          k.strides()[3] == 1 && v.strides()[3] == 1 && is_dense_in_order(q);
 }
 
-// The mod over the memory of this call, without owning it: the caller's function does.
+// The mod over the memory of this call, which the caller's function owns.
 ScoreMod with_memory(const GuardedMod& known, const std::vector<TensorView>& views) {
   std::vector<Buffer> buffers = known.mod->formula().buffers();
   for (std::size_t i = 0; i < buffers.size(); ++i)

@@ -1,4 +1,4 @@
-// scaled_dot_product_attention over dense views and jagged ones, the choice of its backend and the
+// scaled_dot_product_attention over dense and jagged views, the choice of its backend and the
 // reasons for it. Python layer.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -41,13 +41,13 @@ SDPBackend backend_of(int number) {
   return static_cast<SDPBackend>(number);
 }
 
-// What a call was given beside its tensors. Keeps the mask's memory alive.
+// The arguments of a call besides its tensors. Keeps the mask's memory alive.
 struct SdpaArguments {
   SdpaOptions options;
   std::optional<View> mask = {};
   int openmp_threads = 0;
 
-  /// With an executor, which must be kept.
+  // The options with an executor, which the caller must keep.
   SdpaOptions on(const std::shared_ptr<Executor>& executor) const {
     SdpaOptions all = options;
     all.executor = executor.get();

@@ -1,4 +1,4 @@
-// Keeps torch's functions and asks them. Python layer.
+// Keeps references to torch's functions and calls them. Python layer.
 #include "torch_state.h"
 
 #include <utility>
@@ -15,11 +15,11 @@ struct Torch {
   nb::object tensor, parameter;
   nb::object is_neg, is_inference;  // methods of Tensor
   nb::object empty_like, is_grad_enabled, get_num_threads, forward_ad;
-  std::vector<nb::object> watchers;  // functions; something is on where one does not say 0 or None
+  std::vector<nb::object> watchers;  // functions that return 0 or None unless something is active
   nb::object requires_grad, version, level;  // names of attributes
 };
 
-const Torch* g_torch = nullptr;  // never freed: torch is not either
+const Torch* g_torch = nullptr;  // never freed, like torch itself
 
 nb::object interned(const char* text) { return nb::steal(PyUnicode_InternFromString(text)); }
 

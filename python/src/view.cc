@@ -46,7 +46,7 @@ dlpack::Type dlpack_type(DType dtype) {
   return {is_floating(dtype) ? TypeCode::kFloat : TypeCode::kInt, bits, 1};
 }
 
-// What an exported capsule points at, with the memory of its shape.
+// What an exported capsule points to, with the memory of its shape.
 template <class Managed>
 struct Exported {
   Managed managed = {};
@@ -75,7 +75,7 @@ nb::object export_view(const View& view, const nb::object& self, const char* nam
     managed.flags = view.is_read_only ? dlpack::kReadOnly : 0;
   }
   PyObject* const capsule = PyCapsule_New(&managed, name, [](PyObject* object) {
-    // A capsule that was used has another name, and its user frees it.
+    // A capsule that was consumed has another name, and its consumer frees it.
     const char* const now = PyCapsule_GetName(object);
     if (now == nullptr || std::string_view(now).starts_with("used")) return;
     auto* const unused = static_cast<Managed*>(PyCapsule_GetPointer(object, now));
@@ -165,8 +165,8 @@ Buffer buffer_of(const View& view, BufferOptions options) {
 
 Array to_numpy(View view) {
   const bool is_bf16 = view.tensor.dtype() == DType::bf16;
-  // Looked up once; never freed, as NumPy is not either. Not an initializer: an import may let the
-  // GIL go, and the thread that takes it then would wait for the initializer with it.
+  // Looked up once; never freed, like NumPy itself. Not a static initialiser: an import may release
+  // the GIL, and a thread that acquires it would wait for the initialiser while holding it.
   static const nb::object* asarray = nullptr;
   if (asarray == nullptr) asarray = new nb::object(nb::module_::import_("numpy").attr("asarray"));
   nb::object array = (*asarray)(nb::cast(std::move(view)));

@@ -13,7 +13,7 @@
 
 namespace quire::c_api {
 
-// The numbers of the C interface are those of the library.
+// The C interface uses the library's numbers for dtypes.
 constexpr bool is(quire_dtype number, DType dtype) { return number == static_cast<int>(dtype); }
 static_assert(is(QUIRE_F32, DType::f32) && is(QUIRE_F64, DType::f64) &&
               is(QUIRE_BF16, DType::bf16));
@@ -25,7 +25,7 @@ void copy_struct(void* to, std::size_t size, const void* from, const StructCopy&
   require(from, copy.function, copy.name);
   std::size_t given = 0;
   std::memcpy(&given, from, sizeof(given));  // every struct begins with its size
-  constexpr std::size_t kMost = 65536;       // a size that was never set is seldom smaller
+  constexpr std::size_t kMost = 65536;  // larger values are taken for a size that was never set
   if (given < copy.least || given > kMost) {
     throw Error(ErrorKind::value,
                 fmt::format("[{}] {}.size must be the size of its struct, at least {}; got {}",
@@ -50,7 +50,7 @@ DType dtype(quire_dtype given, const char* function, const char* name) {
 
 namespace {
 
-// "[TensorView] what" becomes "[function] name: what": of which tensor it is true.
+// Turns "[TensorView] what" into "[function] name: what", to say which tensor is meant.
 template <class Make>
 auto named(const char* function, const char* name, Make make) {
   try {

@@ -17,7 +17,7 @@ namespace {
 
 using quire::c_api::refuse;
 
-// A number that counts only where the flag beside it says so.
+// A number that is used only if the flag next to it is 1.
 std::optional<std::int64_t> optional_number(const char* function, const char* name,
                                             std::int32_t has, std::int64_t number) {
   if (c_api::flag(has, function, fmt::format("has_{} of options.sequence_options", name).c_str()))

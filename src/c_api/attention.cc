@@ -1,5 +1,5 @@
-// The C interface: attention and its gradients into memory of the caller. Every function fills in a
-// quire_attention_problem; one run and one backward read it. C API layer.
+// The C interface: attention and its gradients into the caller's memory. Every function fills in a
+// quire_attention_problem, which one run and one backward function read. C API layer.
 #include "quire/attention.h"
 
 #include <fmt/format.h>
@@ -22,17 +22,17 @@ namespace {
 
 using quire::c_api::refuse;
 
-// A problem of the first version that was published.
+// The size of the first published version of the problem.
 constexpr std::size_t kFirstProblem = offsetof(quire_attention_problem, key_indices);
 
-// Who was called, and what texts call the struct that holds the options.
+// The function that was called, and what error texts call its struct of options.
 struct Caller {
   const char* function;
   const char* options;
 };
 
-// One for each of `batch` entries, or one. The count is compared before anything is read: the end
-// of an array of 2^61 numbers has the address of its beginning.
+// One number, or one for each of `batch` entries. The count is checked before anything is read: the
+// end of an array of 2^61 numbers would wrap around to its beginning.
 std::vector<std::int64_t> q_begin_of(const quire_attention_problem& given, std::int64_t batch,
                                      const Caller& caller) {
   if (given.q_begin_count == 0) {
@@ -130,7 +130,7 @@ Call call_of(const quire_attention_problem& given, const Caller& caller) {
   return {AttentionProblem::dense(q, k, v, options_of(given, batch, caller), function), q, k, v};
 }
 
-// What the structs of options of the older functions share with a problem.
+// Copies the options that the older functions' structs share with a problem.
 template <class Options>
 quire_attention_problem with_options(const Options& options) {
   quire_attention_problem problem{};
@@ -164,10 +164,10 @@ void run(const quire_attention_problem& given, const quire_attention_outputs& to
   run_attention(std::move(call.problem), call.q, call.k, call.v, outputs);
 }
 
-// The caller's places for gradients, checked before anything is computed.
+// Where the caller wants the gradients, checked before anything is computed.
 class GradientPlaces {
  public:
-  /// Marks the sinks of the problem if their gradient is wanted.
+  // Marks the problem's sinks if their gradient is wanted.
   GradientPlaces(const quire_gradients* given, Call& call, const char* function)
       : function_(function) {
     const quire_gradients copy = c_api::versioned(given, function, "gradients");
@@ -194,7 +194,7 @@ class GradientPlaces {
 
  private:
   void add_buffers(const quire_gradients& given, const AttentionProblem& problem) {
-    // The score mod's come first, then the mask's, which have no place.
+    // The score mod's come first, then the mask's, which have no output.
     const std::vector<Buffer> all = gradient_buffers(problem);
     std::vector<std::optional<TensorView>> found(all.size());
     for (std::size_t i = 0; i < given.buffer_count; ++i) {
@@ -232,7 +232,7 @@ class GradientPlaces {
 
   const char* function_;
   std::vector<TensorView> buffers_;
-  std::vector<Tensor> unasked_;  // gradients nobody asked for
+  std::vector<Tensor> unasked_;  // for gradients nobody asked for
 };
 
 BackwardInputs inputs_of(const Call& call, const quire_loss* loss, const char* function) {
@@ -355,7 +355,7 @@ quire_status quire_flex_attention_jagged_backward(const quire_jagged* q, const q
 
 namespace {
 
-// Errors of a plan name it, whether they are found when it is made or when it runs.
+// Errors name the plan, whether found when it is made or when it runs.
 constexpr Caller kPlan{"quire_attention_plan", "problem"};
 constexpr Caller kBackwardPlan{"quire_attention_backward_plan", "problem"};
 

@@ -89,7 +89,7 @@ KVCacheOptions options_of(const char* function, const quire_kv_cache_options* gi
   return options;
 }
 
-// body(KVCache&), of a handle that is there.
+// Calls body(KVCache&) for a handle that is not null.
 template <class Cache, class Body>
 [[gnu::always_inline]] inline quire_status with_cache(Cache* cache, const char* function,
                                                       const Body& body) {
@@ -99,7 +99,7 @@ template <class Cache, class Body>
   });
 }
 
-// Fills in as much of the caller's struct as the caller knows.
+// Fills in the part of the caller's struct that the caller's version has.
 template <class Struct>
 void give(const char* function, const char* name, Struct* to, Struct filled,
           std::size_t first = sizeof(Struct)) {
@@ -124,7 +124,7 @@ void give_tensor(const char* function, const TensorView& view, quire_tensor* to)
   }
 }
 
-// A callback of C as one of C++.
+// Adapts a C callback to C++.
 struct Sink {
   const char* function;
   quire_byte_sink call;

@@ -47,7 +47,7 @@ quire_status quire_buffers_add(quire_buffers* buffers, const char* name, const q
                   "got '" +
                       options.name + "'");
     Buffer buffer = Buffer::borrow(c_api::tensor(tensor, kName, "tensor"), options);
-    // A name that no text could read is refused here, not by every text from now on.
+    // A name that no text could use is rejected here, not later by every text.
     Formula::parse("0", {{options.name, buffer}});
     buffers->buffers.emplace_back(options.name, std::move(buffer));
   });

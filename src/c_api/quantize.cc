@@ -1,4 +1,4 @@
-// The C interface: formats of keys and values, codes into memory of the caller and back. C API
+// The C interface: formats of keys and values; quantises into the caller's memory and back. C API
 // layer.
 #include "quire/quantize.h"
 
@@ -14,7 +14,7 @@ using namespace quire;
 
 namespace {
 
-// Into row-major memory of the caller's, of this shape and dtype.
+// Copies into the caller's row-major memory of this shape and dtype.
 void copy_out(const Tensor& from, const TensorView& to, const char* function, const char* name) {
   if (to.shape() != from.shape() || to.dtype() != from.dtype() || !to.is_contiguous()) {
     throw Error(ErrorKind::value,

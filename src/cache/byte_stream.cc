@@ -1,4 +1,4 @@
-// Bytes to a sink and from a source. Cache layer.
+// Writes bytes to a sink and reads them from a source. Cache layer.
 #include "cache/byte_stream.h"
 
 #include <algorithm>

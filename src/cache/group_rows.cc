@@ -1,4 +1,4 @@
-// GroupRows: the stores of a group's layers, and rows that move inside them. Cache layer.
+// GroupRows: the stores of a group's layers, and how rows move inside them. Cache layer.
 #include "cache/group_rows.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // KVCache: room for new tokens. Everything that can fail (handles, counts, pages, memory of page
-// tables) is settled before the first change; what follows is noexcept. Cache layer.
+// tables) is checked before the first change; the changes are noexcept. Cache layer.
 #include <algorithm>
 #include <ranges>
 #include <utility>
@@ -44,9 +44,9 @@ void count_each(std::vector<std::int32_t>& pages, const Count& count) {
   }
 }
 
-// Pages that appending would take from a group's pool, less those that it gives back first. Where k
+// Pages that appending would take from a group's pool, less those that it first gives back. If k
 // sequences of a step share the page that their tokens begin in, and r hold it after others of the
-// step gave it back, min(k, r - 1) of them need a copy: the last one left has it for itself.
+// step gave it back, min(k, r - 1) of them need a copy: the last one keeps the page.
 std::int64_t pages_needed(const KVCache::State& state, std::size_t group,
                           std::span<const NewTokens> step) {
   constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;
@@ -58,7 +58,7 @@ std::int64_t pages_needed(const KVCache::State& state, std::size_t group,
     const Sequence& sequence = state.sequences[tokens.sequence.slot];
     const PageTable& table = sequence.tables[group];
     if (tokens.count == 0) continue;
-    // More fit nowhere, and sums of them would overflow.
+    // More cannot fit anywhere, and their sum could overflow.
     const std::int64_t count = std::min(tokens.count, kMostTokens);
     const std::int64_t wanted = state.pages_for(sequence.length + count);
     needed += std::max<std::int64_t>(wanted - std::ssize(table.pages), 0);
@@ -106,8 +106,8 @@ void KVCache::State::require_pages(const char* where, std::span<const NewTokens>
   }
 }
 
-// All tables that must grow are made before one takes its place: what somebody has read from a
-// table (a SequenceView, an AttendPlan) stays good where memory is missing.
+// All tables that must grow are allocated before any is replaced: if memory runs out, what was read
+// from a table (a SequenceView, an AttendPlan) stays valid.
 void KVCache::State::prepare_tables(std::span<const NewTokens> step) {
   std::vector<std::pair<PageTable*, std::vector<std::int32_t>>> grown;
   for (const NewTokens& tokens : step) {
@@ -157,7 +157,7 @@ void KVCache::State::take_pages(Sequence& sequence, std::int64_t count) noexcept
   }
 }
 
-// Ids after tokens without are of no use: no prefix can be told. Tokens after drafts are drafts.
+// Ids after tokens without ids are useless: no prefix is known. Tokens after drafts are drafts.
 void KVCache::State::lengthen(Sequence& sequence, const NewTokens& tokens) noexcept {
   if (tokens.count == 0) return;
   const std::int64_t page_size = options.page_size, begin = sequence.length;
@@ -180,7 +180,7 @@ void KVCache::State::lengthen(Sequence& sequence, const NewTokens& tokens) noexc
 
 namespace {
 
-// The pages that no query of the step or later sees go back, then those for the tokens are taken.
+// Gives back the pages that no query of this or a later step sees, then takes pages for the tokens.
 void make_room(KVCache::State& state, std::span<const NewTokens> step) noexcept {
   for (const NewTokens& tokens : step) {
     Sequence& sequence = state.sequences[tokens.sequence.slot];
@@ -199,7 +199,7 @@ void make_room(KVCache::State& state, std::span<const NewTokens> step) noexcept 
 
 bool KVCache::can_reserve(std::span<const NewTokens> step) const {
   constexpr const char* kWhere = "KVCache::can_reserve";
-  // Readers may not leave marks in sequences, so here slots are sorted.
+  // Const members cannot mark sequences, so duplicates are found by sorting slots.
   std::vector<std::uint32_t> slots;
   slots.reserve(step.size());
   for (const NewTokens& tokens : step) {

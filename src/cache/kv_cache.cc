@@ -1,5 +1,5 @@
-// KVCache: construction, sequences made, forked and released, views and statistics. Tokens are in
-// kv_append.cc, rows in kv_write.cc and kv_pages.cc, shorter sequences in kv_shorten.cc and
+// KVCache: construction; creating, forking and releasing sequences; views and statistics. Tokens
+// are in kv_append.cc, rows in kv_write.cc and kv_pages.cc, shortening in kv_shorten.cc and
 // kv_keep.cc, persistence in kv_save.cc. Cache layer.
 #include "quire/kv_cache.h"
 
@@ -40,14 +40,14 @@ SequenceId KVCache::create(std::uint64_t salt) {
 
 namespace {
 
-// The longest prefix that a new sequence can begin with: in groups without a window all its pages
-// are there; in those with one, the pages that the token after it sees.
+// Finds the longest prefix that a new sequence can begin with: groups without a window must have
+// all its pages, groups with one the pages that the next token sees.
 class PrefixSearch {
  public:
   PrefixSearch(const KVCache::State& state, std::span<const std::int64_t> ids, std::uint64_t salt)
       : state_(state), ids_(ids), chain_{salt, 0}, salt_(salt) {}
 
-  // Whether there is one more node in all groups without a window; then `node` and `chain`.
+  // Whether all groups without a window have one more node; if so, sets `node` and `chain`.
   bool next() {
     const auto page_size = static_cast<std::size_t>(state_.options.page_size);
     if (ids_.size() < page_size) return false;
@@ -70,8 +70,8 @@ class PrefixSearch {
   std::uint64_t salt_;
 };
 
-// Whether the pages of a group that a token at position `end` sees are there, of a prefix whose
-// pages from `run` on, and the first `leading`, are.
+// Whether a group has the pages that a token at position `end` sees, if it has the first `leading`
+// pages of the prefix and those from `run` on.
 bool sees_all(const KVLayerGroup& group, std::int64_t page_size, std::int64_t pages,
               std::int64_t run, std::int64_t leading) {
   const auto [first, end] = cache::unseen_pages(group, page_size, pages * page_size);
@@ -83,8 +83,8 @@ std::int64_t usable_pages(const KVCache::State& state, std::span<const std::int6
                           std::uint64_t salt) {
   constexpr std::size_t kFew = 8;
   struct Run {
-    std::int64_t begin = 0;    // pages from here to where the search is are there
-    std::int64_t leading = 0;  // the first so many are
+    std::int64_t begin = 0;    // pages from here to the current one are present
+    std::int64_t leading = 0;  // the first this many are present
   };
   std::array<Run, kFew> few{};
   std::vector<Run> many;

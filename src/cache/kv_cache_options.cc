@@ -1,4 +1,4 @@
-// The options of a KVCache: one group made of sizes, or sizes made of groups. Cache layer.
+// The options of a KVCache: turns sizes into one group, or groups into sizes. Cache layer.
 #include "cache/kv_cache_options.h"
 
 #include <algorithm>
@@ -68,7 +68,7 @@ void check_group(KVLayerGroup& group) {
   check_formats(group);
 }
 
-// Each layer of 0, 1, ... in one group.
+// Checks that each layer 0, 1, ... is in exactly one group.
 std::int64_t count_layers(const std::vector<KVLayerGroup>& groups) {
   std::vector<std::int64_t> all;
   for (const KVLayerGroup& group : groups) {
@@ -86,7 +86,7 @@ std::int64_t count_layers(const std::vector<KVLayerGroup>& groups) {
   return std::ssize(all);
 }
 
-// What the options of one group say, or of several, which the first stands for.
+// The options describe either one group by sizes or several by `groups`, not both.
 void check_sizes_or_groups(const KVCacheOptions& options) {
   const KVCacheOptions none;
   const KVLayerGroup& first = options.groups.front();
@@ -108,8 +108,7 @@ void check_sizes_or_groups(const KVCacheOptions& options) {
       "or the other");
 }
 
-// Beside rows: for each page its books, and for each node of the index ids, pages and up to 8
-// buckets.
+// Besides rows: a Page per page, and for each node of the index its ids, pages and up to 8 buckets.
 void check_memory(const KVCacheOptions& options) {
   const auto times = saturating_product;
   std::int64_t rows = 0, pages = 0;
@@ -142,7 +141,7 @@ KVCacheOptions checked_options(KVCacheOptions options) {
                      .v_in_k = options.v_in_k,
                      .n_pages = options.n_pages};
     check_group(all);
-    // Before a list of that length is made: there are no tables for so many layers either.
+    // Before a list of that length is made: there is no memory for so many layers either.
     require_memory(
         kWhere, "the pool",
         saturating_product(

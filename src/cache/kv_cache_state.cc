@@ -14,7 +14,7 @@ using cache::Sequence;
 
 namespace {
 
-// Handles know their cache by it. Never given twice in a process.
+// Identifies the cache in handles. Never reused within a process.
 std::uint64_t next_cache_number() noexcept {
   static std::atomic<std::uint64_t> last{0};
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -75,7 +75,7 @@ Sequence& KVCache::State::prepare_slot(std::int64_t n_pages) {
   }
   Sequence& sequence = sequences[first_free_slot];
   const auto pages = static_cast<std::size_t>(n_pages);
-  // The first table last: where it has room, so have the others (prepare_tables).
+  // The first table is reserved last: if it has room, so have the others (prepare_tables).
   sequence.ids.reserve(pages * static_cast<std::size_t>(options.page_size));
   sequence.chains.reserve(pages);
   for (std::size_t g = groups.size(); g-- > 0;) sequence.tables[g].pages.reserve(pages);
@@ -106,7 +106,7 @@ void KVCache::State::free_slot(std::uint32_t slot) noexcept {
   sequence.live = false;
   ++version;
   --live_sequences;
-  // A slot whose generations are used up stays empty, so that no stale handle becomes valid again.
+  // A slot whose generations are used up stays unused, so that no stale handle becomes valid again.
   if (++sequence.generation == 0) return;
   sequence.next_free = first_free_slot;
   first_free_slot = slot;

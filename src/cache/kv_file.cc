@@ -34,7 +34,7 @@ using File = std::unique_ptr<std::FILE, Close>;
        std::generic_category().message(errno));
 }
 
-// What is in memory of the system only may be gone when the machine stops.
+// Data that is only in the system's memory may be lost when the machine stops.
 bool is_on_disk(std::FILE* file) {
   if (std::fflush(file) != 0) return false;
 #if defined(__unix__) || defined(__APPLE__)
@@ -44,7 +44,7 @@ bool is_on_disk(std::FILE* file) {
 #endif
 }
 
-// Beside the file, so that it can be renamed to it; of no other writer in this or another process.
+// In the same folder, so that it can be renamed; unique among writers in this and other processes.
 std::filesystem::path temporary_name(const std::filesystem::path& path) {
   static std::atomic<unsigned> last{0};
   std::filesystem::path name = path;
@@ -55,7 +55,7 @@ std::filesystem::path temporary_name(const std::filesystem::path& path) {
   return name;
 }
 
-// Writes a new file with write(sink) and puts it into the place of `path` when it is whole.
+// Writes a new file with write(sink) and renames it to `path` when it is complete.
 template <class Write>
 void replace_file(const char* where, const std::filesystem::path& path, const Write& write) {
   const std::filesystem::path temporary = temporary_name(path);
@@ -79,7 +79,7 @@ void replace_file(const char* where, const std::filesystem::path& path, const Wr
   }
 }
 
-// A file, from its beginning as often as one likes.
+// Reads a file; can start again from its beginning.
 class FileSource {
  public:
   FileSource(const char* where, const std::filesystem::path& path)
@@ -92,7 +92,7 @@ class FileSource {
     return n;
   }
   void rewind() { std::rewind(file_.get()); }
-  // Throws Error unless all was read.
+  // Throws Error unless everything was read.
   void check_end() {
     if (std::fgetc(file_.get()) != EOF)
       fail(ErrorKind::value, where_, "more bytes follow in {}", path_.string());

@@ -1,4 +1,5 @@
-// KVCache: the headers of saved sequences, written, read and compared with the cache. Cache layer.
+// KVCache: writes the headers of saved sequences, reads them and compares them with the cache.
+// Cache layer.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +16,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "numbers are stored as they are");
 
-// Calls visit("k" or "v", scales, layer of the group) for the scales that tokens share.
+// Calls visit("k" or "v", scales, layer within the group) for the scales that tokens share.
 template <class Visit>
 void visit_shared_scales(const LayerGroup& group, const Visit& visit) {
   for (std::size_t layer = 0; layer < group.rows.layers(); ++layer) {
@@ -49,7 +50,7 @@ void check_format(const char* where, const char* name, std::uint16_t saved,
        format_name(saved));
 }
 
-// The scales that tokens share are the cache's: codes under others are other numbers.
+// The scales that tokens share must be the cache's: under others the codes are other numbers.
 void check_scales(const LayerGroup& group, ByteReader& from) {
   std::vector<std::byte> saved;
   visit_shared_scales(group, [&](const char* name, std::span<const std::byte> scales,

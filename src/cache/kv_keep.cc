@@ -1,4 +1,5 @@
-// KVCache::keep: some of the last tokens of sequences, their rows moved together. Cache layer.
+// KVCache::keep: keeps some of the last tokens of sequences and moves their rows together. Cache
+// layer.
 #include <algorithm>
 #include <vector>
 
@@ -17,7 +18,7 @@ namespace {
 
 constexpr const char* kKeep = "KVCache::keep";
 
-// Of one sequence: the token that goes to position begin + i is at positions[i], which is another.
+// Of one sequence: the token that goes to position begin + i is at positions[i] > begin + i.
 struct Move {
   std::uint32_t slot = 0;
   std::int64_t begin = 0;
@@ -42,7 +43,7 @@ void check_kept(const Sequence& sequence, const KeptTokens& kept) {
   }
 }
 
-// Tokens that stay where they are need no move.
+// Leading tokens that stay where they are need no move.
 Move move_of(const KeptTokens& kept) {
   Move move{kept.sequence.slot, kept.begin, kept.positions};
   while (!move.positions.empty() && move.positions.front() == move.begin) {
@@ -52,7 +53,7 @@ Move move_of(const KeptTokens& kept) {
   return move;
 }
 
-// Pages of a table that rows go to: first <= i < end.
+// Pages of a table that rows move to: first <= i < end.
 struct Target {
   std::int64_t first, end;
 };
@@ -61,7 +62,7 @@ Target target_of(const KVCache::State& state, const Move& move) {
   return {move.begin / state.options.page_size, state.pages_for(move.length())};
 }
 
-// Copies of shared pages, as pages_needed counts them.
+// Copies of shared pages, counted as in pages_needed.
 std::int64_t copies_needed(const KVCache::State& state, std::size_t group,
                            std::span<const Move> moves) {
   std::vector<std::int32_t> shared;
@@ -82,8 +83,8 @@ std::int64_t copies_needed(const KVCache::State& state, std::size_t group,
   return needed;
 }
 
-// Rows to their new places. A page that others share is left to them, and a copy takes its place;
-// `old` (room for all of the table) keeps what is still to be read.
+// Moves rows to their new positions. A shared page is left to the others and replaced by a copy;
+// `old` (with room for the whole table) keeps the pages still to be read.
 void move_rows(KVCache::State& state, const Move& move, std::size_t group,
                std::vector<std::int32_t>& old) noexcept {
   LayerGroup& of = state.groups[group];
@@ -105,7 +106,7 @@ void move_rows(KVCache::State& state, const Move& move, std::size_t group,
     }
     of.pool.set_fill(page, fill);
   }
-  // Each goes to a place before its own, in order, so none is overwritten before it is read.
+  // Each moves towards the front, in order, so none is overwritten before it is read.
   for (std::int64_t i = 0; i < std::ssize(move.positions); ++i) {
     const std::int64_t from = move.positions[static_cast<std::size_t>(i)], to = move.begin + i;
     of.rows.copy({old[static_cast<std::size_t>(from / page_size)], from % page_size},
@@ -126,7 +127,7 @@ void move_ids(Sequence& sequence, const Move& move) noexcept {
   if (std::ssize(sequence.ids) > known) sequence.ids.resize(static_cast<std::size_t>(known));
 }
 
-// Rows that were written before the first that was not.
+// Of the moved tokens, those before the first unwritten one stay written.
 void move_marks(Sequence& sequence, const Move& move) noexcept {
   for (std::int64_t& written : sequence.written) {
     if (written <= move.begin) continue;

@@ -11,7 +11,7 @@
 namespace quire {
 namespace {
 
-// The store of keys, or of values, of a layer, and how many numbers of its rows are theirs.
+// The store of a layer's keys or values, and how many numbers of its rows belong to them.
 struct Stored {
   cache::RowStore& rows;
   std::int64_t dim;
@@ -31,7 +31,7 @@ Stored values_of(const char* where, KVCache::State& state, std::int64_t layer) {
 
 constexpr const char* kSetScales = "KVCache::set_scales";
 
-// The view of codes with these scales would be taken by attention, and every scale is a number.
+// Checks that attention would accept the codes with these scales, and that every scale is finite.
 void check_shared_scales(const char* name, const cache::RowStore& rows,
                          const ConstTensorView& scales) {
   const KVFormat& format = rows.format();

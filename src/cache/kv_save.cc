@@ -1,8 +1,8 @@
-// KVCache: a sequence as bytes and back, and all of them one after the other. A saved sequence is a
-// header, the ids of its tokens, and for each layer of each group the keys and the values, each
-// [kv_heads, tokens, dim], codes with the scales of their rows behind them: pages leave no trace.
-// Header and rest each end with a checksum. Headers are in
-// kv_header.cc, files in kv_file.cc. Cache layer.
+// KVCache: saves a sequence as bytes and loads it, and all of them one after the other. A saved
+// sequence is a header, the ids of its tokens, and for each layer of each group the keys and the
+// values, each [kv_heads, tokens, dim], codes followed by the scales of their rows: independent of
+// pages. Header and rest each end with a checksum. Headers are in kv_header.cc, files in
+// kv_file.cc. Cache layer.
 #include "cache/kv_save.h"
 
 #include <algorithm>
@@ -65,7 +65,7 @@ std::int64_t saturating_sum(std::int64_t a, std::int64_t b) {
                                                           : a + b;
 }
 
-// Bytes behind the headers, without the checksum.
+// Bytes after the headers, without the checksum.
 std::int64_t payload_bytes(const KVCache::State& state, const Saved& saved) {
   std::int64_t bytes = saturating_product(saved.sequence.length, 8);
   for (std::size_t g = 0; g < state.groups.size(); ++g) {
@@ -80,7 +80,8 @@ std::int64_t payload_bytes(const KVCache::State& state, const Saved& saved) {
 void put_sequence(const KVCache::State& state, const Sequence& sequence, ByteWriter& to) {
   cache::put_header(state, sequence, to);
   to.put(std::as_bytes(std::span(sequence.ids)));
-  // An id for every token: no page table is larger than what was saved for it.
+  // Every token gets an id (a placeholder if unknown), so a page table is never larger than the
+  // data saved for it.
   for (std::int64_t i = std::ssize(sequence.ids); i < sequence.length; ++i) to.put(std::int64_t{0});
   for (std::size_t g = 0; g < state.groups.size(); ++g) {
     visit_rows(state.groups[g], state.options.page_size, sequence.tables[g], sequence.length,
@@ -97,7 +98,7 @@ void check_written(const char* where, const Sequence& sequence) {
   }
 }
 
-// Memory is taken as bytes come, whatever the header promises.
+// Memory grows with the bytes received, whatever the header claims.
 std::vector<std::int64_t> get_ids(std::int64_t count, ByteReader& from) {
   constexpr std::int64_t kSome = 1 << 13;
   std::vector<std::int64_t> ids;
@@ -110,8 +111,8 @@ std::vector<std::int64_t> get_ids(std::int64_t count, ByteReader& from) {
   return ids;
 }
 
-// Which pages of a saved sequence are there already, by node of the index; and how many pages each
-// group must have.
+// Finds which pages of a saved sequence are already in the index, and how many pages each group
+// needs.
 class PagesToLoad {
  public:
   PagesToLoad(const KVCache::State& state, const Saved& saved, std::span<const std::int64_t> ids,
@@ -129,13 +130,13 @@ class PagesToLoad {
   }
 
   std::int64_t count() const { return state_.pages_for(saved_.sequence.length); }
-  // It lies between released tokens as a whole.
+  // Whether the page lies entirely among released tokens.
   bool is_hole(std::size_t group, std::int64_t page) const {
     const GroupHeader& of = saved_.groups[group];
     const std::int64_t begin = page * state_.options.page_size;
     return begin >= of.hole_begin && begin + state_.options.page_size <= of.hole_end;
   }
-  // The page of the pool that holds its rows already, or kNoPage.
+  // The page of the pool that already holds its rows, or kNoPage.
   std::int32_t found(std::size_t group, std::int64_t page) const {
     if (page >= std::ssize(nodes_)) return kNoPage;
     return state_.index.page(nodes_[static_cast<std::size_t>(page)], group);
@@ -147,7 +148,7 @@ class PagesToLoad {
       std::int64_t needed = 0, cached = 0;
       const GroupHeader& of = saved_.groups[g];
       for (std::int64_t i = 0; i < count(); ++i) {
-        if (is_hole(g, i)) {  // any number of them may follow
+        if (is_hole(g, i)) {  // more of them may follow
           i = std::max(i, of.hole_end / state_.options.page_size - 1);
           continue;
         }
@@ -168,7 +169,7 @@ class PagesToLoad {
   std::vector<std::int32_t> nodes_;
 };
 
-// The slot has room, the pools have the pages.
+// Requires room in the slot and pages in the pools.
 void fill_tables(KVCache::State& state, Sequence& sequence, const Saved& saved,
                  const PagesToLoad& pages) noexcept {
   const std::int64_t page_size = state.options.page_size, length = saved.sequence.length;
@@ -177,7 +178,7 @@ void fill_tables(KVCache::State& state, Sequence& sequence, const Saved& saved,
     PageTable& table = sequence.tables[g];
     table.hole_begin = saved.groups[g].hole_begin;
     table.hole_end = saved.groups[g].hole_end;
-    // Those that are there are held before others are taken, which may evict.
+    // Pages found are held before others are taken, which may evict.
     for (std::int64_t i = 0; i < pages.count(); ++i) {
       const std::int32_t page = pages.is_hole(g, i) ? kNoPage : pages.found(g, i);
       table.pages.push_back(page);
@@ -193,7 +194,7 @@ void fill_tables(KVCache::State& state, Sequence& sequence, const Saved& saved,
   }
 }
 
-// Rows to the pages that are new; those of pages that were there already are the same.
+// Reads rows into the new pages; pages that were found already have the same rows.
 void get_rows(KVCache::State& state, const Sequence& sequence, ByteReader& from) {
   for (std::size_t g = 0; g < state.groups.size(); ++g) {
     LayerGroup& group = state.groups[g];
@@ -238,7 +239,7 @@ SequenceId get_sequence(KVCache::State& state, std::uint64_t salt, ByteReader& f
   return id;
 }
 
-// The bytes of a span, one piece after the other.
+// Reads the bytes of a span piece by piece.
 class SpanSource {
  public:
   explicit SpanSource(std::span<const std::byte> bytes) : rest_(bytes) {}

@@ -1,5 +1,5 @@
-// KVCache: less of a sequence: its end cut off, pages given back that no query asks for, the path
-// of a tree kept. Cache layer.
+// KVCache: shortens sequences: cuts off their end and gives back pages that no query needs. Cache
+// layer.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -82,7 +82,7 @@ void KVCache::State::cut(Sequence& sequence, std::int64_t length) noexcept {
     groups[g].live_tokens += length - sequence.tables[g].hole();
     if (rest == 0) continue;
     const std::int32_t last = sequence.tables[g].pages.back();
-    // What others share, or what can be found, keeps all it holds.
+    // Pages that are shared or can be found keep their contents.
     cache::PagePool& pool = groups[g].pool;
     if (last != kNoPage && pool[last].refs == 1 && !pool[last].is_findable())
       pool.set_fill(last, rest);
@@ -101,7 +101,7 @@ void KVCache::State::release_pages(Sequence& sequence, std::size_t group, std::i
     stop = std::max(stop, table.hole_end);
   }
   if (begin == table.hole_begin && stop == table.hole_end) return;
-  // The last of them first: the end of a prefix is evicted before its beginning.
+  // Last first: the end of a prefix is evicted before its beginning.
   table.visit_unseen(first, end, page_size, [&](std::int64_t i) {
     std::int32_t& page = table.pages[static_cast<std::size_t>(i)];
     if (page != kNoPage) groups[group].pool.drop(page);

@@ -1,5 +1,5 @@
-// KVCache: rows of new tokens into their pages, and what can be found by prefix from then on. Cache
-// layer.
+// KVCache: writes rows of new tokens to their pages, and enters full pages into the prefix index.
+// Cache layer.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -18,7 +18,7 @@ using cache::Sequence;
 
 namespace {
 
-// Rows [tokens, kv_heads, dim], or with layers in front, for one step.
+// Rows [tokens, kv_heads, dim] of one step, or with leading layers.
 void check_rows(const char* where, const char* name, const ConstTensorView& rows,
                 const Shape& wanted) {
   if (!is_floating(rows.dtype())) {
@@ -37,7 +37,7 @@ std::int64_t total_count(std::span<const NewTokens> step) {
   return total;
 }
 
-// Refuses tokens that are not there, or whose pages are not this sequence's to write.
+// Rejects tokens that do not exist, or whose pages this sequence may not write.
 void check_writable(const char* where, const KVCache::State& state, std::size_t group,
                     std::size_t layer, const NewTokens& tokens) {
   const Sequence& sequence = state.sequences[tokens.sequence.slot];
@@ -51,7 +51,7 @@ void check_writable(const char* where, const KVCache::State& state, std::size_t 
   for (std::int64_t at = start; at < sequence.length; at += page_size - at % page_size) {
     const cache::Page& page =
         state.groups[group].pool[table.pages[static_cast<std::size_t>(at / page_size)]];
-    // Rows that nobody has written yet are the same for all who share them.
+    // Rows that were never written are the same for all who share them.
     if (page.is_findable() || (page.refs > 1 && start < sequence.written[layer])) {
       fail(ErrorKind::value, where,
            "position {} is in a page that is shared or can be found by prefix; its rows were "
@@ -61,7 +61,7 @@ void check_writable(const char* where, const KVCache::State& state, std::size_t 
   }
 }
 
-// Keys or values without a scale mean nothing.
+// Rejects writing codes before their shared scales are known.
 void check_scales(const char* where, const cache::GroupRows& rows, LayerPlace place) {
   for (const cache::RowStore* store : {&rows.k(place.layer), &rows.v(place.layer)}) {
     if (!store->has_scales())
@@ -70,7 +70,7 @@ void check_scales(const char* where, const cache::GroupRows& rows, LayerPlace pl
   }
 }
 
-// The place of a layer, all of the step writable there.
+// The place of a layer, after checking that the whole step is writable there.
 LayerPlace check_layer(const char* where, const KVCache::State& state, std::int64_t layer,
                        std::span<const NewTokens> step) {
   const LayerPlace place = state.place(where, layer);
@@ -80,13 +80,13 @@ LayerPlace check_layer(const char* where, const KVCache::State& state, std::int6
   return place;
 }
 
-// The rows of a step in one layer, [tokens, kv_heads, dim]; no values where keys hold them.
+// The rows of a step in one layer, [tokens, kv_heads, dim]; no values if they are part of the keys.
 struct LayerRows {
   const ConstTensorView& k;
   const ConstTensorView* v;
 };
 
-// With layers in front, or none, as `leading` says.
+// `leading`: the axes before the tokens, if any.
 void check_rows_of(const char* where, const KVLayerGroup& group, const Shape& leading,
                    const LayerRows& rows) {
   const auto shape = [&](std::int64_t dim) {
@@ -103,12 +103,12 @@ void check_rows_of(const char* where, const KVLayerGroup& group, const Shape& le
   if (rows.v != nullptr) check_rows(where, "v", *rows.v, shape(group.v_head_dim));
 }
 
-// Throws Error if rows hold numbers that have no codes.
+// Throws Error if rows hold numbers that cannot be coded.
 void check_codes(const char* where, const cache::GroupRows& rows, LayerPlace place,
                  const LayerRows& given) {
   const auto check = [&](const char* name, const cache::RowStore& store,
                          const ConstTensorView& of) {
-    // No more rows than a page has are coded at once.
+    // RowStore takes at most the rows of a page at a time.
     constexpr std::int64_t kSome = 1 << 20;
     for (std::int64_t first = 0; first < of.dim(0); first += kSome) {
       const std::int64_t n = std::min(kSome, of.dim(0) - first);
@@ -126,7 +126,7 @@ void check_codes(const char* where, const cache::GroupRows& rows, LayerPlace pla
   if (given.v != nullptr) check("v", rows.v(place.layer), *given.v);
 }
 
-// Whether all numbers have codes; what was stored of those that have none must not be read.
+// Whether all numbers could be coded; if not, the stored rows must not be read.
 bool write_rows(KVCache::State& state, LayerPlace place, std::span<const NewTokens> step,
                 const LayerRows& given) noexcept {
   const std::int64_t page_size = state.options.page_size;
@@ -149,7 +149,7 @@ bool write_rows(KVCache::State& state, LayerPlace place, std::span<const NewToke
   return fits;
 }
 
-// Rows are written before, so that a step that fails must not touch them.
+// Whether the rows were written before: a step that fails must not touch them then.
 bool writes_again(const KVCache::State& state, std::int64_t layer,
                   std::span<const NewTokens> step) {
   return std::ranges::any_of(step, [&](const NewTokens& tokens) {
@@ -170,7 +170,7 @@ void mark(KVCache::State& state, std::int64_t layer, std::span<const NewTokens> 
 void KVCache::State::mark_written(Sequence& sequence, std::size_t layer,
                                   std::int64_t count) noexcept {
   std::int64_t& written = sequence.written[layer];
-  // Rows before these may still be missing; then these alone make no prefix.
+  // If earlier rows are still missing, these alone do not extend the prefix.
   if (written == sequence.length || sequence.length - count > written) return;
   written = sequence.length;
   if (--sequence.layers_behind > 0) return;
@@ -178,9 +178,9 @@ void KVCache::State::mark_written(Sequence& sequence, std::size_t layer,
   chain_pages(sequence);
 }
 
-// A page of rows joins the node of its ids in every group that has none there: where a node was
-// found, rows of the same ids are the same. Hashes of several pages are computed ahead, so that the
-// memory of the index comes while the next are.
+// Attaches each full page to the node of its ids, in every group that has no page there: rows of
+// the same ids are the same. Hashes of several pages are computed ahead, so that the memory of the
+// index is fetched meanwhile.
 void KVCache::State::chain_pages(Sequence& sequence) noexcept {
   const std::int64_t page_size = options.page_size;
   const std::int64_t whole =
@@ -204,7 +204,7 @@ void KVCache::State::chain_pages(Sequence& sequence) noexcept {
     for (std::int64_t i = 0; i < n; ++i) {
       const std::uint64_t next = hashes[static_cast<std::size_t>(i)];
       const std::int32_t node = chain_one(sequence, begin + i, chain, next);
-      // Given back in all groups before it was written: what comes after it has no prefix.
+      // Given back in all groups before it was written: no later page has a prefix.
       if (node == cache::kNoNode) return;
       chain = {next, index[node].serial};
       sequence.chains.push_back(chain);
@@ -219,7 +219,7 @@ std::int32_t KVCache::State::chain_one(Sequence& sequence, std::int64_t page_idx
                        .subspan(at * static_cast<std::size_t>(options.page_size),
                                 static_cast<std::size_t>(options.page_size));
   std::int32_t node = index.find(before, sequence.salt, hash, ids);
-  // A page that is found behind another prefix with the same ids stays there.
+  // A page already found under another prefix with the same ids stays there.
   for (std::size_t g = 0; g < groups.size() && node == cache::kNoNode; ++g) {
     const std::int32_t page = sequence.tables[g].pages[at];
     if (page != kNoPage) node = groups[g].pool[page].node;
@@ -228,7 +228,7 @@ std::int32_t KVCache::State::chain_one(Sequence& sequence, std::int64_t page_idx
     const PageTable& table = sequence.tables[g];
     const std::int32_t page = table.pages[at];
     if (page == kNoPage || groups[g].pool[page].is_findable()) continue;
-    // A file with other pages may leave one in part.
+    // A page loaded from a file with another page size may be incomplete.
     if (page_idx * options.page_size < table.hole_end &&
         (page_idx + 1) * options.page_size > table.hole_begin) {
       continue;
@@ -262,12 +262,12 @@ void write_layer(KVCache::State& state, std::int64_t layer, std::span<const NewT
   const cache::LayerGroup& group = state.groups[place.group];
   check_rows_of(kWhere, group.sizes, {total_count(step)}, rows);
   if (writes_again(state, layer, step)) check_codes(kWhere, group.rows, place, rows);
-  // Slots that were not written hold anything, also when this fails.
+  // Unwritten slots hold arbitrary values, even if this fails.
   if (!write_rows(state, place, step, rows)) check_codes(kWhere, group.rows, place, rows);
   mark(state, layer, step);
 }
 
-// All layers' rows in front of the tokens.
+// Rows with leading layers.
 void append_layers(KVCache& cache, KVCache::State& state, std::span<const NewTokens> step,
                    const LayerRows& rows) {
   constexpr const char* kWhere = "KVCache::append";
@@ -281,7 +281,7 @@ void append_layers(KVCache& cache, KVCache::State& state, std::span<const NewTok
     }
   }
   state.check_step(kWhere, step);
-  state.require_pages(kWhere, step);  // so the counts are sane
+  state.require_pages(kWhere, step);  // after this the counts are known to be sane
   const std::int64_t layers = state.options.layers;
   check_rows_of(kWhere, first, {layers, total_count(step)}, rows);
   const auto with_layer = [&](std::int64_t layer, const auto& use) {

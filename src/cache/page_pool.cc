@@ -40,7 +40,7 @@ std::int32_t PagePool::take() noexcept {
     unlink(page);
     forget(page);
     ++evictions_;
-    if (oldest_ != kNoPage) index_->expect_detach(at(oldest_).node);  // likely the next
+    if (oldest_ != kNoPage) index_->expect_detach(at(oldest_).node);  // likely to be evicted next
   }
   Page& one = at(page);
   one.refs = 1;

@@ -76,8 +76,8 @@ void copy_row(std::byte* to, std::int64_t to_step, const std::byte* from, std::i
   }
 }
 
-// The rows of one head, [B, S] of them, to rows places[i] of the cache's; rows that follow each
-// other on both sides at once.
+// Copies the rows of one head, [B, S] of them, to rows places[i] of the cache; rows that are
+// consecutive on both sides are copied at once.
 void copy_head(const ConstTensorView& val, const TensorView& cache, std::int64_t head,
                const std::vector<std::int64_t>& places) {
   const std::int64_t size = dtype_size(val.dtype());

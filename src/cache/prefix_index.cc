@@ -9,8 +9,8 @@
 namespace quire::cache {
 namespace {
 
-// Mostly alone in its bucket, a node comes and goes without a look at others, each of which is a
-// cache line somewhere: of 100,000 nodes, that is most of the time.
+// With few collisions, a node is inserted and removed without touching others, each of which is a
+// cache miss: with 100,000 nodes that is most of the time.
 constexpr std::size_t kBucketsPerNode = 4;
 
 std::size_t bucket_count(std::int64_t nodes) {
@@ -18,8 +18,7 @@ std::size_t bucket_count(std::int64_t nodes) {
          std::bit_ceil(static_cast<std::size_t>(std::max<std::int64_t>(nodes, 1)));
 }
 
-// For every node its ids, the pages of its groups, and as much room as up to 2 kBucketsPerNode
-// buckets take.
+// For every node its ids, the pages of its groups, and room for up to 2 kBucketsPerNode buckets.
 Tensor index_memory(const PrefixSizes& sizes) {
   constexpr std::int64_t kBuckets = 2 * kBucketsPerNode;
   const std::int64_t small = (sizes.groups + kBuckets + 1) / 2;  // int32, two of them in an int64
@@ -131,7 +130,7 @@ void PrefixIndex::expect_detach(std::int32_t node) const noexcept {
   expect_bucket(one.hash);
   for (const std::int32_t other : {one.bucket_previous, one.bucket_next})
     if (other != kNoNode) __builtin_prefetch(&(*this)[other], 1);
-  // Whoever takes the node writes ids of its own.
+  // Whoever reuses the node writes its own ids.
   constexpr std::int64_t kLine = 8;
   for (std::int64_t i = 0; i < std::min<std::int64_t>(sizes_.page_size, 8 * kLine); i += kLine)
     __builtin_prefetch(ids_ + node * sizes_.page_size + i, 1);

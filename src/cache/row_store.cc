@@ -1,4 +1,4 @@
-// RowStore: rows into pages, head by head, copied, converted or coded. Cache layer.
+// RowStore: copies, converts or codes rows into pages, head by head. Cache layer.
 #include "cache/row_store.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace quire::cache {
 namespace {
 
-// Rows of consecutive tokens and one head, or of all heads and one token.
+// Rows of consecutive tokens for one head, or of all heads for one token.
 kernels::RowsView some_rows(const SomeRows& from, std::int64_t token, std::int64_t head,
                             bool of_token) {
   const ConstTensorView& rows = from.rows;
@@ -107,7 +107,7 @@ std::int64_t RowStore::write(RowPlace to, const SomeRows& from) noexcept {
     return without;
   }
   const quant::RowEncoder encoder(format_, dim_);
-  // Codes and scales of a head in its slot, or of all heads of a token.
+  // Where the codes and scales of a head are, or those of all heads of a token.
   const auto place = [&](std::int64_t token, std::int64_t head, bool of_token) {
     const std::int64_t slot = to.slot + token;
     quant::CodePlace at{.codes = page_rows(rows_, to.page, head) + slot * row,
@@ -123,7 +123,7 @@ std::int64_t RowStore::write(RowPlace to, const SomeRows& from) noexcept {
     }
     return at;
   };
-  // A step of decoding has a token for each page: as many rows at once as there can be.
+  // A decode step has one token per page: all its heads are coded at once.
   if (from.n < heads) {
     for (std::int64_t token = 0; token < from.n; ++token)
       if (encoder.encode(some_rows(from, token, 0, true), place(token, 0, true)) < heads)

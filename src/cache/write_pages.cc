@@ -1,5 +1,5 @@
-// Rows of tokens to slots of pages, token by token; many tokens in chunks on the executor. Cache
-// layer.
+// Copies rows of tokens to slots of pages, token by token; many tokens in chunks on the executor.
+// Cache layer.
 #include "quire/write_pages.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace quire {
 namespace {
 
 constexpr const char* kWhere = "write_pages";
-/// Bytes that one thread writes before others are woken up.
+// Bytes that one thread writes before others are woken.
 constexpr std::int64_t kChunkBytes = std::int64_t{64} << 10;
 
 void check(const ConstTensorView& rows, const ConstTensorView& slots, const TensorView& pages) {

@@ -43,7 +43,7 @@ class Painter {
                        static_cast<std::size_t>(canvas_.height) * 3);
   }
 
-  // In dots; what lies outside is left out.
+  // In dots; clipped.
   void fill(int x, int y, int width, int height, const Colour& colour) {
     const int right = std::min(x + width, canvas_.width);
     const int bottom = std::min(y + height, canvas_.height);
@@ -66,7 +66,7 @@ class Painter {
   }
 
   void write(const Sheet::Label& label) {
-    std::string text;  // a byte a character: the font has ASCII only
+    std::string text;  // one byte per character: the font is ASCII only
     for (const char c : label.text)
       if ((static_cast<unsigned char>(c) & 0xC0) != 0x80) text += c;
     int x = label.x * kScale;

@@ -21,7 +21,7 @@ void check_width(const DrawOptions& options) {
   check_size("draw", "width", options.width, 8, 1000);
 }
 
-// Lengths for the proportions of a picture: those of the blocks there are.
+// Lengths that give a picture its proportions: those covered by the mask's blocks.
 std::pair<std::int64_t, std::int64_t> drawn_lengths(const BlockMask& mask) {
   return {mask.q_blocks() * mask.block_size().q, mask.kv_blocks() * mask.block_size().kv};
 }
@@ -55,7 +55,7 @@ std::string draw(const BlockMask& mask, const DrawOptions& options) {
     return picture_of(mask, options, terminal_limit(q_len, kv_len, options.width, halves));
   };
   const Picture fine = picture(true);
-  // Where a cell of its own would be a whole line for a row, cells are made twice as high instead.
+  // If each row would take a whole line of its own, cells are made twice as high instead.
   const bool too_tall = cell_shape(fine, options.style, options.width) == CellShape::kTall &&
                         2 * fine.q.cells() > options.width;
   return terminal_text(too_tall ? picture(false) : fine, options.style, options.width);

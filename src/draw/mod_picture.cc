@@ -27,10 +27,11 @@ namespace quire::drawing {
 namespace {
 
 constexpr std::int64_t kMostEvaluated = std::int64_t{1} << 30;
-constexpr std::int64_t kStripRows = 64;  // a tile has as many: fewer would not cost less
-// Scores of one picture: about a second. Fewer rows of a cell are looked at if it would be more.
+constexpr std::int64_t kStripRows = 64;  // the rows of a tile: fewer would not be faster
+// Scores evaluated for one picture: about a second. If there are more, fewer rows of each cell are
+// evaluated.
 constexpr std::int64_t kEvaluatedInAll = std::int64_t{1} << 27;
-constexpr std::int64_t kEvaluatedAtOnce = std::int64_t{1} << 22;  // a thread, 16 MiB
+constexpr std::int64_t kEvaluatedAtOnce = std::int64_t{1} << 22;  // per thread, 16 MiB
 
 void check_sizes(std::int64_t q_len, std::int64_t kv_len, std::int64_t most,
                  const DrawOptions& options) {
@@ -47,8 +48,8 @@ void check_sizes(std::int64_t q_len, std::int64_t kv_len, std::int64_t most,
   check_index("h", options.h, options.heads);
 }
 
-// build(formula of the drawn plane), in which that plane is (0, 0). The text of a fault names b and
-// h; there they are put back.
+// Calls build(formula of the drawn plane), in which that plane is (0, 0). The text of a fault names
+// b and h; the real ones are put back into it.
 template <class Build>
 auto build_plane(const Formula& formula, const DrawOptions& options, const Build& build) {
   if (options.b == 0 && options.h == 0) return build(formula);
@@ -74,7 +75,7 @@ std::string mod_caption(const DrawOptions& options, const Axis& q, const Axis& k
   return text + fmt::format("{}{} x {} elements", cell, q.step, kv.step);
 }
 
-// What is seen of the elements of one cell.
+// What was seen of the elements of one cell.
 struct CellMean {
   double sum = 0;
   std::int64_t count = 0;
@@ -101,8 +102,8 @@ struct CellMean {
   }
 };
 
-// The cells of a strip of a heat map: several rows of cells that lie in 64 rows of elements, or one
-// that has more, of which the middle ones are evaluated.
+// A strip of a heat map: several rows of cells within 64 rows of elements, or one taller row of
+// which the middle elements are evaluated.
 class HeatStrip {
  public:
   HeatStrip(const Formula& formula, const DrawOptions& options, const Axis& q, const Axis& kv)
@@ -113,10 +114,10 @@ class HeatStrip {
         most_rows_(
             std::clamp(kEvaluatedInAll / (q.cells() * kv.length), std::int64_t{1}, kStripRows)) {}
 
-  /// Rows of cells that make a strip.
+  // Rows of cells per strip.
   std::int64_t cell_rows() const { return std::max<std::int64_t>(most_rows_ / q_.step, 1); }
 
-  /// The cells of rows [row, row_end) of cells, at most a strip.
+  // The cells of rows [row, row_end), at most a strip.
   const std::vector<CellMean>& evaluate_cells(std::int64_t row, std::int64_t row_end) {
     cells_.assign((row_end - row) * kv_.cells(), CellMean());
     const std::int64_t begin = row * q_.step;

@@ -13,7 +13,8 @@
 namespace quire::drawing {
 namespace {
 
-// Full or empty if all blocks of a cell are; counted block by block, so runs can come in any order.
+// A cell is full or empty if all its blocks are; counted block by block, so runs can come in any
+// order.
 class CellCounts {
  public:
   CellCounts(std::int64_t rows, std::int64_t cols, std::int64_t blocks_per_col)
@@ -53,7 +54,7 @@ void check_blocks(const BlockMask& mask, const DrawOptions& options) {
   }
 }
 
-// Positions, or blocks for a mask some of whose rows were taken away: theirs are not known.
+// Positions; or blocks, for a mask whose rows were selected: their positions are not known.
 Axis block_axis(const char* name, std::int64_t begin, std::int64_t length, std::int64_t block,
                 std::int64_t blocks, std::int64_t most) {
   const std::int64_t per_cell = ceil_div(blocks, most);

@@ -15,7 +15,7 @@ constexpr int kMargin = 16, kTick = 5;
 constexpr int kPlot = 512;        // longer side of the cells, if they can fill it
 constexpr int kLeastWidth = 600;  // room for the caption
 constexpr int kMostTicks = 8;
-constexpr int kGridFrom = 12;  // cells of a mask from this size on have lines between them
+constexpr int kGridFrom = 12;  // cells of a mask of this size or more are separated by lines
 
 int text_width(std::size_t characters) { return static_cast<int>(characters) * kCharacterWidth; }
 
@@ -35,7 +35,7 @@ class Layout {
   }
 
  private:
-  // Sizes and the left edge; the upper edge is known once the headings stand.
+  // Sizes and the left edge; the top edge is known once the headings are placed.
   void place_cells() {
     Sheet::Cells& cells = sheet_.cells;
     cells.inks = cell_inks(picture_);
@@ -155,7 +155,7 @@ class Layout {
   void box(int x, int y, int width, int height, Ink ink) {
     sheet_.boxes.push_back({x, y, width, height, ink});
   }
-  // Outside of the rectangle.
+  // Around the rectangle.
   void frame(int x, int y, int width, int height) {
     box(x - 1, y - 1, width + 2, 1, kInkFrame);
     box(x - 1, y + height, width + 2, 1, kInkFrame);

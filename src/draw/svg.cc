@@ -32,7 +32,7 @@ class Rectangles {
  public:
   explicit Rectangles(const Sheet::Cells& cells) : cells_(cells) {}
 
-  /// Path data of each ink but the ground.
+  // Path data of each ink except the background.
   std::map<Ink, std::string> paths() {
     for (int row = 0; row < cells_.rows; ++row) {
       Open next;
@@ -59,7 +59,7 @@ class Rectangles {
     Ink ink;
     friend auto operator<=>(const Run&, const Run&) = default;
   };
-  using Open = std::map<Run, int>;  // to the row it began in
+  using Open = std::map<Run, int>;  // run to the row it began in
 
   Ink at(int row, int col) const {
     return cells_.inks[static_cast<std::size_t>(row) * static_cast<std::size_t>(cells_.cols) +
@@ -84,7 +84,7 @@ std::string colour_text(const Colour& colour) {
   return fmt::format("#{:02x}{:02x}{:02x}", colour.r, colour.g, colour.b);
 }
 
-// One class per ink; those that look different on a dark ground again for viewers that ask for it.
+// One class per ink; inks that differ on a dark background appear again, for viewers in dark mode.
 std::string style_text(const std::set<Ink>& inks) {
   std::string light, dark;
   for (const Ink ink : inks) {
@@ -129,7 +129,7 @@ std::string svg_text(const Sheet& sheet) {
       "<rect class=\"i{4}\" width=\"{0}\" height=\"{1}\"/>\n",
       sheet.width, sheet.height, escaped(sheet.title), style_text(inks), kInkGround);
   // Crisp, so that no seams show between cells. Thin lines are not: a viewer that scales the
-  // picture down would keep some of them and drop others.
+  // picture down would drop some of them.
   text += fmt::format(
       "<g id=\"cells\" transform=\"translate({} {}) scale({} {})\" "
       "shape-rendering=\"crispEdges\">\n<rect class=\"i{}\" width=\"{}\" height=\"{}\"/>\n",

@@ -37,7 +37,7 @@ int terminal_colour(const Colour& colour) {
 
 bool is_blank(Ink ink) { return ink == kInkHidden || ink == kInkMasked; }
 
-// Writes characters in colours and repeats a colour only where it changes.
+// Writes coloured characters and switches colour only when it changes.
 class Pen {
  public:
   explicit Pen(std::string& text) : text_(text) {}
@@ -177,7 +177,7 @@ class Drawing {
     return (style_ == DrawStyle::kAscii ? kAscii : kUnicode)[static_cast<std::size_t>(kind)];
   }
 
-  // The values there are, in as many steps as there are characters.
+  // Divides the range of values into as many steps as there are characters.
   std::string_view level_character(double value) const {
     const std::size_t count = style_ == DrawStyle::kAscii ? kDigits.size() : kBars.size();
     const double range = scale_.most - scale_.least;

@@ -45,7 +45,7 @@ Buffer Buffer::share(ConstTensorView view, std::shared_ptr<const void> owner,
 }
 
 Buffer Buffer::declare(DType dtype, const Shape& shape, BufferOptions options) {
-  element_count(shape);  // throws for a shape no tensor can have
+  element_count(shape);  // throws for an impossible shape
   return Buffer(std::make_shared<const Data>(Data{nullptr, ConstTensorView(), dtype, shape, false}),
                 std::move(options));
 }

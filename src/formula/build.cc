@@ -1,4 +1,4 @@
-// The type rules in code, and the casts they insert. Formula layer.
+// Applies the type rules and inserts the casts they require. Formula layer.
 #include "formula/build.h"
 
 #include <fmt/format.h>
@@ -46,7 +46,7 @@ NodeId int_power(Graph& graph, NodeId base, std::int64_t n) {
   return result == kNoNode ? make_int(graph, 1) : result;
 }
 
-// The powers that have a better name; torch computes them the same way.
+// Powers that have a name of their own; torch computes them the same way.
 NodeId float_power(Graph& graph, NodeId a, NodeId b) {
   if (graph[b].op == Op::kFloatConst) {
     const double n = graph[b].float_value();
@@ -64,7 +64,7 @@ NodeId float_power(Graph& graph, NodeId a, NodeId b) {
 
 NodeId make_power(Graph& graph, NodeId a, NodeId b) {
   if (graph[b].op == Op::kBoolConst)
-    b = make_cast(graph, b, ValueType::kInt);  // a constant like any other
+    b = make_cast(graph, b, ValueType::kInt);  // an ordinary constant
   ValueType type = numeric_type(type_of(graph, a), type_of(graph, b));
   const bool constant = graph[b].op == Op::kIntConst;
   if (type == ValueType::kInt && constant && graph[b].bits < 0) type = ValueType::kFloat;
@@ -87,7 +87,7 @@ std::vector<NodeId> int_indices(Graph& graph, const Buffer& buffer,
   return ids;
 }
 
-// What is left of a buffer's shape after `used` indices; throws unless 1 or more axes are left.
+// The rest of a buffer's shape after `used` indices; throws unless at least one axis is left.
 std::span<const std::int64_t> trailing_shape(Op op, const Buffer& buffer, std::size_t used) {
   const std::span<const std::int64_t> shape = buffer.shape();
   if (used >= shape.size()) {
@@ -111,7 +111,8 @@ NodeId make_int(Graph& graph, std::int64_t value) {
 
 NodeId make_float(Graph& graph, double value) {
   if (std::isnan(value))
-    value = std::numeric_limits<double>::quiet_NaN();  // one NaN, so that equal means equal
+    value = std::numeric_limits<double>::quiet_NaN();  // a single NaN, so that equal constants are
+                                                       // one node
   return graph.add({.op = Op::kFloatConst,
                     .type = ValueType::kFloat,
                     .bits = std::bit_cast<std::int64_t>(value)},
@@ -136,7 +137,8 @@ NodeId make_cast(Graph& graph, NodeId id, ValueType type) {
       return type == ValueType::kInt ? make_int(graph, node.bits)
                                      : make_float(graph, static_cast<double>(node.bits));
     case Op::kFloatConst:
-      // Where the score type decides (1e-50 is 0 in f32; to int, any rounding), simplify folds it.
+      // Where the result depends on the score type (1e-50 is 0 in f32; rounding to int), simplify
+      // folds it.
       if (type == ValueType::kBool &&
           (node.float_value() == 0 || static_cast<float>(node.float_value()) != 0))
         return make_bool(graph, node.float_value() != 0);

@@ -48,7 +48,7 @@ void check_arguments(const Shape& shape, const EvaluateOptions& options) {
   check_begin("kv_begin", options.kv_begin);
 }
 
-// One (b, h, 64 queries) after the other; every worker has a tile and scratch of its own.
+// Processes (b, h, 64 queries) one by one; every worker has its own tile and scratch.
 class Evaluation {
  public:
   Evaluation(const CompileRequest& request, const Shape& shape, Precision precision,
@@ -58,7 +58,7 @@ class Evaluation {
         precision_(precision),
         program_(compile(request, compile_options())) {}
 
-  /// tile(runner, coords, tile memory) is called for every tile; then the first fault is thrown.
+  // Calls tile(runner, coords, tile memory) for every tile; then throws the first fault.
   template <class Tile>
   void run(std::size_t tile_bytes, const Tile& tile);
 

@@ -23,7 +23,7 @@ using namespace formula;
 
 namespace {
 
-constexpr std::size_t kMaxListed = 200;  // values of one formula that are worth reading
+constexpr std::size_t kMaxListed = 200;  // more values than this are not listed
 
 std::string buffers_text(const Formula& formula) {
   std::string text;
@@ -34,7 +34,7 @@ std::string buffers_text(const Formula& formula) {
   return text;
 }
 
-// "slopes[h]", with "[...]" for axes that are added over.
+// "slopes[h]", with "[...]" for axes that are summed over.
 std::string site_text(const Derivatives& d, const Derivatives::Site& site) {
   const Node& node = d.graph[site.node];
   const auto args = d.graph.args(site.node);

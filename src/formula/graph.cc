@@ -1,4 +1,4 @@
-// Hash-consing of nodes, copying of subgraphs, substitution of arguments. Formula layer.
+// Hash-conses nodes, copies subgraphs, substitutes arguments. Formula layer.
 #include "formula/graph.h"
 
 #include <bit>

@@ -1,6 +1,6 @@
 // Finds the nodes of a graph that are a page, an offset in a page or a key, and replaces them.
-// Comparisons of a page or a key with a number that all live (or all dead) pages answer alike
-// become constants. Formula layer.
+// Comparisons of a page or a key with a number whose result is the same for all live (or all dead)
+// pages become constants. Formula layer.
 #include "formula/logical_keys.h"
 
 #include <algorithm>
@@ -73,7 +73,7 @@ std::optional<PagePattern> page_load(const Graph& graph, NodeId id) {
   return pattern;
 }
 
-// What the nodes of a graph are in terms of a pattern.
+// The roles of a graph's nodes in a pattern.
 class Roles {
  public:
   Roles(const Graph& graph, const PagePattern& pattern) : graph_(graph), pattern_(pattern) {}
@@ -98,8 +98,8 @@ class Roles {
     return (is_first_key(a) && is_offset(b)) || (is_first_key(b) && is_offset(a));
   }
 
-  // The result of comparing a page or a key with a number, if it is the same for all live pages (or
-  // for all dead ones).
+  // The result of comparing a page or a key with a number, if it is the same for all live (or for
+  // all dead) pages.
   std::optional<bool> answer(NodeId id, bool is_live) const {
     const Node& node = graph_[id];
     if (node.op < Op::kLt || node.op > Op::kNe) return std::nullopt;
@@ -124,7 +124,7 @@ class Roles {
     return (is_page(a) && is_int(graph_, b, size)) || (is_page(b) && is_int(graph_, a, size));
   }
 
-  // For every x >= 0.
+  // The result if x >= 0.
   static std::optional<bool> of_live(Op op, std::int64_t than) {
     if (op == Op::kGe && than <= 0) return true;
     if (op == Op::kGt && than < 0) return true;
@@ -135,7 +135,7 @@ class Roles {
     return std::nullopt;
   }
 
-  // For every x <= -1.
+  // The result if x <= -1.
   static std::optional<bool> of_dead(Op op, std::int64_t than) {
     if (op == Op::kGe && than >= 0) return false;
     if (op == Op::kGt && than >= -1) return false;
@@ -208,7 +208,7 @@ std::optional<PagePattern> find_page_pattern(const Formula& formula) {
   const Graph& graph = formula.graph();
   const auto size = static_cast<NodeId>(graph.size());
   if (size > kMostNodes) return std::nullopt;
-  std::optional<PagePattern> asked;  // a rule that shows a whole sequence has no key in it
+  std::optional<PagePattern> asked;  // a rule that shows a whole sequence contains no key
   for (NodeId id = 0; id < size; ++id) {
     const std::optional<PagePattern> pattern = page_load(graph, id);
     if (!pattern.has_value()) continue;

@@ -27,9 +27,9 @@ namespace {
 
 using GraphPtr = std::shared_ptr<Graph>;
 
-// The graph an operation is recorded in is the largest among those of its operands, for what is in
-// another one is copied over. Small ones are frequent: an element at a constant index has a graph
-// of its own until it meets an argument of the mod.
+// An operation is recorded in the largest graph among its operands', because what is in another
+// graph must be copied. Small graphs are common: an element at a constant index has a graph of its
+// own until it is combined with an argument of the mod.
 const GraphPtr& larger(const GraphPtr& a, const GraphPtr& b) {
   return !b || (a && a->size() >= b->size()) ? a : b;
 }
@@ -48,7 +48,7 @@ GraphPtr graph_of(const std::vector<ExprBase>& operands) {
   return found;
 }
 
-// The operand as a node of `graph`; one from another graph is copied over.
+// The operand as a node of `graph`, copied if it is in another graph.
 NodeId node_in(const GraphPtr& graph, const ExprBase& operand) {
   if (operand.graph() == graph) return operand.node();
   if (operand.graph()) {

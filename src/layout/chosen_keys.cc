@@ -1,4 +1,4 @@
-// Lists one behind the other. Layout layer.
+// Builds the lists of chosen keys in one array. Layout layer.
 #include "layout/chosen_keys.h"
 
 #include <utility>

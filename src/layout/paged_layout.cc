@@ -16,7 +16,7 @@ std::int64_t equal_pages(const PageRow& a, const PageRow& b, std::int64_t pages)
   const Id* const x = static_cast<const Id*>(a.pages);
   const Id* const y = static_cast<const Id*>(b.pages);
   std::int64_t i = 0;
-  if (a.step == 1 && b.step == 1) {  // 16 at a time: sequences that share do so for long
+  if (a.step == 1 && b.step == 1) {  // 16 at a time: shared prefixes are long
     constexpr std::int64_t kAtOnce = 16;
     while (i + kAtOnce <= pages && std::memcmp(x + i, y + i, kAtOnce * sizeof(Id)) == 0)
       i += kAtOnce;
@@ -56,11 +56,11 @@ std::int64_t PagedLayout::write(const PageRow& row, KeyRange range, const KeyStr
   const Id* const ids = static_cast<const Id*>(row.pages);
   const std::int64_t k_size = page_size_ * strides.k_row, v_size = page_size_ * strides.v_row;
   kernels::KeySpan* span = out;
-  // Where a page would follow the last one.
+  // Where a page would have to be to continue the last span.
   std::int64_t k_next = 0, v_next = 0, k_scale_next = 0, v_scale_next = 0;
   bool follows = false;
   for (std::int64_t page = range.begin / page_size_; page * page_size_ < range.end; ++page) {
-    // A page that is not there gets an address too, which nobody reads.
+    // A missing page gets an address too, which is never read.
     const std::int64_t number = ids[page * row.step];
     const std::int64_t id = std::max<std::int64_t>(number, 0);
     const std::int64_t k = id * strides.k_batch, v = id * strides.v_batch;

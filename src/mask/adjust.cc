@@ -36,7 +36,7 @@ BlockRows cut_rows(const BlockRows& rows, const Cut& cut) {
       for (std::int64_t r = 0; r < cut.rows; ++r) {
         runs.clear();
         for (const BlockRun& run : rows.row(plane, r)) {
-          // Elements that are new in a block have been proved by nobody: the mask mod decides.
+          // New elements of a block have not been proved: the mask mod decides.
           const bool unproved = cut.grows && run.kind == BlockKind::kFullToEdge;
           append_run(runs, run.begin, std::min(run.end(), cut.columns),
                      unproved ? BlockKind::kPartial : run.kind);
@@ -52,7 +52,7 @@ Tensor first_rows(const Tensor& from, std::int64_t axis, std::int64_t rows) {
   return contiguous(from.view().slice(axis, 0, rows));
 }
 
-// Only where no columns are cut.
+// Only if no columns are cut.
 GivenLists first_rows(const GivenLists& given, std::int64_t rows) {
   GivenLists result{first_rows(given.kv_num_blocks, -1, rows),
                     first_rows(given.kv_indices, -2, rows),
@@ -88,7 +88,7 @@ BlockMask BlockMask::adjust(std::int64_t q_len, std::int64_t kv_len) const {
   data->kv_blocks = cut.columns;
   const bool same_columns = cut.columns == data_->kv_blocks;
   const bool same_blocks = same_columns && cut.rows == data_->q_blocks;
-  // Elements that are new may be visible to the rule and yet lie in a block that is empty.
+  // New elements may be visible to the rule and yet lie in an empty block.
   data->chosen_by_data = data_->chosen_by_data || cut.grows;
   if (!same_blocks || cut.grows)
     data->rows = std::make_shared<const BlockRows>(cut_rows(*data_->rows, cut));

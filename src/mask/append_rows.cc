@@ -50,7 +50,7 @@ BlockRows grown_rows(const BlockMaskData& from, const BlockGrid& old, const Bloc
       const std::int64_t plane = from.rows->plane(b, h);
       for (RunList& runs : kept) runs.clear();
       for (RunList& runs : added) runs.clear();
-      // Runs of the new columns first, into empty lists: usually old rows see nothing of them.
+      // Runs of the new columns first, into empty lists: old rows usually see none of them.
       if (has_new_columns)
         prover.prove(b, h, {0, kept_rows, kept_cols, grid.kv_blocks()}, kept, worker);
       prover.prove(b, h, {kept_rows, grid.q_blocks(), 0, grid.kv_blocks()}, added, worker);

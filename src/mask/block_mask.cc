@@ -34,7 +34,7 @@ std::int64_t BlockMask::numel() const {
 double BlockMask::sparsity() const {
   const FloatEnv float_env;
   const mask::BlockRows& rows = *data_->rows;
-  // Blocks of a stored plane, counted once per plane however many (batch, head) share it.
+  // Computed blocks per stored plane, counted once however many (batch, head) share the plane.
   std::vector<std::int64_t> of_plane(rows.planes(), -1);
   double blocks = 0;
   for (std::int64_t b = 0; b < rows.batches(); ++b) {
@@ -82,7 +82,7 @@ const MaskMod& BlockMask::mask_mod() const {
 
 bool BlockMask::has_mask_mod() const { return data_->mask_mod.has_value(); }
 
-// What is empty and what is listed as full was decided by another rule and stays, as in torch; in
+// Which blocks are empty or listed as full was decided by another rule and stays, as in torch; in
 // blocks listed as partial the new rule decides.
 void BlockMask::set_mask_mod(MaskMod mod) {
   const FloatEnv float_env;

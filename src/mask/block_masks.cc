@@ -1,4 +1,4 @@
-// Sequences to masks and planes. Mask layer.
+// Maps sequences to masks and planes. Mask layer.
 #include "quire/block_masks.h"
 
 #include "mask/block_rows.h"

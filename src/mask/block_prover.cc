@@ -20,8 +20,9 @@ using kernels::TileCoords;
 
 namespace {
 
-// A tile has keys across its lanes, so that a dense mask[q_idx, kv_idx] is read along its rows. The
-// first of a block has two rows only: patterns and noise show both kinds of elements at once.
+// Keys are across the lanes of a tile, so that a dense mask[q_idx, kv_idx] is read along its rows.
+// The first tile of a block has only two rows: patterns and noise show both kinds of elements at
+// once.
 constexpr int kTileRows = 32, kTileGroups = 2, kTileLanes = kTileGroups * kernels::kGroupLanes;
 constexpr int kFirstRows = 2;
 
@@ -55,7 +56,7 @@ Words lanes_between(std::int64_t begin, std::int64_t end) {
   return words;
 }
 
-// What was seen of a row of blocks, lane by lane: any and all of its elements.
+// What was seen of a row of blocks, lane by lane: whether any and all elements are visible.
 struct Seen {
   Words any{}, all{~0ull, ~0ull};
 
@@ -96,7 +97,7 @@ void for_bit_runs(const Words& words, const Run& run) {
 
 }  // namespace
 
-// Where the result of one call of prove goes.
+// Where the result of one prove() call goes.
 struct BlockProver::Region {
   std::int64_t b, h, first_row;
   std::span<RunList> rows;
@@ -115,13 +116,13 @@ BlockProver::Worker::Worker(const BlockProver& prover, RunBudget* budget)
 
 void BlockProver::Worker::append(RunList& runs, std::int64_t begin, std::int64_t end,
                                  BlockKind kind) {
-  constexpr std::int64_t kBatch = 1024;  // runs accounted for at once: threads share the budget
+  constexpr std::int64_t kBatch = 1024;  // runs accounted for at a time: threads share the budget
   const std::size_t before = runs.size();
   append_run(runs, begin, end, kind);
   if (runs.size() == before || budget_ == nullptr || ++unpaid_runs_ < kBatch) return;
   unpaid_runs_ = 0;
   budget_->spend(kBatch * 2 *
-                 static_cast<std::int64_t>(sizeof(BlockRun)));  // kept twice for a while
+                 static_cast<std::int64_t>(sizeof(BlockRun)));  // for a while there are two copies
 }
 
 void BlockProver::Worker::record(const BlockGrid& grid, const BlockRect& rect,
@@ -200,7 +201,7 @@ void BlockProver::split(const Region& region, const BlockRect& rect) const {
   const bool by_rows = can_split_rows && (!can_split_cols || rect.rows() * region.grid.size.q >=
                                                                  rect.cols() * region.grid.size.kv);
   BlockRect first = rect, second = rect;
-  // The middle, on a multiple of the leaf so that leaves are whole.
+  // The middle, rounded to a multiple of the leaf so that leaves stay whole.
   const auto middle = [](std::int64_t begin, std::int64_t end, std::int64_t leaf) {
     const std::int64_t at = begin + (end - begin) / 2;
     const std::int64_t down = at / leaf * leaf;
@@ -223,8 +224,8 @@ void BlockProver::append_full(const Region& region, const BlockRect& rect) const
   }
 }
 
-// Single elements are rectangles too, and most rules are decided there. Where an edge of a mask
-// passes through a block, one of its corners is visible and another is not.
+// Evaluates the corners as rectangles of one element; most rules are decided there. Where the edge
+// of a mask passes through a block, one corner is visible and another is not.
 bool BlockProver::corners_differ(const Region& region, const BlockRect& rect) const {
   const formula::IndexRange q = region.grid.q_range(rect.row_begin, rect.row_end);
   const formula::IndexRange kv = region.grid.kv_range(rect.col_begin, rect.col_end);

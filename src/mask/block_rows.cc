@@ -117,7 +117,7 @@ void BlockRowsBuilder::grow_table() {
   }
 }
 
-// As equal rows have equal ids, planes are compared by their ids. A plane seen before is dropped
+// Equal rows have equal ids, so planes are compared by row ids. A plane seen before is removed
 // again from the end of row_of_.
 void BlockRowsBuilder::end_plane() {
   const std::size_t rows = result_.rows_;

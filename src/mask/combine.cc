@@ -1,5 +1,5 @@
-// & | ~ of block masks. Kinds are combined run by run; a block is evaluated only where the kinds
-// leave it open: two partial blocks may have nothing in common, or cover everything together. Mask
+// & | ~ of block masks. Kinds are combined run by run; a block is evaluated only if the kinds do
+// not decide it: two partial blocks may have nothing in common, or together cover everything. Mask
 // layer.
 #include <algorithm>
 #include <memory>
@@ -27,7 +27,7 @@ enum class Outcome : std::uint8_t { kEmpty, kPartial, kFull, kLook };
 
 struct Operand {
   BlockKind kind;
-  bool exact;  // partial blocks hold visible and hidden elements: not so for lists chosen by data
+  bool exact;  // partial blocks have visible and hidden elements; not true for lists chosen by data
 
   bool is_partial() const { return kind == BlockKind::kPartial; }
 };
@@ -62,7 +62,7 @@ void check_same_blocks(const BlockMaskData& a, const BlockMaskData& b) {
   }
 }
 
-// A mask like `like`, of the whole rule `mod`, without blocks yet.
+// A mask of the same sizes as `like`, with the rule `mod` for the whole mask, without blocks yet.
 std::shared_ptr<BlockMaskData> without_blocks(const BlockMaskData& like, MaskMod mod,
                                               std::int64_t batch, std::int64_t heads) {
   auto data = std::make_shared<BlockMaskData>(like);
@@ -77,8 +77,8 @@ std::shared_ptr<BlockMaskData> without_blocks(const BlockMaskData& like, MaskMod
   return data;
 }
 
-// Rows of blocks of the result, one after the other; `outcome(b, h, row, append)` goes through the
-// stretches of a row in order.
+// Builds the rows of blocks of the result one by one; `outcome(b, h, row, append)` visits the
+// ranges of a row in order.
 class Combiner {
  public:
   Combiner(const MaskMod& mod, const BlockMaskData& of, const BlockGrid& grid)

@@ -1,4 +1,4 @@
-// create_block_mask: checks arguments, finds the planes that differ and has each proved in bands of
+// create_block_mask: checks arguments, finds the distinct planes and has each proved in bands of
 // rows. Mask layer.
 #include <algorithm>
 

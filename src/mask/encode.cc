@@ -1,12 +1,12 @@
-// BlockMask::encode and decode: the blocks of a mask as 64-bit words that travel by value, in a
-// graph of torch.compile, in an exported program, in a file. The rule travels beside them as a
-// text. Words are not trusted: decode checks every number before it is used. Mask layer.
+// BlockMask::encode and decode: the blocks of a mask as 64-bit words that can be passed by value,
+// in a torch.compile graph, an exported program or a file. The rule is passed separately as text.
+// Words are not trusted: decode checks every number before it is used. Mask layer.
 //
-// The first kHeaderWords words are a Header. After them, a dense code has one row of blocks after
-// the other, two bits per block (its BlockKind), each row beginning with a new word; planes
-// that are not stored are zeros. Of a code of runs: how many planes, rows and runs are stored; the
-// plane of each (batch, head); the row of each plane and row of blocks; where the runs of each
-// stored row end; the runs.
+// The first kHeaderWords words are a Header. In a dense code, one row of blocks follows the other,
+// two bits per block (its BlockKind), each row starting at a new word; planes that are not stored
+// are zeros. In a code of runs there follow: the numbers of stored planes, rows and runs; the plane
+// of each (batch, head); the row of each plane and row of blocks; where the runs of each stored row
+// end; the runs.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -46,7 +46,7 @@ constexpr const char* kEncode = "BlockMask::encode";
 constexpr const char* kDecode = "BlockMask::decode";
 constexpr std::int64_t kMagic = 0x5175697265424b01;  // "QuireBK" and the version
 constexpr std::int64_t kBlocksPerWord = 32;
-// Rows of a mask without keys take no words: so many are believed.
+// Rows of a mask without keys take no words, so the header is believed up to this many.
 constexpr std::int64_t kMostRowsWithoutWords = std::int64_t{1} << 24;
 constexpr std::int64_t kMostShortDenseWords = (std::int64_t{256} << 10) / sizeof(std::int64_t);
 
@@ -89,7 +89,7 @@ Header header_of(const BlockMaskData& data, std::int64_t form) {
 // ---- writing
 
 void set_bits(std::int64_t* row, const BlockRun& run) {
-  // A repeated two-bit number fills a word.
+  // Repeats a two-bit number over a word.
   const std::uint64_t pattern = 0x5555555555555555u * static_cast<std::uint64_t>(run.kind);
   for (std::int64_t at = run.begin; at < run.end();) {
     const std::int64_t first = at % kBlocksPerWord;
@@ -178,7 +178,7 @@ void check_header(const Header& header) {
   require(header.rank > 2 || header.heads == 1, "heads");
   require(in(header.q_len, 0, kMostPosition), "q_len");
   require(in(header.kv_len, 0, kMostPosition), "kv_len");
-  require(in(header.q_begin, 0, 2 * kMostPosition), "q_begin");  // rows() adds to it
+  require(in(header.q_begin, 0, 2 * kMostPosition), "q_begin");  // rows() may have added to it
   require(in(header.q_size, 1, kMostPosition), "block_size.q");
   require(in(header.kv_size, 1, kMostPosition), "block_size.kv");
   require(in(header.q_blocks, 0, kMostBlocks), "query blocks");
@@ -207,7 +207,7 @@ BlockRows read_dense(const Header& header, Reader reader) {
   require(std::ssize(reader.words) + std::int64_t{kHeaderWords} ==
               BlockMask::dense_words(header.batch, header.heads, header.q_blocks, header.kv_blocks),
           "there are too many or too few words");
-  // Planes without blocks take no words, however many the header says there are.
+  // Planes without blocks take no words, however many the header claims.
   const bool is_empty = width == 0 || header.q_blocks == 0;
   require(width > 0 || header.q_blocks <= kMostRowsWithoutWords, "rows without keys");
   require_memory(kDecode, "the rows", saturating_product(header.q_blocks, sizeof(std::uint32_t)));
@@ -293,7 +293,7 @@ BlockMaskData data_of(const Header& header) {
   data.kv_blocks = header.kv_blocks;
   data.separate_full_blocks = (header.flags & kSeparateFull) != 0;
   data.has_q_blocks = (header.flags & kHasQBlocks) != 0;
-  data.chosen_by_data = true;  // the rule that chose them is not among the words
+  data.chosen_by_data = true;  // the words do not include the rule that chose them
   data.mask_mod = noop_mask();
   return data;
 }

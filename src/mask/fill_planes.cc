@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kBandBytes = std::size_t{256} << 10;  // stays in L2 until it is copied
 
-// For each stored plane the places b * heads + h that show it.
+// For each stored plane, the positions b * heads + h that use it.
 std::vector<std::vector<std::int64_t>> places_of_planes(const BlockRows& rows,
                                                         const PlaneArray& array) {
   std::vector<std::vector<std::int64_t>> places(rows.planes());

@@ -84,7 +84,7 @@ std::int64_t load(const Tensor& tensor, std::int64_t at) {
                                       : static_cast<const std::int64_t*>(tensor.data())[at];
 }
 
-// Where a row is, for texts of errors.
+// The position of a row, for error texts.
 struct RowPlace {
   std::int64_t b, h, row;
 
@@ -98,7 +98,7 @@ struct ListedBlock {
   friend auto operator<=>(const ListedBlock&, const ListedBlock&) = default;
 };
 
-// Appends the blocks of row number `at` of all rows.
+// Appends the blocks of row `at`, counted over all rows.
 void read_row(const Lists& lists, std::int64_t at, std::int64_t kv_blocks, const RowPlace& place,
               BlockKind kind, std::vector<ListedBlock>& blocks) {
   const std::int64_t count = load(lists.num_blocks, at), width = lists.width();
@@ -117,7 +117,7 @@ void read_row(const Lists& lists, std::int64_t at, std::int64_t kv_blocks, const
   }
 }
 
-// Sorts them, too.
+// Also sorts them.
 void check_once(std::vector<ListedBlock>& blocks, const RowPlace& place) {
   if (!std::ranges::is_sorted(blocks)) std::ranges::sort(blocks);
   const auto twice = std::ranges::adjacent_find(blocks, {}, &ListedBlock::block);
@@ -149,7 +149,7 @@ BlockRows make_rows(const BlockMaskData& data, const Lists& partial,
   return builder.finish();
 }
 
-// Everything but rows, from shapes alone.
+// Everything except rows, from shapes alone.
 BlockMaskData make_sizes(const BlockLists& kv, const FromKvBlocksOptions& options) {
   const Shape& shape = kv.indices.shape();
   const BlockSize size = options.block_size;

@@ -18,10 +18,10 @@ namespace {
 
 constexpr const char* kIndex = "BlockMask::index";
 
-// The positions taken of one axis.
+// The positions selected along one axis.
 struct Taken {
   std::vector<std::int64_t> positions;
-  bool all = false;  // the axis as it is
+  bool all = false;  // the whole axis
 
   std::int64_t count() const { return static_cast<std::int64_t>(positions.size()); }
 };
@@ -33,7 +33,7 @@ std::int64_t checked(std::int64_t position, std::int64_t size, const char* axis)
   return position < 0 ? position + size : position;
 }
 
-// Python's slices: negative ends count from the end, and ends outside are moved to the edge.
+// Python's slices: negative ends count from the end, and ends outside are clamped.
 std::vector<std::int64_t> slice_positions(const BlockSlice& slice, std::int64_t size,
                                           const char* axis) {
   if (slice.step < 1) {
@@ -94,7 +94,7 @@ std::shared_ptr<const BlockRows> take_rows(const std::shared_ptr<const BlockRows
           builder.add_row(all);
           continue;
         }
-        // A row in another place is cut off no more, or in another way.
+        // In its new place a row may be cut off differently, or not at all.
         runs.clear();
         for (const BlockRun& run : all) {
           append_run(runs, run.begin, run.end(),
@@ -107,7 +107,7 @@ std::shared_ptr<const BlockRows> take_rows(const std::shared_ptr<const BlockRows
   return std::make_shared<const BlockRows>(builder.finish());
 }
 
-// Of a tensor [batch, heads, q_blocks, ...] (axes of size 1 in front may be missing).
+// From a tensor [batch, heads, q_blocks, ...] (leading axes of size 1 may be missing).
 Tensor take_tensor(const Tensor& from, const BlockMaskData& data, const TakenAxes& taken,
                    bool has_width) {
   const std::int64_t width = has_width ? from.dim(-1) : 1;
@@ -159,7 +159,7 @@ BlockMask BlockMask::index(const BlockIndex& b, const BlockIndex& h,
   data->q_blocks = taken.q_block.count();
   data->shape = {data->batch, data->heads, data->q_len, data->kv_len};
   data->mask_mod.reset();
-  data->chosen_by_data = true;  // which blocks there are no longer follows from any rule
+  data->chosen_by_data = true;  // no rule says any longer which blocks there are
   data->rows = take_rows(data_->rows, taken);
   if (data_->given.has_value()) data->given = take_given(*data_, taken);
   return BlockMask(std::move(data));

@@ -17,10 +17,10 @@ using namespace mask;
 
 namespace {
 
-// Which runs a list takes up.
+// Which runs a list contains.
 enum class Listed {
-  kAll,         // full blocks are not kept apart
-  kAllButFull,  // the partial list beside a full one; cut-off blocks are partial for torch
+  kAll,         // full blocks have no list of their own
+  kAllButFull,  // the partial list next to a full one; torch counts cut-off blocks as partial
   kFull,
 };
 
@@ -103,7 +103,7 @@ Tensor copy_of(const Tensor& given, const char* name) {
   return given.clone();
 }
 
-// The lists of pages are held as narrow as they were made.
+// Lists of pages are stored as narrow as they were made.
 Tensor copy_of_indices(const BlockMaskData& data, const Tensor& given, const char* name) {
   const std::int64_t width = given.dim(-1), wanted = data.kv_blocks;
   if (!data.given->are_padded || width >= wanted) return copy_of(given, name);

@@ -1,5 +1,5 @@
-// BlockMask::rows: an exact slice of a mask's queries. Where all rows of blocks that a new row
-// covers agree on empty or full, nothing is evaluated; other blocks are. Mask layer.
+// BlockMask::rows: an exact slice of a mask's queries. Nothing is evaluated where all old rows of
+// blocks that a new row covers agree on empty or full; other blocks are evaluated. Mask layer.
 #include <algorithm>
 #include <memory>
 
@@ -24,7 +24,7 @@ void check_rows(const BlockMaskData& data, std::int64_t q_begin, std::int64_t q_
        "rows must satisfy 0 <= q_begin <= q_end <= {}; got {} and {}", data.q_len, q_begin, q_end);
 }
 
-// Lists of blocks that begin and end where the rows do are taken over as they are.
+// The slice begins and ends at block boundaries: rows of blocks are copied.
 std::shared_ptr<const BlockRows> whole_rows(const BlockRows& from, std::int64_t first,
                                             std::int64_t count) {
   BlockRowsBuilder builder(from.batches(), from.heads(), count);
@@ -35,7 +35,7 @@ std::shared_ptr<const BlockRows> whole_rows(const BlockRows& from, std::int64_t 
   return std::make_shared<const BlockRows>(builder.finish());
 }
 
-// A new row of blocks covers at most two of the old ones: both have the same height.
+// A new row of blocks covers at most two old ones: both have the same height.
 std::shared_ptr<const BlockRows> cut_rows(const BlockMaskData& from, const BlockGrid& grid,
                                           const MaskMod& mod, std::int64_t q_begin) {
   const BlockProver prover(mod, from.batch, from.heads, grid, Proof::kNone);
@@ -83,7 +83,7 @@ BlockMask BlockMask::rows(std::int64_t q_begin, std::int64_t q_end) const {
   const bool on_borders =
       q_begin % grid.size.q == 0 && (q_end % grid.size.q == 0 || q_end == from.q_len);
   if (from.chosen_by_data && on_borders) {
-    mask_mod();  // refuses a mask whose rule was taken away
+    mask_mod();  // throws for a mask whose rule was removed
     data->rows = whole_rows(*from.rows, q_begin / grid.size.q, grid.q_blocks());
   } else {
     data->mask_mod = whole_mask_mod();

@@ -1,4 +1,4 @@
-// The running total and its limit. Mask layer.
+// RunBudget: a running total with a limit. Mask layer.
 #include "mask/run_budget.h"
 
 #include <algorithm>

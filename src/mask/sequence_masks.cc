@@ -1,4 +1,4 @@
-// One task per distinct mask. Mask layer.
+// Proves one distinct mask per task. Mask layer.
 #include "mask/sequence_masks.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ std::int64_t longest(std::span<const std::int64_t> lengths) {
   return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
 }
 
-// The first sequence of each different mask, and which mask each sequence has.
+// The first sequence of each distinct mask, and the mask of each sequence.
 struct Different {
   std::vector<std::int64_t> first, which;
 };
@@ -35,7 +35,7 @@ std::int64_t begin_of(const SequenceLengths& lengths, std::size_t i) {
   return lengths.q_begin.empty() ? 0 : lengths.q_begin[i];
 }
 
-// All positions of all sequences.
+// A grid that covers the positions of all sequences.
 BlockGrid around(const SequenceLengths& lengths, BlockSize size) {
   BlockGrid grid{0, longest(lengths.q), longest(lengths.kv), size};
   if (lengths.q_begin.empty()) return grid;

@@ -26,8 +26,8 @@ std::string tuple_text(std::span<const std::int64_t> values) {
   return fmt::format("({}{})", fmt::join(values, ", "), values.size() == 1 ? "," : "");
 }
 
-// Blocks that one cell stands for along an axis of `blocks`, at most `cells` of them; a negative
-// number of cells: one block each. 30 blocks in 20 cells: 2 each, so 15 cells are drawn.
+// Blocks per cell along an axis of `blocks`, for at most `cells` cells; a negative number of cells:
+// one block each. 30 blocks in 20 cells: 2 each, so 15 cells are drawn.
 std::int64_t blocks_per_cell(std::int64_t blocks, std::int64_t cells) {
   if (cells == 0) {
     fail(ErrorKind::value, "BlockMask::to_string", "grid_size must not be 0; -1 draws every block");
@@ -109,7 +109,7 @@ std::ostream& operator<<(std::ostream& out, const BlockMask& mask) {
   std::string picture = mask.to_string();
   picture.erase(picture.find_last_not_of(kBlank) + 1);
   double sparsity = mask.sparsity();
-  if (std::isnan(sparsity)) sparsity = std::fabs(sparsity);  // of no elements; its sign is chance
+  if (std::isnan(sparsity)) sparsity = std::fabs(sparsity);  // no elements; any sign of NaN
   return out << fmt::format("BlockMask(shape={}, sparsity={:.2f}%, \n{}\n)",
                             tuple_text(mask.shape()), sparsity, picture);
 }

@@ -31,7 +31,7 @@ class PlaneSweep {
  public:
   explicit PlaneSweep(std::int64_t columns) : since_(columns) {}
 
-  /// The next row; an empty one after the last ends all runs.
+  // Moves to the next row; an empty row after the last ends all runs.
   void step(std::int64_t row, std::span<const BlockRun> before, std::span<const BlockRun> after) {
     merge_runs(before, after, std::ssize(since_),
                [&](std::int64_t begin, std::int64_t end, BlockKind old_kind, BlockKind new_kind) {
@@ -41,7 +41,7 @@ class PlaneSweep {
 
   std::size_t ended_runs() const { return ended_.size(); }
 
-  // Runs of a column end in ascending order, so a stable counting sort by column is all it takes.
+  // Runs of a column end in ascending order, so a stable counting sort by column is enough.
   PlaneColumns finish() {
     PlaneColumns result;
     result.first_run.resize(since_.size() + 1);
@@ -69,13 +69,13 @@ class PlaneSweep {
     }
   }
 
-  std::vector<std::uint32_t> since_;  // [columns] the row since which a column has its kind
+  std::vector<std::uint32_t> since_;  // [columns] the row since which a column has had its kind
   std::vector<ColumnRun> ended_;
 };
 
 PlaneColumns transpose_plane(const BlockRows& rows, std::int64_t plane, PlaneSweep& sweep,
                              RunBudget& budget) {
-  // What a run takes here, sorted, and in the result.
+  // Bytes per run here, sorted, and in the result.
   constexpr std::int64_t kRunBytes = sizeof(ColumnRun) + 2 * sizeof(BlockRun);
   const std::int64_t count = rows.rows_per_plane();
   std::span<const BlockRun> before;
@@ -99,7 +99,7 @@ BlockRows transpose(const BlockRows& rows, std::int64_t columns) {
   if (columns == 0) return builder.finish();
   RunBudget budget("BlockMask::transposed", 0);
   PlaneSweep sweep(columns);
-  // Each stored plane is transposed where it comes first, and kept until it has come last.
+  // Each stored plane is transposed where it first appears, and kept until it last appears.
   std::vector<std::int64_t> uses(rows.planes());
   std::vector<PlaneColumns> done(uses.size());
   const auto for_each_plane = [&](auto&& visit) {

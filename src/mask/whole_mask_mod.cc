@@ -14,7 +14,7 @@ using namespace mask;
 namespace {
 
 // One bool per block, [batches, heads, q_blocks, kv_blocks] with the stored batches and heads:
-// whether the block is full (or, if not `full`, whether it is one of the others).
+// whether the block is full or, if not `full`, whether it is listed otherwise.
 Buffer block_bools(const BlockMaskData& data, bool full, Executor* executor) {
   const BlockRows& rows = *data.rows;
   Tensor bools =
@@ -39,7 +39,7 @@ Buffer block_bools(const BlockMaskData& data, bool full, Executor* executor) {
 MaskMod is_in(const BlockMaskData& data, const Buffer& blocks) {
   const BlockRows& rows = *data.rows;
   return [&](auto b, auto h, auto q_idx, auto kv_idx) {
-    const IntExpr first(ExprBase::literal(std::int64_t{0}));  // of an axis that is stored once
+    const IntExpr first(ExprBase::literal(std::int64_t{0}));  // for an axis that is stored once
     const IntExpr row = data.q_begin == 0 ? q_idx : q_idx - data.q_begin;
     return blocks(rows.batches() > 1 ? b : first, rows.heads() > 1 ? h : first,
                   floor_div(row, data.block_size.q), floor_div(kv_idx, data.block_size.kv));

@@ -12,7 +12,7 @@
 namespace quire::mods {
 namespace {
 
-// More than any model has; a slope for each is made here and now.
+// More than any model has; limits the table of slopes made here.
 constexpr std::int64_t kMostHeads = 1 << 20;
 
 // Slope i (from 1) of a power of two of heads: 2^(-8 i / heads).
@@ -35,8 +35,8 @@ std::vector<float> alibi_slopes(std::int64_t heads) {
   return slopes;
 }
 
-// score + slopes[h] * (kv_idx - q_idx). Meant for use with a causal mask; keys after the query
-// would be raised.
+// score + slopes[h] * (kv_idx - q_idx). Meant for use with a causal mask: the scores of keys after
+// the query would be raised.
 ScoreMod alibi(const Table& slopes) {
   const FloatEnv float_env;
   const Buffer table = float_table("alibi", "slopes", slopes);

@@ -28,7 +28,7 @@ MaskMod same_document(const Buffer& q_ids, const Buffer& kv_ids) {
   };
 }
 
-// Throws unless the offsets begin at 0 and never fall.
+// Throws unless the offsets begin at 0 and never decrease.
 void check_offsets(std::span<const std::int64_t> offsets) {
   constexpr const char* kFunction = "document_from_offsets";
   if (offsets.empty()) fail(ErrorKind::value, kFunction, "offsets must hold at least one number");
@@ -55,8 +55,8 @@ MaskMod document(const Table& q_ids, const Table& kv_ids) {
                        integer_table("document", "kv_ids", kv_ids));
 }
 
-// The ids are written out, because of ids in ascending order an interval of positions is an
-// interval of ids; a search in the offsets would be nothing that can be proved about.
+// The ids are written out, because with ascending ids an interval of positions is an interval of
+// ids; nothing could be proved about a search in the offsets.
 MaskMod document_from_offsets(const Table& offsets, std::int64_t length) {
   const FloatEnv float_env;
   constexpr const char* kFunction = "document_from_offsets";

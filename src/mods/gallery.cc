@@ -18,8 +18,8 @@
 namespace quire::mods {
 namespace {
 
-// The values of a text at each place of [batch, heads, q, kv], in f64, which holds every int that
-// a table or parameter can want.
+// The values of a text at each position of [batch, heads, q, kv], in f64, which represents every
+// int that a table or parameter may need.
 Tensor values_of(const std::string& text, const NamedBuffers& buffers, const Shape& shape) {
   return evaluate(ScoreMod(Formula::parse(text, buffers)), Tensor(shape, DType::f64));
 }
@@ -45,7 +45,7 @@ bool uses(std::string_view text, std::string_view name) {
   return false;
 }
 
-// The names that the texts of one entry may use, with their numbers for some sizes.
+// The names that the texts of one entry may use, with their values for given sizes.
 class Names {
  public:
   Names(const GalleryEntry& entry, const GallerySizes& at) {
@@ -66,7 +66,7 @@ class Names {
     return values_of(bind(text), {}, {1, 1, 1, 1}).at<double>({0, 0, 0, 0});
   }
 
-  /// The text after statements that bind the names it uses.
+  // Puts statements before the text that bind the names it uses.
   std::string bind(const std::string& text) const {
     std::string bound;
     for (const auto& [name, value] : values_)

@@ -30,7 +30,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
-// One field: the word before the colon, and what follows with its continued lines.
+// One field: the word before the colon, and what follows, continuation lines included.
 struct Field {
   int line;
   std::string_view key;

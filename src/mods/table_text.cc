@@ -1,4 +1,4 @@
-// Tables written as text, for programs in which people type them. Mods layer.
+// Parses tables written as text, for programs in which people type them. Mods layer.
 #include <algorithm>
 #include <charconv>
 #include <vector>
@@ -33,7 +33,7 @@ std::optional<T> whole_number(const std::string& text) {
   return value;
 }
 
-// "1, 1, 2": i64 if all are integers, else f32.
+// "1, 1, 2": i64 if all are integers, otherwise f32.
 std::optional<Buffer> listed(std::string_view list) {
   std::vector<std::int64_t> integers;
   std::vector<float> floats;
@@ -47,7 +47,7 @@ std::optional<Buffer> listed(std::string_view list) {
   return integers.size() == floats.size() ? Buffer(integers) : Buffer(floats);
 }
 
-// "i64[2048]": the shape alone.
+// "i64[2048]": only the shape.
 std::optional<Buffer> declared(DType dtype, const std::vector<std::string>& texts) {
   Shape shape;
   for (const std::string& text : texts) {
@@ -81,7 +81,7 @@ std::optional<std::pair<std::string, Buffer>> read_table(std::string_view text,
   const std::string_view rest = trimmed(what.substr(close + 1));
   if (rest.empty()) return named(declared(dtype, shape));
   if (rest[0] != ':') return std::nullopt;
-  GalleryEntry filled;  // its tables are made in the same way
+  GalleryEntry filled;  // reuses how the gallery makes its tables
   filled.tables.push_back({name, dtype, shape, std::string(trimmed(rest.substr(1)))});
   return filled.buffers(at).front();
 }

@@ -13,19 +13,20 @@
 namespace quire::mods {
 namespace {
 
-// A walk through the tree, parents first and subtrees whole, meets token i as number order[i], and
-// the tokens below it up to number end[i] - 1. So j sees i exactly if order[i] <= order[j] <
-// end[i]: two numbers per token, comparisons of intervals, whatever the shape of the tree.
+// A depth-first walk numbers token i as order[i], and its descendants up to end[i] - 1. So j sees i
+// exactly if order[i] <= order[j] < end[i]: two numbers per token and comparisons of intervals,
+// whatever the shape of the tree.
 struct Walk {
   Tensor order, end;  // i32, shape of the parents
 };
 
-// One tree of n parents. The tokens are first put in an order with parents before children, which
-// fails if there is a cycle; sizes of subtrees are summed backwards, places handed out forwards.
+// Walks one tree of n parents. The tokens are first ordered with parents before children, which
+// fails if there is a cycle; then subtree sizes are summed backwards and numbers assigned forwards.
 void walk_tree(std::span<const std::int64_t> parents, std::int32_t* order, std::int32_t* end) {
   const std::int64_t n = parents.size();
   const auto parent = [&](std::int64_t i) { return parents[i]; };
-  // Children of one parent are a list: first_child[p], then next[..]; the last entry is the roots'.
+  // The children of a parent are a linked list: first_child[p], then next[..]; the last entry is
+  // for the roots.
   std::vector<std::int64_t> first_child(parents.size() + 1, -1), next(parents.size(), -1);
   for (std::int64_t i = n; i-- > 0;) {
     if (parent(i) < -1 || parent(i) >= n)
@@ -44,10 +45,10 @@ void walk_tree(std::span<const std::int64_t> parents, std::int32_t* order, std::
     fail(ErrorKind::value, "tree", "parents have a cycle; {} of {} tokens lead to a root",
          reached.size(), n);
 
-  std::fill(end, end + n, 1);  // sizes, until places are known
+  std::fill(end, end + n, 1);  // sizes, until the numbers are known
   for (std::size_t k = reached.size(); k-- > 0;)
     if (const std::int64_t p = parent(reached[k]); p >= 0) end[p] += end[reached[k]];
-  std::vector<std::int32_t> free(parents.size() + 1, 0);  // next free place below each parent
+  std::vector<std::int32_t> free(parents.size() + 1, 0);  // next free number below each parent
   for (const std::int64_t i : reached) {
     std::int32_t& place = free[parent(i) < 0 ? n : parent(i)];
     order[i] = place;
@@ -78,11 +79,11 @@ Walk walk_trees(const Tensor& parents) {
 //   place(i) = where(i < context, i, context + order[i - context])
 //   end(i)   = context + end[i - context]
 //   (place(kv_idx) <= place(q_idx)) & ((kv_idx < context) | (place(q_idx) < end(kv_idx)))
-template <class Context>  // of a batch
+template <class Context>  // of a batch entry
 MaskMod tree_mask(const Buffer& parents, Context context_of) {
   check_rank("tree", parents, 1, 2, "[n] or [batch, n]");
   check_has_data("tree", parents);
-  if (parents.shape()[parents.shape().rank() - 1] == 0) return causal();  // the context alone
+  if (parents.shape()[parents.shape().rank() - 1] == 0) return causal();  // only the context
   const Tensor wide = to(parents.view(), DType::i64);
   const Walk walk = walk_trees(wide);
   const Buffer order(walk.order, {.name = "order"}), end(walk.end, {.name = "end"});
@@ -98,8 +99,8 @@ MaskMod tree_mask(const Buffer& parents, Context context_of) {
     const auto kv_place = where(kv < context, kv, at(order, kv));
     return (kv_place <= q_place) & ((kv < context) | (q_place < at(end, kv)));
   };
-  // What is usual, parents before children, is also causal; said so, half of the blocks are proved
-  // empty whatever the order of the walk.
+  // In the usual order, parents before children, the mask is also causal; saying so lets half of
+  // the blocks be proved empty whatever the order of the walk.
   return parents_come_first(wide) ? below & causal() : below;
 }
 

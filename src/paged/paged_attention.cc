@@ -1,4 +1,4 @@
-// PagedAttention: tables of its own and the list of empty pages. Paged layer.
+// PagedAttention: owns its tables and the list of empty pages. Paged layer.
 #include "quire/paged_attention.h"
 
 #include <algorithm>

@@ -17,11 +17,11 @@ namespace {
 constexpr const char* kConvert = "convert_logical_block_mask";
 
 struct TableRows {
-  std::vector<const std::int64_t*> of;  // a batch entry
+  std::vector<const std::int64_t*> of;  // of each batch entry
   std::int64_t step, n_pages;
 };
 
-// Blocks of keys [batch, ...] in any integers to pages, i32.
+// Converts key blocks [batch, ...] of any integer type to pages, i32.
 Tensor pages_of_blocks(const Tensor& blocks, const TableRows& rows) {
   Tensor pages = to(blocks, DType::i32);
   auto* const values = pages.data_as<std::int32_t>();

@@ -1,5 +1,5 @@
-// Rules are rewritten by formula/logical_keys.h; pages are read from the block mask's lists and the
-// table. Paged layer.
+// Recognises converted calls: rewrites their rules with formula/logical_keys.h and reads their
+// pages from the block mask's lists and the table. Paged layer.
 #include "paged/paged_recognition.h"
 
 #include <algorithm>
@@ -22,12 +22,12 @@ struct LogicalRules {
   PagePattern pattern;
   std::optional<ScoreMod> score;
   MaskMod mask;
-  bool hidden_by_mask = false, hidden_by_score = false;  // slots of dead pages
+  bool hidden_by_mask = false, hidden_by_score = false;  // slots of unused pages
   std::optional<Buffer> bounds = {};                     // keys from bounds[b] on are hidden
 };
 
-// A score mod that gives -inf from a length on hides keys as a mask does. The length moves to the
-// mask, so that the score mod that is left (or none) is that of the dense call: bits depend on
+// A score mod that gives -inf from some length on hides keys like a mask. The length is moved to
+// the mask, so that the remaining score mod (or none) is that of the dense call: bits depend on
 // whether there is a score mod.
 void move_bound_to_mask(LogicalRules& rules, Precision precision) {
   const std::optional<Buffer> bound = formula::find_key_bound(rules.score->formula(), precision);
@@ -184,7 +184,7 @@ bool PageWalk::read_pages(std::int64_t b, std::int64_t begin, std::int64_t end, 
     if (known != -1 && known != page) return false;
     if (known == -1) call_.entries.push_back({row, page, logical});
     known = page;
-    // A page listed as full may hold fewer keys than slots: the rule decides about those.
+    // A page listed as full may have unused slots: the rule decides about those.
     const std::int64_t first = logical * size_;
     if (first >= bound) continue;
     blocks_.emplace_back(logical, first + size_ > bound ? BlockKind::kPartial : kind);
@@ -213,7 +213,7 @@ bool PageWalk::read_row(std::int64_t b, std::int64_t h, std::int64_t row) {
 }
 
 void PageWalk::finish(mask::BlockRows&& rows, std::int64_t heads, std::int64_t q_blocks) {
-  std::vector<std::int64_t> pages, lengths;  // of each sequence; -1 where no page is visible
+  std::vector<std::int64_t> pages, lengths;  // of each sequence; -1 for pages that are not visible
   std::int64_t longest = 0;
   for (std::size_t b = 0; b < table_.size(); ++b) {
     auto& table = table_[b];
@@ -263,7 +263,7 @@ std::optional<PagedCall> recognise_paged(const AttentionProblem& problem) {
   const std::optional<ScoreMod>& score = problem.score_mod;
   const BlockMasks& mask = problem.block_mask;
   const auto has_pages = [](const auto& mod) { return formula::reads_page_table(mod.formula()); };
-  // These number slots of the pool.
+  // These refer to slots of the pool.
   if (problem.chosen != nullptr || problem.return_aux.key_weights) return std::nullopt;
   if (problem.layout != nullptr || problem.kv_batch != 1 || mask.is_per_sequence())
     return std::nullopt;

@@ -23,7 +23,7 @@ void check_integers(const char* name, const Buffer& buffer, std::size_t rank) {
   }
 }
 
-// Which key of sequence b lies in a slot of the pool, if one does.
+// Which key of sequence b is in a slot of the pool, if any.
 struct Place {
   IntExpr kv_idx;
   BoolExpr is_live;

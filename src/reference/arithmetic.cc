@@ -55,15 +55,15 @@ Int shift_right(Int a, Int count) {
   return a >> count;
 }
 
-// Python's `a % b`: fmod, which is exact, moved to the divisor's sign. By zero: NaN.
+// Python's `a % b`: fmod, which is exact, adjusted to the divisor's sign. By zero: NaN.
 double modulo(double a, double b) {
   const double remainder = std::fmod(a, b);
   if (remainder == 0) return std::copysign(0.0, b);
   return (remainder < 0) != (b < 0) ? remainder + b : remainder;
 }
 
-// Python's `a // b`: the remainder is taken off first, so that the quotient is an integer up to
-// rounding, and is then snapped to it. By zero, where Python throws: a / b, as torch.
+// Python's `a // b`: the remainder is subtracted first, so that the quotient is an integer up to
+// rounding, and is then rounded to it. By zero, where Python throws: a / b, as in torch.
 double floor_div(double a, double b) {
   if (b == 0) return a / b;
   const double remainder = std::fmod(a, b);

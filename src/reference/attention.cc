@@ -35,7 +35,7 @@ AttentionOutput attention(const AttentionInputs& inputs, const AttentionOptions&
         for (std::int64_t kv = 0; kv < s.kv_len; ++kv) {
           const std::size_t i = kv;
           const double p = softmax.p[i] * factors[i];  // a NaN stays one
-          if (p == 0) continue;  // not there: its value may be anything, NaN included
+          if (p == 0) continue;  // hidden or dropped: its value may be anything, NaN included
           const double* v = scores.v(row, kv);
           for (std::int64_t e = 0; e < s.v_head_dim; ++e) out[e] += p * v[e];
         }

@@ -150,7 +150,7 @@ Value Evaluator::compute_numeric(NodeId id) {
 BufferIndex Evaluator::place(NodeId id, std::size_t which) const {
   const Node& node = (*graph_)[id];
   const auto args = graph_->args(id);
-  // Of kDot, the first `split` arguments index the first buffer and the rest the second.
+  // For kDot, the first `split` arguments index the first buffer and the rest the second.
   const std::size_t split = node.op == Op::kDot ? node.split : args.size();
   const auto own = which == 0 ? args.first(split) : args.subspan(split);
   Shape given;

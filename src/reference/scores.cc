@@ -59,7 +59,7 @@ std::vector<std::int64_t> per_batch(const std::vector<std::int64_t>& q_begin,
        batches);
 }
 
-// The element [batch][head][position][0]; a tensor of one batch serves all.
+// The offset of element [batch][head][position][0]; a tensor of one batch serves all.
 std::int64_t offset(const Tensor& tensor, std::int64_t b, std::int64_t head,
                     std::int64_t position) {
   const std::int64_t batch = tensor.dim(0) == 1 ? 0 : b;
@@ -150,7 +150,7 @@ RowSoftmax Scores::weights(const Row& at) {
   RowSoftmax result{std::vector<double>(scores.size(), 0.0)};
   for (std::int64_t kv = 0; kv < sizes_.kv_len; ++kv) {
     const auto i = static_cast<std::size_t>(kv);
-    // A score mod may give -inf to what it wants hidden; the mask has its own way of saying so.
+    // Only the mask hides here: a score of -inf still goes through the weight mod.
     if (is_hidden(at, kv)) continue;
     const Evaluator& mod = run_weight_mod(at, kv, scores[i]);
     if (mod.fault()) throw fault_error(*mod.fault(), point(at, kv));
@@ -213,7 +213,7 @@ Evaluator* Scores::run_score_mod(const Row& row, std::int64_t kv) {
   return &*score_mod_;
 }
 
-// Which keys a row may choose from at all.
+// Which keys a row may see at all.
 std::vector<bool> Scores::chosen(const Row& row) const {
   std::vector<bool> found(static_cast<std::size_t>(sizes_.kv_len), !key_indices_.has_value());
   if (!key_indices_.has_value()) return found;
@@ -264,7 +264,7 @@ RowSoftmax row_softmax(std::span<const double> scores, double sink) {
   for (const double score : scores)
     if (score != kNothing) sum += std::exp(score - row.max);
   row.lse = row.max + std::log(sum);
-  // The sink as one more score, from the larger of both.
+  // The sink counts as one more score; both are scaled by the larger.
   const double top = sink > row.max ? sink : row.max;
   const auto weight = [&](double score) { return score == top ? 1 : std::exp(score - top); };
   const double all = sum * weight(row.max) + weight(sink);

@@ -1,4 +1,4 @@
-// The numbers of Linux' uapi/asm/hwcap.h and asm/cputype.h. Runtime layer.
+// Constants from Linux' uapi/asm/hwcap.h and asm/cputype.h. Runtime layer.
 #include "runtime/arm_cpu.h"
 
 #include <algorithm>

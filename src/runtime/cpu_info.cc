@@ -36,7 +36,7 @@ std::string trim(std::string_view text) {
   return std::string(text.substr(first, text.find_last_not_of(" \t\r") - first + 1));
 }
 
-// x86 says "model name" and "flags", Arm "Features" and numbers for a name.
+// x86 has "model name" and "flags"; Arm has "Features" and numbers instead of a name.
 void read_proc(const std::string& path, CpuInfo& info) {
   std::ifstream file(path);
   std::string line;
@@ -108,7 +108,7 @@ void read_caches(const std::string& folder, CpuInfo& info) {
   }
 }
 
-// Where /sys is hidden (some containers), glibc still knows from the CPU itself.
+// Where /sys is hidden (some containers), glibc still knows the caches from the CPU itself.
 void ask_sysconf([[maybe_unused]] CpuInfo& info) {
 #if defined(_SC_LEVEL1_DCACHE_SIZE)
   const auto fill = [](int64_t& bytes, int name) {
@@ -120,7 +120,7 @@ void ask_sysconf([[maybe_unused]] CpuInfo& info) {
 #endif
 }
 
-// Under emulation /proc is that of the machine below, this is the emulated CPU's.
+// Under emulation /proc describes the host; this describes the emulated CPU.
 void ask_auxiliary_vector([[maybe_unused]] CpuInfo& info) {
 #if defined(__aarch64__) && defined(__linux__)
   info.features = arm_features(getauxval(AT_HWCAP), getauxval(AT_HWCAP2));

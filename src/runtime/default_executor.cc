@@ -18,19 +18,19 @@ namespace {
 
 struct DefaultExecutor {
   std::mutex mutex;
-  std::shared_ptr<Executor> executor;  // null until it is asked for
+  std::shared_ptr<Executor> executor;  // null until first used
 };
 
-// Never destroyed: at the end of a process other threads may still be inside calls, and threads of
-// a pool must not be waited for that may themselves wait for what has ended.
+// Never destroyed: when a process ends, other threads may still be inside calls, and joining the
+// pool's threads could deadlock on something that no longer exists.
 DefaultExecutor& state() {
   static DefaultExecutor& instance = *new DefaultExecutor;
   return instance;
 }
 
 #if defined(__unix__) || defined(__APPLE__)
-// A lock that another thread holds at a fork stays locked in the child for ever, and so does the
-// beginning of a static object. So a thread that forks waits until no thread is inside of either.
+// A lock held by another thread at a fork, and a static initialisation in progress, would stay
+// locked in the child for ever. So a thread that forks waits until no thread is inside either.
 void before_fork() {
   try {
     (void)isa_choice();
@@ -62,12 +62,12 @@ void set_num_threads(int n) {
     const std::lock_guard lock(current.mutex);
     current.executor.swap(replaced);
   }
-  // `replaced` ends here, outside the lock: its last holder waits for its threads to end.
+  // `replaced` is destroyed here, outside the lock: its last owner joins its threads.
 }
 
 int get_num_threads() { return static_cast<int>(default_executor()->concurrency()); }
 
-// Its order is the one that every other executor must be equal to.
+// The order of execution that every other executor must be equivalent to.
 Executor::~Executor() = default;
 
 void SerialExecutor::run(size_t n, Body body) {

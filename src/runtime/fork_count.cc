@@ -13,8 +13,8 @@ namespace {
 constinit std::atomic<std::uint64_t> g_forks{0};
 
 #if defined(__unix__) || defined(__APPLE__)
-// At load, not at the first use: the first use may be another thread's, beside a fork. It can fail
-// for want of memory alone; the process has none then to begin with.
+// Registered at load, not on first use, which could race with a fork in another thread. It can fail
+// only for lack of memory, and then the process could not have started.
 [[maybe_unused]] const int g_counts_forks = pthread_atfork(
     nullptr, nullptr, +[] { g_forks.fetch_add(1, std::memory_order_relaxed); });
 #endif

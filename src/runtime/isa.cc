@@ -21,7 +21,7 @@ namespace quire {
 namespace {
 
 #if defined(__aarch64__)
-// As the kernel says; elsewhere than on Linux nobody is asked.
+// Reported by the kernel; assumed absent elsewhere than on Linux.
 bool has_bfdot() {
 #if defined(__linux__)
   return arm_has_bf16(getauxval(AT_HWCAP2));
@@ -75,8 +75,8 @@ std::vector<Isa> probe() {
 constexpr int kNotForced = -1;
 std::atomic<int> g_forced{kNotForced};
 
-// Read once: getenv beside another thread's setenv is a race, and a choice that moves with the
-// environment is none. While QUIRE_ISA is wrong this throws at every call.
+// Read once: getenv races with another thread's setenv, and the choice must not change with the
+// environment. While QUIRE_ISA is wrong, this throws at every call.
 const IsaChoice& unforced_choice() {
   static const IsaChoice choice =
       choose_isa(std::nullopt, std::getenv("QUIRE_ISA"), available_isas());

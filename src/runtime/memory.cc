@@ -80,8 +80,8 @@ std::string bytes_text(std::int64_t bytes) {
 
 void advise_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) noexcept {
 #if defined(__linux__)
-  // Whole large pages only: the rest of the last one may belong to others. Refused or unknown: as
-  // good as not asked.
+  // Whole large pages only: the rest of the last one may belong to other data. The result is
+  // ignored: it is only a hint.
   (void)madvise(memory, bytes / kHugePageBytes * kHugePageBytes, MADV_HUGEPAGE);
 #endif
 }

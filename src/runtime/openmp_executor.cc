@@ -23,10 +23,10 @@ namespace {
 
 // Whether this thread is inside a body of any OpenMpExecutor.
 thread_local bool t_inside_region = false;
-// The largest team that this thread has had: its threads wait for the next region.
+// The largest team that this thread has had: its threads stay and wait for the next region.
 thread_local unsigned t_largest_team = 1;
 
-// Whether `n` threads can be alive beside those there are, by trying.
+// Tries whether `n` more threads can be alive at once.
 bool can_start_threads(std::size_t n) {
   std::atomic<bool> may_end{false};
   std::vector<std::thread> threads;
@@ -57,7 +57,8 @@ class OpenMpExecutor final : public Executor {
     }
     if (!can_use_runtime()) return pool_->run(n, body);
     Region region{Claim(n, body), runtime_.thread_number};
-    // Always all threads: a smaller team would end the others, and the next one start them again.
+    // Always all threads: a smaller team would end the others, and the next region would start them
+    // again.
     runtime_.parallel(&work, &region, concurrency_, 0);
     region.claim.finish();
   }
@@ -78,8 +79,8 @@ class OpenMpExecutor final : public Executor {
     t_inside_region = outer;
   }
 
-  // libgomp ends the process when it cannot make a thread, so the first region of each calling
-  // thread tries before.
+  // libgomp ends the process when it cannot create a thread, so the first region of each calling
+  // thread tries first.
   bool can_use_runtime() {
     if (fork_count() != forks_ || is_refused_.load(std::memory_order_relaxed)) return false;
     if (t_largest_team >= concurrency_) return true;

@@ -33,9 +33,9 @@ void pause() noexcept {
 #endif
 }
 
-// Looks for a while whether `condition` comes true before the caller goes to sleep: waking a thread
-// takes 5 to 50 us, and the layers of a model follow each other more closely than that. Where
-// there are more threads than CPUs, yielding lets those run that are waited for.
+// Polls `condition` for a while before the caller goes to sleep: waking a thread takes 5 to 50 us,
+// and the layers of a model follow each other more closely than that. Yields, so that where there
+// are more threads than CPUs the awaited ones can run.
 template <class Condition>
 bool spin_until(const Condition& condition) {
   using Clock = std::chrono::steady_clock;
@@ -96,30 +96,30 @@ void PoolThreads::offer(Run& run) {
   wake(places, sleepers);
 }
 
-// The threads that are there, and those that can be made now. A process at its limit of threads or
-// of memory is asked again after a while, because a failure takes as long as a small run.
+// Starts as many threads as possible. After a failure (a limit of threads or memory) it waits a
+// while before trying again, because a failure takes as long as a small run.
 void PoolThreads::start_threads(std::size_t wanted) {
   using Clock = std::chrono::steady_clock;
   if (threads_.size() >= wanted) return;
   if (next_attempt_ != Clock::time_point{} && Clock::now() < next_attempt_) return;
   try {
     while (threads_.size() < wanted) threads_.emplace_back([this] { live(); });
-  } catch (const std::system_error&) {  // no thread
+  } catch (const std::system_error&) {  // no more threads
     next_attempt_ = Clock::now() + std::chrono::seconds(1);
-  } catch (const std::bad_alloc&) {  // no memory to start one with
+  } catch (const std::bad_alloc&) {  // no memory to start one
     next_attempt_ = Clock::now() + std::chrono::seconds(1);
   }
 }
 
-// Wakes two threads; each that finds a place wakes two more. So the caller gets to work at once,
-// and n threads are awake after log2(n) steps.
+// Wakes two threads; each one that finds a place wakes two more. So the caller can start working at
+// once, and n threads are awake after log2(n) steps.
 void PoolThreads::wake(std::size_t places, std::size_t sleepers) {
   for (std::size_t i = std::min({places, sleepers, std::size_t{2}}); i > 0; --i)
     offered_.notify_one();
 }
 
 void PoolThreads::withdraw(Run& run, std::uint64_t forks) {
-  if (fork_count() != forks) {  // other threads, and who holds the mutex, are the parent's
+  if (fork_count() != forks) {  // the other threads and the owner of the mutex are the parent's
     fail(ErrorKind::runtime, "Executor",
          "the process was forked by a body of run(), whose other "
          "threads do not exist in the child");
@@ -162,7 +162,7 @@ PoolThreads::Place PoolThreads::wait_for_place() {
   }
 }
 
-// The caller may return as soon as `active` is 0: `run` is not touched after that.
+// The caller may return as soon as `active` is 0: `run` must not be touched after that.
 void PoolThreads::leave(Run& run) {
   const std::lock_guard lock(mutex_);
   if (run.active.fetch_sub(1, std::memory_order_release) == 1) left_.notify_all();

@@ -1,5 +1,5 @@
-// Executor on threads of its own, started when a run first needs them. In a child of fork() the
-// first run creates new ones. Runtime layer.
+// Executor on its own threads, started when a run first needs them. In a child of fork() the first
+// run creates new ones. Runtime layer.
 #include <algorithm>
 #include <atomic>
 #include <memory>
@@ -18,8 +18,8 @@ class ThreadPool final : public Executor {
  public:
   explicit ThreadPool(std::size_t n) : concurrency_(n), here_(new Threads(n)) {}
 
-  // What belongs to the parent is left where it is: its threads cannot be joined, and its mutex may
-  // be held by one of them.
+  // The parent's threads are leaked in a child: they cannot be joined, and one of them may hold the
+  // mutex.
   ~ThreadPool() override {
     const Threads* threads = here_.load(std::memory_order_acquire);
     if (threads->forks == fork_count()) delete threads;
@@ -27,7 +27,7 @@ class ThreadPool final : public Executor {
 
   void run(size_t n, Body body) override {
     const size_t workers = std::min(n, concurrency_);
-    // From inside a body: the threads are busy with the outer run already.
+    // From inside a body: the threads are already busy with the outer run.
     if (workers <= 1 || PoolThreads::is_inside()) {
       for (size_t index = 0; index < n; ++index) body(index, 0);
       return;
@@ -49,7 +49,8 @@ class ThreadPool final : public Executor {
   PoolThreads& threads_of_this_process() {
     Threads* threads = here_.load(std::memory_order_acquire);
     if (threads->forks == fork_count()) return threads->pool;
-    // Without a lock, which could have been held at the fork. Of several threads, one wins.
+    // Lock-free, because a lock could have been held at the fork. If several threads get here, one
+    // wins.
     auto fresh = std::make_unique<Threads>(concurrency_);
     if (here_.compare_exchange_strong(threads, fresh.get(), std::memory_order_acq_rel))
       return fresh.release()->pool;

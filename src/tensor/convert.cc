@@ -16,8 +16,8 @@ template <class T>
 inline constexpr bool kIsHalf = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
 
 // An integer of more than 53 bits does not fit a double exactly; rounding it twice, to double and
-// then to 16 bits, could go the wrong way at a tie. So the low 11 bits are folded into one that
-// only says "more than a tie".
+// then to 16 bits, could go the wrong way at a tie. So the low 11 bits are folded into one sticky
+// bit that means "more than a tie".
 double sticky_double(int64_t value) {
   constexpr int64_t kExact = int64_t{1} << 53;
   if (value >= -kExact && value <= kExact) return static_cast<double>(value);
@@ -28,8 +28,8 @@ double sticky_double(int64_t value) {
 template <class To>
 To saturate(double value) {
   if (std::isnan(value)) return 0;
-  // Both bounds are powers of two (or 0), so they are doubles exactly; the upper one is one past
-  // the largest To.
+  // Both bounds are powers of two (or 0), hence exact doubles; the upper one is one past the
+  // largest To.
   constexpr double kLow = static_cast<double>(std::numeric_limits<To>::min());
   constexpr double kPastHigh = 2.0 * static_cast<double>(std::numeric_limits<To>::max() / 2 + 1);
   const double whole = std::trunc(value);
@@ -67,7 +67,7 @@ void copy_converted(const ConstTensorView& view, To* destination) {
   std::array<int64_t, kMaxRank> index{};
   int64_t offset = 0;
   for (int64_t row = 0; row < rows; ++row) {
-    if (inner_stride == 1) {  // a loop of its own, which compilers vectorise
+    if (inner_stride == 1) {  // a separate loop, which compilers vectorise
       To* __restrict__ to = destination;
       const void* const from = view.data();
       for (int64_t i = 0; i < inner; ++i) to[i] = convert<To>(load_element<From>(from, offset + i));
@@ -89,7 +89,7 @@ void copy_converted(const ConstTensorView& view, To* destination) {
 
 void copy_elements(const ConstTensorView& view, DType dtype, void* destination) {
   if (view.numel() == 0) return;
-  // Booleans are not copied as bytes: foreign ones may hold more than 0 and 1.
+  // Booleans are not copied as bytes: foreign memory may hold values other than 0 and 1.
   if (view.dtype() == dtype && dtype != DType::boolean && view.is_contiguous()) {
     std::memcpy(destination, view.data(), view.numel() * dtype_size(dtype));
     return;

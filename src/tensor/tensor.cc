@@ -36,8 +36,8 @@ std::shared_ptr<void> allocate_aligned(size_t bytes, size_t alignment) {
   return {::operator new(bytes, std::align_val_t{alignment}), release};
 }
 
-// Whole cache lines and at least one, so that every tensor has an address of its own. Large ones in
-// large pages: attention walks through many sequences at once, and each has a page of its own.
+// Whole cache lines and at least one, so that every tensor has a distinct address. Large tensors
+// use large pages: attention walks through many sequences at once, each in a page of its own.
 std::shared_ptr<void> allocate(size_t bytes) {
   const size_t rounded =
       bytes == 0 ? kAlignment : (bytes + kAlignment - 1) / kAlignment * kAlignment;

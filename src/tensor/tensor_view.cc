@@ -12,8 +12,8 @@
 namespace quire {
 namespace {
 
-// The distance from the first element to the farthest, in bytes, has to fit into 63 bits, or an
-// address could not be computed.
+// The distance in bytes from the first to the farthest element must fit into 63 bits, so that every
+// address can be computed.
 void check_extent(DType dtype, const Shape& shape, const Shape& strides) {
   if (element_count(shape) == 0) return;
   int64_t extent = 0;
@@ -58,7 +58,7 @@ BasicTensorView<Void>::BasicTensorView(Void* data, DType dtype, const Shape& sha
 
 template <class Void>
 int64_t BasicTensorView<Void>::numel() const noexcept {
-  int64_t count = 1;  // the constructor has proved that it fits
+  int64_t count = 1;  // cannot overflow: the constructor checked
   for (const int64_t size : shape_) {
     if (size == 0) return 0;
     count *= size;
@@ -116,7 +116,7 @@ void BasicTensorView<Void>::check_dtype(DType wanted) const {
 
 template <class Void>
 Void* BasicTensorView<Void>::element(int64_t offset) const noexcept {
-  if (data_ == nullptr) return nullptr;  // nothing in it
+  if (data_ == nullptr) return nullptr;  // empty
   using Byte = Qualified<char>;
   return static_cast<Byte*>(data_) + offset * static_cast<int64_t>(dtype_size(dtype_));
 }

@@ -13,7 +13,7 @@
 namespace quire {
 namespace {
 
-// `wanted` with its -1, if there is one, replaced so that it has `count` elements.
+// `wanted` with its -1, if any, replaced so that it has `count` elements.
 Shape infer_size(const Shape& from, int64_t count, const Shape& wanted) {
   const auto hole = std::find(wanted.begin(), wanted.end(), -1);
   if (hole == wanted.end()) {
@@ -23,7 +23,7 @@ Shape infer_size(const Shape& from, int64_t count, const Shape& wanted) {
     int64_t& unknown = inferred[hole - wanted.begin()];
     unknown = 1;
     const int64_t rest = element_count(inferred);
-    // With no elements any size would do for the hole: refused rather than guessed.
+    // With no elements, any size would fit the -1: rejected rather than guessed.
     if (rest != 0 && count % rest == 0) {
       unknown = count / rest;
       return inferred;
@@ -34,10 +34,10 @@ Shape infer_size(const Shape& from, int64_t count, const Shape& wanted) {
        to_string(wanted));
 }
 
-// Strides that show the elements of (shape, strides) under `wanted`, which has as many elements
-// (not 0); none where only a copy could. Axes are taken in groups of equal product, last first:
-// within one group of old axes each stride must be the next one's stride times its size, and then
-// the new axes divide that run among themselves.
+// Strides under which the elements of (shape, strides) have the shape `wanted`, which has as many
+// elements (not 0); nullopt if only a copy could. Axes are taken in groups of equal product, last
+// first: within a group of old axes each stride must be the next one's stride times its size, and
+// then the new axes divide that run among themselves.
 std::optional<Shape> reshaped_strides(const Shape& shape, const Shape& strides,
                                       const Shape& wanted) {
   Shape result = wanted;
@@ -87,7 +87,7 @@ BasicTensorView<Void> BasicTensorView<Void>::slice(int64_t axis, int64_t begin, 
   }
   BasicTensorView result = *this;
   result.shape_[at] = ceil_div(last - first, step);
-  // One element or none: the stride means nothing, and stride * step could overflow.
+  // With at most one element the stride means nothing, and stride * step could overflow.
   if (result.shape_[at] > 1) result.strides_[at] *= step;
   // An empty slice may begin one past the last element; its pointer stays inside.
   if (result.numel() > 0) result.data_ = element(first * strides_[at]);
@@ -187,7 +187,7 @@ BasicTensorView<Void> BasicTensorView<Void>::reshape(const Shape& shape) const {
   return result;
 }
 
-// The members of this file; the rest is instantiated in tensor_view.cc.
+// The members defined in this file; the rest is instantiated in tensor_view.cc.
 #define QUIRE_INSTANTIATE(Void)                                                                   \
   template BasicTensorView<Void> BasicTensorView<Void>::slice(int64_t, int64_t, int64_t, int64_t) \
       const;                                                                                      \

@@ -1,10 +1,10 @@
-"""quire.flash_attn: the functions of flash-attn 2 on the CPU, by Quire, with their names, arguments and results.
+"""quire.flash_attn: flash-attn 2's functions on the CPU, by Quire, with the same names, arguments and results.
 
     import quire.flash_attn
     quire.flash_attn.install()
     from flash_attn import flash_attn_varlen_func   # Quire's, unless the real package is there
 
-Layer: Python, above quire.torch.
+Python layer, above quire.torch.
 """
 
 from quire.requirements import require
@@ -22,7 +22,7 @@ from quire.flash_attn.flash_attn_interface import (  # noqa: E402
 )
 from quire.flash_attn.stand_in import install  # noqa: E402
 
-__version__ = "2.8.4"  # whose functions these are: code that runs on either asks for it
+__version__ = "2.8.4"  # the version these functions correspond to: code that runs on either asks for it
 
 __all__ = [
     "flash_attn_func",

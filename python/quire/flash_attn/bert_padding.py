@@ -1,6 +1,7 @@
-"""flash_attn.bert_padding: from padded batches [batch, seqlen, ...] to packed tokens [total, ...] and back, with gradients.
+"""flash_attn.bert_padding: from padded batches [batch, seqlen, ...] to packed tokens [total, ...] and back, with
+gradients.
 
-Layer: Python, beside the functions of attention; torch's own operations only.
+Uses only torch's own operations. Python layer, next to the attention functions.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def index_first_axis(input: Tensor, indices: Tensor) -> Tensor:
 
 
 def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -> Tensor:
-    """The rows of `values` at `indices` of a tensor of zeros, [first_axis_dim, ...].
+    """Zeros [first_axis_dim, ...] with the rows of `values` at `indices`.
 
     >>> import torch
     >>> from quire.flash_attn.bert_padding import index_put_first_axis
@@ -53,9 +54,9 @@ def index_first_axis_residual(input: Tensor, indices: Tensor) -> tuple[Tensor, T
 def unpad_input(
     hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, int, Tensor]:
-    """(tokens [total, ...], indices [total], cu_seqlens [batch + 1], the longest sequence, used [batch]) of hidden_states [batch,
-    seqlen, ...]. attention_mask [batch, seqlen]: 1 for tokens; unused_mask: 1 for places that are kept and not used. `used` counts
-    those of attention_mask alone.
+    """(tokens [total, ...], indices [total], cu_seqlens [batch + 1], the longest sequence, used [batch]) of
+    hidden_states [batch, seqlen, ...]. attention_mask [batch, seqlen]: 1 for tokens; unused_mask: 1 for tokens that are
+    kept but not used. `used` counts only those of attention_mask.
 
     >>> import torch
     >>> from quire.flash_attn.bert_padding import unpad_input
@@ -75,8 +76,8 @@ def unpad_input(
 def unpad_input_for_concatenated_sequences(
     hidden_states: Tensor, attention_mask_in_length: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, int]:
-    """(tokens, indices, cu_seqlens, the longest sequence) of rows that hold several sequences each: attention_mask_in_length [batch,
-    seqlen] has the lengths of a row's sequences, and 0 behind them.
+    """(tokens, indices, cu_seqlens, the longest sequence) for rows that hold several sequences each:
+    attention_mask_in_length [batch, seqlen] has the lengths of a row's sequences, then 0.
 
     >>> import torch
     >>> from quire.flash_attn.bert_padding import unpad_input_for_concatenated_sequences
@@ -96,7 +97,7 @@ def unpad_input_for_concatenated_sequences(
 
 
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
-    """[batch, seqlen, ...] of tokens [total, ...] whose places unpad_input gave; 0 elsewhere.
+    """[batch, seqlen, ...] from tokens [total, ...] and their indices from unpad_input; 0 elsewhere.
 
     >>> import torch
     >>> from quire.flash_attn.bert_padding import pad_input

@@ -1,6 +1,8 @@
-"""flash_attn's functions: padded batches, packed sequences, q, k and v in one tensor, and a cache that grows (kv_cache.py).
+"""flash_attn's functions: padded batches, packed sequences, q, k and v in one tensor, and a growing cache
+(kv_cache.py).
 
-A padded batch is one of packed sequences of equal lengths, in the same memory. Layer: Python, top of quire.flash_attn.
+A padded batch is treated as packed sequences of equal lengths, in the same memory. Python layer, top of
+quire.flash_attn.
 """
 
 from __future__ import annotations
@@ -40,12 +42,13 @@ def flash_attn_func(
 ) -> Any:
     """Attention over a batch of equal lengths: q [B, Lq, Hq, D], k and v [B, Lk, Hkv, D], Hq a multiple of Hkv; [B, Lq, Hq, D].
 
-    Query i stands at key i + Lk - Lq, the bottom right corner. `causal`: it sees the keys up to there; `window_size`: (left, right) so
-    many around there, -1 for all. `softcap` > 0: scores become softcap * tanh(score / softcap). `alibi_slopes` [Hq] or [B, Hq]: a bias of
-    -slope * |i + Lk - Lq - j|, after the soft-cap; no gradient. `softmax_scale`: 1 / sqrt(D) if not given. Rows that see nothing are 0.
-    `deterministic` changes nothing: the gradients always are.
+    Query i is aligned to key i + Lk - Lq (bottom right). `causal`: it sees the keys up to there; `window_size`: this
+    many (left, right) of it, -1 for all. `softcap` > 0: scores become softcap * tanh(score / softcap). `alibi_slopes`
+    [Hq] or [B, Hq]: a bias of -slope * |i + Lk - Lq - j|, after the soft-cap; no gradient. `softmax_scale`: 1 / sqrt(D)
+    if not given. Rows that see nothing are 0. `deterministic` has no effect: gradients always are.
 
-    With `return_attn_probs`: (out, lse [B, Hq, Lq], weights [B, Hq, Lq, Lk]), the weights before dropout, those dropped with a minus sign.
+    With `return_attn_probs`: (out, lse [B, Hq, Lq], weights [B, Hq, Lq, Lk]), the weights before dropout, dropped ones
+    with a minus sign.
 
     >>> import torch
     >>> from quire.flash_attn import flash_attn_func
@@ -152,8 +155,8 @@ def flash_attn_varlen_func(
     return_attn_probs: bool = False,
     block_table: Tensor | None = None,
 ) -> Any:
-    """Attention over packed sequences: q [total_q, Hq, D], k and v [total_k, Hkv, D]; sequence i is rows cu_seqlens[i] ..
-    cu_seqlens[i + 1] - 1; [total_q, Hq, D]. Options as of flash_attn_func, with the lengths of each sequence.
+    """Attention over packed sequences: q [total_q, Hq, D], k and v [total_k, Hkv, D]; sequence i is rows cu_seqlens[i]
+    .. cu_seqlens[i + 1] - 1; [total_q, Hq, D]. Options as for flash_attn_func, with the lengths of each sequence.
 
     `block_table` [n, most pages]: k and v are pages [pages, page_size, Hkv, D] of any size, cu_seqlens_k says how many keys there are; no
     gradients. With `return_attn_probs`: (out, lse [Hq, total_q], weights [n, Hq, longest query, longest key]).
@@ -279,7 +282,7 @@ def _padded(flash: Flash, q: Tensor, k: Tensor, v: Tensor) -> Any:
 
 
 def even_offsets(batch: int, length: int) -> Tensor:
-    """Of packed sequences that all have one length."""
+    """Offsets of packed sequences of equal length."""
     return torch.arange(batch + 1, dtype=torch.int64, device="cpu") * length
 
 

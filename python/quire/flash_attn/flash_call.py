@@ -1,6 +1,7 @@
-"""What all functions of flash_attn do: scores with soft-cap and ALiBi as formulas, windows, dropout, and the weights for those who ask.
+"""What all functions of flash_attn share: soft-cap and ALiBi as formulas, windows, dropout, and the weights on request.
 
-Everything is quire.torch's packed_attention, so autograd and torch.compile are its own. Layer: Python, above quire.torch.varlen.
+Everything goes through quire.torch's packed_attention, which handles autograd and torch.compile. Python layer, above
+quire.torch.varlen.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from quire.torch.forward import draw_seed
 from quire.torch.varlen import Packed, Text, check_packed, packed_attention
 from quire.torch.varlen_call import Varlen
 
-_WIDEST = 1024  # rows of values that one call takes
+_WIDEST = 1024  # rows of values per call
 
 
 class Flash(NamedTuple):
@@ -37,7 +38,7 @@ class Flash(NamedTuple):
         return left, 0 if self.causal else right
 
     def checked(self) -> Flash:
-        """ValueError and TypeError for what is no option of flash_attn's."""
+        """Raises ValueError or TypeError for invalid options."""
         name = self.function
         for flag in ("causal", "deterministic", "return_attn_probs"):
             check_flag(name, flag, getattr(self, flag))
@@ -62,7 +63,8 @@ def packed_call(
     mask: Text | None = None,
     want_lse: bool = False,
 ) -> Packed:
-    """The call for packed_attention; everything that sizes can show to be wrong is found here. mask: what hides keys beside the window."""
+    """The call for packed_attention; everything that sizes can show to be wrong is rejected here. mask: what hides keys
+    besides the window."""
     sequences = sequences._replace(window=flash.window())
     check_packed(flash.function, q, k, v, sequences, True)
     seed = None
@@ -86,14 +88,15 @@ def packed_call(
 def attend(
     flash: Flash, q: Tensor, k: Tensor, v: Tensor, sequences: Varlen
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """(out [total, heads, dim], lse [total, heads], weights [batch, heads, longest query, longest key]); the last two if wanted."""
+    """(out [total, heads, dim], lse [total, heads], weights [batch, heads, longest query, longest key]); the last two
+    if wanted."""
     call = packed_call(flash, q, k, v, sequences)
     out, lse, _ = packed_attention(call, q, k, v)
     return out, lse, _weights(call, q, k, v) if flash.return_attn_probs else None
 
 
 def _score_mod(flash: Flash, q: Tensor, sequences: Varlen) -> Text | None:
-    """The soft-cap first, then the bias, as flash_attn has it."""
+    """The soft-cap first, then the bias, as in flash_attn."""
     if flash.softcap <= 0 and flash.alibi_slopes is None:
         return None
     text = f"{flash.softcap!r} * tanh(score / {flash.softcap!r})" if flash.softcap > 0 else "score"
@@ -112,8 +115,8 @@ def _score_mod(flash: Flash, q: Tensor, sequences: Varlen) -> Text | None:
 
 
 def _weights(call: Packed, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """After the softmax, before dropout; those that are dropped with a minus sign. They are the output for values that are unit vectors, a
-    part of the keys at a time."""
+    """The weights after the softmax, before dropout; dropped ones have a minus sign. Computed as the output for values
+    that are unit vectors, some of the keys at a time."""
     sequences = call.sequences
     q_lengths, k_lengths = sequences.q_lengths().tolist(), sequences.k_lengths().tolist()
     longest = max(k_lengths, default=0)
@@ -133,7 +136,7 @@ def _weights(call: Packed, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _unit_values(sequences: Varlen, k: Tensor, v: Tensor, begin: int, width: int) -> Tensor:
-    """Values of as many tokens as k: of key `begin + i` of each sequence the i-th unit vector, of all others 0."""
+    """Values for as many tokens as k: unit vector i for key `begin + i` of each sequence, 0 for all others."""
     values = v.new_zeros((*k.shape[:-2], 1, width))
     for i, n in enumerate(sequences.k_lengths().tolist()):
         places = torch.arange(begin, min(begin + width, n))

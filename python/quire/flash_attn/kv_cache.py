@@ -1,7 +1,7 @@
-"""flash_attn_with_kvcache: new keys and values are rotated and appended in place, and queries attend to all that is there.
+"""flash_attn_with_kvcache: new keys and values are rotated and appended in place, and queries attend to all keys.
 
-A cache of whole sequences is one of pages, a page for each; so there is one way through. Everything is checked before the cache is
-changed. Layer: Python, above flash_call.py.
+A cache without pages is treated as one page per sequence. Everything is checked before the cache is changed. Python
+layer, above flash_call.py.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ def flash_attn_with_kvcache(
 ) -> Any:
     """Attention of q [B, Lq, Hq, D] over a cache, [B, Lq, Hq, D]; with `return_softmax_lse` also lse [B, Hq, Lq]. No gradients.
 
-    k_cache, v_cache: [cache batch, capacity, Hkv, D], or, with `block_table` [B, most pages], pages [pages, page_size, Hkv, D] of any
-    size. `cache_seqlens`: an int or [B], how many keys are there; all of a cache without pages if not given. `k`, `v` [B, new, Hkv, D]:
-    written into the cache behind those, in place, before the queries look. `rotary_cos`, `rotary_sin` [at least the keys after that,
-    rotary_dim / 2]: k is rotated by its places, and q by the same places if causal or with a window, else all by the first of them;
-    `rotary_interleaved`: pairs are dims 0 and 1, 2 and 3, ..., else 0 and rotary_dim / 2, ... `cache_batch_idx` [B]: which rows of the cache
-    are meant. `cache_leftpad` [B]: the first keys that are there. The others as of flash_attn_func; `num_splits` has no effect.
+    k_cache, v_cache: [cache batch, capacity, Hkv, D], or, with `block_table` [B, most pages], pages [pages, page_size,
+    Hkv, D] of any size. `cache_seqlens`: an int or [B], the number of keys; by default all of a cache without pages.
+    `k`, `v` [B, new, Hkv, D]: appended to these in place before the queries attend. `rotary_cos`, `rotary_sin` [at
+    least the keys after that, rotary_dim / 2]: k is rotated by its positions, and q by the same positions if causal or
+    with a window, otherwise all by the first of them; `rotary_interleaved`: pairs are dims 0 and 1, 2 and 3, ...,
+    otherwise 0 and rotary_dim / 2, ... `cache_batch_idx` [B]: the cache's row of each batch entry. `cache_leftpad` [B]:
+    index of the first valid key. The others as for flash_attn_func; `num_splits` has no effect.
 
     >>> import torch
     >>> from quire.flash_attn import flash_attn_with_kvcache
@@ -87,7 +88,7 @@ def flash_attn_with_kvcache(
 
 
 class _Pages(NamedTuple):
-    """Which pages a sequence has, [B, most pages], and their size."""
+    """The pages of each sequence, [B, most pages], and their size."""
 
     table: Tensor
     size: int
@@ -123,7 +124,8 @@ class _Pages(NamedTuple):
         return _Pages(batch_idx[:, None], size, count)
 
     def places(self, lengths: Tensor, new: int) -> tuple[Tensor, Tensor]:
-        """(page, slot), [B, new] each, of the tokens behind `lengths`. Throws for what does not fit, and for pages that are not there."""
+        """(page, slot), [B, new] each, of the tokens after `lengths`. Raises for tokens that do not fit and for missing
+        pages."""
         holds = self.table.shape[1] * self.size
         longest = int(lengths.max()) + new if lengths.numel() else 0
         if longest > holds:
@@ -193,7 +195,7 @@ class _Rotary(NamedTuple):
     is_interleaved: bool
 
     def rotated(self, x: Tensor, lengths: Tensor, is_one_place: bool) -> Tensor:
-        """x [B, L, heads, dim]; token j of a sequence stands at lengths + j, or all at lengths."""
+        """x [B, L, heads, dim]; token j of a sequence is at position lengths + j, or all are at `lengths`."""
         steps = torch.zeros(x.shape[1], dtype=torch.int64) if is_one_place else torch.arange(x.shape[1])
         places = lengths.long()[:, None] + steps
         cos, sin = (one[places].unsqueeze(2).float() for one in (self.cos, self.sin))  # [B, L, 1, half]

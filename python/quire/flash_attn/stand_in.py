@@ -1,7 +1,7 @@
-"""install(): `import flash_attn` finds quire.flash_attn where the real package is not there.
+"""install(): makes `import flash_attn` find quire.flash_attn if the real package is missing.
 
-Python asks the finder here only when no other finder knows the name, so a real flash_attn that is installed later wins in the
-next process. Layer: Python, beside the functions.
+Python asks this finder only when no other finder knows the name, so a real flash_attn that is installed later wins in
+the next process. Python layer, next to the functions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.util.spec_from_loader(fullname, self, is_package=fullname == "flash_attn")
 
     def exec_module(self, module: ModuleType) -> None:
-        """The names of ours, under the name that was asked for."""
+        """Copies our names into the module that was asked for."""
         ours = importlib.import_module(_MODULES[module.__name__])
         kept = ("__all__", "__doc__", "__version__")
         for name, value in vars(ours).items():
@@ -42,8 +42,8 @@ _finder = _Finder()
 
 
 def install() -> bool:
-    """From now on `import flash_attn` gives quire.flash_attn, with its submodules bert_padding and flash_attn_interface. False, and nothing
-    changes, if the real package is there. Calling it again is fine.
+    """Makes `import flash_attn` return quire.flash_attn, with its submodules bert_padding and flash_attn_interface.
+    Returns False, changing nothing, if the real package is installed. May be called again.
 
     >>> import quire.flash_attn
     >>> quire.flash_attn.install()

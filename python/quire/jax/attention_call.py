@@ -1,8 +1,8 @@
-"""One attention call as JAX sees it: a function with a gradient of its own, over XLA's foreign function interface.
+"""One attention call as JAX sees it: a function with its own gradient, over XLA's foreign function interface.
 
-AttentionCall is what is fixed while a program is compiled; everything else is an operand. The functions behind it are those of
-_core.jax_functions(), which run without the GIL. vmap puts an axis in front of the operands, and the functions go over it.
-Python layer.
+AttentionCall holds what is fixed when a program is compiled; everything else is an operand. The functions it calls are
+those of _core.jax_functions(), which run without the GIL. vmap adds a leading axis to the operands, and the functions
+loop over it. Python layer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ for _name, _function in _core.jax_functions().items():
 
 
 class AttentionCall(NamedTuple):
-    """Texts of mods with the names of their arrays, "" where there is none; `mask_sizes`: B, H, q_len, kv_len, block sizes."""
+    """Texts of mods with the names of their arrays, "" if there is none; `mask_sizes`: B, H, q_len, kv_len, block
+    sizes.
+    """
 
     score_mod: str = ""
     score_names: tuple[str, ...] = ()
@@ -31,7 +33,7 @@ class AttentionCall(NamedTuple):
     scale: float | None = None
     enable_gqa: bool = False
     dropout_p: float = 0.0
-    joins_batch: bool = False  # vmap's axis may be one with the batch: nothing depends on b
+    joins_batch: bool = False  # vmap's axis may be merged with the batch: nothing depends on b
 
 
 class Operands(NamedTuple):
@@ -44,13 +46,13 @@ class Operands(NamedTuple):
     mask_arrays: tuple[Any, ...] = ()
 
     def others(self) -> list[Any]:
-        """All but query, key and value, in the order that the functions take."""
+        """Everything except query, key and value, in the order that the functions take."""
         single = [one for one in (self.sinks, self.seed) if one is not None]
         return [*single, *self.score_arrays, *self.mask_arrays]
 
 
 def compute_dtype(*arrays: Any) -> Any:
-    """f64 if one of them is, else f32: of lse, and of what is not rounded."""
+    """f64 if one of them is, otherwise f32: the dtype of lse and of unrounded outputs."""
     return np.dtype(np.float64 if any(one.dtype == np.float64 for one in arrays) else np.float32)
 
 
@@ -109,7 +111,7 @@ def _backward(call: AttentionCall, residuals: tuple[Any, ...], cotangents: tuple
     sinks = [] if operands.sinks is None else [operands.sinks]
     results = [_like(one) for one in (*operands[:3], *sinks, *learning)]
     function = jax.ffi.ffi_call("quire_attention_backward", results, vmap_method="expand_dims")
-    joins_batch = call.joins_batch and len(results) == 3  # other gradients are sums over a batch
+    joins_batch = call.joins_batch and len(results) == 3  # the other gradients are sums over the batch
     d_out, d_lse = cotangents
     d_query, d_key, d_value, *others = function(
         *operands[:3], out, lse, d_out, d_lse, *operands.others(), **_attributes(call, operands, joins_batch)

@@ -1,7 +1,8 @@
-"""BlockMask and create_block_mask: the rule of a mask with its sizes, as a value that goes through JAX's transformations.
+"""BlockMask and create_block_mask: the rule of a mask with its sizes, as a value that passes through JAX's
+transformations.
 
-Proved when a program runs, by the function that XLA calls, which keeps the proof as long as the arrays that the rule reads hold
-the same. Python layer.
+It is proved when a program runs, by the function that XLA calls, which keeps the proof while the arrays of the rule are
+unchanged. Python layer.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from quire.option_checks import check_int
 
 @jax.tree_util.register_pytree_node_class
 class BlockMask:
-    """Which keys a query may see; from create_block_mask. A pytree: its leaves are the arrays that the rule reads.
+    """Which keys a query may see; made by create_block_mask. A pytree: its leaves are the arrays that the rule reads.
 
     >>> import quire.jax
     >>> mask = quire.jax.create_block_mask("q_idx >= kv_idx", None, None, 1024, 1024)
@@ -40,12 +41,12 @@ class BlockMask:
         return cls(Rule(text, names, tuple(arrays)), shape, block_size)
 
     def proved(self) -> _core.BlockMask:
-        """The quire.BlockMask: its blocks, for looking. Not inside of jit where the rule reads traced arrays."""
+        """The quire.BlockMask, to look at its blocks. Not available inside jit if the rule reads traced arrays."""
         arrays = {name: np.asarray(array) for name, array in zip(self.rule.names, self.rule.arrays)}
         return _core.create_block_mask(_core.MaskMod(self.rule.text, arrays), *self.shape, BLOCK_SIZE=self.BLOCK_SIZE)
 
     def sparsity(self) -> float:
-        """The share of blocks that need not be computed, in percent."""
+        """The percentage of blocks that need not be computed."""
         return self.proved().sparsity()
 
     def __str__(self) -> str:
@@ -63,11 +64,11 @@ def create_block_mask(
     KV_LEN: int,
     BLOCK_SIZE: int | tuple[int, int] = 128,
 ) -> BlockMask:
-    """The mask of a rule, also inside of jit, where the arrays it reads may be traced.
+    """The mask of a rule, also inside jit, where the arrays it reads may be traced.
 
     Args:
         mask_mod: a text, (text, arrays by name), a MaskMod, or a function of (b, h, q_idx, kv_idx) over jax.numpy operations.
-        B, H: batch entries and heads that the rule tells apart; None: it is the same for all.
+        B, H: batch entries and heads that the rule distinguishes; None: it is the same for all.
         BLOCK_SIZE: elements of a block along both axes, or (queries, keys).
 
     >>> import jax.numpy as jnp
@@ -92,5 +93,5 @@ def create_block_mask(
 
 @functools.lru_cache(maxsize=1024)
 def check_mask_sizes(sizes: tuple[int, ...], block_size: tuple[int, ...]) -> _core.BlockMask:
-    """A mask of these sizes that shows everything; throws what create_block_mask throws for sizes that cannot be."""
+    """A mask of these sizes that shows everything; raises what create_block_mask raises for impossible sizes."""
     return _core.create_block_mask("True", *sizes, BLOCK_SIZE=block_size)

@@ -41,11 +41,11 @@ def flex_attention(
             operations. Arrays of floats that it reads get a gradient.
         block_mask: from quire.jax.create_block_mask.
         scale: a number, 1 / sqrt(E) if not given.
-        return_lse: also give the natural log of the sum of exp(score), [B, Hq, L]; it has a gradient.
-        dropout_p, seed: the share of the weights that are dropped, and by which numbers: an int of 64 bits or a jax.random key.
-        sinks: [Hq] floats: a logit per head that takes part in the sum of weights and has no value.
+        return_lse: also return the natural log of the sum of exp(score), [B, Hq, L]; it has a gradient.
+        dropout_p, seed: the probability that a weight is dropped, and the seed: an int of 64 bits or a jax.random key.
+        sinks: [Hq] floats: a logit per head that takes part in the sum of weights but has no value.
 
-    Under vmap b counts the entries of one call, as without it. Gradients are of the first order, in reverse mode.
+    Under vmap, b counts the entries of one call, as without it. Only first-order gradients in reverse mode.
 
     >>> import jax, jax.numpy as jnp
     >>> import quire.jax
@@ -124,7 +124,7 @@ def _mask_sizes(mask: BlockMask | None) -> tuple[Any, ...] | None:
 
 @functools.lru_cache(maxsize=1024)
 def check_call(call: AttentionCall, kinds: tuple[Any, ...], mask: tuple[Any, ...] | None) -> None:
-    """Sizes, dtypes and options, by Quire's own checks, while JAX traces: over arrays that take no memory."""
+    """Checks sizes, dtypes and options by Quire's own checks while JAX traces, over arrays that take no memory."""
     views = [None if one is None else _core.view(np.broadcast_to(np.zeros((), one[1]), one[0])) for one in kinds]
     options = _core.Options(
         "flex_attention",

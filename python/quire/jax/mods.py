@@ -1,6 +1,6 @@
-"""What may be given as a mod: a text, a text with arrays, a ScoreMod or MaskMod, or a function of jax.numpy operations.
+"""What can be given as a mod: a text, a text with arrays, a ScoreMod or MaskMod, or a function of jax.numpy operations.
 
-Gives a Rule, whose arrays go to XLA as operands. Python layer, above trace/.
+Converts it to a Rule, whose arrays are passed to XLA as operands. Python layer, above trace/.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _of_buffers(text: str, buffers: dict[str, Any]) -> Rule:
 
 
 def _of_text(kind: Any, text: str, arrays: dict[str, Any]) -> Rule:
-    """A text that reads these arrays, which may be traced."""
+    """A rule from a text that reads these arrays, which may be traced."""
     fitting = {name: _fitting(array, name) for name, array in arrays.items()}
     declared = {
         name: _core.Buffer.declare(CODES[array.dtype.name], array.shape, name) for name, array in fitting.items()
@@ -52,7 +52,7 @@ def _of_text(kind: Any, text: str, arrays: dict[str, Any]) -> Rule:
 
 
 def _fitting(array: Any, name: str) -> Any:
-    """The array as JAX's, refused where that would change integers that do not fit."""
+    """The array as JAX's; rejected if that would change integers that do not fit."""
     if isinstance(array, jax.Array):
         return readable(array, name)
     given = np.asarray(array)
@@ -65,5 +65,5 @@ def _fitting(array: Any, name: str) -> Any:
 
 
 def reads_batch(rule: Rule | None) -> bool:
-    """Whether a rule may read b. A name that only looks so counts."""
+    """Whether a rule may read b; a name that merely looks like it counts, too."""
     return rule is not None and re.search(r"\bb\b", rule.text) is not None

@@ -36,9 +36,9 @@ def scaled_dot_product_attention(
     Args:
         query: [..., Hq, L, E]; key: [..., Hkv, S, E]; value: [..., Hkv, S, Ev], of one dtype; batch and heads of size 1 are
             broadcast.
-        attn_mask: an array that broadcasts to [..., Hq, L, S], bool (True: visible) or float (added to the scores, with a
-            gradient); or a rule, as of quire.jax.create_block_mask.
-        dropout_p, seed: as of quire.jax.flex_attention.
+        attn_mask: an array that broadcasts to [..., Hq, L, S], bool (True: visible) or float (added to the scores, with
+            a gradient); or a rule, as for quire.jax.create_block_mask.
+        dropout_p, seed: as for quire.jax.flex_attention.
         is_causal: a query sees the keys up to its own position; not together with attn_mask.
         alignment: which corner the diagonal of is_causal starts in. "bottom_right": the last query sees the last key.
 
@@ -106,7 +106,7 @@ def _of_rank_4(array: Any, front: tuple[int, ...]) -> Any:
 def _of_array(
     where: str, mask: Any, front: tuple[int, ...], sizes: tuple[int, ...]
 ) -> tuple[Mod | None, BlockMask | None]:
-    """A mask that is an array, as a score mod or a block mask; sizes: batch, heads and lengths."""
+    """A mask given as an array, as a score mod or a block mask; sizes: batch, heads and lengths."""
     whole = (*front, *sizes[1:])
     if mask.ndim > len(whole) or any(n not in (1, size) for n, size in zip(mask.shape[::-1], whole[::-1])):
         raise ValueError(f"[{where}] attn_mask of shape {mask.shape} does not broadcast to {whole}")

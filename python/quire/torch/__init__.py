@@ -2,7 +2,7 @@
 
     from quire.torch import flex_attention, create_block_mask, scaled_dot_product_attention
 
-Same names, arguments, defaults, results and exception types; mods are written with torch operations as they are.
+Same names, arguments, defaults, results and exception types; mods written with torch operations work unchanged.
 """
 
 from quire.requirements import require

@@ -1,4 +1,4 @@
-"""What autocast does to the three inputs of attention, as it does to torch's flex_attention. Python layer."""
+"""Applies autocast to the three inputs of attention, as for torch's flex_attention. Python layer."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ _CAST = frozenset({torch.float32, torch.bfloat16, torch.float16})
 
 
 def autocast(tensor: Tensor) -> Tensor:
-    """To the dtype of the running autocast; f64 stays."""
+    """Converts to the dtype of the active autocast; f64 stays."""
     return tensor.to(torch.get_autocast_dtype("cpu")) if tensor.dtype in _CAST else tensor

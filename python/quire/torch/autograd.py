@@ -1,9 +1,9 @@
 """Attention as autograd records it: one function for flex_attention and scaled_dot_product_attention, dense and nested.
 
-What is computed is a Call (flex_call.py, sdpa_call.py), which knows how to run and how to find its gradients. Of nested tensors
-the function sees the values, [total, heads, dim]; torch differentiates the way there and back. The backward pass is a function
-of autograd's as well, so that torch.func.grad can unwrap what it gets, and differentiating it again says clearly that it
-cannot be. Python layer, below the calls.
+What is computed is a Call (flex_call.py, sdpa_call.py), which knows how to run and how to compute its gradients. For
+nested tensors the function sees the values, [total, heads, dim]; torch differentiates the conversions. The backward
+pass is an autograd function as well, so that torch.func.grad can unwrap its arguments, and differentiating it again
+raises a clear error. Python layer, below the calls.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Outputs: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]  # out, lse, ma
 
 
 class Call:
-    """What a call is beside its tensors; opaque to torch's pytrees.
+    """What a call is besides its tensors; opaque to torch's pytrees.
 
-    reads: how many tensors beside query, key and value it reads that may want a gradient. is_wide: of inputs in half precision
-    the output is kept as it was before rounding, for the backward pass. A bias that all scores of a row share has the gradient 0
-    only if the weighted sum of values is known as exactly as the weights are.
+    reads: how many tensors besides query, key and value it reads that may want a gradient. is_wide: for inputs in half
+    precision the output before rounding is kept for the backward pass. A bias shared by all scores of a row has
+    gradient 0 only if the weighted sum of values is as exact as the weights.
     """
 
     function: str
@@ -42,13 +42,14 @@ class Call:
     reads: int = 0
 
     def views(self, inputs: Sequence[Tensor]) -> list[Any]:
-        """Of query, key and value, as _core takes them."""
+        """Views of query, key and value, as _core takes them."""
         if self.sequences is None:
             return [view_of(tensor) for tensor in inputs]
         return [sequences.views(one) for sequences, one in zip(self.sequences, inputs, strict=True)]
 
     def run(self, inputs: Sequence[Tensor], read: Sequence[Tensor], want_lse: bool) -> Outputs:
-        """(out, lse, max_scores) of query, key and value; None for what is not wanted. lse as it was computed."""
+        """(out, lse, max_scores) of query, key and value; None for what is not wanted. lse in the dtype it was computed
+        in."""
         raise NotImplementedError
 
     def gradients(
@@ -59,12 +60,12 @@ class Call:
         d_results: tuple[Tensor | None, Tensor | None],
         wanted: list[bool],
     ) -> list[Tensor | None]:
-        """Of query, key, value and what is read; None where not wanted. d_results: of out and lse, None for 0."""
+        """Gradients of query, key, value and what is read; None if not wanted. d_results: of out and lse, None for 0."""
         raise NotImplementedError
 
 
 class _Once(torch.autograd.Function):
-    """With a rule for vmap and none for forward mode. The call is the first argument."""
+    """A function with a rule for vmap and none for forward mode. The call is the first argument."""
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple, *arguments: Any) -> Any:
@@ -76,8 +77,8 @@ class _Once(torch.autograd.Function):
 
 
 class Attention(_Once):
-    """(call, query, key, value, tensors that it reads, tensors kept) to (out, lse, perhaps the largest scores, perhaps out before
-    it was rounded)."""
+    """(call, query, key, value, tensors that it reads, tensors kept) -> (out, lse, optionally max_scores, optionally
+    the output before rounding)."""
 
     @staticmethod
     def forward(call: Call, query: Tensor, key: Tensor, value: Tensor, *others: Tensor) -> Any:
@@ -106,11 +107,11 @@ class Attention(_Once):
 
 
 class AttentionGradient(_Once):
-    """(call, wanted, d_out, d_lse, what was saved) to the gradients that are wanted. Has no gradient itself."""
+    """(call, wanted, d_out, d_lse, what was saved) -> the wanted gradients. Has no gradient itself."""
 
     @classmethod
     def of(cls, *arguments: Any) -> Any:
-        """apply(), also for gradients that torch.autograd has batched."""
+        """apply(), also for gradients batched by torch.autograd."""
         if any(isinstance(one, Tensor) and is_batched_by_autograd(one) for one in arguments):
             return batched_by_autograd(cls.apply, arguments)
         return cls.apply(*arguments)
@@ -133,7 +134,7 @@ class AttentionGradient(_Once):
 def recorded(
     call: Call, inputs: Sequence[Tensor], read: Sequence[Tensor] = (), kept: Sequence[Tensor] = ()
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """call.run() with lse, recorded. read: call.reads tensors, which may want gradients. kept: others that the result depends on,
-    kept so that torch notices if they are edited before the backward pass."""
+    """Runs call.run() with lse and records it. read: call.reads tensors, which may want gradients. kept: others that
+    the result depends on, kept so that torch notices if they are edited before the backward pass."""
     outputs = Attention.apply(call, *inputs, *read, *kept)
     return outputs[0], outputs[1], outputs[2] if call.want_max else None

@@ -1,5 +1,5 @@
-"""What flex_attention can give beside its output: torch's AuxRequest and AuxOutput, and Quire's own, the weights of keys and the
-entropy. Layer: Python, below forward.py."""
+"""What flex_attention can return besides its output: torch's AuxRequest and AuxOutput, and Quire's additions, the
+weights of keys and the entropy. Python layer, below forward.py."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _CPU = torch.device("cpu")
 
 
 class AuxRequest(_torch.AuxRequest):
-    """What is wanted beside the output. lse and max_scores are torch's.
+    """What to return besides the output. lse and max_scores are torch's.
 
-    `key_weights`: [B, Hq, S], the softmax weights that queries gave to each key, summed over the queries; of those in
-    `key_weights_queries`, (begin, end), at their cost: negative numbers count from the end, None is the end. `entropy`: [B, Hq, L],
-    of each query's weights, in nats. Neither has a gradient, nor a place in a graph of torch.compile.
+    `key_weights`: [B, Hq, S], per key, the sum of the softmax weights that queries gave to it. Only the queries in
+    `key_weights_queries`, (begin, end), are counted and paid for: negative numbers count from the end, None is the end.
+    `entropy`: [B, Hq, L], of each query's weights, in nats. Neither has a gradient or works in a torch.compile graph.
 
     >>> import torch
     >>> from quire.torch import AuxRequest, flex_attention
@@ -48,7 +48,7 @@ class AuxRequest(_torch.AuxRequest):
 
 
 class WeightsOutput(NamedTuple):
-    """AuxOutput with the weights of keys and the entropy; None where it was not asked for.
+    """AuxOutput with the weights of keys and the entropy; None if not asked for.
 
     >>> import torch
     >>> from quire.torch import AuxRequest, WeightsOutput, flex_attention
@@ -65,7 +65,7 @@ class WeightsOutput(NamedTuple):
 
 
 class Weights:
-    """The weights of keys and the entropy of one call: what is wanted, and, when it has run, what it gave."""
+    """The weights of keys and the entropy of one call: what is wanted and, after it has run, the results."""
 
     def __init__(self, return_aux: Any):
         self.wants_weights, self.wants_entropy, self.queries = check_weights("flex_attention", return_aux)
@@ -73,7 +73,7 @@ class Weights:
         self.entropy: Any = None
 
     def allocate(self, keys: Any, rows: Any, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-        """Tensors of these shapes for what is wanted."""
+        """Allocates tensors of these shapes for what is wanted."""
         if self.wants_weights:
             self.key_weights = torch.zeros(keys, dtype=dtype, device=_CPU)
         if self.wants_entropy:

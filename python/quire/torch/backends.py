@@ -1,6 +1,5 @@
-"""Which backends of scaled_dot_product_attention a call may use: those that torch.nn.attention.sdpa_kernel, or the flags of
-torch.backends.cuda behind it, leave on, and that quire.sdpa_kernel leaves to this thread. Python layer.
-"""
+"""Which backends of scaled_dot_product_attention a call may use: those left on by torch.nn.attention.sdpa_kernel (or
+the flags of torch.backends.cuda that it sets) and by quire.sdpa_kernel in this thread. Python layer."""
 
 from __future__ import annotations
 
@@ -21,15 +20,15 @@ _OF_OTHER_DEVICES = (SDPBackend.CUDNN_ATTENTION, SDPBackend.OVERRIDEABLE)
 
 
 def allowed_backends() -> list[sdpa.SDPBackend]:
-    """In the order of choice."""
+    """In the order of preference."""
     return [backend for backend in sdpa.allowed_backends() if _SWITCHES[backend]()]
 
 
 def may_be_fused() -> bool:
-    """Whether the first choice of backends, which takes every usual call, is left on."""
+    """Whether the preferred backend, which takes every ordinary call, is left on."""
     return _flash_enabled() and _FLASH in sdpa.allowed_backends()
 
 
 def number_of(backend: Any) -> int | None:
-    """Of torch's SDPBackend or quire's; None for one that no CPU has."""
+    """The number of torch's SDPBackend or quire's; None for one that no CPU has."""
     return None if backend in _OF_OTHER_DEVICES else int(sdpa.SDPBackend(int(backend)))

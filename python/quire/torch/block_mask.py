@@ -1,7 +1,7 @@
 """BlockMask: torch's class, with index tensors that are made on first use.
 
-create_block_mask gives one that holds a _core.BlockMask (runs of blocks); from_kv_blocks and the constructor give one
-that holds the caller's tensors. Assigned or edited tensors count at the next call. Python layer, above graph_blocks.py.
+create_block_mask returns one that holds a _core.BlockMask (runs of blocks); from_kv_blocks and the constructor make one
+that holds the caller's tensors. The next call uses assigned and edited tensors. Python layer, above graph_blocks.py.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from quire.torch.cuda_to_cpu import device_here
 from quire.torch.graph_blocks import blocks_of_words, encode
 from quire.torch.pickled_rule import PickledRule, is_importable
 
-# What a mask is that has words.
+# The attributes of a mask that has words.
 _BY_WORDS = (
     *("_words", "_grid", "_separate", "seq_lengths", "BLOCK_SIZE", "mask_mod"),
     *("dq_write_order", "dq_write_order_full", "dq_kv_order_spt"),
@@ -52,7 +52,7 @@ def _index_tensor(name: str) -> property:
 
 
 class BlockMask(TorchBlockMask):
-    """Which blocks of queries and keys hold anything to compute, and the rule inside blocks that are partly visible.
+    """Which blocks of queries and keys have anything to compute, and the rule inside partly visible blocks.
 
     Index tensors are int32 on the CPU, entry for entry those of torch: kv_num_blocks [B, H, rows], kv_indices
     [B, H, rows, columns], the same for full blocks, and seen from the keys q_num_blocks, q_indices.
@@ -63,7 +63,7 @@ class BlockMask(TorchBlockMask):
     ([[[1, 1, 1, 1]]], [[[0, 1, 2, 3]]])
     """
 
-    _quick: Any = None  # what the extension knows of it (Blocks.teach)
+    _quick: Any = None  # what the extension knows about it (Blocks.teach)
 
     kv_num_blocks = _index_tensor("kv_num_blocks")
     kv_indices = _index_tensor("kv_indices")
@@ -118,12 +118,12 @@ class BlockMask(TorchBlockMask):
         )
 
     def _repr_svg_(self) -> str | None:
-        """What a notebook shows: the picture of the blocks as they are now."""
+        """What a notebook shows: the picture of the current blocks."""
         return self._current_blocks().core._repr_svg_()
 
     @classmethod
     def _from_blocks(cls, blocks: Blocks, mask_mod: Any) -> BlockMask:
-        """A mask whose index tensors do not exist yet; as many rows and columns of blocks as the lengths need."""
+        """A mask without index tensors yet; as many rows and columns of blocks as the lengths need."""
         core = blocks.core
         sizes = (-(-length // size) for length, size in zip(blocks.seq_lengths, blocks.block_size))
         grid = (*core.shape[:-2], *sizes)
@@ -142,7 +142,7 @@ class BlockMask(TorchBlockMask):
         separate: bool,
         mask_mod: Any,
     ) -> BlockMask:
-        """The same, of blocks that only a tensor tells. Dynamo traces this."""
+        """The same from blocks that only a tensor holds. Dynamo traces this."""
         self = cls.__new__(cls)
         self._lists = {}
         self._blocks = None
@@ -188,13 +188,13 @@ class BlockMask(TorchBlockMask):
         )
         if compute_q_blocks and not torch.compiler.is_compiling():
             for name in _Q_LISTS:
-                del mask._lists[name]  # made when asked for
+                del mask._lists[name]  # made on demand
         return mask
 
     # ---- blocks
 
     def _current_blocks(self) -> Blocks:
-        """The blocks as they are now, edits and assignments included."""
+        """The current blocks, edits and assignments included."""
         blocks = self._blocks
         if blocks is None and self._words is not None:
             blocks = self._blocks = blocks_of_words(self._words)
@@ -220,7 +220,7 @@ class BlockMask(TorchBlockMask):
             lists[f"{kind}q_num_blocks"], lists[f"{kind}q_indices"] = pair
 
     def _is_in_graph(self) -> bool:
-        """Whether its tensors are known when a graph runs and not now: dynamo traces, or torch.export without dynamo."""
+        """Whether its tensors are known only when a graph runs: dynamo traces, or torch.export without dynamo."""
         return torch.compiler.is_dynamo_compiling() or (self._words is not None and type(self._words) is not Tensor)
 
     def _list_in_graph(self, name: str) -> Tensor | None:
@@ -245,7 +245,7 @@ class BlockMask(TorchBlockMask):
         return (*self._grid[:-2], *self.seq_lengths)
 
     def sparsity(self) -> float:
-        """Percent of the elements that lie in blocks which are not computed; nan of a mask without elements."""
+        """Percentage of the elements in blocks that are not computed; nan for a mask without elements."""
         if self._is_in_graph() or not self._on_cpu():
             return super().sparsity()
         return self._current_blocks().core.sparsity() if self.numel() else math.nan
@@ -295,7 +295,7 @@ class BlockMask(TorchBlockMask):
         core = self._current_blocks().core._adjust(new_q_len, new_kv_len)
         part = BlockMask._from_blocks(Blocks(core, (new_q_len, new_kv_len), self.BLOCK_SIZE), self.mask_mod)
         if self._is_exposed or self._words is None:
-            # Given lists have an order, which words do not tell: graphs take the lists of the part, too.
+            # Given lists have an order, which words do not hold: graphs take the lists of the part as well.
             for name in KV_LISTS:
                 getattr(part, name)
         if not self._has_q_lists():
@@ -329,7 +329,7 @@ class BlockMask(TorchBlockMask):
             part.dq_write_order, part.dq_write_order_full = order
         return part
 
-    # ---- copies: what the mask says, not the caches
+    # ---- copies: what the mask says, not its caches
 
     def __copy__(self) -> BlockMask:
         return BlockMask.__new__(BlockMask)._set(self._state())
@@ -338,7 +338,7 @@ class BlockMask(TorchBlockMask):
         return BlockMask.__new__(BlockMask)._set(copy.deepcopy(self._state(), memo))
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickle. A rule that pickle cannot find by its name goes as a formula with its tensors."""
+        """For pickle. A rule that pickle cannot find by name is stored as a formula with its tensors."""
         state = self._state()
         if not is_importable(self.mask_mod):
             state["mask_mod"] = PickledRule(self.mask_mod)
@@ -366,7 +366,7 @@ class BlockMask(TorchBlockMask):
 
 
 def _list_of(blocks: Blocks, name: str) -> Tensor | None:
-    """One of the index tensors, made of the blocks; None for the full blocks of a mask that does not tell them apart."""
+    """One of the index tensors, made from the blocks; None for the full blocks of a mask that does not separate them."""
     array = getattr(blocks.core, name)
     return None if array is None else as_tensor(array)
 
@@ -380,11 +380,11 @@ def _keep_axis(index: int | slice | Tensor, size: int) -> slice | Tensor:
 
 
 def is_no_mask(mask: TorchBlockMask) -> bool:
-    """Whether it is torch's stand-in for "no mask", whatever the lengths (_create_empty_block_mask)."""
+    """Whether it is torch's placeholder for "no mask", whatever the lengths (_create_empty_block_mask)."""
     size = (_LARGE_SPARSE_BLOCK_SIZE, _LARGE_SPARSE_BLOCK_SIZE)
     return mask.BLOCK_SIZE == size and mask.mask_mod is noop_mask
 
 
 def blocks_of(mask: TorchBlockMask) -> Blocks:
-    """The blocks of any BlockMask, as they are now."""
+    """The current blocks of any BlockMask."""
     return mask._current_blocks() if isinstance(mask, BlockMask) else blocks_of_torch(mask)

@@ -1,7 +1,7 @@
-"""A BlockMask as a node of torch's pytrees: how it is an argument of torch.export, and how torch.utils._pytree maps over it.
+"""A BlockMask as a node of torch's pytrees: how it is passed to torch.export, and how torch.utils._pytree maps over it.
 
-Its tensors and what its rule captures are the leaves, as torch has it; the rule itself is compared by what it computes,
-and written into exported programs as its formula. Dynamo is given the mask as one leaf. Python layer, above block_mask.py.
+Its tensors and what its rule captures are the leaves, as in torch; the rule itself is compared by what it computes, and
+written into exported programs as its formula. Dynamo gets the mask as one leaf. Python layer, above block_mask.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RULE = BlockMask._CONTEXT_ATTRS.index("mask_mod")
 
 
 class _Leaf:
-    """A mask that is not taken apart."""
+    """Wraps a mask that must not be taken apart."""
 
     __slots__ = ("mask",)
 
@@ -30,7 +30,8 @@ class _Leaf:
 
 
 class _Rule:
-    """A rule without its tensors. `of_torch`: what torch makes of the function; None if only the formula is known."""
+    """A rule without its tensors. `of_torch`: torch's own representation of the function; None if only the formula is
+    known."""
 
     __slots__ = ("of_torch", "_mask_mod", "_formula")
 
@@ -64,7 +65,7 @@ class _Rule:
 
 
 class _NoCompiling:
-    """torch leaves a rule's tensors inside where it takes itself to be traced by dynamo, and torch.export is no such place."""
+    """torch keeps a rule's tensors inside if it believes that dynamo is tracing, which is not so under torch.export."""
 
     def __enter__(self) -> None:
         self._was_set = torch.compiler._is_compiling_flag
@@ -77,9 +78,9 @@ class _NoCompiling:
 
 
 def _to_take_apart(mask: BlockMask) -> BlockMask:
-    """The mask, or a copy if nobody has its index tensors yet: dynamo walks over arguments when it has compiled a graph, and a
-    graph that reads the blocks of a mask is not for one whose index tensors were handed out."""
-    # torch.export walks over them as well, and again where no words can be read: what was made must stay.
+    """The mask, or a copy if its index tensors were not handed out: dynamo walks over arguments after compiling a
+    graph, and a graph that reads the blocks of a mask is invalid once its index tensors are handed out."""
+    # torch.export walks over them as well, and again if no words can be read: what was made must stay.
     keeps = mask._words is None or mask._is_exposed or torch.compiler.is_exporting()
     return mask if keeps else copy.copy(mask)
 

@@ -1,7 +1,7 @@
-"""The blocks of a BlockMask, ours or torch's own, as a _core.BlockMask, converted once and again only when they change.
+"""The blocks of a BlockMask, ours or torch's own, as a _core.BlockMask, converted again only when they change.
 
-A mask's index tensors may be assigned or edited in place; what was converted is remembered with the tensors and their
-versions, which torch counts up at every edit (Seen). Python layer, above mods.py, below block_mask.py.
+A mask's index tensors may be assigned or edited in place; a conversion is remembered with the tensors and their
+versions, which torch increments at every edit (Seen). Python layer, above mods.py, below block_mask.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KV_LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indice
 
 
 class Seen:
-    """A tensor as it was: tells whether it is still the same, in the same place, and not edited since."""
+    """Remembers a tensor and tells whether it is still the same, in the same place, and not edited since."""
 
     __slots__ = ("tensor", "address", "strides", "version", "copy")
 
@@ -33,12 +33,13 @@ class Seen:
         self.tensor = tensor
         self.address = tensor.data_ptr() if tensor.device.type == "cpu" else 0
         self.strides = tensor.stride()
-        # Nobody counts edits of tensors made under inference_mode: a small one is copied, a large one counts as edited.
+        # Edits of tensors made under inference_mode are not counted: a small one is copied, a large one is taken as
+        # edited.
         self.version = None if tensor.is_inference() else tensor._version
         self.copy = tensor.clone() if self.version is None and is_small else None
 
     def is_there(self, tensor: torch.Tensor) -> bool:
-        """Whether it is this tensor, with its memory where it was."""
+        """Whether it is this tensor, with its memory at the same address."""
         return tensor is self.tensor and tensor.data_ptr() == self.address and tensor.stride() == self.strides
 
     def is_unchanged(self, tensor: torch.Tensor) -> bool:
@@ -60,12 +61,12 @@ class Blocks:
         self.block_size = block_size
         self.kept_plan = _core.KeptPlan()
         self._calls = 0
-        self._lists: dict[str, Seen | None] = {}  # index tensors that say what the core says
-        # The core with a rule, the rule, the tensors it reads, whether the rule is asked at the edges too.
-        self._bound: tuple = (None, None, (), False)  # changed in one assignment: threads share masks
+        self._lists: dict[str, Seen | None] = {}  # index tensors that agree with the core
+        # The core with a rule, the rule, the tensors it reads, and whether the rule is also asked at the edges.
+        self._bound: tuple = (None, None, (), False)  # replaced in one assignment: threads share masks
 
     def holds(self, lists: dict[str, Any], seq_lengths: Any, block_size: Any) -> bool:
-        """Whether the core is that of these index tensors, as they are now. Those that are not there say nothing."""
+        """Whether the core corresponds to the current index tensors. Missing ones are ignored."""
         if self.seq_lengths != seq_lengths or self.block_size != block_size:
             return False
         known = self._lists
@@ -79,15 +80,15 @@ class Blocks:
         return True
 
     def remember(self, name: str, tensor: torch.Tensor | None) -> None:
-        """This index tensor says what the core says."""
+        """Notes that this index tensor agrees with the core."""
         self._lists[name] = None if tensor is None else Seen(tensor, is_small=True)
 
     def forget_lists(self) -> None:
-        """Lets go of the index tensors, which it keeps alive otherwise."""
+        """Drops the index tensors, which it would keep alive."""
         self._lists = {}
 
     def with_rule(self, mask_mod: Any) -> _core.BlockMask:
-        """The blocks with this rule inside those that are partly visible, reading its tensors as they are now."""
+        """The blocks with this rule inside partly visible ones, reading the current contents of its tensors."""
         if mask_mod is noop_mask:
             bound, bound_rule, _, _ = self._bound
             if bound_rule is noop_mask:
@@ -105,18 +106,18 @@ class Blocks:
         known = self._known(rule, tensors)
         if known is not None:
             return known
-        # Blocks at the edges may have been proved visible for other values: setting the rule makes them ask.
+        # Blocks at the edges may have been proved visible for other values: setting the rule makes them ask it.
         bound = self.core.__copy__()
         bound.mask_mod = mod
         self._bind(bound, rule, tensors, is_asked=True)
         return bound
 
     def _known(self, rule: Any, tensors: list) -> _core.BlockMask | None:
-        """What was bound last, if it is to this rule and these tensors."""
+        """The last binding, if it is to this rule and these tensors."""
         bound, bound_rule, reads, is_asked = self._bound
         if rule is not bound_rule or len(tensors) != len(reads):
             return None
-        # New values in the same memory are read by themselves, unless something was proved with the old ones.
+        # New values in the same memory are picked up, unless something was proved with the old ones.
         same = Seen.is_there if is_asked else Seen.is_unchanged
         return bound if all(same(seen, tensor) for seen, tensor in zip(reads, tensors)) else None
 
@@ -125,8 +126,8 @@ class Blocks:
         return [seen.tensor for seen in self._bound[2]]
 
     def teach(self, mask: Any, core: _core.BlockMask) -> None:
-        """Lets the extension know a mask of ours, which these blocks are of and `core` was the answer to: at the second and third of
-        the calls that it did not know."""
+        """Registers a mask of ours, to which these blocks belong and whose result was `core`, with the extension: at
+        the second and third call that it did not know."""
         self._calls += 1
         if not 1 < self._calls <= 1 + _TEACHING_CALLS:
             return
@@ -137,14 +138,14 @@ class Blocks:
         except KeyUnknown:
             return
         if bound is not core or not {id(seen.tensor) for seen in reads}.issubset(map(id, tensors)):
-            return  # it reads what is computed at every call
+            return  # it reads something computed at every call
         steps = guard_steps(rule, tensors)
         if steps is not None:
             place = (mask.seq_lengths, mask.BLOCK_SIZE, list(KV_LISTS), mask._lists)
             mask._quick = _core.know_mask(core, self.kept_plan, steps, tensors, not is_asked, *place)
 
     def made_with(self, rule: Any, tensors: list) -> None:
-        """The core has this rule, and was proved with it."""
+        """The core has this rule and was proved with it."""
         self._bind(self.core, rule, tensors, is_asked=False)
 
     def _bind(self, bound: _core.BlockMask, rule: Any, tensors: list, is_asked: bool) -> None:
@@ -157,7 +158,7 @@ def convert(lists: dict[str, Any], seq_lengths: Any, block_size: Any) -> Blocks:
     if device.type != "cpu":
         raise RuntimeError(f"[flex_attention] the block mask must be on the CPU; it is on {device}")
     views = {name: None if lists[name] is None else view_of(lists[name]) for name in KV_LISTS}
-    # PagedAttention of torch lists -1 where a page was not reserved.
+    # torch's PagedAttention lists -1 for a page that is not reserved.
     core = _core.BlockMask.from_kv_blocks(
         **views, BLOCK_SIZE=tuple(block_size), seq_lengths=tuple(seq_lengths), are_pages=True
     )
@@ -172,7 +173,7 @@ _converted: weakref.WeakKeyDictionary[Any, Blocks] = weakref.WeakKeyDictionary()
 
 
 def blocks_of_torch(mask: Any) -> Blocks:
-    """Of torch's own BlockMask. Converted again only if something was assigned or edited."""
+    """The blocks of torch's own BlockMask. Converted again only if something was assigned or edited."""
     lists = mask.__dict__
     blocks = _converted.get(mask)
     if blocks is None or not blocks.holds(lists, mask.seq_lengths, mask.BLOCK_SIZE):
@@ -181,8 +182,8 @@ def blocks_of_torch(mask: Any) -> Blocks:
 
 
 def as_tensor(array: Any) -> torch.Tensor:
-    """The memory of a NumPy array as a tensor whose edits are counted, under inference_mode too."""
+    """The memory of a NumPy array as a tensor whose edits are counted, even under inference_mode."""
     with torch.inference_mode(False), contextlib.ExitStack() as stack:
-        if torch._C._len_torch_dispatch_stack() > 0:  # torch.export's would give a tensor without memory
+        if torch._C._len_torch_dispatch_stack() > 0:  # torch.export's mode would return a tensor without memory
             stack.enter_context(_disable_current_modes())
         return torch.from_numpy(array)

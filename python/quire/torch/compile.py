@@ -1,8 +1,8 @@
 """flex_attention under torch.compile: mods become texts, the call becomes torch.ops.quire.flex_attention.
 
-Dynamo knows how to take mods apart for the higher-order operator of torch's own flex_attention, captured tensors and
-all. `quire_flex_attention` is another operator that it treats the same way; when the graph is traced further, or run, it
-turns into a plain operator that every backend can call. What becomes of a mod is graph_formula.py's. Python layer, above
+Dynamo can take mods apart, captured tensors included, for the higher-order operator of torch's own flex_attention.
+`quire_flex_attention` is another operator that it treats the same way; when the graph is traced further, or run, it
+becomes a plain operator that every backend can call. graph_formula.py converts the mods. Python layer, above
 graph_operator.py.
 """
 
@@ -30,7 +30,7 @@ from quire.torch.trace import trace_mask_mod, trace_score_mod
 
 
 class _QuireFlexAttention(HigherOrderOperator):
-    """Called with dynamo's subgraphs and tensors of any kind: fake, functional or real. Calls the plain operator."""
+    """Called with dynamo's subgraphs and with tensors of any kind: fake, functional or real. Calls the plain operator."""
 
     def __init__(self) -> None:
         super().__init__("quire_flex_attention")
@@ -85,7 +85,7 @@ class _QuireFlexAttention(HigherOrderOperator):
             [q_len, kv_len],
             [q_size, kv_size],
             scale,
-            options["lse"] or is_recorded,  # gradients need it
+            options["lse"] or is_recorded,  # needed for gradients
             options["max_scores"],
             options.get("dropout_p", 0.0),
             options.get("seed"),
@@ -103,7 +103,7 @@ quire_flex_attention = _QuireFlexAttention()
 
 
 def tell_dynamo() -> bool:
-    """Run by dynamo while it traces: Quire's operators take mods as torch's flex_attention does."""
+    """Run by dynamo while it traces: makes Quire's operators take mods like torch's flex_attention."""
     from torch._dynamo.variables import higher_order_ops
 
     from quire.torch.graph_floats import QuireFlexAttentionVariable
@@ -171,7 +171,7 @@ def flex_attention_in_graph(
 
 
 def packed_attention_by_dynamo(call: Any, query: Tensor, key: Tensor, value: Tensor) -> Any:
-    """What dynamo traces of a call over packed sequences (varlen.py: Packed) whose mods are functions."""
+    """What dynamo traces for a call over packed sequences (varlen.py: Packed) whose mods are functions."""
     tell_dynamo()
     score_function, score_text = function_or_text(call.score_mod, _identity, call.function)
     mask_function, mask_text = function_or_text(call.mask_mod, noop_mask, call.function)
@@ -191,7 +191,7 @@ def packed_attention_by_dynamo(call: Any, query: Tensor, key: Tensor, value: Ten
 
 
 def seed_tensor(dropout_p: float, seed: int | None) -> Tensor | None:
-    """Of a call in a graph: drawn whenever the graph runs, from torch's generator, unless it is given."""
+    """The seed of a call in a graph: drawn from torch's generator each time the graph runs, unless it is given."""
     if not dropout_p:
         return None
     if seed is None:
@@ -200,7 +200,7 @@ def seed_tensor(dropout_p: float, seed: int | None) -> Tensor | None:
 
 
 def function_or_text(mod: Any, nothing: Callable, caller: str) -> tuple[Callable, str | None]:
-    """A function for dynamo to trace, and the text if there is one already: "" for no mod."""
+    """A function for dynamo to trace, and its text if there already is one: "" for no mod."""
     if mod is None:
         return nothing, ""
     if isinstance(mod, str):
@@ -218,7 +218,7 @@ def _validate_in_graph(query: Tensor, key: Tensor, value: Tensor, block_mask: An
 
 
 def _validate_hooks_in_graph(given: HookArguments) -> None:
-    """What the operator's arguments could not say."""
+    """Checks what the operator's arguments cannot express."""
     if given.normalize is not None and given.weight_mod is None:
         raise ValueError("[flex_attention] normalize is for weight_mod, and there is none")
 
@@ -237,13 +237,13 @@ def _mask_in_graph(block_mask: Any) -> tuple:
     return (*blocks, *block_mask.seq_lengths, *block_mask.BLOCK_SIZE, block_mask.mask_mod)
 
 
-# ---- outside of dynamo, where a mode or a tensor without memory looks on
+# ---- outside dynamo, if a mode is active or a tensor has no memory
 
 
 def flex_attention_as_operator(
     query: Tensor, key: Tensor, value: Tensor, mods: tuple, lse: bool, max_scores: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The call as a plain operator, with the formulas of the mods as they are now. mods: score_mod, block_mask, scale,
+    """The call as a plain operator, with the current formulas of the mods. mods: score_mod, block_mask, scale,
     dropout_p, seed, key_indices and hooks of the call."""
     score_mod, block_mask, scale, dropout_p, seed, key_indices, given = mods
     check_hooks("flex_attention", given)

@@ -1,6 +1,6 @@
 """create_block_mask and create_mask: torch's arguments, Quire's proof.
 
-Inside a graph create_block_mask is one operator (create_block_mask_operator.py), create_mask a computation of torch's.
+Inside a graph create_block_mask is one operator (create_block_mask_operator.py), and create_mask is computed by torch.
 Python layer, above create_block_mask_operator.py.
 """
 
@@ -43,9 +43,9 @@ def create_mask(
     KV_LEN: int,
     device: DeviceLikeType | None = None,
 ) -> Tensor:
-    """The mask as bools [B, H, Q_LEN, KV_LEN]; of a score mod, where it does not turn a score of 0 into -inf.
+    """The mask as bools [B, H, Q_LEN, KV_LEN]; for a score mod, true where it does not turn a score of 0 into -inf.
 
-    B or H of None counts as 1. Computed on the CPU, then brought to `device`, the CPU if not given.
+    B=None or H=None means 1. Computed on the CPU, then moved to `device`, by default the CPU.
 
     >>> from quire.torch import create_mask
     >>> create_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 2, 3).int()
@@ -73,10 +73,10 @@ def create_block_mask(
     compute_dq_write_order: bool = False,
     dq_kv_order: bool = True,
 ) -> BlockMask:
-    """The block mask of a rule f(b, h, q_idx, kv_idx), found by proof, with torch's index tensors made when asked for.
+    """The block mask of a rule f(b, h, q_idx, kv_idx), found by proof; torch's index tensors are made on demand.
 
-    B or H of None counts as 1. `device` (the CPU if not given) is where index tensors live; only masks on the CPU can
-    be used by quire.torch.flex_attention. Nothing is ever compiled: `_compile` is accepted.
+    B=None or H=None means 1. `device` (by default the CPU) is where index tensors live; quire.torch.flex_attention
+    takes only masks on the CPU. `_compile` is accepted; nothing is compiled.
 
     >>> from quire.torch import create_block_mask
     >>> mask = create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 512, 512)
@@ -85,7 +85,7 @@ def create_block_mask(
     """
     device = device_here(device)
     is_compiling = torch.compiler.is_dynamo_compiling()
-    if is_compiling and compute_dq_write_order:  # what torch's kernels for GPUs ask for, computed by torch
+    if is_compiling and compute_dq_write_order:  # needed by torch's GPU kernels, computed by torch
         device = "cpu" if device is None else device
         return originals.create_block_mask(
             mask_mod, B, H, Q_LEN, KV_LEN, device, BLOCK_SIZE, False, separate_full_blocks, True, dq_kv_order
@@ -127,7 +127,8 @@ def _create(mask_mod: Any, shape: tuple, block_size: tuple, separate_full_blocks
 
 
 def _on_device(mask: BlockMask, device: DeviceLikeType) -> BlockMask:
-    """For torch's own flex_attention, where torch has that device. Else torch's exception, and what to do."""
+    """Moves the mask for torch's own flex_attention, if torch has that device. Otherwise raises torch's exception, with
+    advice."""
     try:
         return mask.to(torch.device(device))
     except (AssertionError, RuntimeError) as error:

@@ -1,7 +1,7 @@
-"""torch.ops.quire.create_block_mask: what create_block_mask is inside a graph; it gives the words of the mask.
+"""torch.ops.quire.create_block_mask: create_block_mask inside a graph; it returns the words of the mask.
 
-The words are a dense code (BlockMask.encode of _core): their number follows from the sizes, as a graph needs it. Under
-torch.compile dynamo takes the rule apart as it does for flex_attention (compile.py). Python layer, above compile.py.
+The words are a dense code (BlockMask.encode of _core), whose length follows from the sizes, as a graph needs. Under
+torch.compile dynamo takes the rule apart as for flex_attention (compile.py). Python layer, above compile.py.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ define(
     "bool separate_full_blocks) -> Tensor",
     _run,
     _fake,
-    key="CompositeExplicitAutograd",  # also where it captures no tensors
+    key="CompositeExplicitAutograd",  # also if it captures no tensors
 )
 
 # ---- what dynamo traces
 
 
 class _QuireCreateBlockMask(HigherOrderOperator):
-    """Called as flex_attention is, because that is what dynamo knows: of its arguments it reads the rule and sizes."""
+    """Called like flex_attention, because that is what dynamo knows; only the rule and the sizes are used."""
 
     def __init__(self) -> None:
         super().__init__("quire_create_block_mask")
@@ -104,7 +104,7 @@ def create_block_mask_in_graph(
     """What dynamo traces instead of create_block_mask. Sizes are checked when the graph runs."""
     tell_dynamo()
     function, text = function_or_text(mask_mod, noop_mask, "create_block_mask")
-    scalars = torch.empty(0, device="cpu")  # dynamo makes the indices that it traces the rule with like this
+    scalars = torch.empty(0, device="cpu")  # dynamo derives from it the indices that it traces the rule with
     options = {"mask_mod": text, "separate": separate}
     words = quire_create_block_mask(
         scalars, scalars, scalars, _identity, (*shape, *block_size, function), None, options
@@ -117,11 +117,11 @@ def _mask(words: Tensor, mask_mod: Any, shape: Any, block_size: Any, separate: b
     return BlockMask._from_words(words, grid, (shape[2], shape[3]), block_size, separate, mask_mod)
 
 
-# ---- outside of dynamo, where a mode or a tensor without memory looks on
+# ---- outside dynamo, if a mode is active or a tensor has no memory
 
 
 def is_watched(mask_mod: Any) -> bool:
-    """Whether a mode looks on, as torch.export's, or the rule reads a tensor that has no memory."""
+    """Whether a mode is active, such as torch.export's, or the rule reads a tensor that has no memory."""
     if torch._C._len_torch_dispatch_stack() > 0:
         return True
     if isinstance(mask_mod, (str, _core.MaskMod)):
@@ -134,6 +134,6 @@ def create_block_mask_as_operator(
 ) -> BlockMask:
     rule = text_of(mask_mod, trace_mask_mod)
     fakes = (tensor.fake_mode for tensor in rule[2] if isinstance(tensor, FakeTensor))
-    with next(fakes, contextlib.nullcontext()):  # the dispatcher does not look into lists that are optional
+    with next(fakes, contextlib.nullcontext()):  # the dispatcher ignores tensors in optional lists
         words = torch.ops.quire.create_block_mask(*rule, list(shape), list(block_size), separate)
     return _mask(words, mask_mod, shape, block_size, separate)

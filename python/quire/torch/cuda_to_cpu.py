@@ -1,6 +1,7 @@
-"""device="cuda" of scripts that hard-code it: the CPU instead, with one warning, while enable(cuda_to_cpu=True) holds.
+"""Maps device="cuda" in scripts that hard-code it to the CPU, with one warning, while enable(cuda_to_cpu=True) is
+active.
 
-Layer: Python, below what takes a device.
+Python layer, below what takes a device.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _has_warned = False
 
 
 def device_here(device: Any) -> Any:
-    """The device that is meant: as it is, but the CPU for a GPU of CUDA where that was asked for."""
+    """The device to use: unchanged, or the CPU instead of a CUDA device if that was asked for."""
     global _has_warned
     if not is_on or device is None or torch.device(device).type != "cuda":
         return device

@@ -1,8 +1,8 @@
-"""enable() and disable(): Quire behind torch's own flex_attention, create_block_mask, varlen_attn and nested SDPA.
+"""enable() and disable(): run torch's own flex_attention, create_block_mask, varlen_attn and nested SDPA by Quire.
 
-The code of torch's functions is exchanged, not their names, so modules that imported the names before see it too, and
-so do compiled callers: dynamo notices that a function has other code and traces again. Tensors that are not on the CPU take
-torch's way. Python layer, top.
+The code of torch's functions is exchanged, not their names, so modules that imported the names earlier are affected
+too, and so are compiled callers: dynamo notices that a function has other code and traces again. Tensors that are not
+on the CPU are left to torch. Python layer, top.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def behind_flex_attention(query: Any, key: Any, value: Any, *arguments: Any, ret
 
 
 def behind_create_block_mask(*arguments: Any) -> Any:
-    """Quire if the mask is for the CPU, torch if not."""
+    """Quire if the mask is for the CPU, torch otherwise."""
     device = arguments[5]
     if device is None:
         device = torch.accelerator.current_accelerator() or "cpu"
@@ -61,12 +61,12 @@ def behind_varlen_attn(query: Any, *arguments: Any, **options: Any) -> Any:
 
 
 def behind_varlen_attn_out(out: Any, query: Any, *arguments: Any, **options: Any) -> Any:
-    """The same of the function that writes into `out`."""
+    """The same for the function that writes into `out`."""
     is_ours = isinstance(query, torch.Tensor) and query.device.type == "cpu"
     return (varlen_attn_out if is_ours else originals.of_varlen("varlen_attn_out"))(out, query, *arguments, **options)
 
 
-# Their code becomes that of torch's functions: it runs with torch's globals, hence the imports inside.
+# Their code replaces that of torch's functions: it runs with torch's globals, hence the imports inside.
 
 
 def _flex_attention(
@@ -215,7 +215,7 @@ _EXCHANGED = (
 
 
 def _exchanged() -> tuple:
-    """Function, its code and ours. Those of varlen_attn are there from the first enable() on."""
+    """Each function, its code and ours. Those of varlen_attn are included from the first enable() on."""
     from torch.nn.attention import varlen
 
     return (
@@ -229,7 +229,7 @@ def _exchanged() -> tuple:
 
 _lock = fork.lock()
 _is_on = False  # by enable()
-_open = 0  # `with enable():` blocks that are running, of all threads
+_open = 0  # `with enable():` blocks in progress, in all threads
 _takes_cuda = False  # by enable(cuda_to_cpu=True)
 _open_for_cuda = 0  # such blocks
 
@@ -245,7 +245,7 @@ def _apply() -> None:
 
 
 class Enabled:
-    """What enable() returns: nothing to do with it, or a `with` block at whose end things are as they were before."""
+    """What enable() returns: can be ignored, or used as a `with` block that restores the previous state."""
 
     def __init__(self, turned_on: bool, turned_cuda_on: bool, is_for_cuda: bool):
         self._turned_on, self._turned_cuda_on, self._is_for_cuda = turned_on, turned_cuda_on, is_for_cuda
@@ -271,12 +271,12 @@ class Enabled:
 
 
 def enable(cuda_to_cpu: bool = False) -> Enabled:
-    """Puts Quire behind torch's own flex_attention, create_block_mask, varlen_attn and nested SDPA for the CPU, in all threads; and,
-    where a process group is initialized, behind SDPA inside of torch's context_parallel().
+    """Makes torch's own flex_attention, create_block_mask, varlen_attn and nested SDPA use Quire on the CPU, in all
+    threads; and, if a process group is initialized, SDPA inside torch's context_parallel().
 
-    Until disable(), or, as `with quire.torch.enable():`, until the end of the block. Blocks may nest and overlap. With `cuda_to_cpu`
-    a device="cuda" that is given to create_block_mask, create_mask, BlockMask.to and PagedAttention, of torch's names and of Quire's,
-    means the CPU, with one warning: for scripts that hard-code it.
+    Lasts until disable() or, as `with quire.torch.enable():`, until the end of the block. Blocks may nest and overlap.
+    With `cuda_to_cpu`, device="cuda" in create_block_mask, create_mask, BlockMask.to and PagedAttention, torch's and
+    Quire's, means the CPU, with one warning: for scripts that hard-code it.
 
     >>> import torch, quire.torch
     >>> from torch.nn.attention.flex_attention import flex_attention
@@ -297,7 +297,7 @@ def enable(cuda_to_cpu: bool = False) -> Enabled:
 
 
 def disable() -> None:
-    """Takes Quire out again: torch's functions are exactly what they were. A running `with` block keeps it in.
+    """Undoes enable(): torch's functions are exactly what they were. A running `with` block stays enabled.
 
     >>> import quire.torch, torch.nn.attention.flex_attention as of_torch
     >>> before = of_torch.create_block_mask.__code__

@@ -1,7 +1,7 @@
 """flex_attention: torch's signature, results and exceptions, Quire's kernels.
 
-The quick checks here hold for nearly every call; what they do not cover goes to validate.py, which finds torch's
-exception for it. Under torch.compile the call becomes one operator of the graph (compile.py). Python layer, top.
+The quick checks here cover nearly every call; the others go to validate.py, which finds torch's exception. Under
+torch.compile the call becomes one operator of the graph (compile.py). Python layer, top.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def flex_attention(
     kernel_options: FlexKernelOptions | None = None,
     *,
     return_aux: AuxRequest | None = None,
-    dropout_p: float = 0,  # of 0.0 dynamo would make a float that may change, and compile twice
+    dropout_p: float = 0,  # dynamo would treat 0.0 as a float that may change, and compile twice
     seed: int | None = None,
     key_indices: Tensor | None = None,
     sinks: Tensor | None = None,
@@ -81,21 +81,23 @@ def flex_attention(
     given. `enable_gqa`: Hq may be a multiple of Hkv. Returns [B, Hq, L, Ev] in query's dtype; with return_aux, that and an
     AuxOutput; with return_lse (deprecated), that and lse. lse is natural log. Exceptions are of torch's types.
 
-    `dropout_p`: the share of the weights that are dropped; the rest are divided by 1 - dropout_p. `seed`: of the dropout, 64
-    bits; drawn from torch's generator if not given. Gradients replay it. These two are Quire's own, and so are:
+    `dropout_p`: the probability that a weight is dropped; the others are divided by 1 - dropout_p. `seed`: of the
+    dropout, 64 bits; by default drawn from torch's generator. Gradients replay it. These two are Quire's additions, and
+    so are:
 
-    `key_indices`: int32 [B, L, k], or [B, Hq, L, k]: each query sees just these keys, and of them what the mask shows; -1 stands for
-    none; other keys are never read.
+    `key_indices`: int32 [B, L, k], or [B, Hq, L, k]: each query sees only these keys, further restricted by the mask;
+    -1 marks an unused entry; other keys are never read.
 
-    `sinks`: [Hq], a logit per head that takes part in the sum of weights and has no value; with a gradient. `lse_with_sinks`: lse is
-    of the whole sum, otherwise of the keys alone. `weight_mod`: in the place of softmax the weight of a key, f(score, b, h, q_idx,
-    kv_idx) of the score after scale and score_mod; lse is then the sum of a row's weights. `normalize`: None, or "sum": weights are
-    divided by it. `rope`: a quire.Rope, which rotates queries by q_idx and keys by kv_idx when they are read.
+    `sinks`: [Hq], a logit per head that takes part in the sum of weights but has no value; with a gradient.
+    `lse_with_sinks`: lse covers the whole sum, otherwise only the keys. `weight_mod`: replaces softmax: the weight of a
+    key, f(score, b, h, q_idx, kv_idx), with the score after scale and score_mod; lse is then the sum of a row's
+    weights. `normalize`: None, or "sum": weights are divided by that sum. `rope`: a quire.Rope, which rotates queries
+    by q_idx and keys by kv_idx when they are read.
 
     key and value may be QuantizedTensors (quantize): inference, and the gradient of the query.
 
-    Nested tensors [B, H, j, D] of the layout torch.jagged give nested results; b is the sequence, q_idx and kv_idx count
-    inside it, and the block mask is one of create_nested_block_mask.
+    Nested tensors [B, H, j, D] of the layout torch.jagged give nested results; b is the sequence, q_idx and kv_idx
+    count inside it, and the block mask comes from create_nested_block_mask.
 
     >>> import torch
     >>> from quire.torch import flex_attention
@@ -269,7 +271,7 @@ def _nested_in_graph(
 
 
 def _checked(query: Any, key: Any, value: Any, block_mask: Any, enable_gqa: bool) -> tuple[Tensor, int, int]:
-    """The value, with the key's batch, and the lengths of query and key. Throws what torch throws."""
+    """The value, with the key's batch, and the lengths of query and key. Raises what torch raises."""
     try:
         batch, q_heads, q_len, dim = query.shape
         kv_batch, kv_heads, kv_len, k_dim = key.shape
@@ -285,7 +287,7 @@ def _checked(query: Any, key: Any, value: Any, block_mask: Any, enable_gqa: bool
             and dim == k_dim
         ):
             return value, q_len, kv_len
-    except (ValueError, RuntimeError, AttributeError):  # another rank, a nested tensor, no tensor
+    except (ValueError, RuntimeError, AttributeError):  # another rank, a nested tensor, or not a tensor
         pass
     validate.validate_tensors(query, key, value)
     validate.validate_sizes(query, key, value, block_mask, enable_gqa)
@@ -295,7 +297,7 @@ def _checked(query: Any, key: Any, value: Any, block_mask: Any, enable_gqa: bool
 
 
 def _mask_at_call(block_mask: Any, q_len: int, kv_len: int) -> tuple[Any, Any]:
-    """The _core.BlockMask of this call and its Blocks; None for torch's stand-in for "no mask"."""
+    """The _core.BlockMask of this call and its Blocks; None for torch's placeholder for "no mask"."""
     try:
         is_usual = block_mask.seq_lengths == (q_len, kv_len) and block_mask.mask_mod is not _sliced_mask_mod_error
     except AttributeError:
@@ -338,8 +340,8 @@ def _warn_return_lse() -> None:
 
 
 def _is_watched(query: Any, key: Any, value: Any) -> bool:
-    """Whether a mode looks on (a tracer, a counter of operations), or a tensor has no memory, as fake ones. RuntimeError under
-    torch.jit.trace, as in torch: it would record the result as a constant."""
+    """Whether a mode is active (a tracer, a counter of operations) or a tensor has no memory, like fake ones. Raises
+    RuntimeError under torch.jit.trace, as torch does: it would record the result as a constant."""
     if _jit() is not None:
         raise RuntimeError("[flex_attention] torch.jit.trace cannot record it; use torch.export or torch.compile")
     validate.validate_tensors(query, key, value)

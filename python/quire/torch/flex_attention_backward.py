@@ -1,6 +1,8 @@
-"""flex_attention_backward: the gradients of flex_attention from its results, for those who keep the books of autograd themselves.
+"""flex_attention_backward: the gradients of flex_attention from its results, for callers that manage autograd
+themselves.
 
-Ring attention is one: each rank has a part of the keys, while out and lse are those over all of them. Layer: Python, top.
+For example ring attention: each rank has some of the keys, while out and lse are those over all of them. Python layer,
+top.
 """
 
 from __future__ import annotations
@@ -39,10 +41,10 @@ def flex_attention_backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """(d_query, d_key, d_value) of sum(out * d_out) + sum(lse * d_lse); None for what is not wanted.
 
-    query, key, value and the options as flex_attention was given them; out [B, Hq, L, Ev] and lse [B, Hq, L], natural log, as it gave
-    them. The weights are exp(score - lse), so out and lse may also be those over more keys than these (merge_states): then the
-    gradients are the part of these keys, and those of query add up over all parts. Dropout needs its seed. Tensors that score_mod
-    captures get no gradient here. It is not recorded by autograd.
+    query, key, value and the options as passed to flex_attention; out [B, Hq, L, Ev] and lse [B, Hq, L], natural log,
+    as it returned them. The weights are exp(score - lse), so out and lse may also cover more keys than these
+    (merge_states): then the gradients are the part due to these keys, and those of query add up over all parts. Dropout
+    needs its seed. Tensors that score_mod captures get no gradient here. Autograd does not record the call.
 
     >>> import torch
     >>> from quire.torch import AuxRequest, flex_attention, flex_attention_backward, merge_states

@@ -22,7 +22,8 @@ _CPU = torch.device("cpu")
 
 
 class Pages(NamedTuple):
-    """Keys and values [pages, page_size, heads, dim]: which pages a sequence has, [n, most pages], and how many keys, [n]."""
+    """Keys and values [pages, page_size, heads, dim]: the pages of each sequence, [n, most pages], and its number of
+    keys, [n]."""
 
     table: Tensor
     lengths: Tensor
@@ -34,9 +35,9 @@ class Pages(NamedTuple):
 
 @dataclass(eq=False)
 class FlexCall(Call):
-    """mods, which read `reads` tensors: the score mod's, `weight_reads` of the weight mod's, then the sinks; sequences: of nested or
-    packed query, key and value; enable_gqa: theirs, of dense tensors it was checked before. pages: where keys and values lie in
-    pages; there are no gradients then."""
+    """mods, which read `reads` tensors: the score mod's, `weight_reads` of the weight mod's, then the sinks; sequences:
+    of nested or packed query, key and value; enable_gqa: for these; for dense tensors it was checked before. pages: if
+    keys and values are paged; there are no gradients then."""
 
     mods: Mods
     want_max: bool = False
@@ -65,7 +66,7 @@ class FlexCall(Call):
         is_f64 = torch.float64 in (query.dtype, key.dtype, value.dtype)
         compute = torch.float64 if is_f64 else torch.float32
         dtype = compute if self.is_wide else query.dtype
-        # Tokens of no sequence have zeros.
+        # Tokens outside any sequence are zero.
         out = torch.zeros((*query.shape[:2], value.shape[-1]), dtype=dtype, device=_CPU)
         lse, max_scores = (
             torch.zeros(query.shape[:2], dtype=compute, device=_CPU) if is_wanted else None
@@ -83,7 +84,8 @@ class FlexCall(Call):
         max_scores: Tensor | None = None,
         weights: Sequence[Any] = (),
     ) -> None:
-        """Over sequences, into tensors that are there. Rows of no sequence stay as they are. weights: as weights_views gives them."""
+        """Runs over sequences into existing tensors. Rows outside any sequence are not written. weights: from
+        weights_views."""
         options = self.mods.options(self.function, self.enable_gqa)
         stats = _optional_view(lse), _optional_view(max_scores)
         _core.attention(options, *self.views(inputs), view_of(out), *stats, *weights)
@@ -115,7 +117,7 @@ class FlexCall(Call):
         return new
 
     def _wanting_all(self, read: Sequence[Tensor], wanted: list[bool]) -> Mods:
-        """The mods over what is read, with what is wanted."""
+        """The mods over what is read, with the wanted gradients marked."""
         hooks = self.mods.hooks
         if hooks is None:
             return self.mods._replace(score_mod=_wanting(self.mods.score_mod, read, wanted))
@@ -136,5 +138,6 @@ def _new_gradient(tensor: Tensor, has_its_strides: bool) -> Tensor:
 
 
 def _wanting(mod: Any, read: Sequence[Tensor], wanted: list[bool]) -> Any:
-    """The score mod over these tensors, of which those wanted get a gradient. `read`: in the order of its buffers."""
+    """The score mod over these tensors, with the wanted ones marked for a gradient. `read`: in the order of its
+    buffers."""
     return mod if mod is None or not read else _core.ScoreMod.bind(mod, list(map(view_of, read)), wanted)

@@ -1,6 +1,6 @@
-"""One forward pass over torch tensors that were checked: allocates the results as torch lays them out and runs _core.
+"""One forward pass over checked torch tensors: allocates the results with torch's strides and runs _core.
 
-Does not know autograd (autograd.py) nor what a user may call (flex_attention.py). Python layer.
+Does not know autograd (autograd.py) or the user's arguments (flex_attention.py). Python layer.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _View = _core.View
 _attention, _Options = _core.attention, _core.Options
 _empty = torch.empty
 _F64 = torch.float64
-_plain_options: dict[tuple, _core.Options] = {}  # of calls with tensors alone; nobody changes them
+_plain_options: dict[tuple, _core.Options] = {}  # for calls with only tensors; never changed
 _MOST_OPTIONS = 64
-plain_plans = _core.KeptPlan()  # of calls without a mask
+plain_plans = _core.KeptPlan()  # for calls without a mask
 HALF = frozenset({torch.bfloat16, torch.float16})
-_CPU = torch.device("cpu")  # said everywhere: the default device may be another
+_CPU = torch.device("cpu")  # always given explicitly: the default device may differ
 
 
 class Hooks(NamedTuple):
-    """Sinks, weights by a formula and rotation: a call that has none has no Hooks. weight_mod and rope are of _core."""
+    """Sinks, weights by a formula and rotation; None for a call that has none of them. weight_mod and rope are _core's."""
 
     sinks: Any = None  # a tensor
     lse_with_sinks: bool = False
@@ -43,7 +43,7 @@ class Hooks(NamedTuple):
 
 
 class Mods(NamedTuple):
-    """What a call computes with beside its tensors; mod and mask are of _core."""
+    """What a call computes with besides its tensors; mod and mask are _core's."""
 
     score_mod: Any = None
     block_mask: Any = None
@@ -53,10 +53,11 @@ class Mods(NamedTuple):
     key_indices: torch.Tensor | None = None
     weights: Weights | None = None  # filled in by the forward pass
     hooks: Hooks | None = None
-    mask_mod: Any = None  # instead of block_mask: proved by the call
+    mask_mod: Any = None  # replaces block_mask: proved by the call
 
     def options(self, function: str = "flex_attention", enable_gqa: bool = True) -> _core.Options:
-        """As _core takes them, on torch's threads. Those of a call without mods are kept: tiny calls would notice."""
+        """As _core takes them, on torch's threads. Those of a call without mods are cached, which matters for tiny
+        calls."""
         threads = openmp_threads()
         is_plain = self.score_mod is self.block_mask is self.mask_mod is None and not self.dropout_p
         key = None
@@ -83,15 +84,15 @@ class Mods(NamedTuple):
 
 
 def draw_seed() -> int:
-    """Of a dropout: one number from torch's default generator."""
+    """The seed of a dropout: one number from torch's default generator."""
     return int(torch.empty((), dtype=torch.int64, device=_CPU).random_().item())
 
 
 def output_strides(shape: tuple[int, ...], query_strides: tuple[int, ...], order: list[int] | None = None) -> list[int]:
-    """Dense strides in the order of the query's, the last axis always contiguous, as torch gives.
+    """Dense strides in the order of the query's, the last axis always contiguous, as torch returns.
 
     A query of strides (512, 8, 32, 1), that is [B, L, H, E] in memory, gives an output that is [B, L, H, Ev] in memory.
-    order: of the axes, where their strides are no numbers that could be sorted.
+    order: of the axes, if their strides cannot be sorted as numbers.
     """
     if order is None:  # ascending; of equal strides the later axis first
         order = sorted(range(len(shape)), key=lambda axis: (query_strides[axis], -axis))
@@ -116,7 +117,8 @@ def _compute_type(*inputs: torch.Tensor) -> torch.dtype:
 
 
 def weights_views(weights: Weights | None, keys: Any, rows: Any, dtype: torch.dtype) -> tuple:
-    """The last arguments of _core.attention: where the weights of keys and the entropy go, in tensors of these shapes."""
+    """The last arguments of _core.attention: outputs for the weights of keys and the entropy, in tensors of these
+    shapes."""
     if weights is None:
         return ()
     made = weights.allocate(keys, rows, dtype)
@@ -151,7 +153,7 @@ def forward(
 def as_torch_gives(
     dtype: torch.dtype, out: torch.Tensor, lse: torch.Tensor | None, max_scores: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """lse and max_scores of a query of this dtype: f32, unless that is f64."""
+    """lse and max_scores for a query of this dtype: f32, or f64 if it is f64."""
     if dtype is not _F64:
         if lse is not None and lse.dtype is _F64:
             lse = lse.float()
@@ -170,8 +172,8 @@ def forward_as_computed(
     is_wide: bool = False,
     kept_plan: _core.KeptPlan | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """The same; lse and max_scores are in f64 if one of the three inputs is. `is_wide`: so is the output, and else in f32.
-    `kept_plan`: that of the mask."""
+    """The same; lse and max_scores are in f64 if one of the three inputs is. `is_wide`: the output, too, is in the
+    computed type (f64 or f32). `kept_plan`: the mask's."""
     batch, heads, q_len, dim = shape = query.shape
     dtype = query.dtype
     if is_wide:

@@ -19,7 +19,7 @@ from quire.torch.graph_operator import HOOKS, bound_mask, number_of_seed
 from quire.torch.graph_program import PREFIX
 from quire.torch.hooks import operator_hooks
 
-_SINKS = 19  # which argument of the operator they are
+_SINKS = 19  # its position among the operator's arguments
 
 
 def _run(
@@ -36,9 +36,9 @@ def _run(
     score_tensors: list[Tensor] | None,
     *arguments: Any,
 ) -> list[Tensor]:
-    """Of query, key, value and the score tensors: those that are wanted."""
+    """Gradients of query, key, value and the score tensors: the wanted ones."""
     mask_arguments, (scale, *dropout) = arguments[:6], arguments[6:]
-    # Torch leaves out what stands last and is the default.
+    # Torch omits trailing arguments that have their default.
     dropout_p = dropout[0] if dropout else 0.0
     seed = dropout[1] if len(dropout) > 1 else None
     key_indices, hooks = dropout[2] if len(dropout) > 2 else None, dropout[3:]
@@ -74,8 +74,9 @@ def _run(
 
 
 def through_score(score: tuple, dtype: torch.dtype, wanted: list[bool], gradients: Any) -> list[Tensor | None]:
-    """Gradients of query, key, value and the score tensors, by gradients(mod, the tensors that it reads, which are wanted).
-    score: text, names and tensors of the score mod; dtype: of the score; wanted: which of the tensors want a gradient."""
+    """Gradients of query, key, value and the score tensors, by gradients(mod, the tensors that it reads, which are
+    wanted). score: text, names and tensors of the score mod; dtype: of the score; wanted: which of the tensors want a
+    gradient."""
     text, names, tensors = score
     through = _through_program if text.startswith(PREFIX) else _through_text
     return through((text, names or [], tensors or [], dtype), wanted, gradients)
@@ -88,13 +89,13 @@ def _through_text(score: tuple, wanted: list[bool], gradients: Any) -> list[Tens
     order = [] if mod is None or not names else [names.index(name) for name in mod.buffer_names]
     d = gradients(mod, [tensors[i] for i in order], [wanted[i] for i in order])
     found = dict(zip(order, d[3:]))
-    # Of a tensor that the formula turned out not to need: 0.
+    # 0 for a tensor that the formula turned out not to need.
     captured = [found.get(i, torch.zeros_like(tensors[i])) if wanted[i] else None for i in range(len(tensors))]
     return [*d[:3], *captured]
 
 
 def _through_program(score: tuple, wanted: list[bool], gradients: Any) -> list[Tensor | None]:
-    """The mod reads what it computes from the tensors."""
+    """The mod reads values computed from the tensors."""
     text, names, tensors, dtype = score
     autograd = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCPU).add(torch._C.DispatchKey.ADInplaceOrView)
     excluded = torch._C._dispatch_tls_local_exclude_set() - autograd
@@ -154,11 +155,11 @@ def _backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *_: Any) -> 
     has_sinks = ctx.saved_tensors[7] is not None
     wanted = [*needed[:3], *needed[5], *([needed[_SINKS]] if has_sinks else [])]
     score, mask, sizes = ctx.texts
-    # Torch takes an empty list for one of tensors, also where it is one of names.
+    # Torch takes an empty list for a list of tensors, even if it is one of names.
     score_nothing: tuple
     mask_nothing: tuple
     score_nothing, mask_nothing = ((None, None if names else []) for _, names in (score, mask))
-    # Torch leaves out of the inputs what stands last and is the default.
+    # Torch omits trailing inputs that have their default.
     nothing: tuple = (*mask_nothing, [None] * masks, [None] * blocks, *([None] * (len(needed) - 10)))
     if d_out is None and d_lse is None:
         return (None, None, None, *score_nothing, [None] * scores, *nothing)

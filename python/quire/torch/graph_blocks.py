@@ -1,9 +1,9 @@
-"""The blocks that an operator of a graph is given, by value: as the words of one tensor, or as torch's index tensors.
+"""The blocks passed to an operator of a graph by value: as the words of one tensor, or as torch's index tensors.
 
-Words are what BlockMask.encode of _core writes (block_mask.py hands them to graphs); they mean the same in every process and
-live as long as the tensor. What was decoded is kept for the next call and found again by its contents, never by where it
-lies: a compiled graph may write other values into the same tensor and nobody counts that. Python layer, above blocks.py,
-below graph_operator.py.
+Words are what BlockMask.encode of _core writes (block_mask.py passes them to graphs); they mean the same in every
+process and live as long as the tensor. Decoded masks are cached by contents, never by address: a compiled graph may
+write other values into the same tensor without anyone counting that. Python layer, above blocks.py, below
+graph_operator.py.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from quire.torch.blocks import KV_LISTS, Blocks, as_tensor, convert
 from quire.torch.views import view_of
 
 _MOST_KEPT = 64
-_MOST_BYTES = 64 << 20  # of words kept; the masks made of them take about as much again
+_MOST_BYTES = 64 << 20  # of cached words; the masks made from them take about as much again
 _WORD_OF_CHECKSUM = 1
 
 
 def encode(core: _core.BlockMask) -> Tensor:
-    """The words of a mask. Up to 256 KiB their number follows from the sizes; beyond, it is one that may vary."""
+    """The words of a mask. Up to 256 KiB their number follows from the sizes; beyond that it may vary."""
     words = as_tensor(core.encode())
     if words.numel() != _core.BlockMask.dense_words(*_blocks_of_all_axes(core)):
-        # What torch._dynamo.maybe_mark_dynamic sets, without importing dynamo: another mask is not compiled again.
+        # What torch._dynamo.maybe_mark_dynamic sets, without importing dynamo: another mask needs no new compilation.
         words._dynamo_weak_dynamic_indices = {0}  # type: ignore[attr-defined]
     return words
 
@@ -40,7 +40,7 @@ def _blocks_of_all_axes(core: _core.BlockMask) -> tuple[int, int, int, int]:
 
 
 class _Kept:
-    """Blocks by a key, the latest last; few, and none that matters: what is not found is made again."""
+    """Blocks by key, the latest last; a small cache: what is not found is made again."""
 
     def __init__(self) -> None:
         self._lock = fork.lock()
@@ -55,7 +55,7 @@ class _Kept:
             return entry
 
     def keep(self, key: Any, proof: Any, blocks: Blocks) -> None:
-        """`proof`: what tells whether it is still what is looked for."""
+        """`proof`: tells whether the entry is still what is looked for."""
         with self._lock:
             self._remove(self._entries.pop(key, None))
             self._entries[key] = (proof, blocks)
@@ -73,7 +73,7 @@ _converted = _Kept()
 
 
 def blocks_of_words(words: Tensor) -> Blocks:
-    """The blocks of encode()'s words. ValueError for a tensor that does not hold such."""
+    """The blocks of encode()'s words. Raises ValueError for a tensor that does not hold any."""
     key = int(words[_WORD_OF_CHECKSUM]) if words.numel() > _WORD_OF_CHECKSUM else None
     entry = _decoded.find(key)
     if entry is not None and torch.equal(entry[0], words):
@@ -85,7 +85,7 @@ def blocks_of_words(words: Tensor) -> Blocks:
 
 
 def blocks_of_tensors(tensors: list[Tensor], seq_lengths: tuple[int, ...], block_size: tuple[int, ...]) -> Blocks:
-    """Of an operator's `blocks`: one tensor of words, or two or four index tensors. The sizes are those of the call."""
+    """From an operator's `blocks`: one tensor of words, or two or four index tensors. The sizes are those of the call."""
     if len(tensors) == 1:
         blocks = blocks_of_words(tensors[0])
         if blocks.seq_lengths == seq_lengths and blocks.block_size == block_size:

@@ -1,10 +1,10 @@
-"""How dynamo takes mods apart for quire_flex_attention: as for torch's own flex_attention, with captured floats put right.
+"""How dynamo takes mods apart for quire_flex_attention: as for torch's own flex_attention, with captured floats fixed.
 
-Dynamo makes a float that changes from call to call an f64 tensor of which it takes item(), in the subgraph of the mod that
-uses it first. A second mod with the same float then fails inside dynamo ("lift_tracked_freevar_to_input"), in torch's
-flex_attention too. Here item() is taken outside of all mods, and each subgraph gets the tensor and takes item(), and what is
-computed from it, for itself: a float that went into the operator as a number would be compiled again for each value. Python layer, below compile.py;
-imported by dynamo alone, since importing dynamo takes a second.
+Dynamo turns a float that changes from call to call into an f64 tensor and calls item() on it in the subgraph of the
+first mod that uses it. A second mod with the same float then fails inside dynamo ("lift_tracked_freevar_to_input"), in
+torch's flex_attention too. Here item() is called outside all mods, and each subgraph takes the tensor and computes
+item(), and what depends on it, itself: a float passed to the operator as a number would be compiled again for each
+value. Python layer, below compile.py; imported only by dynamo, since importing dynamo takes a second.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.fx import Node
 
 @contextlib.contextmanager
 def _floats_outside(output: Any) -> Iterator[None]:
-    """What dynamo makes of floats it makes in the outermost graph. Dynamo compiles in one thread at a time."""
+    """Makes dynamo create floats in the outermost graph. Dynamo compiles in one thread at a time."""
     wrap = VariableBuilder.wrap_symfloat
 
     def wrap_outside(self: Any, value: float) -> Any:
@@ -39,7 +39,7 @@ def _floats_outside(output: Any) -> Iterator[None]:
 
 
 class QuireFlexAttentionVariable(FlexAttentionHigherOrderVariable):
-    """Dynamo's idea of quire_flex_attention."""
+    """Dynamo's representation of quire_flex_attention."""
 
     def create_wrapped_node(self, tx: Any, query: Any, fn: Any, fn_name: str) -> tuple[Any, tuple]:
         with _floats_outside(tx.output):
@@ -55,14 +55,14 @@ class QuireFlexAttentionVariable(FlexAttentionHigherOrderVariable):
             if _is_of_floats(outside):
                 _move_in(module.graph, outside, inside, given)
         module.recompile()
-        # In the order of the inputs, of which some are new.
+        # In the order of the inputs, some of which are new.
         order = {node: i for i, node in enumerate(module.graph.find_nodes(op="placeholder"))}
         outsides = sorted(given, key=lambda outside: order[given[outside]])
         return subgraph, tuple(torch.fx.Proxy(outside, tracers[outside.graph]) for outside in outsides)
 
 
 def _is_of_floats(node: Node) -> bool:
-    """Whether a node is a float that comes from a captured one: item(), or what was computed from it."""
+    """Whether a node is a float derived from a captured one: item(), or something computed from it."""
     if node.op == "call_method" and node.target == "item":
         return True
     is_float = isinstance(node.meta.get("example_value"), torch.SymFloat)
@@ -70,7 +70,7 @@ def _is_of_floats(node: Node) -> bool:
 
 
 def _move_in(graph: torch.fx.Graph, outside: Node, inside: Node, given: dict[Node, Any]) -> None:
-    """The subgraph computes `outside` itself, from what it is computed from, instead of taking it as the input `inside`."""
+    """Lets the subgraph compute `outside` itself, from its inputs, instead of taking it as the input `inside`."""
     del given[outside]
     first = next(node for node in graph.nodes if node.op != "placeholder")
     with graph.inserting_before(first):

@@ -1,9 +1,9 @@
-"""What a mod becomes in a graph: the subgraph that dynamo made of it, as the text and the tensors of an operator.
+"""Turns the subgraph that dynamo made from a mod into the text and the tensors of an operator.
 
-A mod that captures tensors of which it reads elements becomes a formula when the graph is made. Sizes that may differ at
-another call are in none: a formula is for all sizes, or for shapes that are fixed. Everything else, numbers above all, goes into
-the graph as a program (graph_program.py), and is traced when it runs with the numbers of the call. Python layer, above
-trace/ and graph_program.py.
+A mod that only reads elements of captured tensors becomes a formula when the graph is made. Sizes that may differ at
+another call never enter it: a formula is valid for all sizes, or for fixed shapes. Everything else, above all numbers,
+goes into the graph as a program (graph_program.py), which is traced when it runs, with the numbers of the call. Python
+layer, above trace/ and graph_program.py.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from quire.torch.trace import TraceError
 from quire.torch.trace.number import tensor_of
 from quire.torch.trace.tracer import trace_mod
 
-_Form = tuple[str, list[str], list[int]]  # text; names; of each of these the place among the captured values
+_Form = tuple[str, list[str], list[int]]  # text; names; for each of these the index of its captured value
 _forms: weakref.WeakKeyDictionary[Any, dict[Any, _Form]] = weakref.WeakKeyDictionary()
 
 
 def formula_of(graph: Any, values: tuple, score_dtype: torch.dtype | None) -> tuple[str, list[str], list[Tensor]]:
-    """Text, names and tensors for an operator. values: what the subgraph takes after the mod's own arguments; score_dtype:
-    of a score mod, None for a mask mod. Throws TraceError for a mod that no graph can hold."""
+    """Text, names and tensors for an operator. values: what the subgraph takes after the mod's own arguments;
+    score_dtype: for a score mod, None for a mask mod. Raises TraceError for a mod that no graph can hold."""
     known = _forms.setdefault(graph, {})
     key = (score_dtype, *((v.dtype, _shape_of(v)) if isinstance(v, Tensor) else None for v in values))
     if key not in known:
@@ -36,7 +36,7 @@ def formula_of(graph: Any, values: tuple, score_dtype: torch.dtype | None) -> tu
 
 
 def _shape_of(tensor: Tensor) -> tuple:
-    """The sizes that are fixed; None for others."""
+    """The fixed sizes; None for others."""
     return tuple(size if isinstance(size, int) else None for size in tensor.shape)
 
 
@@ -54,13 +54,13 @@ def _form(graph: Any, values: tuple, score_dtype: torch.dtype | None) -> _Form:
 
 
 def _formula(graph: Callable, values: tuple, score_dtype: torch.dtype | None, are_sized: bool) -> _Form | None:
-    """The formula for tensors like these; None if it takes more than tensors as they are to write it."""
-    # Nobody reads what is in them: a mod that does so has no formula for all values.
+    """The formula for tensors like these; None if it needs more than the tensors themselves."""
+    # Their contents are not read: a mod that does so has no formula valid for all values.
     like = [torch.zeros((), dtype=v.dtype).expand(v.shape if are_sized else [2] * v.dim()) for v in values]
     try:
         formula = trace_mod(lambda *arguments: graph(*arguments, *like), score_dtype, like, are_sized=are_sized)
     except (TraceError, TypeError, RuntimeError, IndexError):
-        # Said again when it runs, with the values of the call, if these do not help.
+        # Raised again when it runs, with the values of the call, if these do not help.
         return None
     place_of = {id(tensor): place for place, tensor in enumerate(like)}
     read = [id(formula.captured.get(slot)) for slot in formula.binding.wanted]

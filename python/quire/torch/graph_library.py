@@ -1,8 +1,8 @@
-"""The library torch.ops.quire.*: how its operators are defined, and how those of attention get their gradients.
+"""The library torch.ops.quire.*: defines its operators, and registers gradients for those of attention.
 
-An operator of attention gives lse beside its output, because the gradients need it, and has an operator `<name>_backward` beside it,
-which has no gradient itself. Which sizes, which mods and which gradients is up to the code that registers it (graph_operator.py,
-graph_backward.py, sdpa_operator.py). Python layer, below them.
+An operator of attention returns lse next to its output, because the gradients need it, and has an operator
+`<name>_backward`, which has no gradient itself. The code that registers it decides about sizes, mods and gradients
+(graph_operator.py, graph_backward.py, sdpa_operator.py). Python layer, below them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _library = torch.library.Library("quire", "DEF")
 
 
 def define(schema: str, run: Callable, fake: Callable, *tags: torch.Tag, key: str = "CPU") -> None:
-    """An operator. run: on tensors of the dispatch key; fake: what it gives for tensors without memory."""
+    """Defines an operator. run: for tensors of the dispatch key; fake: its results for tensors without memory."""
     name = schema.partition("(")[0]
     _library.define(schema, tags=(torch.Tag.pt2_compliant_tag, *tags))
     _library.impl(name, run, key)
@@ -27,7 +27,8 @@ def define(schema: str, run: Callable, fake: Callable, *tags: torch.Tag, key: st
 
 
 def give_gradients(name: str, setup_context: Callable, backward: Callable) -> None:
-    """Autograd of an operator of attention. setup_context(ctx, inputs, output) sets ctx.has_lse, whether lse was asked for."""
+    """Registers autograd for an operator of attention. setup_context(ctx, inputs, output) sets ctx.has_lse, whether lse
+    was asked for."""
 
     def checked_backward(ctx: Any, *gradients: Any) -> Any:
         if not ctx.has_lse:
@@ -42,6 +43,6 @@ def give_gradients(name: str, setup_context: Callable, backward: Callable) -> No
 
 
 def in_their_places(found: Sequence[Tensor], wanted: Sequence[bool]) -> list[Tensor | None]:
-    """Gradients that were found, with None where none was wanted."""
+    """The computed gradients, with None for those not wanted."""
     rest = iter(found)
     return [next(rest) if is_wanted else None for is_wanted in wanted]

@@ -1,9 +1,9 @@
 """Mods of the operators torch.ops.quire.*: a formula, or a program (graph_program.py) that is traced when it runs.
 
-A program is what a mod becomes that captures numbers, or computes with its tensors before it reads them. It is traced
-with the numbers of the call, and kept for these numbers; when there come more and more of them, it is traced once with
-numbers that have no value (trace/number.py) and takes them as arguments from then on, where a formula can. Numbers are
-computed from each other in Python, with its 64 bits, before the formula sees them. Python layer, above mods.py.
+A mod becomes a program if it captures numbers, or computes with its tensors before it reads them. It is traced with the
+numbers of the call, and cached for these numbers; if more and more numbers come, it is traced once with numbers that
+have no value (trace/number.py) and takes them as arguments from then on, if a formula can. Numbers are computed from
+each other in Python, with its 64 bits, before the formula sees them. Python layer, above mods.py.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ _lock = fork.lock()
 _MOST_PARSED = 1024
 _parsed: dict[Any, Any] = {}
 
-# Formulas of one program for tensors of one kind that hold numbers as constants: what a kernel knows it need not load.
+# Most formulas of one program, for tensors of one kind, that hold numbers as constants: a kernel need not load what it
+# knows.
 MOST_CONSTANT = 8
-# Formulas of one program. Those that were used last are kept.
+# Most formulas of one program; the most recently used are kept.
 _MOST_FORMULAS = 64
 _MOST_PROGRAMS = 256
 
 
 def bind(kind: Any, text: str, names: list[str] | None, tensors: list[Tensor] | None, dtype: torch.dtype) -> Bound:
-    """The mod with its tensors. `names`: of a formula's buffers; of a program "tensor" or "number" for each."""
+    """The mod with its tensors. `names`: of a formula's buffers; for a program "tensor" or "number" each."""
     names, tensors = names or [], tensors or []
     if text.startswith(PREFIX):
         return bind_program(kind, text, names, tensors, dtype)
@@ -54,14 +55,14 @@ def bind(kind: Any, text: str, names: list[str] | None, tensors: list[Tensor] | 
 
 
 def bind_program(kind: type, text: str, names: list[str], tensors: list[Tensor], dtype: torch.dtype) -> Bound:
-    """A program traced with these tensors and numbers, or with others of their kind."""
+    """A program traced with these tensors and numbers, or with others of the same kind."""
     program = _program(text, tuple(names), kind is _core.ScoreMod)
     inputs = [tensor if name == "tensor" else tensor.item() for name, tensor in zip(names, tensors, strict=True)]
     return bind_traced(kind, program.at(inputs, dtype if kind is _core.ScoreMod else None))
 
 
 def forget() -> None:
-    """Forgets all programs and their formulas."""
+    """Drops all programs and their formulas."""
     _program.cache_clear()
 
 
@@ -74,7 +75,7 @@ _NUMBER_MODULES = ("_operator", "math", "builtins")
 
 
 def _gives_number(step: Step) -> bool:
-    """Whether a step that is given numbers only gives one."""
+    """Whether a step that takes only numbers gives a number."""
     name = getattr(step.target, "__name__", "")
     is_of_numbers = getattr(step.target, "__module__", "") in _NUMBER_MODULES or name.startswith(
         ("sym_", "_sym_", "_check")
@@ -83,16 +84,17 @@ def _gives_number(step: Step) -> bool:
 
 
 def _key_of(value: Any) -> Any:
-    # 0.0 == -0.0, and a NaN is equal to nothing.
+    # 0.0 == -0.0, and NaN is not equal to itself.
     return type(value), repr(value)
 
 
 def _dtype_of(value: Any) -> Any:
-    """Of the tensor that holds a number for a formula; the value itself if no formula takes it as an argument."""
+    """The dtype of the tensor that holds a number for a formula; the value itself if no formula takes it as an
+    argument."""
     if type(value) is float:
         return torch.float64
     if type(value) is int and -(2**63) <= value < 2**63:
-        # Most ints are small, and kernels are quicker where that is known.
+        # Most ints are small, and kernels are faster if that is known.
         return torch.int32 if -(2**31) <= value < 2**31 else torch.int64
     return _key_of(value)
 
@@ -117,13 +119,13 @@ class Program:
             elif step.op != "input":
                 self.others.append(i)
         used = {ref for i in self.others for ref in self.steps[i].refs}
-        self.taken = sorted(known & used)  # numbers that meet tensors
+        self.taken = sorted(known & used)  # numbers combined with tensors
         self.formulas: OrderedDict[Any, _Kept] = OrderedDict()
-        self.counts: dict[Any, int] = {}  # formulas with constants, for tensors of one kind
+        self.counts: dict[Any, int] = {}  # formulas with constants, per kind of tensors
         self.by_value: set[Any] = set()  # kinds of tensors and numbers that no formula takes as arguments
 
     def at(self, inputs: list, score_dtype: torch.dtype | None) -> Traced:
-        """The formula and its tensors for captured values. score_dtype: of a score mod."""
+        """The formula and its tensors for captured values. score_dtype: for a score mod."""
         results = dict(zip(self.captured, inputs))
         for i in self.of_numbers:
             results[i] = _run(self.steps[i], results)
@@ -145,7 +147,7 @@ class Program:
         return kept.at(tensors, numbers)
 
     def _general(self, kind: tuple, tensors: list[Tensor], numbers: dict[int, Any]) -> _Kept | None:
-        """The formula that takes the numbers as arguments. None if there is none, or not enough is to be gained."""
+        """The formula that takes the numbers as arguments. None if there is none, or it is not worth it."""
         dtypes = {i: _dtype_of(value) for i, value in numbers.items()}
         key = (kind, "any", tuple(dtypes.values()))
         symbols = {i: number(dtype) for i, dtype in dtypes.items() if isinstance(dtype, torch.dtype)}
@@ -157,7 +159,7 @@ class Program:
                 formula = self._trace(kind[0], tensors, {**numbers, **symbols})
                 kept = _Kept(formula, tensors, {id(symbol.node): i for i, symbol in symbols.items()})
                 is_good = not formula.reads_values and kept.is_whole
-            except Exception:  # whatever is wrong with the mod is said when it is traced with values
+            except Exception:  # errors of the mod are reported when it is traced with values
                 is_good = False
             if not is_good or kept is None:
                 self.by_value.add(key)
@@ -199,15 +201,15 @@ def _run(step: Step, results: dict[int, Any]) -> Any:
 
 
 class _Kept:
-    """A formula, and where the tensors of its buffers come from at a call: places of captured tensors, numbers."""
+    """A formula, and where the tensors of its buffers come from in a call: captured tensors by index, or numbers."""
 
     def __init__(self, formula: Formula, tensors: list[Tensor], steps: dict[int, int]) -> None:
-        """steps: of numbers that have no value, by what is inside of them."""
+        """steps: of numbers without a value, by their node."""
         place_of = {id(tensor): place for place, tensor in enumerate(tensors)}
         self.mod = formula.mod
         self.binding = formula.binding
         self.places = {s: place_of[id(tensor)] for s, tensor in formula.captured.items() if id(tensor) in place_of}
-        self.is_whole = len(self.places) == len(formula.captured)  # no tensor turned up that was not captured
+        self.is_whole = len(self.places) == len(formula.captured)  # all its tensors were captured
         wanted = set(formula.binding.captured)
         self.numbers = {slot: steps[id(s.node)] for slot, s in formula.numbers.items() if slot in wanted}
         self.dtypes = {buffer.slot: buffer.dtype for buffer in formula.buffers}
@@ -224,7 +226,7 @@ class _Kept:
         return Traced(self.mod, self.binding.bind(captured), self.constant)
 
     def _tensors_of(self, numbers: dict[int, Any]) -> dict[int, Tensor]:
-        """Tensors of the numbers; the same ones again for the same numbers, so that what was made of them is kept."""
+        """Tensors of the numbers; the same ones for the same numbers, so that what was made from them is kept."""
         values = [numbers[i] for i in self.numbers.values()]
         key, made = self._last
         if key != tuple(map(_key_of, values)):

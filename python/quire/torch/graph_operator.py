@@ -1,7 +1,7 @@
-"""The operators torch.ops.quire.*: what a call of flex_attention is inside a graph of torch.compile.
+"""The operators torch.ops.quire.*: a call of flex_attention inside a torch.compile graph.
 
-An operator takes mods as texts (graph_mod.py), the tensors they read, and the blocks of the mask, as tensors
-(graph_blocks.py). Gradients are graph_backward.py's. Python layer, above forward.py, below compile.py.
+An operator takes mods as texts (graph_mod.py), the tensors they read, and the blocks of the mask as tensors
+(graph_blocks.py). Gradients are in graph_backward.py. Python layer, above forward.py, below compile.py.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _flex_attention(
     key_indices: Tensor | None = None,
     *hooks: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(out, lse, the largest scores, out before it was rounded), empty where not wanted."""
+    """(out, lse, max_scores, out before rounding), empty if not wanted."""
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
     mod = bind(_core.ScoreMod, score_mod, score_names, score_tensors, dtype).mod if score_mod else None
     mask = bound_mask(mask_mod, mask_names, mask_tensors, blocks, seq_lengths, block_size)
@@ -91,11 +91,11 @@ def _flex_attention(
 
 
 def _order_of(strides: tuple[Any, ...]) -> list[int]:
-    """Axes by ascending strides, of equal ones the later axis first, as output_strides sorts numbers. Of a length that is known
-    only when the graph runs (`x[keep]`) no more is asked than what holds for all of its values."""
+    """Axes by ascending strides, of equal ones the later axis first, as output_strides sorts numbers. For a length
+    known only when the graph runs (`x[keep]`) only what holds for all of its values is used."""
     from torch.fx.experimental.symbolic_shapes import (
         guard_or_false,
-    )  # there already where shapes are fake; half a second if not
+    )  # already imported if shapes are fake; otherwise half a second
 
     def compared(one: int, other: int) -> int:
         if guard_or_false(strides[one] == strides[other]):
@@ -140,7 +140,7 @@ HOOKS = (
     "bool rope_interleaved=False, Tensor? rope_cos=None, Tensor? rope_sin=None"
 )
 
-# Lists that may be empty are optional, because AOTInductor passes an empty one on as None.
+# Lists that may be empty are optional, because AOTInductor passes an empty one as None.
 define(
     "flex_attention(Tensor query, Tensor key, Tensor value, str score_mod, str[]? score_names, Tensor[]? score_tensors, "
     "str mask_mod, str[]? mask_names, Tensor[]? mask_tensors, Tensor[]? blocks, SymInt[] seq_lengths, SymInt[] block_size, "

@@ -1,8 +1,8 @@
-"""A mod as a program: the subgraph that dynamo makes of it, as a text that can be run in any process.
+"""A mod as a program: the subgraph that dynamo made from it, as a text that can be run in any process.
 
-The text holds the operations by name and everything that they are given, so it goes with a graph into files and caches.
-Only functions that compute with tensors and numbers have names here: a text from elsewhere can do nothing else. Running
-one is graph_mod.py's. Python layer, above trace/.
+The text holds the operations by name and all their arguments, so it can be stored with a graph in files and caches.
+Only functions that compute with tensors and numbers have names here: a text from elsewhere can do nothing else.
+graph_mod.py runs it. Python layer, above trace/.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ PREFIX = "@"  # no formula begins with it
 
 
 class Ref(NamedTuple):
-    """Stands for the result of a step."""
+    """The result of a step."""
 
     step: int
 
 
 class Step(NamedTuple):
-    """One operation. op: "input", "function", "method" or "output"; target: what is called, None for inputs; refs: the steps
-    whose results are among its arguments."""
+    """One operation. op: "input", "function", "method" or "output"; target: what is called, None for inputs; refs: the
+    steps whose results are among its arguments.
+    """
 
     op: str
     target: Any
@@ -48,7 +49,7 @@ _OPERATORS = frozenset(
     itruediv ixor le lshift lt matmul mod mul ne neg not_ or_ pos pow rshift sub truediv truth xor""".split()
 )
 _BUILTINS = frozenset("abs bool divmod float int len max min pow range round sum".split())
-# Functions of torch that need no tensor, and are not in its list of those that take one.
+# Functions of torch that need no tensor, and are not in its list of functions that take one.
 _OF_NUMBERS = frozenset(
     """arange as_tensor empty eye full linspace logspace ones range scalar_tensor tensor tril_indices triu_indices zeros
     sym_float sym_int sym_max sym_min sym_not sym_sum sym_ite sym_sqrt _check _check_is_size _check_value _check_index
@@ -63,7 +64,7 @@ _ELSEWHERE: dict[str, Callable] = {
 
 @functools.cache
 def _takes_tensors() -> frozenset:
-    """The functions of torch that take tensors, by torch's own list of them."""
+    """The functions of torch that take tensors, by torch's own list."""
     from torch.overrides import get_testing_overrides
 
     return frozenset(get_testing_overrides())
@@ -71,7 +72,8 @@ def _takes_tensors() -> frozenset:
 
 @functools.cache
 def function_of(name: str) -> Callable:
-    """The function that a program means by a name: an operator of Python, one of math or torch. Throws TraceError."""
+    """The function that a name stands for in a program: an operator of Python, or a function of math or torch. Raises
+    TraceError."""
     first, _, last = name.rpartition(".")
     if name in _ELSEWHERE:
         return _ELSEWHERE[name]
@@ -125,7 +127,7 @@ _TORCH_OBJECTS = (torch.dtype, torch.layout, torch.memory_format)
 
 
 def _encoded(value: Any, numbers: dict[Node, int]) -> Any:
-    """A value as JSON: what JSON does not have is a dict with its kind."""
+    """A value as JSON; what JSON lacks becomes a dict with its kind."""
     again = functools.partial(_encoded, numbers=numbers)
     if value is None or type(value) in (bool, int, float, str):
         return value
@@ -175,7 +177,7 @@ def _decoded(value: Any, refs: set[int]) -> Any:
 
 
 def resolved(value: Any, results: Any) -> Any:
-    """A step's argument with results in the places of references."""
+    """A step's argument with references replaced by results."""
     if type(value) is Ref:
         return results[value.step]
     if type(value) in (list, tuple):
@@ -193,7 +195,7 @@ _OPS = {"call_function": "function", "call_method": "method", "placeholder": "in
 
 
 def to_text(graph: torch.fx.Graph) -> str:
-    """A subgraph as a text. Throws TraceError for what has no name."""
+    """A subgraph as a text. Raises TraceError for a function without a name."""
     numbers: dict[Node, int] = {}
     steps = []
     for node in graph.nodes:
@@ -208,7 +210,7 @@ def to_text(graph: torch.fx.Graph) -> str:
 
 
 def from_text(text: str) -> list[Step]:
-    """The steps of a text that to_text wrote. Throws TraceError if they are not what it writes."""
+    """The steps of a text written by to_text. Raises TraceError for anything else."""
     steps = []
     for op, name, args, kwargs in json.loads(text.removeprefix(PREFIX)):
         if op not in _OPS.values():

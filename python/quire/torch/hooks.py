@@ -1,7 +1,7 @@
-"""Sinks, weights by a formula and rotation of a call over tensors: what a user gives, bound to this call's tensors; and the same as
-the arguments of an operator in a graph.
+"""Sinks, weights by a formula and rotation for a call over tensors: the user's arguments, bound to this call's tensors;
+and the same as arguments of an operator in a graph.
 
-Layer: Python, above forward.py and mods.py.
+Python layer, above forward.py and mods.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from quire.torch.views import view_of
 
 
 class HookArguments(NamedTuple):
-    """As a user gives them."""
+    """As given by the user."""
 
     sinks: Any = None
     lse_with_sinks: bool = False
@@ -29,7 +29,7 @@ class HookArguments(NamedTuple):
 
 
 class BoundHooks(NamedTuple):
-    """At one call."""
+    """Bound to one call."""
 
     hooks: Hooks
     tensors: list[Tensor]  # what the weight mod reads, then the sinks
@@ -49,7 +49,7 @@ def has_hooks(given: HookArguments) -> bool:
 
 
 def check_hooks(where: str, given: HookArguments) -> None:
-    """TypeError or ValueError for what no call takes."""
+    """Raises TypeError or ValueError for invalid arguments."""
     if given.sinks is not None and not isinstance(given.sinks, Tensor):
         raise TypeError(f"[{where}] sinks must be a tensor [q_heads]; got {type(given.sinks).__name__}")
     check_flag(where, "lse_with_sinks", given.lse_with_sinks)
@@ -83,11 +83,13 @@ def bind_hooks(where: str, given: HookArguments, dtype: torch.dtype) -> BoundHoo
 
 # ---- in a graph
 
-_WEIGHTS = {None: "none", "sum": "sum"}  # normalize, by what an operator calls it
+_WEIGHTS = {None: "none", "sum": "sum"}  # normalize, as the operator names it
 
 
 def operator_arguments(given: HookArguments) -> tuple:
-    """The last arguments of the operator. The weight mod is part of its score mod (weights: how it is normalized, "" for softmax)."""
+    """The last arguments of the operator. The weight mod is part of its score mod (weights: how it is normalised, ""
+    for softmax).
+    """
     rope = given.rope
     if rope is None:
         numbers: tuple = (0.0, 0, False, None, None)
@@ -109,7 +111,7 @@ def operator_hooks(
     cos: Tensor | None = None,
     sin: Tensor | None = None,
 ) -> tuple[Any, Hooks | None]:
-    """The score mod and the Hooks of an operator's arguments, whose formula is mod."""
+    """The score mod and the Hooks from an operator's arguments, whose formula is mod."""
     is_rotated = cos is not None or sin is not None or theta != 0.0
     if sinks is None and not weights and not is_rotated and not lse_with_sinks:
         return mod, None
@@ -128,7 +130,7 @@ def _identity() -> Any:
 
 
 def composed(score_mod: Any, weight_mod: Any) -> Any:
-    """The function that gives the weight of a score: what a graph has in the place of both."""
+    """The function from a score to its weight, which in a graph replaces both."""
     if weight_mod is None:
         return score_mod
     for mod in (score_mod, weight_mod):

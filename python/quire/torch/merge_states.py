@@ -1,4 +1,4 @@
-"""merge_states: attention over all keys from attention over parts of them, with gradients. Python layer, above views.py."""
+"""merge_states: combines attention over parts of the keys, with gradients. Python layer, above views.py."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from quire.torch.views import view_of
 
 
 def merge_states(*states: Any) -> tuple[Tensor, Tensor]:
-    """The (out, lse) over all keys from the (out, lse) over parts of them: merge_states((out, lse), (out, lse), ...), or a
-    list of such pairs.
+    """Combines (out, lse) over parts of the keys to (out, lse) over all keys: merge_states((out, lse), (out, lse),
+    ...), or a list of such pairs.
 
-    out: [..., dim]; lse: [...], natural log; shapes and dtypes must be equal. A row with an lse of -inf saw nothing: its out
-    is not read, merging it changes no bit, and its gradient is 0. Gradients of both go to both.
+    out: [..., dim]; lse: [...], natural log; shapes and dtypes must be equal. A row with an lse of -inf saw nothing:
+    its out is not read, merging it changes no bit, and its gradient is 0. Both results pass gradients to both inputs.
 
     >>> import torch
     >>> from quire.torch import AuxRequest, flex_attention, merge_states

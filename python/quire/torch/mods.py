@@ -1,6 +1,6 @@
 """From what a user gives as a mod (a function over tensors, a quire mod, a text) to a _core mod with its tensors.
 
-The tracer (trace/) turns functions into mods once and finds the captured tensors of this very call, so that a call only
+The tracer (trace/) turns functions into mods once and finds the captured tensors of each call, so that a call only
 binds addresses. Python layer, above trace/ and views.py.
 """
 
@@ -21,7 +21,7 @@ from quire.torch.views import view_of
 
 
 class Bound(NamedTuple):
-    """A mod at one call."""
+    """A mod bound to one call."""
 
     mod: Any  # _core.ScoreMod or _core.MaskMod, its buffers bound to `tensors`
     tensors: list  # torch tensors that it reads, in the order of its buffers
@@ -30,7 +30,7 @@ class Bound(NamedTuple):
 
 
 def bind_traced(kind: Any, traced: Traced) -> Bound:
-    """What the tracer gives, as a mod. `kind`: _core.ScoreMod or _core.MaskMod."""
+    """The tracer's result as a mod. `kind`: _core.ScoreMod or _core.MaskMod."""
     tensors = traced.tensors
     if not tensors:
         return Bound(traced.mod, [], False, traced.constant)
@@ -44,7 +44,7 @@ def _parse(kind: type, text: str) -> Any:
 
 
 def _given(kind: type, mod: Any) -> Bound:
-    """A text or a mod of quire's, which has its buffers."""
+    """A text or a quire mod, which has its buffers."""
     parsed = _parse(kind, mod) if isinstance(mod, str) else kind(mod)
     return Bound(parsed, [], False, mod)
 
@@ -70,7 +70,7 @@ def bind_mask_mod(mod: Any) -> Bound:
 
 
 def mask_rule(mod: Any) -> Bound | Traced:
-    """The same before its tensors are bound, for those who may have it bound already."""
+    """The same before its tensors are bound, for callers that may already have it bound."""
     if isinstance(mod, GIVEN):
         return _given(_core.MaskMod, mod)
     try:
@@ -81,7 +81,7 @@ def mask_rule(mod: Any) -> Bound | Traced:
 
 
 def _explain(error: TypeError, mod: Any, what: str, count: int) -> None:
-    """TypeError in words, if the mod is no function, or one of the other kind."""
+    """Raises a helpful TypeError if the mod is not a function, or one of the other kind."""
     if not callable(mod):
         raise TypeError(
             f"[{what}] a function over tensors, a quire mod or a text is needed; got {type(mod).__name__}"
@@ -90,7 +90,7 @@ def _explain(error: TypeError, mod: Any, what: str, count: int) -> None:
 
 
 def positional_arguments(mod: Callable) -> int:
-    """How many arguments without a default a mod takes, `self` of a bound method not counted."""
+    """How many arguments without a default a mod takes, not counting `self` of a bound method."""
     if type(mod) is types.FunctionType:
         return mod.__code__.co_argcount - len(mod.__defaults__ or ())
     if isinstance(mod, torch.nn.Module):
@@ -104,7 +104,8 @@ def positional_arguments(mod: Callable) -> int:
 
 
 def is_score_mod(mod: Any) -> bool:
-    """Whether a mod is a score mod (5 arguments) rather than a mask mod (4). Else AssertionError, as in torch."""
+    """Whether a mod is a score mod (5 arguments) rather than a mask mod (4). Raises AssertionError otherwise, as torch
+    does."""
     if isinstance(mod, _core.ScoreMod):
         return True
     if isinstance(mod, (_core.MaskMod, str)):

@@ -1,7 +1,7 @@
 """Torch's nested tensors of the layout torch.jagged as jagged views of _core, and results as nested tensors.
 
-A tensor [B, j, H, D] has its values packed as [total, H, D]; its transposed view [B, H, j, D], which attention takes, has
-the same memory as [H, total, D]. Both become views [total, H, D]. Python layer, above views.py.
+A tensor [B, j, H, D] has its values packed as [total, H, D]; its transposed view [B, H, j, D], which attention takes,
+has the same memory as [H, total, D]. Both become views [total, H, D]. Python layer, above views.py.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def _disabled(function: Callable) -> Callable:
 
 
 def outside_graphs(function: Callable) -> Callable:
-    """The function, of which dynamo sees nothing. Where it leaves a call to Python, since nested tensors are refused in graphs,
-    it would compile what that calls one by one, and fail at the lengths of nested results."""
-    # Who has not imported dynamo does not compile, and to import it takes a second.
+    """Hides the function from dynamo. Nested tensors are refused in graphs, so calls fall back to Python, where dynamo
+    would compile the functions called one by one and fail at the lengths of nested results."""
+    # Without dynamo imported nothing is compiled, and importing it takes a second.
     return _disabled(function) if "torch._dynamo" in sys.modules else function
 
 
@@ -37,7 +37,7 @@ def are_nested(*tensors: Any) -> bool:
 
 
 class Sequences(NamedTuple):
-    """Where the sequences of a nested tensor begin, and how long they are if they are followed by holes."""
+    """Where the sequences of a nested tensor begin, and how long they are if followed by holes."""
 
     offsets: Tensor
     lengths: Tensor | None
@@ -84,7 +84,7 @@ def tensor_of(view: _core.View) -> Tensor:
 
 def nested_like(values: Tensor, query: NestedTensor) -> NestedTensor:
     """`values` [total, H, ...] with the sequences of `query`: [B, H, j, ...], which is [B, j, H, ...] in memory, as
-    torch's own. Of a query [B, j, D]: [B, j, ...]."""
+    torch's own. For a query [B, j, D]: [B, j, ...]."""
     return rewrap(_tokens_as_in(query, values), query)
 
 

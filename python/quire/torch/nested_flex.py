@@ -41,7 +41,7 @@ _UNEVEN = (
 class NestedBlockMask:
     """The block masks of the sequences of a nested tensor, made from one rule.
 
-    They are proved again when a tensor that the rule reads has changed, or `mask_mod` was assigned.
+    They are proved again if a tensor that the rule reads has changed, or `mask_mod` was assigned.
 
     >>> import torch
     >>> from quire.torch import NestedBlockMask, create_nested_block_mask
@@ -53,11 +53,11 @@ class NestedBlockMask:
     def __init__(self, mask_mod: Any, heads: int | None, q: Any, kv: Any, block_size: Any):
         self.mask_mod = mask_mod
         self._sizes = (heads, lengths_of(q), lengths_of(kv), block_size)
-        self._proved: tuple = (None, None, ())  # the masks, the rule, what it reads; changed in one assignment
+        self._proved: tuple = (None, None, ())  # the masks, the rule, what it reads; replaced in one assignment
         self.current()
 
     def current(self) -> _core.JaggedBlockMask:
-        """The masks of the rule and of what it reads as they are now."""
+        """The masks for the current rule and the current contents of what it reads."""
         rule = bind_mask_mod(self.mask_mod)
         masks, key, reads = self._proved
         if key is not rule.key or not all(seen.is_unchanged(t) for seen, t in zip(reads, rule.tensors, strict=True)):
@@ -86,8 +86,8 @@ def create_nested_block_mask(
     BLOCK_SIZE: int | tuple[int, int] = _DEFAULT_SPARSE_BLOCK_SIZE,
     _compile: bool = False,
 ) -> NestedBlockMask:
-    """The block masks of a rule f(b, h, q_idx, kv_idx) for the sequences of nested tensors: b is the number of the
-    sequence, q_idx and kv_idx count inside it. H of None: the same for all heads. `kv_nt`: q_nt if not given.
+    """The block masks of a rule f(b, h, q_idx, kv_idx) for the sequences of nested tensors: b is the index of the
+    sequence, q_idx and kv_idx count inside it. H=None: the same for all heads. `kv_nt`: by default q_nt.
 
     >>> import torch
     >>> from quire.torch import create_nested_block_mask, flex_attention
@@ -108,7 +108,7 @@ def create_nested_block_mask(
 
 
 def _packed(tensor: Any) -> Any:
-    """One of the layout torch.strided as torch.jagged; anything else as it is."""
+    """A nested tensor of the layout torch.strided converted to torch.jagged; anything else unchanged."""
     if isinstance(tensor, Tensor) and tensor.is_nested and tensor.layout is torch.strided and tensor.dim() > 2:
         parts = tensor.detach().unbind()
         return to_jagged(parts) if can_be_packed(parts) else tensor
@@ -130,8 +130,8 @@ def nested_flex_attention(
     weights: Weights | None = None,
     given: HookArguments = _NO_HOOKS,
 ) -> Outputs:
-    """(out, lse, max_scores), nested: [B, Hq, j, Ev], [B, Hq, j]. dropout: its probability and seed. key_indices: nested
-    [B, j, k] or [B, Hq, j, k], or their values."""
+    """(out, lse, max_scores), nested: [B, Hq, j, Ev], [B, Hq, j]. dropout: its probability and seed. key_indices:
+    nested [B, j, k] or [B, Hq, j, k], or their values."""
     if are_strided_nested("flex_attention", query, key, value):
         parts = components_of("flex_attention", query, key, value)
         if query.dim() != 4 or not can_be_packed(*parts):

@@ -1,6 +1,6 @@
 """Attention of nested tensors inside torch.compile: their values and offsets go to torch.ops.quire.varlen_attn.
 
-Results are nested again, with the offsets of the query. Layer: Python, above varlen.py.
+Results are nested again, with the offsets of the query. Python layer, above varlen.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Nested tensors of the older layout, torch.strided: their components packed to the layout torch.jagged, and results unpacked.
+"""Nested tensors of the older layout, torch.strided: packs their components to the layout torch.jagged, and unpacks
+results.
 
-Torch differentiates both ways. Python layer, above nested.py.
+Torch differentiates both conversions. Python layer, above nested.py.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ Components = tuple[Tensor, ...]  # of one nested tensor: [H, j, D] or [j, D]
 
 
 def are_strided_nested(function: str, *tensors: Any) -> bool:
-    """Whether all of them are. RuntimeError, as torch's, where they stand beside dense ones; what stands beside nested tensors
-    of the other layout is left to the code that checks those."""
+    """Whether all of them are. Raises RuntimeError, as torch does, if only some are and the others are dense; a mix
+    with nested tensors of the other layout is left to the code that checks those."""
     found = [tensor.is_nested and tensor.layout is torch.strided for tensor in tensors]
     if any(found) and not all(found) and not any(isinstance(tensor, NestedTensor) for tensor in tensors):
         kinds = ", ".join("nested" if one else "dense" for one in found)
@@ -28,7 +29,7 @@ def are_strided_nested(function: str, *tensors: Any) -> bool:
 
 
 def components_of(function: str, *tensors: Tensor) -> list[Components]:
-    """Of query, key and value. RuntimeError for a number of sequences that is not the same, and for too few axes."""
+    """Components of query, key and value. Raises RuntimeError for different numbers of sequences and for too few axes."""
     if min(tensor.dim() for tensor in tensors) < 3:
         axes = ", ".join(str(tensor.dim()) for tensor in tensors)
         raise RuntimeError(f"[{function}] nested query, key and value must be [B, ..., j, D]; got {axes} axes")
@@ -55,6 +56,6 @@ def to_jagged(parts: Components) -> Tensor:
 
 
 def to_strided(tensor: Tensor, parts: Components) -> Tensor:
-    """[B, H, j, ...] with components as `parts` has them, with heads or without. Recorded by autograd."""
+    """[B, H, j, ...] with components like those of `parts`, with heads or without. Recorded by autograd."""
     has_heads = parts[0].dim() == 3
     return torch.nested.as_nested_tensor([one if has_heads else one.squeeze(0) for one in tensor.unbind()])

@@ -32,5 +32,5 @@ jagged_scaled_dot_product_attention = _copy(torch_nested_sdpa.jagged_scaled_dot_
 
 @functools.cache
 def of_varlen(name: str) -> Callable:
-    """varlen_attn or varlen_attn_out, as it was when it was first asked for: importing their module imports the compiler."""
+    """varlen_attn or varlen_attn_out, as on first use: importing their module imports the compiler."""
     return _copy(getattr(importlib.import_module("torch.nn.attention.varlen"), name))

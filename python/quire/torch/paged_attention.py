@@ -1,7 +1,7 @@
-"""PagedAttention: torch's class with Quire's work behind it.
+"""PagedAttention: torch's class, implemented by Quire.
 
-The tables are torch's tensors, and the mods it converts are torch's own closures, which the tracer recognises. Inside torch.compile, and for tensors that are not plain ones on the CPU, torch's methods run. Python
-layer, above block_mask.py.
+The tables are torch's tensors, and the mods it converts are torch's own closures, which the tracer recognises. Inside
+torch.compile, and for tensors that are not plain CPU tensors, torch's methods run. Python layer, above block_mask.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 
 
 def _are_ours(*tensors: Any) -> bool:
-    """Whether all have their memory here and nobody looks on."""
+    """Whether all have memory here and no mode is active."""
     return not _modes() and _PLAIN.issuperset(map(type, tensors)) and all(tensor.is_cpu for tensor in tensors)
 
 
@@ -72,7 +72,7 @@ class PagedAttention(TorchPagedAttention):
         )
 
     def _tables(self) -> _core.PageTables | None:
-        """None where the tensors have no memory of their own, or a mode is watching."""
+        """None if the tensors have no memory of their own, or a mode is active."""
         table, capacity, logical = self.page_table, self.capacity, self.physical_to_logical
         known = self.__dict__.get("_known")
         if known is None or known[0] is not table or known[1] is not capacity or known[2] is not logical:
@@ -82,7 +82,7 @@ class PagedAttention(TorchPagedAttention):
         elif _modes():
             return None
         places = (table.data_ptr(), capacity.data_ptr(), logical.data_ptr(), self.page_size)
-        if known is None or known[3] != places:  # other tensors, or they lie elsewhere
+        if known is None or known[3] != places:  # other tensors, or at other addresses
             held = _core.PageTables(view_of(table), view_of(capacity), view_of(logical), self.page_size)
             known = self._known = (table, capacity, logical, places, held)
         return known[4]
@@ -104,7 +104,7 @@ class PagedAttention(TorchPagedAttention):
             raise RuntimeError(str(error)) from None
 
     def erase(self, batch_idx: Tensor) -> None:
-        """Gives the pages of a sequence back, or of several, in their order: all of them or, with an error, none."""
+        """Gives back the pages of one sequence or of several, in order: all of them or, on error, none."""
         if _is_compiling() or (tables := self._tables()) is None:
             return super().erase(batch_idx)
         self.empty_pages += tables.remove_pages(numbers(batch_idx, len(self.capacity)))
@@ -119,8 +119,8 @@ class PagedAttention(TorchPagedAttention):
         k_cache: Tensor,
         v_cache: Tensor,
     ) -> None:
-        """Writes k_val [B, H, S, D] and v_val [B, H, S, Dv] into the caches, at positions input_pos [B, S] of the sequences
-        batch_idx [B]. An error, before anything is written, for a position that no page was reserved for."""
+        """Writes k_val [B, H, S, D] and v_val [B, H, S, Dv] into the caches, at positions input_pos [B, S] of the
+        sequences batch_idx [B]. Raises, before anything is written, for a position without a reserved page."""
         tensors = (batch_idx, input_pos, k_val, v_val, k_cache, v_cache)
         tables = None if _is_compiling() or not _PLAIN.issuperset(map(type, tensors)) else self._tables()
         if tables is None or k_val.is_neg() or v_val.is_neg() or k_cache.is_neg() or v_cache.is_neg():
@@ -139,8 +139,8 @@ class PagedAttention(TorchPagedAttention):
     def convert_logical_block_mask(
         self, block_mask: TorchBlockMask, batch_idx: Tensor | None = None, kv_len: Tensor | None = None
     ) -> TorchBlockMask:
-        """The mask over the pool: key blocks, which must be pages, where their pages are. batch_idx [B]: the sequence of each
-        batch entry, 0, 1, 2, ... if not given. kv_len [B]: keys from it on are hidden."""
+        """The mask over the pool: key blocks, which must be pages, moved to where their pages are. batch_idx [B]: the
+        sequence of each batch entry, by default 0, 1, 2, ... kv_len [B]: keys from it on are hidden."""
         if _is_compiling() or (tables := self._tables()) is None:
             return super().convert_logical_block_mask(block_mask, batch_idx, kv_len)
         if block_mask.BLOCK_SIZE[1] != self.page_size:

@@ -1,4 +1,4 @@
-"""A rule of a mask as pickle takes it, where it is a function without a name to find it by: its formula and its tensors.
+"""Pickles a mask's rule that is a function without an importable name: as its formula and its tensors.
 
 Python layer, above trace/.
 """
@@ -16,13 +16,13 @@ from quire.torch.views import view_of
 
 
 def is_importable(mask_mod: Any) -> bool:
-    """Whether pickle takes it as it is: a text, or what its module has under its name."""
+    """Whether pickle can store it as it is: a text, or something importable by its name."""
     if isinstance(mask_mod, str):
         return True
     if isinstance(mask_mod, _core.MaskMod):
         return False
     if not hasattr(mask_mod, "__qualname__"):
-        return True  # an object: it says itself how it is pickled
+        return True  # an object: it defines how it is pickled
     found: Any = sys.modules.get(getattr(mask_mod, "__module__", None) or "")
     for name in mask_mod.__qualname__.split("."):
         found = getattr(found, name, None)
@@ -30,7 +30,7 @@ def is_importable(mask_mod: Any) -> bool:
 
 
 class PickledRule:
-    """What a rule computes. Comes back as a quire.MaskMod."""
+    """What a rule computes. Unpickled as a quire.MaskMod."""
 
     def __init__(self, mask_mod: Any):
         if isinstance(mask_mod, _core.MaskMod):

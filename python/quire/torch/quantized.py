@@ -1,6 +1,7 @@
-"""Quantised keys and values of torch: quantize and dequantize, and flex_attention over them.
+"""Quantised keys and values for torch: quantize and dequantize, and flex_attention over them.
 
-Codes have no gradients; those of the query go through the numbers the codes decode to. Layer: Python, below flex_attention.py.
+Codes have no gradients; the query's gradient is computed with the decoded numbers. Python layer, below
+flex_attention.py.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def _tensor(view: _core.View | None) -> Tensor | None:
 def quantize(
     x: Tensor, format: KVFormat | str, hadamard: bool = False, *, scales: Tensor | None = None, head_axis: int = 1
 ) -> QuantizedTensor:
-    """As quire.quantize, of a tensor and with codes and scales as tensors. Nothing is recorded for autograd.
+    """As quire.quantize, for a tensor, with codes and scales as tensors. Not recorded by autograd.
 
     >>> import torch
     >>> from quire.torch import dequantize, quantize
@@ -48,7 +49,7 @@ def quantize(
 
 
 def dequantize(x: QuantizedTensor, dtype: torch.dtype = torch.float32, *, head_axis: int = 1) -> Tensor:
-    """As quire.dequantize, to a tensor.
+    """As quire.dequantize, returning a tensor.
 
     >>> import torch
     >>> from quire.torch import dequantize, quantize
@@ -63,7 +64,7 @@ def dequantize(x: QuantizedTensor, dtype: torch.dtype = torch.float32, *, head_a
 
 
 def _coded(x: QuantizedTensor) -> _core.View:
-    """Its view; codes and scales may be arrays of NumPy."""
+    """Its view; codes and scales may be NumPy arrays."""
     codes, scales = (view_of(one) if isinstance(one, Tensor) else one for one in (x.codes, x.scales))
     return QuantizedTensor(codes, scales, x.format).view()
 

@@ -1,7 +1,7 @@
 """scaled_dot_product_attention: torch's signature, results and exception types, for dense and for nested tensors.
 
-What torch finds wrong with nested tensors is a ValueError, all else a RuntimeError, as torch has it. Under torch.compile
-the call is one operator of the graph (sdpa_operator.py). Python layer, top.
+Errors about nested tensors are ValueErrors, all others RuntimeErrors, as in torch. Under torch.compile the call is one
+operator of the graph (sdpa_operator.py). Python layer, top.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ def scaled_dot_product_attention(
     if _is_compiling():
         return _in_graph(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if attn_mask is None and is_causal is False and dropout_p == 0 and may_be_fused():
-        # Without a mod the two functions are one. Of tensors that are none, and of other dtypes each, it is the rest that speaks.
+        # Without a mod the two functions are the same. Arguments that are not tensors, and mixed dtypes, are reported
+        # by the code below.
         dtype = getattr(query, "dtype", None)
         if getattr(key, "dtype", 0) is dtype and getattr(value, "dtype", 0) is dtype:
             quick = _quick_attention(query, key, value, None, None, scale, enable_gqa, plain_plans)
@@ -99,7 +100,7 @@ def scaled_dot_product_attention(
 
 
 def _overridden(query: Any, key: Any, value: Any, attn_mask: Any, *options: Any) -> Any:
-    """What an argument with a __torch_function__ of its own makes of the call; options are named as a user would."""
+    """Lets an argument with its own __torch_function__ handle the call; options have the user's names."""
     names = ("dropout_p", "is_causal", "scale", "enable_gqa")
     usual = (0.0, False, None, False)
     given = {name: one for name, one, other in zip(names, options, usual, strict=True) if one is not other}
@@ -120,7 +121,7 @@ def why_not(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> list[str]:
-    """Every reason why a backend (torch's SDPBackend or quire's) cannot compute such a call; none if it can.
+    """Every reason why a backend (torch's SDPBackend or quire's) cannot compute such a call; empty if it can.
 
     >>> import torch
     >>> from quire.torch import SDPBackend, why_not
@@ -234,7 +235,7 @@ def _nested(
         return _strided(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     _check_nested(query, key, value, attn_mask)
     if query._ragged_idx == 1 and query.dim() > 3:
-        # As torch has it: a ragged second batch axis before sequences that all have one length.
+        # As in torch: a ragged second batch axis before sequences of one length.
         is_recorded = _needs_grad(query, key, value)
         dense = [tensor.values() if is_recorded else tensor._values for tensor in (query, key, value)]
         out = _dense(*dense, attn_mask, dropout_p, is_causal, scale, enable_gqa)
@@ -254,7 +255,7 @@ def _nested(
 
 
 def _strided(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any, *options: Any) -> Tensor:
-    """Nested tensors of the layout torch.strided: packed where all sequences have the same heads, else one by one."""
+    """Nested tensors of the layout torch.strided: packed if all sequences have the same heads, otherwise one by one."""
     _check_strided(query, key, value, attn_mask)
     parts = components_of(_NAME, query, key, value)
     if can_be_packed(*parts):
@@ -278,7 +279,7 @@ def _check_strided(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any) ->
 
 
 def _check_nested(query: Any, key: Any, value: Any, attn_mask: Any) -> None:
-    """In torch's order."""
+    """Checks in torch's order."""
     tensors = (query, key, value)
     if not all(isinstance(tensor, NestedTensor) for tensor in tensors):
         kinds = ", ".join("nested" if t.is_nested and t.layout is torch.jagged else str(t.layout) for t in tensors)
@@ -316,7 +317,7 @@ def _cast(value: Any) -> Any:
 
 
 def _is_causal_bias(attn_mask: Any) -> bool:
-    """Whether it is from torch.nn.attention.bias, which imports the compiler: not to be imported for asking this."""
+    """Whether it is from torch.nn.attention.bias, checked without importing that module, which imports the compiler."""
     if _is_compiling():
         from torch.nn.attention.bias import CausalBias
 
@@ -332,7 +333,7 @@ def _rule(mask_mod: Any) -> Any:
 
 
 def _mask(attn_mask: Any, is_causal: bool, query: Tensor, key: Tensor) -> tuple[Any, bool, str]:
-    """A tensor or a rule of _core's, whether causal, and from which corner."""
+    """A tensor or a _core rule, whether it is causal, and the corner its diagonal starts in."""
     if attn_mask is None:
         return None, is_causal, "top_left"
     if _is_causal_bias(attn_mask):
@@ -347,7 +348,7 @@ def _mask(attn_mask: Any, is_causal: bool, query: Tensor, key: Tensor) -> tuple[
 
 
 def _alignment(bias: Any, is_causal: bool, query: Tensor, key: Tensor) -> str:
-    """The corner from which a causal bias of torch's is meant."""
+    """The corner from which torch's causal bias is meant."""
     if is_causal:
         raise ValueError(
             f"[{_NAME}] CausalBias should not be used with causal=True: a causal bias and is_causal say the same; give one of them"

@@ -1,6 +1,7 @@
 """A call of scaled_dot_product_attention, forward and backward, over dense tensors and over the values of nested ones.
 
-The dropout of the backward pass is that of the forward: the seed was drawn before and is kept. Python layer, above autograd.py.
+The backward pass replays the dropout of the forward: the seed was drawn before and is kept. Python layer, above
+autograd.py.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from quire.torch.views import view_of
 
 @dataclass(eq=False)
 class SdpaCall(Call):
-    """`rule`: a mask that is no tensor; a mask that is one is read (reads = 1). `sequences`: of nested query, key and value."""
+    """`rule`: a mask that is not a tensor; one that is a tensor is read (reads = 1). `sequences`: of nested query, key
+    and value."""
 
     rule: Any
     dropout_p: float
@@ -38,7 +40,7 @@ class SdpaCall(Call):
     function = "scaled_dot_product_attention"
 
     def run(self, inputs: Sequence[Tensor], read: Sequence[Tensor], want_lse: bool) -> Outputs:
-        """Of nested tensors out is values, [total, heads, dim]. Throws RuntimeError."""
+        """For nested tensors out is values, [total, heads, dim]. Raises RuntimeError."""
         try:
             out_view, lse_view = _core.sdpa(self._options(read), *self.views(inputs), want_lse, self.is_wide)
         except (ValueError, TypeError) as error:
@@ -81,8 +83,8 @@ class SdpaCall(Call):
 
 
 def is_like_query(query: Tensor, key: Tensor, value: Tensor, shape: Any, dropout_p: float) -> bool:
-    """Whether torch would take its flash kernel, whose result lies in memory as the query does: out.transpose(1, 2) can then be
-    viewed as [B, L, H * E] where the query could. Its other results are contiguous."""
+    """Whether torch would use its flash kernel, whose result has the query's memory layout: out.transpose(1, 2) can
+    then be viewed as [B, L, H * E] if the query could. Its other results are contiguous."""
     is_flash = query.dim() == 4 and tuple(shape) == tuple(query.shape) and dropout_p == 0
     return is_flash and query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
 
@@ -91,6 +93,6 @@ def _laid_out_like(query: Tensor, out: Tensor) -> Tensor:
     if query.stride() == out.stride():
         return out
     like = torch.empty_like(query, dtype=out.dtype)
-    if like.is_contiguous():  # the same places: strides can differ where an axis has one element
+    if like.is_contiguous():  # the same memory: strides may differ where an axis has one element
         return out.as_strided_(out.shape, like.stride())
     return like.copy_(out)

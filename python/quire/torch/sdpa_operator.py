@@ -1,7 +1,7 @@
-"""torch.ops.quire.scaled_dot_product_attention: what the call is inside a graph of torch.compile, with its gradients.
+"""torch.ops.quire.scaled_dot_product_attention: the call inside a torch.compile graph, with its gradients.
 
-Its dropout draws from torch's generator when the graph runs; the number drawn is a result, for the backward pass to replay.
-Python layer, above sdpa.py.
+Its dropout draws from torch's generator when the graph runs; the number drawn is a result, for the backward pass to
+replay. Python layer, above sdpa.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from quire.torch.sdpa_call import is_like_query
 
 _NAME = "scaled_dot_product_attention"
 
-# ---- forward: (out, lse if wanted, the seed, out before it was rounded if `wide`)
+# ---- forward: (out, lse if wanted, the seed, out before rounding if `wide`)
 
 
 def _run(
@@ -68,7 +68,7 @@ def _fake(
     return out, lse, query.new_empty((), dtype=torch.int64), wide_out
 
 
-# ---- backward: those of query, key, value and attn_mask that are wanted
+# ---- backward: the wanted ones of query, key, value and attn_mask
 
 
 def _run_backward(

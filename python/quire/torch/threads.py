@@ -1,7 +1,7 @@
 """Which threads a call runs on: those of torch's OpenMP runtime.
 
-After each of torch's operations its threads spin for a while, ready for the next. A second pool on the same cores would
-wait for them; on the same threads, a call begins at once. Python layer, below everything else of quire.torch.
+After each torch operation its threads spin for a while, waiting for the next. A second pool on the same cores would
+compete with them; on the same threads a call begins at once. Python layer, below everything else of quire.torch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 from quire import _core
 
 _torch_threads = torch.get_num_threads
-# As the extension has it: nothing is given to it that would have to be explained (quire/argument_errors.py).
+# The extension's function itself: it takes no arguments that would have to be explained (quire/argument_errors.py).
 _quire_threads = getattr(_core.get_num_threads, "__wrapped__", _core.get_num_threads)
 
 
@@ -23,7 +23,8 @@ def _address(library: ctypes.CDLL, name: str) -> int:
 
 
 def _use_torchs_runtime() -> bool:
-    """Whether torch has brought one into the process (it makes its symbols visible to all); otherwise Quire's own pool."""
+    """Whether torch has loaded one into the process (with globally visible symbols); otherwise Quire's own pool is
+    used."""
     try:
         process = ctypes.CDLL(None)
         _core.use_openmp(_address(process, "GOMP_parallel"), _address(process, "omp_get_thread_num"))
@@ -36,7 +37,7 @@ _HAS_RUNTIME = _use_torchs_runtime()
 
 
 def openmp_threads() -> int:
-    """How many of torch's threads a call takes: all, or 0, that is none, where Quire was told to use fewer."""
+    """How many of torch's threads a call uses: all, or 0 (none) if Quire was told to use fewer."""
     threads = _torch_threads()
     return threads if _HAS_RUNTIME and threads <= _quire_threads() else 0
 

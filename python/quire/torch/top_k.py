@@ -1,4 +1,4 @@
-"""top_k_keys over torch tensors: the keys that an indexer chooses for every query. Layer: Python, above views.py."""
+"""top_k_keys over torch tensors: the keys that an indexer selects for every query. Python layer, above views.py."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def top_k_keys(q: Tensor, k: Tensor, weights: Tensor, top_k: int, mask: Any = No
     """For every query the top_k keys with the largest sum over the heads h of weights[b, q, h] * relu(q[b, q, h] . k[b, key]):
     lists for flex_attention(..., key_indices=lists).
 
-    q [B, L, heads, D], k [B or 1, S, D], weights [B, L, heads]. `mask`: which keys a query may choose from: a rule
-    f(b, h, q_idx, kv_idx), where h is 0, or a block mask of one head. `q_begin`: q_idx of the first query in a rule. Returns
-    int32 [B, L, top_k], ascending, -1 behind the last where a query may see fewer; of equal sums the smaller key. Memory is in
-    proportion to L * top_k, never to L * S. There is no gradient.
+    q [B, L, heads, D], k [B or 1, S, D], weights [B, L, heads]. `mask`: which keys a query may choose from: a rule f(b,
+    h, q_idx, kv_idx), with h = 0, or a block mask of one head. `q_begin`: q_idx of the first query in a rule. Returns
+    int32 [B, L, top_k], ascending, padded with -1 where a query may see fewer; ties go to the smaller key. Memory is
+    proportional to L * top_k, never to L * S. No gradient.
 
     >>> import torch
     >>> from quire.torch import flex_attention, top_k_keys

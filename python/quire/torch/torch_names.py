@@ -1,6 +1,6 @@
-"""Every private name of torch that Quire touches, and what is done when a version of torch has it no more.
+"""Every private name of torch that Quire uses, and what happens if a version of torch lacks it.
 
-tests/python/torch/test_torch_names.py reads Quire's sources and holds this list against them. Layer: Python, below everything else of
+tests/python/torch/test_torch_names.py compares this list with Quire's sources. Python layer, below everything else of
 quire.torch.
 """
 
@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-# Versions whose names and behaviour were tested, as major.minor.
+# Tested versions, as major.minor.
 TESTED = ("2.13",)
 
-# Importing quire.torch is an ImportError that names what is missing.
+# Without these, importing quire.torch raises an ImportError that names what is missing.
 NEEDED = frozenset(
     """torch.Tensor._make_wrapper_subclass
     torch._C.DisableTorchFunction
@@ -72,7 +72,7 @@ NEEDED = frozenset(
     torch.utils._pytree.tree_leaves""".split()
 )
 
-# Used where a graph is made and nowhere else; not looked for before, since that would import the compiler. torch.compile of Quire's
+# Used only where a graph is made; not checked earlier, since that would import the compiler. torch.compile of Quire's
 # functions raises the ImportError or AttributeError that names what is missing; without torch.compile everything works.
 FOR_COMPILE = frozenset(
     """torch._dynamo.variables.builder.VariableBuilder
@@ -82,16 +82,17 @@ FOR_COMPILE = frozenset(
     torch._dynamo.variables.higher_order_ops._hop_name_to_variable_class""".split()
 )
 
-# Imported by torch.func alone. Without it torch.func.grad of attention is an ImportError that names it.
+# Imported only under torch.func. Without it torch.func.grad of attention raises an ImportError that names it.
 FOR_TRANSFORMS = frozenset(["torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack"])
 
-# Used by enable() in programs that are distributed and nowhere else; not looked for before, since that would import DTensor.
+# Used only by enable() in distributed programs; not checked earlier, since that would import DTensor.
 FOR_DISTRIBUTED = frozenset(
     """torch.distributed.tensor.experimental._context_parallel._attention
     torch.distributed.tensor.experimental._context_parallel._attention.custom_ops""".split()
 )
 
-# Looked up by name where a mod calls an operator made with torch.library.custom_op. Without it such an operator is refused by name.
+# Looked up by name if a mod calls an operator made with torch.library.custom_op. Without it such an operator is refused
+# by name.
 OPTIONAL = frozenset(["torch._library.custom_ops.OPDEFS"])
 
 # For type checkers; never imported.
@@ -99,7 +100,7 @@ FOR_TYPES = frozenset(["torch._prims_common.DeviceLikeType"])
 
 
 def find(name: str) -> Any:
-    """What a dotted name of torch stands for. AttributeError or ImportError if there is none."""
+    """What a dotted name of torch stands for. Raises AttributeError or ImportError if there is none."""
     found: Any = torch
     path = "torch"
     for part in name.split(".")[1:]:
@@ -114,7 +115,7 @@ def find(name: str) -> Any:
 
 
 def check() -> None:
-    """ImportError for a needed name that is missing; a warning for a version that was not tested, once per process."""
+    """Raises ImportError for a missing required name; warns, once per process, about an untested version."""
     for name in sorted(NEEDED):
         try:
             find(name)

@@ -1,8 +1,8 @@
-"""What torch.func and its like may do to attention: gradients (grad, vjp, jacrev) and torch.vmap, not forward mode.
+"""What torch.func transforms may do to attention: gradients (grad, vjp, jacrev) and torch.vmap, but not forward mode.
 
-Under them autograd.py's function is called with wrapped tensors, and torch unwraps them. vmap, which is also behind
-torch.autograd.grad(is_grads_batched=True) and jacobian(vectorize=True), computes one entry after the other: each has the bits
-it would have alone. Python layer, below everything else of quire.torch.
+Under them autograd.py's function is called with wrapped tensors, which torch unwraps. vmap, which
+torch.autograd.grad(is_grads_batched=True) and jacobian(vectorize=True) also use, computes entry by entry: each has the
+bits it would have alone. Python layer, below everything else of quire.torch.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ _SUPPORTED = (_types.Grad, _types.Vmap)
 
 
 def is_forward_mode() -> bool:
-    """Whether torch.autograd.forward_ad is on: the function of autograd.py must then be called, which refuses its tensors."""
+    """Whether torch.autograd.forward_ad is active: autograd.py's function must then be called, which rejects its
+    tensors."""
     return forward_ad._current_level >= 0
 
 
 def refuse_transforms(function: str, *tensors: Any) -> None:
-    """NotImplementedError for forward mode and functionalize, and for nested tensors. For calls under a transform."""
+    """Raises NotImplementedError for forward mode and functionalize, and for nested tensors. For calls under a
+    transform."""
     for interpreter in _stack() or ():
         if interpreter.key() not in _SUPPORTED:
             raise not_transformed(function, str(interpreter.key()).rpartition(".")[2])
@@ -54,10 +56,10 @@ def without_wrappers(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def one_by_one(function: Callable, entries: int, in_dims: tuple, arguments: tuple) -> tuple:
-    """What vmap of a function asks for: results with the entries as their first axis, and where that axis is."""
+    """What a vmap rule returns: results with the entries as their first axis, and where that axis is."""
 
     def entry(i: int) -> tuple:
-        """Of an empty batch, which has none, one of zeros."""
+        """Entry i; for an empty batch, one of zeros."""
         given = []
         for one, dim in zip(arguments, in_dims, strict=True):
             if isinstance(one, torch.Tensor) and dim is not None:
@@ -74,8 +76,8 @@ def one_by_one(function: Callable, entries: int, in_dims: tuple, arguments: tupl
 
 
 def batched_by_autograd(function: Callable, arguments: tuple) -> tuple:
-    """Under the vmap of torch.autograd's own, which is_grads_batched and vectorize use and which no Function has rules for: the
-    axis is taken out, the entries are computed, the axis is put in."""
+    """For torch.autograd's own vmap, which is_grads_batched and vectorize use and which Functions have no rules for:
+    removes the axis, computes the entries, and adds the axis again."""
     level = torch._C._vmapmode_increment_nesting() - 1
     torch._C._vmapmode_decrement_nesting()
     in_dims = tuple(0 if isinstance(one, torch.Tensor) and is_batched_by_autograd(one) else None for one in arguments)

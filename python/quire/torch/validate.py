@@ -1,6 +1,6 @@
-"""What flex_attention refuses, with torch's exception types, in torch's order.
+"""What flex_attention rejects, with torch's exception types, in torch's order.
 
-Called where the quick checks of flex_attention.py failed; returns only if all is well after all. Python layer.
+Called when the quick checks of flex_attention.py failed; returns only if everything is valid after all. Python layer.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def validate_sizes(query: Any, key: Any, value: Any, block_mask: Any, enable_gqa
 
 
 def validate_mask(block_mask: Any, q_len: int, kv_len: int) -> None:
-    """A mask of another length, on another device, or the part of a mask that lost its rule."""
+    """A mask of another length, on another device, or part of a mask without its rule."""
     if not isinstance(block_mask, TorchBlockMask):
         raise TypeError(f"[flex_attention] block_mask must be a BlockMask; got {type(block_mask).__name__}")
     if block_mask.mask_mod is _sliced_mask_mod_error:
@@ -103,7 +103,7 @@ def validate_mask(block_mask: Any, q_len: int, kv_len: int) -> None:
 
 
 def validate_options(options: Any) -> None:
-    """`kernel_options`. Those that steer a GPU mean nothing here, and only their names are looked at."""
+    """`kernel_options`. Those that tune GPU kernels mean nothing here, and only their names are checked."""
     check_kernel_options("flex_attention", options, _OPTIONS)
     if "BACKEND" in options:
         if options.get("FORCE_USE_FLEX_ATTENTION", False):
@@ -118,7 +118,7 @@ def validate_options(options: Any) -> None:
 
 
 def validate_key_indices(key_indices: Any) -> None:
-    """A tensor of int32 or int64 on the CPU; what it holds is checked when the call runs."""
+    """A tensor of int32 or int64 on the CPU; its contents are checked when the call runs."""
     if not isinstance(key_indices, torch.Tensor):
         raise TypeError(f"[flex_attention] key_indices must be a tensor; got {type(key_indices).__name__}")
     if key_indices.dtype not in (torch.int32, torch.int64):
@@ -128,7 +128,7 @@ def validate_key_indices(key_indices: Any) -> None:
 
 
 def refuse_weights_in_graph() -> None:
-    """Of AuxRequest: what a graph of torch.compile has no place for."""
+    """Rejects parts of AuxRequest that a torch.compile graph cannot return."""
     raise NotImplementedError(
         "[flex_attention] key_weights and entropy are not supported inside a graph of torch.compile"
     )

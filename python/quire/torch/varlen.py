@@ -1,7 +1,8 @@
-"""varlen_attn and varlen_attn_out: torch.nn.attention.varlen's signatures, over packed sequences and over pages, by Quire.
+"""varlen_attn and varlen_attn_out: torch.nn.attention.varlen's signatures, over packed sequences and over pages, by
+Quire.
 
-packed_attention is what they and flash_attn's functions have in common: eager, recorded by autograd, or an operator of a graph.
-Layer: Python, top.
+packed_attention is what they and flash_attn's functions share: eager, recorded by autograd, or an operator of a graph.
+Python layer, top.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ _NOTHING = Text("", [], [])
 
 
 class Packed(NamedTuple):
-    """What a call over packed sequences is beside its tensors. score_mod, mask_mod: as of flex_attention, or a Text. sinks: [Hq], outside
-    graphs."""
+    """What a call over packed sequences is besides its tensors. score_mod, mask_mod: as for flex_attention, or a Text.
+    sinks: [Hq], not in graphs."""
 
     function: str
     sequences: Varlen
@@ -78,18 +79,19 @@ def varlen_attn(
     dropout_p: float = 0.0,
     seed: int | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Attention over sequences of different lengths that are packed one behind the other, as torch.nn.attention.varlen's.
+    """Attention over packed sequences of different lengths, like torch.nn.attention.varlen's.
 
-    query [total_q, Hq, E], key [total_k, Hkv, E], value [total_k, Hkv, Ev], f32, f64, bf16 or f16, any strides, on the CPU; sequence i is
-    rows cu_seq[i] .. cu_seq[i + 1] - 1. `window_size`: (left, right), counted from the bottom right corner: query i of a sequence sees
-    the keys i + len_k - len_q - left .. i + len_k - len_q + right; -1 for all, so that (-1, 0) is causal. `seqused_k` [n]: only the first
-    so many keys of each sequence. `block_table` [n, most pages]: key and value are pages [pages, page_size, Hkv, dim] of any size, and
-    seqused_k (or cu_seq_k) says how many keys there are; no gradients. `max_q`, `max_k`: no sequence may be longer. `num_splits` has no
-    effect: a row's bits do not depend on it. Returns [total_q, Hq, Ev] and, if return_aux.lse, lse [Hq, total_q], natural log. Rows that
-    see nothing are 0, with lse -inf.
+    query [total_q, Hq, E], key [total_k, Hkv, E], value [total_k, Hkv, Ev], f32, f64, bf16 or f16, any strides, on the
+    CPU; sequence i is rows cu_seq[i] .. cu_seq[i + 1] - 1. `window_size`: (left, right), aligned to the bottom right
+    corner: query i of a sequence sees the keys i + len_k - len_q - left .. i + len_k - len_q + right; -1 for all, so
+    that (-1, 0) is causal. `seqused_k` [n]: how many first keys of each sequence are used. `block_table` [n, most
+    pages]: key and value are pages [pages, page_size, Hkv, dim] of any size, and seqused_k (or cu_seq_k) says how many
+    keys there are; no gradients. `max_q`, `max_k`: no sequence may be longer. `num_splits` has no effect: a row's bits
+    do not depend on it. Returns [total_q, Hq, Ev] and, if return_aux.lse, lse [Hq, total_q], natural log. Rows that see
+    nothing are 0, with lse -inf.
 
-    `score_mod`, `mask_mod`, `dropout_p` and `seed` are Quire's own, as of flex_attention: b is the number of the sequence; q_idx and
-    kv_idx count inside it, from 0. Gradients reach query, key, value and what score_mod captures.
+    `score_mod`, `mask_mod`, `dropout_p` and `seed` are Quire's additions, as for flex_attention: b is the index of the
+    sequence; q_idx and kv_idx count inside it, from 0. Gradients reach query, key, value and what score_mod captures.
 
     >>> import torch
     >>> from quire.torch import varlen_attn
@@ -128,7 +130,8 @@ def varlen_attn_out(
     dropout_p: float = 0.0,
     seed: int | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """varlen_attn into `out` [total_q, Hq, Ev], of query's dtype, any strides. It has no gradient: RuntimeError if one is asked for.
+    """varlen_attn into `out` [total_q, Hq, Ev], of query's dtype, any strides. Has no gradient: raises RuntimeError if
+    one is asked for.
 
     >>> import torch
     >>> from quire.torch import varlen_attn, varlen_attn_out
@@ -166,7 +169,7 @@ def varlen_attn_out(
 
 
 def packed_attention(call: Packed, query: Tensor, key: Tensor, value: Tensor) -> Outputs:
-    """(out, lse, max_scores): [total_q, Hq, Ev] and, where wanted, [total_q, Hq]. Sizes were checked."""
+    """(out, lse, max_scores): [total_q, Hq, Ev] and, if wanted, [total_q, Hq]. Sizes were checked."""
     if torch.is_autocast_enabled("cpu"):
         query, key, value = autocast(query), autocast(key), autocast(value)
     if _is_compiling():
@@ -256,7 +259,7 @@ def _is_watched(tensor: Tensor) -> bool:
     return isinstance(tensor, FakeTensor) or torch.utils._python_dispatch.is_traceable_wrapper_subclass(tensor)
 
 
-# ---- checks; they read sizes only, so that they hold in graphs
+# ---- checks: they read only sizes, so that they work in graphs
 
 
 def _checked_numbers(call: Packed) -> Packed:
@@ -277,7 +280,8 @@ def _checked_options(function: str, return_aux: Any, enable_gqa: Any, num_splits
         raise ValueError(f"[{function}] num_splits must not be negative; got {num_splits}")
     if return_aux is None:
         return False
-    # torch.nn.attention.varlen has an AuxRequest of its own, and imports the compiler: not to be imported for asking this.
+    # torch.nn.attention.varlen has an AuxRequest of its own and imports the compiler, so it is not imported for this
+    # check.
     if not hasattr(return_aux, "lse"):
         raise TypeError(f"[{function}] return_aux must be an AuxRequest; got {return_aux!r}")
     if getattr(return_aux, "max_scores", False):
@@ -293,7 +297,8 @@ def _window(function: str, window_size: Any) -> tuple[int, int]:
 
 
 def check_packed(function: str, query: Any, key: Any, value: Any, sequences: Varlen, enable_gqa: bool) -> None:
-    """Ranks, heads, dims, dtypes and devices. ValueError, TypeError for what is no tensor of the right kind."""
+    """Ranks, heads, dims, dtypes and devices. Raises ValueError, or TypeError for anything but tensors of the right
+    kind."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"[{function}] {name} must be a tensor; got {type(tensor).__name__}")

@@ -1,7 +1,7 @@
-"""A call of varlen_attn over tensors that were checked: where its sequences lie, its window as a rule, and the FlexCall of both.
+"""A call of varlen_attn over checked tensors: where its sequences are, its window as a rule, and the FlexCall of both.
 
-Queries are packed, [total, heads, dim]; so are keys and values, or they lie in pages that a table names. Does not know what a user may
-call (varlen.py), nor graphs (varlen_operator.py). Layer: Python, above flex_call.py.
+Queries are packed, [total, heads, dim]; keys and values are packed, too, or in pages named by a table. Does not know
+the user's arguments (varlen.py) or graphs (varlen_operator.py). Python layer, above flex_call.py.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from quire.torch.nested import Sequences
 
 
 class Varlen(NamedTuple):
-    """Of queries and keys: cu_seq_* are offsets [n + 1]; seqused_k [n]: how many keys of each are used; block_table [n, most pages]: key and
-    value are pages then. window: how many keys to the left and to the right of its own place, counted from the last key, a query sees;
-    below 0: all."""
+    """Of queries and keys: cu_seq_* are offsets [n + 1]; seqused_k [n]: how many keys of each are used; block_table [n,
+    most pages]: key and value are then pages. window: how many keys left and right of its own position, aligned to the
+    last key, a query sees; below 0: all."""
 
     cu_seq_q: Tensor
     cu_seq_k: Tensor | None
@@ -42,12 +42,12 @@ class Varlen(NamedTuple):
         return self.cu_seq_k.diff()
 
     def shifts(self) -> Tensor:
-        """[n], int64: the place of a sequence's first query among its keys, so that the last stands at the last key."""
+        """[n], int64: the position of a sequence's first query among its keys, with the last query at the last key."""
         return self.k_lengths().to(torch.int64) - self.q_lengths().to(torch.int64)
 
 
 def check_lengths(function: str, sequences: Varlen) -> None:
-    """ValueError if a sequence is longer than the caller says the longest is."""
+    """Raises ValueError if a sequence is longer than the stated maximum."""
     given = (
         ("max_q", sequences.max_q, sequences.q_lengths()),
         ("max_k", sequences.max_k, sequences.k_lengths()),
@@ -85,8 +85,8 @@ def varlen_call(
     dropout: tuple[float, int] = (0.0, 0),
     want_max: bool = False,
 ) -> FlexCall:
-    """The call, to be run or recorded; it reads the tensors of `score`. dropout: its probability and seed. Throws ValueError for lengths
-    that are more than was said."""
+    """The call, to be run or recorded; it reads the tensors of `score`. dropout: its probability and seed. Raises
+    ValueError for sequences longer than the stated maximum."""
     check_lengths(function, sequences)
     rule = window_rule(sequences)
     if mask is not None:

@@ -1,7 +1,7 @@
-"""torch.ops.quire.varlen_attn: what a call over packed or paged sequences is inside a graph, with its gradients.
+"""torch.ops.quire.varlen_attn: a call over packed or paged sequences inside a graph, with its gradients.
 
-It takes mods as texts, as torch.ops.quire.flex_attention does; the window is an argument, since the rule follows from lengths that are
-known when the graph runs. Layer: Python, above varlen_call.py, below compile.py.
+It takes mods as texts, as torch.ops.quire.flex_attention does; the window is an argument, since its rule depends on
+lengths that are known only when the graph runs. Python layer, above varlen_call.py, below compile.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from quire.torch.graph_operator import number_of_seed
 from quire.torch.mods import Bound
 from quire.torch.varlen_call import Varlen, varlen_call
 
-# What stands behind query, key and value in both operators; `arguments` below are these, in this order.
+# What follows query, key and value in both operators; `arguments` below are these, in this order.
 _ARGUMENTS = (
     "Tensor cu_seq_q, Tensor? cu_seq_k, Tensor? seqused_k, Tensor? block_table, SymInt? max_q, SymInt? max_k, SymInt[] window, "
     "str score_mod, str[]? score_names, Tensor[]? score_tensors, str mask_mod, str[]? mask_names, Tensor[]? mask_tensors, "
@@ -47,7 +47,7 @@ def _score(query: Tensor, arguments: tuple) -> Bound | None:
     return bind(_core.ScoreMod, text, names, tensors, _dtype_of_scores(query)) if text else None
 
 
-# ---- forward: (out, lse, the largest scores, out before it was rounded), empty where not wanted; lse as [total, heads]
+# ---- forward: (out, lse, max_scores, out before rounding), empty if not wanted; lse as [total, heads]
 
 
 def _run(query: Tensor, key: Tensor, value: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -77,7 +77,7 @@ def _fake(query: Tensor, key: Tensor, value: Tensor, *given: Any) -> tuple[Tenso
     )
 
 
-# ---- into a tensor of the caller's: lse, empty if it is not wanted
+# ---- into a tensor of the caller's: lse, empty if not wanted
 
 
 def _run_out(out: Tensor, query: Tensor, key: Tensor, value: Tensor, *given: Any) -> Tensor:
@@ -94,7 +94,7 @@ def _fake_out(out: Tensor, query: Tensor, key: Tensor, value: Tensor, *given: An
     return query.new_empty(query.shape[:2] if given[18] else (0,), dtype=_dtype_of_scores(query))
 
 
-# ---- backward: of query, key, value and the tensors of the score mod those that are wanted
+# ---- backward: the wanted ones of query, key, value and the tensors of the score mod
 
 
 def _run_backward(
@@ -134,7 +134,7 @@ def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
         raise RuntimeError(f"[{arguments[15]}] block_table is an inference-only parameter")
     ctx.mark_non_differentiable(max_scores, wide_out)
     ctx.set_materialize_grads(False)
-    # Tensors are kept by autograd, the rest as it is; None where a tensor stands.
+    # Autograd keeps tensors; the other arguments are kept as they are, with None in place of tensors.
     score_tensors, mask_tensors = arguments[9] or [], arguments[12] or []
     ctx.counts = len(score_tensors), len(mask_tensors)
     ctx.names = arguments[8], arguments[11]
@@ -156,7 +156,7 @@ def _backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *_: Any) -> 
     if (d_out is not None or d_lse is not None) and any(wanted):
         found = torch.ops.quire.varlen_attn_backward(*saved[:5], d_out, d_lse, wanted, *arguments)
         d = in_their_places(found, wanted)
-    # Torch takes an empty list for one of tensors, also where it is one of names.
+    # Torch takes an empty list for a list of tensors, even if it is one of names.
     nothing: list = [None] * len(arguments)
     nothing[8], nothing[11] = (None if names else [] if names is not None else None for names in ctx.names)
     nothing[9], nothing[12] = d[3:], [None] * masks

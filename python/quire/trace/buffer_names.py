@@ -1,7 +1,6 @@
-"""Names for the buffers of a formula: those of the Python variables that hold the arrays, where they can be found.
+"""Names for the buffers of a formula: those of the Python variables that hold the arrays, if they can be found.
 
-Only for reading; nothing depends on them. The formula itself sees to it that they are different and allowed. Trace layer,
-shared.
+Only for readability; nothing depends on them. The formula itself makes them unique and valid. Trace layer, shared.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ _MOST_VISITED = 2_000
 
 
 def array_names(mod, array_type: type) -> dict[int, str]:
-    """id of a captured array, of the type given, -> the name of the variable or attribute that holds it, for what is near at hand."""
+    """id of a captured array of the given type -> the name of the variable or attribute that holds it, searching only
+    nearby objects."""
     names: dict[int, str] = {}
     seen: set[int] = set()
     stack = [(mod, "")]

@@ -1,4 +1,4 @@
-"""TraceError and the place in the user's code it is about.
+"""TraceError, and the line of the user's code it refers to.
 
 Trace layer, shared by quire.torch and quire.jax. Knows nothing of formulas.
 """
@@ -28,7 +28,9 @@ class TraceError(RuntimeError):
 
 
 def user_line() -> str:
-    """`file.py:12` of the innermost running line that is neither Quire's nor of a library that it traces; "" if there is none."""
+    """`file.py:12` of the innermost running line that belongs neither to Quire nor to a traced library; "" if there is
+    none.
+    """
     inside = (_HERE, *(folder for name in _LIBRARIES if (folder := _folder(name))))
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -40,7 +42,7 @@ def user_line() -> str:
 
 
 def _folder(library: str) -> str:
-    """Where an imported library lies; "" if it is not imported, or a folder of that name without a module."""
+    """The folder of an imported library; "" if it is not imported, or only a folder of that name."""
     file = getattr(sys.modules.get(library), "__file__", None)
     return os.path.dirname(os.path.abspath(file)) + os.sep if file else ""
 

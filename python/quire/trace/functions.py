@@ -1,4 +1,4 @@
-"""Functions that both torch and JAX have and the formula language has not, written in it.
+"""Functions that torch and JAX have but the formula language lacks, written in that language.
 
 Trace layer, shared by quire.torch and quire.jax; above value.py.
 """

@@ -1,7 +1,7 @@
 """Values of a formula as tracers build them: an Expr of the core with its type and, for ints, a range.
 
-Mirrors the types of docs/formula.md ("Types"), so that a cast is recorded exactly where the types of torch or JAX and the
-language's differ. Knows types by their names, "int32", and no operation of either library. Trace layer, shared.
+Mirrors the types of docs/formula.md ("Types"), so that a cast is recorded exactly where the types of torch or JAX
+differ from the language's. Knows types by name ("int32"), and no operation of either library. Trace layer, shared.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ def range_of(dtype: str) -> tuple[int, int]:
 
 
 class Value:
-    """One value. `node`: the Expr that computes it; `constant`: the number it is, None for what differs from element to
-    element.
+    """One value. `node`: the Expr that computes it; `constant`: its number, None if it differs between elements.
 
     Immutable. Python's arithmetic operators record new values; == is identity, see `equal`.
     """
@@ -60,7 +59,7 @@ class Value:
     def __init__(self, node: _core.Expr, kind: str, span: tuple[int, int] = INT64, constant=None) -> None:
         self.node = node
         self.kind = kind
-        # What leaves int64 wraps, so nothing is known about it.
+        # What exceeds int64 wraps, so nothing is known about it.
         self.low, self.high = (0, 1) if kind == BOOL else span if INT64[0] <= span[0] and span[1] <= INT64[1] else INT64
         self.constant = constant
 
@@ -250,7 +249,7 @@ def call(name: str, x) -> Value:
 
 
 def rounding(name: str, x: Value) -> Value:
-    """floor, ceil, round, trunc: an int stays as it is."""
+    """floor, ceil, round, trunc: an int stays unchanged."""
     x = number(x)
     return x if x.kind == INT else Value(getattr(_core, name)(x.node), FLOAT)
 
@@ -285,7 +284,7 @@ def where(condition, a, b) -> Value:
 
 
 def cast(x: Value, kind: str) -> Value:
-    """int(), float() or bool(), or nothing where the value has that type."""
+    """int(), float() or bool(), or nothing if the value has that type."""
     if x.kind == kind:
         return x
     if x.is_const:
@@ -305,7 +304,7 @@ def _cast_const(value, kind: str) -> Value:
 
 
 def wrapped(x: Value, dtype: str) -> Value:
-    """An int as an integer dtype holds it: reduced modulo its size, unless it is known to fit."""
+    """An int as stored in an integer dtype: reduced modulo its size, unless it is known to fit."""
     low, high = range_of(dtype)
     if x.within(low, high):
         return x
@@ -315,7 +314,8 @@ def wrapped(x: Value, dtype: str) -> Value:
 
 
 def as_dtype(x: Value, dtype: str) -> Value:
-    """The result of an operation as its library types it. Ints of 8 and 16 bits wrap; of 32 bits do not."""
+    """The result of an operation in the dtype that its library gives it. Ints of 8 and 16 bits wrap; those of 32 bits
+    do not."""
     x = cast(x, kind_of(dtype))
     if x.kind == INT and dtype not in ("int32", "int64"):
         return wrapped(x, dtype)
@@ -323,7 +323,7 @@ def as_dtype(x: Value, dtype: str) -> Value:
 
 
 def converted(x: Value, dtype: str) -> Value:
-    """An explicit cast. Unlike as_dtype, what does not fit into 32 bits wraps too, unless it was a float."""
+    """An explicit cast. Unlike as_dtype, values that do not fit into 32 bits wrap too, unless they were floats."""
     was_float = x.kind == FLOAT
     x = as_dtype(x, dtype)
     return wrapped(x, dtype) if x.kind == INT and not was_float else x

@@ -24,7 +24,7 @@ __all__ = ["QuireCache", "quire_attention", "quire_mask", "register"]
 
 
 def register(name: str = "quire") -> None:
-    """Makes `attn_implementation=name` known to transformers, for models made before and after. Calling it again is fine.
+    """Registers `attn_implementation=name` with transformers, for models made before and after. May be called again.
 
     >>> import quire.transformers
     >>> quire.transformers.register()

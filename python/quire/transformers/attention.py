@@ -1,6 +1,7 @@
 """The attention of a transformers layer by quire.torch: masks, soft-caps, biases, sinks and dropout as the layer asks.
 
-Everything is one call of quire.torch.flex_attention, so autograd, autocast and torch.compile are its own. What a layer may ask for is in keywords.py. Python layer, top of this package.
+Everything is one call of quire.torch.flex_attention, which handles autograd, autocast and torch.compile. keywords.py
+lists what a layer may ask for. Python layer, top of this package.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from quire.transformers.keywords import BATCH, refuse_over_pages, refuse_unknown
 from quire.transformers.masks import block_mask_of, causal_block_mask
 from quire.transformers.paged_states import PagedStates
 
-_WIDEST = 1024  # rows of values that one call takes
+_WIDEST = 1024  # rows of values per call
 
 
 def quire_attention(
@@ -42,15 +43,15 @@ def quire_attention(
     kernel_options: dict[str, Any] | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """What transformers calls in every layer, with transformers' arguments.
+    """Called by transformers in every layer, with transformers' arguments.
 
-    query [B, Hq, L, E], key [B, Hkv, S, E], value [B, Hkv, S, Ev]. `attention_mask`: what quire_mask gave, or a user's own
-    [B or 1, Hq or 1, L, S]: bools, or floats that are added to the scores. `softcap`: scores become softcap * tanh(score /
-    softcap). `s_aux`: a sink per head, [Hq], a score that takes its share of the weights and has no value.
-    `position_bias`: added to the scores. `indices`: [B, L, n], the keys that a query may see at most, -1 for none;
-    `block_indices`: [B, groups of heads, L, n], the same in blocks of `module.indexer.block_size` keys. Other keywords that
-    could change the result are a NotImplementedError that names them. Returns [B, L, Hq, Ev], contiguous, and, if
-    `output_attentions` asks for them, the weights [B, Hq, L, S], else None.
+    query [B, Hq, L, E], key [B, Hkv, S, E], value [B, Hkv, S, Ev]. `attention_mask`: the result of quire_mask, or a
+    user's own [B or 1, Hq or 1, L, S]: bools, or floats that are added to the scores. `softcap`: scores become softcap
+    * tanh(score / softcap). `s_aux`: a sink per head, [Hq]: a score that takes its share of the weights but has no
+    value. `position_bias`: added to the scores. `indices`: [B, L, n], the only keys that a query may see, -1: unused;
+    `block_indices`: [B, groups of heads, L, n], the same in blocks of `module.indexer.block_size` keys. Other keywords
+    that could change the result raise a NotImplementedError that names them. Returns [B, L, Hq, Ev], contiguous, and
+    the weights [B, Hq, L, S] if `output_attentions` asks for them, otherwise None.
 
     >>> import torch
     >>> from quire.transformers import quire_attention, quire_mask
@@ -95,7 +96,7 @@ def quire_attention(
 
 
 def _weights(query: Tensor, key: Tensor, value: Tensor, call: dict[str, Any], state: Tensor | None) -> Tensor:
-    """[B, Hq, L, S]: the output for values that are unit vectors, a part of the keys at a time. `state`: of the generator
+    """[B, Hq, L, S]: the output for values that are unit vectors, some of the keys at a time. `state`: of the generator
     before the output was computed, so that the same weights are dropped."""
     unit = torch.eye(key.shape[2], dtype=value.dtype, device=value.device)
     parts: list[Any] = []
@@ -109,7 +110,7 @@ def _weights(query: Tensor, key: Tensor, value: Tensor, call: dict[str, Any], st
 def _mask_and_biases(
     module: torch.nn.Module, query: Tensor, key: Tensor, attention_mask: Any, is_causal: bool | None
 ) -> tuple[BlockMask | None, Tensor | None, tuple[Tensor, ...]]:
-    """What hides keys, as a block mask or as bools that are True for visible ones, and what is added to the scores."""
+    """What hides keys, as a block mask or as bools (True: visible), and what is added to the scores."""
     q_length, kv_length = query.shape[2], key.shape[2]
     if attention_mask is None:
         is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
@@ -118,15 +119,13 @@ def _mask_and_biases(
         return attention_mask, None, ()
     if attention_mask.dtype is not torch.bool:
         return None, None, (attention_mask[..., :kv_length],)
-    if (
-        torch.compiler.is_dynamo_compiling()
-    ):  # a block mask would be made in the graph, by every layer and at every call
+    if torch.compiler.is_dynamo_compiling():  # a block mask would be made in the graph, by every layer at every call
         return None, attention_mask[..., :kv_length], ()
     return block_mask_of(attention_mask, *query.shape[:2], kv_length), None, ()
 
 
 def _score_mod(softcap: float | None, biases: tuple[Tensor, ...], visible: Tensor | None) -> Callable | None:
-    """The soft-cap first, as eager does it. `biases`, `visible`: [B, Hq, L, S] each."""
+    """The soft-cap first, as in eager. `biases`, `visible`: [B, Hq, L, S] each."""
     if softcap is None and not biases and visible is None:
         return None
 

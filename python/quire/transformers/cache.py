@@ -1,7 +1,8 @@
-"""QuireCache: a Cache for generate() whose layers are pages of a KVCache. A new token is copied once; nothing else is.
+"""QuireCache: a Cache for generate() whose layers are pages of a KVCache. New tokens are copied once; nothing else is
+copied.
 
-Layers with the same window have one KVCache (a Pool), so that keys behind the window can be given back. Beams are forks, what
-assisted decoding undoes is truncated. Layer: Python, below attention.py of this package.
+Layers with the same window share one KVCache (a Pool), so that keys outside the window can be given back. Beams are
+forks; what assisted decoding undoes is truncated. Python layer, below attention.py of this package.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from quire.torch.views import view_of
 from quire.transformers.paged_states import PagedStates
 
 DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16", torch.float16: "float16"}
-_SPARE_TOKENS = 4096  # of a new pool: memory that no token has come to is never touched
+_SPARE_TOKENS = 4096  # of a new pool: memory that no token has used is never touched
 
 
 class QuireCache(Cache):
@@ -26,11 +27,12 @@ class QuireCache(Cache):
 
     Args:
         config: of the model.
-        kv_format: None: keys and values are stored in the dtype they come in. "int8", "u8", "int4", "fp8_e4m3", "fp8_e5m2", "q8_0",
-            "q4_0", or one of them and "+hadamard", or a quire.KVFormat: they are coded when they are written, and read as codes.
+        kv_format: None: keys and values are stored in their own dtype. "int8", "u8", "int4", "fp8_e4m3", "fp8_e5m2",
+            "q8_0", "q4_0", or one of these with "+hadamard", or a quire.KVFormat: they are coded when written, and read
+            as codes.
         page_size: tokens of a page.
 
-    It is filled by one model at a time, on the CPU, without gradients. Its pool grows by itself.
+    For one model at a time, on the CPU, without gradients. Its pool grows automatically.
 
     >>> import torch, quire.transformers
     >>> from transformers import AutoModelForCausalLM, LlamaConfig
@@ -72,29 +74,29 @@ class QuireCache(Cache):
         super().__init__(layers=layers)
 
     def to(self, device: Any) -> QuireCache:
-        """Itself: it is on the CPU. ValueError for another device."""
+        """Returns itself: it is on the CPU. Raises ValueError for another device."""
         if torch.device(device).type != "cpu":
             raise ValueError(f"[QuireCache] pages are on the CPU; got {device}")
         return self
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Row i becomes what row beam_idx[i] was, by forks: pages are shared until one of them is written."""
+        """Makes row i a fork of what row beam_idx[i] was: pages are shared until one of them is written."""
         for pool in self.pools:
             pool.choose(beam_idx.tolist())
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keeps the rows of these numbers."""
+        """Keeps the rows with these indices."""
         if indices.dtype is torch.bool:
             indices = indices.nonzero().flatten()
         self.reorder_cache(indices)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Each row `repeats` times, one behind the other, by forks."""
+        """Repeats each row `repeats` times, consecutively, by forks."""
         for pool in self.pools:
             pool.choose([row for row in range(len(pool.sequences)) for _ in range(repeats)])
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Drops the last tokens; their number is negative, as transformers has it."""
+        """Drops the last tokens; their number is negative, as transformers passes it."""
         if tokens_to_remove > 0:
             raise ValueError(f"[QuireCache] crop takes the negative number of tokens to remove; got {tokens_to_remove}")
         for pool in self.pools:
@@ -103,16 +105,17 @@ class QuireCache(Cache):
             pool.crop(-tokens_to_remove)
 
     def reset(self) -> None:
-        """Forgets all tokens and rows."""
+        """Drops all tokens and rows."""
         for pool in self.pools:
             pool.reset()
 
     def save(self, file: Any) -> None:
-        """Everything into a file, or a path, for load() of a cache of the same model."""
+        """Writes everything to a file or path, for load() by a cache of the same model."""
         torch.save({"format": 1, "pools": [pool.state() for pool in self.pools]}, file)
 
     def load(self, file: Any) -> QuireCache:
-        """What save() wrote, instead of what is in it; returns itself. ValueError if it is of another model or page size does not fit."""
+        """Replaces the contents by what save() wrote; returns itself. Raises ValueError if the model differs or the
+        page size does not fit."""
         state = torch.load(file, weights_only=True)
         pools = state.get("pools") if isinstance(state, dict) and state.get("format") == 1 else None
         if pools is None or [one["window"] for one in pools] != [pool.window for pool in self.pools]:
@@ -146,13 +149,13 @@ class QuireLayer(CacheLayerMixin):
         return self.pool.keeps_past
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing: the pool is made when the first tokens come."""
+        """Does nothing: the pool is made when the first tokens arrive."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         return self.pool.write(self.index, key_states, value_states)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """All tokens so far have their places, also those behind a window, which are gone."""
+        """All tokens so far have positions, also those outside a window, which are gone."""
         return self.get_seq_length() + query_length, 0
 
     def get_seq_length(self) -> int:
@@ -174,18 +177,18 @@ class QuireLayer(CacheLayerMixin):
 
 
 class Pool:
-    """The layers of one kind: a KVCache with a sequence for each row of the batch. window: 0 for all keys. stored: as which codes, or
-    None."""
+    """The layers of one kind: a KVCache with a sequence for each row of the batch. window: 0 for all keys. stored: the
+    format of codes, or None."""
 
     def __init__(self, window: int, page_size: int, stored: KVFormat | None = None) -> None:
         self.window, self.page_size = window, page_size
         self.formats: dict[str, Any] = {"k_format": stored, "v_format": stored}
-        self.written: list[int] = []  # tokens that each layer has
-        self.length = 0  # tokens that have places: the most of them
+        self.written: list[int] = []  # tokens written in each layer
+        self.length = 0  # tokens with positions: the largest of these
         self.sequences: list[Any] = []
         self.cache: Any = None
         self.dtype = ""  # of the cache, by name
-        self.keeps_past = False  # until crop(): the tokens to be undone, and the window before them
+        self.keeps_past = False  # until crop(): keeps the tokens that may be undone, and the window before them
         self._plan: tuple[Any, Any] = (None, None)
 
     def add_layer(self) -> int:
@@ -193,8 +196,8 @@ class Pool:
         return len(self.written) - 1
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """[batch, heads, new, dim] behind the tokens of a layer; the first layer of a step makes the places. Returns what stands for all
-        keys and values of the layer."""
+        """Appends [batch, heads, new, dim] to a layer; the first layer of a step reserves the slots. Returns
+        placeholders for all keys and values of the layer."""
         batch, heads, new, _ = keys.shape
         self._check(keys, values)
         if self.cache is None:
@@ -258,12 +261,12 @@ class Pool:
         self.length += new
 
     def _give_back(self) -> None:
-        """Pages that no later query sees."""
+        """Gives back pages that no later query sees."""
         for sequence in self.sequences:
             self.cache.release_before(sequence, max(self.length - self.window + 1, 0))
 
     def _grow(self, new: int) -> None:
-        """A pool of twice the pages at least, with the same rows; what they shared they have for themselves now."""
+        """Makes a pool of at least twice the pages with the same rows; formerly shared pages become separate."""
         old = self.cache
         needed = len(self.sequences) * (-(-(self.length + new) // self.page_size) + 1)
         self.cache = KVCache(
@@ -283,7 +286,7 @@ class Pool:
         self.sequences = moved
 
     def plan(self, key: Any, make: Any) -> Any:
-        """make() once for all layers of a step: for as long as the key and the pages are the same."""
+        """Calls make() once for all layers of a step: as long as the key and the pages are the same."""
         key = (self.cache.version, id(self.cache), key)
         if self._plan[0] != key:
             self._plan = key, make()

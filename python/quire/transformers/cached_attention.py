@@ -1,6 +1,6 @@
-"""Attention of a layer whose keys and values are pages of a QuireCache: they are read where they lie, planned once for all layers.
+"""Attention of a layer whose keys and values are pages of a QuireCache: read in place, planned once for all layers.
 
-Layer: Python, below attention.py of this package.
+Python layer, below attention.py of this package.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def cached_attention(
         )
         return _core.Plan(options, pool.cache, pool.sequences, [count] * batch, query.shape[1], DTYPES[query.dtype])
 
-    # What a mask reads must be the same object: it is one for all layers of a step.
+    # What a mask reads must be the same object: there is one for all layers of a step.
     same = _Same(read), _Same(s_aux)
     key = (count, query.shape[1], query.dtype, softcap, scaling, window, mask is None, *same, openmp_threads())
     planned = plan() if dropout else pool.plan(key, plan)
@@ -85,8 +85,8 @@ class _Same:
 
 
 def _rule(module: torch.nn.Module, given: Any, is_causal: bool | None, begin: int, count: int) -> tuple[Any, int, Any]:
-    """(a function that gives the rule over places in the sequence, or None; the window of a causal mask without one; what it was
-    made from)."""
+    """(a function that returns the rule over positions in the sequence, or None; the window of a causal mask without
+    one; what it was made from)."""
     if given is None:
         is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         if is_causal or count == 1:

@@ -1,6 +1,7 @@
-"""Attention over keys that a model has chosen for each query: DeepSeek's sparse attention and its relatives.
+"""Attention over keys that a model selected for each query: DeepSeek's sparse attention and its relatives.
 
-What a layer passes becomes the key_indices of quire.torch.flex_attention. Python layer, below attention.py of this package.
+Converts what a layer passes to the key_indices of quire.torch.flex_attention. Python layer, below attention.py of this
+package.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from torch import Tensor
 def chosen_keys(
     module: torch.nn.Module, indices: Tensor | None, block_indices: Tensor | None, heads: int, kv_length: int
 ) -> Tensor | None:
-    """key_indices of what a layer passes; None if it chooses nothing. `indices`: [B, L, n] keys; `block_indices`: [B, groups of
-    heads, L, n] blocks of keys. Negative ones choose none."""
+    """key_indices from what a layer passes; None if it selects nothing. `indices`: [B, L, n] keys; `block_indices`: [B,
+    groups of heads, L, n] blocks of keys. Negative entries are unused."""
     if indices is not None and block_indices is not None:
         raise NotImplementedError(
             "[quire.transformers] this model passes both indices and block_indices to its attention"
@@ -24,7 +25,7 @@ def chosen_keys(
 
 
 def _keys_of_blocks(module: torch.nn.Module, blocks: Tensor, heads: int, kv_length: int) -> Tensor:
-    """[B, heads, L, n * block size], or without heads if all choose alike."""
+    """[B, heads, L, n * block size], or without heads if all select the same."""
     size = getattr(getattr(module, "indexer", None), "block_size", None)
     if size is None:
         raise NotImplementedError(

@@ -1,7 +1,8 @@
-"""Continuous batching of transformers (generate_batch) with Quire: pages are read where they lie; no keys are gathered and no mask is made.
+"""Continuous batching of transformers (generate_batch) with Quire: pages are read in place; no keys are gathered and no
+mask is made.
 
-`admit` lets the name of an implementation in where transformers has lists of those it knows. Layer: Python, below attention.py of
-this package.
+`admit` adds an implementation's name to transformers' lists of known implementations. Python layer, below attention.py
+of this package.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from quire.torch.varlen import Packed, Text, packed_attention
 from quire.torch.varlen_call import Varlen
 
 _names: set[str] = set()
-_NO_MASK = torch.empty(1, 1, 0, 0)  # of four axes: models hand it on as it is, and attention does not look at it
+_NO_MASK = torch.empty(1, 1, 0, 0)  # has four axes: models pass it on unchanged, and attention ignores it
 
 
 def admit(name: str) -> None:
-    """generate_batch of models with attn_implementation=name, from now on."""
+    """Enables generate_batch for models with attn_implementation=name."""
     if not _names:
         _let_in()
     _names.add(name)
 
 
 def _let_in() -> None:
-    """By module: names that 5.22 has. One that is missing is left alone; generate_batch then refuses the implementation by name."""
+    """By module: names that 5.22 has. A missing one is skipped; generate_batch then rejects the implementation by name."""
     try:
         from transformers.generation.continuous_batching import cache, continuous_api, initialization, input_outputs
     except ImportError:
@@ -50,7 +51,7 @@ def _is_ours(config: Any) -> bool:
 
 
 def _or_ours(asked: Any) -> Any:
-    """As flash attention, ours wants no mask and no repeated keys."""
+    """Like flash attention, ours wants no mask and no repeated keys."""
 
     @functools.wraps(asked)
     def is_requested(
@@ -64,7 +65,7 @@ def _or_ours(asked: Any) -> Any:
 
 
 def _with_pages(ensure: Any, module: Any) -> Any:
-    """Block tables for steps of one token each, wherever all layers have them."""
+    """Makes block tables for steps of one token each, if all layers can use them."""
 
     @functools.wraps(ensure)
     def ensured(config: Any, cb_config: Any, user_requested: bool) -> None:
@@ -90,10 +91,11 @@ def _without_mask(get: Any) -> Any:
 
 
 class _Step(NamedTuple):
-    """What the layers of an allocator share in a step. pages: of a token each (sliding windows) or of the allocator's."""
+    """What the layers of an allocator share in a step. pages: of one token each (sliding windows) or of the allocator's
+    size."""
 
     sequences: Varlen
-    places: Any = None  # page and slot of each new token, where attention finds it through a table
+    places: Any = None  # page and slot of each new token, if attention finds it through a table
 
 
 def batched_attention(
@@ -107,8 +109,8 @@ def batched_attention(
     softcap: float | None,
     s_aux: Tensor | None,
 ) -> Tensor:
-    """[1, tokens, Hq, Ev] of query [1, Hq, tokens, E]; new keys and values are written into the cache. given: cu_seq_lens_q, cu_seq_lens_k,
-    read_index, write_index and block_table, as transformers passes them."""
+    """[1, tokens, Hq, Ev] for query [1, Hq, tokens, E]; new keys and values are written to the cache. given:
+    cu_seq_lens_q, cu_seq_lens_k, read_index, write_index and block_table, as transformers passes them."""
     layer: Any = module.layer_idx
     allocator = cache.layer_to_allocator[layer]
     tokens = [one[0].transpose(0, 1) for one in (query, key, value)]
@@ -143,27 +145,28 @@ def _new_step(allocator: Any, given: dict[str, Any]) -> _Step:
     if given.get("block_table") is not None:
         table = given["block_table"][allocator.index].clone()
         sequences = packed._replace(cu_seq_k=None, seqused_k=lengths, block_table=table)
-        rows = (cu_seq_q.diff() > 0).nonzero().flatten()  # others only fill up the batch
+        rows = (cu_seq_q.diff() > 0).nonzero().flatten()  # the others only pad the batch
         last = lengths[rows].long() - 1
         size = allocator.tokens_per_page
         return _Step(sequences, (table[rows, last // size].long(), last % size))
     reads = given["read_index"][allocator.index]
     if reads.numel() == 0:
-        return _Step(packed)  # nothing is in the cache yet: new keys are all keys
+        return _Step(packed)  # nothing is in the cache yet: the new keys are all keys
     if not window:
         table = _table(reads, cu_seq_k, allocator.tokens_per_page) // allocator.tokens_per_page
     elif int(cu_seq_q.diff().max()) <= 1:
-        # The new token takes the place of the one that has just left the window, so it is written first. Pages of one token.
+        # The new token takes the slot of the one that has just left the window, so it is written first. Pages of one
+        # token.
         reads = reads.clone()
         reads[reads == allocator.sentinel_index] = given["write_index"][allocator.index]
         table = _table(reads, cu_seq_k, 1)
     else:
-        return _Step(packed)  # chunks write over keys that they still see: at most a window of them is gathered
+        return _Step(packed)  # chunks overwrite keys that they still see: at most a window of them is gathered
     return _Step(packed._replace(cu_seq_k=None, seqused_k=lengths, block_table=table))
 
 
 def _table(reads: Tensor, cu_seq_k: Tensor, page_size: int) -> Tensor:
-    """[n, most pages]: the place of the first token of each page."""
+    """[n, most pages]: the slot of the first token of each page."""
     bounds = cu_seq_k.tolist()
     rows = [reads[begin:end:page_size] for begin, end in zip(bounds, bounds[1:])]
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)

@@ -1,7 +1,7 @@
-"""Which keywords of a layer's call the attention may leave alone, and the refusal of all others.
+"""Which keywords of a layer's call attention may ignore; all others are refused.
 
-transformers hands on whatever a model was called with. A keyword is harmless if no implementation of attention that works
-with masks could do anything with it; the list was made from the calls in transformers' models. Python layer, bottom of this
+transformers passes on whatever a model was called with. A keyword is harmless if no implementation of attention that
+works with masks could use it; the list was made from the calls in transformers' models. Python layer, bottom of this
 package.
 """
 
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-# Done before attention is called: tokens and positions are in query and key, caches are in key and value.
+# Already applied before attention is called: tokens and positions are in query and key, caches in key and value.
 _APPLIED = frozenset(
     """input_ids inputs_embeds position_ids position_embeddings cache_position past_key_values past_key_value use_cache
     cache_params layer_idx logits_indices logits_processor_args""".split()
 )
-# Said again by the mask, which quire_mask made of them. Flash attention, which has no mask, needs them.
+# Already in the mask, which quire_mask made from them. Flash attention, which has no mask, needs them.
 _IN_THE_MASK = frozenset(
     """sliding_window token_type_ids mm_token_type_ids block_sequence_ids encoder_hidden_states encoder_attention_mask
     seq_idx""".split()
@@ -25,7 +25,7 @@ _ELSEWHERE = frozenset(
     cross_attention_kwargs""".split()
 )
 _HARMLESS = _APPLIED | _IN_THE_MASK | _ELSEWHERE
-# Sequences side by side in a row. The mask of such a row keeps them apart; without one they would see each other.
+# Several sequences in one row. The mask of such a row keeps them apart; without one they would see each other.
 _PACKED = frozenset("cu_seq_lens_q cu_seq_lens_k max_length_q max_length_k".split())
 # Of continuous batching, with its cache.
 BATCH = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "read_index", "write_index", "block_table")
@@ -33,7 +33,7 @@ _PAGED = frozenset("block_table read_index write_index".split())
 
 
 def refuse_over_pages(indices: Any, block_indices: Any, position_bias: Any, output_attentions: Any) -> None:
-    """NotImplementedError for what attention over pages does not do."""
+    """Raises NotImplementedError for what attention over pages does not support."""
     given = {"indices": indices, "block_indices": block_indices, "position_bias": position_bias}
     for name, value in given.items():
         if value is not None:
@@ -43,14 +43,16 @@ def refuse_over_pages(indices: Any, block_indices: Any, position_bias: Any, outp
 
 
 def refuse_unknown(kwargs: dict[str, Any], has_mask: bool) -> None:
-    """NotImplementedError for a keyword that may change the result. None is as good as not given."""
+    """Raises NotImplementedError for a keyword that may change the result. None counts as not given."""
     for name, value in kwargs.items():
         if value is None or name in _HARMLESS or (name in _PACKED and has_mask):
             continue
         if name in _PAGED:
             raise NotImplementedError(f"[quire.transformers] {name} is continuous batching's, and comes with its cache")
         if name in _PACKED:
-            if name.startswith("max_length") or value.numel() <= 2:  # one sequence; the lengths have a list beside them
+            if (
+                name.startswith("max_length") or value.numel() <= 2
+            ):  # one sequence; the maximum lengths come with a list of offsets
                 continue
             raise NotImplementedError(
                 f"[quire.transformers] {name} without an attention mask: packed sequences are told apart by their mask, which "

@@ -1,7 +1,7 @@
-"""From the mask function of a transformers model to a BlockMask, once per forward pass and for all layers that share it.
+"""From the mask function of a transformers model to a BlockMask, once per forward pass for all layers that share it.
 
-A mask function is a mask_mod as it stands. What changes from step to step (offsets, padding) is captured as tensors, so
-that a step of decoding binds new values to a known formula. Python layer, below attention.py of this package.
+A mask function can be used as a mask_mod directly. What changes from step to step (offsets, padding) is captured as
+tensors, so that a decode step binds new values to a known formula. Python layer, below attention.py of this package.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from quire.torch.mods import bind_mask_mod
 
 _is_compiling = torch.compiler.is_dynamo_compiling
 
-# By model_type: models that compute with their mask before they call their attention, choose keys by it (DeepSeek's sparse
-# attention and its relatives), extend it or join two. They are given the tensor that `eager` would give them; a BlockMask they would
-# leave out, or not understand.
+# By model_type: models that compute with their mask before they call attention, choose keys by it (DeepSeek's sparse
+# attention and its relatives), extend it or combine two. They get the tensor that `eager` would give them; they would
+# ignore a BlockMask or misunderstand it.
 _COMPUTES_WITH_MASK = frozenset(
     """axk2 deepseek_v32 deepseek_v4 doge glm_moe_dsa glm5_next_text hy_v4 mistral_large4_text qwen4_exp_text
     t5gemma2_decoder""".split()
@@ -40,15 +40,15 @@ _COMPUTES_WITH_MASK = frozenset(
 
 
 class ModelMask(BlockMask):
-    """A BlockMask that may stand where transformers expects a tensor [batch, 1, q_length, kv_length]."""
+    """A BlockMask usable where transformers expects a tensor [batch, 1, q_length, kv_length]."""
 
-    # For attention over pages, whose queries and keys are counted from the first token: the rule before it was shifted, and whether
-    # that is "key <= query", within a window if that is not 0.
+    # For attention over pages, which counts queries and keys from the first token: the rule before it was shifted, and
+    # whether it is "key <= query", within a window if that is not 0.
     absolute: Any = None
     is_positional = False
     window = 0
-    ndim = 4  # GPT-2 looks at it to know a mask that is made from one that is still to be made
-    model_type = ""  # of the model that it was made for
+    ndim = 4  # GPT-2 checks it to distinguish a finished mask
+    model_type = ""  # of the model it was made for
 
     def dim(self) -> int:
         return self.ndim
@@ -57,7 +57,7 @@ class ModelMask(BlockMask):
         return torch.Size(self.shape) if axis is None else self.shape[axis]
 
     def contiguous(self) -> ModelMask:
-        """Itself. generate() asks for it when the cache is static."""
+        """Returns itself. generate() calls it when the cache is static."""
         return self
 
     def to(self, device: Any) -> BlockMask:
@@ -79,7 +79,7 @@ class ModelMask(BlockMask):
         raise _own_attention(masks[0].model_type if masks else "")
 
 
-# A model that asks for one of these has a tensor in mind.
+# A model that asks for one of these expects a tensor.
 _OF_TENSORS = frozenset(
     """all any bool dtype eq expand expand_as flatten float int is_floating_point logical_and logical_not logical_or long
     masked_fill masked_fill_ mul repeat repeat_interleave reshape squeeze sum transpose type unsqueeze view""".split()
@@ -108,12 +108,12 @@ def quire_mask(
     config: Any = None,
     **kwargs: Any,
 ) -> BlockMask | Tensor | None:
-    """The mask that transformers asks an attention implementation for, with transformers' arguments.
+    """The mask that transformers requests from an attention implementation, with transformers' arguments.
 
     `attention_mask`: the padding, bools [batch, keys so far], True for tokens. Returns a BlockMask [batch, 1, q_length,
-    kv_length]; None where every query sees every key, if the caller allows that; bools of that shape if the mask function
-    cannot be written as a formula, or if there is one query and perhaps a static cache; for models that compute with their
-    mask the floats that `eager` adds to the scores.
+    kv_length]; None if every query sees every key and the caller allows it; bools of that shape if the mask function
+    cannot be written as a formula, or if there is one query and possibly a static cache; for models that compute with
+    their mask, the floats that `eager` adds to the scores.
 
     >>> from quire.transformers import quire_mask
     >>> quire_mask(batch_size=2, q_length=5, kv_length=300, q_offset=295).shape
@@ -142,8 +142,8 @@ def quire_mask(
             return None
     may_be_static = isinstance(q_offset, Tensor) or (local_size is not None and not allow_is_causal_skip)
     if q_length == 1 and may_be_static and not _is_compiling():
-        # A step over a static cache, or perhaps over one: with a window its offset is an int, but then nothing may be
-        # skipped. generate() hands its mask to a compiled forward pass: a graph takes tensors.
+        # A step over a static cache, or possibly over one: with a window its offset is an int, but then nothing may be
+        # skipped. generate() passes its mask to a compiled forward pass: a graph takes tensors.
         return _bools(
             batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, use_vmap=use_vmap
         )
@@ -153,7 +153,7 @@ def quire_mask(
     if _is_compiling():
         return create_block_mask(rule, batch_size, None, q_length, kv_length)
     try:
-        mod = bind_mask_mod(rule).mod  # layers are given the formula, not the function: they need not look at it again
+        mod = bind_mask_mod(rule).mod  # layers get the formula, not the function: they need not trace it again
     except TraceError:
         return _bools(
             batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, use_vmap=use_vmap
@@ -169,7 +169,7 @@ def quire_mask(
 
 
 def _positional(mask_function: Callable, local_size: int | None) -> tuple[bool, int]:
-    """Whether it is transformers' causal mask, and its window, 0 without one."""
+    """Whether it is transformers' causal mask, and its window, or 0."""
     text = bind_mask_mod(mask_function).mod.text
     if text == bind_mask_mod(causal_mask_function).mod.text:
         return True, 0
@@ -183,22 +183,22 @@ _bools = functools.partial(sdpa_mask, allow_is_causal_skip=False)
 
 
 def causal_block_mask(q_length: int, kv_length: int) -> BlockMask:
-    """For a causal module that is given no mask; query 0 sees key 0."""
+    """For a causal module without a mask; query 0 sees key 0."""
     rule: Any = "q_idx >= kv_idx"
     return create_block_mask(rule, None, None, q_length, kv_length)
 
 
-# By the tensor: layers of a forward pass are given the same one.
+# By tensor: the layers of a forward pass get the same one.
 _of_bools: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 def block_mask_of(bools: Tensor, batch: int, heads: int, kv_length: int) -> BlockMask:
-    """Of a mask [batch or 1, heads or 1, q_length, kv_length or more] that a user has made, once per tensor and version."""
+    """From a user's mask [batch or 1, heads or 1, q_length, kv_length or more], once per tensor and version."""
     version = None if _is_compiling() or bools.is_inference() else (bools._version, batch, heads, kv_length)
     known = None if version is None else _of_bools.get(bools)
     if known is not None and known[0] == version:
         return known[1]
-    # Another object than the key: the cache must not keep that alive. The rule is asked about every sequence and head.
+    # Not the key itself: the cache must not keep that alive. The rule is evaluated for every sequence and head.
     visible = bools.detach()[..., :kv_length]
     if visible.shape[2] == 1:
         visible = _widened(visible)
@@ -214,13 +214,13 @@ def block_mask_of(bools: Tensor, batch: int, heads: int, kv_length: int) -> Bloc
 
 
 def _widened(padding: Tensor) -> Tensor:
-    """With columns that nobody asks about. The shape of a captured tensor belongs to the formula, so this one changes only
-    every 256 steps of decoding."""
+    """Adds columns that are never read. The shape of a captured tensor belongs to the formula, so this one changes only
+    every 256 decode steps."""
     return torch.nn.functional.pad(padding, (0, -padding.shape[-1] % 256))
 
 
 def _captured(offset: int | Tensor) -> Tensor:
-    """A copy: static caches count up theirs in place while layers still use the mask."""
+    """A copy: static caches increment theirs in place while layers still use the mask."""
     return offset.clone() if isinstance(offset, Tensor) else torch.tensor(offset, dtype=torch.int64, device="cpu")
 
 

@@ -1,8 +1,8 @@
-"""Models that keep a class per attention implementation in a table of their own (Falcon, GPT-J, GPT-Neo, …): the refusal by name
-that they would answer with a KeyError.
+"""Rejects, by name, models that keep a class per attention implementation in a table of their own (Falcon, GPT-J,
+GPT-Neo, …) and would raise a KeyError.
 
-Such a table is found in the module of a model class when transformers checks the name of the implementation, before a layer is
-made, and is given an entry that refuses. Python layer, bottom of this package.
+Such a table is found in the module of a model class when transformers checks the name of the implementation, before a
+layer is made, and gets an entry that raises. Python layer, bottom of this package.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _refuse(config: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def refuse_in_tables(name: str) -> None:
-    """From now on, for `attn_implementation=name`."""
+    """Does so for `attn_implementation=name`."""
     if not _names:
         _watch_names()
     _names.add(name)

@@ -1,7 +1,8 @@
-"""PagedStates: what a QuireCache gives a layer as its keys and values: sizes, and where the pages are; no memory of its own.
+"""PagedStates: what a QuireCache gives a layer as its keys and values: sizes, and where the pages are; no memory of its
+own.
 
-Attention of Quire reads the pages. Whatever else a model does with such a tensor is refused by name, so that nobody computes with
-the wrong keys. Layer: Python, bottom of this package.
+Quire's attention reads the pages. Any other use of such a tensor is refused by name, so that nothing computes with the
+wrong keys. Python layer, bottom of this package.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import torch
 
 
 class PagedStates(torch.Tensor):
-    """[batch, heads, tokens so far, dim]. `pool`: the Pool (cache.py) that has the pages; `layer`: which of the pool's."""
+    """[batch, heads, tokens so far, dim]. `pool`: the Pool (cache.py) that has the pages; `layer`: the layer's index in
+    the pool."""
 
     pool: Any
     layer: int

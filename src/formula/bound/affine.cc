@@ -115,7 +115,7 @@ std::vector<AffineForm> affine_forms(const Graph& graph) {
 
 namespace {
 
-// Adds coefficient * range to lo..hi; whether that overflowed.
+// Adds coefficient * range to lo..hi; returns whether that overflowed.
 bool add_term(std::int64_t coefficient, const IndexRange& range, std::int64_t& lo,
               std::int64_t& hi) {
   if (coefficient == 0) return false;

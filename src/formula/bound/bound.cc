@@ -40,8 +40,8 @@ struct Step {
   Rule rule = Rule::kFixed;
   Op op = Op::kIntConst;
   ValueType type = ValueType::kInt;
-  bool same = false;                       // both arguments are one node
-  std::array<NodeId, 3> args = {0, 0, 0};  // not of kRead
+  bool same = false;                       // both arguments are the same node
+  std::array<NodeId, 3> args = {0, 0, 0};  // unused by kRead
   std::int32_t form = -1;                  // kAffine, kAffineCompare
 };
 
@@ -174,7 +174,7 @@ void Bounder::Program::use_affine_forms() {
   }
 }
 
-// Whether a node's interval depends on the rectangle, given which of its arguments' do.
+// Whether a node's interval depends on the rectangle, given which of its arguments' intervals do.
 bool Bounder::Program::varies(NodeId id) const {
   const Step& step = steps[id];
   if (step.rule == Rule::kFixed) return false;
@@ -241,7 +241,7 @@ Interval Bounder::Program::evaluate(NodeId id, const Step& step, const Rectangle
     case Rule::kAffine:
       return affine_range(forms[step.form], rectangle);
     case Rule::kAffineCompare: {
-      // The difference is that of the computed values only where neither side wraps.
+      // The difference equals that of the computed values only if neither side wraps.
       const Interval d = affine_range(forms[step.form], rectangle);
       if (!d.is_any_int() && !arg(0).is_any_int() && !arg(1).is_any_int())
         return compare_to_zero(step.op, d);

@@ -40,7 +40,7 @@ BufferBounds::BufferBounds(const Buffer& buffer, Precision precision, bool read_
   if (is_empty) all_ = is_floating(buffer.dtype()) ? Interval::floats(0, 0) : Interval::ints(0, 0);
   if (is_empty || !read_contents || !buffer.has_data()) return;
 
-  // A view that repeats its elements (stride 0) may be far larger than its memory: store them once.
+  // A view with repeated elements (stride 0) may be far larger than its memory: store them once.
   ConstTensorView view = buffer.view();
   for (std::size_t i = 0; i < rank_; ++i)
     if (view.strides()[i] == 0) view = view.slice(static_cast<std::int64_t>(i), 0, 1);
@@ -82,7 +82,8 @@ Interval BufferBounds::elements(std::span<const Interval> indices) const {
   return used == 0 ? all_ : runs({reads.data(), used});
 }
 
-// Loops over the settings of as many leading axes as are few; each gives one run of the tree.
+// Loops over the index combinations of the leading axes while there are few; each is one run of the
+// tree.
 Interval BufferBounds::runs(std::span<const Positions> reads) const {
   const auto count = [&](std::size_t i) { return reads[i].last - reads[i].first + 1; };
   std::size_t outer = 0;
@@ -95,7 +96,7 @@ Interval BufferBounds::runs(std::span<const Positions> reads) const {
   Interval result = run(base, reads, outer);
   while (!covers(result, all_)) {
     std::size_t i = outer;
-    for (; i > 0; --i) {  // the next setting, as an odometer counts
+    for (; i > 0; --i) {  // next combination, like an odometer
       base += axes_[i - 1].stride;
       if (++at[i - 1] < count(i - 1)) break;
       base -= count(i - 1) * axes_[i - 1].stride;

@@ -12,9 +12,9 @@ Interval int_sum(const Interval& element, std::int64_t count) {
   return bound_int_binary(Op::kMul, element, Interval::ints(count, count), false);
 }
 
-// A chain of sums of terms up to x > 0 that is rounded `roundings` times stays below
-// count * x * (1 + u)^roundings; for x < 0 it stays below count * x * (1 - u)^roundings. Both
-// powers are bounded by exponentials. Mirrored, the same holds for the lower end.
+// A chain of sums of terms up to x > 0 that is rounded `roundings` times stays below count * x * (1
+// + u)^roundings; for x < 0 it stays below count * x * (1 - u)^roundings. Both powers are bounded
+// by exponentials. The lower end is symmetric.
 Interval float_sum(const Interval& term, std::int64_t count, std::int64_t roundings,
                    Precision precision) {
   const double u = unit_roundoff(precision), n = static_cast<double>(count);
@@ -22,7 +22,7 @@ Interval float_sum(const Interval& term, std::int64_t count, std::int64_t roundi
   const double grow = std::exp(exponent), shrink = std::exp(-exponent);
   double lo = n * term.float_lo * (term.float_lo < 0 ? grow : shrink);
   double hi = n * term.float_hi * (term.float_hi > 0 ? grow : shrink);
-  // The formulas above are computed with a few roundings of their own.
+  // Allows for the few roundings in the formulas above.
   if (lo != 0) lo = step(lo, -8, precision);
   if (hi != 0) hi = step(hi, 8, precision);
   const bool opposite =
@@ -46,7 +46,7 @@ Interval bound_dot(const Interval& a, const Interval& b, std::int64_t count, boo
   if (count == 0) return Interval::floats(0, 0);
   const Interval x = bound_cast(a, ValueType::kFloat, precision);
   const Interval y = bound_cast(b, ValueType::kFloat, precision);
-  // The product is not rounded by itself. In double it is exact for f32 and nearly so for f64.
+  // The product is not rounded separately. In double it is exact for f32 and nearly so for f64.
   const Interval product = bound_float_binary(Op::kMul, x, y, same, Precision::kF64);
   Interval term = product;
   if (precision == Precision::kF64) {
@@ -54,7 +54,7 @@ Interval bound_dot(const Interval& a, const Interval& b, std::int64_t count, boo
     term.float_hi = step(product.float_hi, 1, precision);
   }
   Interval r = float_sum(term, count, count, precision);
-  // Where results are subnormal a rounding is off by up to half the smallest of them.
+  // A subnormal result may be off by up to half the smallest subnormal.
   const double tiny = step(0, 1, precision) * static_cast<double>(count);
   r.float_lo = step(r.float_lo - tiny, -1, precision);
   r.float_hi = step(r.float_hi + tiny, 1, precision);

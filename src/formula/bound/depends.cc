@@ -47,7 +47,7 @@ Depends leaf(Op op) {
   }
 }
 
-// Replaces what is said of q_idx, kv_idx and score by what the form says.
+// Replaces the dependence on q_idx, kv_idx and score by what the form says.
 void sharpen(Depends& known, const AffineForm& form) {
   known.score = false;
   known.q = form.q != 0;
@@ -80,7 +80,7 @@ double largest_element(DType dtype) {
   }
 }
 
-// A bound of the absolute value of an integer; unbounded from 2^62 on, so that nothing that has a
+// A bound on the absolute value of an integer; unbounded from 2^62 on, so that no value with a
 // bound can have wrapped. `bounds` holds those of the arguments.
 double largest_magnitude(const Graph& graph, NodeId id, const std::vector<double>& bounds) {
   const Node& node = graph[id];
@@ -121,8 +121,8 @@ double largest_magnitude(const Graph& graph, NodeId id, const std::vector<double
   }
 }
 
-// What a comparison of integers varies with: it is a function of the difference of its sides. For
-// < and the like only if that does not wrap; == and != hold modulo 2^64.
+// A comparison of integers is a function of the difference of its sides: for < and the like only if
+// that does not wrap; for == and != modulo 2^64.
 void sharpen_compare(const Graph& graph, NodeId id, const std::vector<AffineForm>& forms,
                      const std::vector<double>& bounds, Depends& known) {
   const std::size_t a = graph.arg(id, 0);

@@ -16,7 +16,7 @@ bool is_single(const Interval& a) { return a.float_lo == a.float_hi; }
 Interval add(const Interval& a, const Interval& b, Precision precision) {
   double lo = round_to(a.float_lo + b.float_lo, precision);
   double hi = round_to(a.float_hi + b.float_hi, precision);
-  if (std::isnan(lo)) lo = -kInf;  // inf - inf: of that end nothing is known
+  if (std::isnan(lo)) lo = -kInf;  // inf - inf: this end is unknown
   if (std::isnan(hi)) hi = kInf;
   const bool opposite =
       (a.float_hi == kInf && b.float_lo == -kInf) || (a.float_lo == -kInf && b.float_hi == kInf);
@@ -33,8 +33,8 @@ Interval magnitude(const Interval& a) {
   return Interval::floats(0, std::max(-a.float_lo, a.float_hi), a.maybe_nan);
 }
 
-// The hull of f at the four corners of a rectangle in which f is monotone in each argument. Corners
-// that are NaN are left out: the numbers beside them lie between the others.
+// The hull of f at the four corners of a rectangle in which f is monotone in each argument. NaN
+// corners are ignored: values near them lie between the others.
 template <class F>
 Interval corners(const Interval& a, const Interval& b, bool maybe_nan, F f) {
   double lo = kInf, hi = -kInf;
@@ -58,7 +58,7 @@ Interval mul(const Interval& a, const Interval& b, bool same, Precision precisio
   const bool zero_times_inf = (has_zero(a) && has_inf(b)) || (has_zero(b) && has_inf(a));
   const bool maybe_nan = a.maybe_nan || b.maybe_nan || zero_times_inf;
   return corners(a, b, maybe_nan, [&](double x, double y) {
-    // 0 * inf stands for 0 times the large numbers beside inf.
+    // 0 * inf stands for 0 times the large numbers next to inf.
     return x == 0 || y == 0 ? 0 : round_to(x * y, precision);
   });
 }
@@ -88,7 +88,7 @@ struct DivMod {
 };
 
 // Below this the quotient is exactly the floor of the exact one, which is monotone in each
-// argument; above, it is within a few ulps of it.
+// argument; above, it is within a few ulps.
 double exact_quotient(Precision precision) {
   return precision == Precision::kF32 ? 0x1p20 : 0x1p49;
 }
@@ -120,7 +120,7 @@ Interval mod(const Interval& a, const Interval& b, Precision precision) {
                   : Interval::floats(b.float_lo, 0, maybe_nan);
 }
 
-// Wider by 8 ulps; results near the largest float may be inf already, those below the smallest
+// Widened by 8 ulps; results near the largest float may already be inf, those below the smallest
 // normal one may be 0.
 Interval widened_power(double lo, double hi, bool maybe_nan, Precision precision) {
   const double half = largest(precision) / 2, tiny = smallest_normal(precision);
@@ -147,7 +147,7 @@ Interval pow(const Interval& a, const Interval& b, Precision precision) {
   }
   // A zero of either sign to a negative power is an infinity of that sign.
   if (has_zero(a) && b.float_lo < 0) r = Interval::floats(-kInf, kInf, maybe_nan);
-  // 1 ** NaN and NaN ** 0 are 1: held already, since 1 ** y and x ** 0 are.
+  // 1 ** NaN and NaN ** 0 are 1: already included, since 1 ** y and x ** 0 are.
   return widened_power(r.float_lo, r.float_hi, maybe_nan, precision);
 }
 

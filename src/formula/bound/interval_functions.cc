@@ -12,8 +12,8 @@ namespace {
 
 constexpr int kUlps = 8;
 
-// The ends moved apart by kUlps, kept within the function's range [least, most]. A result that is
-// below the smallest normal number may have been flushed to 0.
+// The ends moved apart by kUlps, within the function's range [least, most]. A result below the
+// smallest normal number may have been flushed to 0.
 Interval widened(double lo, double hi, bool maybe_nan, Precision precision, double least = -kInf,
                  double most = kInf) {
   lo = step(lo, -kUlps, precision);
@@ -28,7 +28,7 @@ Interval increasing(const Interval& a, Precision precision, double least, double
   return widened(f(a.float_lo), f(a.float_hi), a.maybe_nan, precision, least, most);
 }
 
-// exp, exp2, expm1: where the largest float is near, an evaluator may already say inf, or not yet.
+// exp, exp2, expm1: near the largest float an evaluator may or may not return inf.
 template <class F>
 Interval exponential(const Interval& a, Precision precision, double least, F f) {
   Interval r = increasing(a, precision, least, kInf, f);
@@ -56,7 +56,7 @@ Interval square_root(const Interval& a, Precision precision) {
 Interval reciprocal_root(const Interval& a, Precision precision) {
   const auto f = [](double x) { return 1 / std::sqrt(x); };
   if (a.float_hi < 0) return Interval::any_float();
-  // At a zero of unknown sign it is an infinity of unknown sign.
+  // At a zero of unknown sign the result is an infinity of unknown sign.
   if (a.float_lo <= 0) return Interval::floats(-kInf, kInf, a.maybe_nan || a.float_lo < 0);
   return widened(f(a.float_hi), f(a.float_lo), a.maybe_nan, precision);
 }
@@ -65,14 +65,14 @@ Interval reciprocal_root(const Interval& a, Precision precision) {
 Interval sine(const Interval& a, int shift, Precision precision) {
   constexpr double kTurn = 2 * std::numbers::pi;
   const double error = precision == Precision::kF32 ? 0x1p-21 : 0x1p-44;
-  const double largest_argument = 0x1p13;  // range reduction is trusted to be exact up to here
+  const double largest_argument = 0x1p13;  // range reduction is exact up to here
   const bool infinite = a.float_lo == -kInf || a.float_hi == kInf;
   double lo = -1, hi = 1;
   if (!infinite && a.float_hi - a.float_lo < kTurn &&
       std::max(-a.float_lo, a.float_hi) <= largest_argument) {
     const double from = a.float_lo + shift * (kTurn / 4), to = a.float_hi + shift * (kTurn / 4);
-    // Whether the angle passes `place` (mod a turn). Rounding may miss it by a hair, where the ends
-    // are as good as the extremum.
+    // Whether the angle passes `place` (mod a turn). If rounding misses it, the ends are
+    // practically as large as the extremum.
     const auto passes = [&](double place) {
       return std::floor((to - place) / kTurn) > std::floor((from - place) / kTurn);
     };
@@ -83,8 +83,8 @@ Interval sine(const Interval& a, int shift, Precision precision) {
                           a.maybe_nan || infinite);
 }
 
-// x times something that rises from 0 to 1: falls to its minimum at `at`, then rises. The factor
-// may be off by some ulps of 1, and -inf * 0 is NaN.
+// x times a factor that rises from 0 to 1: falls to its minimum at `at`, then rises. The factor may
+// be off by some ulps of 1, and -inf * 0 is NaN.
 template <class F>
 Interval gate(const Interval& a, double at, Precision precision, F f) {
   const auto value = [&](double x) { return std::isinf(x) ? std::max(x, 0.0) : f(x); };
@@ -99,7 +99,7 @@ Interval gate(const Interval& a, double at, Precision precision, F f) {
 }
 
 Interval softplus(const Interval& a, Precision precision) {
-  // Some definitions give x itself from 20 on.
+  // Some definitions return x itself from 20 on.
   const auto least = [](double x) { return x >= 20 ? x : std::log1p(std::exp(x)); };
   const auto most = [](double x) {
     return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x));

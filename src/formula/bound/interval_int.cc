@@ -75,14 +75,14 @@ Interval floor_div(const Interval& a, const Interval& b) {
                           floor_quotient(a.int_hi, a.int_hi >= 0 ? lo : hi));
   };
   const auto for_negative = [&](std::int64_t lo, std::int64_t hi) {
-    if (a.int_lo == kMinInt && hi == -1) return Interval::any_int();  // the one quotient that wraps
+    if (a.int_lo == kMinInt && hi == -1) return Interval::any_int();  // this quotient wraps
     return Interval::ints(floor_quotient(a.int_hi, a.int_hi >= 0 ? hi : lo),
                           floor_quotient(a.int_lo, a.int_lo >= 0 ? lo : hi));
   };
   return by_sign_of_divisor(b, for_negative, for_positive);
 }
 
-// Exact where the dividend stays within one period of a known divisor.
+// Exact if the dividend stays within one period of a known divisor.
 Interval mod(const Interval& a, const Interval& b) {
   const auto one_period = [&](std::int64_t y) {
     return floor_quotient(a.int_lo, y) == floor_quotient(a.int_hi, y);
@@ -104,7 +104,7 @@ Interval mod(const Interval& a, const Interval& b) {
   return by_sign_of_divisor(b, for_negative, for_positive);
 }
 
-// x to the power n >= 0; whether it overflowed.
+// Computes x to the power n >= 0; returns whether it overflowed.
 bool power_overflows(std::int64_t x, std::int64_t n, std::int64_t& result) {
   bool overflows = false;
   result = 1;
@@ -134,7 +134,7 @@ Interval pow(const Interval& a, const Interval& b) {
   if (power_overflows(magnitude, b.int_hi, hi)) return Interval::any_int();
   hi = std::max<std::int64_t>(hi, least == 0);
   if (a.int_lo >= 1) {
-    power_overflows(a.int_lo, least, lo);  // not above `hi`, so it does not overflow
+    power_overflows(a.int_lo, least, lo);  // not above `hi`, so it cannot overflow
   } else if (a.int_lo < 0) {
     lo = -hi;
   }
@@ -154,13 +154,13 @@ Interval shl(const Interval& a, const Interval& b) {
   std::int64_t lo, hi;
   bool overflows = shl_overflows(a.int_lo, a.int_lo < 0 ? most : least, lo);
   overflows |= shl_overflows(a.int_hi, a.int_hi < 0 ? least : most, hi);
-  // One value that wraps is still one value.
+  // A single value that wraps is still a single value.
   if (overflows && !(a.is_single_int() && least == most)) return Interval::any_int();
   const Interval part = Interval::ints(lo, hi);
   return b.int_lo < 0 || b.int_hi > 63 ? hull(part, single(0)) : part;
 }
 
-// A count outside 0..63 gives what 63 gives: 0, or -1 for a negative value.
+// A count outside 0..63 acts like 63: gives 0, or -1 for a negative value.
 Interval shr(const Interval& a, const Interval& b) {
   const bool outside = b.int_lo < 0 || b.int_hi > 63;
   const bool inside = b.int_hi >= 0 && b.int_lo <= 63;
@@ -170,7 +170,8 @@ Interval shr(const Interval& a, const Interval& b) {
                         a.int_hi >> (a.int_hi < 0 ? most : least));
 }
 
-// The bits that all ints of an interval share: those above the highest in which the ends differ.
+// The bits that all ints of an interval share: those above the highest bit in which its ends
+// differ.
 struct KnownBits {
   std::uint64_t ones, zeros;
 

@@ -8,7 +8,7 @@
 namespace quire::formula {
 namespace {
 
-// Two ordered ranges compared. `less` and so on say that it holds for some pair of values.
+// Compares two ordered ranges. `less` and so on: whether it holds for some pair of values.
 template <class T>
 Interval compare_ranges(Op op, T a_lo, T a_hi, T b_lo, T b_hi) {
   switch (op) {

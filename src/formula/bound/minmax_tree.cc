@@ -23,7 +23,7 @@ constexpr std::int64_t kBranch = 16;
 
 template <class T>
 struct Extent {
-  // The identity of min and max; also what a block of NaNs has.
+  // The identity of min and max; also the value of a block of NaNs.
   T lo = std::numeric_limits<T>::has_infinity ? std::numeric_limits<T>::infinity()
                                               : std::numeric_limits<T>::max();
   T hi = std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity()
@@ -62,7 +62,7 @@ class TypedLevels final : public MinMaxTree::Levels {
   Interval query(std::int64_t first, std::int64_t last) const override {
     std::int64_t begin = first, end = last + 1;
     Extent<T> extent;
-    // Climbs while whole entries of the level above fit between the ends.
+    // Climbs as long as whole entries of the level above fit between the ends.
     for (std::size_t height = 0;; ++height) {
       const std::int64_t inner = (begin + kBranch - 1) / kBranch, outer = end / kBranch;
       if (height == levels_.size() || inner >= outer) {
@@ -87,8 +87,8 @@ class TypedLevels final : public MinMaxTree::Levels {
                 : scan_level(levels_[height - 1], begin, end, extent);
   }
 
-  // kBranch elements from `begin` on: of a fixed number, so that compilers turn the loop into a few
-  // vector instructions. This reads a dense mask whole.
+  // kBranch elements from `begin` on: a fixed number, so that compilers emit a few vector
+  // instructions. A dense mask is read entirely this way.
   void scan_whole(std::int64_t begin, Extent<T>& extent) const {
     const T* data = elements_.get() + begin;
     T lo = extent.lo, hi = extent.hi;
@@ -101,7 +101,7 @@ class TypedLevels final : public MinMaxTree::Levels {
     extent = {lo, hi, nan};
   }
 
-  // Comparisons with NaN are false, so NaNs pass by the ends.
+  // Comparisons with NaN are false, so NaNs do not affect the ends.
   void scan_elements(std::int64_t begin, std::int64_t end, Extent<T>& extent) const {
     const T* data = elements_.get();
     for (std::int64_t i = begin; i < end; ++i) {
@@ -123,7 +123,7 @@ class TypedLevels final : public MinMaxTree::Levels {
 
   static Interval to_interval(const Extent<T>& extent) {
     if constexpr (std::is_floating_point_v<T>) {
-      if (extent.lo > extent.hi) return Interval::any_float();  // nothing but NaN
+      if (extent.lo > extent.hi) return Interval::any_float();  // only NaNs
       return Interval::floats(extent.lo, extent.hi, extent.nan);
     } else {
       return Interval::ints(extent.lo, extent.hi);

@@ -1,5 +1,4 @@
-// Runs the two steps of compilation and fills in the texts of faults that a program can report.
-// Formula layer.
+// Runs the two steps of compilation and fills in the texts of possible faults. Formula layer.
 #include "formula/compile/compile.h"
 
 #include "formula/compile/emit.h"

@@ -1,4 +1,4 @@
-// Names of opcodes, and of the places that operands live in. Formula layer.
+// Names of opcodes and of operands' locations. Formula layer.
 #include "formula/compile/disassemble.h"
 
 #include <fmt/format.h>

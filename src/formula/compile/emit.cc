@@ -1,5 +1,5 @@
-// Assigns instructions to phases, results to scratch memory, and lets temporaries share addresses.
-// Formula layer.
+// Assigns instructions to phases and results to scratch memory, and lets temporaries share
+// addresses. Formula layer.
 #include "formula/compile/emit.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using kernels::TileType;
 namespace {
 
 constexpr std::size_t kAlign = 64;
-// Chunk temporaries should stay in half of L1 beside the scores; 48 rows of one, 32 of two, 24 of
+// Chunk temporaries should stay in half of L1 next to the scores; 48 rows of one, 32 of two, 24 of
 // three, 16 of four.
 constexpr std::size_t kChunkBytes = 18 * 1024;
 constexpr int kMinChunkRows = 8;
@@ -34,7 +34,7 @@ class Emitter {
   TileProgram emit(const LowRoots& roots);
 
  private:
-  // Temporaries of the element phase, by size: 4 or 8 bytes an element, or bits.
+  // Temporaries of the element phase, by size: 4 or 8 bytes per element, or bits.
   enum Pool { kPool4, kPool8, kPoolBits, kPoolCount };
 
   void mark_used(const LowRoots& roots);
@@ -57,8 +57,8 @@ class Emitter {
   const LowGraph& low_;
   const CompileOptions& options_;
   TileProgram program_;
-  std::vector<int> uses_;                 // left to come; checks and results count
-  std::vector<char> kept_;                // outputs: their element values stay for the tile
+  std::vector<int> uses_;                 // remaining uses; checks and results count
+  std::vector<char> kept_;                // outputs: their element values live for the whole tile
   std::vector<TileOperand> places_;       // of nodes emitted so far
   std::vector<std::int32_t> expansions_;  // offset of a mask spread to words, -1 if not yet
   std::array<std::vector<int>, kPoolCount> free_;
@@ -110,7 +110,7 @@ void Emitter::mark_used(const LowRoots& roots) {
   }
 }
 
-// Where the result of a node goes. Slots of chunk temporaries are numbered now and placed when all
+// Where the result of a node goes. Chunk temporaries get slot numbers now and addresses when all
 // are known.
 TileOperand Emitter::result_place(LowId id) {
   const LowNode& node = low_[id];
@@ -130,7 +130,7 @@ TileOperand Emitter::result_place(LowId id) {
     case TileClass::kRow:
       place.offset = allocate(group * groups_of(options_.max_rows));
       break;
-    case TileClass::kDiagonal:  // one more group: the last row reads 64 lanes from where it begins
+    case TileClass::kDiagonal:  // one extra group: the last row reads 64 lanes from its start
       place.offset = allocate(
           group * (groups_of(options_.max_rows + options_.groups * kernels::kGroupLanes) + 1));
       break;
@@ -170,8 +170,8 @@ std::int32_t Emitter::expanded(LowId id) {
   return offset;
 }
 
-// How a node is read in a phase. Within its own phase (or as a uniform in any) a value is flat: the
-// runner knows.
+// How a node is read in a phase. Within its own phase (or if uniform, in any) a value is flat,
+// which the runner knows.
 TileOperand Emitter::operand(LowId id, TileClass phase) {
   const LowNode& node = low_[id];
   TileOperand place = places_[id];
@@ -239,13 +239,13 @@ void Emitter::emit_node(LowId id) {
   }
   TileInstruction in = instruction(id, node.value_class);
   release_arguments(
-      node);  // first: the result may take the place of an argument, element by element
+      node);  // first: the result may reuse the memory of an argument, element by element
   place = result_place(id);
   in.out = place;
   program_.phases[static_cast<int>(node.value_class)].push_back(in);
 }
 
-// Whether the instruction of `id` can write the score tile itself.
+// Whether the instruction of `id` can write the score tile directly.
 bool Emitter::can_finish(LowId id) const {
   const LowNode& node = low_[id];
   if (node.is_score || node.value_class != TileClass::kElement ||
@@ -270,7 +270,7 @@ void Emitter::emit_final(LowId score, bool fused) {
   program_.phases[static_cast<int>(TileClass::kElement)].push_back(in);
 }
 
-// The score before the mod: its last instruction writes over it, so an output is a copy.
+// Copies the score before the mod, if it is an output: the last instruction overwrites it.
 void Emitter::keep_score() {
   for (LowId id = 0; id < low_.size(); ++id) {
     if (!low_[id].is_score || !kept_[id]) continue;
@@ -287,7 +287,7 @@ void Emitter::emit_outputs(const std::vector<LowId>& outputs) {
     program_.outputs.push_back(low_[id].is_score ? kept_score_ : operand(id, TileClass::kElement));
 }
 
-// Slot numbers to offsets: first the 8-byte slots, then 4-byte, then bits.
+// Turns slot numbers into offsets: first the 8-byte slots, then 4-byte, then bits.
 void Emitter::place_chunk_temporaries() {
   const std::size_t row8 = 8 * kernels::kGroupLanes, row4 = 4 * kernels::kGroupLanes;
   const auto count = [&](Pool pool) { return static_cast<std::size_t>(slots_[pool]); };
@@ -325,8 +325,8 @@ TileProgram Emitter::emit(const LowRoots& roots) {
     fail(ErrorKind::value, "formula", "a mod may have at most 32,767 reads that need a check");
 
   mark_used(roots);
-  // Decided before anything is emitted: uses_ counts down, and a mask may use the score's value
-  // too.
+  // Decided before anything is emitted: uses_ counts down, and a mask may also use the score's
+  // value.
   const bool fused = program_.has_score && can_finish(score);
   places_.assign(low_.size(), TileOperand());
   expansions_.assign(low_.size(), -1);

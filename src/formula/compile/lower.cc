@@ -20,7 +20,7 @@ LowId Lowering::lower(const Formula& formula) {
   const Bounder bounder(formula, options_.precision, {.read_buffers = false});
   bounds_.assign(graph_->size(), Interval());
   Rectangle extents =
-      options_.extents;  // an empty one has no tiles: what is proved does not matter
+      options_.extents;  // an empty rectangle has no tiles: what is proved does not matter
   for (IndexRange* range : {&extents.b, &extents.h, &extents.q, &extents.kv})
     range->last = std::max(range->first, range->last);
   bounder.bound_all(extents, bounds_);
@@ -45,8 +45,7 @@ LowId Lowering::lower(const Formula& formula) {
   return value(formula.root());
 }
 
-// For programs that do not hoist: a value that came out less varied, spread over the elements
-// unchanged.
+// For programs that do not hoist: broadcasts a less varied value to the elements unchanged.
 LowId Lowering::per_element(LowId id) {
   if (low_[id].value_class == TileClass::kElement) return id;
   switch (low_[id].type) {
@@ -97,7 +96,7 @@ LowId Lowering::lower_node(NodeId id) {
   return node.arg_count == 1 ? lower_unary(id) : lower_binary(id);
 }
 
-// A coordinate that is not affine: constant over the tile, or listed.
+// A coordinate that is not affine: constant over the tile, or from a list.
 LowId Lowering::lower_leaf(const Node& node) {
   return coordinate(static_cast<Coord>(static_cast<int>(node.op) - static_cast<int>(Op::kBatch)));
 }
@@ -210,7 +209,7 @@ LowId Lowering::lower_binary(NodeId id) {
   return low_.add_op(op, TileType::kMask, a, b);
 }
 
-// cap * tanh(x / cap), for any two uniform factors: one pass over the elements, not three.
+// cap * tanh(x / cap), for any two uniform factors: one pass over the elements instead of three.
 LowId Lowering::lower_softcap(LowId a, LowId b) {
   if (options_.node_by_node || options_.precision == Precision::kF64) return kNoLow;
   if (low_[a].op == TileOp::kTanhF) std::swap(a, b);
@@ -259,8 +258,8 @@ LowId Lowering::lower_compare(NodeId id) {
   LowId a = value(left), b = value(right);
   if (low_[a].type == TileType::kFloat)
     return low_.add_op(shifted(TileOp::kLtF, which), TileType::kMask, a, b);
-  // q >= kv and the like: the difference varies less than the two sides. Exact, as neither side
-  // comes near overflow.
+  // q >= kv and the like: the difference varies less than the two sides. Exact, as neither side is
+  // near overflow.
   if (affine(left).known && affine(right).known &&
       join(low_[a].value_class, low_[b].value_class) == TileClass::kElement) {
     constexpr std::int64_t kFar = std::int64_t{1} << 61;

@@ -65,7 +65,7 @@ LowAffine Lowering::find_affine(NodeId id) {
     default:
       break;
   }
-  // Anything uniform is affine with itself as the uniform part, which lower() fills in.
+  // A uniform value is affine, with itself as the uniform part, which lower() fills in.
   if (node.op == Op::kScore) return {};
   for (const NodeId arg : graph_->args(id))
     if (low_[value(arg)].value_class != TileClass::kUniform) return {};

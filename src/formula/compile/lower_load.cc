@@ -16,7 +16,7 @@ using kernels::TileType;
 
 namespace {
 
-// Shape and strides of a buffer; one without data counts as row-major.
+// Shape and strides of a buffer; one without data is taken as row-major.
 struct Layout {
   explicit Layout(const Buffer& buffer)
       : shape(buffer.shape()),
@@ -38,7 +38,7 @@ std::vector<std::int64_t> trailing_offsets(const Layout& layout, std::size_t lea
   return offsets;
 }
 
-// Range of offsets that indices within the shape can give; whether 32 bits hold it.
+// Whether all offsets that indices within the shape can give fit into 32 bits.
 bool offsets_fit_int32(const Shape& shape, const Shape& strides, std::size_t axes) {
   std::int64_t lo = 0, hi = 0;
   for (std::size_t axis = 0; axis < axes; ++axis) {
@@ -50,7 +50,7 @@ bool offsets_fit_int32(const Shape& shape, const Shape& strides, std::size_t axe
 
 }  // namespace
 
-// kSum and kDot see the axes after `leading` as one list of elements.
+// kSum and kDot treat the axes after `leading` as one list of elements.
 std::int16_t Lowering::add_buffer(const Buffer& buffer, std::size_t leading) {
   if (!buffer.has_data() && !options_.allow_declared)
     fail(ErrorKind::value, "formula", "buffer '{}' is only declared: it has no data to evaluate",
@@ -95,8 +95,7 @@ LowId Lowering::lower_index(NodeId index, const Buffer& buffer, int axis) {
   const Interval range = bound(index);
   const bool proved = index_in_bounds(range, size) && !options_.node_by_node;
   if (proved && range.int_lo >= 0) return raw;
-  // int32 code needs a size that fits as well; then the wrapped index cannot overflow where it is
-  // valid.
+  // int32 code also needs a size that fits; then wrapping a valid index cannot overflow.
   const bool narrow = is_narrow(raw) && fits_int32(Interval::ints(0, size));
   const LowId typed = low_.as_type(raw, narrow ? TileType::kInt32 : TileType::kInt64);
   const LowId wrapped = low_.add({.op = narrow ? TileOp::kIndexI : TileOp::kIndexL,
@@ -110,7 +109,7 @@ LowId Lowering::lower_index(NodeId index, const Buffer& buffer, int axis) {
   return low_.as_type(wrapped, fits ? TileType::kInt32 : TileType::kInt64);
 }
 
-// The offset of an element (or of the first of its trailing ones) in elements.
+// The offset, in elements, of an element or of the first of its trailing elements.
 LowId Lowering::gather_offset(std::span<const NodeId> indices, const Buffer& buffer,
                               const Shape& strides) {
   const bool narrow =
@@ -134,8 +133,8 @@ LowId Lowering::gather_offset(std::span<const NodeId> indices, const Buffer& buf
   return sum == kNoLow ? low_.int_const(0, type) : sum;
 }
 
-// The offset as an affine form, if every index is one and proved to need no check and no wrapping
-// per element.
+// The offset as an affine form, if every index is affine and proved to need no check and no
+// wrapping.
 LowAffine Lowering::affine_offset(std::span<const NodeId> indices, const Buffer& buffer,
                                   const Shape& strides) {
   if (options_.node_by_node) return {};
@@ -161,7 +160,7 @@ LowId Lowering::lower_load(NodeId id) {
   const TileType type = load_type(buffer);
   const auto indices = graph_->args(id);
   if (element_count(buffer.shape()) ==
-      0) {  // nothing to read; the indices report themselves if an element is visible
+      0) {  // nothing to read; the index checks report visible elements
     for (std::size_t axis = 0; axis < indices.size(); ++axis)
       lower_index(indices[axis], buffer, static_cast<int>(axis));
     return type == TileType::kFloat ? float_const(0) : low_.int_const(0, type);
@@ -192,7 +191,7 @@ LowId Lowering::lower_load(NodeId id) {
                    .buffer = entry});
 }
 
-// Of the first of the elements that kSum and kDot read.
+// The offset of the first element that kSum or kDot reads.
 LowId Lowering::chain_offset(std::span<const NodeId> indices, const Buffer& buffer) {
   return low_.as_type(gather_offset(indices, buffer, Layout(buffer).strides), TileType::kInt64);
 }
@@ -205,7 +204,7 @@ LowRead Lowering::lower_read(const Formula& read, int side) {
   const std::size_t split = node.op == Op::kDot ? node.split : args.size();
   const auto indices = [&](int of) { return of == 0 ? args.first(split) : args.subspan(split); };
   const auto buffer = [&](int of) -> const Buffer& { return graph_->buffer(node.buffers[of]); };
-  // Rows of the gradient: what one index addresses lies together.
+  // Rows of the gradient: the elements that one index addresses are contiguous.
   std::vector<std::int64_t> leading;
   for (std::size_t axis = 0; axis < indices(side).size(); ++axis)
     leading.push_back(buffer(side).shape()[axis]);

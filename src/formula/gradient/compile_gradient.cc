@@ -66,7 +66,7 @@ class GradientCompiler {
     return derivatives_.graph.buffer(site.buffer);
   }
 
-  // A read of an empty buffer, or a dot or sum over no elements, has nothing to add to.
+  // A read of an empty buffer, or a dot or sum over no elements, has no gradient.
   bool reads_nothing(const Derivatives::Site& site) const {
     const Node& node = derivatives_.graph[site.node];
     for (const std::int32_t buffer : node.buffers)
@@ -111,7 +111,7 @@ class GradientCompiler {
     return site.side == 0 ? args.first(split) : args.subspan(split);
   }
 
-  // One index is b and another h, or there is only one of them.
+  // Whether one index is b and another h, or there is only one batch or head.
   bool fixes_head(const Derivatives::Site& site) const {
     const auto has = [&](Op op, const IndexRange& range) {
       if (length(range) == 1) return true;

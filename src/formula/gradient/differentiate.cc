@@ -1,6 +1,6 @@
-// Reverse mode: cotangents are propagated from the value to the score and to buffer reads. A
-// cotangent that is structurally zero is left out rather than stored as 0.0, because 0.0 * inf is
-// NaN. Formula layer.
+// Reverse mode: propagates cotangents from the value to the score and to buffer reads. A
+// structurally zero cotangent is omitted rather than stored as 0.0, because 0.0 * inf is NaN.
+// Formula layer.
 #include "formula/gradient/differentiate.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ class Differentiator {
 
   void run() {
     find_active();
-    // Nodes made on the way have larger ids: no argument of a node of the formula is among them.
+    // Nodes added from here on have larger ids: none is an argument of a node of the formula.
     cotangents_.assign(static_cast<std::size_t>(root_) + 1, kNoNode);
     if (!active_[root_]) return;
     cotangents_.back() = make_float(graph_, 1);
@@ -28,7 +28,7 @@ class Differentiator {
       if (cotangent(id) != kNoNode) pull_back_node(id);
   }
 
-  /// d(root)/d(node), or kNoNode where it is zero.
+  // d(root)/d(node), or kNoNode if it is zero.
   NodeId cotangent(NodeId id) const { return cotangents_[id]; }
 
   /// Whether side `side` of a kLoad, kSum or kDot gets a derivative.

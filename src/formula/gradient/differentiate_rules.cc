@@ -1,5 +1,5 @@
 // The derivative of each operation, by PyTorch's formulas, so that rounding and corner cases are
-// what its users expect; only those of gelu and gelu_tanh differ, because they are cheaper. Formula
+// what its users expect; those of gelu and gelu_tanh differ, because ours are cheaper. Formula
 // layer.
 #include <cmath>
 #include <numbers>
@@ -10,7 +10,7 @@
 namespace quire::formula {
 namespace {
 
-// A node that can be calculated with.
+// A node with operators.
 struct Value {
   Graph* graph;
   NodeId id;
@@ -33,15 +33,16 @@ Value operator-(Value a, double b) { return a - number(a.graph, b); }
 Value operator*(Value a, double b) { return a * number(a.graph, b); }
 Value operator-(double a, Value b) { return number(b.graph, a) - b; }
 
-// g where the condition holds (or does not), else 0. A choice, not a product: 0 * inf is no 0.
+// g where the condition holds (or does not), otherwise 0. A choice, not a product: 0 * inf is not
+// 0.
 Value only_if(Value condition, Value g) { return choose(condition, g, number(g.graph, 0)); }
 Value not_if(Value condition, Value g) { return choose(condition, number(g.graph, 0), g); }
 
 constexpr double kLn2 = std::numbers::ln2;
 constexpr double kTwoBySqrtPi = 2 * std::numbers::inv_sqrtpi;
 
-// y / x for y = x * F(x) with F(0) = 1/2: F without another erf or tanh, and with all its digits
-// where it is small. Below 2^-100 the quotient of subnormals would have few.
+// y / x for y = x * F(x) with F(0) = 1/2: gives F without another erf or tanh, and with all its
+// digits where it is small. Below 2^-100 the quotient of subnormals would have few.
 Value half_at_zero(Value x, Value y) {
   const Value small = binary(Op::kLt, unary(Op::kAbs, x), number(x.graph, 0x1p-100));
   return choose(small, number(x.graph, 0.5), y / x);
@@ -117,8 +118,8 @@ Value pull_back_unary(Op op, Value g, Value x, Value y) {
   }
 }
 
-// The cotangent of the winner is g, of the loser 0, of both in a tie g / 2. `loses`: when this side
-// does.
+// The cotangent is g for the winner, 0 for the loser, g / 2 for both in a tie. `loses`: the
+// comparison under which this side loses.
 Value pull_back_extremum(Op loses, Value g, Value self, Value other) {
   const Value tied = choose(binary(Op::kEq, self, other), g * 0.5, g);
   return not_if(binary(loses, self, other), tied);

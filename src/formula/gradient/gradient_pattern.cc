@@ -1,4 +1,4 @@
-// The decision table. Formula layer.
+// The decision table of gradient_pattern.h. Formula layer.
 #include "formula/gradient/gradient_pattern.h"
 
 #include "formula/compile/low_graph.h"
@@ -10,7 +10,8 @@ using kernels::TileClass;
 
 namespace {
 
-// Whether |large| >= |small| * count: steps of the one never reach over a step of the other.
+// Whether |large| >= |small| * count: all steps of `small` together stay within one step of
+// `large`.
 bool clears(std::int64_t large, std::int64_t small, std::int64_t count) {
   constexpr std::int64_t kFar = std::int64_t{1} << 40;  // beyond: products could overflow
   const auto size = [](std::int64_t x) { return x < 0 ? -x : x; };

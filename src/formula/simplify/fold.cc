@@ -202,7 +202,7 @@ Node cast(ValueType type, const Node& from, Precision precision) {
   }
   if (type == ValueType::kInt) return int_constant(from.bits);
   if (type == ValueType::kBool) return bool_constant(from.bits != 0);
-  // One rounding, straight to the precision.
+  // One rounding, directly to the precision.
   return float_constant(round_to(from.bits, precision));
 }
 

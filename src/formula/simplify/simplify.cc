@@ -1,4 +1,4 @@
-// The driver: one forward pass, then a copy of the nodes that are still reachable. Formula layer.
+// Simplifies in one forward pass, then copies the nodes that are still reachable. Formula layer.
 #include "formula/simplify/simplify.h"
 
 #include <algorithm>
@@ -49,8 +49,8 @@ NodeId Rewriter::fold_constants(const Term& term) {
   return result ? make_constant(*result) : kNoNode;
 }
 
-// The same value with its arguments exchanged, if it is there: b + a for a + b, b > a for a < b.
-// Not for minimum and maximum of floats: which of -0 and +0 they give may depend on the order.
+// The existing node with exchanged arguments, if any: b + a for a + b, b > a for a < b. Not for
+// minimum and maximum of floats: whether they give -0 or +0 may depend on the order.
 NodeId Rewriter::existing_mirror(const Term& term) const {
   const bool min_or_max = term.op == Op::kMin || term.op == Op::kMax;
   if (min_or_max && term.type == ValueType::kFloat) return kNoNode;
@@ -60,7 +60,7 @@ NodeId Rewriter::existing_mirror(const Term& term) const {
   return graph_.find({.op = op, .type = term.type}, exchanged);
 }
 
-// An affine integer that is a constant or one of the positions in disguise.
+// An affine integer that equals a constant or one of the positions.
 NodeId Rewriter::collapsed(NodeId id) {
   const AffineForm f = form(id);
   if (f.is_constant()) return make_int(f.c);
@@ -101,7 +101,7 @@ NodeId Rewriter::make(const Term& term) {
 
 namespace {
 
-// Which of the nodes up to the last root any root depends on.
+// Which of the nodes up to the last root are used by any root.
 std::vector<char> used_by(const Graph& graph, std::span<const NodeId> roots) {
   const NodeId last = roots.empty() ? kNoNode : *std::max_element(roots.begin(), roots.end());
   std::vector<char> used(last + 1, 0);
@@ -113,7 +113,7 @@ std::vector<char> used_by(const Graph& graph, std::span<const NodeId> roots) {
   return used;
 }
 
-// Makes all of `from` that the roots depend on in the rewriter's graph; the new ids by old id.
+// Rewrites everything in `from` that the roots depend on; returns the new ids by old id.
 std::vector<NodeId> rewrite(const Graph& from, std::span<const NodeId> roots, Rewriter& rewriter) {
   const std::vector<char> used = used_by(from, roots);
   std::vector<NodeId> simple(used.size(), kNoNode), args;

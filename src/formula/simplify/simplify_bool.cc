@@ -20,7 +20,7 @@ NodeId widened_bool(const Rewriter& r, NodeId id) {
   return r.type(r.arg(id, 0)) == kBool ? r.arg(id, 0) : kNoNode;
 }
 
-// Whether exactly one of a and b holds, by their structure.
+// Whether exactly one of a and b holds, judging by their structure.
 bool are_complements(const Rewriter& r, NodeId a, NodeId b) {
   if (r.is(a, Op::kNot) && r.arg(a, 0) == b) return true;
   if (r.is(b, Op::kNot) && r.arg(b, 0) == a) return true;
@@ -68,7 +68,7 @@ NodeId simplify_to_bool(Rewriter& r, NodeId a) {
   const NodeId widened = widened_bool(r, a);
   if (widened != kNoNode) return widened;
   switch (r.graph()[a].op) {
-    case Op::kToFloat:  // of an int: rounding makes no zero
+    case Op::kToFloat:  // of an int: rounding never gives zero
     case Op::kNeg:
     case Op::kAbs:
     case Op::kSign:
@@ -78,7 +78,7 @@ NodeId simplify_to_bool(Rewriter& r, NodeId a) {
   }
 }
 
-// A widened bool beside a constant: the comparison has two results, for 0 and for 1.
+// A widened bool compared with a constant: evaluated for 0 and for 1.
 NodeId compare_widened(Rewriter& r, Op op, NodeId widened, NodeId constant) {
   const NodeId x = widened_bool(r, widened);
   if (x == kNoNode || !is_constant(r.graph()[constant].op)) return kNoNode;
@@ -93,7 +93,7 @@ NodeId compare_widened(Rewriter& r, Op op, NodeId widened, NodeId constant) {
   return results[1] ? x : r.make(Op::kNot, kBool, x);
 }
 
-// Both sides are known to be equal, and are no NaN.
+// For two sides known to be equal and not NaN.
 bool holds_for_equal(Op op) { return op == Op::kLe || op == Op::kGe || op == Op::kEq; }
 
 NodeId simplify_compare(Rewriter& r, Op op, NodeId a, NodeId b) {
@@ -102,7 +102,7 @@ NodeId simplify_compare(Rewriter& r, Op op, NodeId a, NodeId b) {
     const AffineForm apart = difference(r.form(a), r.form(b));
     if (apart.is_constant()) {
       if (apart.c == 0) return r.make_bool(holds_for_equal(op));
-      // Which of the two is larger may change where one of them wraps.
+      // Which of the two is larger may change when one of them wraps.
       if (op == Op::kEq || op == Op::kNe) return r.make_bool(op == Op::kNe);
     }
   } else if (a == b && (op == Op::kLt || op == Op::kGt)) {

@@ -7,7 +7,7 @@
 namespace quire::formula {
 namespace {
 
-// A choice between bools is logic, where one operation does.
+// A choice between bools as logic, if one operation suffices.
 NodeId choose_bool(Rewriter& r, NodeId condition, NodeId a, NodeId b) {
   const auto on = r.bool_value(a), off = r.bool_value(b);
   if (on && off) return *on ? condition : r.make(Op::kNot, ValueType::kBool, condition);
@@ -48,7 +48,7 @@ NodeId simplify_choice(Rewriter& r, const Term& term) {
   if (const auto value = r.bool_value(condition)) return *value ? a : b;
   if (a == b) return a;
   if (r.is(condition, Op::kNot)) return r.make(Op::kWhere, term.type, r.arg(condition, 0), b, a);
-  // The same question again inside a branch is answered already.
+  // The same condition again inside a branch is already decided.
   if (r.is(a, Op::kWhere) && r.arg(a, 0) == condition)
     return r.make(Op::kWhere, term.type, condition, r.arg(a, 1), b);
   if (r.is(b, Op::kWhere) && r.arg(b, 0) == condition)

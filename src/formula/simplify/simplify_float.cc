@@ -53,8 +53,8 @@ NodeId simplify_float_mul(Rewriter& r, NodeId a, NodeId b) {
   return kNoNode;
 }
 
-// 1 / c, if multiplying by it is the same as dividing by c: for powers of two whose reciprocal is a
-// normal number, so that it does not depend on how subnormals are treated.
+// 1 / c, if multiplying by it equals dividing by c: for powers of two whose reciprocal is normal,
+// so that the treatment of subnormals does not matter.
 std::optional<double> exact_reciprocal(double c, Precision precision) {
   int exponent = 0;
   if (!std::isfinite(c) || std::fabs(std::frexp(c, &exponent)) != 0.5) return std::nullopt;
@@ -63,7 +63,7 @@ std::optional<double> exact_reciprocal(double c, Precision precision) {
                                                     : std::numeric_limits<double>::min_exponent;
   const int largest = precision == Precision::kF32 ? std::numeric_limits<float>::max_exponent
                                                    : std::numeric_limits<double>::max_exponent;
-  const int reciprocal = 2 - exponent;  // as frexp counts: its fraction is 0.5 too
+  const int reciprocal = 2 - exponent;  // in frexp's convention: its fraction is 0.5 too
   if (reciprocal < smallest || reciprocal > largest) return std::nullopt;
   return 1 / c;
 }
@@ -111,7 +111,7 @@ NodeId simplify_to_float(Rewriter& r, NodeId a) {
   return widened ? r.make(Op::kToFloat, kFloat, r.arg(a, 0)) : kNoNode;
 }
 
-// minimum and maximum: the same value twice, or beside the infinity that never wins.
+// minimum and maximum of equal values, or with the infinity that never wins.
 NodeId simplify_extremum(Rewriter& r, NodeId a, NodeId b, double neutral) {
   if (a == b || r.float_value(b) == neutral) return a;
   return r.float_value(a) == neutral ? b : kNoNode;

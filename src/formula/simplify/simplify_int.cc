@@ -42,8 +42,8 @@ std::optional<Offset> as_offset(const Rewriter& r, NodeId id) {
   return std::nullopt;
 }
 
-// x + c, where x may hold a constant already. `as_written`: the term is x + c or x - c in the form
-// that `offset` gives.
+// x + c, where x may already contain a constant. `as_written`: the term is x + c or x - c in the
+// form that `offset` gives.
 NodeId add_constant(Rewriter& r, NodeId x, int64_t c, bool as_written) {
   if (c == 0) return x;
   if (const auto inner = as_offset(r, x)) {
@@ -141,7 +141,7 @@ NodeId simplify_shift(Rewriter& r, Op op, NodeId a, NodeId b) {
   return op == Op::kShl && (*count < 0 || *count > 63) ? r.make_int(0) : kNoNode;
 }
 
-// minimum, maximum, &, | and ^: what they do with themselves and with a constant on either side.
+// minimum, maximum, &, | and ^: of equal values, and with a constant on either side.
 NodeId simplify_lattice(Rewriter& r, Op op, NodeId a, NodeId b) {
   if (a == b) return op == Op::kBitXor ? r.make_int(0) : a;
   const bool left = r.int_value(a).has_value();

@@ -12,7 +12,7 @@
 #include "quire/error.h"
 
 namespace quire::formula {
-// True if it is a complete value, false if an argument or an index must follow.
+// Returns true after a complete value, false if an argument or an index must follow.
 bool ExpressionParser::name() {
   const Token name = tokens_.token();
   const Symbol* symbol = symbols_.find(name.text);
@@ -31,7 +31,7 @@ bool ExpressionParser::name() {
   return true;
 }
 
-// An argument of the mod or a constant; kNoNode if it is neither.
+// An argument of the mod or a constant; otherwise kNoNode.
 NodeId ExpressionParser::constant(const Token& name) const {
   if (const auto leaf = find_leaf(name.text)) return make_leaf(graph_, *leaf);
   if (name.text == "True" || name.text == "true") return make_bool(graph_, true);
@@ -72,7 +72,7 @@ void ExpressionParser::check_arity(const Frame& frame, std::size_t needs, std::s
                                         needs == 1 ? "" : "s", got));
 }
 
-// As make_binary, without the rewriting.
+// Like make_binary, without the rewriting.
 NodeId ExpressionParser::plain_power(NodeId a, NodeId b) const {
   const ValueType type = numeric_type(graph_[a].type, graph_[b].type);
   const std::array<NodeId, 2> args = {make_cast(graph_, a, type), make_cast(graph_, b, type)};
@@ -92,7 +92,7 @@ void ExpressionParser::end_call(const Frame& frame) {
   push_value(id, frame.place);
 }
 
-// A buffer's name: true if it stands without indices, false if indices must follow.
+// A buffer's name: returns true if it has no indices, false if indices must follow.
 bool ExpressionParser::begin_slice(const Buffer& buffer) {
   const Token name = tokens_.token();
   tokens_.advance();
@@ -123,8 +123,8 @@ void ExpressionParser::check_index(const Frame& frame) const {
                ErrorKind::type);
 }
 
-// The indices are the values from `first` on. Gives an element, or an argument to the sum or dot
-// around it.
+// The indices are the values from `first` on. Gives an element, or an argument of the enclosing sum
+// or dot.
 void ExpressionParser::end_slice(const Buffer& buffer, std::size_t first, std::size_t place) {
   if (top_is(Kind::kReduce)) {
     Frame& reduction = frames_.back();

@@ -21,7 +21,7 @@ struct Infix {
   Precedence precedence;
 };
 
-// & | ^ are logic where both sides are bools: build.h looks at the types.
+// & | ^ are logic if both sides are bools: build.h decides by type.
 constexpr std::array kInfix = std::to_array<Infix>({
     {"+", Op::kAdd, Precedence::kSum},
     {"-", Op::kSub, Precedence::kSum},
@@ -89,7 +89,7 @@ std::vector<NodeId> ExpressionParser::take_values(std::size_t first) {
   return ids;
 }
 
-// What build.h finds wrong is wrong at `place`.
+// Errors of build.h are reported at `place`.
 NodeId ExpressionParser::build(std::size_t place, FunctionRef<NodeId()> make) const {
   try {
     return make();
@@ -117,8 +117,7 @@ void ExpressionParser::reduce() {
   a.id = build(frame.place, [&] { return make_binary(graph_, frame.op, a.id, b.id); });
 }
 
-// Applies the operators that hold the value in front of an infix operator more tightly than that
-// one does.
+// Applies the operators that bind the value before an infix operator more tightly than it does.
 void ExpressionParser::reduce_above(Precedence precedence) {
   while (top_is_operator()) {
     const Precedence top = frames_.back().precedence;
@@ -135,7 +134,7 @@ void ExpressionParser::reduce_all() {
 
 // ---- Where a value is expected.
 
-// Reads prefixes, opening brackets and names in front of them up to the first complete value.
+// Reads prefixes, opening brackets and the names before them up to the first complete value.
 void ExpressionParser::operand() {
   for (;;) {
     if (top_is(Kind::kReduce)) {
@@ -196,16 +195,15 @@ void ExpressionParser::integer() {
   const bool is_negated = top_is(Kind::kPrefix) && frames_.back().op == Op::kNeg;
   if (token.integer > kLargest && (!is_negated || tokens_.following().is("**")))
     tokens_.fail(token.place, "number too large: an integer has 64 bits");
-  // 2**63 wraps to the smallest integer, which the minus in front of it leaves as it is.
+  // 2**63 wraps to the smallest integer, which the minus before it leaves unchanged.
   const std::int64_t value = token.integer;
   push_value(build(token.place, [&] { return make_int(graph_, value); }), token.place);
   tokens_.advance();
 }
 
-// ---- Behind a value.
+// ---- After a value.
 
-// Reads closing brackets up to an operator or a comma, and that: true. False at the end of the
-// expression.
+// Reads closing brackets, then an operator or a comma: true. False at the end of the expression.
 bool ExpressionParser::operators() {
   for (;;) {
     const Token& token = tokens_.token();
@@ -254,7 +252,7 @@ void ExpressionParser::comma() {
   tokens_.advance();
 }
 
-// Completes what the closing bracket in view ends. True if a further index was opened, as in
+// Completes what the current closing bracket ends. True if a further index was opened, as in
 // a[i][j].
 bool ExpressionParser::close() {
   reduce_all();

@@ -14,7 +14,7 @@
 namespace quire::formula {
 namespace {
 
-// Longer ones first, so that the first that fits is the right one.
+// Longer ones first, so that the first match is the right one.
 constexpr std::array<std::string_view, 28> kSymbols = {
     "**", "//", "<<", ">>", "<=", ">=", "==", "!=", "&&", "||", "+", "-", "*", "/",
     "%",  "<",  ">",  "=",  "!",  "&",  "|",  "^",  "~",  "(",  ")", "[", "]", ","};
@@ -44,7 +44,7 @@ bool is_large(std::string_view number) {
       if (is_digit(c) && exponent < (std::int64_t{1} << 40)) exponent = 10 * exponent + (c - '0');
     if (negative) exponent = -exponent;
   }
-  // The place of the first digit that counts, from the decimal point.
+  // The position of the first non-zero digit, relative to the decimal point.
   const std::size_t point = std::min(mantissa.find('.'), mantissa.size());
   const std::size_t first = std::min(mantissa.find_first_of("123456789"), mantissa.size());
   return static_cast<std::int64_t>(point) - static_cast<std::int64_t>(first) + exponent > 0;
@@ -121,7 +121,7 @@ Token Lexer::hexadecimal() {
 Token Lexer::integer(std::size_t begin, int base) {
   Token result = token(Token::Kind::kInt, begin);
   const std::string digits = without_underscores(result.text.substr(base == 16 ? 2 : 0));
-  // Python refuses 010, because C reads it as 8.
+  // Python rejects 010, because C reads it as 8.
   if (base == 10 && digits.size() > 1 && digits[0] == '0' &&
       digits.find_first_not_of('0') != std::string::npos)
     fail_at(text_, begin, ErrorKind::value, "an integer may not begin with 0");

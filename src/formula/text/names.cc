@@ -16,7 +16,7 @@ constexpr std::array<std::string_view, 9> kWords = {"and",  "or",    "not", "Tru
 
 constexpr std::array<Op, 4> kSpecialCalls = {Op::kWhere, Op::kClamp, Op::kSum, Op::kDot};
 
-// What people write who think of the arguments by other names.
+// Other names that people use for the arguments.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kOtherNames = {
     {{"q", "q_idx"},
      {"kv", "kv_idx"},
@@ -80,13 +80,13 @@ std::string_view nearest_name(std::string_view name, std::span<const std::string
   if (name.size() > kLongestCompared) return {};
   std::string_view best;
   std::size_t best_distance =
-      name.size() <= 2 ? 1 : 1 + name.size() / 4;  // the most that counts as close
+      name.size() <= 2 ? 1 : 1 + name.size() / 4;  // largest distance that counts as close
   const auto compare = [&](std::string_view candidate) {
     if (candidate.size() > kLongestCompared || candidate.size() > name.size() + best_distance ||
         name.size() > candidate.size() + best_distance)
       return;
     const std::size_t distance = edit_distance(name, candidate);
-    // Nothing in common is not close, however short the names.
+    // Names that have nothing in common are not close, however short.
     if (distance >= std::max(name.size(), candidate.size())) return;
     if (distance < best_distance || (best.empty() && distance == best_distance)) {
       best = candidate;

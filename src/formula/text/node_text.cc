@@ -1,4 +1,4 @@
-// Which casts and parentheses a node is printed with. Formula layer.
+// Decides which casts and parentheses a node is printed with. Formula layer.
 #include "formula/text/node_text.h"
 
 #include <fmt/format.h>
@@ -15,11 +15,11 @@
 namespace quire::formula {
 namespace {
 
-// How parsing converts the arguments of an operation that are of another type than it works in.
+// How parsing converts the arguments of an operation that have another type than it works in.
 enum class Conversion {
   kNone,    // not at all, or in a way that changes the operation
   kEach,    // every argument
-  kCommon,  // every argument, as long as one is of that type already
+  kCommon,  // every argument, if at least one already has that type
 };
 
 Conversion conversion(const Graph& graph, NodeId id) {
@@ -37,7 +37,7 @@ Conversion conversion(const Graph& graph, NodeId id) {
     case TypeRule::kShift:
     case TypeRule::kRead:
       return Conversion::kEach;
-    case TypeRule::kBits:  // of two bools they are logic
+    case TypeRule::kBits:  // for two bools they are logic
       return node.arg_count == 1 ? Conversion::kNone : Conversion::kCommon;
     case TypeRule::kChoice:
       return Conversion::kCommon;  // of the branches
@@ -46,7 +46,7 @@ Conversion conversion(const Graph& graph, NodeId id) {
   }
 }
 
-// Whether ** with this exponent would be read as something else than a power.
+// Whether ** with this exponent would be parsed as something other than a power.
 bool is_rewritten(const Node& exponent) {
   if (exponent.op != Op::kIntConst && exponent.op != Op::kFloatConst) return false;
   Graph graph;
@@ -86,15 +86,15 @@ bool NodeText::is_buffer_name(const std::string& name) const {
   return std::find(buffer_names_.begin(), buffer_names_.end(), name) != buffer_names_.end();
 }
 
-// A conversion that parsing makes by itself: to bool from anything, to float from anything, to int
-// from bool only.
+// A conversion that parsing inserts by itself: to bool from anything, to float from anything, to
+// int only from bool.
 bool NodeText::is_cast(NodeId id, ValueType to) const {
   const Node& node = graph_[id];
   if (!formula::is_cast(node.op) || node.type != to || is_bound(id)) return false;
   return to != ValueType::kInt || graph_[graph_.arg(id, 0)].type == ValueType::kBool;
 }
 
-// The arguments as they are written: for a hidden cast, what is cast.
+// The arguments as written: for a hidden cast, its argument.
 std::vector<NodeId> NodeText::shown_args(NodeId id) const {
   const auto args = graph_.args(id);
   std::vector<NodeId> shown(args.begin(), args.end());
@@ -108,11 +108,11 @@ std::vector<NodeId> NodeText::shown_args(NodeId id) const {
   }
   const Conversion how = conversion(graph_, id);
   if (how == Conversion::kNone || operands.empty()) return shown;
-  const ValueType type = graph_[operands[0]].type;  // the same for all
+  const ValueType type = graph_[operands[0]].type;  // the same for all of them
   if (type == ValueType::kBool) return shown;
   if (how == Conversion::kCommon &&
       std::all_of(operands.begin(), operands.end(), [&](NodeId arg) { return is_cast(arg, type); }))
-    operands = operands.subspan(1);  // the first one stays, and tells the type
+    operands = operands.subspan(1);  // the first one stays and determines the type
   for (NodeId& operand : operands) hide(operand, type);
   return shown;
 }

@@ -9,9 +9,8 @@
 namespace quire::formula {
 namespace {
 
-constexpr std::size_t kColumns = 72;  // of text in one line, without the indent of 2
-constexpr std::size_t kColumnsBefore =
-    48;  // of them in front of the place, where both sides are long
+constexpr std::size_t kColumns = 72;        // of text in one line, without the indent of 2
+constexpr std::size_t kColumnsBefore = 48;  // columns before the position, if both sides are long
 constexpr std::string_view kCut = "...";
 
 bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }

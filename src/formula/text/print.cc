@@ -16,13 +16,12 @@
 namespace quire::formula {
 namespace {
 
-constexpr std::size_t kMinBound = 7;  // shorter texts are repeated rather than named
-constexpr int kMaxBoundLevels =
-    kMaxLevels / 2;  // of a value that stays without a name, where there are names
+constexpr std::size_t kMinBound = 7;             // shorter texts are repeated rather than named
+constexpr int kMaxBoundLevels = kMaxLevels / 2;  // for a value without a name, if any have names
 constexpr std::size_t kHuge = std::size_t{1} << (sizeof(std::size_t) * 5);  // sums of two fit
 
-// All that `root` depends on, depth first, arguments left to right and before what uses them: an
-// order that depends on the formula only, so that names do too.
+// Everything `root` depends on, depth first, arguments left to right and before their users: this
+// order, and therefore the names, depend only on the formula.
 std::vector<NodeId> in_order(const Graph& graph, NodeId root) {
   std::vector<NodeId> order, stack{root};
   std::vector<char> done(graph.size(), 0);
@@ -95,8 +94,8 @@ class Printer {
     extent(id) = sum;
   }
 
-  // How often each value is written where nothing but shared values have names. A cast counts as
-  // what is cast.
+  // How often each value is written if only shared values have names. A hidden cast counts as its
+  // argument.
   std::vector<std::size_t> count_uses() const {
     std::vector<std::size_t> uses(graph_.size(), 0);
     uses[root_] = 1;
@@ -128,7 +127,7 @@ class Printer {
   }
 
   void write(NodeId root, std::string& text) const {
-    std::vector<Piece> waiting, pieces;  // waiting: the next one last
+    std::vector<Piece> waiting, pieces;  // waiting: a stack, the next one last
     const auto open = [&](NodeId id) {
       pieces.clear();
       nodes_.append_pieces(id, pieces);
@@ -158,7 +157,7 @@ class Printer {
   std::vector<Piece> pieces_;        // of the node being measured
 };
 
-// An identifier as much like `name` as can be.
+// An identifier as similar to `name` as possible.
 std::string as_identifier(std::string_view name) {
   std::string text;
   for (const char c : name) text += is_identifier(std::string{'_', c}) ? c : '_';
@@ -170,7 +169,7 @@ std::string as_identifier(std::string_view name) {
 std::string print(const Graph& graph, NodeId root) { return Printer(graph, root).run(); }
 
 std::vector<std::pair<std::string, Buffer>> printed_names(const Graph& graph) {
-  std::unordered_set<std::string> own, used;  // own: not to be taken by a changed one
+  std::unordered_set<std::string> own, used;  // own: not available for changed names
   for (const Buffer& buffer : graph.buffers()) own.insert(buffer.name());
   std::vector<std::pair<std::string, Buffer>> names;
   for (const Buffer& buffer : graph.buffers()) {

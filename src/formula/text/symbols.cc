@@ -36,7 +36,7 @@ const Symbol* Symbols::find(std::string_view name) const {
 std::string_view Symbols::nearest(std::string_view name) const {
   std::vector<std::string_view> names;
   for (const auto& [known, symbol] : symbols_) names.push_back(known);
-  std::sort(names.begin(), names.end());  // so that of two equally near ones it is always the same
+  std::sort(names.begin(), names.end());  // so that ties are always resolved the same way
   return nearest_name(name, names);
 }
 

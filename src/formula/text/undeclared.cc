@@ -22,9 +22,9 @@ using namespace formula;
 namespace {
 
 struct Undeclared {
-  int rank = 0;           // indices after the name, the maximum over all uses
-  bool trailing = false;  // stands in sum or dot, which add over one axis more
-  bool integer = false;   // stands inside of an index
+  int rank = 0;           // largest number of indices after the name
+  bool trailing = false;  // used in sum or dot, which add over one more axis
+  bool integer = false;   // used inside an index
 };
 using Missing = std::map<std::string, Undeclared, std::less<>>;
 
@@ -41,7 +41,7 @@ class Scan {
   }
 
  private:
-  // A name and the indices given to it so far; both of the token before this one.
+  // A name and its indices so far; empty unless the previous token belongs to it.
   struct Chain {
     std::string name;
     int indices = 0;
@@ -85,7 +85,7 @@ class Scan {
     buffer.trailing |= in_reduction();
   }
 
-  // The result of `]` may be indexed further: name[i][j].
+  // What `]` closes may be indexed further: name[i][j].
   Chain close() {
     Open closed = open_.back();
     open_.pop_back();
@@ -112,9 +112,9 @@ NamedBuffers with_declared(const NamedBuffers& buffers, const Missing& missing,
   return all;
 }
 
-constexpr std::int64_t kUnknown = 64;  // a trailing axis, and one whose index nothing is known of
+constexpr std::int64_t kUnknown = 64;  // size of a trailing axis, and of one whose index is unknown
 
-// Sizes grown to what the indices of one read ask for.
+// Grows sizes to what the indices of one read need.
 void grow(Shape& shape, std::span<const NodeId> indices, const std::vector<Interval>& bounds) {
   constexpr std::int64_t kFar = std::int64_t{1} << 40;
   for (std::size_t axis = 0; axis < indices.size(); ++axis) {
@@ -132,7 +132,7 @@ Formula parse_undeclared(std::string_view text, const NamedBuffers& buffers,
   const FloatEnv float_env;
   const Missing missing = Scan(text, buffers).run();
   if (missing.empty()) return Formula::parse(text, buffers);
-  // First with any sizes, to see which indices there are; then with those they ask for.
+  // First with arbitrary sizes, to find the indices; then with the sizes they need.
   std::map<std::string, Shape> shapes;
   for (const auto& [name, use] : missing) {
     Shape& shape = shapes[name];

@@ -1,8 +1,8 @@
-"""Arrays inside a mod: a shape, and a value for every place in it, recorded when it is asked for.
+"""Arrays inside a mod: a shape, and a value for every position in it, recorded on demand.
 
-Most have no dimensions. The others come from captured arrays with some axes left (`table[h]`) and from operations on these.
-Sums and dot products of whole rows of captured arrays become the language's sum() and dot(), of any length; other reductions
-are written out, element by element. Trace layer.
+Most have no dimensions. The others come from captured arrays with some axes left (`table[h]`) and from operations on
+these. Sums and dot products of whole rows of captured arrays become the language's sum() and dot(), of any length;
+other reductions are written out element by element. Trace layer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from quire.trace.value import (
 
 from .primitives import REDUCTIONS
 
-# Elements that a reduction may write out; more would make a formula that takes longer than what it saves.
+# Most elements that a reduction may write out; a longer formula would take more time than it saves.
 _MOST_WRITTEN_OUT = 256
 
 Index = tuple["int | Value", ...]
@@ -54,8 +54,8 @@ class Row:
 
 
 class Field:
-    """element(index) for every index inside `shape`. rows: one or two rows of captured arrays whose elements, in order, these
-    are, or are the products of; () if they are something else."""
+    """element(index) for every index inside `shape`. rows: one or two rows of captured arrays, if these are their
+    elements in order, or the products of their elements; otherwise ()."""
 
     def __init__(
         self, shape: tuple[int, ...], dtype: str, at: Callable[[Index], Value], rows: tuple[Row, ...] = ()
@@ -75,12 +75,12 @@ class Field:
 
 
 def single(value: Value, dtype: str) -> Field:
-    """One value for all places of any shape."""
+    """One value for all positions of any shape."""
     return Field((), dtype, lambda _: value)
 
 
 def of_buffer(declared: Any, shape: tuple[int, ...], dtype: str) -> Field:
-    """A captured array; an index is known to be inside it."""
+    """A captured array; indices are known to be inside it."""
 
     def at(index: Index) -> Value:
         kind = kind_of(dtype)
@@ -101,14 +101,14 @@ def pointwise(rule: Callable[..., Value], operands: list[Field], shape: tuple[in
 
 
 def product(rule: Callable[..., Value], operands: list[Field], shape: tuple[int, ...], dtype: str) -> Field:
-    """pointwise, which remembers that it is the product of two rows."""
+    """pointwise, but remembers if it is the product of two rows."""
     result = pointwise(rule, operands, shape, dtype)
     if all(len(one.rows) == 1 and one.shape == result.shape for one in operands):
         result.rows = tuple(row for one in operands for row in one.rows)
     return result
 
 
-# ---- movements: by the name of the primitive, (equation's parameters, operands, shape) -> field
+# ---- movements: name of the primitive -> (equation's parameters, operands, shape) -> field
 
 
 def _flat(index: Index, shape: tuple[int, ...]) -> Any:
@@ -227,12 +227,12 @@ def _replaced(field: Field, index: Index, axis: int, place: Any) -> Value:
 
 
 def _inside(place: Any, size: int) -> Any:
-    """A place clamped to an axis, as JAX does, where it is not known to be on it."""
+    """An index clamped to its axis, as JAX does, unless it is known to be inside."""
     place = lift(place)
     return place if place.within(0, size - 1) else clamp(place, 0, size - 1)
 
 
-# An index that JAX counts from the end where it is negative, as the language does by itself; None for any other.
+# Recognises an index that JAX counts from the end if negative, as the language does by itself; None for any other.
 Unwrap = Callable[[Value, int], "Value | None"]
 
 
@@ -293,7 +293,7 @@ def gather(params: dict, source: Field, indices: Field, shape: tuple[int, ...], 
 
 
 def _fill(given: Any, dtype: str) -> Value:
-    """What JAX puts where an index lies outside."""
+    """What JAX uses for an index that is out of bounds."""
     if given is not None:
         return const(given.item() if hasattr(given, "item") else given)
     kind = kind_of(dtype)

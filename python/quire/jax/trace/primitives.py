@@ -1,7 +1,7 @@
 """The table of JAX's pointwise primitives: what each of them is in the formula language.
 
-A rule gets the parameters of the equation and its operands as values, and gives a value; the tracer casts it to the dtype that
-JAX gives the result. Primitives that move elements or go over rows are field.py's. Trace layer.
+A rule takes the parameters of the equation and its operands as values, and returns a value; the tracer casts it to the
+dtype that JAX gives the result. Primitives that move elements or reduce rows are in field.py. Trace layer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _compared(op: str) -> Callable:
 
 
 def _known_comparison(op: str, a: Value, b: Value) -> bool | None:
-    """What the ranges of two ints say: JAX asks of every index whether it is negative."""
+    """The result if the ranges of two ints decide it: JAX asks of every index whether it is negative."""
     if FLOAT in (a.kind, b.kind):
         return None
     if op in (">", ">="):
@@ -166,7 +166,7 @@ PRIMITIVES: dict[str, Callable[..., Value]] = {
     "convert_element_type": lambda params, x: converted(x, params["new_dtype"].name),
 }
 
-# Where whole rows are combined: two values, and the value of an empty row.
+# Reductions of whole rows: how two values are combined, and the value of an empty row.
 REDUCTIONS: dict[str, tuple[Callable[[Value, Value], Value], Any]] = {
     "reduce_sum": (lambda a, b: a + b, 0),
     "reduce_prod": (lambda a, b: a * b, 1),
@@ -188,5 +188,5 @@ _HINTS = {
 
 
 def refuse(name: str) -> NoReturn:
-    """The error for a primitive that is in no table, with what to write instead where that is known."""
+    """Raises the error for a primitive that is in no table, with what to write instead if that is known."""
     fail(f"the primitive {name} cannot be traced" + _HINTS.get(name, ""))

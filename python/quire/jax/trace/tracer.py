@@ -1,8 +1,9 @@
-"""trace_mod: a function of jax.numpy operations as a formula and the arrays that it reads.
+"""trace_mod: turns a function of jax.numpy operations into a formula and the arrays that it reads.
 
-JAX traces the function to a jaxpr of abstract scalars. What depends on captured arrays alone is computed by JAX, outside of the
-formula, so that gradients flow through it; the rest becomes expressions, equation by equation. Ranges of the indices are known
-from the sizes of the call, so that an index which JAX would clamp is clamped only where it can leave its array. Trace layer.
+JAX traces the function to a jaxpr of abstract scalars. What depends only on captured arrays is computed by JAX, outside
+the formula, so that gradients flow through it; the rest becomes expressions, equation by equation. The ranges of the
+indices are known from the sizes of the call, so that an index which JAX would clamp is clamped only if it can leave its
+array. Trace layer.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ from .primitives import PRIMITIVES, REDUCTIONS, refuse
 
 _NAMES = dict(float32="f32", float64="f64", bfloat16="bf16", float16="f16", uint8="u8", bool="bool")
 _NAMES |= {f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)}
-CODES: dict[str, int] = {name: _core.DTYPES[own] for name, own in _NAMES.items()}  # of what a buffer may hold
+CODES: dict[str, int] = {name: _core.DTYPES[own] for name, own in _NAMES.items()}  # dtypes that a buffer may have
 _NO_LIMIT = 2**31 - 1
-# Integers that Quire's buffers have not, and what holds their values.
+# Integer dtypes that Quire's buffers lack, and what can hold their values.
 _WIDER = {"uint16": "int32", "uint32": "int64", "uint64": None}
 
 
 class Rule(NamedTuple):
-    """A formula as text, with the names and the arrays it reads. Arrays may be tracers of JAX."""
+    """A formula as text, with the names and the arrays it reads. Arrays may be JAX tracers."""
 
     text: str
     names: tuple[str, ...] = ()
@@ -54,8 +55,8 @@ class Rule(NamedTuple):
 
 
 def trace_mod(function: Callable, score_dtype: Any, sizes: tuple[int | None, ...]) -> Rule:
-    """score_dtype: of a score mod, None for a mask mod; sizes: B, H, L and S of the call, None where unknown. Throws TraceError
-    for what a formula cannot say."""
+    """score_dtype: for a score mod, None for a mask mod; sizes: B, H, L and S of the call, None if unknown. Raises
+    TraceError for what a formula cannot express."""
     what = "MaskMod" if score_dtype is None else "ScoreMod"
     arguments = [jax.ShapeDtypeStruct((), jnp.int32)] * 4
     values = list(_core.mod_arguments())
@@ -90,7 +91,7 @@ def is_concrete(value: Any) -> bool:
 
 
 def readable(array: Any, name: str) -> Any:
-    """A captured array in a dtype that buffers have."""
+    """A captured array, converted to a dtype that buffers have."""
     array = jnp.asarray(array)
     wider = _WIDER.get(array.dtype.name, array.dtype.name)
     if wider is None or (wider == "int64" and array.dtype.name != "int64" and not jax.config.jax_enable_x64):
@@ -117,7 +118,7 @@ def _inner(eqn: Any) -> Any:
     return None
 
 
-# Functions of JAX whose meaning is plainer than what they are made of. A jaxpr is taken for one of them if it is the same.
+# JAX functions whose meaning is simpler than their jaxprs. A jaxpr is taken for one of them if it is identical.
 _LIBRARY: dict[str, tuple[Callable, Callable]] = {
     "floor_divide": (jnp.floor_divide, lambda a, b: a // b),
     "remainder": (jnp.remainder, lambda a, b: a % b),
@@ -129,16 +130,16 @@ _LIBRARY: dict[str, tuple[Callable, Callable]] = {
 
 
 class _Tracer:
-    """Goes through the equations of one mod. What it holds for a variable is a Field, or a value of JAX's that depends on no
-    argument of the mod."""
+    """Goes through the equations of one mod. A variable holds a Field, or a JAX value that does not depend on the mod's
+    arguments."""
 
     def __init__(self, names: dict[int, str]) -> None:
         self._names = names
         self._buffers: list[Any] = []  # declared, in the order of _arrays
         self._arrays: list[Any] = []
-        self._fields: dict[int, tuple[Any, Field]] = {}  # by the id of the array, which it keeps alive
-        # Of values, by their ids: x, where they are x < 0; (x, n), where they are x + n; (x, n), where they are x, and x + n
-        # where that is negative, which is how JAX takes an index of an axis of n.
+        self._fields: dict[int, tuple[Any, Field]] = {}  # by the id of the array, which is kept alive
+        # For values, by their ids: x, if they are x < 0; (x, n), if they are x + n; (x, n), if they are x, or x + n if
+        # that is negative, which is how JAX indexes an axis of size n.
         self._negative: dict[int, Value] = {}
         self._moved: dict[int, tuple[Value, int]] = {}
         self._wrapped: dict[int, tuple[Value, int]] = {}
@@ -161,7 +162,7 @@ class _Tracer:
         return [read(one) for one in jaxpr.outvars]
 
     def field(self, value: Any) -> Field:
-        """What is known of a variable as something that the formula reads."""
+        """A variable's value as something that the formula reads."""
         if isinstance(value, Field):
             return value
         if id(value) not in self._fields:
@@ -210,7 +211,7 @@ class _Tracer:
         refuse(name)
 
     def _called(self, eqn: Any, inner: Any, operands: list[Any]) -> list[Any]:
-        """A function inside: one of JAX's own, or its equations."""
+        """Handles a nested function: one of JAX's own, or its equations."""
         name = eqn.primitive.name
         own = eqn.params.get("name") or inner.jaxpr.debug_info.func_name.partition(" ")[0]
         function, rule = _LIBRARY.get(own, (None, None))
@@ -232,7 +233,7 @@ class _Tracer:
         return made
 
     def _note(self, name: str, value: Value, operands: list[Value]) -> None:
-        """Remembers the steps by which JAX counts a negative index from the end."""
+        """Recognises the steps by which JAX counts a negative index from the end."""
         first, *others = operands
         if value.kind == FLOAT or not others:
             return
@@ -254,7 +255,8 @@ class _Tracer:
 
 
 def _computed(jaxpr: Any, eqn: Any, operands: list[Any]) -> list[Any]:
-    """An equation without arguments of the mod, by JAX itself; at once where its operands are there."""
+    """An equation that does not depend on the mod's arguments, computed by JAX; immediately if its operands are
+    concrete."""
     given = {atom: value for atom, value in zip(eqn.invars, operands) if not isinstance(atom, core.Literal)}
     names = jaxpr.debug_info.with_unknown_names()
     alone = jaxpr.replace(constvars=[], invars=list(given), outvars=eqn.outvars, eqns=[eqn], debug_info=names)

@@ -1,8 +1,8 @@
 """Captured tensors and what a mod computes from them alone.
 
-Such computations (`slopes.exp()`, `table * 2`, `table[0]`) do not depend on the element: they are run by torch when the mod
-is traced, recorded, and run again at every later call, so that new values of captured tensors are seen. What depends on
-no captured tensor (`torch.arange(8)`) is kept. Trace layer.
+Such computations (`slopes.exp()`, `table * 2`, `table[0]`) do not depend on the element: torch runs them when the mod
+is traced; they are recorded and run again at every later call, so that new values of captured tensors are seen. What
+depends on no captured tensor (`torch.arange(8)`) is kept. Trace layer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ANY_SIZE = 2
 class Buffer:
     """A tensor as the formula reads it: name, dtype and shape are fixed, the values are bound at each call.
 
-    `slot` is where its tensor stands in a `Slots`; `declared` what expressions are made with.
+    `slot` is the index of its tensor in a `Slots`; `declared` is what expressions are made with.
     """
 
     __slots__ = ("slot", "dtype", "shape", "declared")
@@ -33,13 +33,13 @@ class Buffer:
         self.slot = slot
         self.dtype = tensor.dtype
         self.shape = tuple(tensor.shape)
-        # A formula depends on the rank alone: sizes that torch keeps open (torch.export) must not be asked for their values.
+        # A formula depends only on the rank: symbolic sizes (torch.export) must not be asked for their values.
         sizes = [size if isinstance(size, int) else _ANY_SIZE for size in tensor.shape]
         self.declared = _core.Buffer.declare(CODES[tensor.dtype], sizes, name)
 
 
 class _Slot:
-    """A tensor seen in a trace. captured: it came from outside; constant: no captured tensor went into it."""
+    """A tensor seen in a trace. captured: it came from outside; constant: it does not depend on a captured tensor."""
 
     __slots__ = ("tensor", "captured", "constant")
 
@@ -57,7 +57,7 @@ class _Step:
 
 
 class _Ref:
-    """Stands for a slot in the recorded arguments of a step."""
+    """A reference to a slot in the recorded arguments of a step."""
 
     __slots__ = ("slot",)
 
@@ -81,11 +81,11 @@ def tensors_in(value) -> list[torch.Tensor]:
 
 
 class Slots:
-    """All plain tensors of one trace, and how those that are computed come about."""
+    """All plain tensors of one trace, and how the computed ones are computed."""
 
     def __init__(self, captured: list[torch.Tensor], names: Callable[[], dict[int, str]]) -> None:
-        """captured: tensors that are known to come from outside; others may turn up. names(): id of a captured tensor -> its
-        name, as far as names are known; asked for once, when a tensor is read."""
+        """captured: tensors known to come from outside; more may turn up. names(): id of a captured tensor -> its name,
+        if known; called once, when a tensor is read."""
         self._names = functools.cache(names)
         self.slots: list[_Slot] = []
         self.steps: list[_Step] = []
@@ -96,27 +96,27 @@ class Slots:
             self.slot_of(tensor)
 
     def slot_of(self, tensor: torch.Tensor) -> int:
-        """Where a tensor stands; one that was never seen is captured."""
+        """The slot of a tensor; a new one is taken as captured."""
         slot = self._by_id.get(id(tensor))
         return self._add(tensor, captured=True, constant=False) if slot is None else slot
 
     def is_known(self, tensor: torch.Tensor) -> bool:
-        """Whether it was seen in this trace, or is captured for sure."""
+        """Whether it was seen in this trace, or is known to be captured."""
         return id(tensor) in self._by_id
 
     def is_constant(self, tensor: torch.Tensor) -> bool:
         return self.slots[self.slot_of(tensor)].constant
 
     def add_constant(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor made of nothing but numbers."""
+        """A tensor made only from numbers."""
         self._add(tensor, captured=False, constant=True)
         return tensor
 
     def _add(self, tensor, captured: bool, constant: bool) -> int:
-        # The list keeps the tensor alive, so its id stays its own.
+        # The list keeps the tensor alive, so its id stays unique.
         self.slots.append(_Slot(tensor, captured, constant))
         self._by_id[id(tensor)] = len(self.slots) - 1
-        # Operations see what is inside the wrappers of torch.func.grad; at a call they are run on the wrapped tensor.
+        # Operations see what is inside the wrappers of torch.func.grad; calls run them on the wrapped tensor.
         while is_functorch_wrapped_tensor(tensor):
             tensor = get_unwrapped(tensor)
             self._inside.append(tensor)
@@ -124,7 +124,7 @@ class Slots:
         return len(self.slots) - 1
 
     def run(self, func, args, kwargs):
-        """Runs an operation on plain tensors and records it if a captured one goes into it."""
+        """Runs an operation on plain tensors and records it if it depends on a captured one."""
         result = func(*args, **kwargs)
         inputs = [self.slot_of(t) for t in tensors_in((args, list(kwargs.values())))]
         constant = all(self.slots[i].constant for i in inputs)
@@ -143,11 +143,11 @@ class Slots:
         return {k: self._recorded(v) for k, v in kwargs.items()}
 
     def buffers(self) -> list[Buffer]:
-        """All that buffer() gave, each once."""
+        """All that buffer() returned, each once."""
         return list(dict.fromkeys(self._buffers.values()))
 
     def buffer(self, tensor: torch.Tensor) -> Buffer:
-        """The tensor as something the formula reads; what no formula can read is converted at each call, or refused."""
+        """The tensor as something the formula reads; converted at each call, or refused, if no formula can read it."""
         slot = self.slot_of(tensor)
         if slot in self._buffers:
             return self._buffers[slot]
@@ -163,7 +163,7 @@ class Slots:
         return self._buffers[slot]
 
     def _name_of(self, slot: int) -> str:
-        """That of the captured tensor that it was first computed from."""
+        """The name of the captured tensor that it was first computed from."""
         origin = self._origin(slot)
         return (origin is not None and self._names().get(id(self.slots[origin].tensor))) or f"t{slot}"
 

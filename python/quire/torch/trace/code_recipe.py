@@ -1,6 +1,6 @@
-"""What a code object looks at, read once from its bytecode: global names, closure variables, attributes of these.
+"""What a code object reads, found once from its bytecode: global names, closure variables, and attributes of these.
 
-mod_key.py uses it to visit at each call just what a mod can depend on. Trace layer; knows nothing of tensors.
+mod_key.py uses it to visit only what a mod can depend on. Trace layer; knows nothing of tensors.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import types
 
 import torch
 
-# An attribute tree: attribute -> tree of what is read of it. None: the value itself is used, as a whole.
+# An attribute tree: attribute -> tree of what is read from it. None: the value itself is used, as a whole.
 Tree = dict
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
@@ -29,8 +29,8 @@ _SAFE_IMPORTS = ("torch", "math", "operator", "functools")
 
 
 class Recipe:
-    """code; names: [(global name, tree)]; free: tree per closure variable; params: parameter -> tree; unsafe: why no key
-    can be made, or None; is_torch: written by torch, so its globals are of no interest."""
+    """code; names: [(global name, tree)]; free: tree per closure variable; params: parameter -> tree; unsafe: why no
+    key can be made, or None; is_torch: written by torch, so its globals do not matter."""
 
     __slots__ = ("code", "names", "free", "params", "unsafe", "is_torch")
 
@@ -90,7 +90,7 @@ class _Uses:
     def _use(self, instruction, attributes: list[str], own: dict[str, str]) -> None:
         name, argument = instruction.opname, instruction.argval
         if name == "LOAD_CLOSURE":
-            return  # handed to an inner function, which is visited
+            return  # passed to an inner function, which is visited
         if name in ("LOAD_GLOBAL", "LOAD_NAME"):
             _note(self.names, argument, attributes)
         elif name.startswith(

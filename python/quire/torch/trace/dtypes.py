@@ -9,7 +9,7 @@ from quire.trace.value import Value
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """ "int32" of torch.int32."""
+    """ "int32" for torch.int32."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -24,7 +24,7 @@ def range_of(dtype: torch.dtype) -> tuple[int, int]:
 
 
 def as_dtype(x: Value, dtype: torch.dtype) -> Value:
-    """The result of an operation as torch types it."""
+    """The result of an operation in the dtype that torch gives it."""
     return value.as_dtype(x, name_of(dtype))
 
 

@@ -1,9 +1,9 @@
 """What a traced tensor holds: a value for every element of its shape.
 
 Most traced tensors have no dimensions and hold one value. The others come from captured tensors with some axes left
-(`table[h]`), from pointwise operations on these, and from moving their elements; their elements are recorded when
-one is asked for. Sums and dot products of whole rows become the language's sum() and dot(); other reductions are written out
-element by element. Trace layer.
+(`table[h]`), from pointwise operations on these, and from moving their elements; elements are recorded on demand. Sums
+and dot products of whole rows become the language's sum() and dot(); other reductions are written out element by
+element. Trace layer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .buffer import Buffer
 from .dtypes import as_dtype, kind_of, range_of
 from .operations import REDUCTIONS
 
-# Elements that a reduction may write out; more would make a formula that takes longer than what it saves.
+# Most elements that a reduction may write out; a longer formula would take more time than it saves.
 _MOST_WRITTEN_OUT = 256
 _MOST_MOVED = 65_536
 
@@ -39,7 +39,7 @@ def load(buffer: Buffer, indices: tuple[Value, ...]) -> Value:
     return cast(element, kind)
 
 
-# A place in a field: per axis a number, or a value that differs from element to element of the attention matrix.
+# A position in a field: per axis a number, or a value that differs between elements of the attention matrix.
 Index = tuple["int | Value", ...]
 
 
@@ -95,7 +95,7 @@ def _broadcast(field: Field, index: Index) -> Value:
 
 
 class Mapped(Field):
-    """A pointwise operation; operands that are no fields are passed to the rule as they are."""
+    """A pointwise operation; operands that are not fields are passed to the rule unchanged."""
 
     def __init__(self, name: str, rule, args: tuple, kwargs: dict, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self.name, self.rule, self.args, self.kwargs, self.shape, self.dtype = name, rule, args, kwargs, shape, dtype
@@ -111,7 +111,8 @@ class Mapped(Field):
 
 class Gathered(Field):
     """Elements of a buffer at fields of indices: `table[neighbours[q_idx]]`. axes: per axis of the buffer a field of
-    indices, all of the shape `lead` or of none, or None for an axis that stays, in order, after `lead`."""
+    indices, each of shape `lead` or without dimensions, or None for an axis that stays; these follow `lead` in order.
+    """
 
     def __init__(self, buffer: Buffer, axes: list[Field | None], lead: tuple[int, ...]) -> None:
         self.buffer, self.axes, self.lead = buffer, axes, lead
@@ -124,7 +125,7 @@ class Gathered(Field):
 
 
 class Moved(Field):
-    """Elements of other fields in a new order: `positions` numbers the elements of all sources, one after the other."""
+    """Elements of other fields in a new order: `positions` numbers the elements of all sources consecutively."""
 
     def __init__(self, sources: list[Field], positions: torch.Tensor) -> None:
         if positions.numel() > _MOST_MOVED:
@@ -148,9 +149,10 @@ class Moved(Field):
         raise AssertionError("a position outside all sources")
 
     def _axes(self) -> list[tuple[int, bool]]:
-        """For each axis of the only source: (the axis here that goes along it, True) or (the one place on it, False).
+        """For each axis of the only source: (the axis here that runs along it, True) or (the fixed position on it,
+        False).
 
-        That is how transpositions, selections and new axes are; other movements cannot be indexed by traced values.
+        Transpositions, selections and new axes have this form; other movements cannot be indexed by traced values.
         """
         positions = torch.tensor(self.places).reshape(self.shape)
         source, first = self.sources[0], self.places[0]
@@ -171,13 +173,13 @@ class Moved(Field):
         return result
 
     def whole_source(self) -> Field | None:
-        """The only source, if every element of it stands here once."""
+        """The only source, if each of its elements appears here once."""
         is_whole = len(self.sources) == 1 and sorted(self.places) == list(range(self.sources[0].numel()))
         return self.sources[0] if is_whole else None
 
 
 def _stride(moved: Moved, axis: int) -> int:
-    """How far apart two neighbours along an axis are in the source."""
+    """The distance in the source between neighbours along an axis."""
     step = 1
     for size in moved.shape[axis + 1 :]:
         step *= size
@@ -193,7 +195,7 @@ def _unravel(place: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Picked(Field):
-    """A field at traced places. entries: per axis of the field a number, a value, or None for an axis that stays."""
+    """A field at traced positions. entries: per axis of the field a number, a value, or None for an axis that stays."""
 
     def __init__(self, field: Field, entries: list) -> None:
         self.field, self.entries = field, entries
@@ -205,14 +207,14 @@ class Picked(Field):
 
 
 def positions_of(field: Field, first: int = 0) -> torch.Tensor:
-    """Numbers of a field's elements, in its shape: what a movement is applied to."""
+    """The numbers of a field's elements, in its shape, to which a movement is applied."""
     if field.numel() > _MOST_MOVED:
         fail(f"a row of shape {field.shape} is too large to be rearranged; do that with the captured tensor")
     return torch.arange(first, first + field.numel()).reshape(field.shape)
 
 
 def moved(sources: list[Field], positions: torch.Tensor) -> Field:
-    """Moved, or something simpler that is the same."""
+    """Moved, or something simpler with the same elements."""
     result = Moved(sources, positions)
     if result.shape == ():
         return Single(result.element(()))
@@ -225,7 +227,7 @@ def moved(sources: list[Field], positions: torch.Tensor) -> Field:
 
 
 def _is_select(result: Moved, row: Row) -> bool:
-    """Whether this is one entry along the first axis that is left."""
+    """Whether this selects one entry along the first remaining axis."""
     first = result.places[0]
     count = result.numel()
     return result.shape == row.shape[1:] and first % count == 0 and result.places == list(range(first, first + count))
@@ -263,7 +265,7 @@ class Product(Field):
         return as_dtype(total, self.dtype)
 
     def _rows(self) -> tuple[Row, Row] | None:
-        """The operands as rows whose dot product this is, if there is but one element."""
+        """The operands as rows whose dot product this is, if there is only one element."""
         a, b = _in_order(self.a), _in_order(self.b)
         if not isinstance(a, Row) or not isinstance(b, Row):
             return None
@@ -271,14 +273,14 @@ class Product(Field):
 
 
 def _in_order(field: Field) -> Field:
-    """The field itself, or what it is a new shape of."""
+    """The field itself, or the field that it is a reshape of."""
     if isinstance(field, Moved) and len(field.sources) == 1 and field.places == list(range(field.sources[0].numel())):
         return field.sources[0]
     return field
 
 
 def _whole_sum(field: Field) -> Value | None:
-    """sum() or dot() for all elements of a field, if it is a row or a product of two."""
+    """sum() or dot() over all elements of a field, if it is a row or a product of two."""
     row = _as_row(field)
     if row is not None:
         return Value(_core.sum(row.as_slice()), row.kind)
@@ -298,7 +300,7 @@ def _check_count(count: int, name: str) -> None:
 
 
 class Reduced(Field):
-    """A reduction over some axes; the axes that are left have the shape `shape`."""
+    """A reduction over some axes; the remaining axes have the shape `shape`."""
 
     def __init__(
         self, name: str, field: Field, axes: tuple[int, ...], shape: tuple[int, ...], dtype: torch.dtype
@@ -334,5 +336,5 @@ class Reduced(Field):
 
 
 def settled(field: Field) -> Field:
-    """A field without dimensions as the one value it holds."""
+    """A field without dimensions as the single value it holds."""
     return Single(field.element(())) if field.shape == () and not isinstance(field, Single) else field

@@ -37,7 +37,7 @@ def check_index_dtype(dtype: torch.dtype) -> None:
 
 
 def index_plain(slots: Slots, tensor: torch.Tensor, entries: list) -> Field:
-    """A plain tensor at traced indices. entries: per axis a Field, an int or a slice, as `expanded` gives them."""
+    """A plain tensor at traced indices. entries: per axis a Field, an int or a slice, as returned by `expanded`."""
     if any(e is None for e in entries):
         fail("a new axis (None) beside a traced index cannot be traced")
     tensor, entries = _without_slices(slots, tensor, entries)
@@ -48,7 +48,7 @@ def index_plain(slots: Slots, tensor: torch.Tensor, entries: list) -> Field:
         return Gathered(slots.buffer(tensor), entries, lead)
     order = [axis for axis in range(len(entries)) if axis not in free] + free
     if order != sorted(order):
-        # Free axes go to the end: a view, no copy.
+        # Free axes move to the end: a view, no copy.
         tensor = slots.run(torch.ops.aten.permute.default, (tensor, order), {})
     indices = tuple(e.element(()) for e in entries if e is not None)
     row = Row(slots.buffer(tensor), indices)
@@ -58,7 +58,7 @@ def index_plain(slots: Slots, tensor: torch.Tensor, entries: list) -> Field:
 
 
 def _without_slices(slots: Slots, tensor: torch.Tensor, entries: list) -> tuple[torch.Tensor, list]:
-    """Slices are taken from the plain tensor; what is left is a Field or, for a free axis, None."""
+    """Applies slices to the plain tensor; what remains is a Field or, for a free axis, None."""
     result: list[Field | None] = []
     for axis, entry in enumerate(entries):
         if isinstance(entry, slice):
@@ -88,7 +88,7 @@ def _check_adjacent(entries: list) -> None:
 
 
 def index_traced(field: Field, entries: list) -> Field:
-    """A traced row at constant or traced places."""
+    """A traced row at constant or traced positions."""
     if isinstance(field, Row):
         row = _longer_row(field, entries)
         if row is not None:
@@ -111,14 +111,14 @@ def _place(entry, size: int):
 
 
 def check_place(place: int, size: int, axis: int = 0) -> int:
-    """The place counted from the beginning."""
+    """The position counted from the beginning."""
     if not -size <= place < size:
         raise IndexError(f"index {place} is out of bounds for dimension {axis} with size {size}")
     return place % size
 
 
 def _longer_row(row: Row, entries: list) -> Field | None:
-    """The row with indices for its first axes, if that is all that the entries say."""
+    """The row with indices for its first axes, if that is all the entries say."""
     count = len(entries)
     while count > 0 and entries[count - 1] == slice(None):
         count -= 1

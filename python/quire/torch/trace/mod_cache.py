@@ -1,6 +1,6 @@
-"""trace_score_mod and trace_mask_mod: a mod as a formula and its tensors, traced once for all calls that have the same key.
+"""trace_score_mod and trace_mask_mod: a mod as a formula and its tensors, traced once for all calls with the same key.
 
-Trace layer. Safe to call from several threads.
+Trace layer. Thread safe.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from .number import tensor_of
 from .tracer import Formula, Mod, trace_mod
 
 _MOST_ENTRIES = 1024
-_TEACHING_CALLS = 3  # of one formula; those after them come because its checks do not hold
+_TEACHING_CALLS = 3  # per formula; later calls get here because its checks do not hold
 
 
 class Constant:
-    """Something to hang on what belongs to a formula, whichever tensors are bound: one object per cache entry."""
+    """Identifies a formula, whichever tensors are bound, so that data can be attached to it: one object per cache
+    entry."""
 
 
 class Traced:
-    """A mod at one call. mod: of the core, over buffers without memory; tensors: what is bound to them at this call;
+    """A mod at one call. mod: _core's, over buffers without memory; tensors: what is bound to them in this call;
     constant: one object for all calls that share the mod."""
 
     __slots__ = ("mod", "tensors", "constant")
@@ -38,17 +39,17 @@ class Traced:
 
     @property
     def text(self) -> str:
-        """The formula, written for this call."""
+        """The formula as text, for this call."""
         return self.mod.text
 
     @property
     def names(self) -> list[str]:
-        """Of the tensors, in the text."""
+        """Names of the tensors in the text."""
         return self.mod.buffer_names
 
 
 class _Entry:
-    """A formula and the places of its captured tensors among those that the key's visit collects."""
+    """A formula, and the indices of its captured tensors among those that the key's visit collects."""
 
     __slots__ = ("mod", "binding", "order", "places", "constant", "only", "calls")
 
@@ -59,7 +60,7 @@ class _Entry:
         self.order = [places[i] for i in self.binding.wanted] if self.binding.is_plain else []
         self.constant = Constant()
         self.only = None if formula.buffers else Traced(self.mod, [], self.constant)
-        self.calls = 0  # that found it here
+        self.calls = 0  # calls that found it here
 
     def at(self, tensors: list[torch.Tensor]) -> Traced:
         if self.only is not None:
@@ -78,18 +79,18 @@ _lock = fork.lock()
 def trace_score_mod(mod, dtype: torch.dtype = torch.float32) -> Traced:
     """The formula of a score mod written with torch operations: mod(score, b, h, q_idx, kv_idx).
 
-    dtype: of the score, float32 or float64. Throws TraceError for what no formula can say, and what the mod throws.
+    dtype: of the score, float32 or float64. Raises TraceError for what no formula can express, and what the mod raises.
     """
     return _traced(mod, dtype)
 
 
 def trace_mask_mod(mod) -> Traced:
-    """The formula of a mask mod written with torch operations: mod(b, h, q_idx, kv_idx). Throws like trace_score_mod."""
+    """The formula of a mask mod written with torch operations: mod(b, h, q_idx, kv_idx). Raises like trace_score_mod."""
     return _traced(mod, None)
 
 
 def clear_cache() -> None:
-    """Forgets all traces."""
+    """Drops all traces."""
     with _lock:
         _entries.clear()
 
@@ -104,7 +105,7 @@ def _traced(mod, score_dtype: torch.dtype | None) -> Traced:
             entry = _entries.get(key)
             if entry is not None:
                 _entries.move_to_end(key)
-    except TypeError:  # sizes without a value, under torch.export, cannot be hashed
+    except TypeError:  # symbolic sizes, under torch.export, cannot be hashed
         return _single(_trace(mod, score_dtype, tensors))
     if entry is None:
         return _first(mod, score_dtype, key, tensors)
@@ -115,7 +116,7 @@ def _traced(mod, score_dtype: torch.dtype | None) -> Traced:
 
 
 def _teach(mod, tensors: list[torch.Tensor], entry: _Entry) -> None:
-    """Lets the extension know the mod, so that calls like this one need not come here."""
+    """Registers the mod with the extension, so that similar calls need not come here."""
     code = getattr(mod, "__code__", None)
     steps = None if code is None or not entry.binding.is_plain else guard_steps(mod, tensors)
     if steps is not None:
@@ -127,7 +128,7 @@ def _trace(mod, score_dtype: torch.dtype | None, captured: list[torch.Tensor]) -
 
 
 def _single(formula: Formula) -> Traced:
-    """For this call alone."""
+    """For this call only."""
     numbers = {slot: tensor_of(symbol) for slot, symbol in formula.numbers.items()}
     tensors = formula.binding.bind({**formula.captured, **numbers})
     return Traced(formula.mod, tensors, Constant())

@@ -1,7 +1,8 @@
-"""A traced mod as a list of checks that the extension makes at the next call, without a walk in Python (python/src/mod_guard.h).
+"""A traced mod as a list of checks that the extension makes at the next call, without a walk in Python
+(python/src/mod_guard.h).
 
-The checks tell less than the key (mod_key.py): they know functions, bound methods, closures, defaults, globals, attributes of
-instances, tensors, and values that never change. Whatever else a mod is made of, it has a key alone. Trace layer.
+The checks cover less than the key (mod_key.py): functions, bound methods, closures, defaults, globals, attributes of
+instances, tensors, and immutable values. A mod that depends on anything else has only a key. Trace layer.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from quire.torch.views import CODES
 
 from .mod_key import BUILTINS, IMMUTABLE, is_opaque_module, recipe_of
 
-# As python/src/mod_guard.h counts them: where a value comes from, and what it must be.
+# Numbered as in python/src/mod_guard.h: where a value comes from, and what it must be.
 _MOD, _CELL, _DEFAULT, _GLOBAL, _ATTRIBUTE = range(5)
 _SAME, _TENSOR, _FUNCTION, _INSTANCE, _SEEN = range(5)
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
@@ -25,11 +26,11 @@ _MISSING = object()
 
 
 class _NoGuard(Exception):
-    """Something that no check can tell."""
+    """Raised for something that no check covers."""
 
 
 def _is_constant(value: Any) -> bool:
-    """Whether the same object means the same for ever."""
+    """Whether the same object always means the same."""
     kind = type(value)
     if kind is types.ModuleType:
         return is_opaque_module(value)
@@ -37,8 +38,8 @@ def _is_constant(value: Any) -> bool:
 
 
 class _Steps:
-    """steps so far; places: id of a captured tensor -> its place in the order of the key; met: id of a function or an instance
-    -> its number."""
+    """steps so far; places: id of a captured tensor -> its index in the order of the key; met: id of a function or an
+    instance -> its number."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         self.steps: list[tuple] = []
@@ -46,7 +47,7 @@ class _Steps:
         self.met: dict[int, int] = {}
 
     def value(self, where: tuple[int, int, Any], value: Any, tree: Any) -> None:
-        """where: from where, of which function or instance, and its place or name there."""
+        """where: from where, of which function or instance, and its index or name there."""
         kind = type(value)
         if kind in _TENSORS:
             self._tensor(where, value)
@@ -106,7 +107,7 @@ class _Steps:
         self.value((_ATTRIBUTE, number, "__self__"), value.__self__, tree)
 
     def _instance(self, where: tuple, value: Any, tree: Any) -> None:
-        """An instance of which some attributes are read, all its own: not of its class, nor computed."""
+        """An instance of which some attributes are read, all in its own __dict__: not of its class, nor computed."""
         kind = type(value)
         is_module = isinstance(value, torch.nn.Module)
         is_usual = kind.__getattribute__ is object.__getattribute__ and (is_module or not hasattr(kind, "__getattr__"))
@@ -120,7 +121,7 @@ class _Steps:
 
 
 def guard_steps(mod: Any, tensors: list[torch.Tensor]) -> list[tuple] | None:
-    """The checks, or None if there are none that would do. tensors: those of the mod's key, which was found."""
+    """The checks, or None if they cannot cover it. tensors: those of the mod's key, which was found."""
     steps = _Steps(tensors)
     try:
         steps.value((_MOD, 0, None), mod, None)

@@ -1,9 +1,9 @@
-"""The key under which a traced mod is kept: everything that can change what the mod computes, and its tensors.
+"""The key of a traced mod: everything that can change what the mod computes, and its tensors.
 
-Goes through code objects, closure cells, defaults, globals that the code names, arguments of partials, and attributes of
-instances that the code names. Numbers count by type and value; tensors by dtype, shape, requires_grad and which of them are
-one and the same, not by identity: they are collected in the order of the visit, so that those of a later call take their
-places. Whatever else is met makes the mod uncacheable (KeyUnknown). Trace layer.
+Visits code objects, closure cells, defaults, globals that the code names, arguments of partials, and attributes of
+instances that the code names. Numbers count by type and value; tensors by dtype, shape, requires_grad and which of them
+are the same object, but not by identity: they are collected in the order of the visit, so that those of a later call
+take their places. Anything else makes the mod uncacheable (KeyUnknown). Trace layer.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _RECIPES: dict[int, Recipe] = {}
 _MOST_RECIPES = 4096
 _MOST_ITEMS = 256
 _OPAQUE_MODULES = ("torch", "math", "operator", "functools", "_operator", "_functools", "builtins", "typing")
-# Functions that reach what no key holds, or give something else each time.
+# Functions that access what no key holds, or return something else each time.
 _UNSAFE_BUILTINS = frozenset(
     """getattr setattr delattr hasattr vars globals locals eval exec compile open input next iter id hash dir super
     __import__""".split()
 )
-# What a class may define and still be nothing but its attributes: what dataclass and the like write.
+# Methods that a class may define and still be plain data: what dataclass and the like generate.
 _DATA_METHODS = frozenset(
     """__init__ __repr__ __eq__ __hash__ __post_init__ __setattr__ __delattr__ __replace__ __lt__ __le__ __gt__ __ge__
     __getstate__ __setstate__ __str__ __new__ __getattribute__ __reduce__ __annotate_func__ __annotate__""".split()
@@ -44,7 +44,7 @@ class KeyUnknown(Exception):
 
 
 class _Walk:
-    """parts of the key so far; tensors met; seen: id of a tensor or an instance -> its number."""
+    """Parts of the key so far; tensors seen; seen: id of a tensor or an instance -> its number."""
 
     __slots__ = ("parts", "tensors", "seen")
 
@@ -58,11 +58,11 @@ class _Walk:
 
 
 def mod_key(mod, first) -> tuple[tuple, list[torch.Tensor]]:
-    """The key, which begins with `first`, and the tensors that are captured. Throws KeyUnknown."""
+    """The key, which begins with `first`, and the captured tensors. Raises KeyUnknown."""
     walk = _Walk(first)
     try:
         walk.value(mod, None)
-    except RecursionError:  # something holds itself
+    except RecursionError:  # something contains itself
         raise KeyUnknown("values that hold themselves") from None
     return tuple(walk.parts), walk.tensors
 
@@ -87,7 +87,7 @@ def _identity(walk: _Walk, value, tree) -> None:
 
 def _float(walk: _Walk, value: float, tree) -> None:
     walk.parts.append(float)
-    # 0.0 == -0.0, and a NaN is equal to nothing.
+    # 0.0 == -0.0, and NaN is not equal to itself.
     walk.parts.append(value if value == value and value != 0 else repr(value))
 
 
@@ -202,7 +202,7 @@ def _dict(walk: _Walk, value: dict, tree) -> None:
 
 
 def is_opaque_module(value: types.ModuleType) -> bool:
-    """Whether nobody changes what is in it."""
+    """Whether its contents never change."""
     return value.__name__.split(".")[0] in _OPAQUE_MODULES
 
 
@@ -220,7 +220,7 @@ def _builtin(walk: _Walk, value, tree) -> None:
     owner = value.__self__
     name = owner.__name__ if isinstance(owner, (type, types.ModuleType)) else ""
     module = getattr(owner, "__module__", None) if isinstance(owner, type) else name
-    # torch.abs and its like do not say where they come from.
+    # torch.abs and similar functions have no module.
     is_known = (module or "").split(".")[0] in _OPAQUE_MODULES or getattr(torch, value.__name__, None) is value
     if not is_known:
         raise KeyUnknown(f"the function {value!r}")
@@ -252,7 +252,7 @@ def _class_attribute(cls: type, name: str):
 
 
 def _other(walk: _Walk, value, tree) -> None:
-    """What has no handler by its exact type."""
+    """Values of types without a handler."""
     cls = type(value)
     numpy = sys.modules.get("numpy")
     if isinstance(value, type):
@@ -274,7 +274,7 @@ def _other(walk: _Walk, value, tree) -> None:
 
 
 def _instance(walk: _Walk, value, tree) -> None:
-    """An instance of a Python class: those of its attributes that are named, or all of them if it is data only."""
+    """An instance of a Python class: the attributes that are named, or all of them if it is plain data."""
     cls = type(value)
     is_module = isinstance(value, torch.nn.Module)
     is_usual = cls.__getattribute__ is object.__getattribute__ or cls is types.SimpleNamespace
@@ -308,7 +308,7 @@ def _whole(value, is_module: bool) -> dict:
 
 def _attribute(walk: _Walk, value, name: str, tree, is_module: bool) -> None:
     own = getattr(value, "__dict__", _NOTHING)
-    if name in own and getattr(type(value), name, _MISSING) is _MISSING:  # the usual case, quickly
+    if name in own and getattr(type(value), name, _MISSING) is _MISSING:  # the usual case, fast
         walk.value(own[name], tree)
         return
     found = _class_attribute(type(value), name)
@@ -350,7 +350,7 @@ _HANDLERS: dict[type, Callable] = {
     **dict.fromkeys((types.MethodDescriptorType, types.WrapperDescriptorType), _identity),
 }
 
-# Values of these types are told by themselves.
+# Values of these types are compared by value.
 IMMUTABLE = frozenset(
     (int, bool, str, bytes, float, type(None), type(Ellipsis), torch.dtype, torch.device, types.BuiltinFunctionType)
 )

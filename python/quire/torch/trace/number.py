@@ -1,8 +1,8 @@
 """Numbers that a formula takes as arguments: torch.SymInt and torch.SymFloat without a value.
 
-Torch hands such a number through to the operations of a mod as it is, and the tracer writes it as a buffer without
-dimensions. Whatever asks for its value raises `NeedsValue`: there is none that could get into a formula by mistake. The
-symbolic numbers of torch's own tracers (sizes under torch.export) are taken in the same way. Trace layer.
+Torch passes such a number unchanged to the operations of a mod, and the tracer writes it as a buffer without
+dimensions. Whatever asks for its value raises `NeedsValue`, so that none can get into a formula by mistake. The
+symbolic numbers of torch's own tracers (sizes under torch.export) are handled in the same way. Trace layer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ SYMBOLS = (torch.SymInt, torch.SymFloat)
 
 
 class NeedsValue(TraceError):
-    """A mod does something with a number that a formula can only say for one value of it: uses it as a size, say."""
+    """Raised if a mod does something with a number that a formula can express only for one value of it, such as using
+    it as a size."""
 
 
 def needs_value(what: str) -> NoReturn:
@@ -27,7 +28,7 @@ def needs_value(what: str) -> NoReturn:
 
 
 class _Node:
-    """What is inside of a number: the dtype that holds it and nothing else."""
+    """The inside of such a number: the dtype that holds it and nothing else."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
@@ -76,12 +77,12 @@ _Node.str = _Node._graph_repr  # type: ignore[attr-defined]  # in the class it w
 
 
 def number(dtype: torch.dtype) -> Any:
-    """An int or a float that has no value. `dtype`: of the tensor without dimensions that holds it for the formula."""
+    """An int or a float without a value. `dtype`: of the tensor without dimensions that holds it for the formula."""
     return torch.SymFloat(_Node(dtype)) if dtype.is_floating_point else torch.SymInt(_Node(dtype))
 
 
 def has_symbol(value: Any) -> bool:
-    """Whether a number without a value is in nested lists, tuples and slices."""
+    """Whether nested lists, tuples and slices contain a number without a value."""
     if isinstance(value, SYMBOLS):
         return True
     if isinstance(value, (list, tuple)):
@@ -90,19 +91,19 @@ def has_symbol(value: Any) -> bool:
 
 
 def dtype_of(symbol: Any) -> torch.dtype:
-    """Of the tensor without dimensions that holds the number for the formula."""
+    """The dtype of the tensor without dimensions that holds the number for the formula."""
     if isinstance(symbol.node, _Node):
         return symbol.node.dtype
     return torch.int64 if isinstance(symbol, torch.SymInt) else torch.float64
 
 
 def like_symbol(symbol: Any) -> int | float:
-    """A number of the same type, for torch to say what dtype and shape an operation gives. Neither depends on its value."""
+    """A number of the same type, for asking torch about the dtype and shape of a result. Neither depends on its value."""
     return 1 if isinstance(symbol, torch.SymInt) else 1.0
 
 
 def tensor_of(symbol: Any) -> torch.Tensor:
-    """A symbolic number of torch's, or a number, as a tensor: an operation of the graph that torch is making."""
+    """One of torch's symbolic numbers, or a plain number, as a tensor: an operation of the graph that torch is making."""
     is_int = isinstance(symbol, (int, torch.SymInt)) and not isinstance(symbol, bool)
     dtype = torch.int64 if is_int else torch.bool if isinstance(symbol, (bool, torch.SymBool)) else torch.float64
     return torch.ops.aten.scalar_tensor(symbol, dtype=dtype, device="cpu")

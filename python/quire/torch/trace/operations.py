@@ -1,9 +1,9 @@
 """The table of ATen operations: what each pointwise operation is in the formula language.
 
-A rule gets the operands in the order of the ATen schema (tensors as values, everything else as it is) and gives a value;
-the tracer casts it to the dtype that torch gives the result. The key is the name of the operation, for all its overloads.
-What moves elements (MOVEMENTS), makes constants (CREATIONS), goes over rows (REDUCTIONS, PRODUCTS, SEARCHES) or reads a
-captured tensor (LOOKUPS) is only named here; trace_record.py and field.py do it. Trace layer.
+A rule takes the operands in the order of the ATen schema (tensors as values, everything else unchanged) and returns a
+value; the tracer casts it to the dtype that torch gives the result. The key is the name of the operation, for all its
+overloads. What moves elements (MOVEMENTS), makes constants (CREATIONS), reduces rows (REDUCTIONS, PRODUCTS, SEARCHES)
+or reads a captured tensor (LOOKUPS) is only named here; trace_record.py and field.py do it. Trace layer.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _softplus(x, beta=1, threshold=20):
     return where(x * beta > threshold, x, call("softplus", x * beta) / beta)
 
 
-# A branch that is not chosen has a cotangent of 0, and 0 * inf is no 0: its argument is replaced where it would overflow.
+# A branch that is not chosen has cotangent 0, and 0 * inf is not 0: its argument is replaced where it would overflow.
 
 
 def _elu(x, alpha=1, scale=1, input_scale=1):
@@ -106,7 +106,7 @@ def _celu(x, alpha=1):
 
 
 def _hard_tanh(x, low=-1, high=1):
-    """Flat at its limits, too, unlike clamp."""
+    """Unlike clamp, flat at its limits, too."""
     return where(x <= low, low, where(x >= high, high, x))
 
 
@@ -137,7 +137,7 @@ def _lerp(a, b, weight):
 
 def _xlogy(a, b):
     a, b = lift(a), lift(b)
-    is_zero = equal(a, 0) & ((b <= 0) | equal(b, math.inf))  # else the product is 0 by itself, with its slope
+    is_zero = equal(a, 0) & ((b <= 0) | equal(b, math.inf))  # otherwise the product is 0 by itself, with its slope
     product = where(is_zero, 0.0, a * call("log", where(is_zero, 1.0, b)))
     return where(is_nan(b), math.nan, product)
 
@@ -266,14 +266,14 @@ OPERATIONS: dict[str, Callable] = {
     "log_sigmoid_forward": lambda x: -call("softplus", -x),
 }
 
-# Operations that torch refuses on operands of these different types, but not under vmap, which converts them first. Here
-# they are taken always: score - (q_idx > kv_idx).
+# Operations that torch refuses for operands of different types, except under vmap, which converts them first. They are
+# always accepted here: score - (q_idx > kv_idx).
 CONVERTED = frozenset(("sub", "rsub", "heaviside"))
 
-# Casts are recorded by value.converted, which knows that they narrow.
+# Casts are recorded by value.converted, which handles narrowing.
 CAST = "_to_copy"
 
-# Operations that give elements of their operands in another order or shape.
+# Operations that return elements of their operands in another order or shape.
 MOVEMENTS = frozenset(
     """alias cat clone contiguous detach diagonal expand flip lift lift_fresh movedim narrow permute repeat reshape roll
     select slice split split_with_sizes squeeze stack t transpose unbind unsqueeze unsafe_split view _reshape_alias
@@ -286,10 +286,10 @@ CREATIONS = frozenset("new_ones new_zeros new_full ones_like zeros_like full_lik
 # Those of them, and of operations without a tensor, that are filled with a number.
 FILLS = frozenset("new_full full_like full scalar_tensor".split())
 
-# Operations that torch refuses for some values of a number, or that are written in another way: each value is traced.
+# Operations that torch refuses for some values of a number, or that depend on the value: each value is traced.
 BY_VALUE = frozenset("pow celu softshrink".split())
 
-# Operations that go over elements of a row: how two values are combined, and the value of an empty row.
+# Operations that reduce the elements of a row: how two values are combined, and the value of an empty row.
 REDUCTIONS: dict[str, tuple[Callable, Any]] = {
     "sum": (lambda a, b: a + b, 0),
     "mean": (lambda a, b: a + b, 0),
@@ -303,7 +303,7 @@ REDUCTIONS: dict[str, tuple[Callable, Any]] = {
 }
 
 
-# Operations that are other operations on a captured tensor: the tracer knows each of them.
+# Operations that become others on a captured tensor: the tracer handles each of them.
 PRODUCTS = frozenset("dot vdot mv mm bmm".split())
 SEARCHES = frozenset("bucketize searchsorted isin".split())
 LOOKUPS = frozenset("index embedding take".split())
@@ -313,5 +313,5 @@ _HINTS = {"gather": _INDEX, "index_select": _INDEX}
 
 
 def refuse(func, name: str) -> NoReturn:
-    """The error for an operation that is in no table, with what to write instead where that is known."""
+    """Raises the error for an operation that is in no table, with what to write instead if that is known."""
     fail(f"the operation {name} cannot be traced" + _HINTS.get(func._schema.name.removeprefix("aten::"), ""))

@@ -1,7 +1,7 @@
-"""What is done with each ATen operation while a mod runs: the tables of operations.py applied to traced tensors.
+"""Records each ATen operation while a mod runs: applies the tables of operations.py to traced tensors.
 
-What torch would give for dtype and shape is asked of torch itself, on ones. Trace layer; the modes that call this are in
-tracer.py.
+The dtype and shape of a result are determined by torch itself, on tensors of ones. Trace layer; the modes that call
+this are in tracer.py.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from .traced_tensor import TracedTensor, has_traced, ones, replaced
 
 
 class Trace:
-    """One run of one mod. `reads_values`: the mod looked at values of captured tensors, so this trace is for this call
-    alone."""
+    """One run of one mod. `reads_values`: the mod read values of captured tensors, so this trace is valid for this call
+    only."""
 
     def __init__(
         self, captured: list[torch.Tensor], names: Callable[[], dict[int, str]], are_sized: bool = True
     ) -> None:
-        """names: as Slots takes it. are_sized: whether the shapes of captured tensors are known. If not, elements of them can
-        be read and no more."""
+        """names: as for Slots. are_sized: whether the shapes of captured tensors are known. If not, only single
+        elements of them can be read."""
         self.slots = Slots(captured, names)
         self.unsized = set() if are_sized else {id(t) for t in captured if t.dim() > 0}
         self.reads_values = False
         self.function = ""  # the torch function that the mod called last
-        self.numbers: dict[int, tuple] = {}  # id of what is inside a number without a value -> the number, its tensor
+        self.numbers: dict[int, tuple] = {}  # id of the node of a number without a value -> the number, its tensor
 
     def field(self, tensor: torch.Tensor) -> Field:
         """What a tensor holds, traced or plain."""
@@ -69,7 +69,7 @@ class Trace:
         return load(self.slots.buffer(self.numbers[id(symbol.node)][1]), ())
 
     def operation(self, func, args, kwargs):
-        """One ATen operation, as the dispatcher calls it; NotImplemented asks for the operations it is made of."""
+        """One ATen operation, as the dispatcher calls it; NotImplemented asks for its decomposition."""
         if torch.Tag.nondeterministic_seeded in func.tags:
             fail(f"the random operation {self._called(func)} cannot be traced")
         if func._schema.is_mutable:
@@ -104,21 +104,23 @@ class Trace:
         refuse(func, self._called(func))
 
     def _in_place(self, func, args, kwargs):
-        """x += y of a value of the mod: the tensor holds the sum from here on; what was made of it before keeps its value. Not
-        of captured tensors, which belong to others, and not of views, whose other side would have to change too."""
+        """x += y for a value of the mod: the tensor holds the sum from here on; what was made from it before keeps its
+        value. Not for captured tensors, which belong to others, nor for views, whose base would have to change too."""
         target: Any = args[0] if args else None
         plain = _out_of_place(func)
         if func is torch.ops.aten.detach_.default and self.slots.is_known(target) and self.slots.is_constant(target):
-            return target  # torch.tensor(3.0), where autograd is switched off
+            return target  # torch.tensor(3.0), with autograd switched off
         if plain is None or not isinstance(target, TracedTensor) or target.is_viewed:
             fail(f"the in-place operation {self._called(func)} cannot be traced; write x = x + y instead of x += y")
-        func(*replaced(args, lambda t: ones(t).clone()), **_kwargs_of_ones(kwargs))  # torch's word on dtypes and shapes
+        func(
+            *replaced(args, lambda t: ones(t).clone()), **_kwargs_of_ones(kwargs)
+        )  # lets torch check dtypes and shapes
         result = self.operation(plain, args, kwargs)
         target.field = _as_dtype(result.field, result.dtype, target.dtype)
         return target
 
     def check_sized(self, *values) -> None:
-        """Throws NeedsValue if one of the tensors has sizes that are not known."""
+        """Raises NeedsValue if one of the tensors has unknown sizes."""
         if any(
             id(t) in self.unsized for t in tensors_in([list(v.values()) if isinstance(v, dict) else v for v in values])
         ):
@@ -132,13 +134,13 @@ class Trace:
             needs_value(self._called(func))
         result = self._pointwise(name, func, args, kwargs)
         dtype = (result[0] if isinstance(result, tuple) else result).dtype
-        # torch refuses infinities in ints, and computes from captured tensors of 64 bits without rounding.
+        # torch rejects infinities in ints, and computes with 64-bit captured tensors without rounding.
         is_cut = _has_float(args, kwargs) and kind_of(dtype) == INT
         is_rounded = dtype is torch.float64 and not has_traced(args)
         return needs_value(self._called(func)) if is_cut or is_rounded else result
 
     def _filled(self, func, args, kwargs):
-        """A tensor of one number."""
+        """A tensor filled with one number."""
         given = {**dict(zip((a.name for a in func._schema.arguments), args)), **kwargs}
         symbol = given.pop("fill_value", given.get("s"))
         like = func(*replaced(args, ones), **_kwargs_of_ones(kwargs))
@@ -148,12 +150,12 @@ class Trace:
             needs_value(self._called(func))
         value = Single(cast(self.number(symbol), kind))
         result = TracedTensor(settled(Mapped("", lambda x: x, (value,), {}, tuple(like.shape), like.dtype)), like.dtype)
-        # Where torch makes the tensor itself, from the number in where(c, x, 2.0), it goes on as a number.
+        # If torch itself makes the tensor, from the number in where(c, x, 2.0), it remains a number.
         result._wrapped_number = symbol
         return result
 
     def _called(self, func) -> str:
-        """The operation, and the function it is a part of."""
+        """The operation, and the torch function that called it."""
         part_of = self.function.strip("_")
         return str(func) if part_of == "" or part_of in str(func) else f"{func} in {self.function}()"
 
@@ -216,7 +218,7 @@ class Trace:
         if func is torch.ops.aten.select.int and isinstance(args[0].field, Row) and args[1] in (0, -args[0].dim()):
             return TracedTensor(index_traced(args[0].field, [args[2]]), args[0].dtype, is_view)
         if any(isinstance(a, torch.dtype) for a in args):
-            refuse(func, self._called(func))  # bits seen as another type
+            refuse(func, self._called(func))  # bits reinterpreted as another type
         result = func(*numbered(args), **kwargs)
         dtype = dtypes[0]
         for other in dtypes[1:]:
@@ -253,7 +255,7 @@ class Trace:
         return self.index(tensor, index)
 
     def _search(self, name, func, args, kwargs):
-        """How many of the sorted boundaries lie below a value, or not above it; or whether one is equal to it."""
+        """How many of the sorted boundaries are below a value, or not above it; or whether one equals it."""
         like = func(*replaced(args, ones), **kwargs)
         value, sought = (args[1], args[0]) if name == "searchsorted" else (args[0], args[1])
         if name == "isin" and all(not isinstance(one, torch.Tensor) or one.dim() == 0 for one in (value, sought)):
@@ -273,7 +275,7 @@ class Trace:
         return TracedTensor(found, like.dtype)
 
     def index(self, tensor: torch.Tensor, index):
-        """tensor[index], where one of them is traced."""
+        """tensor[index], if either is traced."""
         entries = [self._index_entry(e) for e in expanded(index, tensor.dim())]
         if not all(isinstance(e, Field) and e.shape == () for e in entries):
             self.check_sized([tensor])
@@ -299,7 +301,7 @@ class Trace:
         fail(f"an index of type {type(entry).__name__} cannot be traced")
 
     def value(self, result) -> Value:
-        """What the mod returned, as one value of the language."""
+        """The mod's result as one value of the language."""
         if isinstance(result, torch.Tensor):
             if result.dim() != 0:
                 raise TraceError(f"[trace] a mod must return one value; got a tensor of shape {tuple(result.shape)}")
@@ -312,7 +314,7 @@ class Trace:
 
 
 def _result_on_ones(name: str, func, args, kwargs):
-    """What torch gives for operands of ones: its dtype and shape are those of the real result."""
+    """torch's result for operands of ones: it has the dtype and shape of the real result."""
     try:
         return func(*args, **kwargs)
     except RuntimeError:
@@ -325,7 +327,7 @@ def _result_on_ones(name: str, func, args, kwargs):
 
 
 def _out_of_place(func):
-    """The operation that gives what this one writes into its first operand; None if there is none."""
+    """The operation that returns what this one writes into its first operand; None if there is none."""
     name = func._schema.name.removeprefix("aten::")
     plain = f"__{name[3:]}" if name.startswith("__i") else name[:-1]  # __ilshift__: __lshift__; add_: add
     packet = getattr(torch.ops.aten, plain, None) if name.endswith("_") else None
@@ -343,7 +345,7 @@ def _kwargs_of_ones(kwargs: dict) -> dict:
 
 
 def _as_dtype(field: Field, source: torch.dtype, dtype: torch.dtype) -> Field:
-    """A field converted explicitly; as it is where the language makes no difference, so that a row stays a row."""
+    """A field converted explicitly; unchanged if the language makes no difference, so that a row stays a row."""
     if kind_of(source) == kind_of(dtype) and (source.is_floating_point or torch.promote_types(source, dtype) is dtype):
         return field
     return settled(Mapped("cast", lambda x: converted(x, dtype), (field,), {}, field.shape, dtype))

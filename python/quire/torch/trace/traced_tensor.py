@@ -1,4 +1,4 @@
-"""TracedTensor: a tensor without data that stands for a value of a mod, and walks over nested operands.
+"""TracedTensor: a tensor without data that stands for a value of a mod; also walks over nested operands.
 
 Trace layer.
 """
@@ -19,11 +19,11 @@ _ONES: dict[torch.dtype, torch.Tensor] = {}
 
 
 class TracedTensor(torch.Tensor):
-    """A tensor without data. `field` says what it holds; `is_viewed`: another one may look at the same memory in torch."""
+    """A tensor without data. `field` is its contents; `is_viewed`: in torch another tensor may share its memory."""
 
     field: Field
     is_viewed: bool
-    _wrapped_number: Any  # what stands for it where torch makes a tensor of a number
+    _wrapped_number: Any  # used instead where torch makes a tensor from a number
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -52,7 +52,7 @@ def ones(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def replaced(value, change):
-    """Nested lists and tuples with every tensor changed, and a number in the place of one without a value."""
+    """Maps all tensors in nested lists and tuples, and replaces numbers without a value."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, (list, tuple)):

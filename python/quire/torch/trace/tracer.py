@@ -1,7 +1,7 @@
-"""Runs a mod once on traced tensors and gives the formula it computes.
+"""Runs a mod once on traced tensors and returns the formula it computes.
 
-While the mod runs, a TorchFunctionMode sees indexing and whatever asks for a value, and a TorchDispatchMode sees every ATen
-operation, however it was spelled (trace_record.py). Trace layer; caching is mod_cache.py's.
+While the mod runs, a TorchFunctionMode sees indexing and reads of values, and a TorchDispatchMode sees every ATen
+operation, however it was written (trace_record.py). Trace layer; caching is in mod_cache.py.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def _methods(names: str) -> dict:
     return {getattr(torch.Tensor, name): name for name in names.split()}
 
 
-# Methods that give Python something of a tensor's values.
+# Methods that return a tensor's values to Python.
 _READS = _methods(
     "__bool__ __int__ __float__ __complex__ __index__ __contains__ item tolist numpy __array__ __dlpack__ is_nonzero"
 )
-# Methods that tell of a captured tensor what the cache's key does not hold.
+# Methods that reveal something about a captured tensor that the cache's key does not hold.
 _TELLS = _methods("stride is_contiguous storage_offset data_ptr storage untyped_storage __repr__ __format__")
 _WORDS = {
     "__bool__": "the truth of a traced value (if, while, and, or, not, chained comparisons, min, max)",
@@ -59,7 +59,7 @@ def _entries(index) -> list:
 
 
 def _is_place(index) -> bool:
-    """Whether a plain tensor is indexed by numbers of which one at least is a tensor without dimensions."""
+    """Whether a plain tensor is indexed by numbers, at least one of which is a tensor without dimensions."""
     entries = _entries(index)
     are_tensors = [isinstance(e, torch.Tensor) for e in entries]
     numbers = (torch.int64, torch.int32)
@@ -109,8 +109,8 @@ class _Functions(TorchFunctionMode):
 
 
 def body_of(func) -> Callable | None:
-    """The Python function of an operator made with torch.library.custom_op, to be traced in its place: what is pointwise becomes part of
-    the formula, the rest is refused by the name of what it calls. None for other operators."""
+    """The Python function of an operator made with torch.library.custom_op, to be traced in its place: what is
+    pointwise becomes part of the formula, the rest is refused by name. None for other operators."""
     if func.namespace in ("aten", "prims", "prim", "quire"):
         return None
     made = sys.modules.get("torch._library.custom_ops")
@@ -125,7 +125,7 @@ class _Operations(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Otherwise the first operation imports torch._dynamo, which takes a second. Under it nothing is traced here.
+        # Otherwise the first operation imports torch._dynamo, which takes a second. Nothing is traced under it here.
         return False
 
     def __init__(self, trace: Trace) -> None:
@@ -147,7 +147,7 @@ class _Operations(TorchDispatchMode):
 
 @contextlib.contextmanager
 def _no_grad():
-    """torch.no_grad() that nobody sees: torch.export would record it, as if the exported program switched gradients off."""
+    """torch.no_grad() that is not recorded: torch.export would otherwise switch gradients off in the exported program."""
     with torch._C.DisableTorchFunction():
         torch._C._set_grad_enabled(False)
     try:
@@ -175,16 +175,16 @@ def _plain_torch():
 
 
 class Formula:
-    """What a mod computes. mod: of the core, over buffers without memory; buffers: in the order in which it reads them;
-    binding: where their tensors come from; captured: slot -> tensor of the call that was traced; numbers: slot -> number without
-    a value, of slots that are none of `captured`; reads_values: good for that call only."""
+    """What a mod computes. mod: _core's, over buffers without memory; buffers: in the order in which it reads them;
+    binding: where their tensors come from; captured: slot -> tensor of the traced call; numbers: slot -> number without
+    a value, for slots not in `captured`; reads_values: valid for that call only."""
 
     __slots__ = ("mod", "buffers", "binding", "captured", "numbers", "reads_values")
 
     def __init__(self, mod: Mod, trace: Trace) -> None:
         known = trace.slots.buffers()
         self.buffers = [known[i] for i in mod.places_of_buffers([b.declared for b in known])] if known else []
-        # Where rules of torch's PagedAttention are recognised: once, when they are traced.
+        # Rules of torch's PagedAttention are recognised here, once, when they are traced.
         self.mod = type(mod).mark_page_table(mod) if known else mod
         self.binding = Binding(trace.slots, self.buffers)
         self.numbers = {trace.slots.slot_of(tensor): symbol for symbol, tensor in trace.numbers.values()}
@@ -199,12 +199,12 @@ def trace_mod(
     names: Callable[[], dict[int, str]] = dict,
     are_sized: bool = True,
 ) -> Formula:
-    """Runs the mod and gives its formula.
+    """Runs the mod and returns its formula.
 
-    score_dtype: of a score mod; None for a mask mod, which has no score. captured: tensors that the mod is known to hold, as
-    far as they are known. names(): id of a captured tensor -> how the formula calls it. are_sized: the shapes of captured
-    tensors are those of all calls; if not, whatever depends on them throws NeedsValue. Throws TraceError, and whatever the mod
-    or torch throws.
+    score_dtype: for a score mod; None for a mask mod, which has no score. captured: tensors that the mod is known to
+    hold. names(): id of a captured tensor -> its name in the formula. are_sized: the shapes of captured tensors are the
+    same in all calls; if not, whatever depends on them raises NeedsValue. Raises TraceError, and whatever the mod or
+    torch raises.
     """
     trace = Trace(captured, names, are_sized)
     score, *indices = _core.mod_arguments()
