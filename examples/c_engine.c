@@ -1,7 +1,8 @@
 /* An engine in C over one cache: a batch of requests with chunks of prompts, shared prefixes, a
- * window in one of two groups of layers, trees of drafts, two samples of one prompt, and a request
- * that goes to a file and comes back. Every token is compared with that of one request at a time
- * over dense tensors. Prints the same on every machine. */
+ * window in one of two groups of layers, trees of drafts, two samples of one prompt. When pages run
+ * out, the youngest request goes to a file and comes back when there is room. Every token is
+ * compared with that of one request at a time over dense tensors. Prints the same on every
+ * machine. */
 #include <quire/quire_c.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,7 +133,10 @@ static void alone(int64_t* ids, int choice) {
   quire_mask_mod_free(rules[1]);
 }
 
+typedef enum { NOT_YET, HERE, IN_A_FILE, DONE } place;
+
 typedef struct {
+  place place;
   int64_t ids[WANTED + 8], count; /* the last one is not in the cache yet */
   int choice;                     /* of the first token that is made */
   quire_sequence sequence;
@@ -142,6 +146,7 @@ typedef struct {
 
 static quire_kv_cache* cache;
 static request all[SEQUENCES];
+static int preemptions, returns;
 
 static int64_t length_of(quire_sequence sequence) {
   quire_sequence_view view = {0};
@@ -204,52 +209,122 @@ static int accept(request* one, const float* x) {
   return (int)length - 1;
 }
 
-/* One step of the first `count` requests; returns how many guesses were right. */
-static int run_step(int count) {
-  static float x[MOST * HIDDEN], out[MOST * HIDDEN];
-  static int64_t ids[MOST];
+/* What the requests in the cache get next; `step` points into this. */
+typedef struct {
+  request* of[SEQUENCES];
   quire_sequence sequences[SEQUENCES];
-  int64_t counts[SEQUENCES], tokens = 0, row = 0;
-  const int64_t* id_lists[SEQUENCES];
+  int64_t counts[SEQUENCES];
+  const int64_t* ids[SEQUENCES];
   int32_t drafts[SEQUENCES];
   quire_sequence_options trees[SEQUENCES];
   const quire_sequence_options* tree_list[SEQUENCES];
-  quire_step step = {0};
-  quire_attend_options options = {0};
-  int i, layer, accepted = 0;
-  for (i = 0; i < count; ++i) {
-    draft(&all[i]);
-    sequences[i] = all[i].sequence;
-    counts[i] = all[i].new_count;
-    id_lists[i] = all[i].new_ids;
-    drafts[i] = all[i].parent_count > 0;
-    memcpy(ids + tokens, all[i].new_ids, (size_t)all[i].new_count * sizeof(int64_t));
-    tokens += all[i].new_count;
-    if (!drafts[i]) continue;
-    memset(&trees[i], 0, sizeof trees[i]);
-    trees[i].size = sizeof trees[i];
-    trees[i].sequence = sequences[i];
-    trees[i].parents = all[i].parents;
-    trees[i].parent_count = (size_t)all[i].parent_count;
-    tree_list[options.sequence_option_count++] = &trees[i];
+  size_t tree_count;
+  quire_step step;
+} batch;
+
+static void make_batch(batch* made) {
+  int i;
+  memset(made, 0, sizeof *made);
+  for (i = 0; i < SEQUENCES; ++i) {
+    const size_t at = made->step.sequence_count;
+    request* one = &all[i];
+    quire_sequence_options* tree = &made->trees[at];
+    if (one->place != HERE) continue;
+    draft(one);
+    made->of[at] = one;
+    made->sequences[at] = one->sequence;
+    made->counts[at] = one->new_count;
+    made->ids[at] = one->new_ids;
+    made->drafts[at] = one->parent_count > 0;
+    ++made->step.sequence_count;
+    if (one->parent_count == 0) continue;
+    tree->size = sizeof *tree;
+    tree->sequence = one->sequence;
+    tree->parents = one->parents;
+    tree->parent_count = (size_t)one->parent_count;
+    made->tree_list[made->tree_count++] = tree;
   }
-  step.size = sizeof step;
-  step.sequence_count = (size_t)count;
-  step.sequences = sequences;
-  step.counts = counts;
-  step.ids = id_lists;
-  step.drafts = drafts;
+  made->step.size = sizeof made->step;
+  made->step.sequences = made->sequences;
+  made->step.counts = made->counts;
+  made->step.ids = made->ids;
+  made->step.drafts = made->drafts;
+}
+
+static int fits(void) {
+  static batch next;
+  int32_t can;
+  make_batch(&next);
+  CHECK(quire_kv_cache_can_reserve(cache, &next.step, &can));
+  return can;
+}
+
+static const char* file_of(const request* one) {
+  static char name[40];
+  snprintf(name, sizeof name, "quire_c_engine_%d.kv", (int)(one - all));
+  return name;
+}
+
+/* The youngest request gives its pages back. */
+static void preempt(void) {
+  request* last = NULL;
+  int i;
+  for (i = 0; i < SEQUENCES; ++i)
+    if (all[i].place == HERE) last = &all[i];
+  if (last == NULL) {
+    printf("the cache is too small for one request\n");
+    exit(1);
+  }
+  CHECK(quire_kv_cache_save_to_file(cache, last->sequence, file_of(last)));
+  CHECK(quire_kv_cache_release(cache, last->sequence));
+  last->place = IN_A_FILE;
+  ++preemptions;
+}
+
+/* Oldest first, as long as the next step fits with them. What others still hold is shared. */
+static void bring_back(void) {
+  int i;
+  for (i = 0; i < SEQUENCES; ++i) {
+    request* one = &all[i];
+    if (one->place != IN_A_FILE) continue;
+    if (quire_kv_cache_load_from_file(cache, file_of(one), 0, &one->sequence) != QUIRE_OK) return;
+    one->place = HERE;
+    if (!fits()) {
+      CHECK(quire_kv_cache_release(cache, one->sequence));
+      one->place = IN_A_FILE;
+      return;
+    }
+    remove(file_of(one));
+    ++returns;
+  }
+}
+
+/* One step of the requests in the cache; returns how many guesses were right. */
+static int run_step(void) {
+  static float x[MOST * HIDDEN], out[MOST * HIDDEN];
+  static int64_t ids[MOST];
+  static batch now;
+  quire_attend_options options = {0};
+  int64_t tokens = 0, row = 0;
+  int layer, accepted = 0;
+  size_t i;
+  make_batch(&now);
+  for (i = 0; i < now.step.sequence_count; ++i) {
+    memcpy(ids + tokens, now.ids[i], (size_t)now.counts[i] * sizeof(int64_t));
+    tokens += now.counts[i];
+  }
   options.size = sizeof options;
   options.q_heads = HEADS;
-  options.sequence_options = tree_list;
-  CHECK(quire_kv_cache_append(cache, &step));
+  options.sequence_options = now.tree_list;
+  options.sequence_option_count = now.tree_count;
+  CHECK(quire_kv_cache_append(cache, &now.step));
   embed(ids, tokens, x);
   for (layer = 0; layer < LAYERS; ++layer) {
     quire_tensor q, k, v, to;
     quire_attention_outputs outputs = {0};
     quire_attention_plan* plan = NULL;
     CHECK(quire_kv_cache_group_of(cache, layer, &options.group));
-    CHECK(quire_attend_plan_create(cache, &step, &options, &plan));
+    CHECK(quire_attend_plan_create(cache, &now.step, &options, &plan));
     rows_of(x, tokens, layer);
     q = tensor(q_rows, 3, tokens, HEADS, DIM, 0);
     k = tensor(k_rows, 3, tokens, kv_heads_of[layer], DIM, 0);
@@ -257,26 +332,31 @@ static int run_step(int count) {
     to = tensor(out, 3, tokens, HEADS, DIM, 0);
     outputs.size = sizeof outputs;
     outputs.out = &to;
-    CHECK(quire_kv_cache_write(cache, layer, &step, &k, &v));
+    CHECK(quire_kv_cache_write(cache, layer, &now.step, &k, &v));
     CHECK(quire_attend_plan_run(plan, cache, layer, &q, &outputs));
     quire_attention_plan_free(plan);
     add(x, out, tokens * HIDDEN);
   }
-  for (i = 0; i < count; ++i) {
+  for (i = 0; i < now.step.sequence_count; ++i) {
+    request *one = now.of[i], *second = &all[REQUESTS];
+    const float* first = x + row * HIDDEN;
     const float* last;
-    row += counts[i];
+    row += now.counts[i];
     last = x + (row - 1) * HIDDEN;
-    if (drafts[i]) {
-      accepted += accept(&all[i], x + (row - counts[i]) * HIDDEN);
-    } else if (length_of(sequences[i]) == all[i].count) { /* the prompt is there */
-      if (i == REQUESTS - 1) {                            /* the second sample */
-        all[REQUESTS] = all[i];
-        all[REQUESTS].choice = 1;
-        CHECK(quire_kv_cache_fork(cache, sequences[i], -1, &all[REQUESTS].sequence));
-        all[REQUESTS].ids[all[REQUESTS].count++] = next_token(last, 1);
+    if (now.drafts[i]) {
+      accepted += accept(one, first);
+    } else if (length_of(one->sequence) == one->count) { /* the prompt is there */
+      if (one == &all[REQUESTS - 1]) {                   /* the second sample */
+        *second = *one;
+        second->choice = 1;
+        CHECK(quire_kv_cache_fork(cache, one->sequence, -1, &second->sequence));
+        second->ids[second->count++] = next_token(last, 1);
       }
-      all[i].ids[all[i].count++] = next_token(last, 0);
+      one->ids[one->count++] = next_token(last, 0);
     }
+    if (one->count < WANTED) continue;
+    CHECK(quire_kv_cache_release(cache, one->sequence));
+    one->place = DONE;
   }
   return accepted;
 }
@@ -287,9 +367,8 @@ int main(void) {
   const quire_kv_layer_group* groups[2];
   quire_kv_cache_options options = {0};
   quire_kv_cache_stats stats = {0};
-  const char* file = "quire_c_engine.kv";
   int64_t found = 0, some, t;
-  int i, steps = 0, running = 0, accepted = 0, is_same = 1;
+  int i, steps = 0, arrived = 0, accepted = 0, is_same = 1;
 
   window.size = full.size = sizeof window;
   window.layers = window_layers;
@@ -299,8 +378,8 @@ int main(void) {
   full.kv_heads = kv_heads_of[1];
   window.head_dim = full.head_dim = DIM;
   window.window = WINDOW;
-  window.n_pages = 60;
-  full.n_pages = 120;
+  window.n_pages = 30; /* less than all requests together want */
+  full.n_pages = 40;
   groups[0] = &window;
   groups[1] = &full;
   options.size = sizeof options;
@@ -310,33 +389,23 @@ int main(void) {
   CHECK(quire_kv_cache_create(&options, &cache));
 
   for (;;) {
-    int most = 0;
-    if (running < REQUESTS) { /* one more request; whole pages that begin like it are there */
-      request* one = &all[running];
-      for (t = 0; t < PROMPT; ++t) one->ids[t] = t < 24 ? t * t % VOCAB : t * running % VOCAB;
+    int done = 0;
+    for (i = 0; i < SEQUENCES; ++i) done += all[i].place == DONE;
+    if (done == SEQUENCES) break;
+    if (arrived < REQUESTS) { /* one more request; whole pages that begin like it are there */
+      request* one = &all[arrived];
+      for (t = 0; t < PROMPT; ++t) one->ids[t] = t < 24 ? t * t % VOCAB : t * arrived % VOCAB;
       one->count = PROMPT;
+      one->place = HERE;
       CHECK(
           quire_kv_cache_create_with_prefix(cache, one->ids, PROMPT - 1, 0, &one->sequence, &some));
       found += some;
-      ++running;
+      ++arrived;
     }
-    if (steps == 6) { /* a request goes to a file, and comes back */
-      CHECK(quire_kv_cache_save_to_file(cache, all[0].sequence, file));
-      CHECK(quire_kv_cache_release(cache, all[0].sequence));
-      CHECK(quire_kv_cache_load_from_file(cache, file, 0, &all[0].sequence));
-      remove(file);
-    }
-    accepted += run_step(all[REQUESTS].count > 0 ? SEQUENCES : running);
+    bring_back();
+    while (!fits()) preempt();
+    accepted += run_step();
     ++steps;
-    for (i = 0; i < SEQUENCES; ++i)
-      if (all[i].count < WANTED) most = 1;
-    /* Those that are done go on until all are: it does not matter to the others. */
-    for (i = 0; i < SEQUENCES; ++i)
-      if (all[i].count >= WANTED) all[i].count = WANTED;
-    if (!most) break;
-    for (i = 0; i < SEQUENCES; ++i)
-      if (all[i].count == WANTED && length_of(all[i].sequence) >= WANTED)
-        CHECK(quire_kv_cache_truncate(cache, all[i].sequence, WANTED - 1));
   }
   stats.size = sizeof stats;
   CHECK(quire_kv_cache_get_stats(cache, -1, &stats));
@@ -346,8 +415,9 @@ int main(void) {
     alone(ids, all[i].choice);
     for (t = 0; t < WANTED; ++t) is_same &= ids[t] == all[i].ids[t];
   }
-  printf("%d steps, %d tokens found, %d guesses accepted, %d sequences\n", steps, (int)found,
-         accepted, (int)stats.sequences);
+  printf("%d steps, %d tokens found, %d guesses accepted\n", steps, (int)found, accepted);
+  printf("%d requests went to a file, %d came back; %d sequences and %d pages are left\n",
+         preemptions, returns, (int)stats.sequences, (int)stats.used_pages);
   printf("every token is that of one request at a time: %s\n", is_same ? "yes" : "no");
   quire_kv_cache_free(cache);
   return is_same ? 0 : 1;

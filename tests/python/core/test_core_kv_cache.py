@@ -266,3 +266,38 @@ def test_options_of_single_sequences():
     )
     with pytest.raises(TypeError, match="each of sequence_options must be a SequenceOptions"):
         quire.attend(cache, 0, one, q[:1], sequence_options=[one])
+
+
+def test_windows_and_mods_count_along_the_paths_of_a_tree():
+    """A window and ALiBi see depths in the tree; the other sequence of the step sees its positions."""
+    random = np.random.default_rng(1)
+    cache = quire.KVCache(layers=1, kv_heads=1, head_dim=8, n_pages=20, page_size=4)
+    tree, plain = cache.create(), cache.create()
+    k, v = random.standard_normal((2, 1, 50, 1, 8), np.float32)
+    cache.append([tree, plain], counts=[25, 25], k=k, v=v)
+    q = random.standard_normal((10, 1, 8), np.float32)
+    out = quire.attend(
+        cache,
+        0,
+        [tree, plain],
+        q,
+        counts=[5, 5],
+        window=4,
+        score_mod="score + 0.25 * (kv_idx - q_idx)",
+        sequence_options=[quire.SequenceOptions(tree, parents=[-1, 0, 0, 1, 2])],
+    )
+
+    def dense(row, keys):
+        """The keys of one path, at the positions they would have without the other branches."""
+        seen = slice(max(0, len(keys) - 4), len(keys))
+        bias = 0.25 * (np.arange(len(keys)) - (len(keys) - 1))[seen]
+        keys = keys[seen]
+        score = (k[0, keys, 0].astype(np.float64) @ q[row, 0]) / np.sqrt(8) + bias
+        weights = np.exp(score - score.max())
+        return (weights / weights.sum()) @ v[0, keys, 0]
+
+    paths = [[20], [20, 21], [20, 22], [20, 21, 23], [20, 22, 24]]
+    for row, path in enumerate(paths):
+        assert np.allclose(out[row, 0], dense(row, [*range(20), *path]), atol=1e-5), row
+    for row in range(5):
+        assert np.allclose(out[5 + row, 0], dense(5 + row, list(range(25, 46 + row))), atol=1e-5), row
