@@ -9,6 +9,7 @@
 #include "kernels/prefill/prefill.h"
 #include "layout/chosen_keys.h"
 #include "runtime/ceil_div.h"
+#include "runtime/cpu_info.h"
 
 namespace quire::plan {
 
@@ -135,8 +136,8 @@ class TaskMaker {
 
 void TaskMaker::add_prefill(std::int64_t b) {
   const std::int64_t q_tiles = ceil_div(queries(b), kQueryTile), tiles = group_ * q_tiles;
-  const int most = kernels::query_tiles_per_item(static_cast<int>(request_.head_dim),
-                                                 static_cast<int>(request_.v_head_dim));
+  const int most = kernels::query_tiles_per_item(
+      static_cast<int>(request_.head_dim), static_cast<int>(request_.v_head_dim), l2_cache_bytes());
   const int per_item = tiles_per_item(units_of_batch(b), most, threads_);
   for (std::int64_t kv_head = 0; kv_head < request_.kv_heads; ++kv_head) {
     for (std::int64_t first = 0; first < tiles; first += per_item) {

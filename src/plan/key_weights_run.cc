@@ -12,6 +12,7 @@
 #include "layout/chosen_keys.h"
 #include "plan/forward_plan.h"
 #include "runtime/ceil_div.h"
+#include "runtime/cpu_info.h"
 #include "runtime/run_parallel.h"
 
 namespace quire::plan {
@@ -103,7 +104,7 @@ void* ForwardPlan::kept_scores(std::int64_t b, std::int64_t h) {
 
 int ForwardPlan::weights_tiles() const {
   return kernels::query_tiles_per_item(static_cast<int>(request_.head_dim),
-                                       static_cast<int>(request_.v_head_dim));
+                                       static_cast<int>(request_.v_head_dim), l2_cache_bytes());
 }
 
 // A sink's share of a row's sum, as the keys' count: e^(sink - m), or infinity where keys weigh

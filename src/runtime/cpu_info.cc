@@ -95,7 +95,8 @@ int64_t parse_size(const std::string& text) {
   }
 }
 
-void read_caches(const std::string& folder, CpuInfo& info) {
+void read_caches(const std::string& root, CpuInfo& info) {
+  const std::string folder = root + "/sys/devices/system/cpu/cpu0/cache";
   for (int i = 0;; ++i) {
     const std::string cache = folder + "/index" + std::to_string(i);
     const std::string level = first_line(cache + "/level");
@@ -132,8 +133,18 @@ void ask_auxiliary_vector([[maybe_unused]] CpuInfo& info) {
 CpuInfo read_cpu_info(const std::string& root) {
   CpuInfo info;
   read_proc(root + "/proc/cpuinfo", info);
-  read_caches(root + "/sys/devices/system/cpu/cpu0/cache", info);
+  read_caches(root, info);
   return info;
+}
+
+int64_t l2_cache_bytes() {
+  static const int64_t bytes = [] {
+    CpuInfo info;
+    ask_sysconf(info);
+    if (info.l2_bytes == 0) read_caches("", info);
+    return info.l2_bytes;
+  }();
+  return bytes;
 }
 
 CpuInfo cpu_info() {

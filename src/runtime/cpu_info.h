@@ -1,6 +1,7 @@
-// The parser behind quire::cpu_info, with the location of /proc and /sys as a parameter for tests.
-// Runtime layer.
+// The parser behind quire::cpu_info, with the location of /proc and /sys as a parameter for tests,
+// and what plans ask about caches. Runtime layer.
 #pragma once
+#include <cstdint>
 #include <string>
 
 #include "quire/cpu_info.h"
@@ -10,5 +11,8 @@ namespace quire {
 // Fills what <root>/proc/cpuinfo and <root>/sys/devices/system/cpu/cpu0/cache say; the rest keeps
 // its default.
 CpuInfo read_cpu_info(const std::string& root);
+
+// The L2 cache of a core in bytes, asked for once; 0 = not known.
+int64_t l2_cache_bytes();
 
 }  // namespace quire

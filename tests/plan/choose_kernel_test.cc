@@ -47,10 +47,15 @@ TEST(SplitItems, CutsLongSequencesWhenThereAreFew) {
 }
 
 TEST(QueryTilesPerItem, FollowsTheCaches) {
-  EXPECT_EQ(kernels::query_tiles_per_item(64, 64), 16);
-  EXPECT_EQ(kernels::query_tiles_per_item(128, 128), 8);
-  EXPECT_EQ(kernels::query_tiles_per_item(1024, 1024), 1);
-  EXPECT_EQ(kernels::query_tiles_per_item(1, 1), 16);
+  constexpr std::int64_t kKiB = 1024;
+  EXPECT_EQ(kernels::query_tiles_per_item(64, 64, 1024 * kKiB), 16);
+  EXPECT_EQ(kernels::query_tiles_per_item(128, 128, 1024 * kKiB), 8);
+  EXPECT_EQ(kernels::query_tiles_per_item(1024, 1024, 1024 * kKiB), 1);
+  EXPECT_EQ(kernels::query_tiles_per_item(1, 1, 1024 * kKiB), 16);
+  EXPECT_EQ(kernels::query_tiles_per_item(128, 128, 512 * kKiB), 4);
+  EXPECT_EQ(kernels::query_tiles_per_item(64, 64, 256 * kKiB), 4);
+  EXPECT_EQ(kernels::query_tiles_per_item(128, 128, 2048 * kKiB), 8);
+  EXPECT_EQ(kernels::query_tiles_per_item(128, 128, 0), 8);  // not known
 }
 
 }  // namespace

@@ -394,8 +394,11 @@ void run(const ForwardCall& call, const PrefillItem& item, void* scratch, TileFa
 
 }  // namespace
 
-int query_tiles_per_item(int dims, int value_dims) {
-  return std::clamp(2048 / (dims + value_dims), 1, kMaxQueryTiles);
+int query_tiles_per_item(int dims, int value_dims, int64_t l2_bytes) {
+  constexpr int64_t kEnough = 1 << 20;
+  const int64_t bytes = l2_bytes > 0 ? std::min(l2_bytes, kEnough) : kEnough;
+  return static_cast<int>(
+      std::clamp<int64_t>(bytes / 512 / (dims + value_dims), 1, kMaxQueryTiles));
 }
 
 std::size_t prefill_scratch_bytes(const ForwardCall& call, int tile_count) {

@@ -45,8 +45,9 @@ struct KeyWeightsItem {
 };
 
 /// Query tiles of an item: enough to make the traffic of a key tile cheap, few enough to stay in
-/// L2 (their queries and outputs). 16 for 64 dims, 8 for 128, at least 1.
-int query_tiles_per_item(int dims, int value_dims);
+/// an L2 of `l2_bytes` (their queries and outputs; 0: of a size that is not known). With 1 MiB 16
+/// for 64 dims, 8 for 128; with 256 KiB 4 and 2; at least 1, and no more for a larger cache.
+int query_tiles_per_item(int dims, int value_dims, int64_t l2_bytes);
 inline constexpr int kMaxQueryTiles = 16;
 
 /// Scratch a thread needs, aligned to 64 bytes.
