@@ -1,4 +1,4 @@
-// What `bench` and `demo` measure, and how a row of it reads. Command line layer.
+// What `bench` and `demo` measure, and how a row of results is printed. Command line layer.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,7 +10,7 @@ namespace quire::cli {
 struct BenchRow {
   std::string what;  // in a few words
   bench::Problem problem;
-  bool of_stream = false;  // bound by memory
+  bool of_stream = false;  // limited by memory bandwidth
 };
 
 /// `small` for one lane: a fraction of the work.

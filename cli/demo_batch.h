@@ -1,5 +1,5 @@
 // The attention that `quire demo` computes in several ways: a small batch of sequences, dense,
-// packed and in pages, compared with plain loops in f64. Command line layer.
+// packed and paged, compared with plain loops in f64. Command line layer.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -23,14 +23,14 @@ class DemoBatch {
   /// "37, 0, 100 and 163".
   std::string lengths_text() const;
 
-  std::vector<Tensor> dense(Executor* executor = nullptr) const;  // a call for each sequence
+  std::vector<Tensor> dense(Executor* executor = nullptr) const;  // one call per sequence
   std::vector<Tensor> jagged() const;                             // one call, packed
-  std::vector<Tensor> paged() const;  // one call over a pool whose pages were dealt out in turns
+  std::vector<Tensor> paged() const;  // one call over a pool whose pages were dealt out in turn
 
-  /// Against reference::attention.
+  /// Compared with reference::attention.
   double largest_error(const std::vector<Tensor>& outs) const;
 
-  /// Of the last sequence: names, and errors against the slope of reference::attention along a
+  /// For the last sequence: names, and errors relative to the slope of reference::attention along a
   /// random line.
   std::vector<std::pair<std::string, double>> gradient_errors() const;
 
@@ -44,7 +44,7 @@ class DemoBatch {
   ScoreMod alibi_;
 };
 
-/// All of them, by memcmp.
+/// Compares all of them with memcmp.
 bool same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b);
 
 }  // namespace quire::cli

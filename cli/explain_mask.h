@@ -9,8 +9,8 @@
 
 namespace quire::cli {
 
-/// Builds the block mask; or says which buffers have no contents, without which nothing can be
-/// built. Throws Error if the formula is no mask.
+/// Builds the block mask, or says which buffers lack the contents needed to build it. Throws Error
+/// if the formula is not a mask.
 std::string explain_mask(const Formula& formula, const ExplainOptions& sizes, std::int64_t block);
 
 }  // namespace quire::cli

@@ -18,26 +18,26 @@ struct FormulaArguments {
   std::optional<std::int64_t> batch, heads, q_len, kv_len;
 };
 
-/// Adds --buffer alone.
+/// Adds only --buffer.
 void add_buffer_option(CLI::App& command, std::vector<std::string>& buffers);
 
 /// Adds the formula, --buffer, --batch, --heads, --q and --kv; `defaults` are shown in the help.
 CLI::Option* add_formula_arguments(CLI::App& command, FormulaArguments& arguments,
                                    const mods::GallerySizes& defaults);
 
-/// A text to be parsed together with its buffers.
+/// A text to be parsed, and its buffers.
 struct FormulaSource {
   std::string text;
   NamedBuffers buffers;
   mods::GallerySizes sizes;
-  std::string name;  // in the gallery; empty for a formula that was written out
+  std::string name;  // in the gallery; empty for a formula given as text
 };
 
 /// Sizes that were not given are those of the gallery's entry, or the defaults. Throws
 /// CLI::ValidationError for a --buffer that cannot be read, Error for one that cannot be filled.
 FormulaSource read_formula(const FormulaArguments& arguments, const mods::GallerySizes& defaults);
 
-/// Formula::parse. An error about a name that is indexed and was not given says how to give it.
+/// Formula::parse. For an indexed name that was not given, the error says how to give it.
 Formula parse_formula(const FormulaSource& source);
 
 }  // namespace quire::cli

@@ -1,4 +1,4 @@
-// This machine in numbers: what `info`, `bench` and `demo` say about it. Command line layer.
+// Facts about this machine that `info`, `bench` and `demo` print. Command line layer.
 #pragma once
 #include <string>
 
@@ -8,12 +8,12 @@ namespace quire::cli {
 
 /// Measured on all threads of an executor, with the current ISA.
 struct Peaks {
-  double f32 = 0;   // multiply and add operations a second, on registers
+  double f32 = 0;   // multiplications and additions per second, in registers
   double bf16 = 0;  // the same with pairs of bf16; 0 if the ISA has none
-  double read = 0;  // bytes a second from memory
+  double read = 0;  // bytes per second from memory
 };
 
-/// Takes a fifth of a second, and up to 256 MiB for so long.
+/// Takes a fifth of a second and, meanwhile, up to 256 MiB.
 Peaks measure_peaks(Executor& executor);
 
 /// "f32 210 GFLOP/s, bf16 420 GFLOP/s, memory 21 GB/s".

@@ -12,7 +12,7 @@
 
 namespace quire {
 
-/// How an element lies in the file.
+/// How an element is stored in the file.
 enum class NpyEncoding : std::uint8_t {
   kSame,  // as in memory
   kU16,   // widened to i32
@@ -21,7 +21,7 @@ enum class NpyEncoding : std::uint8_t {
 };
 
 struct NpyHeader {
-  DType dtype = DType::f32;  // of the tensor that it becomes
+  DType dtype = DType::f32;  // of the resulting tensor
   NpyEncoding encoding = NpyEncoding::kSame;
   bool is_big_endian = false;
   bool is_fortran_order = false;
@@ -36,20 +36,20 @@ std::size_t npy_element_size(const NpyHeader& header) noexcept;
 [[noreturn]] void refuse_npy(std::string_view name, std::string_view what,
                              ErrorKind kind = ErrorKind::value);
 
-/// Enough bytes of a file for npy_header_bytes.
+/// Enough bytes for npy_header_bytes.
 inline constexpr std::size_t kNpyPrelude = 12;
 
-/// How many bytes the header has altogether, from the first of them. Throws Error(value) for what
-/// is no .npy file.
+/// The size of the whole header, from its first bytes. Throws Error(value) for what is not a .npy
+/// file.
 std::size_t npy_header_bytes(std::span<const char> first, std::string_view name);
 
-/// Reads the beginning of a file of format version 1, 2 or 3. `name` is the file's, for the texts
-/// of errors. Throws Error(value) for everything that is not exactly such a header, and Error(type)
-/// for an element type that no tensor has.
+/// Parses the beginning of a file of format version 1, 2 or 3. `name` is the file's, for error
+/// texts. Throws Error(value) for everything that is not exactly such a header, and Error(type) for
+/// an element type that no tensor has.
 NpyHeader parse_npy_header(std::span<const char> bytes, std::string_view name);
 
-/// The header of row-major elements, of version 1, padded to a multiple of 64 bytes as NumPy does.
-/// bf16 is `<V2`, as ml_dtypes writes it.
+/// A version 1 header for row-major elements, padded to a multiple of 64 bytes as NumPy does. bf16
+/// is `<V2`, as ml_dtypes writes it.
 std::string npy_header(DType dtype, const Shape& shape);
 
 }  // namespace quire

@@ -7,7 +7,7 @@
 
 namespace quire::cli {
 
-constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;  // of a size on the command line
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;  // limit of a size on the command line
 
 /// `value`: an integer or an optional one.
 template <class T>

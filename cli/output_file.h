@@ -1,6 +1,6 @@
-// OutputFile: a result on its way to a file. What is written goes to a file of another name beside
-// it, which takes its place when all is there: whoever stops the program finds the old file, or
-// none, and no half of a new one. Command line layer.
+// OutputFile: a result being written to a file. It is written under another name in the same folder
+// and renamed when complete: if the program is stopped, the old file (or none) is there, never half
+// of a new one. Command line layer.
 #pragma once
 #include <fstream>
 #include <ostream>
@@ -12,14 +12,14 @@ namespace quire::cli {
 class OutputFile {
  public:
   /// "-" is stdout. A pipe or a device is written to directly, and so is a file in a folder that
-  /// takes no other. `where` begins the texts of errors. Throws Error if it cannot be opened.
+  /// takes no new ones. `where` begins error texts. Throws Error if it cannot be opened.
   OutputFile(const char* where, const std::string& path);
-  ~OutputFile();  // without keep(): nothing has happened
+  ~OutputFile();  // without keep(), nothing has changed
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
   std::ostream& stream();
-  /// Everything is written. Throws Error, with the system's reason, if it could not be.
+  /// Completes the file. Throws Error, with the system's reason, if anything could not be written.
   void keep();
 
  private:
@@ -31,11 +31,11 @@ class OutputFile {
   std::string target_;     // path_ with links resolved
   std::string temporary_;  // empty: written to directly
   std::ofstream file_;
-  std::size_t slot_ = 0;  // of temporary_ among those to remove at a signal
+  std::size_t slot_ = 0;  // of temporary_ in the list of files to remove at a signal
 };
 
-/// Throws CLI::ValidationError for `option` if two of the paths (empty ones do not count) are the
-/// same file, under whatever names.
+/// Throws CLI::ValidationError for `option` if two of the paths (ignoring empty ones) are the same
+/// file, under any name.
 void check_different(const std::string& option, const std::vector<std::string>& paths);
 
 }  // namespace quire::cli

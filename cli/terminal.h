@@ -1,5 +1,5 @@
-// What a terminal is told and a file is not: colours, its width, and how far long work has come.
-// Command line layer.
+// What is shown in a terminal but not in a file: colours, the width, progress of long work. Command
+// line layer.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <cstdint>
@@ -8,25 +8,25 @@
 
 namespace quire::cli {
 
-/// Adds --color auto|always|never, which counts more than the environment.
+/// Adds --color auto|always|never, which takes precedence over the environment.
 void add_colour_option(CLI::App& command);
 
-/// Whether stdout gets colours. NO_COLOR: no; else CLICOLOR_FORCE: yes; else where stdout is a
-/// terminal that takes them, unless CLICOLOR is 0.
+/// Whether stdout gets colours. NO_COLOR: no; otherwise CLICOLOR_FORCE: yes; otherwise if stdout is
+/// a terminal with colours, unless CLICOLOR is 0.
 bool wants_colour();
 
 /// Whether the locale names a character set other than UTF-8, as in LANG=de_DE.ISO-8859-1. A locale
-/// that names none ("C") says nothing: most terminals read UTF-8 all the same.
+/// that names none ("C") says nothing: most terminals accept UTF-8 anyway.
 bool wants_ascii();
 
-/// Columns of the terminal that stdout is; `otherwise` where it is none or does not say.
+/// Width of the terminal on stdout; `otherwise` if it is not a terminal or its width is unknown.
 int terminal_columns(int otherwise);
 
 /// A heading, coloured where wanted: "== text" after an empty line.
 std::string heading(std::string_view text);
 
-/// A bar on stderr, if that is a terminal; nothing otherwise. It is wiped when its owner ends, so
-/// that what stays is the result.
+/// A progress bar on stderr, if that is a terminal; otherwise nothing. It is removed at the end, so
+/// that only the result stays.
 class Progress {
  public:
   explicit Progress(std::int64_t steps);
@@ -35,9 +35,9 @@ class Progress {
   ~Progress();
 
   bool is_shown() const { return shown_; }
-  /// `done` of the steps are over; `what` is the next.
+  /// `done` steps are finished; `what` comes next.
   void show(std::int64_t done, std::string_view what = {}) const;
-  /// Takes the bar away until the next show(), so that something can be printed.
+  /// Removes the bar until the next show(), so that something can be printed.
   void wipe() const;
 
  private:

@@ -23,35 +23,35 @@ namespace quire {
 
 /// Where a run puts its results.
 struct AttentionOutputs {
-  /// As q with v's dim, any strides, q's dtype or compute_type(): of half precision the f32 before
-  /// rounding, which makes the gradients of buffers more exact (BackwardInputs::out).
+  /// q's shape with v's dim, any strides, in q's dtype or compute_type(). For half precision the
+  /// latter is f32, before rounding: more exact for gradients of buffers.
   TensorView out = {};
-  /// As out without its last axis, row-major, compute_type().
+  /// out's shape without the last axis, row-major, compute_type().
   std::optional<TensorView> lse = {}, max_scores = {};
-  /// See AuxRequest. As AuxOutput's, row-major, compute_type(). The first run that wants one of
-  /// them allocates.
+  /// See AuxRequest. Shapes as in AuxOutput, row-major, compute_type(). The first run that wants
+  /// one of them allocates.
   std::optional<TensorView> key_weights = {}, entropy = {};
   QueryRange key_weights_queries = {};
-  /// Of a problem that keeps states, instead of all others: states_shape(), row-major or rows (axis
-  /// 2) of a larger tensor that is, compute_type(). `resumes`: it holds the states after the keys
-  /// before these, of which there was a multiple of 1,024.
+  /// Only for a problem that keeps states, and then instead of all other outputs: states_shape(),
+  /// compute_type(), row-major or a range of rows (axis 2) of a row-major tensor. With `resumes` it
+  /// holds the states after all earlier keys, whose number must be a multiple of 1,024.
   std::optional<TensorView> states = {};
   bool resumes = false;
 };
 
-/// What depends on sizes, mods and mask alone, worked out once: use it for every layer and every
-/// step of the same sizes. The contents of captured buffers may change between runs; offsets, page
-/// tables and block masks are as they were when the plan was made. One run of a plan at a time;
-/// make one per thread that runs. Addresses and strides of the views a plan is made from do not
-/// matter.
+/// Everything that depends only on sizes, mods and mask, worked out once: use it for every layer
+/// and every step of the same sizes. Captured buffers may change their contents between runs;
+/// offsets, page tables and block masks stay as they were when the plan was made. One run of a plan
+/// at a time; make one plan per thread that runs. Addresses and strides of the views a plan is made
+/// from do not matter.
 ///
-/// With a mask or score mod that PagedAttention converted, the plan walks the pages that the mask
-/// shows and runs the mods on the sequences' own indices.
+/// With a mask or score mod converted by PagedAttention, the plan walks only the pages that the
+/// mask shows and runs the mods on the sequences' own indices.
 class QUIRE_API AttentionPlan {
  public:
   using Outputs = AttentionOutputs;
 
-  /// Throws Error if anything does not fit together. return_aux and aux are not used.
+  /// Throws Error for an inconsistent problem. return_aux and aux are ignored.
   explicit AttentionPlan(AttentionProblem problem);
   AttentionPlan(const AttentionShape& shape, const AttentionOptions& options = {});
   AttentionPlan(const Jagged& q, const Jagged& k, const Jagged& v,
@@ -59,33 +59,33 @@ class QUIRE_API AttentionPlan {
   AttentionPlan(const ConstTensorView& q, const PagedKeys& keys,
                 const AttentionOptions& options = {});
   AttentionPlan(const Jagged& q, const PagedKeys& keys, const AttentionOptions& options = {});
-  /// Of a step over a cache; valid until the cache changes (write does not count).
+  /// For a step over a cache; valid until the cache changes (write does not count).
   AttentionPlan(const KVCache& cache, std::span<const NewTokens> step, const AttendQueries& queries,
                 const AttentionOptions& options = {});
   AttentionPlan(AttentionPlan&&) noexcept;
   AttentionPlan& operator=(AttentionPlan&&) noexcept;
   ~AttentionPlan();
 
-  /// q, k and v as the problem has them: [B, H, L, D]; values of jagged batches; pages of keys.
-  /// Strides may differ from run to run. Rows of `out` that are holes of a jagged batch are not
-  /// written. Allocates nothing, unless the table of a recognised mask says something else than
-  /// when the plan was made: then it is made again. Throws Error for tensors of another shape or
-  /// dtype, and for outputs whose addresses and strides show that they share memory with inputs or
-  /// one another.
+  /// q, k and v as the problem has them: [B, H, L, D], the values of jagged batches, or
+  /// pages of keys. Strides may differ from run to run. Rows of `out` that are holes of a
+  /// jagged batch are not written. Allocates nothing, unless the page table of a recognised
+  /// mask has changed since the plan was made: then the plan is made again. Throws Error
+  /// for tensors of another shape or dtype, and for outputs that overlap inputs or one
+  /// another.
   void run(const ConstTensorView& q, const KVView& k, const KVView& v,
            const AttentionOutputs& outputs);
-  /// Of a step: q [tokens, q_heads, head_dim] over a layer of the cache. Also throws Error for
-  /// another cache than the plan's, one that has changed since, and a layer outside it.
+  /// For a step: q [tokens, q_heads, head_dim] over a layer of the cache. Also throws Error for a
+  /// cache other than the plan's, a cache that has changed since, and a layer outside it.
   void run(const KVCache& cache, std::int64_t layer, const ConstTensorView& q,
            const AttentionOutputs& outputs);
 
   const AttentionShape& shape() const;
   DType compute_type() const { return shape().compute_type(); }
-  /// Queries of all sequences of a jagged batch or step.
+  /// Queries of all sequences of a jagged batch or step, together.
   std::int64_t tokens() const;
   /// Bytes of scratch it holds, for all threads.
   std::size_t scratch_bytes() const;
-  /// Whether it walks the pages of sequences, see above.
+  /// Whether it walks the sequences' pages instead of the whole pool (see above).
   bool is_paged() const;
 
  private:
@@ -93,11 +93,11 @@ class QUIRE_API AttentionPlan {
   std::unique_ptr<State> state_;
 };
 
-/// What the forward pass read and returned, and the gradient of the loss by it. Any strides. d_out
-/// and d_lse that are not given are 0; out is read only with d_out.
+/// What the forward pass read and returned, and the loss's gradients with respect to its results.
+/// Any strides. A missing d_out or d_lse counts as 0; out is read only with d_out.
 struct BackwardInputs {
-  ConstTensorView q;                          // as of AttentionPlan::run
-  KVView k, v;                                // codes are decoded first, and have no gradients
+  ConstTensorView q;                          // as for AttentionPlan::run
+  KVView k, v;                                // codes are decoded first and have no gradients
   ConstTensorView out = {};                   // any float dtype
   ConstTensorView lse = {};                   // compute type (AuxRequest::lse)
   std::optional<ConstTensorView> d_out = {};  // as out, any float dtype
@@ -107,21 +107,21 @@ struct BackwardInputs {
 /// Where gradients go: one for each that is wanted, any strides; contents are replaced. They must
 /// not overlap the inputs or one another.
 struct GradientOutputs {
-  std::optional<TensorView> q = {}, k = {}, v = {};  // shapes and dtypes of the inputs
-  std::span<const TensorView> buffers = {};          // as buffers(), of their shapes and dtypes
+  std::optional<TensorView> q = {}, k = {}, v = {};  // shape and dtype of the input
+  std::span<const TensorView> buffers = {};          // one per buffers(), same shape and dtype
 };
 
 struct BufferGradient {
   Buffer buffer;
-  Tensor gradient;  // of the buffer's shape and dtype, row-major
+  Tensor gradient;  // shape and dtype of the buffer, row-major
 };
 
-/// Of the shapes and dtypes of what they are gradients of; sums over the heads of a group and over
-/// batch entries that share keys.
+/// Each has the shape and dtype of its input. Gradients are summed over the heads of a group and
+/// over batch entries that share keys.
 struct AttentionGradients {
-  std::optional<Tensor> q = {}, k = {}, v = {};  // those that were wanted
-  /// The score mod's in the order of Formula::buffers(), then the weight mod's, then the mask's,
-  /// which are 0, then the sinks.
+  std::optional<Tensor> q = {}, k = {}, v = {};  // the requested ones
+  /// In order: the score mod's buffers as in Formula::buffers(), the weight mod's, the mask's
+  /// (always 0), the sinks.
   std::vector<BufferGradient> buffers = {};
 
   /// By name; throws Error if there is none.
@@ -129,27 +129,27 @@ struct AttentionGradients {
 };
 
 struct AttentionBackwardOptions {
-  AttentionOptions forward = {};  // as the forward's; return_aux and aux are not used
+  AttentionOptions forward = {};  // as in the forward call; return_aux and aux are ignored
   WantedGradients wanted = {};
 };
 
-/// The same for the backward pass: one for all layers and steps of the same sizes. One run of a
-/// plan at a time.
+/// The same for the backward pass: one plan for all layers and steps of the same sizes. One run at
+/// a time.
 class QUIRE_API AttentionBackwardPlan {
  public:
   using Outputs = GradientOutputs;
 
-  /// Throws Error if anything does not fit together.
+  /// Throws Error for an inconsistent problem.
   explicit AttentionBackwardPlan(AttentionProblem problem, const WantedGradients& wanted = {});
   AttentionBackwardPlan(const AttentionShape& shape, const AttentionBackwardOptions& options = {});
   AttentionBackwardPlan(AttentionBackwardPlan&&) noexcept;
   AttentionBackwardPlan& operator=(AttentionBackwardPlan&&) noexcept;
   ~AttentionBackwardPlan();
 
-  /// Strides may differ from run to run. Gradients of holes of a jagged batch become 0. Allocates
-  /// nothing, but for the first outputs whose columns (of q) or rows (of a buffer) do not lie
-  /// together. Throws Error for other shapes and dtypes, and where addresses and strides show that
-  /// memory is shared.
+  /// Strides may differ from run to run. Holes of a jagged batch get gradient 0. Allocates
+  /// nothing, except once when the columns of q's gradient or the rows of a buffer's gradient
+  /// are not contiguous. Throws Error for other shapes and dtypes, and for overlapping
+  /// memory.
   void run(const BackwardInputs& inputs, const GradientOutputs& outputs);
 
   const AttentionShape& shape() const;
@@ -164,13 +164,13 @@ class QUIRE_API AttentionBackwardPlan {
   std::unique_ptr<State> state_;
 };
 
-/// A plan made and run once. Everything, outputs included, is checked before anything is planned.
+/// Makes a plan and runs it once. Everything, outputs included, is checked before planning.
 QUIRE_API void run_attention(AttentionProblem problem, const ConstTensorView& q, const KVView& k,
                              const KVView& v, const AttentionOutputs& outputs);
-/// The same, into new memory, with what return_aux asks for in aux. Holes of a jagged batch are 0.
+/// The same into new memory; what return_aux asks for goes to aux. Holes of a jagged batch are 0.
 QUIRE_API Tensor run_attention(AttentionProblem problem, const ConstTensorView& q, const KVView& k,
                                const KVView& v);
-/// Gradients for all that outputs name; outputs.buffers: one for each of gradient_buffers(problem).
+/// Computes every gradient in `outputs`; outputs.buffers: one per gradient_buffers(problem).
 QUIRE_API void run_attention_backward(AttentionProblem problem, const BackwardInputs& inputs,
                                       const GradientOutputs& outputs);
 /// The same, into new memory.
@@ -178,15 +178,15 @@ QUIRE_API AttentionGradients run_attention_backward(AttentionProblem problem,
                                                     const BackwardInputs& inputs,
                                                     const WantedGradients& wanted = {});
 
-/// The outputs of rows from what runs have kept: states [count][rows of q][elements of a state], in
-/// the order of their keys, each row-major; out, lse and max_scores of `outputs`. The bits are
-/// those of one run over all these keys.
+/// Turns kept states into outputs: states [count][rows of q][elements of a state], in the order of
+/// their keys, each row-major; writes out, lse and max_scores of `outputs`. The bits are those of
+/// one run over all these keys.
 QUIRE_API void finish_states(const AttentionProblem& problem,
                              std::span<const ConstTensorView> states,
                              const AttentionOutputs& outputs);
 
-/// The buffers of a problem that get a gradient: the score mod's in the order of
-/// Formula::buffers(), then the weight mod's, the mask's and the sinks.
+/// The buffers of a problem that get a gradient, in order: the score mod's as in
+/// Formula::buffers(), the weight mod's, the mask's, the sinks.
 QUIRE_API std::vector<Buffer> gradient_buffers(const AttentionProblem& problem);
 
 }  // namespace quire

@@ -61,8 +61,8 @@ struct BlockRun {
   friend bool operator==(const BlockRun&, const BlockRun&) = default;
 };
 
-/// An index of one axis: everything, one position (kept as an axis of size 1, as torch does),
-/// a half-open range with a step >= 1, or a list of positions. Negative ones count from the end.
+/// An index along one axis: everything, one position (kept as an axis of size 1, as torch does), a
+/// half-open range with a step >= 1, or a list of positions. Negative positions count from the end.
 struct BlockSlice {
   std::optional<std::int64_t> start = {}, stop = {};
   std::int64_t step = 1;
@@ -75,20 +75,20 @@ struct ProofStep {
     kEmpty,      // its bounds show that nothing in it is visible
     kFull,       // its bounds show that everything in it is
     kSplit,      // undecided: cut into two, which come next
-    kEvaluated,  // undecided and small: its elements are looked at
+    kEvaluated,  // undecided and small: its elements are evaluated
   };
   std::int64_t q_begin = 0, q_end = 0, kv_begin = 0, kv_end = 0;  // elements; q without q_begin
   Outcome outcome = Outcome::kEmpty;
 };
 
-/// How a block mask was found: for `quire explain --mask`, the page to play on and benchmarks.
+/// How a block mask was found: for `quire explain --mask`, the playground page and benchmarks.
 struct BlockMaskReport {
   std::int64_t rectangles = 0;  // classified by interval arithmetic
-  std::int64_t evaluated = 0;   // elements looked at one by one
+  std::int64_t evaluated = 0;   // elements evaluated one by one
   std::int64_t area = 0;        // elements of all (batch, head) planes that were built
   std::int64_t planes = 0;      // (batch, head) planes that were built
-  /// The first so many rectangles of each thread go into `steps`, in the order of the proof. The
-  /// rest of this struct is output.
+  /// Input: how many rectangles of each thread, from its first, go into `steps`, in the order of
+  /// the proof. The rest of this struct is output.
   std::size_t most_steps = 0;
   std::vector<ProofStep> steps = {};
 };
@@ -103,15 +103,15 @@ struct BlockMaskOptions {
   BlockMaskReport* report = nullptr;  // filled in if not null
 };
 
-/// How BlockMask::encode writes blocks down.
+/// How BlockMask::encode stores blocks.
 enum class BlockCode : std::uint8_t {
-  kShort,  // the smaller of the two, but a dense one wherever that takes at most 256 KiB
-  kDense,  // two bits per block: as many words for every mask of these sizes
-  kRuns,   // the runs of rows that differ: few words for a large mask, how many depends on it
+  kShort,  // the smaller of the two, but dense whenever that takes at most 256 KiB
+  kDense,  // two bits per block: the same number of words for every mask of these sizes
+  kRuns,   // the runs of distinct rows: few words for a large mask, but their number varies
 };
 
 /// A list of blocks per row: num_blocks int32 or int64 [..., rows], indices [..., rows, n]; only
-/// the first num_blocks of each row count.
+/// the first num_blocks entries of each row count.
 struct BlockLists {
   ConstTensorView num_blocks, indices;
 };
@@ -120,12 +120,12 @@ struct FromKvBlocksOptions {
   std::optional<BlockLists> full = {};  // blocks in which the mask mod need not run
   BlockSize block_size = {};
   std::optional<MaskMod> mask_mod = {};  // everything is visible if not given
-  /// q_len and kv_len; whole blocks of all rows and columns if not given. With a kv_len, `indices`
-  /// may be narrower than the number of key blocks (a list of the best k, say).
+  /// q_len and kv_len; by default all rows and columns of blocks, whole. With a kv_len, `indices`
+  /// may be narrower than the number of key blocks (a list of the best k, for example).
   std::optional<std::pair<std::int64_t, std::int64_t>> seq_lengths = {};
   bool compute_q_blocks = true;
-  /// The lists name pages of a pool: -1 stands for a page that is not there and is passed over, and
-  /// the index tensors are given back as wide as the pool, filled up with zeros.
+  /// The lists name pages of a pool: -1 marks a missing page and is skipped, and the index tensors
+  /// are returned as wide as the pool, padded with zeros.
   bool are_pages = false;
 };
 
@@ -133,12 +133,12 @@ struct FromKvBlocksOptions {
 /// threads at once.
 class QUIRE_API BlockMask {
  public:
-  /// Blocks chosen by data. Throws Error for tensors that do not fit together, for a block outside
-  /// the mask and for one that stands twice in a row.
+  /// Blocks chosen by data. Throws Error for inconsistent tensors, a block outside the mask and a
+  /// block listed twice in a row.
   static BlockMask from_kv_blocks(const BlockLists& kv, const FromKvBlocksOptions& options = {});
 
-  /// Whether from_kv_blocks, given these lists and otherwise what it was given, would make this
-  /// mask again: false for masks made in another way, and for lists that differ in any entry.
+  /// Whether from_kv_blocks, given these lists and otherwise the same arguments, would make this
+  /// mask again. False for masks made in another way and for lists that differ in any entry.
   bool made_from(const BlockLists& kv, const std::optional<BlockLists>& full = {}) const;
 
   // ---- size
@@ -154,18 +154,18 @@ class QUIRE_API BlockMask {
   std::int64_t q_begin() const;
   bool separate_full_blocks() const;
 
-  /// Elements, whether visible or not; the largest number if they are more.
+  /// Elements, visible or not; the largest int64 if there are more.
   std::int64_t numel() const;
-  /// Share of the elements that lie in blocks which are not computed, in percent. As torch: a block
-  /// cut off by an edge counts whole, so a short mask may have a negative sparsity.
+  /// Percentage of elements in blocks that are not computed. As in torch, a block cut off by an
+  /// edge counts whole, so a short mask may have a negative sparsity.
   double sparsity() const;
-  /// Bytes held by this mask, those shared with other copies included; captured buffers are not.
+  /// Bytes held by this mask, including what it shares with copies, excluding captured buffers.
   std::size_t nbytes() const;
 
   // ---- rule
 
-  /// Throws Error for the result of index(), whose positions are not those the rule was made for:
-  /// take the original mask's and shift it, then set_mask_mod.
+  /// Throws Error for the result of index(), whose positions are not those the rule was written
+  /// for: take the original mask's rule, shift it and call set_mask_mod.
   const MaskMod& mask_mod() const;
   bool has_mask_mod() const;
   void set_mask_mod(MaskMod mod);
@@ -184,8 +184,8 @@ class QUIRE_API BlockMask {
   /// The same picture seen from the keys: runs of query blocks per key block.
   std::shared_ptr<const mask::BlockRows> transposed() const;
 
-  // ---- index tensors, int32, made when asked for, on the executor given or the default one;
-  // entries after num_blocks as torch has them
+  // ---- index tensors: int32, made on demand on the given or the default executor; entries after
+  // num_blocks are those torch has
 
   Tensor kv_num_blocks(Executor* executor = nullptr) const;  // [batch, heads, q_blocks]
   Tensor kv_indices(Executor* executor = nullptr) const;     // [batch, heads, q_blocks, kv_blocks]
@@ -202,30 +202,30 @@ class QUIRE_API BlockMask {
 
   // ---- parts
 
-  /// mask[b, h, q_block]: the blocks at these positions; lists are taken axis by axis. q_len and
-  /// kv_len stay, the mask mod is taken away (see mask_mod()).
+  /// mask[b, h, q_block]: the blocks at these positions, lists applied axis by axis. q_len and
+  /// kv_len stay; the mask mod is removed (see mask_mod()).
   BlockMask index(const BlockIndex& b, const BlockIndex& h = BlockSlice(),
                   const BlockIndex& q_block = BlockSlice()) const;
   /// The first rows and columns of blocks, for shorter queries and keys (torch's _adjust). Kinds of
-  /// blocks stay as they are. Throws Error if there are fewer blocks than the lengths ask for.
+  /// blocks stay as they are. Throws Error if the lengths need more blocks than there are.
   BlockMask adjust(std::int64_t q_len, std::int64_t kv_len) const;
-  /// Exactly the rows q_begin..q_end-1 of this mask (counted from 0), in blocks that begin with the
+  /// Exactly the rows q_begin..q_end-1 of this mask (counted from 0), in blocks that start at the
   /// first of them: what create_block_mask would give for these rows alone. Its q_begin is this
-  /// mask's plus the argument's, so the same mask mod applies. Only partial blocks are looked at.
+  /// mask's plus the argument, so the mask mod applies. Only partial blocks are evaluated.
   BlockMask rows(std::int64_t q_begin, std::int64_t q_end) const;
-  /// The sequence has grown: `q_rows` more queries and `kv_columns` more keys. Only what is new and
-  /// blocks that were cut off are proved. Throws Error for blocks chosen by data.
+  /// Grows the mask by `q_rows` queries and `kv_columns` keys. Only new blocks and blocks that were
+  /// cut off are proved. Throws Error for blocks chosen by data.
   void append_rows(std::int64_t q_rows, std::int64_t kv_columns);
 
   // ---- as numbers, for other processes
 
-  /// Sizes and blocks as i64 [words], the rule and the order of lists that were given left out. The
-  /// words mean the same in every process and carry a version and a checksum.
+  /// Sizes and blocks as i64 [words], without the rule and the order of given lists. The words mean
+  /// the same in every process and carry a version and a checksum.
   Tensor encode(BlockCode code = BlockCode::kShort) const;
-  /// The mask of such words, with noop_mask for a rule. Throws Error for words that encode() has
-  /// not written, damaged ones included.
+  /// The mask encoded by such words, with noop_mask as its rule. Throws Error for words that
+  /// encode() did not write, damaged ones included.
   static BlockMask decode(const ConstTensorView& words);
-  /// How many words encode(BlockCode::kDense) writes for a mask of so many blocks.
+  /// How many words encode(BlockCode::kDense) writes for a mask of these sizes.
   static std::int64_t dense_words(std::int64_t batch, std::int64_t heads, std::int64_t q_blocks,
                                   std::int64_t kv_blocks);
 
@@ -247,7 +247,7 @@ class QUIRE_API BlockMask {
                         std::int64_t limit = 4) const;
   friend QUIRE_API std::ostream& operator<<(std::ostream& out, const BlockMask& mask);
 
-  /// For the library's own files: a mask from its parts.
+  /// Internal: a mask from its parts.
   explicit BlockMask(std::shared_ptr<const mask::BlockMaskData> data) : data_(std::move(data)) {}
   const mask::BlockMaskData& data() const { return *data_; }
 
@@ -255,11 +255,11 @@ class QUIRE_API BlockMask {
   std::shared_ptr<const mask::BlockMaskData> data_;
 };
 
-/// The block mask of a rule. Exact: a block is empty, partial or full because it was proved or
-/// because its elements were looked at. Found to be the same for every batch or head, it is stored
-/// once. Parallel over the executor; the result does not depend on it. Throws Error for sizes out
-/// of range, a mask larger than max_bytes, buffers without data and, as evaluate does, for the
-/// first visible element that reads outside a buffer.
+/// The block mask of a rule. Exact: a block's kind was proved, or found by evaluating its elements.
+/// A mask that turns out equal for all batches or heads is stored once. Parallel over the executor;
+/// the result does not depend on it. Throws Error for sizes out of range, a mask larger than
+/// max_bytes, buffers without data and, as evaluate does, for the first visible element that reads
+/// outside a buffer.
 QUIRE_API BlockMask create_block_mask(const MaskMod& mask_mod, std::int64_t batch,
                                       std::int64_t heads, std::int64_t q_len, std::int64_t kv_len,
                                       const BlockMaskOptions& options = {});
@@ -269,8 +269,8 @@ struct CreateMaskOptions {
   Executor* executor = nullptr;
 };
 
-/// The mask as bools [batch, heads, q_len, kv_len]. Of a score mod: where it does not turn a score
-/// of 0 into -inf. Throws Error if it does not fit into memory, else as evaluate does.
+/// The mask as bools [batch, heads, q_len, kv_len]. For a score mod: true where it does not turn a
+/// score of 0 into -inf. Throws Error if it does not fit into memory; otherwise as evaluate.
 QUIRE_API Tensor create_mask(const MaskMod& mod, std::int64_t batch, std::int64_t heads,
                              std::int64_t q_len, std::int64_t kv_len,
                              const CreateMaskOptions& options = {});

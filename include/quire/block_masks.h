@@ -1,5 +1,5 @@
-// Which block masks a call has: none, one for the whole batch, or one per sequence. The masks are
-// made elsewhere (create_block_mask, create_jagged_block_mask). Public; mask layer.
+// The block masks of a call: none, one for the whole batch, or one per sequence. Made by
+// create_block_mask and create_jagged_block_mask. Public; mask layer.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,8 +14,8 @@
 
 namespace quire {
 
-/// The block mask of every sequence of a batch, made from one rule. Sequences of the same lengths
-/// share one where the rule does not depend on b. A value: copies are cheap and share the masks.
+/// One block mask per sequence of a batch, all made from one rule. Sequences of equal lengths share
+/// a mask if the rule does not depend on b. A value: copies are cheap and share the masks.
 class QUIRE_API JaggedBlockMask {
  public:
   std::int64_t sequences() const { return static_cast<std::int64_t>(data_->which.size()); }
@@ -24,7 +24,7 @@ class QUIRE_API JaggedBlockMask {
   const BlockMask& operator[](std::int64_t sequence) const;
   const MaskMod& mask_mod() const { return data_->rule; }
 
-  /// For the library's own files: sequence i has masks[which[i]].
+  /// Internal: sequence i has masks[which[i]].
   JaggedBlockMask(MaskMod mask_mod, std::vector<BlockMask> masks, std::vector<std::int64_t> which)
       : data_(std::make_shared<const Data>(
             Data{std::move(mask_mod), std::move(masks), std::move(which)})) {}
@@ -35,7 +35,7 @@ class QUIRE_API JaggedBlockMask {
   struct Data {
     MaskMod rule;
     std::vector<BlockMask> masks;     // distinct masks
-    std::vector<std::int64_t> which;  // of each sequence
+    std::vector<std::int64_t> which;  // index into masks, for each sequence
   };
   std::shared_ptr<const Data> data_;
 };
@@ -53,23 +53,23 @@ class QUIRE_API BlockMasks {
   explicit operator bool() const { return has_value(); }
   bool is_per_sequence() const { return each_.has_value(); }
 
-  // The mask of the whole batch; only if has_value() and not is_per_sequence().
+  // The mask of the whole batch. Requires has_value() and not is_per_sequence().
   const BlockMask& operator*() const { return *one_; }
   const BlockMask* operator->() const { return &*one_; }
-  // The masks of sequences; only if is_per_sequence().
+  // The masks of the sequences. Requires is_per_sequence().
   const JaggedBlockMask& per_sequence() const { return *each_; }
 
-  /// The rule; only if has_value(). Throws Error as BlockMask::mask_mod.
+  /// The rule. Requires has_value(). Throws Error as BlockMask::mask_mod.
   const MaskMod& mask_mod() const { return each_ ? each_->mask_mod() : one_->mask_mod(); }
   /// Distinct masks; empty without a value.
   std::span<const BlockMask> masks() const;
-  /// Which of masks() a sequence has.
+  /// Index into masks() for a sequence.
   std::int64_t mask_of(std::int64_t sequence) const;
   /// q_idx of the first query of a sequence.
   std::int64_t q_begin(std::int64_t sequence) const {
     return masks()[static_cast<std::size_t>(mask_of(sequence))].q_begin();
   }
-  /// Which of that mask's stored planes a head of the sequence has.
+  /// Index of the stored plane that this head of the sequence uses in its mask.
   std::int64_t plane(std::int64_t sequence, std::int64_t h) const;
 
  private:

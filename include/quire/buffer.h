@@ -16,8 +16,8 @@ namespace quire {
 struct BufferOptions {
   std::string name = {};        // in printed formulas and error texts; "buffer" if empty
   bool wants_gradient = false;  // the backward pass gives its gradient; floats only
-  /// It is PagedAttention's physical_to_logical, which turns pages of a pool into pages of a
-  /// sequence. flex_attention looks for converted rules only in formulas that read such a buffer.
+  /// Marks PagedAttention's physical_to_logical, which maps pages of a pool to pages of a sequence.
+  /// flex_attention looks for converted rules only in formulas that read such a buffer.
   bool is_page_table = false;
 };
 
@@ -42,8 +42,8 @@ class QUIRE_API Buffer {
   static Buffer share(ConstTensorView view, std::shared_ptr<const void> owner,
                       BufferOptions options = {});
 
-  /// A name, a dtype and a shape without data: enough to explain a formula or to bound its indices.
-  /// Evaluating it is an error that names it.
+  /// A name, dtype and shape without data: enough to explain a formula or to bound its indices.
+  /// Evaluating it throws an Error that names it.
   static Buffer declare(DType dtype, const Shape& shape, BufferOptions options = {});
 
   /// The same data under another name.
@@ -59,11 +59,11 @@ class QUIRE_API Buffer {
   const Shape& shape() const;
   const ConstTensorView& view() const;  // empty if declared
 
-  /// Whether both are the same data under the same name, with the same options.
+  /// Whether both have the same data, name and options.
   bool is_same(const Buffer& other) const;
 
-  /// buffer[i]: an element of a buffer of rank 1; of a higher rank, a slice to be indexed further
-  /// or given to sum/dot.
+  /// buffer[i]: an element of a buffer of rank 1; for a higher rank, a slice to index further or to
+  /// pass to sum or dot.
   template <class Index>
   BufferSlice operator[](const Index& index) const;
   /// buffer(i, j, ...): the same with several indices at once.

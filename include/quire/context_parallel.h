@@ -1,5 +1,5 @@
 // Attention over a sequence that is spread over the ranks of a group: which rank holds which tokens
-// (Shards), and flex_attention and attend on what each of them holds. Outputs have the bits of one
+// (Shards), and flex_attention and attend on each rank's share. Outputs have the same bits as one
 // process that holds everything. Public; context_parallel layer.
 //
 //   const Shards shards = plan_shards(mask, comm.size());
@@ -7,9 +7,9 @@
 //   const Output out = context_parallel::flex_attention(mine, k, v, shards, comm,
 //                                                       {.score_mod = mod, .block_mask = mask});
 //
-// Positions are those of the whole sequence: in mods, q_idx and kv_idx are, and the mask is of the
-// whole. Only keys that somebody on a rank sees travel to it, in ascending order, and are attended
-// to while the next ones travel.
+// Positions are those of the whole sequence: q_idx and kv_idx in mods, and the mask. A rank
+// receives only the keys that one of its queries sees, in ascending order, and attends to them
+// while the next ones are in transit.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -36,15 +36,15 @@ struct Range {
   friend bool operator==(const Range&, const Range&) = default;
 };
 
-/// Pieces begin at multiples of it: where the order of arithmetic cuts the keys of a row.
+/// Pieces begin at its multiples, which is where the order of arithmetic cuts the keys of a row.
 inline constexpr std::int64_t kPieceUnit = 1024;
 
-/// Which rank holds which pieces of a sequence. A rank's tensors have its pieces one behind the
-/// other, ascending. A value.
+/// Which rank holds which pieces of a sequence. A rank's tensors hold its pieces in ascending
+/// order. A value.
 class QUIRE_API Shards {
  public:
-  /// Piece i, the tokens from i * piece_length on, is held by rank owners[i]. Throws Error unless
-  /// piece_length is a multiple of kPieceUnit and there is an owner below `ranks` for every piece.
+  /// Piece i, the tokens from i * piece_length on, belongs to rank owners[i]. Throws Error unless
+  /// piece_length is a multiple of kPieceUnit and every piece has an owner below `ranks`.
   Shards(std::int64_t length, int ranks, std::int64_t piece_length, std::vector<int> owners);
 
   std::int64_t length() const { return length_; }
@@ -55,7 +55,7 @@ class QUIRE_API Shards {
   Range piece(std::int64_t index) const;
   /// Where a piece begins in its owner's tensors.
   std::int64_t place(std::int64_t index) const { return place_[static_cast<std::size_t>(index)]; }
-  /// Tokens of a rank: how many, as ranges without a gap between them, and one by one.
+  /// Tokens of a rank: their number, maximal ranges, and positions.
   std::int64_t tokens(int rank) const;
   std::vector<Range> ranges(int rank) const;
   std::vector<std::int64_t> positions(int rank) const;
@@ -70,42 +70,42 @@ class QUIRE_API Shards {
 };
 
 struct ShardOptions {
-  /// 0: short enough to balance, at most 64 pieces per rank.
+  /// 0: chosen short enough to balance, at most 64 pieces per rank.
   std::int64_t piece_length = 0;
-  /// Visible pairs and tokens of the busiest rank ÷ the mean that are good enough; among
-  /// plans that hold them the one that sends least is taken.
+  /// Acceptable imbalance (busiest rank ÷ mean) of visible pairs and of tokens; among plans within
+  /// it the one that sends least is taken.
   double balance = 1.04, token_balance = 1.25;
 };
 
-/// Balances the visible pairs of a mask, which is of a sequence with itself; without a mask (a
-/// length) everything is visible. The same on every rank. Throws Error for another mask.
+/// Balances the visible pairs of a square mask; given a length instead, everything is visible.
+/// Gives the same result on every rank. Throws Error for other masks.
 QUIRE_API Shards plan_shards(const BlockMask& mask, int ranks, const ShardOptions& options = {});
 QUIRE_API Shards plan_shards(std::int64_t length, int ranks, const ShardOptions& options = {});
 
 /// What shards cost, by the blocks of the mask.
 struct ShardReport {
-  std::vector<double> pairs;              // visible ones, of each rank's queries
+  std::vector<double> pairs;              // visible pairs of each rank's queries
   std::vector<std::int64_t> tokens;       // of each rank
   std::vector<std::int64_t> received;     // tokens whose keys and values travel to a rank
-  double balance = 1, token_balance = 1;  // of the largest to the mean
-  /// Of all tokens received, to what gathering all keys on all ranks moves: (ranks - 1) * length.
+  double balance = 1, token_balance = 1;  // largest ÷ mean
+  /// Tokens received ÷ (ranks - 1) * length, what gathering all keys on all ranks would move.
   double share_of_gathering = 0;
 };
 QUIRE_API ShardReport report(const Shards& shards, const BlockMask& mask);
-/// Bytes that travel forward, and back in the backward pass, for all ranks together.
+/// Bytes sent in the forward pass and in the backward pass, over all ranks.
 struct Traffic {
   std::int64_t forward = 0, backward = 0;
 };
 QUIRE_API Traffic traffic(const Shards& shards, const BlockMask& mask, const AttentionShape& shape);
 
-/// A rank's tokens along `axis` of a tensor of the whole sequence; and the whole again, on every
-/// rank.
+/// A rank's tokens along `axis` of a tensor of the whole sequence; and, from the parts, the whole
+/// tensor on every rank.
 QUIRE_API Tensor shard(const ConstTensorView& whole, const Shards& shards, int rank,
                        std::int64_t axis = 2);
 QUIRE_API Tensor unshard(const ConstTensorView& mine, const Shards& shards, Communicator& group,
                          std::int64_t axis = 2);
 
-/// The same on all ranks, which is checked (captured buffers by their shapes).
+/// Must be the same on all ranks, which is checked (captured buffers by their shapes).
 struct Options {
   std::optional<ScoreMod> score_mod = {};
   std::optional<BlockMask> block_mask = {};  // of the whole sequence; none: everything is visible
@@ -115,20 +115,20 @@ struct Options {
 };
 
 struct Output {
-  Tensor out;  // as q with v's dim, q's dtype
-  Tensor lse;  // as out without its last axis, compute type
+  Tensor out;  // q's shape with v's dim, q's dtype
+  Tensor lse;  // out's shape without its last axis, compute type
 };
 
 /// q [B, Hq, tokens, E], k [B, Hkv, tokens, E], v [B, Hkv, tokens, Ev]: this rank's, any strides.
-/// All ranks call at once. Out and lse are, bit by bit, this rank's rows of flex_attention over the
-/// whole sequence. Memory: q's states in compute type, own keys and values once more, two pieces of
-/// others'. What one rank finds wrong, or what differs between ranks, is an Error on all of them,
-/// and no rank has a result.
+/// All ranks must call. out and lse are, bit for bit, this rank's rows of flex_attention over the
+/// whole sequence. Memory: q's states in compute type, a copy of its own keys and values, two
+/// pieces of other ranks'. If one rank finds a mistake, or arguments differ between ranks, all
+/// ranks throw Error.
 QUIRE_API Output flex_attention(const ConstTensorView& q, const ConstTensorView& k,
                                 const ConstTensorView& v, const Shards& shards, Communicator& group,
                                 const Options& options = {});
 
-/// For bindings that find a mistake before they can call: the other ranks, which have called
+/// For bindings that find a mistake before they can call: makes the other ranks, which have called
 /// `function`, throw Error with this text.
 QUIRE_API void refuse(const char* function, Communicator& group, const std::string& text);
 
@@ -140,41 +140,41 @@ struct BackwardInputs {
 
 struct Gradients {
   Tensor q, k, v;  // of this rank's tensors
-  /// Of the score mod's buffers with wants_gradient, as gradient_buffers has them: the part of this
-  /// rank's queries. The sum over all ranks is the gradient, as with other parameters.
+  /// For the score mod's buffers with wants_gradient, in the order of gradient_buffers: the part
+  /// due to this rank's queries. The sum over all ranks is the gradient, as for other parameters.
   std::vector<Tensor> buffers = {};
 };
 
-/// The gradients of flex_attention, the same bits from run to run: sums over pieces of keys
-/// ascending, then over ranks ascending, in compute type. Not those of one process, within the same
-/// error bound.
+/// The gradients of flex_attention, with the same bits from run to run: sums over pieces of keys in
+/// ascending order, then over ranks in ascending order, in compute type. They are within the error
+/// bound of, but not bit for bit, those of one process.
 QUIRE_API Gradients flex_attention_backward(const BackwardInputs& inputs, const Shards& shards,
                                             Communicator& group, const Options& options = {});
 
-/// How attend brings together what ranks have seen.
+/// How attend combines the ranks' results.
 enum class AttendMode : std::uint8_t {
-  kExact,   // a state of every 1,024 keys travels: the bits of one process
-  kMerged,  // one state per rank: least to send, within the error bound
+  kExact,   // a state per 1,024 keys is sent: the bits of one process
+  kMerged,  // one state per rank is sent: least traffic, within the error bound
 };
 
 struct AttendOptions {
   std::optional<ScoreMod> score_mod = {};
   std::optional<MaskMod> mask_mod = {};  // none: every key is visible
   std::optional<double> scale = {};
-  /// Positions of the first queries, one for each sequence; empty: the queries are the last tokens.
+  /// Position of the first query of each sequence; if empty, the queries are the last tokens.
   std::vector<std::int64_t> q_begin = {};
   AttendMode mode = AttendMode::kExact;
   Executor* executor = nullptr;
 };
 
-/// Decode over contexts that are spread: q [n, Hq, queries, E], the same on all ranks, over this
-/// rank's keys of n sequences in pages (of a KVCache: page_table and its pages), pieces one behind
-/// the other as in `shards`, one for each sequence. Every rank gets the whole output.
+/// Decode over spread contexts: q [n, Hq, queries, E], the same on all ranks, over this rank's keys
+/// of n sequences in pages (for a KVCache: page_table and its pages), pieces in order as in
+/// `shards`, which has one entry per sequence. Every rank gets the whole output.
 QUIRE_API Output attend(const ConstTensorView& q, const PagedKeys& keys,
                         std::span<const Shards> shards, Communicator& group,
                         const AttendOptions& options = {});
-/// The same over this rank's cache: `sequences` are its handles of the n sequences, whose tokens
-/// are the rank's.
+/// The same over this rank's cache: `sequences` are its handles of the n sequences, which hold this
+/// rank's tokens.
 QUIRE_API Output attend(const KVCache& cache, std::int64_t layer,
                         std::span<const SequenceId> sequences, const ConstTensorView& q,
                         std::span<const Shards> shards, Communicator& group,

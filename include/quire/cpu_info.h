@@ -10,17 +10,17 @@
 namespace quire {
 
 struct CpuInfo {
-  std::string model = "unknown";  // as the system names it
-  int logical_cpus = 1;           // that this process may use
-  int cores = 0;                  // physical ones of the machine; 0 = not known
-  int64_t l1d_bytes = 0;          // caches as one core sees them; 0 = not known
+  std::string model = "unknown";  // as the operating system names it
+  int logical_cpus = 1;           // usable by this process
+  int cores = 0;                  // physical cores of the machine; 0: unknown
+  int64_t l1d_bytes = 0;          // caches as seen by one core; 0: unknown
   int64_t l2_bytes = 0;
   int64_t l3_bytes = 0;
-  std::vector<std::string>
-      features;  // those that matter here ("avx2", "amx_bf16", "asimd"), if known
+  // The relevant ones ("avx2", "amx_bf16", "asimd"), if known.
+  std::vector<std::string> features;
 };
 
-// Reads /proc and /sys where they exist. Never throws for what is missing.
+// Reads /proc and /sys where they exist. Missing information is not an error.
 QUIRE_API CpuInfo cpu_info();
 
 }  // namespace quire

@@ -10,11 +10,11 @@ namespace quire {
 
 // What kind of mistake it was. Decides the exception type in Python.
 enum class ErrorKind {
-  value,            // an argument has the right type and a wrong value or shape: ValueError
+  value,            // an argument of the right type with a wrong value or shape: ValueError
   type,             // wrong dtype, or a mod whose types do not fit: TypeError
   index,            // an index outside its axis or buffer: IndexError
-  not_implemented,  // correct use of something that is not there: NotImplementedError
-  runtime,  // the surroundings failed: a file, an environment variable, a missing ISA: RuntimeError
+  not_implemented,  // correct use of something that does not exist here: NotImplementedError
+  runtime,  // the environment failed: a file, an environment variable, a missing ISA: RuntimeError
 };
 
 class QUIRE_API Error : public std::runtime_error {

@@ -1,5 +1,5 @@
-// evaluate: a mod applied to a whole tensor of scores, or a mask written out, by the same tile
-// programs the attention kernels use. For looking, testing and small masks; attention itself never
+// evaluate: applies a mod to a whole tensor of scores, or writes out a mask, with the same tile
+// programs the attention kernels use. For inspection, tests and small masks; attention itself never
 // stores the scores. Public; formula layer.
 #pragma once
 #include <cstdint>

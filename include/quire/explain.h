@@ -1,5 +1,5 @@
-// explain: everything Quire makes of a formula, as text for people: the simplified form,
-// derivatives, what each value varies with, and the tile program. Public; formula layer.
+// explain: what Quire makes of a formula, as readable text: the simplified form, derivatives, what
+// each value varies with, and the tile program. Public; formula layer.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -21,9 +21,9 @@ struct ExplainOptions {
 /// without data.
 QUIRE_API std::string explain(const Formula& formula, const ExplainOptions& options = {});
 
-/// Reads a text whose buffers need not all be known: a name that is indexed and not in `buffers` is
-/// declared, of i64 where it stands inside another's index and of f32 elsewhere, as large as the
-/// indices over these sizes ask for.
+/// Parses a text whose buffers need not all be known: a name that is indexed but not in `buffers`
+/// is declared, as i64 inside another buffer's index and as f32 elsewhere, with the size that the
+/// indices over these sizes need.
 QUIRE_API Formula parse_undeclared(std::string_view text, const NamedBuffers& buffers,
                                    const ExplainOptions& options = {});
 

@@ -1,13 +1,13 @@
-// Tracing: the values a mod written as a C++ lambda works with. Operators and functions on them
-// (operations.h, found by argument-dependent lookup) do not compute, they record a node in a
-// formula's graph. Public; formula layer.
+// Tracing: the values in a mod written as a C++ lambda. Operators and functions on them
+// (operations.h, found by argument-dependent lookup) record nodes in a formula's graph. Public;
+// formula layer.
 //
-//   [&](auto score, auto b, auto h, auto q, auto kv) { return where(q >= kv, score + slopes[h] *
-//   (kv - q), -INFINITY); }
+//   [&](auto score, auto b, auto h, auto q, auto kv) {
+//     return where(q >= kv, score + slopes[h] * (kv - q), -INFINITY);
+//   }
 //
-// Not a vocabulary for storing: keep a Formula, ScoreMod or MaskMod instead. Expressions of one
-// graph must not be built from two threads at once. The type rules (Python's for // and %, int64
-// wraps, ...) are in src/formula/type_rules.h.
+// Not meant for storage: keep a Formula, ScoreMod or MaskMod instead. Expressions of one graph must
+// be built in one thread. The type rules (// and % as in Python, ...): src/formula/type_rules.h.
 #pragma once
 #include <concepts>
 #include <cstdint>
@@ -26,11 +26,11 @@ namespace formula {
 class Graph;
 }
 
-/// What is known of an expression's type while the program is compiled. An element of a Buffer is
-/// kAny: its dtype is known when the lambda runs.
+/// What is known of an expression's type at compile time. An element of a Buffer is kAny: its dtype
+/// is known only when the lambda runs.
 enum class Kind { kInt, kFloat, kBool, kAny };
 
-/// A node of a graph, or a literal that has not met a graph yet.
+/// A node of a graph, or a literal not yet in any graph.
 class QUIRE_API ExprBase {
  public:
   ExprBase(std::shared_ptr<formula::Graph> graph, std::int32_t node)
@@ -61,7 +61,7 @@ class Expr : public ExprBase {
   explicit Expr(ExprBase base) : ExprBase(std::move(base)) {}
 
   explicit operator bool() const =
-      delete;  // a traced value is not known yet: use where(q >= kv, a, b)
+      delete;  // the value is not known while tracing: use where(q >= kv, a, b)
 };
 
 using IntExpr = Expr<Kind::kInt>;
@@ -78,7 +78,7 @@ QUIRE_API ExprBase load(const Buffer& buffer, const std::vector<ExprBase>& indic
 QUIRE_API ExprBase sum(const Buffer& buffer, const std::vector<ExprBase>& indices);
 QUIRE_API ExprBase dot(const Buffer& a, const std::vector<ExprBase>& a_indices, const Buffer& b,
                        const std::vector<ExprBase>& b_indices);
-/// `/` where the compiler could not know the types: throws if both turn out to be integers.
+/// `/` where the compiler cannot know the types: throws if both turn out to be integers.
 QUIRE_API ExprBase checked_divide(const ExprBase& a, const ExprBase& b);
 
 template <class T>
@@ -109,7 +109,7 @@ inline constexpr bool is_traced = !std::is_arithmetic_v<T>;
 template <class T>
 concept Operand = requires { detail::KindOf<T>::value; };
 
-/// Operands of which at least one is traced, so that built-in arithmetic is left alone.
+/// Operands of which at least one is traced, so that built-in arithmetic is unaffected.
 template <class... T>
 concept Traced = (Operand<T> && ...) && (detail::is_traced<T> || ...);
 

@@ -1,6 +1,6 @@
 // BFloat16 and Float16: 16-bit floats as values, with exact widening and correctly rounded
-// narrowing. Plain portable code, one number at a time; kernels have their own for vectors. Public;
-// tensor layer.
+// narrowing. Portable code for single numbers; kernels have vector versions. Public; tensor
+// layer.
 #pragma once
 #include <bit>
 #include <concepts>
@@ -9,8 +9,8 @@
 namespace quire {
 namespace detail {
 
-// The same value as a double, by its bits: a conversion would lose subnormals in a program that
-// flushes them to zero.
+// The same value as a double, computed from the bits: a conversion instruction would lose
+// subnormals in a program that flushes them to zero.
 constexpr double widen(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint64_t sign = uint64_t{bits >> 31} << 63;
@@ -28,8 +28,8 @@ constexpr double widen(float value) {
 
 // The nearest value, ties to even, of the format with `kMantissa` stored mantissa bits and smallest
 // normal exponent `kMinExponent` (its bias is 1 - kMinExponent). A float is widened first, which is
-// exact, so there is one rounding. Too large becomes infinity, NaN stays a NaN with its sign and
-// its upper payload, and quiet.
+// exact, so there is one rounding. Overflow gives infinity; a NaN becomes quiet and keeps its sign
+// and upper payload.
 template <int kMantissa, int kMinExponent>
 constexpr uint16_t narrow_to_16_bits(double value) {
   constexpr int kMaxExponent = 1 - kMinExponent;
@@ -45,8 +45,8 @@ constexpr uint16_t narrow_to_16_bits(double value) {
     return static_cast<uint16_t>(sign | kInfinity | nan);
   }
   if (exponent > kMaxExponent) return static_cast<uint16_t>(sign | kInfinity);
-  // Below kMinExponent the result is subnormal: more bits are dropped. With 54 or more the value is
-  // less than half of the smallest subnormal; doubles that are subnormal themselves end here too.
+  // Below kMinExponent the result is subnormal: more bits are dropped. From 54 dropped bits on the
+  // value is below half of the smallest subnormal, subnormal doubles included.
   const int below = exponent < kMinExponent ? kMinExponent - exponent : 0;
   const int dropped = 52 - kMantissa + below;
   if (dropped > 53) return static_cast<uint16_t>(sign);
@@ -69,8 +69,8 @@ constexpr float widen_from_16_bits(uint16_t bits) {
     const uint32_t nan = mantissa == 0 ? 0 : mantissa << (23 - kMantissa) | 0x400000u;
     return std::bit_cast<float>(sign | 0x7f800000u | nan);
   }
-  // The exponent moves from one bias to the other; a subnormal has a smaller exponent as a float,
-  // where it is normal (Float16) or has the same exponent range and is shifted into place
+  // The exponent changes its bias. A subnormal is a normal float with a smaller
+  // exponent (Float16), or keeps its exponent range and is shifted into place
   // (BFloat16).
   uint32_t exponent = magnitude >> kMantissa;
   uint32_t fraction = mantissa;

@@ -1,5 +1,5 @@
-// Formula: one value as an immutable graph, with its text form. What a mod is made of; see mod.h
-// for the two shapes attention takes. Public; formula layer.
+// Formula: an immutable expression graph with one result, and its text form. mod.h has the two
+// kinds of mods made from it. Public; formula layer.
 #pragma once
 #include <cstdint>
 #include <initializer_list>
@@ -16,7 +16,7 @@
 
 namespace quire {
 
-/// The buffers a text may name. Order does not matter; a name must stand once.
+/// The buffers a text may name, in any order; names must be unique.
 using NamedBuffers = std::vector<std::pair<std::string, Buffer>>;
 
 /// The float type a formula is computed in: that of the score.
@@ -34,21 +34,21 @@ class QUIRE_API Formula {
   /// q_idx; score + d` binds a name. Throws Error, whose text shows the place with a caret.
   static Formula parse(std::string_view text, const NamedBuffers& buffers = {});
 
-  /// The text form; parsing it with the buffers under their names gives an equal formula. A value
-  /// used in many places is bound to a name where writing it out would make the text explode.
+  /// The text form; parsing it with the same named buffers gives an equal formula. A value used in
+  /// many places is bound to a name where writing it out would make the text explode.
   std::string to_string() const;
 
   ValueType type() const;
   /// The buffers it reads, in the order of first use.
   std::vector<Buffer> buffers() const;
-  /// The same, under the names to_string() writes them with: their own, except where two share one
-  /// or the language does not allow it.
+  /// The same under the names that to_string() uses: their own, unless two share one or it is not a
+  /// valid name.
   NamedBuffers named_buffers() const;
-  /// The same formula over other buffers: one for each of buffers(), in that order, of the same
-  /// dtype and rank. Costs a copy of the graph, no parsing. Throws Error for buffers that do not
-  /// fit.
+  /// The same formula over other buffers: one per buffers(), in that order, of the same
+  /// dtype and rank. Copies the graph; parses nothing. Throws Error for buffers that do not
+  /// match.
   Formula with_buffers(std::vector<Buffer> buffers) const;
-  /// Number of different values in it.
+  /// Number of distinct values (nodes) in it.
   std::size_t size() const;
 
   const formula::Graph& graph() const { return *graph_; }

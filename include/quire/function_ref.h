@@ -16,7 +16,7 @@ class FunctionRef;
 template <class R, class... Args>
 class FunctionRef<R(Args...)> {
  public:
-  // Implicit, so that a lambda can be passed where a FunctionRef is asked for. Plain functions too.
+  // Implicit, so that a lambda or a plain function can be passed where a FunctionRef is expected.
   template <class F>
     requires(!std::same_as<std::remove_cvref_t<F>, FunctionRef> &&
              std::is_invocable_r_v<R, F&, Args...>)

@@ -1,6 +1,6 @@
-// The choice of machine code: the ISAs that this build contains and this CPU supports, which one
-// was chosen and why, and how to force another. For f32 every ISA gives the same bits. Public;
-// runtime layer.
+// ISA selection: the instruction sets that this build contains and this CPU supports, which one was
+// chosen and why, and how to force another. For f32 every ISA gives the same bits. Public; runtime
+// layer.
 #pragma once
 #include <optional>
 #include <span>
@@ -11,7 +11,7 @@
 
 namespace quire {
 
-// Ordered from slow to fast; the last one that the CPU has is the default.
+// From slow to fast; the last one that the CPU supports is the default.
 enum class Isa {
   scalar,       // any CPU: one lane, the reference for the bits
   neon,         // AArch64: 4 floats
@@ -25,8 +25,8 @@ enum class Isa {
 // As QUIRE_ISA spells it: "avx2". A string literal.
 QUIRE_API const char* isa_name(Isa isa) noexcept;
 
-// ISAs that were built and that this CPU has, slow to fast; never empty. Valid for the life of the
-// process.
+// ISAs that are built in and supported by this CPU, slow to fast; never empty. Valid for the life
+// of the process.
 QUIRE_API std::span<const Isa> available_isas();
 
 struct IsaChoice {
@@ -34,19 +34,19 @@ struct IsaChoice {
   std::string why;  // "fastest this CPU has", "QUIRE_ISA=avx2" or "forced by force_isa"
 };
 
-// The ISA that calls started from now on use: the forced one, else the environment variable
-// QUIRE_ISA (read once, at the first call), else the fastest. Throws Error when QUIRE_ISA names one
-// that does not exist or that the CPU lacks; the text lists those it has. Thread safe.
+// The ISA used by calls that start now: the forced one, or the environment variable QUIRE_ISA (read
+// once, at the first call), or the fastest. Throws Error when QUIRE_ISA names one that does not
+// exist or that the CPU lacks; the text lists the available ones. Thread safe.
 QUIRE_API Isa current_isa();
 QUIRE_API IsaChoice isa_choice();
 
-// Forces an ISA by name for the whole process, or with nullopt goes back to QUIRE_ISA or the
-// fastest. For tests and measurements: work that is under way keeps the ISA it began with. Throws
-// as current_isa does, changing nothing.
+// Forces an ISA by name for the whole process; nullopt goes back to QUIRE_ISA or the fastest. For
+// tests and measurements: running work keeps its ISA. Throws as current_isa does, changing
+// nothing.
 QUIRE_API void force_isa(std::optional<std::string_view> name);
 
-// Forces an ISA while it lives, then puts back what was forced before. Scopes nest; they do not
-// interleave.
+// Forces an ISA during its lifetime, then restores what was forced before. Scopes nest; they must
+// not interleave.
 class QUIRE_API ScopedIsa {
  public:
   explicit ScopedIsa(std::string_view name);

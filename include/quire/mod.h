@@ -17,10 +17,10 @@ struct ModArguments {
   FloatExpr score;
   IntExpr b, h, q_idx, kv_idx;
 };
-/// The arguments of a mod in a graph of their own.
+/// The arguments of a mod, in a new graph.
 QUIRE_API ModArguments mod_arguments();
-/// A formula as part of another: its value where score, b, h, q_idx and kv_idx (in this order) are
-/// these, recorded in their graph. Throws Error for a float in the place of an index.
+/// Inserts a formula into another: its value with score, b, h, q_idx and kv_idx (in this order)
+/// replaced by these, recorded in their graph. Throws Error for a float in place of an index.
 QUIRE_API ExprBase apply(const Formula& formula, const std::array<ExprBase, 5>& arguments);
 
 template <class F>

@@ -1,6 +1,6 @@
-// Operators and functions on traced values (expr.h): all that a mod written in C++ can do. The type
-// rules (Python's for // and %, int64 wraps, ...) are in src/formula/type_rules.h. Public; formula
-// layer.
+// Operators and functions on traced values (expr.h): everything that a mod written in C++ can do.
+// The type rules (Python's for // and %, int64 wraps, ...) are in src/formula/type_rules.h. Public;
+// formula layer.
 #pragma once
 #include "quire/expr.h"
 #include "quire/op.h"
@@ -25,7 +25,7 @@ auto operator*(const A& a, const B& b) {
   return detail::make<detail::arithmetic_kind<A, B>>(Op::kMul, a, b);
 }
 
-/// C++ truncates and Python does not, so `/` on integers is neither: say which is meant.
+/// C++ truncates and Python does not, so `/` on integers is rejected: say which one is meant.
 struct use_floor_div_or_true_div_on_integers {};
 template <class A, class B>
   requires(Traced<A, B> && detail::is_integral<A> && detail::is_integral<B>)
@@ -35,7 +35,7 @@ template <class A, class B>
 FloatExpr operator/(const A& a, const B& b) {
   return FloatExpr(detail::checked_divide(detail::to_base(a), detail::to_base(b)));
 }
-/// a / b in floats, whatever the types.
+/// a / b as floats, whatever the types.
 template <class A, class B>
   requires Traced<A, B>
 FloatExpr true_div(const A& a, const B& b) {
@@ -47,7 +47,7 @@ template <class A, class B>
 auto floor_div(const A& a, const B& b) {
   return detail::make<detail::arithmetic_kind<A, B>>(Op::kFloorDiv, a, b);
 }
-/// The remainder with the sign of the divisor, as Python's (not C++'s): -1 % 4 is 3.
+/// The remainder with the sign of the divisor, as in Python (not C++): -1 % 4 is 3.
 template <class A, class B>
   requires Traced<A, B>
 auto operator%(const A& a, const B& b) {
@@ -243,9 +243,9 @@ auto trunc(const A& a) {
 // Sums over the axes of a buffer that are not indexed, in ascending order of the flattened trailing
 // index.
 
-/// sum(table[h]): all elements of what is left.
+/// sum(table[h]): over all elements of the slice.
 inline AnyExpr sum(const BufferSlice& a) { return AnyExpr(detail::sum(a.buffer(), a.indices())); }
-/// dot(q_rope(b, h, q), k_rope(b, 0, kv)): the shapes left must be equal.
+/// dot(q_rope(b, h, q), k_rope(b, 0, kv)): the remaining shapes must be equal.
 inline AnyExpr dot(const BufferSlice& a, const BufferSlice& b) {
   return AnyExpr(detail::dot(a.buffer(), a.indices(), b.buffer(), b.indices()));
 }

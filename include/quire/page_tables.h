@@ -12,7 +12,7 @@
 
 namespace quire {
 
-/// What assign moves, and where to.
+/// What assign copies, and where to.
 struct PagedAssignment {
   ConstTensorView batch_idx;     // integers [B]
   ConstTensorView input_pos;     // integers [B, S]: positions in the sequence
@@ -21,14 +21,14 @@ struct PagedAssignment {
   Executor* executor = nullptr;  // default_executor() if null
 };
 
-/// The tables of a PagedAttention in the caller's memory: i64, any strides. A view: the memory must
-/// outlive it. Functions read the tables as they are now and throw Error before they change
-/// anything; a batch index may be negative and then counts from the end. Not thread safe for
+/// The tables of a PagedAttention in the caller's memory: i64, any strides. A view: the
+/// memory must outlive it. Functions read the current contents and throw Error before they
+/// change anything; a negative batch index counts from the end. Not thread safe for
 /// writing.
 class QUIRE_API PageTables {
  public:
-  /// page_table and physical_to_logical [max_batch_size, n_pages], -1 where there is nothing;
-  /// capacity [max_batch_size]. Throws Error for other shapes and dtypes.
+  /// page_table and physical_to_logical [max_batch_size, n_pages], -1 for unused entries; capacity
+  /// [max_batch_size]. Throws Error for other shapes and dtypes.
   PageTables(const TensorView& page_table, const TensorView& capacity,
              const TensorView& physical_to_logical, std::int64_t page_size);
 
@@ -37,23 +37,23 @@ class QUIRE_API PageTables {
   std::int64_t page_size() const { return page_size_; }
   ConstTensorView page_table() const { return page_table_; }
 
-  /// Pages that a capacity of seq_len takes beyond those that are there.
+  /// How many more pages the sequence needs for a capacity of seq_len.
   std::int64_t pages_wanted(std::int64_t batch_idx, std::int64_t seq_len) const;
   /// Appends these pages to those of the sequence. O(pages).
   void add_pages(std::int64_t batch_idx, std::span<const std::int64_t> pages);
-  /// Takes all pages of these sequences away and returns them, sequence by sequence in their order.
-  /// A sequence that is named twice gives its pages once. Throws Error before anything has changed.
+  /// Removes all pages of these sequences and returns them, sequence by sequence in order. A
+  /// sequence named twice gives its pages once. Throws Error before anything has changed.
   std::vector<std::int64_t> remove_pages(std::span<const std::int64_t> batch_idx);
 
-  /// Copies keys and values to their places. Dtypes of values and caches must be equal. Throws
-  /// Error for sizes that do not fit together, positions without a page and places outside the
-  /// caches. Parallel; of two values for one place the later in [B, S] order stays.
+  /// Copies keys and values to their slots. Values and caches must have the same dtypes. Throws
+  /// Error for mismatched sizes, positions without a page and slots outside the caches. Parallel;
+  /// of two values for one slot the later in [B, S] order wins.
   void assign(const PagedAssignment& assignment) const;
 
  private:
   std::int64_t checked_batch(const char* where, std::int64_t batch_idx) const;
   std::int64_t* row(const TensorView& table, std::int64_t batch_idx) const;
-  // How many pages it has. Throws Error for one that is not in the pool.
+  // The number of pages of a sequence. Throws Error for a page number outside the pool.
   std::int64_t page_count(const char* where, std::int64_t batch_idx) const;
 
   TensorView page_table_, capacity_, physical_to_logical_;

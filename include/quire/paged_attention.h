@@ -1,9 +1,9 @@
-// PagedAttention: page tables over a [1, heads, n_pages * page_size, dim] cache, as
-// torch.nn.attention.experimental has them: which page of the pool holds which page of a sequence,
-// and masks and mods that count in sequences converted to ones that count in the pool. Converted
-// rules carry a mark (BufferOptions::is_page_table), by which flex_attention and its backward pass
-// know that they can walk the pages of the sequences only. The cache itself belongs to the caller.
-// Public; paged layer.
+// PagedAttention: page tables over a [1, heads, n_pages * page_size, dim] cache, like
+// torch.nn.attention.experimental's: they map the pages of sequences to pages of the pool, and
+// convert masks and mods that count keys in sequences to ones that count keys in the pool.
+// Converted rules are marked (BufferOptions::is_page_table), so that flex_attention and its
+// backward pass walk only the sequences' pages. The caller owns the cache itself. Public; paged
+// layer.
 //
 //   PagedAttention paged(n_pages, 16, max_batch_size);
 //   paged.reserve(0, 100);
@@ -25,27 +25,27 @@
 
 namespace quire {
 
-/// Converts a rule on a sequence's keys to one on the keys of the pool: hidden where the page is
-/// not one of batch entry b, and from kv_len[b] on. `physical_to_logical` [batch, pages] of
-/// integers, < 0 where a page is not in use; `kv_len` [batch] of integers. Throws Error for other
-/// buffers and for a page size below 1.
+/// Converts a rule on a sequence's keys to one on the keys of the pool, which hides pages that do
+/// not belong to batch entry b and keys from kv_len[b] on. `physical_to_logical` [batch, pages] of
+/// integers, < 0 for unused pages; `kv_len` [batch] of integers. Throws Error for other buffers and
+/// for a page size below 1.
 QUIRE_API MaskMod physical_mask_mod(const MaskMod& mask_mod, const Buffer& physical_to_logical,
                                     std::int64_t page_size,
                                     const std::optional<Buffer>& kv_len = {});
-/// The same for a score mod: -inf where the mask mod would hide.
+/// The same for a score mod: gives -inf where the mask mod would hide.
 QUIRE_API ScoreMod physical_score_mod(const ScoreMod& score_mod, const Buffer& physical_to_logical,
                                       std::int64_t page_size,
                                       const std::optional<Buffer>& kv_len = {});
 
-/// The same for rules that other code converted, by formulas like those of torch's PagedAttention:
-/// marks their page table. A rule that converts nothing is returned as it is.
+/// Marks the page table of a rule that other code converted with formulas like those of torch's
+/// PagedAttention. A rule that is not a conversion is returned unchanged.
 QUIRE_API MaskMod mark_page_table(const MaskMod& mask_mod);
 QUIRE_API ScoreMod mark_page_table(const ScoreMod& score_mod);
 
-/// The mask with key blocks where their pages are: [B, H, q_len, n_pages * page_size], with the
-/// rule given. Blocks whose page is not reserved are left out (and -1 in the index tensors).
-/// `batch_idx`: of each batch entry of the mask, at least as many; empty: 0, 1, 2, ... Throws Error
-/// unless blocks are pages.
+/// The mask with its key blocks moved to where their pages are: [B, H, q_len, n_pages * page_size],
+/// with the given rule. Blocks whose page is not reserved are left out (-1 in the index tensors).
+/// `batch_idx`: the table row of each batch entry of the mask, at least as many; empty: 0, 1, 2,
+/// ... Throws Error unless blocks are pages.
 QUIRE_API BlockMask physical_block_mask(const BlockMask& logical, const PageTables& tables,
                                         std::span<const std::int64_t> batch_idx,
                                         const MaskMod& physical_rule);
@@ -64,17 +64,17 @@ class QUIRE_API PagedAttention {
   std::int64_t page_size() const { return page_size_; }
   std::int64_t max_batch_size() const { return page_table_.dim(0); }
 
-  // What is written into the tables counts.
+  // The tables may be written to; later calls use what they then hold.
   TensorView page_table() { return page_table_.view(); }  // i64 [max_batch_size, n_pages], or -1
   TensorView capacity() { return capacity_.view(); }      // i64 [max_batch_size], in tokens
   TensorView physical_to_logical() { return physical_to_logical_.view(); }  // i64, as page_table
-  /// Taken from the end. May be reordered.
+  /// Pages are taken from the end. May be reordered.
   std::vector<std::int64_t>& empty_pages() { return empty_pages_; }
   const std::vector<std::int64_t>& empty_pages() const { return empty_pages_; }
 
   /// Makes room for seq_len tokens, in whole pages. Throws Error if there are too few.
   void reserve(std::int64_t batch_idx, std::int64_t seq_len);
-  /// Gives the pages of a sequence back, or of several: all of them or, if it throws, none.
+  /// Gives back the pages of one sequence or of several: all of them or, if it throws, none.
   void erase(std::int64_t batch_idx) { erase(std::span(&batch_idx, 1)); }
   void erase(std::span<const std::int64_t> batch_idx);
   /// See PageTables::assign.
@@ -82,10 +82,10 @@ class QUIRE_API PagedAttention {
 
   struct ConvertOptions {
     std::vector<std::int64_t> batch_idx = {};  // see physical_block_mask
-    std::optional<Buffer> kv_len = {};         // of each batch entry; keys from it on are hidden
+    std::optional<Buffer> kv_len = {};         // per batch entry; keys from it on are hidden
   };
-  /// See physical_block_mask. Note that the rule reads the tables at b of the call, as torch's
-  /// does: for a batch_idx of its own order give `mask_mod` one that maps b.
+  /// See physical_block_mask. The rule reads the tables at the b of the call, as torch's does: with
+  /// a batch_idx in another order, give a `mask_mod` that maps b.
   BlockMask convert_logical_block_mask(const BlockMask& logical, const ConvertOptions& options);
   BlockMask convert_logical_block_mask(const BlockMask& logical) {
     return convert_logical_block_mask(logical, {});
@@ -95,7 +95,7 @@ class QUIRE_API PagedAttention {
   ScoreMod get_score_mod(const std::optional<ScoreMod>& score_mod = {},
                          const std::optional<Buffer>& kv_len = {}) const;
 
-  /// A view of the tables as they are.
+  /// A view of the current tables.
   PageTables tables();
 
  private:

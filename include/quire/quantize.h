@@ -21,20 +21,20 @@
 
 namespace quire {
 
-/// Codes, scales and what they mean. Copies share memory.
+/// Codes, their scales and their format. Copies share memory.
 struct QUIRE_API QuantizedTensor {
   Tensor codes;
   Tensor scales;  // of shape [0] if the format has none
   KVFormat format = {};
 
-  /// Of the numbers.
+  /// Shape of the decoded numbers.
   Shape shape() const;
 };
 
 /// A view of keys or values: a tensor of floats, or codes with scales.
 struct QUIRE_API KVView {
   KVView() = default;
-  /// Numbers as they are.
+  /// Plain numbers.
   template <class T>
     requires std::convertible_to<const T&, ConstTensorView>
   KVView(const T& tensor) : data(tensor) {}  // NOLINT(google-explicit-constructor)
@@ -47,26 +47,26 @@ struct QUIRE_API KVView {
   ConstTensorView scales;  // of shape [0] if there are none
   KVFormat format = {};
 
-  /// Of the numbers.
+  /// Shape of the decoded numbers.
   Shape shape() const;
-  /// What attention computes with: f32 of codes.
+  /// What attention computes with: f32 for codes.
   DType dtype() const { return format.is_plain() ? data.dtype() : DType::f32; }
 };
 
 struct QuantizeOptions {
-  /// int8_channel and fp8: the scales, as above; found from the numbers if not given.
+  /// For int8_channel and fp8: the scales, as above; derived from the numbers by default.
   std::optional<ConstTensorView> scales = {};
-  int head_axis = 1;  // which axis counts heads; of rank 2 there is one head
+  int head_axis = 1;  // the axis of heads; a tensor of rank 2 has one head
   Executor* executor = nullptr;
 };
 
-/// x: floats of rank 2 to 4, any strides. Throws Error for NaN and infinity, numbers that the
-/// format has no scale for, a head dim that it does not fit, scales of another shape or dtype.
+/// x: floats of rank 2 to 4, any strides. Throws Error for NaN and infinity, numbers too large for
+/// any scale of the format, a head dim that does not fit it, and scales of another shape or dtype.
 QUIRE_API QuantizedTensor quantize(const ConstTensorView& x, const KVFormat& format,
                                    const QuantizeOptions& options = {});
 
-/// The numbers that attention computes with, or, if they are rotated, those before the rotation,
-/// rounded to `dtype`. Of plain tensors a copy. Any strides, codes of a row side by side.
+/// The numbers that attention computes with (before the rotation, if rows are rotated), rounded to
+/// `dtype`. A copy for plain tensors. Any strides, but the codes of a row must be contiguous.
 QUIRE_API Tensor dequantize(const KVView& x, DType dtype = DType::f32, int head_axis = 1,
                             Executor* executor = nullptr);
 

@@ -1,6 +1,6 @@
 // scaled_dot_product_attention: attention with a mask given as a tensor or a rule, causal or not,
-// with dropout, over dense and jagged batches, and the choice of a backend that can say why it was
-// not chosen. Public; attention layer.
+// with dropout, over dense and jagged batches; and the choice of a backend, which can explain why
+// it was not chosen. Public; attention layer.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -43,38 +43,38 @@ struct SdpaOptions {
   CausalAlignment alignment = CausalAlignment::kTopLeft;
   std::optional<double> scale = {};
   bool enable_gqa = false;
-  /// Those that may be used; the choice among them is FLASH, EFFICIENT, MATH.
+  /// The backends that may be used; the order of preference is FLASH, EFFICIENT, MATH.
   std::vector<SDPBackend> backends = {SDPBackend::kFlashAttention, SDPBackend::kEfficientAttention,
                                       SDPBackend::kMath};
   Executor* executor = nullptr;
-  /// Where to put the natural log of the row sums, which the backward pass needs; null: nowhere.
-  /// [..., Hq, L], f32 (f64 of f64 calls); jagged: [total, heads] or [heads, total], as q's order.
+  /// Receives the natural log of the row sums, which the backward pass needs, unless null. [...,
+  /// Hq, L], f32 (f64 for f64 calls); jagged: [total, heads] or [heads, total], in q's order.
   Tensor* lse = nullptr;
-  /// Of dense calls in half precision: return the f32 before rounding. As `out` of the backward
-  /// pass it makes the gradient of attn_mask more exact.
+  /// For dense calls in half precision: return the f32 output before rounding. As `out` of the
+  /// backward pass it makes the gradient of attn_mask more exact.
   bool wide_out = false;
 };
 
 /// q [B, Hq, L, E], k [B, Hkv, S, E], v [B, Hkv, S, Ev]: one dtype, any strides, any number of
-/// leading axes from 0 on ([L, E] to [..., H, L, E]). Batch and heads of size 1 are broadcast; with
-/// enable_gqa Hq may be a multiple of Hkv. Returns [..., Hq, L, Ev] in q's dtype. Dropout: weights
-/// are dropped with probability dropout_p and the rest divided by 1 - dropout_p after the row sum
-/// was taken; whether one is dropped depends on (seed, b, h, q_idx, kv_idx) alone, b counting all
+/// leading axes including none ([L, E] to [..., H, L, E]). Batch and heads of size 1 are broadcast;
+/// with enable_gqa, Hq may be a multiple of Hkv. Returns [..., Hq, L, Ev] in q's dtype. Dropout:
+/// weights are dropped with probability dropout_p and the others divided by 1 - dropout_p after the
+/// row sum was taken; the choice depends only on (seed, b, h, q_idx, kv_idx), b counting all
 /// leading axes, the last one fastest. A row that sees nothing gives 0. Inputs whose leading axes
-/// strides cannot merge are copied. Throws Error naming what does not fit (kind runtime for dtypes
-/// that differ) and, if no backend is left, kind runtime with the reasons of each.
+/// cannot be merged by strides are copied. Throws Error naming what does not fit (kind runtime for
+/// dtypes that differ) and, if no backend is left, the reasons of each (kind runtime).
 QUIRE_API Tensor scaled_dot_product_attention(const ConstTensorView& q, const ConstTensorView& k,
                                               const ConstTensorView& v,
                                               const SdpaOptions& options = {});
 
-/// The same over jagged batches. A mask tensor is not for these: give a rule.
+/// The same over jagged batches. Mask tensors are rejected: give a rule.
 QUIRE_API Tensor scaled_dot_product_attention(const Jagged& q, const Jagged& k, const Jagged& v,
                                               const SdpaOptions& options = {});
 
-/// What the forward pass read and gave, and the gradient of its result. Shapes as above.
+/// What the forward pass read and returned, and the gradient of its result. Shapes as above.
 struct SdpaBackwardInputs {
   ConstTensorView q, k, v;
-  ConstTensorView out, lse;  // of the forward; SdpaOptions::lse
+  ConstTensorView out, lse;  // from the forward pass; SdpaOptions::lse
   ConstTensorView d_out;     // as out, any float dtype
 };
 struct JaggedSdpaBackwardInputs {
@@ -83,7 +83,7 @@ struct JaggedSdpaBackwardInputs {
   ConstTensorView d_out;
 };
 
-/// The name of WantedGradients in 0.1.
+/// WantedGradients under its name in 0.1.
 struct [[deprecated("WantedGradients says the same")]] SdpaGradientsWanted {
   WantedGradients inputs = {};
   bool attn_mask = false;
@@ -95,14 +95,14 @@ struct [[deprecated("WantedGradients says the same")]] SdpaGradientsWanted {
   }
 };
 
-/// Of the shapes and dtypes of what they are gradients of: axes that were broadcast are summed.
+/// Each has the shape and dtype of its input; axes that were broadcast are summed.
 struct SdpaGradients {
-  std::optional<Tensor> q = {}, k = {}, v = {}, attn_mask = {};  // those that were wanted
+  std::optional<Tensor> q = {}, k = {}, v = {}, attn_mask = {};  // the requested ones
 };
 
-/// `options` as of the forward; the dropout is replayed from its seed. Always the fused kernels,
-/// whatever options.backends say. Throws Error as the forward, and if the gradient of attn_mask is
-/// wanted where it is no tensor of floats.
+/// `options` as in the forward call; the dropout is replayed from its seed. Always uses the fused
+/// kernels, whatever options.backends says. Throws Error as the forward pass, and if the gradient
+/// of attn_mask is wanted but it is not a tensor of floats.
 QUIRE_API SdpaGradients scaled_dot_product_attention_backward(const SdpaBackwardInputs& inputs,
                                                               const SdpaOptions& options = {},
                                                               const WantedGradients& wanted = {});
@@ -110,14 +110,14 @@ QUIRE_API SdpaGradients scaled_dot_product_attention_backward(
     const JaggedSdpaBackwardInputs& inputs, const SdpaOptions& options = {},
     const WantedGradients& wanted = {});
 
-/// The backend a call would use; kError if none is left, and for a call that is wrong.
+/// The backend a call would use; kError if none is left or the call is invalid.
 QUIRE_API SDPBackend choose_backend(const ConstTensorView& q, const ConstTensorView& k,
                                     const ConstTensorView& v, const SdpaOptions& options = {});
 QUIRE_API SDPBackend choose_backend(const Jagged& q, const Jagged& k, const Jagged& v,
                                     const SdpaOptions& options = {});
 
-/// Every reason why a backend cannot compute this call, as sentences; none if it can. That it is
-/// not among options.backends is one. For a call that is wrong, the text of its error.
+/// Every reason why a backend cannot compute this call, as sentences; empty if it can. Not being in
+/// options.backends is one. For an invalid call, the text of its error.
 QUIRE_API std::vector<std::string> why_not(SDPBackend backend, const ConstTensorView& q,
                                            const ConstTensorView& k, const ConstTensorView& v,
                                            const SdpaOptions& options = {});

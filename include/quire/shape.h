@@ -1,5 +1,5 @@
 // Shape: up to 8 numbers stored in place, without heap memory: the sizes or the strides of a
-// tensor. The views decide what the numbers mean. Public; tensor layer.
+// tensor; the views decide which. Public; tensor layer.
 #pragma once
 #include <array>
 #include <cassert>
@@ -33,7 +33,7 @@ class QUIRE_API Shape {
   int64_t* begin() noexcept { return values_.data(); }
   int64_t* end() noexcept { return values_.data() + rank_; }
 
-  // Unchecked but for an assertion: axis < rank().
+  // Requires axis < rank(), checked only by an assertion.
   int64_t operator[](size_t axis) const noexcept {
     assert(axis < rank_);
     return values_[axis];
@@ -53,7 +53,7 @@ class QUIRE_API Shape {
   }
 
  private:
-  std::array<int64_t, kMaxRank> values_{};  // 0 from rank_ on, so that == may compare all
+  std::array<int64_t, kMaxRank> values_{};  // 0 from rank_ on, so that == can compare all
   size_t rank_ = 0;
 };
 
@@ -61,7 +61,7 @@ class QUIRE_API Shape {
 QUIRE_API std::string to_string(const Shape& shape);
 
 // The product of the sizes; 1 for rank 0. Throws Error for a negative size, and when the product of
-// the sizes other than 0 does not fit into 63 bits.
+// the non-zero sizes does not fit into 63 bits.
 QUIRE_API int64_t element_count(const Shape& shape);
 
 // Row-major strides in elements.

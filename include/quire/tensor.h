@@ -15,9 +15,9 @@
 
 namespace quire {
 
-// Copying shares the elements: both see a write through either; clone() does not share. Different
-// threads may use copies at the same time as long as they do not write the same elements. A
-// moved-from Tensor can only be assigned to or destroyed.
+// Copying shares the elements: a write through one copy is seen by all; clone() does not share.
+// Threads may use copies concurrently as long as they do not write the same elements. A moved-from
+// Tensor can only be assigned to or destroyed.
 class QUIRE_API Tensor {
  public:
   // f32 of shape [0].
@@ -25,11 +25,11 @@ class QUIRE_API Tensor {
   // All zero. Throws Error for a negative size or too many elements, std::bad_alloc when there is
   // no memory.
   Tensor(const Shape& shape, DType dtype);
-  // Elements are not set. Throws as above.
+  // Uninitialised elements. Throws as above.
   static Tensor empty(const Shape& shape, DType dtype);
 
-  // Copies values, row-major; without a shape, of rank 1. Throws Error when their number is not the
-  // shape's.
+  // Copies values, row-major; of rank 1 without a shape. Throws Error if their number does not
+  // match the shape.
   template <Element T>
   static Tensor from(std::span<const T> values, const Shape& shape) {
     return copy_of(values.data(), values.size(), dtype_of<T>, shape);
@@ -50,7 +50,7 @@ class QUIRE_API Tensor {
   static Tensor from(std::initializer_list<T> values) {
     return from(values, {static_cast<int64_t>(values.size())});
   }
-  // std::vector<bool> has no contiguous elements of its own.
+  // std::vector<bool> has no contiguous elements.
   static Tensor from(const std::vector<bool>& values, const Shape& shape);
   static Tensor from(const std::vector<bool>& values);
 
@@ -87,9 +87,9 @@ class QUIRE_API Tensor {
 
   // A copy that shares nothing.
   Tensor clone() const;
-  // Always a copy, also when the dtype is the same; see the free function below for the rules.
+  // Always a copy, even for the same dtype; the free function below has the rules.
   Tensor to(DType dtype) const;
-  // Shares the elements. Rules of BasicTensorView::reshape.
+  // Shares the elements. Same rules as BasicTensorView::reshape.
   Tensor reshape(const Shape& shape) const;
 
  private:

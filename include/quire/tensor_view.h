@@ -1,6 +1,6 @@
-// TensorView and ConstTensorView: memory owned elsewhere, seen as a tensor. Pointer, dtype, shape
-// and strides; copying one costs a copy of those, and no member allocates. Views are made by
-// slicing, permuting and broadcasting other views without touching elements. Public; tensor layer.
+// TensorView and ConstTensorView: memory owned elsewhere, seen as a tensor: pointer, dtype, shape
+// and strides. Copies are cheap and no member allocates. Slicing, permuting and broadcasting make
+// new views without touching elements. Public; tensor layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace quire {
 
-// `Void` is void (elements may be written) or const void. Axes and indices may be negative and then
-// count from the end. Misuse throws Error with the shapes in its text. The memory must outlive the
+// `Void` is void (elements may be written) or const void. Negative axes and indices count
+// from the end. Misuse throws Error with the shapes in its text. The memory must outlive the
 // view.
 template <class Void>
 class QUIRE_API BasicTensorView {
@@ -31,7 +31,7 @@ class QUIRE_API BasicTensorView {
   // every axis, aligned for its type. Throws when ranks differ, a size is negative, the extent
   // overflows, or data is null and there are elements.
   BasicTensorView(Void* data, DType dtype, const Shape& shape, const Shape& strides);
-  // A view that may write is one that may read.
+  // A writable view converts to a read-only one.
   template <class Other>
     requires(std::is_const_v<Void> && std::is_same_v<Other, void>)
   BasicTensorView(const BasicTensorView<Other>& other)  // NOLINT(google-explicit-constructor)
@@ -55,7 +55,7 @@ class QUIRE_API BasicTensorView {
   // Elements begin, begin + step, ... before end of one axis; 0 <= begin <= end <= size after
   // wrapping, step >= 1.
   BasicTensorView slice(int64_t axis, int64_t begin, int64_t end, int64_t step = 1) const;
-  // One index of an axis, which disappears.
+  // Fixes the index of one axis, which disappears.
   BasicTensorView select(int64_t axis, int64_t index) const;
   BasicTensorView transpose(int64_t axis_a, int64_t axis_b) const;
   // Axis i of the result is axis axes[i] of this one; each must appear once.
@@ -90,7 +90,7 @@ class QUIRE_API BasicTensorView {
   }
 
   // The element at `indices` whatever its dtype, checked like at(). load_float converts integers
-  // (int64 rounds) and bool; load_int takes integers and bool, and throws for a floating dtype.
+  // (int64 rounds) and bool; load_int accepts integers and bool, and throws for a floating dtype.
   double load_float(std::span<const int64_t> indices) const;
   double load_float(std::initializer_list<int64_t> indices) const {
     return load_float(std::span(indices.begin(), indices.size()));

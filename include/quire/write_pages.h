@@ -1,5 +1,5 @@
-// write_pages: new keys or values into pages of the caller's, by slot, as engines with a cache of
-// their own number them. Public; cache layer.
+// write_pages: stores new keys or values in pages that the caller owns, by slot number, as engines
+// with their own cache do. Public; cache layer.
 #pragma once
 #include "quire/executor.h"
 #include "quire/export.h"
@@ -9,10 +9,10 @@ namespace quire {
 
 /// Row i of `rows` [tokens, heads, dim] goes to slot slots[i] % page_size of page slots[i] /
 /// page_size of `pages` [pages, heads, page_size, dim], converted to the dtype of the pages as `to`
-/// does; u8 and i8, that is codes, stay what they are. A slot below 0: the row is left out. Slots
-/// [tokens], i32 or i64, must differ, or it is open which row stays. Any strides; numbers of a row
-/// of pages side by side. Throws Error, before anything is written, for shapes and dtypes that do
-/// not fit and for a slot outside the pages.
+/// does; u8 and i8 (codes) are copied as they are. Rows with a negative slot are skipped. Slots
+/// [tokens], i32 or i64, must be distinct, or it is undefined which row remains. Any strides, but
+/// the numbers of a page row must be contiguous. Throws Error, before anything is written, for
+/// mismatched shapes and dtypes and for a slot outside the pages.
 QUIRE_API void write_pages(const ConstTensorView& rows, const ConstTensorView& slots,
                            const TensorView& pages, Executor* executor = nullptr);
 

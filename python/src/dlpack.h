@@ -1,5 +1,5 @@
-// The C structures of DLPack 1.3, by which array libraries hand each other memory: as its
-// specification lays them out. Declarations only. Python layer.
+// The C structures of DLPack 1.3, with which array libraries exchange memory, laid out as in its
+// specification. Declarations only. Python layer.
 #pragma once
 #include <cstdint>
 
@@ -49,7 +49,7 @@ struct ManagedVersioned {
 };
 
 // What a class offers as the capsule `__dlpack_c_exchange_api__`; its functions are called with the
-// GIL. The class's own signatures are given only for what is used.
+// GIL. Signatures are declared only for those that are used.
 struct ExchangeApi {
   Version version;
   const ExchangeApi* older;

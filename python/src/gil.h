@@ -5,20 +5,20 @@
 
 namespace quire::python {
 
-/// Runs `take`, which waits for the GIL. Once the interpreter is ending it gives the GIL to no
-/// daemon thread any more: Python then ends the thread by unwinding its stack, which the C++ frames
-/// on it do not survive. The thread sleeps until the process is gone instead, as Python 3.14 lets
-/// it.
+/// Runs `take`, which waits for the GIL. While the interpreter shuts down, Python ends
+/// daemon threads that ask for the GIL by unwinding their stacks, which C++ frames do
+/// not survive. Instead the thread sleeps until the process is gone, as in Python
+/// 3.14.
 template <class Take>
 void take_gil(const Take& take) noexcept {
   try {
     take();
-  } catch (...) {  // nothing but that unwinding comes here; it may not go on, so this never ends
+  } catch (...) {  // only that unwinding gets here; it must not continue, so this never returns
     for (;;) pause();
   }
 }
 
-/// Without the GIL while it lives. No object of Python may be touched meanwhile.
+/// Releases the GIL during its lifetime. No Python object may be touched meanwhile.
 class ReleasedGil {
  public:
   ReleasedGil() : state_(PyEval_SaveThread()) {}

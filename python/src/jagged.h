@@ -12,7 +12,7 @@ struct JaggedViews {
   std::optional<View> lengths = {};
   JaggedOrder order = JaggedOrder::kTokens;
 
-  /// Good while this lives.
+  /// Valid while this lives.
   Jagged jagged() const {
     Jagged all{.values = values.tensor, .offsets = offsets.tensor, .order = order};
     if (lengths.has_value()) all.lengths = lengths->tensor;

@@ -1,6 +1,6 @@
 // The mods of calls from JAX: formulas by their texts, parsed once, and block masks, proved once
-// for as long as what their rules read stays the same. Python layer, but nothing here touches an
-// object of Python.
+// for as long as the arrays of their rules stay the same. Python layer, but nothing here touches
+// Python objects.
 #pragma once
 #include <optional>
 #include <span>
@@ -19,7 +19,7 @@ struct JaxRule {
   std::span<const ConstTensorView> arrays;
 };
 
-/// What create_block_mask takes beside the rule.
+/// What create_block_mask takes besides the rule.
 struct JaxMaskSizes {
   std::int64_t batch = 1, heads = 1, q_len = 0, kv_len = 0;
   BlockSize block_size = {};

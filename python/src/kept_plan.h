@@ -1,6 +1,6 @@
-// The plan of the last call, for the next one like it: the layers of a model make the same call
-// over other tensors. In Python one hangs on every mask and goes with it, and one serves calls
-// without a mask. Python layer.
+// KeptPlan: the plan of the last call, reused by the next similar one: the layers of a model make
+// the same call over other tensors. In Python every mask has one, and one serves calls without a
+// mask. Python layer.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -13,28 +13,28 @@
 
 namespace quire::python {
 
-/// What calls of flex_attention with nothing but tensors, a score mod, a block mask and a scale
-/// have in common if one plan serves them all.
+/// What flex_attention calls with only tensors, a score mod, a block mask and a scale must have in
+/// common to share a plan.
 struct PlanKey {
   AttentionShape shape;
   std::optional<double> scale = {};
-  std::shared_ptr<const ScoreMod> mod = {};  // as it was traced: one object per formula
-  std::vector<ConstTensorView> reads = {};   // what its buffers are in this call
+  std::shared_ptr<const ScoreMod> mod = {};  // as traced: one object per formula
+  std::vector<ConstTensorView> reads = {};   // the memory of its buffers in this call
   const mask::BlockMaskData* mask = nullptr;
 
   friend bool operator==(const PlanKey& a, const PlanKey& b);
 };
 
-/// Calls may come from several threads: one of them has the plan, the others make plans of their
+/// Thread safe: one calling thread gets the plan, others make plans of their
 /// own.
 class KeptPlan {
  public:
-  /// As run_attention. `executor`: the problem's, or null. Throws Error; the plan is gone then.
+  /// As run_attention. `executor`: the problem's, or null. If it throws Error, the plan is dropped.
   void run(AttentionProblem problem, const std::shared_ptr<Executor>& executor,
            const ConstTensorView& q, const KVView& k, const KVView& v,
            const AttentionOutputs& outputs);
-  /// The same of a call known by its key; `problem` makes its problem, if there is no plan yet. The
-  /// memory of its buffers is read during this call and by others with an equal key.
+  /// The same for a call identified by its key; `problem` makes the problem if there is no plan
+  /// yet. The buffers' memory is read during this call and by others with an equal key.
   void run(const PlanKey& key, FunctionRef<AttentionProblem()> problem,
            const std::shared_ptr<Executor>& executor, const ConstTensorView& q, const KVView& k,
            const KVView& v, const AttentionOutputs& outputs);
@@ -45,7 +45,7 @@ class KeptPlan {
     std::shared_ptr<Executor> executor;
     Isa isa;
     AttentionPlan plan;
-    std::optional<PlanKey> key = {};  // of calls that came with one; the problem is not needed then
+    std::optional<PlanKey> key = {};  // if the call had one; then the problem is not needed
   };
   std::unique_ptr<Entry> take(const Executor* executor, FunctionRef<bool(const Entry&)> is_alike);
   void keep(std::unique_ptr<Entry> entry);

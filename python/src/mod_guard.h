@@ -1,5 +1,5 @@
-// Whether a function that was traced would be traced to the same formula again: what it is made of,
-// looked at in one step per value. Python layer.
+// ModGuard: checks, one step per value it depends on, whether a traced function would be traced to
+// the same formula again. Python layer.
 #pragma once
 #include <nanobind/nanobind.h>
 
@@ -10,21 +10,21 @@
 
 namespace quire::python {
 
-/// The tensors that a mod reads at one call, in the order of its trace.
+/// The tensors that a mod reads in one call, in the order of its trace.
 struct ReadTensors {
   std::vector<nb::object> tensors;
   std::vector<TensorView> views;
 };
 
 /// A list of checks, made by quire/torch/trace/mod_guard.py when the function was traced. Each
-/// takes one value out of another (a closure cell, a default, a global, an attribute) and looks at
-/// it. Holds code, classes and numbers; neither functions nor tensors.
+/// takes one value out of another (a closure cell, a default, a global, an attribute) and checks
+/// it. Holds code objects, classes and numbers, but neither functions nor tensors.
 class ModGuard {
  public:
   explicit ModGuard(const nb::list& steps);
 
-  /// Whether `mod` is what it was; then `read` holds its tensors. Runs no code but attributes of
-  /// what was looked at when it was traced.
+  /// Whether `mod` is unchanged; if so, `read` receives its tensors. Runs no Python code except
+  /// attribute lookups made when it was traced.
   bool holds(nb::handle mod, ReadTensors& read) const;
   std::size_t tensors() const { return tensors_; }
 
@@ -34,11 +34,11 @@ class ModGuard {
   struct Step {
     From from = From::kMod;
     Is is = Is::kSame;
-    std::size_t of = 0;      // which of the functions and instances met so far it is taken from
+    std::size_t of = 0;      // which of the functions and instances seen so far it is taken from
     std::size_t place = 0;   // of cells and defaults
     nb::object name = {};    // of globals and attributes
-    nb::object what = {};    // the value, the code of a function, the class of an instance
-    std::size_t number = 0;  // of tensors, in the order of the trace; of what was seen
+    nb::object what = {};    // the value, the code of a function, or the class of an instance
+    std::size_t number = 0;  // of a tensor, in the order of the trace; of a value seen
     DType dtype = DType::f32;
     Shape shape = {};
     long gradient = 0;  // of tensors: 0, or 1 + whether gradients were recorded

@@ -19,7 +19,7 @@ MaskMod mask_mod_of(nb::handle mod, nb::handle buffers = nb::none());
 
 /// A dict of arrays, Views and Buffers by name; None: none.
 NamedBuffers named_buffers_of(nb::handle buffers);
-/// The same the other way: NumPy arrays over the buffers' memory.
+/// The inverse: NumPy arrays over the buffers' memory.
 nb::dict to_dict(const NamedBuffers& buffers);
 
 }  // namespace quire::python

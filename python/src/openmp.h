@@ -1,5 +1,5 @@
-// An OpenMP runtime that another package has loaded, for calls that are to run on its threads.
-// Python layer.
+// Runs calls on the threads of an OpenMP runtime that another package has loaded. Python
+// layer.
 #pragma once
 #include <memory>
 
@@ -8,7 +8,7 @@
 namespace quire::python {
 
 /// An executor on that many of its threads, the same one at every call; null for 0 or if no runtime
-/// was named.
+/// was registered.
 std::shared_ptr<Executor> openmp_executor(int threads);
 
 }  // namespace quire::python

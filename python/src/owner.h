@@ -11,8 +11,8 @@ namespace quire::python {
 
 namespace nb = nanobind;
 
-/// Keeps `object` alive. The last copy may die without the GIL, which is taken for it then; once
-/// the interpreter has ended nothing is done. Needs the GIL.
+/// Keeps `object` alive. The last copy may be destroyed without the GIL, which is acquired then;
+/// after the interpreter has ended nothing is done. Needs the GIL.
 inline std::shared_ptr<const void> hold(nb::object object) {
   if (!object.is_valid() || object.is_none()) return nullptr;
   PyObject* const pointer = object.release().ptr();

@@ -1,4 +1,4 @@
-// Keys and values in pages as Python hands them over: views, which keep their owners alive. Python
+// Paged keys and values from Python: views that keep their owners alive. Python
 // layer.
 #pragma once
 #include "quire/attention_problem.h"
@@ -9,7 +9,7 @@ namespace quire::python {
 struct PagedViews {
   View k, v, page_table, lengths;
 
-  /// Good while this lives.
+  /// Valid while this lives.
   PagedKeys keys() const {
     return {
         .k = k.keys(), .v = v.keys(), .page_table = page_table.tensor, .lengths = lengths.tensor};

@@ -1,5 +1,5 @@
-// What torch says at a call beside its tensors' memory: which classes are plain, whether gradients
-// are recorded, whether somebody looks on. Known after use_torch alone. Python layer.
+// The state of torch besides tensors' memory: which classes are plain tensors, whether gradients
+// are recorded, whether modes or tracers are active. Available only after use_torch. Python layer.
 #pragma once
 #include <nanobind/nanobind.h>
 
@@ -9,27 +9,27 @@
 
 namespace quire::python {
 
-/// Whether a call is nothing but memory and numbers: torch is known, and neither a mode, nor a
-/// tracer, transform, autocast or forward mode is on.
+/// Whether a call is nothing but memory and numbers: torch is known, and no mode, tracer,
+/// transform, autocast or forward mode is active.
 bool is_torch_plain();
 
 bool is_grad_enabled();
 
-/// torch.get_num_threads(), or 0 where Quire was told to use fewer.
+/// torch.get_num_threads(), or 0 if Quire was told to use fewer.
 int torch_threads();
 
-/// A tensor of a plain class with memory on the CPU that means what it says. Nothing for others.
+/// The memory of a plain CPU tensor without pending negation or conjugation. nullopt for others.
 std::optional<TensorView> plain_tensor(nb::handle tensor);
 
 bool requires_grad(nb::handle tensor);
 
-/// How often torch has counted an edit; nothing if it does not (inference mode).
+/// How often torch has counted an edit; nullopt if it does not count (inference mode).
 std::optional<long> version_of(nb::handle tensor);
 
 /// torch.empty_like.
 nb::object new_like(nb::handle tensor);
 
-/// The attribute, by a name that is kept; null, without an exception, if there is none.
+/// The attribute with this interned name; null, without an exception, if there is none.
 nb::object attribute_or_null(nb::handle object, nb::handle name);
 
 }  // namespace quire::python

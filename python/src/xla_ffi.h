@@ -1,7 +1,7 @@
-// The C structures of XLA's foreign function interface, version 0.3, by which a program that JAX
-// compiled calls a function of another library: as its header lays them out, and of them what is
-// used. Declarations only, so that building needs no jaxlib; tests/python/jax_arrays compares them
-// with the header of the jaxlib that is installed. Python layer.
+// The C structures of XLA's foreign function interface, version 0.3, with which a program compiled
+// by JAX calls a function of another library, laid out as in its header; only what is used.
+// Declarations only, so that building needs no jaxlib; tests/python/jax_arrays compares them with
+// the header of the installed jaxlib. Python layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Structs of the C interface as C++ values, checked: sizes that version them, tensors, options that
-// several functions share. C API layer.
+// Structs of the C interface as checked C++ values: their versions (told by size), tensors, options
+// shared by several functions. C API layer.
 #pragma once
 #include <fmt/format.h>
 
@@ -24,12 +24,12 @@ template <class... Args>
               fmt::format("[{}] {}", function, fmt::format(text, std::forward<Args>(args)...)));
 }
 
-/// Throws Error for a number of things that no list in memory has.
+/// Throws Error for a count larger than any list in memory can have.
 void check_count(std::size_t count, const char* function, const char* name);
 
-/// Copies `given` bytes of a struct and leaves the rest 0. What the caller's version has beyond
-/// ours must be 0: nothing that was asked for is ignored. Throws Error(value) for a size that is
-/// smaller than `least` and for what is not known here.
+/// Copies `given` bytes of a struct and leaves the rest 0. Fields that a newer caller has beyond
+/// this version must be 0, so that no request is silently ignored. Throws Error(value) for a size
+/// below `least` and for non-zero unknown fields.
 struct StructCopy {
   const char* function;
   const char* name;   // of the argument
@@ -60,15 +60,15 @@ std::optional<TensorView> optional_tensor(const quire_tensor* given, const char*
                                           const char* name);
 DType dtype(quire_dtype given, const char* function, const char* name);
 Jagged jagged(const quire_jagged* given, const char* function, const char* name);
-/// Of a run of a plan; texts call the struct "outputs".
+/// For a run of a plan; error texts call the struct "outputs".
 AttentionOutputs outputs(const quire_attention_outputs* given, const char* function);
 
-/// What append, write and attend take, with the memory that it refers to.
+/// What append, write and attend take; refers to the caller's memory.
 std::vector<NewTokens> step(const quire_step* given, const char* function);
 SequenceId sequence(const quire_sequence& given);
 quire_sequence sequence(SequenceId given);
 
-/// Of 0 or 1. Throws Error for other numbers: they may get a meaning.
+/// From 0 or 1. Throws Error for other numbers, which may get a meaning later.
 bool flag(std::int32_t given, const char* function, const char* name);
 
 }  // namespace quire::c_api

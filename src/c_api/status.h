@@ -9,7 +9,7 @@
 
 namespace quire::c_api {
 
-/// Runs the body of a function of the interface. What it throws becomes a status and the text of
+/// Runs the body of an interface function; an exception becomes a status and the text of
 /// quire_last_error().
 quire_status guarded(FunctionRef<void()> body) noexcept;
 

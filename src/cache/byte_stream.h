@@ -1,5 +1,5 @@
-// ByteWriter and ByteReader: bytes of saved sequences on their way to a ByteSink and from a
-// ByteSource, with checksums of what has passed. Cache layer.
+// ByteWriter and ByteReader: write saved sequences to a ByteSink and read them from a ByteSource,
+// with checksums. Cache layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace quire::cache {
 
-// Small pieces are collected.
+// Buffers small pieces.
 class ByteWriter {
  public:
   explicit ByteWriter(ByteSink sink);
@@ -23,7 +23,7 @@ class ByteWriter {
   void put(const T& value) {
     put(std::as_bytes(std::span(&value, 1)));
   }
-  // The checksum of all that was put since the last one.
+  // Writes the checksum of everything since the last one.
   void put_checksum();
   void finish();
 
@@ -33,13 +33,13 @@ class ByteWriter {
   std::vector<std::byte> waiting_;
 };
 
-// Reads no byte more than it is asked for.
+// Never reads more bytes than it was asked for.
 class ByteReader {
  public:
-  // `where` begins the texts of errors.
+  // `where` begins error texts.
   ByteReader(const char* where, ByteSource source) : where_(where), source_(source) {}
 
-  // Throws Error where there are not so many.
+  // Throws Error if there are not enough bytes.
   void get(std::span<std::byte> bytes);
   template <class T>
     requires std::is_trivially_copyable_v<T>
@@ -47,7 +47,7 @@ class ByteReader {
     get(std::as_writable_bytes(std::span(&value, 1)));
   }
   void skip(std::size_t size);
-  // Throws Error unless the checksum of all that was read since the last one comes next.
+  // Throws Error unless the next bytes are the checksum of everything read since the last one.
   void check_checksum();
   const char* where() const { return where_; }
 

@@ -1,8 +1,8 @@
-// KVCache::State: the sequences, pools and rows of a cache, and the steps that its members share.
-// Cache layer.
+// KVCache::State: the sequences, pools and rows of a cache, and the operations that its members
+// share. Cache layer.
 //
-// A sequence has one length, one row of ids and one place in the prefix index; in each group of
-// layers it has a page table of its own, from which pages may be missing.
+// A sequence has one length, one list of ids and one place in the prefix index; in each group of
+// layers it has its own page table, in which pages may be missing.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -22,14 +22,14 @@ namespace quire {
 namespace cache {
 
 // The pages of a sequence in a group of layers. Positions hole_begin <= p < hole_end have none (or,
-// where a file with other pages was loaded, no rows in a page that begins before hole_end).
+// after loading a file with another page size, no rows in a page that begins before hole_end).
 struct PageTable {
-  std::vector<std::int32_t> pages;  // by position / page_size; reserved ones behind; kNoPage
+  std::vector<std::int32_t> pages;  // by position / page_size, reserved ones at the end; or kNoPage
   std::int64_t hole_begin = 0, hole_end = 0;
 
   std::int64_t hole() const noexcept { return hole_end - hole_begin; }
-  // Calls visit(i) for the pages first <= i < end that are there, the last of them first, if giving
-  // them back leaves one hole. O(these pages).
+  // Calls visit(i) for the existing pages first <= i < end, last first, if giving them back leaves
+  // a single hole. O(these pages).
   template <class Visit>
   void visit_unseen(std::int64_t first, std::int64_t end, std::int64_t page_size,
                     const Visit& visit) const {
@@ -38,32 +38,32 @@ struct PageTable {
     if (hole() == 0) return;
     for (std::int64_t i = std::min(end, ceil_div(hole_begin, page_size)); i-- > first;) visit(i);
   }
-  // Whether another gap would be one with the hole.
+  // Whether a gap would merge with the existing hole.
   bool joins_hole(std::int64_t begin, std::int64_t end) const noexcept {
     return hole() == 0 || (end >= hole_begin && begin <= hole_end);
   }
-  // Whether a sequence may end here: not in a hole, nor before one that is at its beginning.
+  // Whether a sequence may end here: not inside a hole, nor before a hole at its beginning.
   bool may_end_at(std::int64_t position) const noexcept {
     return hole() == 0 || position >= hole_end || (hole_begin > 0 && position <= hole_begin);
   }
 };
 
-// Of its tokens, the first ids.size() have ids, the first `committed` are no drafts, and the first
-// written[l] have rows in layer l. The first chains.size() pages have been given to the prefix
-// index, or would have been if it had not had such already.
+// The first ids.size() tokens have ids, the first `committed` are not drafts, and the first
+// written[l] have rows in layer l. The first chains.size() pages were given to the prefix index,
+// unless it already had equal ones.
 struct Sequence {
   std::vector<PageTable> tables;  // of each group
   std::int64_t length = 0;
-  std::int64_t committed = 0;  // attend, which is const, lowers it: see State::committed_of
+  std::int64_t committed = 0;  // attend lowers it although it is const: see State::committed_of
   std::vector<std::int64_t> ids;
   std::vector<PrefixChain> chains;
   std::vector<std::int64_t> written;  // in each layer
   std::int64_t written_in_all = 0;    // the least of them
-  std::int64_t layers_behind = 0;     // of which written < length
+  std::int64_t layers_behind = 0;     // layers with written < length
   std::uint64_t salt = 0;
-  std::uint64_t mark = 0;        // of the last call that saw it
-  std::uint32_t generation = 1;  // of the handle that is valid now, or will be
-  std::uint32_t next_free = 0;   // among slots without a sequence
+  std::uint64_t mark = 0;        // the last call that saw it
+  std::uint32_t generation = 1;  // of the current or next valid handle
+  std::uint32_t next_free = 0;   // in the list of unused slots
   bool live = false;
 };
 
@@ -93,11 +93,11 @@ struct KVCache::State {
   std::vector<cache::LayerGroup> groups;
   std::vector<cache::LayerPlace> places;   // of every layer
   std::vector<cache::Sequence> sequences;  // by slot
-  std::uint64_t number;                    // of this cache, in its handles
+  std::uint64_t number;                    // of this cache, part of its handles
   std::uint32_t first_free_slot = kNoSlot;
   std::uint64_t last_mark = 0, version = 0;
   std::int64_t live_sequences = 0;
-  // What attention keeps from step to step; whoever does not get the lock does without.
+  // What attention keeps from step to step; a caller that does not get the lock does without.
   mutable std::mutex step_memory_lock;
   mutable std::unique_ptr<cache::StepMemory> step_memory;
 
@@ -109,69 +109,69 @@ struct KVCache::State {
 
   // --- Handles and slots (kv_cache_state.cc) ---------------------------------------------------
 
-  // The sequence of a handle; throws Error "[where] ..." when it is stale or of no sequence.
+  // The sequence of a handle; throws Error "[where] ..." for a stale or invalid one.
   const cache::Sequence& get(const char* where, SequenceId id) const;
   cache::Sequence& get(const char* where, SequenceId id);
-  // Where the rows of a layer are; throws Error "[where] ..." if there is no such layer.
+  // Where the rows of a layer are; throws Error "[where] ..." for a layer that does not exist.
   cache::LayerPlace place(const char* where, std::int64_t layer) const;
 
-  // Makes sure that there is a slot to use, with room for so many pages. Changes nothing that can
-  // be seen.
+  // Makes sure that there is an unused slot with room for so many pages. No visible
+  // change.
   cache::Sequence& prepare_slot(std::int64_t n_pages);
-  // Takes that slot for a new sequence without tokens. Its vectors keep their capacity.
+  // Uses that slot for a new, empty sequence. Its vectors keep their capacity.
   SequenceId use_slot(std::uint64_t salt) noexcept;
-  // Gives all pages of a sequence back, and its slot.
+  // Gives back all pages of a sequence, and its slot.
   void free_slot(std::uint32_t slot) noexcept;
 
-  // Of a new sequence, in a slot with room: it begins with so many pages found for these ids, as
-  // far as the token after them sees (kv_cache.cc).
+  // Starts a new sequence, in a slot with room, with this many pages found for these ids, as far as
+  // the next token sees them (kv_cache.cc).
   void begin_with_prefix(cache::Sequence& sequence, std::span<const std::int64_t> prefix,
                          std::int64_t pages) noexcept;
 
   // --- Room for tokens (kv_append.cc) ----------------------------------------------------------
 
-  // Refuses handles that are stale, sequences named twice, negative counts, numbers of ids.
+  // Rejects stale handles, sequences named twice, negative counts and wrong numbers of ids.
   void check_step(const char* where, std::span<const NewTokens> step);
   // Throws Error unless the pools have the pages that appending would take.
   void require_pages(const char* where, std::span<const NewTokens> step) const;
-  // Makes room for them in page tables; then there is nothing left that can fail.
+  // Makes room for them in page tables; after that nothing can fail.
   void prepare_tables(std::span<const NewTokens> step);
-  // Then: the pages for `count` more tokens in every group, the one they begin in its own.
+  // Takes the pages for `count` more tokens in every group; the one they begin in is then its own.
   void take_pages(cache::Sequence& sequence, std::int64_t count) noexcept;
-  // The page of a position becomes one that this sequence alone may write from there on.
+  // Makes the page of a position one that only this sequence may write from there on.
   void own_page(cache::Sequence& sequence, std::size_t group, std::int64_t position) noexcept;
   void lengthen(cache::Sequence& sequence, const NewTokens& tokens) noexcept;
 
-  // --- Less of a sequence (kv_shorten.cc) ------------------------------------------------------
+  // --- Shortening a sequence (kv_shorten.cc) ---------------------------------------------------
 
   // Drops pages of the tables from index `first_page` on.
   void drop_pages_from(cache::Sequence& sequence, std::int64_t first_page) noexcept;
-  // All but the pages of a table for a new length that is not longer.
+  // Everything except the page tables, for a new length that is not longer.
   void shorten(cache::Sequence& sequence, std::int64_t length) noexcept;
-  // Both, and how full the last page is.
+  // Both, and updates the fill of the last page.
   void cut(cache::Sequence& sequence, std::int64_t length) noexcept;
-  // Gives back pages first <= i < end of a table, as far as that leaves one hole.
+  // Gives back pages first <= i < end of a table, as far as that leaves a single hole.
   void release_pages(cache::Sequence& sequence, std::size_t group, std::int64_t first,
                      std::int64_t end) noexcept;
 
-  // --- What is written and can be found (kv_write.cc) ------------------------------------------
+  // --- Written rows and the prefix index (kv_write.cc) -----------------------------------------
 
-  // The last `count` tokens are written in a layer.
+  // Marks the last `count` tokens as written in a layer.
   void mark_written(cache::Sequence& sequence, std::size_t layer, std::int64_t count) noexcept;
-  // Full pages with ids, written and committed, can be found.
+  // Enters full pages with ids, written and committed, into the prefix index.
   void chain_pages(cache::Sequence& sequence) noexcept;
-  // One of them: the node it is found at, or would be; kNoNode if no group has it.
+  // Enters one of them: returns its node, new or existing; kNoNode if no group has the page.
   std::int32_t chain_one(cache::Sequence& sequence, std::int64_t page_idx,
                          const cache::PrefixChain& before, std::uint64_t hash) noexcept;
-  // Tokens that are no drafts.
+  // Number of tokens that are not drafts.
   static std::int64_t committed_of(const cache::Sequence& sequence) noexcept;
-  // Tokens from `position` on are drafts. Any number of threads may do it and read at once.
+  // Makes tokens from `position` on drafts. Thread safe, together with readers.
   void make_drafts(std::uint32_t slot, std::int64_t position) const noexcept;
 };
 
 namespace cache {
 
-// Refuses a position that a sequence cannot end at: beyond its length, among released tokens.
+// Rejects a position that a sequence cannot end at: beyond its length or among released tokens.
 void check_end(const char* where, const char* what, const Sequence& sequence,
                std::int64_t position);
 

@@ -1,6 +1,6 @@
 // PagePool: which pages of a group of layers are free, held (by how many) or cached for their
-// prefix, and which cached one goes first. Every operation is O(1) and none allocates. Knows
-// nothing of sequences or rows. Cache layer.
+// prefix, and which cached page is evicted next. Every operation is O(1) and none allocates. Does
+// not know sequences or rows. Cache layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace quire::cache {
 
 class PagePool {
  public:
-  // Of group number `group` in the index, which must outlive the pool.
+  // `group`: its number in the index, which must outlive the pool.
   PagePool(std::int64_t n_pages, PrefixIndex& index, std::size_t group);
 
   const Page& operator[](std::int32_t page) const noexcept {
@@ -26,35 +26,35 @@ class PagePool {
   std::int64_t cached() const noexcept { return cached_; }
   std::int64_t available() const noexcept { return free_ + cached_; }
   std::int64_t shared() const noexcept { return shared_; }
-  std::int64_t filled() const noexcept { return filled_; }  // slots of held pages
+  std::int64_t filled() const noexcept { return filled_; }  // filled slots of held pages
   std::int64_t evictions() const noexcept { return evictions_; }
   std::int32_t oldest_cached() const noexcept { return oldest_; }
 
-  // A hint that so many pages will be taken next.
+  // A hint that this many pages will be taken next.
   void expect_takes(std::int64_t count) const noexcept;
-  // A page for one holder: a free one, else the least recently used cached one. available() > 0.
+  // A free page, or the least recently used cached one, for one holder. Requires available() > 0.
   std::int32_t take() noexcept;
-  // One holder more, of a held or a cached page.
+  // Adds a holder to a held or cached page.
   void hold(std::int32_t page) noexcept;
-  // One less; without any, a findable page is cached as the most recently used, others are free.
+  // Removes a holder. Without any, a findable page is cached as most recently used, others free.
   void drop(std::int32_t page) noexcept;
-  // Of a held page: so many slots hold tokens.
+  // Sets how many slots of a held page hold tokens.
   void set_fill(std::int32_t page, std::int64_t fill) noexcept;
 
-  // A held full page that cannot be found becomes the group's page of a node that has none.
+  // Makes a held full page the group's page of a node that has none.
   void make_findable(std::int32_t page, std::int32_t node) noexcept;
-  // Of a held page: it cannot be found any more, because its contents will change.
+  // Makes a held page impossible to find, because its contents will change.
   void forget(std::int32_t page) noexcept;
 
  private:
   Page& at(std::int32_t page) noexcept { return pages_[static_cast<std::size_t>(page)]; }
   void unlink(std::int32_t page) noexcept;
 
-  Tensor memory_;  // in large pages where it is large
+  Tensor memory_;  // in large pages if it is large
   std::span<Page> pages_;
   PrefixIndex* index_;
   std::size_t group_;
-  std::int32_t first_free_ = kNoPage;  // freed ones, last freed first: likely in caches
+  std::int32_t first_free_ = kNoPage;  // freed pages, last freed first: likely in CPU caches
   std::int32_t fresh_ = 0;             // pages from here on were never taken
   std::int32_t oldest_ = kNoPage, newest_ = kNoPage;  // cached ones
   std::int64_t free_, cached_ = 0, shared_ = 0, filled_ = 0, evictions_ = 0;

@@ -1,5 +1,5 @@
-// RowStore: the keys, or the values, of a layer in pages: numbers of a dtype, or codes with their
-// scales. Knows how rows get in; nothing of pools or sequences. Cache layer.
+// RowStore: the keys or the values of a layer in pages: numbers of a dtype, or codes with their
+// scales. Knows how rows are stored; nothing of pools or sequences. Cache layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace quire::cache {
 
-// Rows from a slot of a page on.
+// The rows starting at a slot of a page.
 struct RowPlace {
   std::int32_t page = kNoPage;
   std::int64_t slot = 0;
@@ -24,7 +24,7 @@ struct SomeRows {
 
 class RowStore {
  public:
-  // The format exists and fits the dim.
+  // Requires that the format exists and fits the dim.
   RowStore(const Shape& pages, DType dtype, const KVFormat& format);
 
   // As attention takes it; the first `dim` numbers of rows.
@@ -34,11 +34,11 @@ class RowStore {
   const KVFormat& format() const noexcept { return format_; }
   std::int64_t dim() const noexcept { return dim_; }
 
-  // Whether scales that the format shares between tokens are known.
+  // Whether the scales that the format shares between tokens are known.
   bool has_scales() const noexcept { return has_scales_; }
   // [kv_heads, dim] or [kv_heads], checked.
   void set_scales(const ConstTensorView& scales);
-  // Their bytes; none if rows have their own.
+  // Their bytes; empty if every row has its own.
   std::span<const std::byte> shared_scales() const noexcept;
 
   // The tensors with a row for every token, [n_pages, kv_heads, page_size, ..].
@@ -49,10 +49,10 @@ class RowStore {
     return quant::has_row_scales(format_) ? &scales_ : nullptr;
   }
 
-  // Stores rows in slots of a page that follow each other. Returns the first that holds a number
-  // without a code, which is stored all the same and decodes to anything, or n.
+  // Stores rows in consecutive slots of a page. Returns the index of the first row with a number
+  // that cannot be coded (it is stored anyway and decodes to an arbitrary value), or n.
   std::int64_t write(RowPlace to, const SomeRows& from) noexcept;
-  // The same number; stores nothing.
+  // Returns the same without storing anything.
   std::int64_t first_without_code(const SomeRows& from) const noexcept;
 
  private:
@@ -64,7 +64,7 @@ class RowStore {
 
 // Bytes of a row, its own scales included.
 std::int64_t row_bytes(const KVFormat& format, std::int64_t dim, DType dtype);
-// Of a tensor with rows: bytes of one, and where those of a page and head begin.
+// Bytes of one row of a tensor, and where the rows of a page and head begin.
 std::int64_t row_bytes(const Tensor& rows) noexcept;
 std::byte* page_rows(Tensor& rows, std::int64_t page, std::int64_t head) noexcept;
 const std::byte* page_rows(const Tensor& rows, std::int64_t page, std::int64_t head) noexcept;

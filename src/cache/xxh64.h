@@ -10,7 +10,7 @@ namespace quire::cache {
 
 std::uint64_t xxh64(std::span<const std::byte> bytes, std::uint64_t seed) noexcept;
 
-// The same of bytes that come in pieces.
+// The same for bytes that come in pieces.
 class Xxh64 {
  public:
   explicit Xxh64(std::uint64_t seed = 0) noexcept;

@@ -18,7 +18,7 @@ using Ink = std::uint8_t;
 // The first five are the CellKinds.
 inline constexpr Ink kInkHidden = 0, kInkPartial = 1, kInkVisible = 2, kInkNan = 3,
                      kInkInfinite = 4;
-inline constexpr Ink kInkMasked = 5;  // hidden in a heat map, where the ground of a mask means 0
+inline constexpr Ink kInkMasked = 5;  // hidden in a heat map, where the background means 0
 inline constexpr Ink kInkGround = 6, kInkText = 7, kInkFrame = 8;
 // Heat maps: kInkZero - 32 is the lowest, kInkZero + 32 the highest level.
 inline constexpr int kLevels = 32;
@@ -28,11 +28,11 @@ inline constexpr int kInks = kInkZero + kLevels + 1;
 Colour light_colour(Ink ink);
 Colour dark_colour(Ink ink);
 
-/// The range of a heat map: symmetric about 0 where there are values of both signs, so that no
-/// added bias is always the same colour, else from 0 on.
+/// The range of a heat map: symmetric about 0 if there are values of both signs, so that 0 always
+/// has the same colour; otherwise it starts at 0.
 struct HeatScale {
-  double low = 0, high = 0;    // ends of the colour bar; both 0 if all values are
-  double least = 0, most = 0;  // values there are
+  double low = 0, high = 0;    // ends of the colour bar; both 0 if all values are 0
+  double least = 0, most = 0;  // smallest and largest value
 
   explicit HeatScale(const Picture& picture);
   /// -32..32.

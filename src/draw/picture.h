@@ -23,9 +23,9 @@ enum class CellKind : std::uint8_t {
 
 struct Axis {
   std::string name;
-  std::int64_t begin = 0;   // position where it begins
-  std::int64_t length = 1;  // positions it has
-  std::int64_t step = 1;    // positions of a cell; the last may have fewer
+  std::int64_t begin = 0;   // first position
+  std::int64_t length = 1;  // number of positions
+  std::int64_t step = 1;    // positions per cell; the last cell may have fewer
 
   std::int64_t cells() const { return ceil_div(length, step); }
 };
@@ -48,8 +48,8 @@ struct CellLimit {
 };
 
 /// Cells in the proportions of the sequence: the longer axis gets `longest`, the other its share,
-/// but no less than an eighth, so that one query before many keys can still be seen.
-/// (4096, 4096, 64): 64 x 64. (1024, 4096, 64): 16 x 64. (1, 4096, 64): 8 x 64.
+/// at least an eighth, so that one query over many keys is visible. (4096, 4096, 64): 64 x 64.
+/// (1024, 4096, 64): 16 x 64. (1, 4096, 64): 8 x 64.
 CellLimit fit_cells(std::int64_t q_len, std::int64_t kv_len, std::int64_t longest);
 
 /// Positions for labels: the first, the last and multiples of a round step between them, about
@@ -60,10 +60,10 @@ std::vector<std::int64_t> tick_positions(std::int64_t begin, std::int64_t length
 
 /// Throws Error if there is no such (batch, head) or there are no blocks.
 Picture picture_of(const BlockMask& mask, const DrawOptions& options, const CellLimit& limit);
-/// Elements if both lengths are within the limit, else blocks that are as large as a cell.
+/// Elements if both lengths are within the limit, otherwise blocks of the size of a cell.
 Picture picture_of(const MaskMod& mod, std::int64_t q_len, std::int64_t kv_len,
                    const DrawOptions& options, const CellLimit& limit);
-/// Means of what is added, as draw(ScoreMod) says.
+/// Means of what is added, as described at draw(ScoreMod).
 Picture picture_of(const ScoreMod& mod, std::int64_t q_len, std::int64_t kv_len,
                    const DrawOptions& options, const CellLimit& limit);
 

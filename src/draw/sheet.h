@@ -17,7 +17,7 @@ struct Sheet {
   };
   enum class Align : std::uint8_t { kLeft, kCentre, kRight };
   struct Label {
-    int x, y;  // of the line the text stands on; x is its left end, centre or right end
+    int x, y;  // of the baseline; x is the left end, centre or right end
     Align align;
     bool bold;
     std::string text;
@@ -39,7 +39,7 @@ struct Sheet {
   std::vector<Label> labels;
 };
 
-/// A character is taken to be this wide and a line this high.
+/// Assumed width of a character and height of a line.
 inline constexpr int kCharacterWidth = 7, kLineHeight = 16;
 
 Sheet lay_out(const Picture& picture);

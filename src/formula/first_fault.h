@@ -12,8 +12,8 @@ namespace quire::formula {
 /// Throws the Error of the first fault in the order b, h, q_idx, kv_idx; returns if there is none.
 void throw_first_fault(std::span<const kernels::TileFault> faults);
 
-/// Whether no element of the rectangle reads outside a buffer or divides an integer by 0, hidden
-/// or not. `bounds` are those of all values over the rectangle (Bounder::bound_all).
+/// Whether no element of the rectangle, hidden or not, reads outside a buffer or divides an integer
+/// by 0. `bounds` are those of all values over the rectangle (Bounder::bound_all).
 bool is_fault_free(const Formula& formula, std::span<const Interval> bounds);
 
 }  // namespace quire::formula

@@ -19,8 +19,8 @@ namespace quire::formula {
 using NodeId = std::int32_t;
 inline constexpr NodeId kNoNode = -1;
 
-/// Values in one formula. Far above anything written by hand; bounds memory and time for generated
-/// ones.
+/// Limit on the values of one formula. Far above anything written by hand; bounds memory and time
+/// for generated ones.
 inline constexpr std::size_t kMaxNodes = std::size_t{1} << 16;
 
 struct Node {
@@ -45,7 +45,7 @@ class Graph {
   /// The index of a captured buffer in this graph; the same buffer (by identity) is stored once.
   std::int32_t add_buffer(const Buffer& buffer);
 
-  /// Other buffers in the places of those that are there: as many, of the same dtypes and ranks.
+  /// Replaces all buffers: as many, of the same dtypes and ranks.
   void replace_buffers(std::vector<Buffer> buffers) { buffers_ = std::move(buffers); }
 
   std::size_t size() const { return nodes_.size(); }
@@ -65,19 +65,19 @@ class Graph {
   std::vector<Node> nodes_;
   std::vector<NodeId> args_;
   std::vector<Buffer> buffers_;
-  std::vector<NodeId> table_;  // open addressing, a power of two of slots, kNoNode where empty
+  std::vector<NodeId> table_;  // open addressing, 2^n slots, kNoNode if empty
 };
 
 /// Copies what `root` depends on into `to` and returns its id there. Order: depth first, arguments
-/// left to right, so equal formulas copied into empty graphs give equal graphs. `map` (old id to
-/// new, kNoNode where not copied) may be kept between calls to copy several roots.
+/// left to right, so equal formulas copied into empty graphs give equal graphs. To copy several
+/// roots, keep `map` (old id to new, kNoNode if not copied) between calls.
 NodeId copy_reachable(const Graph& from, NodeId root, Graph& to, std::vector<NodeId>& map);
 
 /// Ids of all nodes `root` depends on, itself included, ascending.
 std::vector<NodeId> reachable(const Graph& graph, NodeId root);
 
-/// Every use of `argument` (Op::kScore, kBatch, kHead, kQIdx or kKvIdx) becomes `value`, which has
-/// the argument's type and may use the argument itself.
+/// Replaces every use of `argument` (Op::kScore, kBatch, kHead, kQIdx or kKvIdx) by `value`, which
+/// has the argument's type and may use the argument itself.
 Formula substitute(const Formula& formula, Op argument, const Formula& value);
 
 }  // namespace quire::formula

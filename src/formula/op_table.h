@@ -1,5 +1,5 @@
-// What is data about operations: name, operator, binding strength, number of arguments, type rule.
-// The parser, the printer, the builder and error messages read it; the rows are those of
+// The data about operations: name, operator, precedence, number of arguments, type rule. The
+// parser, the printer, the builder and error messages read it; the rows are those of
 // quire/op_table.inc. Formula layer.
 #pragma once
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace quire::formula {
 
-/// Binding strength of an infix operator or prefix, weak to strong, as in Python.
+/// Precedence of an infix operator or prefix, weak to strong, as in Python.
 enum class Precedence : std::uint8_t {
   kOr,
   kAnd,
@@ -28,29 +28,29 @@ enum class Precedence : std::uint8_t {
   kAtom
 };
 
-/// Which types an operation takes and gives; type_rules.h has the rules in words, build.cc in code.
+/// Types that an operation takes and returns; rules: type_rules.h in words, build.cc in code.
 enum class TypeRule : std::uint8_t {
   kLeaf,      // an argument of the mod
-  kConstant,  // of the type it says
-  kCast,      // anything to the type it says
-  kNumber,    // all arguments and the result: int, or float if one argument is
-  kRounding,  // a float; an int is returned as it is
-  kFloat,     // all arguments and the result: float
+  kConstant,  // of the type in its name
+  kCast,      // anything to the type in its name
+  kNumber,    // arguments and result: int, or float if one argument is
+  kRounding,  // a float; an int is returned unchanged
+  kFloat,     // arguments and result: float
   kPower,     // as kNumber, but int to a constant negative exponent is float
   kShift,     // ints
-  kBits,      // ints; of bools, the logic operation
+  kBits,      // ints; for bools, the logic operation
   kLogic,     // bools
-  kCompare,   // as kNumber, to a bool
+  kCompare,   // as kNumber, giving a bool
   kChoice,    // a condition and two values of their common type
-  kRead,      // of captured buffers, at integer indices
+  kRead,      // from captured buffers, at integer indices
 };
 
 struct OpInfo {
   Op op;
-  std::string_view name;    // as a function, a leaf or a cast: `tanh`, `q_idx`, `float`
+  std::string_view name;    // as a function, leaf or cast: `tanh`, `q_idx`, `float`
   std::string_view symbol;  // as an operator: `+`; empty if it has none
   Precedence precedence;    // of the operator
-  std::uint8_t arity;       // arguments; of reads, buffers
+  std::uint8_t arity;       // number of arguments; for reads, of buffers
   TypeRule rule;
 };
 

@@ -34,7 +34,7 @@
 
 namespace quire::formula {
 
-/// int or float: what arithmetic on these two is done in.
+/// int or float: the type in which arithmetic on these two is done.
 constexpr ValueType numeric_type(ValueType a, ValueType b) {
   return a == ValueType::kFloat || b == ValueType::kFloat ? ValueType::kFloat : ValueType::kInt;
 }

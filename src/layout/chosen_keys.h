@@ -1,6 +1,6 @@
-// ChosenKeys: the keys that every query of a batch chose (key_indices), read, checked and
-// ascending, in the form the kernels walk. It says what may be seen at all; masks hide more of it.
-// Layout layer.
+// ChosenKeys: the keys that every query of a batch chose (key_indices), checked and sorted
+// ascending, in the form the kernels walk. It limits what may be seen; masks hide more. Layout
+// layer.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -9,27 +9,27 @@
 
 namespace quire::layout {
 
-/// Lists in the order sequence, head, query; `heads` is 1 if all heads choose alike.
+/// Lists in the order sequence, head, query; `heads` is 1 if all heads choose the same keys.
 class ChosenKeys {
  public:
-  /// first_query: of every sequence, counted over all, and the end. reserve: keys, about.
+  /// first_query: index of each sequence's first query, and the total. reserve: expected keys.
   ChosenKeys(std::vector<std::int64_t> first_query, std::int64_t heads, std::int64_t reserve);
 
-  // Filling in, once per list and in their order.
+  // For filling in: once per list, in order.
   std::vector<std::int32_t>& keys() { return keys_; }
   void end_list() { ends_.push_back(static_cast<std::int64_t>(keys_.size())); }
-  /// After the last list.
+  /// Call after the last list.
   void finish();
 
   bool by_head() const { return heads_ > 1; }
-  /// Of query `row` of a sequence and those behind it.
+  /// The list of query `row` of a sequence; those of the following queries come after it.
   const kernels::KeyList* lists(std::int64_t sequence, std::int64_t h, std::int64_t row) const {
     const auto at = static_cast<std::size_t>(sequence);
     const std::int64_t queries = first_query_[at + 1] - first_query_[at];
     const std::int64_t head = by_head() ? h : 0;
     return lists_.data() + first_query_[at] * heads_ + head * queries + row;
   }
-  /// Keys of a list of a sequence, on average.
+  /// Average number of keys in a list of the sequence.
   std::int64_t average_keys(std::int64_t sequence) const;
 
  private:

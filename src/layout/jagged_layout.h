@@ -1,6 +1,6 @@
-// Sequences of different lengths one after the other in the rows of one batch entry, with or
-// without holes between them. The order of the axes in memory is a matter of strides, not of these.
-// Layout layer.
+// Layouts of sequences of different lengths one after the other in the rows of one batch entry,
+// with or without holes between them. The order of the axes in memory is expressed by strides
+// alone. Layout layer.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -29,11 +29,11 @@ class JaggedQueries final : public QueryLayout {
   std::int64_t longest_;
 };
 
-/// [1, heads, total, dim] tensors of keys and of values, which may have holes in other places: one
-/// span per sequence.
+/// [1, heads, total, dim] tensors of keys and of values, which may have their holes in different
+/// places: one span per sequence.
 class JaggedLayout final : public KeyLayout {
  public:
-  /// value_begin: where the values of each sequence begin; lengths are the keys'.
+  /// value_begin: where the values of each sequence begin; lengths are those of the keys.
   JaggedLayout(JaggedRows keys, std::vector<std::int64_t> value_begin);
 
   std::int64_t length(std::int64_t sequence) const override { return keys_.length[sequence]; }

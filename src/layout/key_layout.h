@@ -1,6 +1,6 @@
-// KeyLayout: the address book of keys and values. A sequence of keys, counted 0, 1, 2, ... whatever
-// memory they lie in, becomes spans of consecutive rows. It says where keys are, never
-// what may be seen. Layout layer.
+// KeyLayout: where keys and values are in memory. The keys of a sequence, counted 0, 1, 2, ...
+// wherever they are stored, become spans of consecutive rows. It says where keys are, never which
+// may be seen. Layout layer.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -9,7 +9,7 @@
 
 namespace quire::layout {
 
-/// Steps of a tensor of scales, in scales; 0 along axes on which they are constant.
+/// Strides of a tensor of scales, in scales; 0 along axes on which they are constant.
 struct RowStrides {
   std::int64_t batch = 0, head = 0, row = 0;
 
@@ -18,11 +18,11 @@ struct RowStrides {
   }
 };
 
-/// Steps of the key and value tensors, in elements.
+/// Strides of the key and value tensors, in elements.
 struct KeyStrides {
   std::int64_t k_batch = 0, k_head = 0, k_row = 0;
   std::int64_t v_batch = 0, v_head = 0, v_row = 0;
-  RowStrides k_scales = {}, v_scales = {};  // of codes: of their scales
+  RowStrides k_scales = {}, v_scales = {};  // of the scales, for codes
 };
 
 /// Keys [begin, end) of a sequence.
@@ -33,7 +33,7 @@ struct KeyRange {
 class KeyLayout {
  public:
   KeyLayout() = default;
-  KeyLayout(const KeyLayout&) = delete;  // some point into themselves
+  KeyLayout(const KeyLayout&) = delete;  // not copyable: some contain pointers into themselves
   KeyLayout& operator=(const KeyLayout&) = delete;
   virtual ~KeyLayout() = default;
 
@@ -42,19 +42,19 @@ class KeyLayout {
   /// At most this many spans, for any sequence.
   virtual std::int64_t max_spans() const = 0;
   /// Writes the spans of a sequence for one key head, ascending, without gaps, covering at least
-  /// the keys of `range` that exist; returns how many. Costs what the range does, not the sequence.
-  /// Allocates nothing.
+  /// the keys of `range` that exist; returns how many. Takes time in proportion to the range, not
+  /// the sequence. Allocates nothing.
   virtual std::int64_t write_spans(std::int64_t sequence, std::int64_t kv_head, KeyRange range,
                                    const KeyStrides& strides,
                                    std::span<kernels::KeySpan> out) const = 0;
-  /// How many keys of a head lie together, followed by the same keys of the next head; 0: all.
+  /// How many keys of a head are contiguous before the same keys of the next head follow; 0: all.
   virtual std::int64_t page_size() const { return 0; }
-  /// Whether sequences can have keys in the same memory; what follows is asked only then.
+  /// Whether sequences can have keys in the same memory; the functions below are used only then.
   virtual bool may_share() const { return false; }
-  /// How many keys from the first on two sequences have in the same memory.
+  /// How many keys, from the first, two sequences have in the same memory.
   virtual std::int64_t shared_keys(std::int64_t, std::int64_t) const { return 0; }
-  /// Which page a key is in: the same number for all that have it in the same memory; below 0: it
-  /// is in none.
+  /// The page a key is in: the same number for all sequences that have it in the same memory;
+  /// negative: none.
   virtual std::int64_t place(std::int64_t sequence, std::int64_t) const { return sequence; }
 };
 

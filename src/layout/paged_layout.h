@@ -1,6 +1,6 @@
 // Keys in pages of a pool: [pages, heads, page_size, dim] tensors and, per sequence, the numbers of
-// its pages in order. Adjacent pages become one span. A page below 0 is not there; masks hide its
-// keys. The caller guarantees that all others lie inside the pool. Layout layer.
+// its pages in order. Adjacent pages become one span. A negative page number means a missing page;
+// masks hide its keys. The caller guarantees that all others lie inside the pool. Layout layer.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -18,7 +18,7 @@ struct PageRow {
 
 class PagedLayout final : public KeyLayout {
  public:
-  /// Page numbers are read where they lie, whenever spans are written.
+  /// Reads page numbers in place, each time spans are written.
   PagedLayout(std::int64_t page_size, bool wide, std::vector<PageRow> rows);
   /// From a whole table: `pages` holds its rows one after the other.
   PagedLayout(std::int64_t page_size, std::vector<std::int64_t> pages,

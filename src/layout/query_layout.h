@@ -1,4 +1,4 @@
-// QueryLayout: the address book of queries: how many a sequence has, and at which row of the q, out
+// QueryLayout: where queries are in memory: how many a sequence has, and at which row of the q, out
 // and statistics tensors they begin. A sequence's queries are consecutive rows of one batch entry.
 // It says where queries are, never what they may see. Layout layer.
 #pragma once
@@ -6,7 +6,7 @@
 
 namespace quire::layout {
 
-/// Of a sequence's first query.
+/// Where a sequence's first query is.
 struct QueryPlace {
   std::int64_t batch = 0, row = 0;
 };
@@ -17,12 +17,12 @@ class QueryLayout {
 
   /// Queries of a sequence.
   virtual std::int64_t length(std::int64_t sequence) const = 0;
-  /// Of the sequence that has most.
+  /// The largest length of any sequence.
   virtual std::int64_t longest() const = 0;
   virtual QueryPlace place(std::int64_t sequence) const = 0;
 };
 
-/// [batch, heads, q_len, dim] tensors: a batch entry each.
+/// [batch, heads, q_len, dim] tensors: one batch entry per sequence.
 class DenseQueries final : public QueryLayout {
  public:
   explicit DenseQueries(std::int64_t q_len) : q_len_(q_len) {}

@@ -10,11 +10,11 @@
 
 namespace quire::mask {
 
-/// The index tensors from_kv_blocks was given: returned as they came, order and tail included.
+/// The index tensors that from_kv_blocks was given: returned unchanged, order and tail included.
 struct GivenLists {
   Tensor kv_num_blocks, kv_indices;
   std::optional<Tensor> full_kv_num_blocks, full_kv_indices;
-  bool are_padded = false;  // returned with a column for every key block, zeros at the end
+  bool are_padded = false;  // returned with a column for every key block, padded with zeros
 };
 
 struct BlockMaskData {
@@ -23,7 +23,7 @@ struct BlockMaskData {
   std::int64_t q_len = 0, kv_len = 0;
   std::int64_t q_begin = 0;
   BlockSize block_size;
-  // Usually the lengths in blocks, rounded up; index() leaves the lengths and takes rows away.
+  // Usually the lengths in blocks, rounded up; index() keeps the lengths but removes rows.
   std::int64_t q_blocks = 0, kv_blocks = 0;
   bool separate_full_blocks = true;
   bool has_q_blocks = true;     // q_* tensors exist

@@ -1,11 +1,11 @@
 // BlockProver: the kind of every block of a rectangle of blocks, from the formula. Rectangles are
-// classified by interval arithmetic and split while undecided; what is undecided and as small as a
-// block (or as a tile, if blocks are smaller) is evaluated element by element: a block's corners,
-// then tiles of it, until a visible and a hidden element were seen. Exact for every formula. Mask
-// layer.
+// classified by interval arithmetic and split while undecided. An undecided one as small as a
+// block (or a tile, if blocks are smaller) is evaluated element by element: first its corners,
+// then tile by tile until both a visible and a hidden element were seen. Exact for every formula.
+// Mask layer.
 //
-// Rectangles are halved along their longer side, as counted in elements, left before right, so the
-// runs of every row come out in ascending order. A causal mask of n x n blocks takes some 6 n
+// Rectangles are halved along their longer side, in elements, left before right, so the runs of
+// every row come out in ascending order. A causal mask of n x n blocks takes some 6 n
 // classifications of 60 ns each.
 #pragma once
 #include <cstdint>
@@ -23,22 +23,22 @@
 
 namespace quire::mask {
 
-/// What a BlockProver may rest on.
+/// What a BlockProver may rely on.
 enum class Proof : std::uint8_t {
-  kContents,  // shapes and contents of buffers; reads them whole, once, when it is made
+  kContents,  // shapes and contents of buffers, which it reads completely when it is made
   kShapes,    // shapes only: for few rows, where reading whole buffers would cost more
   kNone,      // every element is evaluated
 };
 
 class BlockProver {
  public:
-  /// Of one thread.
+  /// State of one thread.
   class Worker {
    public:
     /// `budget` may be null.
     explicit Worker(const BlockProver& prover, RunBudget* budget = nullptr);
     std::int64_t rectangles = 0, evaluated = 0;
-    std::size_t most_steps = 0;  // that are kept
+    std::size_t most_steps = 0;  // how many steps are kept
     std::vector<ProofStep> steps;
 
    private:
@@ -60,25 +60,25 @@ class BlockProver {
   /// Whether the mask varies with the batch or the head at all.
   bool depends_on_b() const { return depends_on_b_; }
   bool depends_on_h() const { return depends_on_h_; }
-  /// Whether some element may do something wrong (divide by zero, read outside a buffer).
+  /// Whether some element may fault (divide by zero, read outside a buffer).
   bool may_fault() const { return may_fault_; }
 
   /// Appends the kinds of the blocks in `rect`: those of row r to rows[r - rect.row_begin].
   void prove(std::int64_t b, std::int64_t h, const BlockRect& rect, std::span<RunList> rows,
              Worker& worker) const;
-  /// The same for a mask that is smaller than the one the prover was made for: its `grid` has the
-  /// same block size, and its queries and keys are among those.
+  /// The same for a smaller mask than the prover was made for: its `grid` has the same block size,
+  /// and its queries and keys are a subset.
   void prove(std::int64_t b, std::int64_t h, const BlockGrid& grid, const BlockRect& rect,
              std::span<RunList> rows, Worker& worker) const;
 
-  /// Blocks that are evaluated together: bands of rows should be multiples of it.
+  /// Rows of blocks evaluated together: bands of rows should be multiples of it.
   std::int64_t leaf_rows() const { return leaf_rows_; }
 
-  /// Throws the Error of the first visible element that did something wrong.
+  /// Throws the Error of the first visible element that faulted.
   void throw_first_fault(std::span<const Worker> workers) const;
 
  private:
-  struct Region;  // a rectangle under way
+  struct Region;  // a rectangle being proved
 
   void split(const Region& region, const BlockRect& rect) const;
   bool corners_differ(const Region& region, const BlockRect& rect) const;
@@ -94,7 +94,7 @@ class BlockProver {
   kernels::TileProgram program_;
 };
 
-/// Reading an element into a min/max tree costs about 1 ns, evaluating the rule at a new element
+/// Putting an element into a min/max tree costs about 1 ns, evaluating the rule at a new element
 /// 0.2 ns. One new query over 100,000 keys and their document ids: shapes. A chunk of 512 queries
 /// over 100,000 keys: contents.
 Proof proof_for_append(std::int64_t new_area, std::int64_t buffer_elements);

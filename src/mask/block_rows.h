@@ -14,13 +14,13 @@ namespace quire::mask {
 
 using RunList = std::vector<BlockRun>;
 
-/// Whether all elements a block has are visible.
+/// Whether all existing elements of the block are visible.
 constexpr bool is_full(BlockKind kind) {
   return kind == BlockKind::kFull || kind == BlockKind::kFullToEdge;
 }
 
-/// Appends blocks [begin, end) of one kind; joins them with the last run where that is possible.
-/// Blocks come in ascending order.
+/// Appends blocks [begin, end) of one kind, joining them with the last run if possible. Blocks come
+/// in ascending order.
 void append_run(RunList& runs, std::int64_t begin, std::int64_t end, BlockKind kind);
 
 class BlockRows {
@@ -31,9 +31,9 @@ class BlockRows {
   std::int64_t batches() const { return batches_; }
   std::int64_t heads() const { return heads_; }
   std::int64_t rows_per_plane() const { return rows_; }
-  /// Different planes.
+  /// Number of distinct planes.
   std::int64_t planes() const;
-  /// Different rows.
+  /// Number of distinct rows.
   std::int64_t stored_rows() const { return static_cast<std::int64_t>(first_run_.size()) - 1; }
   std::int64_t stored_runs() const { return static_cast<std::int64_t>(runs_.size()); }
 
@@ -52,8 +52,8 @@ class BlockRows {
   }
 
   std::size_t nbytes() const;
-  /// Whether all rows of all (batch, head) of a mask of this size are equal; how they are stored
-  /// does not matter.
+  /// Whether all rows of all (batch, head) of a mask of this size are equal, however they are
+  /// stored.
   bool same_picture(const BlockRows& other, std::int64_t batch, std::int64_t heads) const;
 
  private:

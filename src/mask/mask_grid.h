@@ -36,17 +36,17 @@ struct BlockGrid {
 
   bool row_is_cut(std::int64_t row) const { return (row + 1) * size.q > q_len; }
   bool col_is_cut(std::int64_t col) const { return (col + 1) * size.kv > kv_len; }
-  /// What a block is called whose existing elements are all visible.
+  /// The kind of a block whose existing elements are all visible.
   BlockKind full_kind(std::int64_t row, std::int64_t col) const {
     return row_is_cut(row) || col_is_cut(col) ? BlockKind::kFullToEdge : BlockKind::kFull;
   }
 };
 
-/// Throws Error, "[where] ...", for a mask that has other rows or columns of blocks than its
-/// lengths say: part of one taken by index().
+/// Throws Error, "[where] ...", for a mask whose rows or columns of blocks do not match its
+/// lengths: part of one taken by index().
 BlockGrid grid_of(const BlockMaskData& data, const char* where);
 
-/// [batch, heads, q_len, kv_len] in the blocks of a grid, without a rule and rows.
+/// [batch, heads, q_len, kv_len] in the blocks of a grid, without rule and rows.
 std::shared_ptr<BlockMaskData> make_data(const BlockGrid& grid, std::int64_t batch,
                                          std::int64_t heads);
 

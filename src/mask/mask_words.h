@@ -6,7 +6,7 @@
 
 namespace quire::mask {
 
-/// Of all words but the first two: the number they begin with, and the checksum itself.
+/// Over all words except the first two: the magic number and the checksum itself.
 std::int64_t words_checksum(std::span<const std::int64_t> words);
 
 }  // namespace quire::mask

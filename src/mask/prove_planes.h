@@ -12,7 +12,7 @@ struct PlaneCounts {
 };
 
 struct ProveOptions {
-  const char* where = "create_block_mask";  // in texts of errors
+  const char* where = "create_block_mask";  // for error texts
   std::int64_t max_bytes = 0;               // 0: what memory is available
   Executor* executor = nullptr;             // default_executor() if null
   BlockMaskReport* report = nullptr;
@@ -22,9 +22,9 @@ struct ProveOptions {
 BlockRows prove_planes(const BlockProver& prover, const BlockGrid& grid, PlaneCounts planes,
                        const ProveOptions& options);
 
-/// Rows of blocks that one task proves: about eight tasks per thread so that they even out, at most
-/// 256 rows (a band keeps its runs apart until all are done), whole leaves. 8,192 rows, 1 plane, 2
-/// threads: 256. 16 rows, 1 plane, 2 threads: 1. 16 rows, 64 planes, 2 threads: 16.
+/// Rows of blocks per task: about eight tasks per thread to even out, at most 256 rows (a band
+/// keeps its runs separate until all are done), whole leaves. 8,192 rows, 1 plane, 2 threads: 256.
+/// 16 rows, 1 plane, 2 threads: 1. 16 rows, 64 planes, 2 threads: 16.
 std::int64_t band_rows(std::int64_t rows, std::int64_t planes, std::int64_t threads,
                        std::int64_t leaf_rows);
 

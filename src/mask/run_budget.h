@@ -1,4 +1,4 @@
-// RunBudget: counts the runs of a mask under construction over all threads and refuses, in time, a
+// RunBudget: counts the runs of a mask under construction over all threads, and rejects in time a
 // mask that would not fit into memory. Mask layer.
 #pragma once
 #include <atomic>
@@ -9,11 +9,11 @@ namespace quire::mask {
 
 class RunBudget {
  public:
-  /// max_bytes 0: 64 MiB, and more if that much memory is available when it is needed: to ask the
-  /// system takes some 40 us, longer than most masks. `where` begins the text of the error.
+  /// max_bytes 0: 64 MiB, and more if that much memory is available when it is needed: asking the
+  /// system takes some 40 us, longer than most masks. `where` begins the error text.
   RunBudget(const char* where, std::int64_t max_bytes);
 
-  /// Throws Error if that is more than is left. Any threads.
+  /// Throws Error if less than that is left. Thread safe.
   void spend(std::int64_t bytes);
 
  private:

@@ -12,16 +12,16 @@ namespace quire::mods {
 void check_at_least(std::string_view function, std::string_view name, std::int64_t value,
                     std::int64_t least);
 
-/// The table's buffer, under `name` unless it brings its own. Throws Error unless its elements are
+/// The table's buffer, named `name` unless it has a name. Throws Error unless its elements are
 /// integers, or floats.
 Buffer integer_table(std::string_view function, std::string_view name, const Table& table);
 Buffer float_table(std::string_view function, std::string_view name, const Table& table);
 
-/// Throws Error unless the rank is within least..most; `shapes` says what is expected.
+/// Throws Error unless the rank is within least..most; `shapes` describes what is expected.
 void check_rank(std::string_view function, const Buffer& buffer, std::size_t least,
                 std::size_t most, std::string_view shapes);
 
-/// Throws Error if the buffer is declared without data, which the mod would have to read now.
+/// Throws Error if the buffer was declared without data that the mod has to read now.
 void check_has_data(std::string_view function, const Buffer& buffer);
 
 /// An integer per batch, [batch]; its element for batch b.

@@ -11,8 +11,8 @@ namespace quire::mods {
 /// gallery.txt; defined in a source that is generated when the project is configured.
 extern const std::string_view kGalleryText;
 
-/// Throws Error, with the number of the line, for a text that is not in the format, for an entry
-/// without one of its fields and for a name that stands twice.
+/// Throws Error, with the line number, for a text that is not in the format, for an entry that
+/// lacks a field and for a duplicate name.
 std::vector<GalleryEntry> parse_gallery(std::string_view text);
 
 }  // namespace quire::mods

@@ -8,10 +8,10 @@
 
 namespace quire::mods {
 
-/// name(argument, ...); each argument is the next of the numbers or the next of the tables.
+/// name(argument, ...); each argument takes the next number or the next table.
 struct LibraryCall {
   std::string name;
-  std::vector<std::string> arguments;  // as they are written
+  std::vector<std::string> arguments;  // as written
   std::vector<double> numbers = {};
   std::vector<Buffer> tables = {};
 };
@@ -19,7 +19,7 @@ struct LibraryCall {
 /// Throws Error unless the text is name(argument, ...).
 LibraryCall parse_call(std::string_view text);
 
-/// The formula that the function gives. Throws Error for an unknown name or number of arguments.
+/// The formula that the function returns. Throws Error for an unknown name or number of arguments.
 Formula call_library(const LibraryCall& call);
 
 }  // namespace quire::mods

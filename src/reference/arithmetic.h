@@ -10,7 +10,7 @@ namespace quire::reference {
 
 /// kNeg, kAbs, kSign, kBitNot.
 std::int64_t int_unary(Op op, std::int64_t a);
-/// kAdd ... kMax (but not kDiv), kShl ... kBitXor.
+/// kAdd ... kMax (except kDiv), kShl ... kBitXor.
 std::int64_t int_binary(Op op, std::int64_t a, std::int64_t b);
 
 /// kNeg ... kTrunc and the functions of one float.
@@ -18,11 +18,11 @@ double float_unary(Op op, double x);
 /// kAdd ... kMax.
 double float_binary(Op op, double a, double b);
 
-/// kLt ... kNe. With a NaN all are false but kNe.
+/// kLt ... kNe. With a NaN all are false except kNe.
 bool compare(Op op, std::int64_t a, std::int64_t b);
 bool compare(Op op, double a, double b);
 
-/// Towards zero; beyond int64 the nearest end of it; 0 for NaN.
+/// Towards zero; saturates to int64; 0 for NaN.
 std::int64_t float_to_int(double x);
 
 }  // namespace quire::reference

@@ -21,14 +21,14 @@ struct OutsideIndex {
 /// Indices of the leading axes of a buffer, each inside its axis.
 struct BufferIndex {
   Shape indices;
-  bool nowhere = false;  // an axis has no elements, so there is nothing to read
+  bool nowhere = false;  // an axis is empty, so there is nothing to read
   std::optional<OutsideIndex> outside;
 };
 
-/// `given` wrapped once where negative, then clamped.
+/// `given`, with negative indices wrapped once, then clamped.
 BufferIndex buffer_index(const Shape& shape, std::span<const std::int64_t> given);
 
-/// How many elements the axes after the first `leading` have.
+/// Number of elements of the axes after the first `leading`.
 std::int64_t trailing_count(const Shape& shape, std::size_t leading);
 
 /// `leading` followed by the indices of element `k` of the axes after them, 0 <= k <

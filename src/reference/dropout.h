@@ -16,15 +16,15 @@ struct Dropout {
 /// The four words of a counter.
 std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::uint64_t key);
 
-/// Where a weight is in the attention matrix.
+/// The row of the attention matrix that a weight is in.
 struct WeightRow {
   std::int64_t b = 0, h = 0, q_idx = 0;
 };
 
-/// By what the weights of a row are multiplied: 0, or 1 / (1 - p). A weight is kept if its word,
-/// number kv_idx / 16 % 4 of the counter (kv_idx / 64 * 16 + kv_idx % 16, q_idx, h, b), is at least
-/// p
-/// * 2^32. The low 32 bits of each.
+/// The factors of a row's weights: 0, or 1 / (1 - p). A weight is kept if its
+/// word, number kv_idx / 16 % 4 of the counter (kv_idx / 64 * 16 + kv_idx %
+/// 16, q_idx, h, b), is at least p * 2^32. Each index counts with its low 32
+/// bits.
 std::vector<double> dropout_factors(const Dropout& dropout, const WeightRow& row,
                                     std::int64_t kv_len);
 

@@ -14,7 +14,7 @@
 
 namespace quire::reference {
 
-/// Keeps the values of all nodes at the last point. Not for use by two threads at once.
+/// Keeps the values of all nodes at the last point. Not thread safe.
 class Evaluator {
  public:
   /// Throws Error if a buffer that is read has no data.
@@ -23,8 +23,8 @@ class Evaluator {
   Evaluator(const formula::Graph& graph, std::span<const formula::NodeId> roots);
 
   /// Evaluates at `point` and returns the value of the (first) root. A fault does not stop it: a
-  /// division by zero gives 0, an index outside a buffer reads the nearest element (0 if there is
-  /// none).
+  /// division by zero gives 0, an index outside a buffer reads the nearest element (0 if it is
+  /// empty).
   const Value& run(const Point& point);
 
   // About the last point:
@@ -50,7 +50,7 @@ class Evaluator {
   BufferIndex checked_place(formula::NodeId id, std::size_t which);
   const Value& arg(formula::NodeId id, std::size_t i) const { return (*this)[graph_->arg(id, i)]; }
 
-  std::optional<Formula> formula_;  // keeps the graph alive if it came as a formula
+  std::optional<Formula> formula_;  // owns the graph if constructed from a formula
   const formula::Graph* graph_;
   formula::NodeId root_;
   std::vector<formula::NodeId> nodes_;

@@ -20,7 +20,7 @@ enum class FaultKind : std::uint8_t {
 struct Fault {
   FaultKind kind = FaultKind::kIndex;
   formula::NodeId node = formula::kNoNode;
-  // Of kIndex alone:
+  // Only for kIndex:
   std::string buffer = {};  // its name
   std::size_t axis = 0;
   std::int64_t index = 0;  // as the formula gave it, before any wrapping

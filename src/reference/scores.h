@@ -25,11 +25,11 @@ struct Row {
 };
 
 struct RowSoftmax {
-  std::vector<double> p;  // exactly 0 where the score is -inf; they and p of the sink add up to 1
-  // Of a weight mod: the weights, max is not known, lse is their sum.
+  std::vector<double> p;  // 0 where the score is -inf; the sum, the sink's p included, is 1
+  // With a weight mod: p are the weights, max is unknown, lse is their sum.
   double max = 0;  // -inf for a row with nothing to attend to; NaN if a score is
   double lse = 0;  // log of the sum of exp(score); -inf for a row with nothing to attend to
-  double lse_with_sink = 0;  // the sink among them
+  double lse_with_sink = 0;  // with the sink included
   double sink_p = 0;
 };
 
@@ -41,37 +41,37 @@ class Scores {
   const Sizes& sizes() const { return sizes_; }
   double scale() const { return scale_; }
 
-  // Rows of the inputs, [E] or [Ev]; the key head follows from the row's.
+  // Rows of the inputs, [E] or [Ev]; the key head follows from the row's head.
   const double* q(const Row& row) const;
   const double* k(const Row& row, std::int64_t kv) const;
   const double* v(const Row& row, std::int64_t kv) const;
-  /// The same place in a tensor of k's or v's shape (a gradient).
+  /// The corresponding row of a tensor of k's or v's shape (a gradient).
   double* same_place(Tensor& like_kv, const Row& row, std::int64_t kv) const;
 
   /// The scores of a row, one per key: -inf where the mask hides it. Throws the first fault of a
   /// visible element.
   std::vector<double> row(const Row& row);
 
-  /// The weights of a row: by softmax, or as the weight mod says.
+  /// The weights of a row: by softmax, or by the weight mod.
   RowSoftmax weights(const Row& row);
-  /// By the mask.
+  /// Whether the mask hides it.
   bool is_hidden(const Row& row, std::int64_t kv);
   bool has_weight_mod() const { return weight_mod_.has_value(); }
   bool normalizes() const { return normalize_; }
-  /// The weight mod's evaluator, run at an element whose score after the score mod is this.
+  /// Runs the weight mod's evaluator at an element with this score (after the score mod).
   Evaluator& run_weight_mod(const Row& row, std::int64_t kv, double score);
 
-  /// Rotates a row of q or k, or back; nothing without rope.
+  /// Rotates a row of q or k, or rotates it back; does nothing without rope.
   void rotate(double* row, std::int64_t position, bool back) const;
   std::int64_t q_idx(const Row& row) const;
 
-  /// By what dropout multiplies the weights of a row, one per key.
+  /// The dropout factors of a row's weights, one per key.
   std::vector<double> dropout(const Row& row) const;
 
   /// The logit of the row's head; -inf without sinks.
   double sink(const Row& row) const;
 
-  /// The score mod's evaluator, run at an element; null if there is no score mod.
+  /// Runs the score mod's evaluator at an element; null if there is no score mod.
   Evaluator* run_score_mod(const Row& row, std::int64_t kv);
 
  private:
@@ -92,11 +92,11 @@ class Scores {
   std::optional<Rope> rope_;
 };
 
-/// "[1, 2, 3, 4]" against what it should be; `name` goes into the text.
+/// Throws Error with both shapes unless they are equal; `name` is part of the text.
 void require_shape(const char* name, const Shape& shape, const Shape& wanted);
 
-/// -inf is a key, or a sink, that is not there. A NaN or +inf among the scores makes p NaN wherever
-/// there is a key, and lse NaN. A sink of +inf leaves p = 0.
+/// A score or sink of -inf does not exist. A NaN or +inf among the scores makes p NaN wherever
+/// there is a key, and lse NaN. A sink of +inf gives p = 0.
 RowSoftmax row_softmax(std::span<const double> scores,
                        double sink = -std::numeric_limits<double>::infinity());
 

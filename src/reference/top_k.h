@@ -18,7 +18,7 @@ struct TopKInputs {
 Tensor index_sums(const TopKInputs& inputs, const std::optional<MaskMod>& mask_mod = std::nullopt,
                   std::int64_t q_begin = 0);
 
-/// i32 [B, L, top_k] of these sums: the largest that are not -inf, of equal ones the smaller key.
+/// i32 [B, L, top_k] from these sums: the largest that are not -inf, ties to the smaller key.
 Tensor top_k_of_sums(const Tensor& sums, std::int64_t top_k);
 
 }  // namespace quire::reference

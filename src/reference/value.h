@@ -12,7 +12,7 @@ struct Point {
   double score = 0;
 };
 
-/// The value of one node. Only the member of its type counts.
+/// The value of one node. Only the member of its type is used.
 struct Value {
   ValueType type = ValueType::kInt;
   std::int64_t i = 0;  // kInt; kBool as 0 or 1

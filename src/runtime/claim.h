@@ -25,7 +25,7 @@ class Claim {
  private:
   const size_t n_;
   const Executor::Body body_;
-  std::atomic<size_t> next_{0};  // workers push it past n_ by one each: n_ stays far from SIZE_MAX
+  std::atomic<size_t> next_{0};  // each worker pushes it past n_ by one: n_ stays far from SIZE_MAX
   std::mutex mutex_;
   size_t failed_index_ = 0;  // under mutex_, like failure_
   std::exception_ptr failure_;

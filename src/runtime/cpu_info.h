@@ -8,8 +8,8 @@
 
 namespace quire {
 
-// Fills what <root>/proc/cpuinfo and <root>/sys/devices/system/cpu/cpu0/cache say; the rest keeps
-// its default.
+// Fills in what <root>/proc/cpuinfo and <root>/sys/devices/system/cpu/cpu0/cache say; the rest
+// keeps its defaults.
 CpuInfo read_cpu_info(const std::string& root);
 
 // The L2 cache of a core in bytes, asked for once; 0 = not known.

@@ -7,8 +7,8 @@
 
 namespace quire {
 
-/// A caller's executor, which outlives what it is used for, or a share in the default one. Throws
-/// Error for one that says it has no worker: memory and work are divided by their number.
+/// The caller's executor (not owned), or shared ownership of the default one. Throws Error for an
+/// executor without workers: memory and work are divided by their number.
 inline std::shared_ptr<Executor> executor_of(Executor* given) {
   if (given == nullptr) return default_executor();
   if (given->concurrency() == 0)

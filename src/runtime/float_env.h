@@ -1,14 +1,14 @@
-// FloatEnv: while it lives, the calling thread computes in the default floating-point environment
-// (round to nearest, no flush of subnormals to zero, no traps); afterwards the caller's is back,
-// its exception flags included, also when an exception passes. Results are promised to the bit, and
-// a caller may have set FTZ/DAZ (-ffast-math does at start-up), another rounding mode or traps. One
-// at every public entry point (tests/package/test_process.py looks into the library for those
-// without) and one around every body that an executor runs (run_parallel). Registers are written
-// only where they differ, which makes it a few ns. Uses compiler builtins and not the vector
+// FloatEnv: during its lifetime the calling thread computes in the default floating-point
+// environment (round to nearest, subnormals kept, no traps); afterwards the caller's environment is
+// restored, exception flags included, also if an exception is thrown. Results are promised to the
+// bit, but a caller may have set FTZ/DAZ (-ffast-math does at start-up), another rounding mode or
+// traps. There is one at every public entry point (tests/package/test_process.py searches the
+// library for those without) and one around every body that an executor runs (run_parallel). It
+// takes a few ns: registers are written only if they differ. Uses compiler builtins, no vector
 // intrinsics, so it may live here. Runtime layer.
 //
-// Compilers do not know that arithmetic depends on these registers and may move it past them
-// inside one function: what computes is called, not written out, between the two ends.
+// Compilers do not know that arithmetic depends on these registers and may move it past them inside
+// one function, so what computes between construction and destruction must be a call.
 #pragma once
 #include <cstdint>
 
@@ -19,7 +19,7 @@
 namespace quire {
 
 #if defined(__x86_64__)
-// MXCSR alone: nothing here computes in the x87 registers (there is no long double).
+// Only MXCSR: nothing here computes in x87 registers (there is no long double).
 class FloatEnv {
  public:
   [[gnu::always_inline]] FloatEnv() noexcept : saved_(__builtin_ia32_stmxcsr()) {
@@ -33,8 +33,8 @@ class FloatEnv {
   FloatEnv& operator=(const FloatEnv&) = delete;
 
  private:
-  static constexpr std::uint32_t kDefault = 0x1f80;  // at start-up: all exceptions masked
-  static constexpr std::uint32_t kFlags = 0x3f;      // exceptions that have been raised
+  static constexpr std::uint32_t kDefault = 0x1f80;  // the state at start-up: all exceptions masked
+  static constexpr std::uint32_t kFlags = 0x3f;      // exceptions raised so far
   std::uint32_t saved_;
 };
 #elif defined(__aarch64__)
@@ -84,7 +84,7 @@ class FloatEnv {
 };
 #endif
 
-/// function(), in the default floating-point environment: for initialisers of members.
+/// Calls function() in the default floating-point environment: for member initialisers.
 template <class Function>
 auto in_float_env(const Function& function) {
   const FloatEnv float_env;

@@ -8,7 +8,7 @@
 
 namespace quire {
 
-/// executor.run(n, body), each body(index, worker) inside a FloatEnv.
+/// executor.run(n, body), with each body(index, worker) inside a FloatEnv.
 template <class Body>
 void run_parallel(Executor& executor, std::size_t n, const Body& body) {
   executor.run(n, [&body](std::size_t index, std::size_t worker) {

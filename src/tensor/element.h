@@ -37,8 +37,8 @@ decltype(auto) visit_dtype(DType dtype, Visit&& visit) {
   return visit(std::type_identity<bool>{});
 }
 
-// A boolean is read as a byte: foreign memory may hold bytes other than 0 and 1, which a bool must
-// not.
+// A boolean is read as a byte: foreign memory may hold values other than 0 and 1, which are not
+// valid bools.
 template <Element T>
 T load_element(const void* data, int64_t offset) {
   if constexpr (std::is_same_v<T, bool>) {

@@ -25,7 +25,7 @@ struct AffineForm {
   Kind kind = Kind::kNone;
   std::int64_t b = 0, h = 0, q = 0, kv = 0, c = 0;
 
-  /// Affine in q_idx and kv_idx, with a uniform rest.
+  /// Affine in q_idx and kv_idx, with a uniform remainder.
   bool is_affine() const { return kind != Kind::kNone; }
   /// All coefficients known.
   bool is_exact() const { return kind == Kind::kExact; }
@@ -51,16 +51,16 @@ std::vector<AffineForm> affine_forms(const Graph& graph);
 /// all.
 void extend_affine_forms(const Graph& graph, std::vector<AffineForm>& forms);
 
-/// All values of an exact form; "any int" if computing it overflows. When it does not, the node
-/// that has this form does not wrap in the rectangle either (or wraps back), and both ends are
-/// reached.
+/// All values of an exact form; "any int" if computing it overflows. If not, the node
+/// with this form does not wrap in the rectangle (or wraps back), and both ends are
+/// attained.
 Interval affine_range(const AffineForm& form, const Rectangle& rectangle);
 
 /// a - b as integers, not modulo 2^64; nothing if a coefficient overflows.
 std::optional<AffineForm> exact_difference(const AffineForm& a, const AffineForm& b);
 
-/// Whether both vary with one of the coordinates, so that comparing them as if they were
-/// independent would lose something.
+/// Whether both vary with the same coordinate, so that comparing them as if they were independent
+/// would lose precision.
 bool share_coordinate(const AffineForm& a, const AffineForm& b);
 
 }  // namespace quire::formula

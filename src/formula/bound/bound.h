@@ -15,7 +15,7 @@
 
 namespace quire::formula {
 
-/// first..last, both included. An empty one (last < first) is a programmer's mistake.
+/// first..last, both included. An empty range (last < first) is a programming error.
 struct IndexRange {
   std::int64_t first, last;
 };
@@ -31,20 +31,20 @@ enum class Tri : std::uint8_t {
 };
 
 struct BoundOptions {
-  /// Whether the contents of buffers count. They are read once, by the constructor: a Bounder is a
-  /// snapshot. If false, only shapes and dtypes are used, and what is proved holds whatever the
-  /// contents become.
+  /// Whether the contents of buffers are used. They are read once, by the constructor: a Bounder is
+  /// a snapshot. If false, only shapes and dtypes are used, and what is proved holds for any
+  /// contents.
   bool read_buffers = true;
 };
 
 /// Ints are exact where they are affine in the indices and nothing wraps; ordered comparisons of
 /// two such ints are decided exactly. The score is any float. An index that may be out of range
-/// reads what evaluation reads meanwhile: the clamped element, or 0 from an empty buffer.
+/// reads what evaluation would read: the clamped element, or 0 from an empty buffer.
 ///
 /// Queries are const, allocate nothing and may run on many threads, each with its own scratch.
 class Bounder {
  public:
-  /// Time and memory in proportion to the formula and (with read_buffers) to its buffers.
+  /// Takes time and memory proportional to the formula and (with read_buffers) its buffers.
   Bounder(const Formula& formula, Precision precision, BoundOptions options = {});
   Bounder(Bounder&&) noexcept;
   Bounder& operator=(Bounder&&) noexcept;
@@ -54,13 +54,13 @@ class Bounder {
   std::size_t size() const;
   std::vector<Interval> make_scratch() const { return std::vector<Interval>(size()); }
 
-  /// Of the formula's value. What `scratch` held before does not matter.
+  /// The interval of the formula's value. `scratch` need not be initialised.
   Interval bound(const Rectangle& rectangle, std::span<Interval> scratch) const;
 
-  /// Of every value: out[id] is that of node `id` of the formula's graph.
+  /// The interval of every value: out[id] is that of node `id` of the formula's graph.
   void bound_all(const Rectangle& rectangle, std::span<Interval> out) const;
 
-  /// Of a formula whose value is a bool.
+  /// For a formula whose value is a bool.
   Tri classify(const Rectangle& rectangle, std::span<Interval> scratch) const;
 
  private:

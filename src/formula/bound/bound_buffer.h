@@ -18,32 +18,32 @@ namespace quire::formula {
 
 class BufferBounds {
  public:
-  /// Without `read_contents`, or if the buffer is only declared, all that is known of its elements
-  /// is the range of their dtype.
+  /// Without `read_contents`, or if the buffer is only declared, the range of the dtype is all that
+  /// is known of its elements.
   BufferBounds(const Buffer& buffer, Precision precision, bool read_contents);
 
-  /// All elements that indices in these intervals can reach, later axes read whole. 0 if
-  /// the buffer is empty. O(log n), times up to kMaxRuns when several leading indices vary.
+  /// All elements that indices in these intervals can reach, with later axes read entirely. 0 if
+  /// the buffer is empty. O(log n), times up to kMaxRuns if several leading indices vary.
   Interval elements(std::span<const Interval> indices) const;
 
-  /// Whether `elements` gives the same whatever the indices.
+  /// Whether `elements` gives the same for all indices.
   bool is_constant() const { return !tree_.has_value(); }
 
-  /// How many elements there are per setting of the first `indices` indices.
+  /// Number of elements per combination of the first `indices` indices.
   std::int64_t trailing_count(std::size_t indices) const;
 
-  /// Up to this many runs of consecutive elements are looked up one by one; beyond, one range that
-  /// covers them. 128: a block of the usual size of a dense mask[q_idx, kv_idx] is looked up row by
-  /// row, which costs no more than evaluating its elements would.
+  /// Up to this many runs of consecutive elements are looked up one by one; if there are more, one
+  /// range that covers them. 128: a usual block of a dense mask[q_idx, kv_idx] is looked up row by
+  /// row, which costs no more than evaluating its elements.
   static constexpr std::int64_t kMaxRuns = 128;
 
  private:
   struct Axis {
-    std::int64_t size;    // as indexed
+    std::int64_t size;    // as seen by indices
     std::int64_t stored;  // in the tree: 1 where a view repeats its elements
     std::int64_t stride;  // in the tree
   };
-  // Positions first..last of an axis, but not those strictly between the ends of the gap.
+  // Positions first..last of an axis, except those strictly between the ends of the gap.
   struct Positions {
     std::int64_t first, last;
     std::int64_t gap_first, gap_last;
@@ -60,11 +60,11 @@ class BufferBounds {
   Interval all_;  // of any element
 };
 
-/// A sum of `count` ints or floats in one chain from 0, each rounded, or wrapping.
+/// A sum of `count` ints (wrapping) or floats (each addition rounded) in one chain from 0.
 Interval bound_sum(const Interval& element, std::int64_t count, Precision precision);
 
-/// The dot product of `count` pairs, each pair one fused multiply-add if either is a float. `same`:
-/// both elements of a pair are one value.
+/// The dot product of `count` pairs, each one fused multiply-add if either is a float. `same`: both
+/// elements of a pair are the same value.
 Interval bound_dot(const Interval& a, const Interval& b, std::int64_t count, bool same,
                    Precision precision);
 

@@ -11,14 +11,14 @@
 
 namespace quire::formula {
 
-/// Positions and their batch and head lie below this (in absolute value). Comparisons are sorted
-/// into classes under that assumption: within it, q_idx >= kv_idx + 5 cannot wrap.
+/// Positions, batches and heads are below this (in absolute value). Comparisons are classified
+/// under that assumption: within it, q_idx >= kv_idx + 5 cannot wrap.
 inline constexpr double kMaxPosition = 1099511627776.0;  // 2^40
 
 enum class Dependence : std::uint8_t {
   kUniform,   // none of q_idx, kv_idx and score: one value per (b, h)
-  kQuery,     // q_idx alone
-  kKey,       // kv_idx alone
+  kQuery,     // only q_idx
+  kKey,       // only kv_idx
   kDiagonal,  // q_idx and kv_idx, only through kv_idx - q_idx
   kElement,   // q_idx and kv_idx in another way, or the score
 };
@@ -30,9 +30,9 @@ struct Depends {
   friend bool operator==(const Depends&, const Depends&) = default;
 };
 
-/// By id, for all nodes. The contents of buffers are not looked at; of an integer buffer's dtype
-/// the range is used: `q_idx + offset[b] >= kv_idx` is kDiagonal for offsets up to 32 bits; for
-/// int64 it is kElement (the sum may wrap), and `offset[b] >= kv_idx - q_idx` is kDiagonal for all.
+/// For all nodes, by id. The contents of buffers are not read, but the range of an integer buffer's
+/// dtype is used: `q_idx + offset[b] >= kv_idx` is kDiagonal for offsets up to 32 bits; for int64
+/// it is kElement (the sum may wrap), while `offset[b] >= kv_idx - q_idx` is always kDiagonal.
 std::vector<Depends> depends(const Graph& graph);
 
 /// "uniform", "query", "key", "diagonal", "element".

@@ -1,6 +1,6 @@
-// The floats of the precision a formula is computed in: rounding a number to one of them and
-// stepping to neighbours. Constants and the ends of intervals are stored as doubles that are such
-// floats. Formula layer.
+// The floats of the precision a formula is computed in: rounding a number to one of them, and
+// stepping to neighbours. Constants and ends of intervals are stored as doubles that are exactly
+// such floats. Formula layer.
 #pragma once
 #include <algorithm>
 #include <bit>
@@ -13,16 +13,16 @@ namespace quire::formula {
 
 namespace grid_detail {
 
-// Calls, not inlined: of two `f32 ? double(float(x)) : x` side by side g++ 12 (-O2 and -O3) makes
-// one vector operation and loses the rounding on the way.
+// Not inlined: from two adjacent `f32 ? double(float(x)) : x` g++ 12 (-O2 and -O3) makes one vector
+// operation and loses the rounding.
 [[gnu::noinline]] inline double round_to_f32(double x) { return static_cast<float>(x); }
 [[gnu::noinline]] inline double round_to_f32(std::int64_t x) { return static_cast<float>(x); }
 
 }  // namespace grid_detail
 
 /// To the nearest number of the precision; beyond the largest, inf. The sum, product or quotient of
-/// two f32 and the root of one, computed in double and rounded here, are what f32 arithmetic gives:
-/// 53 bits are more than 2 * 24 + 2, so rounding twice does no harm.
+/// two f32 and the root of one, computed in double and rounded here, equal f32 arithmetic: 53 bits
+/// are more than 2 * 24 + 2, so double rounding is harmless.
 inline double round_to(double x, Precision precision) {
   return precision == Precision::kF32 ? grid_detail::round_to_f32(x) : x;
 }
@@ -48,7 +48,7 @@ inline double unit_roundoff(Precision precision) {
 
 namespace grid_detail {
 
-// Floats in order are ints in order once the negative ones are turned round; both zeros are 0.
+// The order of floats is that of ints once the negative ones are reversed; both zeros are 0.
 template <class Float, class Int>
 Float step(Float x, Int steps) {
   constexpr Int kMin = std::numeric_limits<Int>::min();
@@ -61,7 +61,7 @@ Float step(Float x, Int steps) {
 
 }  // namespace grid_detail
 
-/// `steps` numbers of the grid further up (down if negative); stops at inf. x is not NaN.
+/// Moves `steps` numbers up (down if negative) on the grid; stops at inf. x is not NaN.
 inline double step(double x, int steps, Precision precision) {
   return precision == Precision::kF32
              ? grid_detail::step<float, std::int32_t>(static_cast<float>(x), steps)

@@ -12,9 +12,9 @@ namespace quire::formula {
 
 inline constexpr double kInf = std::numeric_limits<double>::infinity();
 
-/// Always holds at least one number (int_lo <= int_hi, float_lo <= float_hi; the float ends are
-/// never NaN). A float that can only be NaN is written as "any float". Zeros of either sign are the
-/// same number here.
+/// Never empty (int_lo <= int_hi, float_lo <= float_hi; the float ends are never NaN). A float
+/// that can only be NaN is stored as "any float". Zeros of either sign are the same number
+/// here.
 struct Interval {
   ValueType type = ValueType::kInt;
   bool maybe_nan = false;     // floats
@@ -81,12 +81,12 @@ inline Interval hull(const Interval& a, const Interval& b) {
   return Interval::bools(a.can_be_false || b.can_be_false, a.can_be_true || b.can_be_true);
 }
 
-/// Whether the index needs no check for an axis of size n: all of it lies in -n..n-1.
+/// Whether the index needs no check for an axis of size n: it lies in -n..n-1.
 inline bool index_in_bounds(const Interval& index, std::int64_t n) {
   return index.int_lo >= -n && index.int_hi < n;
 }
 
-/// Whether an int can be held in 32 bits.
+/// Whether the int fits into 32 bits.
 inline bool fits_int32(const Interval& a) {
   return a.int_lo >= std::numeric_limits<std::int32_t>::min() &&
          a.int_hi <= std::numeric_limits<std::int32_t>::max();

@@ -24,7 +24,7 @@ namespace quire::formula {
 /// kNeg, kAbs, kSign, kBitNot.
 Interval bound_int_unary(Op op, const Interval& a);
 
-/// kAdd to kMax but kDiv, shifts and bit operations. `same`: both arguments are one value.
+/// kAdd to kMax except kDiv, shifts and bit operations. `same`: both arguments are one value.
 Interval bound_int_binary(Op op, const Interval& a, const Interval& b, bool same);
 
 /// kNeg to kTrunc, and the functions of one float.

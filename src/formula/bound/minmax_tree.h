@@ -23,12 +23,12 @@ class MinMaxTree {
 
   std::int64_t size() const { return size_; }
 
-  /// Of the elements first..last, both included, 0 <= first <= last < size(): an int or a float
-  /// interval whose ends are elements; NaNs are left out of the ends and set maybe_nan. Any
-  /// threads.
+  /// Over the elements first..last, both included, 0 <= first <= last < size(): an int or a float
+  /// interval whose ends are elements; NaNs do not count for the ends but set maybe_nan. Thread
+  /// safe.
   Interval query(std::int64_t first, std::int64_t last) const;
 
-  class Levels;  // one implementation per type of elements
+  class Levels;  // one implementation per element type
 
  private:
   std::unique_ptr<const Levels> levels_;

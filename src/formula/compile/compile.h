@@ -1,5 +1,5 @@
-// Compiles formulas to a tile program: decides how often each value is computed, with which integer
-// width and at which address. Runs nothing; the SIMD behind the opcodes is in kernels/. Formula
+// Compiles formulas to a tile program: decides how often each value is computed, with which
+// integer width and at which address. Runs nothing; kernels/ has the SIMD for the opcodes. Formula
 // layer.
 #pragma once
 #include <string>
@@ -14,22 +14,22 @@ struct CompileOptions {
   Precision precision = Precision::kF32;
   /// Every tile lies within these ranges; indices and integer widths are proved over them.
   Rectangle extents;
-  /// How b, h, q_idx and kv_idx run over a tile (kernels::Coord is the index). Prefill: q along
+  /// How b, h, q_idx and kv_idx vary over a tile (indexed by kernels::Coord). Prefill: q along
   /// lanes, kv along rows.
   kernels::Vary vary[kernels::kCoordCount] = {kernels::Vary::kConstant, kernels::Vary::kConstant,
                                               kernels::Vary::kLaneRange, kernels::Vary::kRowRange};
   int max_rows = 256;
   int groups = 1;            // of 64 lanes
   bool max_per_row = false;  // the running maximum is kept per row (decode), not per lane
-  /// Accept buffers without data: the program can be read, not run.
+  /// Accept buffers without data: the program can be printed, not run.
   bool allow_declared = false;
-  /// For tests: every value per element, in 64 bits, one node after the other. The bits may not
+  /// For tests: compute every value per element, in 64 bits, node by node. The bits must not
   /// change.
   bool node_by_node = false;
 };
 
 /// Either formula may be null: without a score mod the score passes through; with `mask_only` there
-/// is no score. The formulas should be simplified already.
+/// is no score. The formulas should already be simplified.
 struct CompileRequest {
   const Formula* score_mod = nullptr;  // float
   const Formula* mask_mod = nullptr;   // bool

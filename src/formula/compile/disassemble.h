@@ -6,7 +6,7 @@
 
 namespace quire::formula {
 
-/// Places are named by what they vary over: u (uniform), l (lane), r (row), d (diagonal), t
+/// Locations are named by what they vary with: u (uniform), l (lane), r (row), d (diagonal), t
 /// (element); suffix: the type.
 ///   uniform    u1.f32 = strided slopes at u0
 ///   diagonal   d0.i32 = iota u2, 1 a row, -1 a lane

@@ -9,11 +9,11 @@
 
 namespace quire::formula {
 
-/// What a program computes; kNoLow for what it does not.
+/// What a program computes; kNoLow for what it does not compute.
 struct LowRoots {
   LowId score = kNoLow;
   LowId mask = kNoLow;
-  std::vector<LowId> outputs = {};  // numbers kept for the whole tile: TileProgram::outputs
+  std::vector<LowId> outputs = {};  // values kept for the whole tile: TileProgram::outputs
 };
 
 /// Throws Error for a program too large to run.

@@ -51,24 +51,24 @@ struct LowCheck {
 class LowGraph {
  public:
   LowId add(const LowNode& node);
-  /// An operation of the class its arguments join to.
+  /// An operation of the class that its arguments join to.
   LowId add_op(kernels::TileOp op, kernels::TileType type, LowId a, LowId b = kNoLow,
                LowId c = kNoLow);
   LowId int_const(std::int64_t value, kernels::TileType type);
   LowId as_type(LowId id, kernels::TileType type);  // between kInt32 and kInt64
-  /// Once per node: of several buffers read at one index, the first is named.
+  /// Once per node: if several buffers are read at the same index, errors name the first.
   void add_check(const LowCheck& check);
 
   const LowNode& operator[](LowId id) const { return nodes_[id]; }
   LowId size() const { return static_cast<LowId>(nodes_.size()); }
 
-  /// Per element, whatever the arguments: for programs that do not hoist.
+  /// Makes every node per element: for programs that do not hoist.
   bool all_elements = false;
   std::vector<kernels::TileBuffer> buffers;
   std::vector<std::shared_ptr<const void>> keep_alive;
 
   const std::vector<LowCheck>& checks() const { return checks_; }
-  /// Which check the node reports to, -1 for none.
+  /// The check that the node reports to, or -1.
   int check_of(LowId id) const;
 
  private:

@@ -12,11 +12,11 @@
 
 namespace quire::formula {
 
-/// Where a read of a buffer lies, for its gradient.
+/// Where a buffer is read, for its gradient.
 struct LowRead {
-  LowId index = kNoLow;         // row-major over the axes that are indexed; the others are one row
-  LowAffine affine = {};        // the index as such, if it is
-  LowId other_offset = kNoLow;  // kDot: of the other side, in elements of that buffer
+  LowId index = kNoLow;         // row-major over the indexed axes; the others form one row
+  LowAffine affine = {};        // the index as an affine form, if it is one
+  LowId other_offset = kNoLow;  // kDot: offset in the other buffer, in elements
   std::int16_t other_buffer = -1;
 };
 
@@ -24,11 +24,11 @@ class Lowering {
  public:
   Lowering(LowGraph& low, const CompileOptions& options) : low_(low), options_(options) {}
 
-  /// The low node of the formula's value. Several formulas may be lowered into one LowGraph; equal
-  /// values meet there.
+  /// The low node of the formula's value. Several formulas may be lowered into one LowGraph, which
+  /// shares equal values.
   LowId lower(const Formula& formula);
 
-  /// Of a formula that is a kLoad, kSum or kDot of a buffer with elements; `side` as of
+  /// For a formula that is a kLoad, kSum or kDot of a non-empty buffer; `side` as in
   /// Derivatives::Site.
   LowRead lower_read(const Formula& read, int side);
 
@@ -69,7 +69,7 @@ class Lowering {
   LowId mask_const(bool value);
   kernels::TileType int_type(NodeId id) const;
   bool is_narrow(LowId id) const { return low_[id].type == kernels::TileType::kInt32; }
-  LowId narrowed(NodeId id, LowId wide);  // an int64 as the type of `id`
+  LowId narrowed(NodeId id, LowId wide);  // converts an int64 to the type of `id`
 
   LowId value(NodeId id) const { return values_[id]; }
   const LowAffine& affine(NodeId id) const { return affine_[id]; }

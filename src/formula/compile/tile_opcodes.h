@@ -5,13 +5,13 @@
 
 namespace quire::formula {
 
-/// The opcode `offset` places after the first of its family.
+/// The opcode `offset` positions after the first of its family.
 kernels::TileOp shifted(kernels::TileOp first, int offset);
 
-/// Of an operation on integers, in 32 bits (`narrow`) or in 64.
+/// For an operation on integers, in 32 bits (`narrow`) or 64.
 kernels::TileOp int_op(Op op, bool narrow);
 
-/// Of an operation on floats.
+/// For an operation on floats.
 kernels::TileOp float_op(Op op);
 
 }  // namespace quire::formula

@@ -9,7 +9,7 @@
 
 namespace quire::formula {
 
-/// Whether the program has sites for buffers, or value and slope only.
+/// Whether the program has sites for buffers, or only value and slope.
 enum class GradientSites : std::uint8_t { kNone, kMarkedBuffers };
 
 struct CompiledGradient {
@@ -17,8 +17,8 @@ struct CompiledGradient {
   std::vector<Buffer> targets;  // those that want a gradient and are read, by target number
 };
 
-/// Tiles are prefill's: options.vary and options.groups as by default. Throws Error for a buffer
-/// without data and for a formula whose derivatives are too large.
+/// For prefill's tiles: options.vary and options.groups have their defaults. Throws Error for a
+/// buffer without data and for a formula whose derivatives are too large.
 CompiledGradient compile_gradient(const Formula& score_mod, const CompileOptions& options,
                                   GradientSites sites = GradientSites::kMarkedBuffers);
 

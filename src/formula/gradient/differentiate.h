@@ -1,11 +1,11 @@
 // Derivatives of a score mod as formulas, with respect to the score and to every element of the
 // captured float buffers it reads. Reverse mode on the graph; value and derivatives share one graph
-// so that a kernel can compile them together. Knows nothing of masks, nor of how gradients are
-// summed over elements. Formula layer.
+// so that a kernel can compile them together. Does not know masks or how gradients are summed over
+// elements. Formula layer.
 //
 // At kinks it chooses as PyTorch does: abs'(0) = 0; relu'(0) = 0; minimum and maximum split ties in
-// halves; clamp passes on at its ends; sign, floor, ceil, round, trunc, //, comparisons and
-// integers have derivative 0; x % y has 1 and -(x // y). Of where(c, a, b) the branch not taken
+// halves; clamp passes the gradient at its ends; sign, floor, ceil, round, trunc, //, comparisons
+// and integers have derivative 0; x % y has 1 and -(x // y). In where(c, a, b) the branch not taken
 // gets 0, and as in PyTorch that 0 is then multiplied by the branch's own derivative: where(x > 0,
 // sqrt(x), 0) has a NaN at x = 0 (0 * inf). Write where(x > 0, sqrt(where(x > 0, x, 1)), 0).
 #pragma once
@@ -30,15 +30,15 @@ struct Derivatives {
     NodeId node;          // kLoad, kSum or kDot in `graph`; its arguments are the indices
     int side;             // which of the node's buffers: 0, or for kDot 0 or 1
     std::int32_t buffer;  // index into graph.buffers()
-    /// kLoad: d(value)/d(element read). kSum: the same for every element that is added. kDot: for
-    /// element d of this side, factor * (element d of the other side).
+    /// kLoad: d(value)/d(element read). kSum: the same for every summed element. kDot: for element
+    /// d of this side, factor * (element d of the other side).
     NodeId factor;
   };
 
   Graph graph;
   NodeId value;             // the formula itself, simplified
   NodeId d_score;           // d(value)/d(score); the constant 0.0 if it does not use the score
-  std::vector<Site> sites;  // ascending by node, then side; one per different read
+  std::vector<Site> sites;  // ascending by node, then side; one per distinct read
 
   Formula formula(NodeId id) const { return Formula(graph, id); }
 };

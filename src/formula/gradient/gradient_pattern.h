@@ -16,10 +16,10 @@ struct ReadForm {
   /// index = uniform + lane * lane_step + row * row_step.
   bool is_affine = false;
   std::int64_t lane_step = 0, row_step = 0;
-  std::int64_t queries = 0, keys = 0;  // q_idx and kv_idx take so many values
-  bool reads_one = true;               // one element an index, not several (sum)
+  std::int64_t queries = 0, keys = 0;  // number of values of q_idx and kv_idx
+  bool reads_one = true;               // one element per index, not several (sum)
   bool only_read = true;               // the only read of its buffer
-  bool fixes_head = false;             // different (b, h) never meet in an element
+  bool fixes_head = false;             // different (b, h) never read the same element
 };
 
 /// Worked examples, for 2,048 queries and keys:

@@ -12,12 +12,12 @@
 
 namespace quire::formula {
 
-/// A float constant as evaluation uses it: rounded to the precision.
+/// The value of a float constant in evaluation: rounded to the precision.
 double constant_value(const Node& constant, Precision precision);
 
-/// `op` (giving `type`) on constants, computed in `precision`; the result as a constant node.
-/// Nothing where the result is a fault (integer division by zero), is not exactly defined, or is
-/// the minimum or maximum of zeros of different sign.
+/// `op` (of type `type`) on constants, computed in `precision`, as a constant node. nullopt if the
+/// result is a fault (integer division by zero), is not exactly defined, or is the minimum or
+/// maximum of zeros of different sign.
 std::optional<Node> fold(Op op, ValueType type, std::span<const Node> args, Precision precision);
 
 }  // namespace quire::formula

@@ -13,13 +13,13 @@
 
 namespace quire::formula {
 
-/// Larger graphs are passed through as they are: rewriting leaves dead nodes behind, and a graph
-/// holds kMaxNodes.
+/// Larger graphs are left as they are: rewriting leaves dead nodes behind, and a graph is limited
+/// to kMaxNodes.
 inline constexpr std::size_t kMaxSimplified = kMaxNodes / 4;
 
 /// Idempotent; the number of operations (nodes that are neither arguments nor constants) never
 /// grows. Float constants are kept as written and rounded to `precision` only where they are
-/// folded. What the rules are: simplify_int.cc, simplify_float.cc, simplify_bool.cc,
+/// folded. The rules are in simplify_int.cc, simplify_float.cc, simplify_bool.cc and
 /// simplify_choice.cc.
 Formula simplify(const Formula& formula, Precision precision);
 

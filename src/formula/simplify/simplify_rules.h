@@ -1,6 +1,6 @@
 // The interface of simplification rules. A Term is an operation about to be created; a family of
-// rules returns an equal value that exists or takes no more operations, or kNoNode. Used by
-// simplify*.cc only. Formula layer.
+// rules returns an equal value that exists or needs no more operations, or kNoNode. Used only by
+// simplify*.cc. Formula layer.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace quire::formula {
 
-/// An operation with up to three arguments that are simplified already.
+/// An operation with up to three arguments that are already simplified.
 struct Term {
   Op op;
   ValueType type;
@@ -26,8 +26,8 @@ class Rewriter {
  public:
   explicit Rewriter(Precision precision) : precision_(precision) {}
 
-  /// The simplified value of a term. Rules call it again for what they rewrite to; every rule makes
-  /// its term simpler, so that ends after a few steps, whatever the depth of the graph.
+  /// The simplified value of a term. Rules call it again on their result; every rule makes its term
+  /// simpler, so that ends after a few steps, whatever the depth of the graph.
   NodeId make(const Term& term);
   NodeId make(Op op, ValueType type, NodeId a) { return make({op, type, {a}, 1}); }
   NodeId make(Op op, ValueType type, NodeId a, NodeId b) { return make({op, type, {a, b}, 2}); }
@@ -49,7 +49,7 @@ class Rewriter {
   ValueType type(NodeId id) const { return graph_[id].type; }
   const AffineForm& form(NodeId id);
 
-  /// The value of a constant of that type; nothing for other nodes. Floats are rounded to the
+  /// The value of a constant of that type; nullopt for other nodes. Floats are rounded to the
   /// precision.
   std::optional<std::int64_t> int_value(NodeId id) const;
   std::optional<double> float_value(NodeId id) const;
@@ -61,11 +61,11 @@ class Rewriter {
   NodeId collapsed(NodeId id);
 
   Graph graph_;
-  std::vector<AffineForm> forms_;  // of graph_; extended when asked for
+  std::vector<AffineForm> forms_;  // of graph_; extended on demand
   Precision precision_;
 };
 
-// The families. Each handles the terms it knows and gives kNoNode for all others.
+// The families. Each handles the terms it knows and returns kNoNode for all others.
 
 NodeId simplify_int(Rewriter& rewriter, const Term& term);     // results of type int
 NodeId simplify_float(Rewriter& rewriter, const Term& term);   // results of type float
@@ -74,7 +74,7 @@ NodeId simplify_choice(Rewriter& rewriter, const Term& term);  // where, of any 
 /// An operation on a choice between constants: a choice between its results.
 NodeId simplify_operation_on_choice(Rewriter& rewriter, const Term& term);
 
-/// The comparison that holds exactly when `op` does not (for floats true of == and != only).
+/// The comparison that holds exactly when `op` does not (for floats only == and != have one).
 Op complement(Op op);
 /// The comparison with its sides exchanged: a < b is b > a.
 Op mirrored(Op op);

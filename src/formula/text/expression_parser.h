@@ -20,11 +20,11 @@ namespace quire::formula {
 
 class ExpressionParser {
  public:
-  /// All must outlive it.
+  /// The arguments must outlive it.
   ExpressionParser(TokenStream& tokens, const Symbols& symbols, Graph& graph)
       : tokens_(tokens), symbols_(symbols), graph_(graph) {}
 
-  /// Reads up to a separator or the end of the text, which stays in view.
+  /// Reads up to a separator or the end of the text, which becomes the current token.
   NodeId read();
 
  private:
@@ -34,7 +34,7 @@ class ExpressionParser {
     std::size_t place = 0;
   };
 
-  // What waits on the stack for its operands or its closing bracket.
+  // A construct on the stack that waits for its operands or its closing bracket.
   struct Frame {
     enum class Kind { kInfix, kPrefix, kGroup, kCall, kIndex, kReduce };
     Kind kind;
@@ -45,13 +45,13 @@ class ExpressionParser {
     std::size_t bracket = 0;      // where its ( or [ is
     std::size_t first_value = 0;  // its arguments or indices are the values from here on
     const Buffer* buffer = nullptr;  // kIndex
-    // kReduce (sum, dot): the buffers read so far, and how many of the values index the first.
+    // kReduce (sum, dot): the buffers so far, and how many of the values index the first.
     std::array<const Buffer*, 2> slices = {nullptr, nullptr};
     std::size_t slice_count = 0;
     std::size_t split = 0;
 
     bool is_operator() const { return kind == Kind::kInfix || kind == Kind::kPrefix; }
-    // An infix operator waits for its right side on the level it is on; only ** can pile up.
+    // An infix operator waits for its right side without nesting deeper; only ** can pile up.
     bool is_level() const { return kind != Kind::kInfix || op == Op::kPow; }
   };
   using Kind = Frame::Kind;
@@ -74,7 +74,7 @@ class ExpressionParser {
   bool begin_slice(const Buffer& buffer);
   bool reduction_argument();
 
-  // Behind a value.
+  // After a value.
   bool operators();
   void infix(Op op, Precedence precedence);
   void comma();
@@ -100,7 +100,7 @@ class ExpressionParser {
   Graph& graph_;
   std::vector<Value> values_;
   std::vector<Frame> frames_;
-  int depth_ = 0;  // levels among the frames
+  int depth_ = 0;  // nesting levels among the frames
 };
 
 }  // namespace quire::formula

@@ -23,7 +23,7 @@ struct Token {
   Kind kind = Kind::kEnd;
   std::string_view text;      // empty at the end
   std::size_t place = 0;      // of its first byte in the whole text
-  std::uint64_t integer = 0;  // kInt: up to 2**63, which only a minus makes fit
+  std::uint64_t integer = 0;  // kInt: up to 2**63, which fits only after a minus
   double real = 0;            // kFloat
 
   bool is(std::string_view symbol) const { return kind == Kind::kSymbol && text == symbol; }
@@ -34,8 +34,8 @@ class Lexer {
  public:
   explicit Lexer(std::string_view text) : text_(text) {}
 
-  /// The next token. Inside of brackets the ends of lines are blanks. Throws Error for a character
-  /// or a number that cannot be read.
+  /// The next token. Inside brackets, line ends are blanks. Throws Error for a character or a
+  /// number that cannot be read.
   Token next(bool in_brackets);
 
  private:
@@ -65,7 +65,7 @@ class TokenStream {
   Token following() const { return Lexer(lexer_).next(brackets_ > 0); }
   void advance() { token_ = lexer_.next(brackets_ > 0); }
 
-  /// Around what stands in brackets, where the ends of lines are blanks. To be told before
+  /// Mark the inside of brackets, where line ends are blanks. Call before
   /// advance().
   void open_bracket() { ++brackets_; }
   void close_bracket() { --brackets_; }

@@ -13,22 +13,22 @@ namespace quire::formula {
 /// ASCII letters, digits and _, not beginning with a digit.
 bool is_identifier(std::string_view text);
 
-/// Whether a buffer or a binding may be called this: an identifier that is no argument of a mod,
-/// function, constant or operator.
+/// Whether a buffer or a binding may have this name: an identifier that is not an argument of a
+/// mod, a function, a constant or an operator.
 bool is_free_name(std::string_view name);
 
 /// The argument of a mod called `name`.
 std::optional<Op> find_leaf(std::string_view name);
 
-/// plain_pow(a, b) is a power and nothing else: in the common type of both, with any exponent. What
-/// a ** b says in another way where the exponent is a constant (x ** 2 is x * x, i ** -1 is a
-/// float) can so be written too.
+/// plain_pow(a, b) is always a power: in the common type of both, with any exponent. a ** b is read
+/// as something else for some constant exponents (x ** 2 is x * x, i ** -1 is a float), so that the
+/// power itself needs a name to be printed.
 inline constexpr std::string_view kPlainPower = "plain_pow";
 
-/// The operation called like a function, where, clamp, sum, dot and plain_pow included.
+/// The operation with this function name, where, clamp, sum, dot and plain_pow included.
 std::optional<Op> find_call(std::string_view name);
 
-/// Of `free` and the language's names the one most like `name`, by edits; empty if none is close.
+/// The closest of `free` and the language's names, by edits; empty if none is close.
 std::string_view nearest_name(std::string_view name, std::span<const std::string_view> free);
 
 }  // namespace quire::formula

@@ -16,7 +16,7 @@ namespace quire::formula {
 struct Piece {
   std::string text = {};
   NodeId value = kNoNode;  // the argument; text is empty then
-  int levels = 0;          // how much deeper it stands: brackets, a prefix or ** in front of it
+  int levels = 0;          // how much deeper it is nested: brackets, a prefix or ** before it
 };
 
 class NodeText {
@@ -27,7 +27,7 @@ class NodeText {
   void bind(NodeId id, std::string name);
   bool is_bound(NodeId id) const { return bound_[id] >= 0; }
 
-  /// The pieces of the value itself, whether bound or not.
+  /// The pieces of the value itself, even if it is bound.
   void append_pieces(NodeId id, std::vector<Piece>& pieces) const;
   /// The name of a bound value.
   const std::string& name(NodeId id) const;
@@ -51,7 +51,7 @@ class NodeText {
   std::vector<std::int32_t> bound_;        // by node: index into names_, or -1
 };
 
-/// As an operand that the parser reads as a constant of the same type and bits.
+/// As an operand that parses to a constant of the same type and bits.
 std::string constant_text(const Node& node);
 
 }  // namespace quire::formula

@@ -9,15 +9,15 @@
 
 namespace quire::formula {
 
-/// Bytes of text that are read at most. Large enough for what print() makes of kMaxNodes values (up
-/// to some 5 MB).
+/// Longest accepted text, in bytes. Large enough for what print() makes of kMaxNodes values (up to
+/// some 5 MB).
 inline constexpr std::size_t kMaxTextSize = std::size_t{1} << 23;
 
-/// Levels of parentheses, calls, indices, prefixes and right-hand sides of ** inside one another.
+/// Deepest nesting of parentheses, calls, indices, prefixes and right-hand sides of **.
 inline constexpr int kMaxDepth = 1000;
 
-/// Throws Error, whose text shows the line with a caret under the place, for text that is not a
-/// formula and for buffers whose names are not identifiers, are reserved, or stand twice.
+/// Throws Error, whose text shows the line with a caret under the position, for text that is not a
+/// formula and for buffers whose names are not identifiers, are reserved, or are used twice.
 Formula parse(std::string_view text, const NamedBuffers& buffers);
 
 }  // namespace quire::formula

@@ -21,7 +21,7 @@ namespace quire::formula {
 /// 'name', cut if it is long, with '?' for bytes that are not printable ASCII.
 std::string quoted(std::string_view name);
 
-/// What stands at `place`, for a message: 'x', U+2265 or byte 0xff.
+/// The character at `place`, for a message: 'x', U+2265 or byte 0xff.
 std::string describe_character(std::string_view text, std::size_t place);
 
 }  // namespace quire::formula

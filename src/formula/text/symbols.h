@@ -17,15 +17,15 @@ struct Symbol {
 
 class Symbols {
  public:
-  /// Throws Error for a name that is not an identifier, is taken by the language or stands twice.
+  /// Throws Error for a name that is not an identifier, is reserved by the language or used twice.
   /// Keeps views of the names.
   explicit Symbols(const NamedBuffers& buffers);
 
-  /// Null if there is none of this name.
+  /// Null if there is no such name.
   const Symbol* find(std::string_view name) const;
   /// `name` must be free and new; a view of it is kept.
   void bind(std::string_view name, NodeId value) { symbols_[name] = {.value = value}; }
-  /// The name, of these and of the language's, that `name` is most like; empty if none is close.
+  /// The closest of these names and the language's; empty if none is close.
   std::string_view nearest(std::string_view name) const;
 
  private:
