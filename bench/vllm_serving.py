@@ -88,9 +88,10 @@ class Step:
         layer = SimpleNamespace(
             layer_name="layers.0.attn", _k_scale=one, _v_scale=one, _k_scale_float=1.0, _v_scale_float=1.0
         )
-        impl = backend.get_impl_cls()(
-            self.q_heads, self.dim, self.dim**-0.5, self.kv_heads, None, None, self.cache_dtype
-        )
+        impls = [  # as layers have them, one each
+            backend.get_impl_cls()(self.q_heads, self.dim, self.dim**-0.5, self.kv_heads, None, None, self.cache_dtype)
+            for _ in caches
+        ]
         spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=self.kv_heads, head_size=self.dim, dtype=self.dtype)
         builder = backend.get_builder_cls()(spec, [], config, torch.device("cpu"))
         layer.isa = getattr(builder, "isa", None)
@@ -101,7 +102,7 @@ class Step:
             with torch.no_grad():
                 metadata = builder.build(0, common)
                 for i in range(self.layers):
-                    cache = caches[i % 2]
+                    cache, impl = caches[i % 2], impls[i % 2]
                     impl.do_kv_cache_update(layer, self.k, self.v, cache, self.slots)
                     impl.forward(layer, self.q, self.k, self.v, cache, metadata, self.out)
 
@@ -122,6 +123,7 @@ def attention_rows(words):
         "decode bf16 8 x 2,048": lambda: Step([2048] * 8, decode, bf16),
         "decode bf16 1 x 8,192": lambda: Step([8192], [1], bf16),
         "decode bf16 1 x 512": lambda: Step([512], [1], bf16),
+        "decode bf16 32 x 128": lambda: Step([128] * 32, [1] * 32, bf16),
         "decode bf16 8 x 8,192, D=128": lambda: Step([8192] * 8, decode, bf16, dim=128),
         "decode bf16 8 x 8,192, 6,144 shared": lambda: Step([8192] * 8, decode, bf16, shared=6144),
         "decode fp8 8 x 8,192": lambda: Step([8192] * 8, decode, bf16, cache_dtype="fp8"),
@@ -246,7 +248,7 @@ def main():
         results.append(row.run(given.repetitions or (9 if given.what == "attention" else 5)))
         last = results[-1]
         print(
-            f"{last['name']:<42} {PEER} {last['torch_ms']:9.2f} ms  quire {last['quire_ms']:9.2f} ms  ratio {last['ratio']:5.2f} "
+            f"{last['name']:<42} {PEER} {last['peer_ms']:9.2f} ms  quire {last['quire_ms']:9.2f} ms  ratio {last['ratio']:5.2f} "
             f"({last['ratio_low']:.2f} to {last['ratio_high']:.2f}), {time.perf_counter() - begin:.0f} s",
             flush=True,
         )

@@ -78,16 +78,30 @@ class QuireMetadata:
         key = (rule, q.shape[1:], q.dtype, k.shape[1:], v.shape[2:], threads)
         plan = self.plans.get(key)
         if plan is None:
-            sinks = _room_for_sinks(rule, q)
-            offsets = view_of(self.query_start_loc)
-            tokens = (_core.JaggedViews(view_of(one), offsets) for one in (q, k, v))
-            mask = mask_around(rule)
-            if self.causal is True:
-                before = _core.MaskMod("kv_idx <= q_idx")
-                mask = before if mask is None else before & mask
-            options = options_of(rule, sinks, 0, mask, threads)
-            plan = self.plans[key] = StepPlan(_core.Plan(options, *tokens), sinks)
+            offsets = self.query_start_loc, self.query_start_loc
+            plan = self.plans[key] = plan_over_tokens(rule, (q, k, v), offsets, self.causal is True, threads)
         return plan
+
+
+def plan_over_tokens(
+    rule: LayerRule,
+    tokens: tuple[Tensor, Tensor, Tensor],
+    offsets: tuple[Tensor, Tensor],
+    is_causal: bool,
+    threads: int,
+) -> StepPlan:
+    """Of queries, keys and values [tokens, heads, dim] of requests that begin at offsets, [n + 1] of queries and of keys. is_causal: the
+    first query is beside the first key."""
+    q_offsets, k_offsets = (view_of(one) for one in offsets)
+    q, k, v = (
+        _core.JaggedViews(view_of(one), at) for one, at in zip(tokens, (q_offsets, k_offsets, k_offsets), strict=True)
+    )
+    mask = mask_around(rule)
+    if is_causal:
+        before = _core.MaskMod("kv_idx <= q_idx")
+        mask = before if mask is None else before & mask
+    sinks = _room_for_sinks(rule, tokens[0])
+    return StepPlan(_core.Plan(options_of(rule, sinks, 0, mask, threads), q, k, v), sinks)
 
 
 def _room_for_sinks(rule: LayerRule, q: Tensor) -> Tensor | None:

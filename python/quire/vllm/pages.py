@@ -70,6 +70,12 @@ def pages_of(k: Tensor, v: Tensor, format: str | None, k_scale: Tensor, v_scale:
     return Pages(*coded, shape)
 
 
+def latent_pages(cache: Tensor, v_head_dim: int) -> Pages:
+    """Of a cache [blocks, block_size, dim] of latent keys, which one head has; values are their first columns."""
+    k = cache.unsqueeze(1)
+    return Pages(view_of(k), view_of(k[..., :v_head_dim]), (*k.shape, v_head_dim))
+
+
 def write(
     rows: tuple[Tensor, Tensor],
     slots: Tensor,

@@ -8,8 +8,11 @@ from __future__ import annotations
 import logging
 import os
 
+import torch
+
 VARIABLE = "QUIRE_VLLM"
-_BACKENDS = {"CPU_ATTN": "quire.vllm.backend.QuireAttentionBackend"}
+_BACKENDS = {"CPU_ATTN": "quire.vllm.backend.QuireAttentionBackend", "CPU_MLA": "quire.vllm.mla.QuireMLABackend"}
+_MLA_PREFILL = {"CPU": "quire.vllm.mla.QuireMLAPrefill"}
 
 
 def is_wanted() -> bool:
@@ -32,23 +35,32 @@ def register() -> None:
         return
     try:
         from vllm.platforms import current_platform
+        from vllm.v1.attention.backends.mla.prefill.registry import MLAPrefillBackendEnum, register_mla_prefill_backend
         from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
-        backends = {name: AttentionBackendEnum[name] for name in _BACKENDS}
-    except (ImportError, AttributeError, KeyError) as error:
+        backends = {AttentionBackendEnum[name]: path for name, path in _BACKENDS.items()}
+        prefill = {MLAPrefillBackendEnum[name]: path for name, path in _MLA_PREFILL.items()}
+    except (ImportError, AttributeError, KeyError, ValueError) as error:
         log().warning("Quire steps aside: this vLLM has another seam for attention (%s).", error)
         return
     if not current_platform.is_cpu():
         log().info("Quire steps aside: vLLM runs on %s, and Quire is for CPUs.", current_platform.device_name)
         return
-    for name, path in _BACKENDS.items():
-        register_backend(backends[name], path)
+    for backend, path in backends.items():
+        register_backend(backend, path)
+    for backend, path in prefill.items():
+        register_mla_prefill_backend(backend, path)
     log().info("Quire computes vLLM's attention on this CPU (%s=0 switches it off).", VARIABLE)
+    if torch.cpu._is_amx_tile_supported():
+        log().info("Quire steps aside for latent attention (MLA) where vLLM takes AMX_MLA for it, as on this CPU.")
 
 
 def unregister() -> None:
     """vLLM's own backends again, for engines that are made from now on in this process."""
+    from vllm.v1.attention.backends.mla.prefill.registry import MLAPrefillBackendEnum
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
     for name in _BACKENDS:
         AttentionBackendEnum[name].clear_override()
+    for name in _MLA_PREFILL:
+        MLAPrefillBackendEnum[name].clear_override()

@@ -40,6 +40,23 @@ CONFIGS = {
     "bloom": lambda: transformers.BloomConfig(  # ALiBi
         vocab_size=300, hidden_size=256, n_layer=2, n_head=8, initializer_range=0.15, bos_token_id=0, eos_token_id=1
     ),
+    # Latent attention, in the one size of vLLM's kernel: 512 latent and 64 rotary dims; experts.
+    "deepseek": lambda: transformers.DeepseekV2Config(
+        **{**SIZES, "num_key_value_heads": 8, "head_dim": 64},
+        kv_lora_rank=512,
+        q_lora_rank=None,
+        qk_nope_head_dim=32,
+        qk_rope_head_dim=64,
+        v_head_dim=32,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        n_shared_experts=1,
+        moe_intermediate_size=64,
+        first_k_dense_replace=1,
+        topk_method="greedy",
+        n_group=1,
+        topk_group=1,
+    ),
     "bert": lambda: transformers.BertConfig(
         vocab_size=300,
         hidden_size=256,
