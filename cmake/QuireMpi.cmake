@@ -20,10 +20,18 @@ if(TARGET quire_mpi AND QUIRE_TESTS)
   add_executable(mpi_context_parallel ${PROJECT_SOURCE_DIR}/tests/mpi/context_parallel.cc)
   quire_compile_options(mpi_context_parallel)
   target_link_libraries(mpi_context_parallel PRIVATE quire_mpi)
-  foreach(ranks 2 3 4)
-    add_test(NAME mpi_${ranks} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:mpi_context_parallel>)
+  function(quire_mpi_test name ranks label)
+    add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:mpi_context_parallel>
+             ${ARGN})
     # What OpenMPI needs to start as root and on fewer cores than ranks; MPICH does not read these.
-    set_tests_properties(mpi_${ranks} PROPERTIES LABELS mpi TIMEOUT 300 ENVIRONMENT
+    set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT 600 ENVIRONMENT
       "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_hwloc_base_binding_policy=none")
+  endfunction()
+  foreach(ranks 2 3 4)
+    quire_mpi_test(mpi_${ranks} ${ranks} mpi)
+    quire_mpi_test(mpi_gallery_${ranks} ${ranks} mpi_gallery --gallery)  # every mask and mod: make check-all
   endforeach()
+  # Ends with the program's own exit code or the launcher's, as a rank leaves without a word: what rank 0 said counts.
+  quire_mpi_test(mpi_absent 2 mpi --absent)
+  set_tests_properties(mpi_absent PROPERTIES PASS_REGULAR_EXPRESSION "rank 0: .mpi. no answer in 2")
 endif()

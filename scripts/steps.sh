@@ -36,5 +36,5 @@ other_isas() {
   printf '(%s)' "${others:-none}"
 }
 
-# whole_calls_elsewhere: the names of ctest's whole calls and random tests on all ISAs but the fastest.
-whole_calls_elsewhere() { printf '^(attention|context_parallel|[a-z_]+_property)[.]%s$' "$(other_isas)"; }
+# whole_calls_elsewhere: the names of ctest's whole calls and random tests on all ISAs but the fastest, and of all masks over MPI.
+whole_calls_elsewhere() { printf '^((attention|context_parallel|[a-z_]+_property)[.]%s|mpi_gallery_.*)$' "$(other_isas)"; }

@@ -92,11 +92,27 @@ struct ShardReport {
   double share_of_gathering = 0;
 };
 QUIRE_API ShardReport report(const Shards& shards, const BlockMask& mask);
-/// Bytes sent in the forward pass and in the backward pass, over all ranks.
-struct Traffic {
-  std::int64_t forward = 0, backward = 0;
+
+/// What travels in flex_attention and its backward pass. The bits of outputs do not depend on it.
+enum class Exchange : std::uint8_t {
+  kLeast,  // whichever of the two sends fewer bytes, among those that balance the work
+  kKeys,   // keys and values, to where somebody sees them; best for sparse masks and few key heads
+  /// Every rank computes some key heads, and the query heads that share them, over the whole
+  /// sequence: their queries, keys and values travel there and outputs back. Best where much is
+  /// visible and there are about as many key heads as query heads. Gradients have the bits of one
+  /// process.
+  kHeads,
 };
-QUIRE_API Traffic traffic(const Shards& shards, const BlockMask& mask, const AttentionShape& shape);
+
+/// Bytes that travel in the forward and in the backward pass, for all ranks together, and what
+/// gathering all keys and values on all ranks moves.
+struct Traffic {
+  std::int64_t forward = 0, backward = 0, gathering = 0;
+};
+/// `shape`: of the whole sequence or of a rank's part, lengths are not read. No mask: everything is
+/// visible. Outputs and their gradients in q's dtype.
+QUIRE_API Traffic traffic(const Shards& shards, const std::optional<BlockMask>& mask,
+                          const AttentionShape& shape, Exchange exchange = Exchange::kLeast);
 
 /// A rank's tokens along `axis` of a tensor of the whole sequence; and, from the parts, the whole
 /// tensor on every rank.
@@ -111,6 +127,7 @@ struct Options {
   std::optional<BlockMask> block_mask = {};  // of the whole sequence; none: everything is visible
   std::optional<double> scale = {};          // 1 / sqrt(head_dim) if not given
   bool enable_gqa = false;
+  Exchange exchange = Exchange::kLeast;
   Executor* executor = nullptr;
 };
 
@@ -121,9 +138,10 @@ struct Output {
 
 /// q [B, Hq, tokens, E], k [B, Hkv, tokens, E], v [B, Hkv, tokens, Ev]: this rank's, any strides.
 /// All ranks must call. out and lse are, bit for bit, this rank's rows of flex_attention over the
-/// whole sequence. Memory: q's states in compute type, a copy of its own keys and values, two
-/// pieces of other ranks'. If one rank finds a mistake, or arguments differ between ranks, all
-/// ranks throw Error.
+/// whole sequence. Memory: where keys travel, q's states in compute type, own keys and values once
+/// more, two pieces of others'; where heads travel, own tensors and outputs once more and two heads
+/// of the whole sequence. If one rank finds a mistake, or arguments differ between
+/// ranks, all ranks throw Error.
 QUIRE_API Output flex_attention(const ConstTensorView& q, const ConstTensorView& k,
                                 const ConstTensorView& v, const Shards& shards, Communicator& group,
                                 const Options& options = {});
@@ -140,14 +158,14 @@ struct BackwardInputs {
 
 struct Gradients {
   Tensor q, k, v;  // of this rank's tensors
-  /// For the score mod's buffers with wants_gradient, in the order of gradient_buffers: the part
-  /// due to this rank's queries. The sum over all ranks is the gradient, as for other parameters.
+  /// Of the score mod's buffers with wants_gradient, as gradient_buffers has them: the part of what
+  /// this rank computed. The sum over all ranks is the gradient, as with other parameters.
   std::vector<Tensor> buffers = {};
 };
 
-/// The gradients of flex_attention, with the same bits from run to run: sums over pieces of keys in
-/// ascending order, then over ranks in ascending order, in compute type. They are within the error
-/// bound of, but not bit for bit, those of one process.
+/// The gradients of flex_attention, the same bits from run to run. Where heads travel, those of one
+/// process. Where keys travel, sums over pieces of keys ascending, then over ranks ascending, in
+/// compute type: not the bits of one process, within the same error bound.
 QUIRE_API Gradients flex_attention_backward(const BackwardInputs& inputs, const Shards& shards,
                                             Communicator& group, const Options& options = {});
 

@@ -86,9 +86,13 @@ struct RanksCall {
   std::shared_ptr<Executor> executor;
 };
 
+// Behind the tensors of a call: scale, enable_gqa, exchange, openmp_threads.
+using RanksOptions = std::tuple<std::optional<double>, bool, cp::Exchange, int>;
+
 RanksCall prepare_ranks(const ScoreMod* score_mod, const BlockMask* block_mask,
-                        std::optional<double> scale, bool enable_gqa, int openmp_threads) {
-  RanksCall made{.options = {.scale = scale, .enable_gqa = enable_gqa},
+                        const RanksOptions& given) {
+  const auto& [scale, enable_gqa, exchange, openmp_threads] = given;
+  RanksCall made{.options = {.scale = scale, .enable_gqa = enable_gqa, .exchange = exchange},
                  .executor = openmp_executor(openmp_threads)};
   if (score_mod != nullptr) made.options.score_mod = *score_mod;
   if (block_mask != nullptr) made.options.block_mask = *block_mask;
@@ -99,10 +103,9 @@ RanksCall prepare_ranks(const ScoreMod* score_mod, const BlockMask* block_mask,
 std::pair<View, View> attend_over_ranks(const View& q, const View& k, const View& v,
                                         const cp::Shards& shards, nb::object group,
                                         const ScoreMod* score_mod, const BlockMask* block_mask,
-                                        std::optional<double> scale, bool enable_gqa,
-                                        int openmp_threads) {
+                                        const RanksOptions& options) {
   PythonCommunicator communicator(std::move(group));
-  const RanksCall call = prepare_ranks(score_mod, block_mask, scale, enable_gqa, openmp_threads);
+  const RanksCall call = prepare_ranks(score_mod, block_mask, options);
   cp::Output made;
   {
     const ReleasedGil released;
@@ -117,10 +120,9 @@ using RanksLoss = std::tuple<View, View, std::optional<View>, std::optional<View
 std::vector<View> backward_over_ranks(const View& q, const View& k, const View& v,
                                       const RanksLoss& loss, const cp::Shards& shards,
                                       nb::object group, const ScoreMod* score_mod,
-                                      const BlockMask* block_mask, std::optional<double> scale,
-                                      bool enable_gqa, int openmp_threads) {
+                                      const BlockMask* block_mask, const RanksOptions& options) {
   PythonCommunicator communicator(std::move(group));
-  const RanksCall call = prepare_ranks(score_mod, block_mask, scale, enable_gqa, openmp_threads);
+  const RanksCall call = prepare_ranks(score_mod, block_mask, options);
   const auto& [out, lse, d_out, d_lse] = loss;
   cp::BackwardInputs inputs{
       .q = q.tensor, .k = k.tensor, .v = v.tensor, .out = out.tensor, .lse = lse.tensor};
@@ -192,6 +194,17 @@ nb::dict report_of_shards(const cp::Shards& shards, const BlockMask& mask) {
   return all;
 }
 
+std::tuple<std::int64_t, std::int64_t, std::int64_t> traffic_of_shards(const cp::Shards& shards,
+                                                                       const BlockMask* mask,
+                                                                       const View& q, const View& k,
+                                                                       const View& v,
+                                                                       cp::Exchange exchange) {
+  const AttentionShape shape = AttentionShape::of(q.tensor, k.tensor, v.tensor);
+  const cp::Traffic made =
+      cp::traffic(shards, mask != nullptr ? std::optional(*mask) : std::nullopt, shape, exchange);
+  return {made.forward, made.backward, made.gathering};
+}
+
 }  // namespace
 
 void register_context_parallel(nb::module_& module) {
@@ -235,16 +248,22 @@ void register_context_parallel(nb::module_& module) {
              "pieces of piece_length tokens.");
   module.def("shard_report", &report_of_shards, nb::arg("shards"), nb::arg("mask"),
              "Pairs, tokens and received tokens of each rank under a mask.");
+  nb::enum_<cp::Exchange>(module, "Exchange", "What travels between ranks.")
+      .value("least", cp::Exchange::kLeast)
+      .value("keys", cp::Exchange::kKeys)
+      .value("heads", cp::Exchange::kHeads);
+  module.def("shard_traffic", &traffic_of_shards, nb::arg("shards"), nb::arg("mask").none(),
+             nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("exchange"),
+             "Bytes that all ranks send for tensors like these: (forward, backward, what gathering "
+             "all keys moves).");
   module.def("context_attention", &attend_over_ranks, nb::arg("q"), nb::arg("k"), nb::arg("v"),
              nb::arg("shards"), nb::arg("group"), nb::arg("score_mod").none(),
-             nb::arg("block_mask").none(), nb::arg("scale").none(), nb::arg("enable_gqa"),
-             nb::arg("openmp_threads"),
+             nb::arg("block_mask").none(), nb::arg("options"),
              "(out, lse) of the pieces of queries that this rank holds; keys of others arrive "
              "through the group.");
   module.def("context_backward", &backward_over_ranks, nb::arg("q"), nb::arg("k"), nb::arg("v"),
              nb::arg("loss"), nb::arg("shards"), nb::arg("group"), nb::arg("score_mod").none(),
-             nb::arg("block_mask").none(), nb::arg("scale").none(), nb::arg("enable_gqa"),
-             nb::arg("openmp_threads"),
+             nb::arg("block_mask").none(), nb::arg("options"),
              "Gradients of q, k, v and of the buffers of the score mod, for the pieces that this "
              "rank holds.");
   module.def(

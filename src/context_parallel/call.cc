@@ -86,12 +86,19 @@ Call::Call(const char* where, const ConstTensorView& q, const ConstTensorView& k
     agreement_.add("the owners of pieces",
                    hash_bytes(shards.owners().data(), shards.owners().size() * sizeof(int)));
     agreement_.add("the scale", options.scale ? std::bit_cast<std::int64_t>(*options.scale) : 0);
+    agreement_.add("the exchange", static_cast<std::int64_t>(options.exchange));
     agreement_.add("the score mod", options.score_mod ? options.score_mod->to_string() : "");
     agreement_.add("the block mask", mask_hash(options.block_mask, *map_));
   });
   needs_ = map_->needs(shards);
   for (std::int64_t i = 0; i < shards.pieces(); ++i)
     if (is_mine(i)) mine_.push_back(i);
+}
+
+std::int64_t Call::keys_end(std::int64_t piece) const {
+  std::int64_t end = map_->pieces();
+  while (end > 0 && !map_->sees(piece, end - 1)) --end;
+  return end;
 }
 
 std::vector<LocalRange> Call::queries_of(std::int64_t piece) const {

@@ -8,6 +8,7 @@
 
 #include "context_parallel/agreement.h"
 #include "context_parallel/piece_map.h"
+#include "context_parallel/traffic.h"
 #include "quire/attention.h"
 #include "quire/context_parallel.h"
 
@@ -37,6 +38,12 @@ class Call {
   }
   bool needs(int rank, std::int64_t piece) const {
     return needs_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(piece)];
+  }
+  /// One past the last piece of keys that a piece of queries sees; 0 if it sees none.
+  std::int64_t keys_end(std::int64_t piece) const;
+  /// kKeys or kHeads.
+  Exchange exchange(Pass pass) const {
+    return choose_exchange(options_.exchange, options_.block_mask, shards_, *map_, shape_, pass);
   }
   /// This rank's queries that see a piece of keys, as few ranges as there are; each from the first
   /// piece of queries that sees it to the last.

@@ -3,6 +3,7 @@
 #include <limits>
 #include <utility>
 
+#include "context_parallel/by_heads.h"
 #include "context_parallel/call.h"
 #include "context_parallel/key_stream.h"
 #include "quire/context_parallel.h"
@@ -68,6 +69,7 @@ Output flex_attention(const ConstTensorView& q, const ConstTensorView& k, const 
                       const Shards& shards, Communicator& group, const Options& options) {
   const FloatEnv float_env;
   Call call(kForward, q, k, v, shards, group, options);
+  if (call.exchange(Pass::kForward) == Exchange::kHeads) return attend_by_heads(call, q, k, v);
   KeyStream keys(call, k, v);
   // After an error others still get what they need, and learn of it at the end.
   Output made;

@@ -9,6 +9,8 @@
 #include <exception>
 #include <utility>
 
+#include "context_parallel/buffer_sums.h"
+#include "context_parallel/by_heads.h"
 #include "context_parallel/call.h"
 #include "context_parallel/key_stream.h"
 #include "quire/context_parallel.h"
@@ -50,12 +52,11 @@ struct PieceGradients {
 class Backward {
  public:
   Backward(Call& call, const BackwardInputs& inputs, const std::vector<Buffer>& buffers)
-      : call_(call), inputs_(inputs), wide_(call.shape().compute_type()) {
+      : call_(call), inputs_(inputs), wide_(call.shape().compute_type()), buffers_(buffers) {
     const AttentionShape& of = call.shape();
     q_ = Tensor({of.batch, of.q_heads, of.q_len, of.head_dim}, wide_);
     k_ = Tensor({of.kv_batch, of.kv_heads, of.kv_len, of.head_dim}, wide_);
     v_ = Tensor({of.kv_batch, of.kv_heads, of.kv_len, of.v_head_dim}, wide_);
-    for (const Buffer& buffer : buffers) buffers_.push_back(Tensor(buffer.shape(), buffer.dtype()));
   }
 
   /// What this rank's queries add to a piece: to `to`, which is 0, and to its own gradients.
@@ -72,17 +73,14 @@ class Backward {
       if (inputs_.d_lse.has_value()) inputs.d_lse = rows(*inputs_.d_lse);
       Tensor d_q = Tensor::empty(inputs.q.shape(), wide_);
       Tensor d_k = Tensor::empty(keys.k.shape(), wide_), d_v = Tensor::empty(keys.v.shape(), wide_);
-      std::vector<Tensor> d_buffers;
-      std::vector<TensorView> views;
-      for (const Tensor& sum : buffers_)
-        d_buffers.push_back(Tensor::empty(sum.shape(), sum.dtype()));
-      for (Tensor& one : d_buffers) views.push_back(one.view());
+      std::vector<Tensor> d_buffers = buffers_.make_parts();
+      const std::vector<TensorView> views = BufferSums::views_of(d_buffers);
       run_attention_backward(call_.problem(queries, keys.piece), inputs,
                              {.q = d_q.view(), .k = d_k.view(), .v = d_v.view(), .buffers = views});
       add(d_q, q_.view().slice(2, begin, end));
       add(d_k, to.k);
       add(d_v, to.v);
-      for (std::size_t i = 0; i < buffers_.size(); ++i) add_buffer(d_buffers[i], buffers_[i]);
+      buffers_.add(d_buffers);
     }
   }
 
@@ -114,33 +112,15 @@ class Backward {
     const auto as = [](Tensor tensor, DType dtype) {
       return tensor.dtype() == dtype ? tensor : tensor.to(dtype);
     };
-    return {as(q_, of.q_dtype), as(k_, of.k_dtype), as(v_, of.v_dtype), std::move(buffers_)};
+    return {as(q_, of.q_dtype), as(k_, of.k_dtype), as(v_, of.v_dtype), std::move(buffers_).take()};
   }
 
  private:
-  static void add_buffer(const Tensor& from, Tensor& to) {
-    switch (from.dtype()) {
-      case DType::f32:
-        return add_elements<float>(from, to);
-      case DType::f64:
-        return add_elements<double>(from, to);
-      default: {  // half precision: in f32, rounded
-        Tensor sum = to.to(DType::f32);
-        add_elements<float>(from.to(DType::f32), sum);
-        to = sum.to(from.dtype());
-      }
-    }
-  }
-  template <class T>
-  static void add_elements(const Tensor& from, Tensor& to) {
-    for (std::int64_t i = 0; i < from.numel(); ++i) to.data_as<T>()[i] += from.data_as<T>()[i];
-  }
-
   const Call& call_;
   const BackwardInputs& inputs_;
   DType wide_;
   Tensor q_, k_, v_;
-  std::vector<Tensor> buffers_;
+  BufferSums buffers_;
 };
 
 // Sums of this rank's pieces, and what it sends to others. Ranks go through all pieces in the same
@@ -228,6 +208,8 @@ Gradients flex_attention_backward(const BackwardInputs& inputs, const Shards& sh
          .mask_mod =
              options.block_mask ? std::optional(options.block_mask->mask_mod()) : std::nullopt}));
   });
+  if (call.exchange(Pass::kBackward) == Exchange::kHeads)
+    return gradients_by_heads(call, inputs, buffers);
   Backward backward(call, inputs, buffers);
   KeySums sums(call, backward);
   KeyStream keys(call, inputs.k, inputs.v);

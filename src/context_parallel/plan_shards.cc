@@ -220,14 +220,4 @@ ShardReport report(const Shards& shards, const BlockMask& mask) {
   return report_of(shards, PieceMap(mask, shards.length(), shards.piece_length()));
 }
 
-Traffic traffic(const Shards& shards, const BlockMask& mask, const AttentionShape& shape) {
-  std::int64_t tokens = 0;
-  for (const std::int64_t one : report(shards, mask).received) tokens += one;
-  const std::int64_t rows = tokens * shape.kv_batch * shape.kv_heads;
-  const std::int64_t keys = rows * (shape.head_dim * dtype_size(shape.k_dtype) +
-                                    shape.v_head_dim * dtype_size(shape.v_dtype));
-  const std::int64_t wide = dtype_size(shape.compute_type());
-  return {.forward = keys, .backward = keys + rows * (shape.head_dim + shape.v_head_dim) * wide};
-}
-
 }  // namespace quire::context_parallel

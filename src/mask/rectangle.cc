@@ -30,21 +30,27 @@ bool is_on_borders(std::int64_t begin, std::int64_t end, std::int64_t length, st
   return begin % block == 0 && (end % block == 0 || end == length);
 }
 
+// The rule for heads and keys that are counted from these.
+template <class Mod>
+Mod shifted(const Mod& mod, std::int64_t h_begin, std::int64_t kv_begin) {
+  if (h_begin == 0 && kv_begin == 0) return mod;
+  const detail::ModArguments of = detail::mod_arguments();
+  const auto h = h_begin == 0 ? of.h : of.h + h_begin;
+  const auto kv_idx = kv_begin == 0 ? of.kv_idx : of.kv_idx + kv_begin;
+  return Mod(Formula(detail::apply(mod.formula(), {of.score, of.b, h, of.q_idx, kv_idx})));
+}
+
 }  // namespace
 
-MaskMod shift_keys(const MaskMod& mod, std::int64_t kv_begin) {
-  if (kv_begin == 0) return mod;
-  const detail::ModArguments of = detail::mod_arguments();
-  return MaskMod(Formula(
-      detail::apply(mod.formula(), {of.score, of.b, of.h, of.q_idx, of.kv_idx + kv_begin})));
-}
+MaskMod shift_keys(const MaskMod& mod, std::int64_t kv_begin) { return shifted(mod, 0, kv_begin); }
 
 ScoreMod shift_keys(const ScoreMod& mod, std::int64_t kv_begin) {
-  if (kv_begin == 0) return mod;
-  const detail::ModArguments of = detail::mod_arguments();
-  return ScoreMod(Formula(
-      detail::apply(mod.formula(), {of.score, of.b, of.h, of.q_idx, of.kv_idx + kv_begin})));
+  return shifted(mod, 0, kv_begin);
 }
+
+MaskMod shift_heads(const MaskMod& mod, std::int64_t h_begin) { return shifted(mod, h_begin, 0); }
+
+ScoreMod shift_heads(const ScoreMod& mod, std::int64_t h_begin) { return shifted(mod, h_begin, 0); }
 
 BlockMask cut_rectangle(const BlockMask& mask, const MaskRectangle& of, Executor* executor) {
   const BlockMaskData& from = mask.data();
@@ -86,6 +92,15 @@ BlockMask cut_rectangle(const BlockMask& mask, const MaskRectangle& of, Executor
   data->mask_mod = shift_keys(mask.mask_mod(), of.kv_begin);
   data->rows = std::make_shared<const BlockRows>(builder.finish());
   return BlockMask(std::move(data));
+}
+
+BlockMask cut_heads(const BlockMask& mask, std::int64_t h_begin, std::int64_t h_end) {
+  const BlockMask cut =
+      mask.heads() == 1 ? mask : mask.index(BlockSlice(), BlockSlice{h_begin, h_end});
+  const auto data = std::make_shared<BlockMaskData>(cut.data());
+  data->mask_mod = shift_heads(mask.mask_mod(), h_begin);
+  data->chosen_by_data = mask.data().chosen_by_data;
+  return BlockMask(data);
 }
 
 }  // namespace quire::mask

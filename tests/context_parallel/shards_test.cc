@@ -88,6 +88,28 @@ TEST(PlanShards, BalanceAndBytesAt64k) {
   }
 }
 
+// Bytes of a causal mask over 65,536 tokens on 4 ranks, of what gathering all keys moves. With as
+// many key heads as query heads, heads travel: 3/4 of queries, keys, values and outputs are 2 / 4
+// of gathering, and lse a little more. With few key heads, keys do.
+TEST(Traffic, TheLesserIsTaken) {
+  constexpr std::int64_t kLength = 65536;
+  const auto share = [](const MaskMod& mod, std::int64_t kv_heads, DType dtype,
+                        Exchange exchange = Exchange::kLeast) {
+    const BlockMask mask = mask_of(mod, kLength);
+    AttentionShape shape{.batch = 1, .q_heads = 32, .head_dim = 128, .kv_batch = 1};
+    shape.kv_heads = kv_heads;
+    shape.v_head_dim = 128;
+    shape.q_dtype = shape.k_dtype = shape.v_dtype = dtype;
+    const Traffic made = traffic(plan_shards(mask, 4), mask, shape, exchange);
+    return static_cast<double>(made.forward) / static_cast<double>(made.gathering);
+  };
+  EXPECT_LE(share(mods::causal(), 32, DType::f32), 0.505);
+  EXPECT_LE(share(mods::causal(), 32, DType::bf16), 0.505);
+  EXPECT_NEAR(share(mods::causal(), 8, DType::bf16), 0.75, 0.005);
+  EXPECT_NEAR(share(mods::causal(), 8, DType::bf16, Exchange::kHeads), 1.25, 0.01);
+  EXPECT_LE(share(mods::causal() & mods::sliding_window(4096), 32, DType::f32), 0.10);
+}
+
 TEST(PlanShards, AnyLengthAndRanks) {
   for (const std::int64_t length : {0, 1, 1000, 1024, 5000, 70000}) {
     for (const int ranks : {1, 2, 3, 4, 7}) {

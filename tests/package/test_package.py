@@ -100,6 +100,45 @@ def test_find_package(prefix, cmake, generator, tmp_path, compilers):
     assert run(tmp_path / "consumer_c") == ROWS + "\n"
 
 
+def has_mpi(prefix):
+    return bool(list(prefix.rglob("quireMpiTargets.cmake")))
+
+
+def test_the_component_mpi(prefix, cmake, generator, tmp_path):
+    if not has_mpi(prefix):
+        pytest.skip("built without MPI")
+    run(cmake, "-S", HERE / "consumer_mpi", "-B", tmp_path, *generator, f"-DCMAKE_PREFIX_PATH={prefix}")
+    run(cmake, "--build", tmp_path)
+    as_root = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    }
+    launcher = re.search(r"MPIEXEC_EXECUTABLE:\w+=(.+)", (tmp_path / "CMakeCache.txt").read_text())[1]
+    made = run(launcher, "-n", "2", tmp_path / "consumer_mpi", env={**os.environ, **as_root})
+    assert made == "2 ranks: 0.0 1499.5\n"
+
+
+def test_the_component_mpi_where_there_is_none(prefix, cmake, generator, tmp_path):
+    """Of a package that was built without MPI, and of a source tree where CMake finds none."""
+    without = tmp_path / "without"
+    shutil.copytree(prefix, without, ignore=shutil.ignore_patterns("quireMpi*", "libquire_mpi*"))
+    done = subprocess.run(
+        [cmake, "-S", HERE / "consumer_mpi", "-B", tmp_path / "build", *generator, f"-DCMAKE_PREFIX_PATH={without}"],
+        text=True,
+        capture_output=True,
+    )
+    said = " ".join(done.stderr.split())
+    assert done.returncode != 0 and "this quire was built without MPI: there is no component mpi" in said, done.stderr
+
+
+def test_quire_mpi_is_not_built_without_mpi(root, cmake, generator, tmp_path):
+    options = ["-DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON", "-DQUIRE_TESTS=OFF", "-DQUIRE_TOOLS=OFF", "-DQUIRE_PYTHON=OFF"]
+    text = run(cmake, "-S", root, "-B", tmp_path, *generator, *options)
+    assert "MPI was not found: quire_mpi is not built" in text
+    assert "quire_mpi" not in run(cmake, "--build", tmp_path, "--target", "help")
+
+
 def test_a_project_in_c_alone(prefix, cmake, generator, tmp_path):
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.25)\nproject(c_alone LANGUAGES C)\nfind_package(quire 0.2 REQUIRED)\n"

@@ -10,6 +10,6 @@ Outputs have the bits of one process. Any process group that moves CPU tensors w
 from quire._core import Shards
 from quire.torch.context_parallel.attention import flex_attention
 from quire.torch.context_parallel.decode import attend
-from quire.torch.context_parallel.shards import plan_shards, positions, report, shard, unshard
+from quire.torch.context_parallel.shards import plan_shards, positions, report, shard, traffic, unshard
 
-__all__ = ["Shards", "attend", "flex_attention", "plan_shards", "positions", "report", "shard", "unshard"]
+__all__ = ["Shards", "attend", "flex_attention", "plan_shards", "positions", "report", "shard", "traffic", "unshard"]

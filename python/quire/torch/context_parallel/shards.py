@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -12,6 +12,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from quire import _core
 from quire._core import Shards
 from quire.torch.block_mask import blocks_of
+from quire.torch.views import view_of
 
 _CPU = torch.device("cpu")
 
@@ -45,6 +46,30 @@ def report(shards: Shards, block_mask: BlockMask) -> dict[str, Any]:
     """What shards cost: "pairs", "tokens" and "received" (tokens whose keys and values travel there) of each rank, "balance" and
     "token_balance" (largest to mean), "share_of_gathering" (of what gathering all keys on all ranks moves)."""
     return _core.shard_report(shards, core_mask(block_mask))
+
+
+def exchange_of(name: str) -> Any:
+    """The _core.Exchange of its name."""
+    if name not in ("least", "keys", "heads"):
+        raise ValueError(f'exchange must be "least", "keys" or "heads"; got {name!r}')
+    return getattr(_core.Exchange, name)
+
+
+def traffic(
+    shards: Shards,
+    block_mask: BlockMask | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    exchange: Literal["least", "keys", "heads"] = "least",
+) -> dict[str, int]:
+    """Bytes that all ranks together send in "forward" and "backward" of flex_attention, and what "gathering" all keys and values on
+    all ranks moves. query, key and value: a rank's or of the whole; their heads, dims and dtypes are read."""
+    mask = None if block_mask is None else core_mask(block_mask)
+    views = (view_of(one.detach()) for one in (query, key, value))
+    found = _core.shard_traffic(shards, mask, *views, exchange_of(exchange))
+    return dict(zip(("forward", "backward", "gathering"), found, strict=True))
 
 
 def positions(shards: Shards, rank: int) -> Tensor:

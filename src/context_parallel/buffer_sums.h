@@ -1,0 +1,26 @@
+// BufferSums: gradients of the buffers of a score mod, added up run by run. Context_parallel layer.
+#pragma once
+#include <utility>
+#include <vector>
+
+#include "quire/buffer.h"
+#include "quire/tensor.h"
+
+namespace quire::context_parallel {
+
+class BufferSums {
+ public:
+  explicit BufferSums(const std::vector<Buffer>& buffers);
+
+  /// Room for what one run adds.
+  std::vector<Tensor> make_parts() const;
+  static std::vector<TensorView> views_of(std::vector<Tensor>& parts);
+  /// In the buffers' dtypes; half precision in f32, rounded.
+  void add(const std::vector<Tensor>& parts);
+  std::vector<Tensor> take() && { return std::move(sums_); }
+
+ private:
+  std::vector<Tensor> sums_;
+};
+
+}  // namespace quire::context_parallel
