@@ -2,6 +2,7 @@
 
 import os
 import time
+from datetime import timedelta
 
 import pytest
 import quire
@@ -207,14 +208,15 @@ def die(rank, ranks, when):
 
 def stay_away(rank, ranks):
     """Rank 1 does not call: the other has its error when the group's timeout is over."""
+    group = dist.new_group(timeout=timedelta(seconds=4))
     shards = cp.plan_shards(LENGTH, ranks)
     mine = [cp.shard(one, shards, rank) for one in tensors(torch.float32)]
     if rank == 1:
-        time.sleep(8)
+        time.sleep(12)
         return None
     begin = time.monotonic()
     with pytest.raises(RuntimeError):
-        cp.flex_attention(*mine, shards=shards, enable_gqa=True)
+        cp.flex_attention(*mine, shards=shards, group=group, enable_gqa=True)
     return time.monotonic() - begin
 
 
@@ -249,15 +251,13 @@ def test_mistakes_are_errors_on_every_rank(tmp_path):
 
 @pytest.mark.parametrize("when", ["before", "while sending"])
 def test_a_rank_that_dies_is_an_error_on_the_other(tmp_path, when):
-    begin = time.monotonic()
-    (_, error), (_, nothing) = run_ranks(tmp_path, die, 2, when, timeout=20)
-    assert error is not None and nothing is None
-    assert time.monotonic() - begin < 60
+    (_, error), (_, nothing) = run_ranks(tmp_path, die, 2, when)
+    assert error is not None and error[0] == "RuntimeError" and nothing is None
 
 
 def test_a_rank_that_stays_away_is_an_error_in_time(tmp_path):
-    (waited, error), _ = run_ranks(tmp_path, stay_away, 2, timeout=4)
-    assert error is None and 3 < waited < 8
+    waited, _ = on_ranks(tmp_path, stay_away, 2)
+    assert 3 < waited < 12
 
 
 @pytest.mark.slow
