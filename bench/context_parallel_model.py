@@ -69,27 +69,46 @@ def gradient_bytes(tokens, kv_heads=KV_HEADS, dim=DIM):
     return tokens * kv_heads * 2 * dim * 4
 
 
+def head_bytes(tokens, length, ranks, heads=HEADS, kv_heads=KV_HEADS, dim=DIM, size=BYTES):
+    """What a rank with so many tokens receives where heads travel, forward: queries, keys and values of its heads from others, and
+    of its tokens the outputs and lse (f32) of others' heads."""
+    mine, group = kv_heads // ranks, heads // kv_heads
+    there = (length - tokens) * mine * (group + 2) * dim * size
+    return there + tokens * (kv_heads - mine) * group * (dim * size + 4)
+
+
+def bytes_received(shards, report, length, ranks):
+    """Of each rank: of keys, or of heads where these are balanced and fewer."""
+    keys = [key_bytes(tokens) for tokens in report["received"]]
+    heads = [head_bytes(tokens, length, ranks) for tokens in report["tokens"]]
+    if KV_HEADS % ranks == 0 and sum(heads) < sum(keys):
+        return "heads", heads
+    return "keys", keys
+
+
 def predict(rule, mask, length, ranks, flops):
     """One row: a plan's counts, and the time of its slowest rank for every link, in seconds."""
     shards = cp.plan_shards(mask, ranks)
     report = cp.report(shards, mask)
+    exchange, received = bytes_received(shards, report, length, ranks)
     compute = [4 * pairs * HEADS * DIM / flops for pairs in report["pairs"]]
     row = {
         "rule": rule,
         "tokens": length,
         "ranks": ranks,
         "balance": report["balance"],
-        "share_of_gathering": report["share_of_gathering"],
-        "bytes_most": key_bytes(max(report["received"])),
-        "bytes_all": key_bytes(sum(report["received"])),
+        "exchange": exchange,
+        "share_of_gathering": sum(received) / key_bytes((ranks - 1) * length),
+        "bytes_most": max(received),
+        "bytes_all": sum(received),
         "compute_seconds": max(compute),
         "one_rank_seconds": sum(compute),
     }
     for link in LINKS:
         second = link * 1e9 / 8
         times = [
-            max(work, key_bytes(tokens) / second) + key_bytes(min(tokens, shards.piece_length)) / second
-            for work, tokens in zip(compute, report["received"])
+            max(work, size / second) + min(size, key_bytes(shards.piece_length)) / second
+            for work, size in zip(compute, received)
         ]
         row[f"seconds_{link}"] = max(times)
         row[f"speedup_{link}"] = sum(compute) / max(times)
@@ -108,12 +127,29 @@ def print_row(row):
     times = " ".join(f"{row[f'seconds_{link}']:9.3f} s ({row[f'speedup_{link}']:5.1f}x)" for link in LINKS)
     print(
         f"{row['rule']:10} {row['tokens']:>9,} tokens {row['ranks']:>4} ranks  balance {row['balance']:.3f}  "
-        f"{100 * row['share_of_gathering']:5.1f} % of gathering  {row['bytes_most'] / 1e6:9.1f} MB a rank  {times}",
+        f"{100 * row['share_of_gathering']:5.1f} % of gathering ({row['exchange']})  {row['bytes_most'] / 1e6:9.1f} MB a rank  {times}",
         flush=True,
     )
 
 
 # ---- counts against real runs
+
+
+def count_head_bytes(rank, ranks, rule, length):
+    """The same where heads travel: as many key heads as query heads, f32."""
+    from quire.torch.context_parallel.group import Group
+
+    mask = create_block_mask(RULES[rule](length), None, None, length, length, device="cpu")
+    shards = cp.plan_shards(mask, ranks)
+    heads, dim, tokens = 4, 16, shards.tokens(rank)
+    inputs = [torch.randn(1, heads, tokens, dim, requires_grad=True) for _ in range(3)]
+    out = cp.flex_attention(*inputs, None, mask, shards=shards, exchange="heads")
+    forward = Group.sent_bytes
+    out.sum().backward()
+    counts = [head_bytes(shards.tokens(one), length, ranks, heads, heads, dim, 4) for one in range(ranks)]
+    numbers = 8 * dim + 1  # q, k, v, out, lse and d_out there, three gradients back
+    back = sum((length - shards.tokens(one)) * heads // ranks * numbers * 4 for one in range(ranks))
+    return forward, Group.sent_bytes - forward, sum(counts), back
 
 
 def count_bytes(rank, ranks, rule, length):
@@ -125,7 +161,7 @@ def count_bytes(rank, ranks, rule, length):
     heads, kv_heads, dim = 2, 1, 16
     tokens = shards.tokens(rank)
     inputs = [torch.randn(1, count, tokens, dim, requires_grad=True) for count in (heads, kv_heads, kv_heads)]
-    out = cp.flex_attention(*inputs, None, mask, shards=shards, enable_gqa=True)
+    out = cp.flex_attention(*inputs, None, mask, shards=shards, enable_gqa=True, exchange="keys")
     forward = Group.sent_bytes
     out.sum().backward()
     backward = Group.sent_bytes - forward
@@ -138,14 +174,19 @@ def check(length=8192):
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests/python/torch"))
     from context_ranks import on_ranks
 
-    for rule in RULES:
+    cases = [(rule, count_bytes) for rule in RULES] + [("causal", count_head_bytes)]
+    for rule, count in cases:
         for ranks in (2, 4):
             with tempfile.TemporaryDirectory() as folder:
-                found = on_ranks(pathlib.Path(folder), count_bytes, ranks, rule, length)
+                found = on_ranks(pathlib.Path(folder), count, ranks, rule, length)
             forward, backward = (sum(one[i] for one in found) for i in (0, 1))
             assert forward == found[0][2], (rule, ranks, forward, found[0][2])
             assert backward == found[0][3], (rule, ranks, backward, found[0][3])
-            print(f"{rule}, {ranks} ranks: {forward:,} bytes forward, {backward:,} backward, as counted", flush=True)
+            what = "keys" if count is count_bytes else "heads"
+            print(
+                f"{rule}, {ranks} ranks, {what}: {forward:,} bytes forward, {backward:,} backward, as counted",
+                flush=True,
+            )
 
 
 # ---- the picture

@@ -136,7 +136,7 @@ def test_quire_mpi_is_not_built_without_mpi(root, cmake, generator, tmp_path):
     options = ["-DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON", "-DQUIRE_TESTS=OFF", "-DQUIRE_TOOLS=OFF", "-DQUIRE_PYTHON=OFF"]
     text = run(cmake, "-S", root, "-B", tmp_path, *generator, *options)
     assert "MPI was not found: quire_mpi is not built" in text
-    assert "quire_mpi" not in run(cmake, "--build", tmp_path, "--target", "help")
+    assert "libquire_mpi" not in run(cmake, "--build", tmp_path, "--target", "help")
 
 
 def test_a_project_in_c_alone(prefix, cmake, generator, tmp_path):

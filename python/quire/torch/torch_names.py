@@ -69,6 +69,7 @@ NEEDED = frozenset(
     torch.utils._python_dispatch._disable_current_modes
     torch.utils._python_dispatch.is_traceable_wrapper_subclass
     torch.utils._pytree.register_pytree_node
+    torch.utils._pytree.tree_flatten
     torch.utils._pytree.tree_leaves""".split()
 )
 
@@ -88,7 +89,8 @@ FOR_TRANSFORMS = frozenset(["torch._functorch.pyfunctorch.temporarily_clear_inte
 # Used only by enable() in distributed programs; not checked earlier, since that would import DTensor.
 FOR_DISTRIBUTED = frozenset(
     """torch.distributed.tensor.experimental._context_parallel._attention
-    torch.distributed.tensor.experimental._context_parallel._attention.custom_ops""".split()
+    torch.distributed.tensor.experimental._context_parallel._attention.custom_ops
+    torch.distributed.tensor.experimental._context_parallel._attention.tree_flatten""".split()
 )
 
 # Looked up by name if a mod calls an operator made with torch.library.custom_op. Without it such an operator is refused

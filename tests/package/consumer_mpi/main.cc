@@ -1,5 +1,5 @@
-// Attention over a sequence that two ranks hold; each row sees the keys up to its own, so that row i
-// of the output is the mean of 0 .. i. Rank 0 prints the first and the last.
+// Attention over a sequence that two ranks hold; each row sees the keys up to its own, so that row
+// i of the output is the mean of 0 .. i. Rank 0 prints the first and the last.
 #include <quire/mpi_communicator.h>
 #include <quire/quire.h>
 

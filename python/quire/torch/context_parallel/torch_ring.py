@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
+from torch.utils._pytree import tree_flatten
 
 from quire.torch.aux_request import AuxRequest
 from quire.torch.create_block_mask import create_block_mask
@@ -125,6 +127,11 @@ def _handler(op: Any, args: tuple, kwargs: dict) -> tuple:
     return tuple(DTensor.from_local(one, first.device_mesh, first.placements, run_check=False) for one in made)
 
 
+def _flatten_buffers(buffers: Any) -> Any:
+    """Of torch's _context_parallel_shard(), for which a mask is one of the buffers: quire.torch makes of masks trees of tensors."""
+    return tree_flatten(buffers, is_leaf=lambda one: isinstance(one, BlockMask))
+
+
 def apply(is_on: bool) -> None:
     """Adds the handlers to torch's, or takes them out. Torch's module is imported only by programs that are distributed."""
     is_wanted = _MODULE in sys.modules or (is_on and dist.is_available() and dist.is_initialized())
@@ -133,6 +140,7 @@ def apply(is_on: bool) -> None:
     import torch.distributed.tensor.experimental._context_parallel._attention as torch_attention
 
     handlers: dict[Any, Any] = torch_attention.custom_ops
+    torch_attention.tree_flatten = _flatten_buffers if is_on else tree_flatten  # type: ignore[assignment]
     for op in _RINGS:
         if is_on:
             handlers[op] = _handler
