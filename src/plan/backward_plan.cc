@@ -133,6 +133,7 @@ void BackwardPlan::allocate_scratch() {
   runners_.resize(workers);
   const std::size_t tiles = first_tile_.back();
   live_.resize(tiles);
+  is_large_.resize(tiles);
   turns_ = std::make_unique<kernels::Turn[]>(tiles);
   stats_ = Tensor::empty({first_tile_.back(), 3, kQueryTile}, compute_type());
   d_sinks_.resize(tiles);

@@ -24,6 +24,7 @@
 #include "plan/backward_request.h"
 #include "plan/chunk_tiles.h"
 #include "plan/gradient_plan.h"
+#include "plan/large_rows.h"
 #include "plan/page_gradients.h"
 #include "plan/rope_rows.h"
 #include "plan/visible_keys.h"
@@ -86,6 +87,13 @@ class BackwardPlan {
   template <class T>
   void prepare(const kernels::BackwardCall& call, const BackwardTensors& tensors,
                const TilePlace& place, std::size_t worker);
+  template <class T>
+  void prepare_rows(const kernels::BackwardCall& call, const BackwardTensors& tensors,
+                    const TilePlace& place, const T* corrections, std::size_t worker);
+  template <class T>
+  void correct_rows(const kernels::BackwardCall& call, const BackwardTensors& tensors,
+                    const TilePlace& place, std::size_t worker);
+  bool may_correct(const BackwardTensors& tensors) const;
   std::span<const kernels::KeySpan> write_spans(const Item& item, const ConstTensorView& k,
                                                 const ConstTensorView& v, std::size_t worker);
   template <class T>
@@ -126,6 +134,9 @@ class BackwardPlan {
   std::vector<std::int64_t> first_tile_;  // of every sequence, all its heads; and the end
   std::vector<kernels::TileFault> faults_;
   std::vector<std::uint64_t> live_;         // of every tile
+  std::vector<std::uint8_t> is_large_;      // of every tile: a row is
+  std::atomic<bool> has_large_ = false;     // of this run
+  std::optional<LargeRows> large_rows_;     // made when needed
   std::unique_ptr<kernels::Turn[]> turns_;  // of every tile
   std::atomic<std::size_t> next_item_ = 0;
   std::size_t scratch_step_ = 0, gradient_offset_ = 0;

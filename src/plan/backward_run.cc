@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "formula/first_fault.h"
+#include "kernels/attention_order.h"
 #include "kernels/backward/backward.h"
 #include "kernels/backward/rows.h"
 #include "kernels/prefill/key_tile.h"
@@ -75,6 +76,7 @@ void BackwardPlan::run_typed(const BackwardTensors& tensors) {
   std::fill(faults_.begin(), faults_.end(), kernels::TileFault());
   for (std::optional<kernels::GradientRunner>& runner : runners_) runner.reset();
   next_item_.store(0, std::memory_order_relaxed);
+  has_large_.store(false, std::memory_order_relaxed);
   const auto for_tiles = [&](auto work) {
     const std::int64_t at_once = is_small_ ? std::max<std::int64_t>(tiles, 1) : kTilesAtOnce;
     run_parallel(*forward_.executor, ceil_div(tiles, at_once),
@@ -88,6 +90,13 @@ void BackwardPlan::run_typed(const BackwardTensors& tensors) {
   for_tiles([&](const TilePlace& place, std::size_t worker) {
     prepare<T>(call, tensors, place, worker);
   });
+  if (has_large_.load(std::memory_order_relaxed)) {
+    if (!large_rows_.has_value()) large_rows_.emplace(forward_);
+    large_rows_->run(tensors.q, tensors.k, tensors.v);
+    for_tiles([&](const TilePlace& place, std::size_t worker) {
+      if (is_large_[tile_number(place)] != 0) correct_rows<T>(call, tensors, place, worker);
+    });
+  }
   // Items are claimed in ascending order, whatever the order of the executor.
   const std::size_t claims = is_small_ ? std::min<std::size_t>(items_.size(), 1) : items_.size();
   run_parallel(*forward_.executor, claims, [&](std::size_t, std::size_t worker) {
@@ -102,10 +111,47 @@ void BackwardPlan::run_typed(const BackwardTensors& tensors) {
   if (pages_.has_value()) pages_->end_run(*forward_.executor, *table_, page_outputs(tensors));
 }
 
+// Whether rows can be walked again for their sums (large_rows.h): not by the kernels of the forward
+// pass where heads are wider than these take.
+bool BackwardPlan::may_correct(const BackwardTensors& tensors) const {
+  return !forward_.weight_mod.has_value() && tensors.v.dim(3) > 0 &&
+         std::max(forward_.head_dim, forward_.v_head_dim) <= kernels::kMostHeadDim;
+}
+
 // Computes lse and delta of a tile's rows, resets its turn and clears its sums.
 template <class T>
 void BackwardPlan::prepare(const kernels::BackwardCall& call, const BackwardTensors& tensors,
                            const TilePlace& place, std::size_t worker) {
+  const std::size_t number = tile_number(place);
+  prepare_rows<T>(call, tensors, place, nullptr, worker);
+  const T* const lse = static_cast<const T*>(stats_.data()) + number * 3 * kQueryTile;
+  is_large_[number] = may_correct(tensors) && std::any_of(lse, lse + kQueryTile, is_large<T>);
+  if (is_large_[number] != 0) has_large_.store(true, std::memory_order_relaxed);
+  turns_[number].reset();
+  if (!request_.wanted.q) return;
+  const kernels::BackwardTile tile = tile_of<T>(call, tensors, place);
+  const std::size_t columns = kernels::whole_panels(static_cast<int>(forward_.head_dim));
+  for (int i = 0; i < tile.at.queries; ++i)
+    std::memset(static_cast<T*>(tile.d_q) + i * tile.d_q_step, 0, columns * sizeof(T));
+}
+
+// Prepares a tile with large rows again, now that their sums are known.
+template <class T>
+void BackwardPlan::correct_rows(const kernels::BackwardCall& call, const BackwardTensors& tensors,
+                                const TilePlace& place, std::size_t worker) {
+  const T* const lse = static_cast<const T*>(stats_.data()) + tile_number(place) * 3 * kQueryTile;
+  const auto [batch, first] = forward_.queries->place(place.b);
+  const std::int64_t row = large_rows_->row_number(batch, place.h, first + place.tile * kQueryTile);
+  T corrections[kQueryTile];
+  for (int i = 0; i < kQueryTile; ++i)
+    corrections[i] =
+        is_large(lse[i]) ? large_rows_->correction(call.forward, place.h, row + i, lse[i]) : T(1);
+  prepare_rows<T>(call, tensors, place, corrections, worker);
+}
+
+template <class T>
+void BackwardPlan::prepare_rows(const kernels::BackwardCall& call, const BackwardTensors& tensors,
+                                const TilePlace& place, const T* corrections, std::size_t worker) {
   const std::size_t number = tile_number(place);
   const auto [batch, first] = forward_.queries->place(place.b);
   const std::int64_t row = first + place.tile * kQueryTile;
@@ -120,17 +166,13 @@ void BackwardPlan::prepare(const kernels::BackwardCall& call, const BackwardTens
     inputs.d_out = view(*tensors.d_out);
   }
   T* const lse = static_cast<T*>(stats_.data()) + number * 3 * kQueryTile;
-  kernels::RowNumbers<T> numbers{
-      .lse = lse, .delta = lse + kQueryTile, .share = lse + 2 * kQueryTile};
+  kernels::RowNumbers<T> numbers{.lse = lse,
+                                 .delta = lse + kQueryTile,
+                                 .share = lse + 2 * kQueryTile,
+                                 .corrections = corrections};
   kernels::prepare_rows<T>(call, inputs, place.h, numbers, static_cast<T*>(scratch(worker)));
   live_[number] = numbers.live;
   d_sinks_[number] = static_cast<double>(numbers.d_sink);
-  turns_[number].reset();
-  if (!request_.wanted.q) return;
-  const kernels::BackwardTile tile = tile_of<T>(call, tensors, place);
-  const std::size_t columns = kernels::whole_panels(static_cast<int>(forward_.head_dim));
-  for (int i = 0; i < queries; ++i)
-    std::memset(static_cast<T*>(tile.d_q) + i * tile.d_q_step, 0, columns * sizeof(T));
 }
 
 template <class T>
@@ -150,7 +192,7 @@ kernels::BackwardTile BackwardPlan::tile_of(const kernels::BackwardCall& call,
       .delta = static_cast<const T*>(stats_.data()) + (number * 3 + 1) * kQueryTile,
       .live = live_[number],
       .turn = &turns_[number]};
-  if (forward_.sinks.has_value() && !forward_.lse_with_sinks)
+  if ((forward_.sinks.has_value() && !forward_.lse_with_sinks) || is_large_[number] != 0)
     tile.share = static_cast<const T*>(stats_.data()) + (number * 3 + 2) * kQueryTile;
   if (call.d_out != nullptr)
     tile.at.out_offset = offset_of(tensors.d_out->strides(), batch, place.h, row);

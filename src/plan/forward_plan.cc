@@ -160,6 +160,8 @@ kernels::ForwardCall ForwardPlan::make_call(const ForwardTensors& tensors) const
   if (request_.sinks.has_value()) call.sinks = sinks_.data();
   call.lse = tensors.lse;
   call.max_scores = tensors.max_scores;
+  call.row_max = tensors.row_max;
+  call.row_sum = tensors.row_sum;
   call.stat_step = tensors.stats_by_row ? request_.q_heads : 1;
   call.q_rows = steps_of(tensors.q);
   call.k_rows = steps_of(tensors.k);

@@ -43,6 +43,9 @@ struct ForwardTensors {
   void* max_scores = nullptr;
   bool stats_by_row = false;  // lse, max_scores and entropy are [batch, q_len, q_heads]
   void* entropy = nullptr;    // as lse
+  /// As lse, or null: maxima as scores are, and sums (kernels::ForwardCall). Runs that want the
+  /// weights of keys keep their own.
+  void *row_max = nullptr, *row_sum = nullptr;
   KeyWeightsOutput key_weights = {};
   /// Instead of out, lse and max_scores, of a request that keeps states.
   void* states = nullptr;

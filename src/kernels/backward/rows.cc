@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/backward/lse_correction.h"
 #include "kernels/prefill/key_tile.h"
 #include "kernels/row_end.h"
 #include "kernels/typed_functions.h"
@@ -82,7 +83,7 @@ void prepare_rows(const BackwardCall& call, const RowInputs& inputs, int64_t h,
   if (forward.weights != WeightRule::kSoftmax)
     return prepare_formula(forward, rows, d_lse, numbers);
   const bool sinks = forward.sinks != nullptr;
-  if (sinks) std::fill_n(numbers.share, kQueryTile, T(1));
+  if (sinks || numbers.corrections != nullptr) std::fill_n(numbers.share, kQueryTile, T(1));
   numbers.live = 0;
   numbers.d_sink = 0;
   for (int row = 0; row < rows; ++row) {
@@ -91,8 +92,10 @@ void prepare_rows(const BackwardCall& call, const RowInputs& inputs, int64_t h,
       delta[row] = 0;
       continue;
     }
+    const T correction = numbers.corrections == nullptr ? T(1) : numbers.corrections[row];
     if (sinks) {
-      const SinkShares<T> shares = sink_shares<T>(forward, h, lse[row]);
+      SinkShares<T> shares = sink_shares<T>(forward, h, lse[row]);
+      if (correction != 1) shares = corrected(forward, shares, correction);
       if (forward.lse_with_sinks) {
         numbers.d_sink += shares.sink * (d_lse[row] - delta[row]);
       } else {
@@ -102,7 +105,8 @@ void prepare_rows(const BackwardCall& call, const RowInputs& inputs, int64_t h,
       }
     }
     numbers.live |= uint64_t{1} << row;
-    delta[row] -= d_lse[row];
+    delta[row] = correction * (delta[row] - d_lse[row]);
+    if (numbers.corrections != nullptr) numbers.share[row] *= correction;
   }
   std::fill(lse + rows, lse + kQueryTile, kInf);
 }
