@@ -54,6 +54,8 @@ class QuireFlexAttentionVariable(FlexAttentionHigherOrderVariable):
         for outside, inside in list(given.items()):
             if _is_of_floats(outside):
                 _move_in(module.graph, outside, inside, given)
+        # Of math.log(x) and the like dynamo takes the number itself, guarded, and leaves the call: of a float without a value it fails.
+        module.graph.eliminate_dead_code()
         module.recompile()
         # In the order of the inputs, some of which are new.
         order = {node: i for i, node in enumerate(module.graph.find_nodes(op="placeholder"))}

@@ -55,6 +55,7 @@ INT_MODS = {
     "max": lambda n: lambda s, b, h, q, k: s * max(n, 4),
     "round": lambda n: lambda s, b, h, q, k: s * round(n / 3),
     "isin": lambda n: lambda s, b, h, q, k: s + torch.isin(k, torch.tensor([n, n + 1])),
+    "log": lambda n: lambda s, b, h, q, k: s * math.exp(-n / 10) + math.log(n) * (k % 3),
     "float": lambda n: lambda s, b, h, q, k: s * float(n),
     "index": lambda n: lambda s, b, h, q, k: s + torch.arange(16.0)[n] * (k % 3),
     "size": lambda n: lambda s, b, h, q, k: s + torch.arange(n)[k % n],
