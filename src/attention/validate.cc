@@ -337,9 +337,9 @@ void validate_outputs(const AttentionProblem& problem, const AttentionOutputs& o
   check("max_scores", outputs.max_scores);
   if (outputs.max_scores && problem.weight_mod)
     fail(ErrorKind::value, where, "there are no max_scores with weight_mod");
-  if ((outputs.key_weights || outputs.entropy) && problem.weight_mod)
-    fail(ErrorKind::not_implemented, where,
-         "key_weights and entropy are of softmax weights; there are none with weight_mod");
+  if (outputs.entropy && problem.weight_mod)
+    fail(ErrorKind::value, where,
+         "entropy is of weights that sum up to 1; there is none with weight_mod");
   check("entropy", outputs.entropy);
   if (!outputs.key_weights.has_value()) return;
   check_tensor(where, "key_weights", *outputs.key_weights, problem.key_weights_shape(), wide);

@@ -31,9 +31,6 @@ void validate_rope(const char* where, const AttentionProblem& problem) {
     fail(ErrorKind::value, where,
          "rope must rotate an even number of dims, at most the head dim, {}; got {}",
          problem.head_dim, dims);
-  if (problem.k_format.hadamard)
-    fail(ErrorKind::value, where,
-         "rope cannot rotate keys that were quantised with hadamard: quantise them without it");
   if (rope.cos.has_value() != rope.sin.has_value())
     fail(ErrorKind::value, where, "rope needs cos and sin, or neither");
   if (!rope.cos.has_value()) {

@@ -75,6 +75,14 @@ enum class WeightRule : uint8_t {
   kFormulaSum,  // and they are divided by their sum
 };
 
+/// What the weights of a row are multiplied by in the end: 0 if nothing is visible, or nothing has
+/// weight. `sum`: the row's final one.
+template <class T>
+T weight_factor(WeightRule rule, T sum) {
+  if (rule == WeightRule::kFormula) return 1;
+  return sum == 0 ? T{0} : 1 / sum;
+}
+
 /// Rows as running states instead of outputs (row_states.h), in the order of lse.
 struct RowStates {
   void* data = nullptr;  // null: rows end, and outputs are written
@@ -96,6 +104,9 @@ struct ForwardCall {
   RowStates states;
   ForwardTensor q_rows, k_rows, v_rows, out_rows;
   RowCoding k_coding, v_coding;  // codes: k_rows and v_rows count bytes, columns side by side
+  /// Rope over keys that are codes of rotated rows: how many numbers that rotation
+  /// (coding/rotate.h) mixes. It is undone when they are read, and queries are not rotated.
+  int k_mixed = 0;
   RowScales k_scales, v_scales;
   int dims = 0, value_dims = 0;
   double scale = 1;
@@ -132,7 +143,7 @@ struct QueryRow {
   int64_t stat_offset = 0;               // into lse and max_scores
   KeyRuns visible;                       // count < 0: everything
   KeyList chosen = {};
-  void* kept_scores = nullptr;  // [keys of the sequence] in compute type: where what it sees goes
+  void* kept_scores = nullptr;  // [keys of the sequence] in compute type: where its scores go
 };
 
 }  // namespace quire::kernels

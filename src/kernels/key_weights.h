@@ -8,7 +8,8 @@
 // counted from the call's first, fma(p, 1 / L, sum), queries ascending; then a tree +8 +4 +2 +1.
 // Entropy: of a tile of 256 keys 16 partial sums from +0 by key mod 16 of fma(p * (1 / L), s - M,
 // sum), a tree; tiles of a split added up from 0, ascending, splits likewise; log(L) minus that,
-// times the scale in scaled form.
+// times the scale in scaled form. Of weights by a formula p is the score, 0 where that is -inf, and
+// 1 / L is 1 unless they are divided by their sum; there is no entropy.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -23,6 +24,7 @@ struct PanelWeightsArgs {
   const T* scores = nullptr;  // the panel, key 0 of the tile; hidden ones -inf
   uint32_t groups = 0;
   int rows = 0;
+  bool is_formula = false;  // scores are weights
   T exponent_factor = 1;
   const T *m = nullptr, *inverse = nullptr;  // [16]: M, 1 / L
   const T* counted = nullptr;  // [16]: 1 / L of the queries that count for keys, else 0
@@ -30,12 +32,12 @@ struct PanelWeightsArgs {
   T* entropy = nullptr;        // [16], the tile's sum is added; null: not wanted
 };
 
-/// Keys across the lanes: one row, `keys` scores from a tile's first key on, and -inf behind them
-/// up to a whole 16.
+/// Keys across the lanes: one row, `keys` scores from a tile's first key on.
 template <class T>
 struct RowWeightsArgs {
   T* scores = nullptr;  // hidden ones -inf; become weights
   int64_t keys = 0;
+  bool is_formula = false;  // scores are weights
   T exponent_factor = 1, m = 0, inverse = 0;
   T* entropy = nullptr;  // the sum over all its keys, split by split; null: not wanted
 };

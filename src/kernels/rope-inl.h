@@ -17,7 +17,7 @@ struct Angle {
 
 template <class T>
 HWY_INLINE Angle<T> compose(const Angle<T>& a, const Angle<T>& b) {
-  return {fma(a.c, b.c, hn::Neg(hn::Mul(a.s, b.s))), fma(a.s, b.c, hn::Mul(a.c, b.s))};
+  return {fms(a.c, b.c, hn::Mul(a.s, b.s)), fma(a.s, b.c, hn::Mul(a.c, b.s))};
 }
 
 // A whole vector, or `count` of its lanes, the others 0.
@@ -67,7 +67,7 @@ HWY_INLINE void rotate_pairs(int half, const E* from, T* row, int i, int count,
     x = load_numbers<kLoads, T>(x_from, count, kInterleaved ? 2 : 1);
     y = load_numbers<kLoads, T>(y_from, count, kInterleaved ? 2 : 1);
   }
-  const VecOf<T> to_x = fma(x, angle.c, hn::Neg(hn::Mul(y, angle.s)));
+  const VecOf<T> to_x = fms(x, angle.c, hn::Mul(y, angle.s));
   const VecOf<T> to_y = fma(y, angle.c, hn::Mul(x, angle.s));
   if constexpr (kInterleaved && kWhole) {
     hn::StoreInterleaved2(to_x, to_y, d, row + first);
@@ -93,13 +93,15 @@ HWY_INLINE void block_angles(const RopeTables& tables, int64_t block, T* to) {
   const ptrdiff_t row = ptrdiff_t{2} * half;
   const T* high = static_cast<const T*>(tables.high) + block / kRopeMid * row;
   const T* mid = static_cast<const T*>(tables.mid) + block % kRopeMid * row;
-  for (int i = 0; i < half; i += kN) {
-    const int count = half - i < kN ? half - i : kN;
-    const Angle<T> both = compose<T>(load_angle<false>(high + i, high + half + i, count),
-                                     load_angle<false>(mid + i, mid + half + i, count));
-    store_part<false>(both.c, to + i, count);
-    store_part<false>(both.s, to + half + i, count);
-  }
+  const auto vector = [&](auto whole, int i, int count) HWY_ATTR {
+    const Angle<T> both = compose<T>(load_angle<whole.value>(high + i, high + half + i, count),
+                                     load_angle<whole.value>(mid + i, mid + half + i, count));
+    store_part<whole.value>(both.c, to + i, count);
+    store_part<whole.value>(both.s, to + half + i, count);
+  };
+  int i = 0;
+  for (; i + kN <= half; i += kN) vector(std::true_type(), i, kN);
+  if (i < half) vector(std::false_type(), i, half - i);
 }
 
 // Rows with the angles row_angle(whole, shared, k, i, lanes) of pairs i .. of row k, where shared

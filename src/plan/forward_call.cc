@@ -2,6 +2,7 @@
 #include "plan/forward_call.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "formula/simplify/simplify.h"
 #include "kernels/attention_order.h"
@@ -10,6 +11,12 @@
 
 namespace quire::plan {
 
+kernels::WeightRule weight_rule_of(const ForwardRequest& request) {
+  using kernels::WeightRule;
+  if (!request.weight_mod.has_value()) return WeightRule::kSoftmax;
+  return request.normalize == Normalize::kSum ? WeightRule::kFormulaSum : WeightRule::kFormula;
+}
+
 kernels::ForwardCall call_of(const ForwardRequest& request, const kernels::KernelTable& table) {
   kernels::ForwardCall call;
   call.table = &table;
@@ -17,9 +24,7 @@ kernels::ForwardCall call_of(const ForwardRequest& request, const kernels::Kerne
   call.value_dims = static_cast<int>(request.v_head_dim);
   call.scale = request.factor;
   call.f64 = request.is_f64();
-  if (request.weight_mod.has_value())
-    call.weights = request.normalize == Normalize::kSum ? kernels::WeightRule::kFormulaSum
-                                                        : kernels::WeightRule::kFormula;
+  call.weights = weight_rule_of(request);
   call.natural = request.score.has_value() || !kernels::is_scaled(request.factor) ||
                  request.weight_mod.has_value();
   call.pairs = request.q_dtype == DType::bf16 && request.k_dtype == DType::bf16 &&
@@ -30,6 +35,7 @@ kernels::ForwardCall call_of(const ForwardRequest& request, const kernels::Kerne
   call.lse_with_sinks = request.lse_with_sinks;
   call.k_coding = quant::row_coding(request.k_format, request.head_dim);
   call.v_coding = quant::row_coding(request.v_format, request.v_head_dim);
+  if (request.rope.has_value()) std::swap(call.k_mixed, call.k_coding.rotation);
   call.q_rows.dtype = call.out_rows.dtype = request.q_dtype;
   call.k_rows.dtype = request.k_dtype;
   call.v_rows.dtype = request.v_dtype;

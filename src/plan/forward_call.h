@@ -17,6 +17,9 @@ namespace quire::plan {
 /// Sizes, types and form of the softmax; programs and addresses come later.
 kernels::ForwardCall call_of(const ForwardRequest& request, const kernels::KernelTable& table);
 
+/// How scores become weights.
+kernels::WeightRule weight_rule_of(const ForwardRequest& request);
+
 /// Into `to`, [q_heads] of compute type, made if it is empty. Nothing without sinks.
 void read_sinks(const ForwardRequest& request, Tensor& to);
 

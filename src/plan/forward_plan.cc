@@ -271,7 +271,7 @@ kernels::QueryRow ForwardPlan::row_of(const kernels::ForwardCall& call,
                          .visible = {nullptr, -1}};
   if (request_.chosen != nullptr) made.chosen = *request_.chosen->lists(b, h, row);
   if (visible_ != nullptr) made.visible = visible_->row(b, h, row);
-  if (keeps_ && keeps_scores(b)) made.kept_scores = kept_scores(b, h);
+  if (keeps_ && keeps_scores(b)) made.kept_scores = kept_scores(tensors, b, h);
   return made;
 }
 

@@ -125,9 +125,9 @@ class ForwardPlan {
   bool keeps_scores(std::int64_t b) const;
   std::int64_t weights_place(const KeyWeightsOutput& to, std::int64_t b, std::int64_t h) const;
   void allocate_weights(const ForwardTensors& tensors);
-  std::int64_t kept_step() const;
-  void clear_kept();
-  void* kept_scores(std::int64_t b, std::int64_t h);
+  static bool weighs_in_place(const ForwardTensors& tensors);
+  void* kept_scores(const ForwardTensors& tensors, std::int64_t b, std::int64_t h);
+  kernels::WeightRule weight_rule() const;
   int weights_tiles() const;
   template <class T>
   void finish_kept(const ForwardTensors& tensors, std::int64_t b, std::int64_t h);
@@ -164,7 +164,7 @@ class ForwardPlan {
   std::vector<kernels::TileFault> faults_;
   std::size_t scratch_step_ = 0;
   // Of runs that want the weights of keys: the maxima, then the sums of all rows; scores of
-  // sequences with one query, [batch][q_heads][kept_step()]; sums of splits [rows][splits].
+  // sequences with one query, [batch][q_heads][kv_len]; sums of splits [rows][splits].
   bool keeps_ = false, prefetches_ = false;  // in the run under way
   Tensor row_states_, kept_scores_, entropy_parts_, weights_scratch_;
   std::size_t weights_scratch_step_ = 0;

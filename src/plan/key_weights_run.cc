@@ -10,6 +10,7 @@
 #include "kernels/key_weights.h"
 #include "kernels/typed_functions.h"
 #include "layout/chosen_keys.h"
+#include "plan/forward_call.h"
 #include "plan/forward_plan.h"
 #include "runtime/ceil_div.h"
 #include "runtime/cpu_info.h"
@@ -62,10 +63,9 @@ void ForwardPlan::allocate_weights(const ForwardTensors& tensors) {
   bool keeps_any = false, passes_any = false;  // a sequence without queries is passed, too
   for (std::int64_t b = 0; b < request_.batch; ++b)
     (keeps_scores(b) ? keeps_any : passes_any) = true;
-  if (keeps_any) {
-    const std::int64_t numbers = request_.batch * request_.q_heads * kept_step();
+  if (keeps_any && !weighs_in_place(tensors)) {
+    const std::int64_t numbers = request_.batch * request_.q_heads * request_.kv_len;
     if (kept_scores_.numel() != numbers) kept_scores_ = Tensor::empty({numbers}, compute_type());
-    clear_kept();
   }
   if (!passes_any) return;
   compile_prefill();
@@ -84,23 +84,20 @@ void ForwardPlan::allocate_weights(const ForwardTensors& tensors) {
     entropy_parts_ = Tensor::empty({rows * splits}, compute_type());
 }
 
-// Numbers of a row: whole units.
-std::int64_t ForwardPlan::kept_step() const { return ceil_div(request_.kv_len, 16) * 16; }
-
-void ForwardPlan::clear_kept() {
-  if (request_.is_f64())
-    std::fill_n(kept_scores_.data_as<double>(), kept_scores_.numel(),
-                -std::numeric_limits<double>::infinity());
-  else
-    std::fill_n(kept_scores_.data_as<float>(), kept_scores_.numel(),
-                -std::numeric_limits<float>::infinity());
+// Whether scores are kept where the weights go.
+bool ForwardPlan::weighs_in_place(const ForwardTensors& tensors) {
+  return tensors.key_weights.data != nullptr && tensors.key_weights.key_step == 1;
 }
 
-void* ForwardPlan::kept_scores(std::int64_t b, std::int64_t h) {
-  const std::int64_t at = (b * request_.q_heads + h) * kept_step();
-  return static_cast<char*>(kept_scores_.data()) +
+void* ForwardPlan::kept_scores(const ForwardTensors& tensors, std::int64_t b, std::int64_t h) {
+  const bool in_place = weighs_in_place(tensors);
+  const std::int64_t at = in_place ? weights_place(tensors.key_weights, b, h)
+                                   : (b * request_.q_heads + h) * request_.kv_len;
+  return static_cast<char*>(in_place ? tensors.key_weights.data : kept_scores_.data()) +
          at * static_cast<std::int64_t>(dtype_size(compute_type()));
 }
+
+kernels::WeightRule ForwardPlan::weight_rule() const { return weight_rule_of(request_); }
 
 int ForwardPlan::weights_tiles() const {
   return kernels::query_tiles_per_item(static_cast<int>(request_.head_dim),
@@ -136,7 +133,8 @@ T ForwardPlan::sink_distance(std::int64_t h, std::int64_t stat) const {
 }
 
 bool ForwardPlan::is_natural() const {
-  return request_.score.has_value() || !kernels::is_scaled(request_.factor);
+  return request_.score.has_value() || !kernels::is_scaled(request_.factor) ||
+         request_.weight_mod.has_value();
 }
 
 // The one query of a sequence: weights in place of its scores, then to where they belong.
@@ -146,25 +144,27 @@ void ForwardPlan::finish_kept(const ForwardTensors& tensors, std::int64_t b, std
   const T* const states = static_cast<const T*>(row_states_.data());
   const std::int64_t keys = request_.layout->length(b);
   const T sum = states[row_states_.numel() / 2 + rows.stat];
-  auto* const scores = static_cast<T*>(kept_scores(b, h));
+  auto* const scores = static_cast<T*>(kept_scores(tensors, b, h));
+  const T inverse = kernels::weight_factor(weight_rule(), sum);
   T entropy = 0;
   kernels::forward_functions<T>(*table_).row_weights(
       {.scores = scores,
        .keys = keys,
+       .is_formula = weight_rule() != kernels::WeightRule::kSoftmax,
        .exponent_factor = kernels::exponent_factor<T>(is_natural(), request_.factor),
        .m = sum == 0 ? T{0} : states[rows.stat],
-       .inverse = sum == 0 ? T{0} : 1 / sum,
+       .inverse = inverse,
        .entropy = tensors.entropy == nullptr ? nullptr : &entropy});
   if (tensors.entropy != nullptr)
     static_cast<T*>(tensors.entropy)[rows.stat] = entropy_of(h, rows.stat, entropy);
   const KeyWeightsOutput& to = tensors.key_weights;
   if (to.data == nullptr) return;
   const QueryRange counted = range_in(to.queries, 1);
-  T* out = static_cast<T*>(to.data) + weights_place(to, b, h);
-  for (std::int64_t key = 0; key < keys; ++key, out += to.key_step)
-    *out = counted.begin < counted.end ? scores[key] : T{0};
-  if (to.is_packed) return;
-  for (std::int64_t key = keys; key < request_.kv_len; ++key, out += to.key_step) *out = 0;
+  const bool counts = counted.begin < counted.end;
+  T* const out = static_cast<T*>(to.data) + weights_place(to, b, h);
+  for (std::int64_t key = 0; (out != scores || !counts) && key < keys; ++key)
+    out[key * to.key_step] = counts ? scores[key] : T{0};
+  clear_behind<T>(to, b, h);
 }
 
 // log(L) minus the sum of weight * (score - M), in natural units, the sink's included.

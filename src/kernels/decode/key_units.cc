@@ -6,6 +6,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "kernels/coding/rotate.h"
 #include "kernels/kernel_table.h"
 #include "kernels/prefill/pair_scope.h"
 #include "kernels/typed_functions.h"
@@ -292,6 +293,7 @@ void UnitRows<T>::gather(const PlacedUnits& units, uint32_t wanted, int slot, in
   const int begin = std::countr_zero(wanted), end = std::bit_width(wanted);
   auto* const slots = reinterpret_cast<T*>(slots_ + slot * kUnitKeys * slot_step_);
   const ptrdiff_t step = slot_step_ / static_cast<ptrdiff_t>(sizeof(T));
+  for (int i = begin; i < end; ++i) rotate(slots + i * step, columns_, call_.k_mixed);
   forward_functions<T>(*call_.table)
       .rotate({.tables = &call_.rope,
                .rows = slots + begin * step,

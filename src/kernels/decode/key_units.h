@@ -61,9 +61,9 @@ class UnitRows {
     return gathered && is_direct_ ? DecodeKind::kOwn : kind_;
   }
 
-  /// Units that can be gathered before their memory is used again. Decoded ones are used at once:
-  /// at 128 dims a unit takes 8 KiB, and several would leave L1 before they are read.
-  int slots() const { return is_coded(coding_) ? 1 : kSlots; }
+  /// Units that can be gathered before their memory is used again. Decoded and rotated ones are
+  /// used at once: at 128 dims a unit takes 8 KiB, and several would leave L1 before they are read.
+  int slots() const { return is_coded(coding_) || rotated_ ? 1 : kSlots; }
 
   /// The units of a tile: `keys` keys from `key` on.
   void place(int64_t key, int keys, PlacedUnits& units) noexcept;

@@ -21,6 +21,15 @@ void set_bits(uint64_t* words, int begin, int end) {
 
 }  // namespace
 
+const int32_t* first_from(const KeyList& list, int64_t key, const int32_t* near) noexcept {
+  const int32_t* const end = list.keys + list.count;
+  if (near < list.keys || near > end || (near > list.keys && near[-1] >= key))
+    return list.from(key);
+  constexpr ptrdiff_t kStep = 16;
+  while (end - near > kStep && near[kStep] < key) near += kStep;
+  return std::lower_bound(near, end - near > kStep ? near + kStep : end, key);
+}
+
 RowVisibility::RowVisibility(const ForwardCall& call, const QueryRow* rows, int row_count,
                              ScratchLayout& layout)
     : rows_(rows), row_count_(row_count), everything_(true) {
@@ -45,11 +54,15 @@ RowVisibility::RowVisibility(const ForwardCall& call, const QueryRow* rows, int 
 int64_t RowVisibility::next_tile(int64_t tile) const noexcept {
   if (everything_) return tile;
   int64_t next = std::numeric_limits<int64_t>::max();
+  const KeyList* of = nullptr;  // whose place `at` is
+  const int32_t* at = near_;
   for (int i = 0; i < row_count_; ++i) {
     int64_t of_row = tile;
     const KeyList& chosen = rows_[i].chosen;
     if (chosen.is_choice()) {
-      const int32_t* at = chosen.from(tile * kTileKeys);
+      if (of == nullptr || of->keys != chosen.keys || of->count != chosen.count)
+        at = first_from(chosen, tile * kTileKeys, at);
+      of = &chosen;
       if (at == chosen.keys + chosen.count) continue;
       of_row = *at / kTileKeys;
     }
@@ -114,7 +127,9 @@ void RowVisibility::keep_chosen(int64_t key, int keys) noexcept {
     if (i == 0 || list.keys != of || list.count != rows_[i - 1].chosen.count) {
       std::fill(std::begin(chosen), std::end(chosen), 0);
       const int32_t* const end = list.keys + list.count;
-      for (const int32_t* at = list.from(key); at != end && *at < key + keys; ++at)
+      const int32_t* at = first_from(list, key, near_);
+      if (i == 0) near_ = at;
+      for (; at != end && *at < key + keys; ++at)
         chosen[(*at - key) / kWordKeys] |= uint64_t{1} << ((*at - key) % kWordKeys);
       of = list.keys;
     }

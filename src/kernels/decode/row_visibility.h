@@ -11,6 +11,9 @@
 
 namespace quire::kernels {
 
+/// list.from(key), found in a few steps if it is not far behind `near`, a place in the list.
+const int32_t* first_from(const KeyList& list, int64_t key, const int32_t* near) noexcept;
+
 class RowVisibility {
  public:
   RowVisibility(const ForwardCall& call, const QueryRow* rows, int row_count,
@@ -31,6 +34,9 @@ class RowVisibility {
     return static_cast<uint32_t>(any_[unit / 4] >> (unit % 4 * 16)) & 0xffffu;
   }
 
+  /// A place near this tile in the list of the first row that chose.
+  const int32_t* near() const { return near_; }
+
   /// Of the mask program.
   const TileFault* fault() const { return runner_ ? &runner_->fault() : nullptr; }
 
@@ -44,6 +50,9 @@ class RowVisibility {
   int groups_ = 0;
   bool everything_;       // no row has a list
   bool chooses_ = false;  // some row made a choice
+  // Of the first row's list, where the last tile began. Tiles come in order, and rows mostly have
+  // one list: searching it by halves for each would take longer than a tile's few keys.
+  const int32_t* near_ = nullptr;
   bool all_ = false;
   uint32_t sees_ = 0;
   uint64_t *words_, *asked_, *answers_;   // [rows][groups]

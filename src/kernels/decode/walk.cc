@@ -172,13 +172,17 @@ template <class T>
 bool DecodeWalk<T>::run_tiles(int64_t begin, int64_t end, const DecodeState<T>& state) noexcept {
   end = std::min<int64_t>(end, (sequence_.length + kTileKeys - 1) / kTileKeys);
   bool any = false;
+  int64_t kept = begin;  // the tiles before it are
   for (int64_t index = visible_.next_tile(begin); index < end; index = next_) {
     next_ = visible_.next_tile(index + 1);
     const Tile tile = tile_at(index);
     if (!visible_.look(index, tile.keys)) continue;
     any = true;
+    if (keeps_) keep_hidden(kept, index);
+    kept = index + 1;
     run_tile(tile, state);
   }
+  if (keeps_) keep_hidden(kept, end);
   return any;
 }
 
@@ -219,6 +223,7 @@ template <class T>
 bool DecodeWalk<T>::plan_compact(const Tile& tile) noexcept {
   const int chain_units = chain_keys(call_.pairs) / kUnitKeys;
   int units = 0, chain = -1;
+  scored_count_ = 0;
   for (int i = 0; i < live_count_; ++i) {
     for (uint32_t bits = visible_.unit(live_[i]); bits != 0; bits &= bits - 1) {
       if (chain != live_[i] / chain_units || compact_count_[units - 1] == kUnitKeys) {
@@ -226,16 +231,17 @@ bool DecodeWalk<T>::plan_compact(const Tile& tile) noexcept {
         compact_count_[units++] = 0;
       }
       int& count = compact_count_[units - 1];
-      compact_key_[(units - 1) * kUnitKeys + count++] =
-          static_cast<int16_t>(live_[i] * kUnitKeys + std::countr_zero(bits));
+      const auto key = static_cast<int16_t>(live_[i] * kUnitKeys + std::countr_zero(bits));
+      scored_key_[scored_count_++] = key;
+      compact_key_[(units - 1) * kUnitKeys + count++] = key;
     }
   }
   if (2 * units > live_count_) return false;
   const int64_t key = tile.index * kTileKeys;
+  keys_.place_list(key, scored_key_, scored_count_, 0, placed_keys_);
   for (int unit = 0; unit < units; ++unit) {
-    const int16_t* const keys = compact_key_ + unit * kUnitKeys;
-    keys_.place_list(key, keys, compact_count_[unit], unit, placed_keys_);
-    values_.place_list(key, keys, compact_count_[unit], unit, placed_values_);
+    values_.place_list(key, compact_key_ + unit * kUnitKeys, compact_count_[unit], unit,
+                       placed_values_);
     live_[unit] = unit;
   }
   live_count_ = units;
@@ -254,9 +260,10 @@ void DecodeWalk<T>::prefetch_chosen() noexcept {
     of = list.keys;
     const int64_t key = next_ * kTileKeys;
     const int32_t* const end = list.keys + list.count;
-    for (const int32_t* at = list.from(key); at != end && *at < key + kTileKeys; ++at) {
+    const int32_t* at = first_from(list, key, visible_.near());
+    for (; at != end && *at < key + kTileKeys; ++at) {
       keys_.prefetch(*at);
-      values_.prefetch(*at);
+      if (!call_.v_in_k) values_.prefetch(*at);
     }
   }
 }
@@ -267,9 +274,7 @@ void DecodeWalk<T>::spread_scores() noexcept {
   for (int row = 0; row < row_count_; ++row) {
     const T* const from = compact_ + row * kDecodeScoreStep;
     T* const to = scores_ + row * kDecodeScoreStep;
-    for (int unit = 0; unit < live_count_; ++unit)
-      for (int i = unit * kUnitKeys; i < unit * kUnitKeys + compact_count_[unit]; ++i)
-        to[compact_key_[i]] = from[i];
+    for (int i = 0; i < scored_count_; ++i) to[scored_key_[i]] = from[i];
   }
 }
 
@@ -356,9 +361,12 @@ void DecodeWalk<T>::compute_scores() noexcept {
   args.natural = call_.natural;
   args.scale = scale_;
   args.scores = is_compact_ ? compact_ : scores_;
+  const int units = live_count_;
+  if (is_compact_) live_count_ = (scored_count_ + kUnitKeys - 1) / kUnitKeys;
   run_units(
       false, [this](int unit) { return is_compact_ ? kAllKeys : visible_.unit(unit); }, args,
       functions_->scores);
+  live_count_ = units;
 }
 
 template <class T>
@@ -380,24 +388,34 @@ void DecodeWalk<T>::apply_score_mod(const Tile& tile) noexcept {
                        0, row_count_, score_max_, visible_.all() ? nullptr : visible_.words(0));
 }
 
-// What a row sees, for the weights of its keys; what it does not see stays as it was there.
+// The scores of rows whose keys' weights are asked for; of hidden keys -inf.
 template <class T>
 void DecodeWalk<T>::keep_scores(const Tile& tile) noexcept {
   for (int row = 0; row < row_count_; ++row) {
     if (rows_[row].kept_scores == nullptr) continue;
     const T* const from = scores_ + row * kDecodeScoreStep;
     T* const to = static_cast<T*>(rows_[row].kept_scores) + tile.index * kTileKeys;
-    if (visible_.all()) {
-      std::copy_n(from, tile.keys, to);
-      continue;
-    }
     for (int word = 0; word * 64 < tile.keys; ++word) {
-      for (uint64_t bits = visible_.words(row)[word]; bits != 0; bits &= bits - 1) {
-        const int key = word * 64 + std::countr_zero(bits);
-        to[key] = from[key];
+      const int begin = word * 64, count = std::min(64, tile.keys - begin);
+      const uint64_t bits = visible_.all() ? ~uint64_t{0} : visible_.words(row)[word];
+      if (bits == ~uint64_t{0}) {
+        std::copy_n(from + begin, count, to + begin);
+        continue;
       }
+      for (int key = 0; key < count; ++key)
+        to[begin + key] = (bits >> key & 1) != 0 ? from[begin + key] : kMinusInf<T>;
     }
   }
+}
+
+// Tiles that were skipped.
+template <class T>
+void DecodeWalk<T>::keep_hidden(int64_t begin, int64_t end) noexcept {
+  const int64_t first = begin * kTileKeys, last = std::min(end * kTileKeys, sequence_.length);
+  if (first >= last) return;
+  for (int row = 0; row < row_count_; ++row)
+    if (rows_[row].kept_scores != nullptr)
+      std::fill_n(static_cast<T*>(rows_[row].kept_scores) + first, last - first, kMinusInf<T>);
 }
 
 template <class T>

@@ -82,6 +82,7 @@ class DecodeWalk {
   void apply_softmax(const Tile& tile, const DecodeState<T>& state) noexcept;
   void drop(const Tile& tile, const RowSoftmaxArgs<T>& made, int row) noexcept;
   void keep_scores(const Tile& tile) noexcept;
+  void keep_hidden(int64_t begin, int64_t end) noexcept;
   uint32_t wanted_values(int unit) const noexcept;
   void add_values(const DecodeState<T>& state) noexcept;
 
@@ -115,9 +116,11 @@ class DecodeWalk {
   int64_t next_ = -1;                  // tile
   int unit_begin_ = 0, unit_end_ = 0;  // of this tile, where anybody sees anything
   // Where the keys that somebody sees are so few that they were put side by side: which keys of the
-  // tile they are (kUnitKeys a unit, no unit with keys of two chains), and scores, then weights.
+  // tile they are, and scores, then weights. Scores need as few units as hold them all; a unit of
+  // values (kUnitKeys places each) has no keys of two chains.
   bool is_compact_ = false;
-  int16_t compact_key_[kTileKeys];
+  int16_t scored_key_[kTileKeys], compact_key_[kTileKeys];
+  int scored_count_ = 0;
   int compact_count_[kTileUnits], compact_chain_[kTileUnits];
   T* compact_;             // as scores_
   int64_t first_key_ = 0;  // of this tile

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/coding/rotate.h"
 #include "kernels/prefill/pair_scope.h"
 #include "kernels/typed_functions.h"
 
@@ -89,6 +90,8 @@ KeyTile KeyTileLoader<T>::load(int64_t key, int rows, const bool* wanted,
   const bool shared = with_values && values_are_keys(span);
   const bool values_direct = (in_place && values_lie_well()) || !with_values || shared;
   if (!keys_direct || !values_direct) copy(key, rows, wanted, !keys_direct, !values_direct);
+  for (int row = 0; call_.k_mixed > 1 && row < rows; ++row)
+    rotate(keys_ + row * key_step_, call_.dims, call_.k_mixed);
   if (call_.rope.half > 0)
     forward_functions<T>(*call_.table)
         .rotate({.tables = &call_.rope,

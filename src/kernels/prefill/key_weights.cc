@@ -45,9 +45,10 @@ void Prefill<T>::add_weights(int i, int64_t key, int rows, const KeyWeightsItem&
     T m[kPanel] = {}, inverse[kPanel] = {}, counted[kPanel] = {};
     for (int lane = 0; lane < kPanel; ++lane) {
       const int query = panel * kPanel + lane;
-      if (query >= tile.queries || row_sum[query * call_.stat_step] == 0) continue;
-      m[lane] = row_max[query * call_.stat_step];
-      inverse[lane] = 1 / row_sum[query * call_.stat_step];
+      if (query >= tile.queries) continue;
+      const T sum = row_sum[query * call_.stat_step];
+      if (sum != 0) m[lane] = row_max[query * call_.stat_step];
+      inverse[lane] = weight_factor(call_.weights, sum);
       if ((of.counted[i] >> query & 1) != 0) counted[lane] = inverse[lane];
     }
     T* const sums = static_cast<T*>(of.sums);
@@ -56,6 +57,7 @@ void Prefill<T>::add_weights(int i, int64_t key, int rows, const KeyWeightsItem&
         {.scores = memory_.scores + panel * kScorePanelStep,
          .groups = groups,
          .rows = rows,
+         .is_formula = call_.weights != WeightRule::kSoftmax,
          .exponent_factor = exponent_factor_,
          .m = m,
          .inverse = inverse,
