@@ -43,12 +43,19 @@ struct SdpaOptions {
   CausalAlignment alignment = CausalAlignment::kTopLeft;
   std::optional<double> scale = {};
   bool enable_gqa = false;
+  // As in AttentionOptions; for dense calls the B of key_indices counts all leading axes.
+  std::optional<Buffer> sinks = {};
+  std::optional<ConstTensorView> key_indices = {};
+  std::optional<ScoreMod> weight_mod = {};  // `lse` is then the sum of a row's weights
+  Normalize normalize = Normalize::kNone;
+  std::optional<Rope> rope = {};
   /// The backends that may be used; the order of preference is FLASH, EFFICIENT, MATH.
   std::vector<SDPBackend> backends = {SDPBackend::kFlashAttention, SDPBackend::kEfficientAttention,
                                       SDPBackend::kMath};
   Executor* executor = nullptr;
-  /// Receives the natural log of the row sums, which the backward pass needs, unless null. [...,
-  /// Hq, L], f32 (f64 for f64 calls); jagged: [total, heads] or [heads, total], in q's order.
+  /// Receives the natural log of the row sums, which the backward pass needs, unless null; of the
+  /// keys alone, without sinks. [..., Hq, L], f32 (f64 for f64 calls); jagged: [total, heads] or
+  /// [heads, total], in q's order.
   Tensor* lse = nullptr;
   /// For dense calls in half precision: return the f32 output before rounding. As `out` of the
   /// backward pass it makes the gradient of attn_mask more exact.
@@ -98,6 +105,8 @@ struct [[deprecated("WantedGradients says the same")]] SdpaGradientsWanted {
 /// Each has the shape and dtype of its input; axes that were broadcast are summed.
 struct SdpaGradients {
   std::optional<Tensor> q = {}, k = {}, v = {}, attn_mask = {};  // the requested ones
+  /// For buffers with wants_gradient: the weight mod's, those of a rule (which are 0), the sinks.
+  std::vector<BufferGradient> buffers = {};
 };
 
 /// `options` as in the forward call; the dropout is replayed from its seed. Always uses the fused

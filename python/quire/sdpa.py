@@ -14,6 +14,7 @@ from typing import Any, Literal
 from . import _core
 from ._core import MaskMod
 from .arrays import like
+from .hooks import Rope, hook_options
 from .jagged import are_jagged
 from .option_checks import check_flag, check_scale, check_seed
 
@@ -76,6 +77,11 @@ def scaled_dot_product_attention(
     *,
     seed: int | None = None,
     alignment: Alignment = "top_left",
+    sinks: Any = None,
+    key_indices: Any = None,
+    weight_mod: Any = None,
+    normalize: str | None = None,
+    rope: Rope | None = None,
 ) -> Any:
     """softmax(query key^T * scale + mask) value.
 
@@ -91,6 +97,7 @@ def scaled_dot_product_attention(
         seed: of the dropout, 64 bits; by default a new one. The same seed drops the same weights, on any number of
             threads.
         alignment: which corner the diagonal of is_causal starts in. "bottom_right": the last query sees the last key.
+        sinks, key_indices, weight_mod, normalize, rope: as of flex_attention; the B of key_indices counts all leading axes.
 
     Returns:
         [..., Hq, L, Ev] of the query's kind and dtype; Jagged for Jagged.
@@ -103,7 +110,8 @@ def scaled_dot_product_attention(
     """
     where = "scaled_dot_product_attention"
     is_jagged = are_jagged(where, query, key, value)
-    options = _options(where, attn_mask, dropout_p, is_causal, alignment, scale, enable_gqa, seed)
+    hooks = _hooks(where, sinks, key_indices, weight_mod, normalize, rope)
+    options = _options(where, attn_mask, dropout_p, is_causal, alignment, scale, enable_gqa, seed, **hooks)
     out, _ = _core.sdpa(options, *_views(is_jagged, query, key, value))
     return query.with_values(out) if is_jagged else like(out, query)
 
@@ -167,6 +175,7 @@ def _options(
     scale: Any,
     enable_gqa: Any,
     seed: Any = None,
+    **hooks: Any,
 ) -> _core.SdpaOptions:
     """Checks the options, with error texts that name them."""
     if isinstance(dropout_p, (str, bytes)) or not hasattr(dropout_p, "__float__"):
@@ -182,6 +191,23 @@ def _options(
         scale=check_scale(where, scale),
         enable_gqa=check_flag(where, "enable_gqa", enable_gqa),
         backends=allowed_backends(),
+        **hooks,
+    )
+
+
+def _hooks(where: str, sinks: Any, key_indices: Any, weight_mod: Any, normalize: Any, rope: Any) -> dict[str, Any]:
+    """As _core.SdpaOptions takes them; nothing if none is given."""
+    if sinks is key_indices is weight_mod is normalize is rope is None:
+        return {}
+    given = hook_options(where, sinks, False, weight_mod, normalize, rope)
+    if given["weight_mod"] is None and normalize is not None:
+        raise ValueError(f"[{where}] normalize is for weight_mod, and there is none")
+    return dict(
+        sinks=given["sinks"],
+        key_indices=key_indices,
+        weight_mod=given["weight_mod"],
+        divides_by_sum=normalize == "sum",
+        rope=given["rope"],
     )
 
 

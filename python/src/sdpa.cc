@@ -17,6 +17,7 @@
 #include "mods.h"
 #include "openmp.h"
 #include "quire/error.h"
+#include "quire/rope.h"
 #include "quire/scaled_dot_product_attention.h"
 #include "register.h"
 #include "view.h"
@@ -41,10 +42,10 @@ SDPBackend backend_of(int number) {
   return static_cast<SDPBackend>(number);
 }
 
-// The arguments of a call besides its tensors. Keeps the mask's memory alive.
+// The arguments of a call besides its tensors. Keeps the memory of the mask and the lists alive.
 struct SdpaArguments {
   SdpaOptions options;
-  std::optional<View> mask = {};
+  std::optional<View> mask = {}, key_indices = {};
   int openmp_threads = 0;
 
   // The options with an executor, which the caller must keep.
@@ -57,7 +58,9 @@ struct SdpaArguments {
 
 void init_arguments(SdpaArguments* self, nb::handle attn_mask, double dropout_p, std::uint64_t seed,
                     bool is_causal, const std::string& alignment, std::optional<double> scale,
-                    bool enable_gqa, const std::vector<int>& backends, int openmp_threads) {
+                    bool enable_gqa, const std::vector<int>& backends, int openmp_threads,
+                    const View* sinks, nb::handle key_indices, const ScoreMod* weight_mod,
+                    bool divides_by_sum, const Rope* rope) {
   SdpaArguments all{.options = {.dropout_p = dropout_p,
                                 .seed = seed,
                                 .is_causal = is_causal,
@@ -73,6 +76,12 @@ void init_arguments(SdpaArguments* self, nb::handle attn_mask, double dropout_p,
     all.mask = view_of(attn_mask);
     all.options.attn_mask = ConstTensorView(all.mask->tensor);
   }
+  if (sinks != nullptr) all.options.sinks = buffer_of(*sinks, {.name = "sinks"});
+  if (!key_indices.is_none())
+    all.options.key_indices = all.key_indices.emplace(view_of(key_indices)).tensor;
+  if (weight_mod != nullptr) all.options.weight_mod = *weight_mod;
+  if (divides_by_sum) all.options.normalize = Normalize::kSum;
+  if (rope != nullptr) all.options.rope = *rope;
   new (self) SdpaArguments(std::move(all));
 }
 
@@ -180,7 +189,10 @@ void register_sdpa(nb::module_& module) {
            nb::arg("dropout_p") = 0.0, nb::arg("seed") = 0, nb::arg("is_causal") = false,
            nb::arg("alignment") = "top_left", nb::arg("scale").none() = nb::none(),
            nb::arg("enable_gqa") = false, nb::arg("backends") = std::vector<int>{1, 2, 0},
-           nb::arg("openmp_threads") = 0, "attn_mask: None, a MaskMod or an array.");
+           nb::arg("openmp_threads") = 0, nb::arg("sinks").none() = nb::none(),
+           nb::arg("key_indices").none() = nb::none(), nb::arg("weight_mod").none() = nb::none(),
+           nb::arg("divides_by_sum") = false, nb::arg("rope").none() = nb::none(),
+           "attn_mask: None, a MaskMod or an array.");
   define<View>(module);
   define<JaggedViews>(module);
 }

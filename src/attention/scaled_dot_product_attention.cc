@@ -12,6 +12,7 @@
 
 #include "attention/sdpa_call.h"
 #include "attention/validate.h"
+#include "mask/size_limits.h"
 #include "quire/error.h"
 #include "reference/attention.h"
 #include "runtime/float_env.h"
@@ -43,8 +44,9 @@ const char* name_of(SDPBackend backend) {
 }
 
 // Every reason why a backend cannot compute a valid call; none if it can.
-std::vector<std::string> backend_reasons(SDPBackend backend, const AttentionShape& shape,
+std::vector<std::string> backend_reasons(SDPBackend backend, const SdpaCall& call,
                                          const SdpaOptions& options) {
+  const AttentionShape& shape = call.shape;
   const char* const name = name_of(backend);
   if (std::find(std::begin(kInOrder), std::end(kInOrder), backend) == std::end(kInOrder))
     return {"ERROR is not a backend: it says that none is left."};
@@ -55,7 +57,11 @@ std::vector<std::string> backend_reasons(SDPBackend backend, const AttentionShap
   if (std::find(options.backends.begin(), options.backends.end(), backend) ==
       options.backends.end())
     add("{} is not among the backends that may be used.", name);
-  if (backend == SDPBackend::kMath) return reasons;
+  if (backend == SDPBackend::kMath) {
+    if (call.jagged.has_value() && options.key_indices.has_value())
+      add("{} takes no key_indices of jagged batches.", name);
+    return reasons;
+  }
   if (std::max(shape.head_dim, shape.v_head_dim) > attention::kMostDims) {
     add("{} takes head dims of 0 to {}; got {} for query and key and {} for value.", name,
         attention::kMostDims, shape.head_dim, shape.v_head_dim);
@@ -64,21 +70,21 @@ std::vector<std::string> backend_reasons(SDPBackend backend, const AttentionShap
 }
 
 // The first of FLASH, EFFICIENT, MATH without a reason; kError if there is none.
-SDPBackend first_backend(const AttentionShape& shape, const SdpaOptions& options) {
+SDPBackend first_backend(const SdpaCall& call, const SdpaOptions& options) {
   for (const SDPBackend backend : kInOrder)
-    if (backend_reasons(backend, shape, options).empty()) return backend;
+    if (backend_reasons(backend, call, options).empty()) return backend;
   return SDPBackend::kError;
 }
 
 // The same, but throws Error with the reasons of each if none is left.
-SDPBackend required_backend(const AttentionShape& shape, const SdpaOptions& options) {
-  const SDPBackend found = first_backend(shape, options);
+SDPBackend required_backend(const SdpaCall& call, const SdpaOptions& options) {
+  const SDPBackend found = first_backend(call, options);
   if (found != SDPBackend::kError) return found;
   std::string text =
       "[scaled_dot_product_attention] No viable backend for scaled_dot_product_attention was "
       "found.";
   for (const SDPBackend backend : kInOrder)
-    for (const std::string& reason : backend_reasons(backend, shape, options)) text += " " + reason;
+    for (const std::string& reason : backend_reasons(backend, call, options)) text += " " + reason;
   throw Error(ErrorKind::runtime, text);
 }
 
@@ -88,6 +94,14 @@ struct Outputs {
 
 // ---- the MATH backend: the f64 reference, one element at a time, rounded once
 
+std::optional<std::vector<double>> numbers_of(const std::optional<Buffer>& sinks) {
+  if (!sinks.has_value()) return std::nullopt;
+  std::vector<double> numbers;
+  for (std::int64_t h = 0; h < sinks->shape()[0]; ++h)
+    numbers.push_back(sinks->view().load_float({h}));
+  return numbers;
+}
+
 // q [B, Hq, L, E], k [B, Hkv, S, E], v [B, Hkv, S, Ev]; b_begin: b of the first batch entry.
 Outputs math(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
              const SdpaCall& call, const SdpaOptions& options, std::int64_t b_begin = 0) {
@@ -95,7 +109,12 @@ Outputs math(const ConstTensorView& q, const ConstTensorView& k, const ConstTens
                                         .mask_mod = call.rules.mask_mod,
                                         .scale = options.scale,
                                         .b_begin = b_begin,
-                                        .dropout = {options.dropout_p, options.seed}};
+                                        .key_indices = options.key_indices,
+                                        .dropout = {options.dropout_p, options.seed},
+                                        .sinks = numbers_of(options.sinks),
+                                        .weight_mod = options.weight_mod,
+                                        .normalize = options.normalize == Normalize::kSum,
+                                        .rope = options.rope};
   const reference::AttentionOutput exact = reference::attention({q, k, v}, how);
   const DType wide = call.shape.compute_type();
   return {exact.out.to(options.wide_out ? wide : q.dtype()), exact.lse.to(wide)};
@@ -136,10 +155,11 @@ Outputs jagged_math(const SdpaCall& call, const SdpaOptions& options) {
   return {std::move(made.out), made.lse.reshape(call.rows())};
 }
 
-// Nothing to see: 0, and an lse of -inf.
-Outputs nothing(const SdpaCall& call, DType type) {
+// Nothing to see: 0, and an lse of -inf; weights of a formula have the sum 0.
+Outputs nothing(const SdpaCall& call, DType type, bool has_weight_mod) {
   Tensor lse = Tensor::empty(call.rows(), DType::f64);
-  std::fill_n(lse.data_as<double>(), lse.numel(), -std::numeric_limits<double>::infinity());
+  std::fill_n(lse.data_as<double>(), lse.numel(),
+              has_weight_mod ? 0 : -std::numeric_limits<double>::infinity());
   return {Tensor(call.out_shape, type), lse.to(call.shape.compute_type())};
 }
 
@@ -161,14 +181,28 @@ Outputs fused(SdpaCall& call, const SdpaOptions& options, DType type) {
   return {made.out.reshape(call.out_shape), made.lse.reshape(call.rows())};
 }
 
+// What a plan would find wrong, of a call that none is made for.
+void check_unplanned(SdpaCall call, const SdpaOptions& options) {
+  AttentionProblem problem = attention::sdpa_problem(call, options);
+  problem.most_dims = mask::kMostPosition;
+  attention::checked(std::move(problem));
+}
+
+bool has_hooks(const SdpaOptions& options) {
+  return options.sinks || options.key_indices || options.weight_mod || options.rope ||
+         options.normalize != Normalize::kNone;
+}
+
 Tensor run(SdpaCall call, const SdpaOptions& options) {
-  const SDPBackend backend = required_backend(call.shape, options);
+  const SDPBackend backend = required_backend(call, options);
   const DType type = options.wide_out ? call.shape.compute_type() : call.shape.q_dtype;
+  if (has_hooks(options) && (backend == SDPBackend::kMath || call.is_empty()))
+    check_unplanned(call, options);
   Outputs made;
   if (call.jagged.has_value() && (backend == SDPBackend::kMath || call.is_empty())) {
     made = jagged_math(call, options);
   } else if (call.is_empty()) {
-    made = nothing(call, type);
+    made = nothing(call, type, options.weight_mod.has_value());
   } else if (backend == SDPBackend::kMath) {
     const Outputs one = math(call.q, call.k, call.v, call, options);
     made = {one.out.reshape(call.out_shape), one.lse.reshape(call.rows())};
@@ -183,7 +217,7 @@ template <class Input>
 std::vector<std::string> reasons(SDPBackend backend, const Input& q, const Input& k, const Input& v,
                                  const SdpaOptions& options) {
   try {
-    return backend_reasons(backend, attention::sdpa_call(kSdpa, q, k, v, options).shape, options);
+    return backend_reasons(backend, attention::sdpa_call(kSdpa, q, k, v, options), options);
   } catch (const Error& error) {  // no backend computes a call that is wrong
     return {error.what()};
   }
@@ -192,7 +226,7 @@ std::vector<std::string> reasons(SDPBackend backend, const Input& q, const Input
 template <class Input>
 SDPBackend choose(const Input& q, const Input& k, const Input& v, const SdpaOptions& options) {
   try {
-    return first_backend(attention::sdpa_call(kSdpa, q, k, v, options).shape, options);
+    return first_backend(attention::sdpa_call(kSdpa, q, k, v, options), options);
   } catch (const Error&) {
     return SDPBackend::kError;
   }

@@ -78,6 +78,11 @@ std::optional<Tensor> zero(bool is_wanted, const ConstTensorView& like) {
   return is_wanted ? std::optional<Tensor>(Tensor(like.shape(), like.dtype())) : std::nullopt;
 }
 
+std::vector<BufferGradient> without_mask(std::vector<BufferGradient> made, bool has_mask) {
+  if (has_mask) made.erase(made.begin());
+  return made;
+}
+
 // `inputs`: q, k and v as given, before broadcasting.
 SdpaGradients run(SdpaCall call, const SdpaBackwardInputs& inputs, const SdpaOptions& options,
                   const WantedGradients& wanted) {
@@ -93,12 +98,17 @@ SdpaGradients run(SdpaCall call, const SdpaBackwardInputs& inputs, const SdpaOpt
                              .lse = merged("lse", inputs.lse, call.rows(), numbers, held[1]),
                              .d_out = merged("d_out", inputs.d_out, call.out_shape, outs, held[2])};
   const auto* mask = std::get_if<ConstTensorView>(&options.attn_mask);
+  std::vector<BufferGradient> made;
+  for (const Buffer& buffer : gradient_buffers(problem))
+    made.push_back({buffer, Tensor(buffer.shape(), buffer.dtype())});
+  const bool has_mask = problem.score_mod.has_value();  // a mask of floats, the first of them
   if (call.is_empty()) {
     attention::validate_loss(problem, given);
     SdpaGradients zeros{.q = zero(wanted.q, inputs.q),
                         .k = zero(wanted.k, inputs.k),
                         .v = zero(wanted.v, inputs.v)};
     if (wanted.attn_mask) zeros.attn_mask = zero(true, *mask);
+    if (wanted.buffers) zeros.buffers = without_mask(std::move(made), has_mask);
     return zeros;
   }
   // In the axes of the call. Sums are rounded once, except over the heads of jagged batches.
@@ -114,18 +124,16 @@ SdpaGradients run(SdpaCall call, const SdpaBackwardInputs& inputs, const SdpaOpt
   const auto view = [](std::optional<Tensor>& of) {
     return of ? std::optional(of->view()) : std::nullopt;
   };
-  std::vector<Tensor> made;
   std::vector<TensorView> buffers;
-  if (wanted.attn_mask) {
-    for (const Buffer& buffer : gradient_buffers(problem))
-      buffers.push_back(made.emplace_back(buffer.shape(), buffer.dtype()).view());
-  }
+  if (wanted.attn_mask || (wanted.buffers && made.size() > (has_mask ? 1U : 0U)))
+    for (BufferGradient& one : made) buffers.push_back(one.gradient.view());
   run_attention_backward(std::move(problem), given,
                          {.q = view(q), .k = view(k), .v = view(v), .buffers = buffers});
   SdpaGradients result{.q = narrowed(q, inputs.q, call),
                        .k = narrowed(k, inputs.k, call),
                        .v = narrowed(v, inputs.v, call)};
-  if (wanted.attn_mask) result.attn_mask = made.at(0).reshape(mask->shape());
+  if (wanted.attn_mask) result.attn_mask = made.at(0).gradient.reshape(mask->shape());
+  if (wanted.buffers) result.buffers = without_mask(std::move(made), has_mask);
   return result;
 }
 

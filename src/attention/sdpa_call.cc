@@ -244,8 +244,13 @@ AttentionProblem sdpa_problem(SdpaCall& call, const SdpaOptions& options) {
                              .mask_mod = call.rules.mask_mod,
                              .scale = options.scale,
                              .enable_gqa = true,
+                             .key_indices = options.key_indices,
                              .dropout_p = options.dropout_p,
                              .seed = options.seed,
+                             .sinks = options.sinks,
+                             .weight_mod = options.weight_mod,
+                             .normalize = options.normalize,
+                             .rope = options.rope,
                              .executor = options.executor};
   if (call.jagged.has_value()) return jagged_problem(std::move(*call.jagged), all, call.function);
   return AttentionProblem::dense(call.shape, all, call.function);

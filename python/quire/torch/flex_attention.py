@@ -170,17 +170,12 @@ def flex_attention(
             raise NotImplementedError(
                 "[flex_attention] quantised keys and values have no place under transforms and tracers"
             )
-        if given is not _NO_HOOKS or weights is not None:
-            raise NotImplementedError(
-                "[flex_attention] over quantised keys or values sinks, weight_mod, rope, key_weights and entropy are for "
-                "quire.flex_attention and quire.attend"
-            )
         mask = None
         if block_mask is not None:
             mask, _ = _mask_at_call(block_mask, query.shape[2], key.shape[2])
-        mods = Mods(None, mask, scale, dropout_p, seed or 0, key_indices)
-        coded = coded_flex_attention((query, key, value), score_mod, mods, enable_gqa, (want_lse, want_max))
-        return _results(coded, return_lse, return_aux)
+        mods = Mods(None, mask, scale, dropout_p, seed or 0, key_indices, weights)
+        coded = coded_flex_attention((query, key, value), score_mod, mods, given, enable_gqa, (want_lse, want_max))
+        return _results(coded, return_lse, return_aux, weights)
     is_plain = type(query) in _PLAIN and type(key) in _PLAIN and type(value) in _PLAIN and not query.is_nested
     if not is_plain or _modes() or _jit():
         if are_nested(query, key, value):

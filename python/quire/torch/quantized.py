@@ -18,7 +18,8 @@ from quire.option_checks import check_int
 from quire.quantized import KVFormat, QuantizedTensor, format_of
 from quire.torch.autograd import Outputs, recorded
 from quire.torch.flex_call import FlexCall
-from quire.torch.forward import Mods, as_torch_gives
+from quire.torch.forward import Mods, as_torch_gives, weights_views
+from quire.torch.hooks import HookArguments, bind_hooks
 from quire.torch.mods import bind_score_mod
 from quire.torch.threads import openmp_threads
 from quire.torch.views import view_of
@@ -92,12 +93,22 @@ class CodedCall(FlexCall):
             for is_wanted in (want_lse, self.want_max)
         )
         optional = (None if one is None else view_of(one) for one in (lse, max_scores))
-        _core.attention(self.mods.options(self.function, self.enable_gqa), *views, view_of(out), *optional)
+        sums = (*query.shape[:2], _core.coded_shape(views[1])[2])
+        weights = weights_views(self.mods.weights, sums, query.shape[:3], compute)
+        mods = self.mods
+        if mods.hooks is not None and mods.hooks.sinks is not None and read:
+            mods = mods._replace(hooks=mods.hooks._replace(sinks=read[-1]))
+        _core.attention(mods.options(self.function, self.enable_gqa), *views, view_of(out), *optional, *weights)
         return out, lse, max_scores
 
 
 def coded_flex_attention(
-    inputs: tuple[Any, Any, Any], score_mod: Any, mods: Mods, enable_gqa: bool, wants: tuple[bool, bool]
+    inputs: tuple[Any, Any, Any],
+    score_mod: Any,
+    mods: Mods,
+    given: HookArguments,
+    enable_gqa: bool,
+    wants: tuple[bool, bool],
 ) -> Outputs:
     """flex_attention over tensors of which key, value or both are QuantizedTensors. wants: lse, max_scores."""
     query, key, value = inputs
@@ -120,15 +131,22 @@ def coded_flex_attention(
         tensors.append(of)
     needs_grad = torch.is_grad_enabled() and query.requires_grad
     captured: list[Tensor] = []
+    captured_needs = False
+    dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
     if score_mod is not None:
-        is_f64 = query.dtype is torch.float64
-        mod, captured, captured_needs, _ = bind_score_mod(score_mod, torch.float64 if is_f64 else torch.float32)
+        mod, captured, captured_needs, _ = bind_score_mod(score_mod, dtype)
         mods = mods._replace(score_mod=mod)
-        if captured_needs and torch.is_grad_enabled():
-            raise NotImplementedError(
-                "[flex_attention] of a call over quantised keys or values the query alone has a gradient"
-            )
-    call = CodedCall(mods, wants[1], len(captured), enable_gqa=enable_gqa, coded=coded)
+    weight_reads = 0
+    bound = bind_hooks("flex_attention", given, dtype)
+    if bound is not None:
+        mods = mods._replace(hooks=bound.hooks)
+        captured, weight_reads = [*captured, *bound.tensors], bound.weight_reads
+        captured_needs = captured_needs or bound.needs_grad
+    if captured_needs and torch.is_grad_enabled():
+        raise NotImplementedError(
+            "[flex_attention] of a call over quantised keys or values the query alone has a gradient"
+        )
+    call = CodedCall(mods, wants[1], len(captured), enable_gqa=enable_gqa, coded=coded, weight_reads=weight_reads)
     if needs_grad:
         out, lse, max_scores = as_torch_gives(query.dtype, *recorded(call, tensors, captured))
         return out, lse if wants[0] else None, max_scores

@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from quire import _core
+from quire.hooks import Rope
 from quire.option_checks import check_scale
 from quire.torch.autocast import autocast
 from quire.torch.autograd import recorded
@@ -37,6 +38,7 @@ from quire.torch.nested import (
 from quire.torch.nested_graph import nested_in_graph
 from quire.torch.nested_strided import are_strided_nested, can_be_packed, components_of, to_jagged, to_strided
 from quire.torch.sdpa_call import SdpaCall
+from quire.torch.sdpa_hooks import SdpaHooks, SdpaMask, attention_with_hooks
 from quire.torch.transforms import is_forward_mode, refuse_transforms
 from quire.torch.views import view_of
 
@@ -60,13 +62,23 @@ def scaled_dot_product_attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    *,
+    seed: int | None = None,
+    key_indices: Tensor | None = None,
+    sinks: Tensor | None = None,
+    weight_mod: Any = None,
+    normalize: str | None = None,
+    rope: Rope | None = None,
 ) -> Tensor:
     """softmax(query key^T * scale + attn_mask) value, as torch.nn.functional's.
 
     query [..., Hq, L, E], key [..., Hkv, S, E], value [..., Hkv, S, Ev] on the CPU, of one dtype; or nested tensors of the
     layout torch.jagged: [B, H, j, D], that is [B, j, H, D] transposed. `attn_mask`: a bool or float tensor that broadcasts
     to [..., Hq, L, S], torch's causal_upper_left and causal_lower_right, or a mask_mod f(b, h, q_idx, kv_idx), which nested
-    tensors take too. Each call with dropout_p > 0 draws one number from torch's default generator.
+    tensors take too. Each call with dropout_p > 0 draws one number from torch's default generator, unless it has a `seed`.
+
+    `seed`, `key_indices`, `sinks`, `weight_mod`, `normalize` and `rope` are Quire's own, and those of flex_attention, which computes
+    such a call; the B of key_indices counts all leading axes.
 
     >>> import torch
     >>> from quire.torch import scaled_dot_product_attention
@@ -74,6 +86,9 @@ def scaled_dot_product_attention(
     >>> [tuple(one.shape) for one in scaled_dot_product_attention(x, x, x, is_causal=True).unbind()]
     [(4, 30, 64), (4, 7, 64)]
     """
+    if not (seed is key_indices is sinks is weight_mod is normalize is rope is None):
+        hooks = SdpaHooks(seed, key_indices, sinks, weight_mod, normalize, rope)
+        return _with_hooks(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, hooks)
     if _is_compiling():
         return _in_graph(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if attn_mask is None and is_causal is False and dropout_p == 0 and may_be_fused():
@@ -97,6 +112,35 @@ def scaled_dot_product_attention(
         scale = check_scale(_NAME, scale)
     call = outside_graphs(_nested) if are_nested(query, key, value) else _dense
     return call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def _with_hooks(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+    hooks: SdpaHooks,
+) -> Tensor:
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"[{_NAME}] {name} must be a tensor; got {type(tensor).__name__}")
+    if not _is_compiling() and not may_be_fused():
+        raise RuntimeError(f"[{_NAME}] sinks, key_indices, weight_mod, rope and seed need the backend FLASH_ATTENTION")
+    diagonal = "top_left" if is_causal else ""
+    if attn_mask is not None and _is_causal_bias(attn_mask):
+        attn_mask, diagonal = None, _alignment(attn_mask, is_causal, query, key)
+    if attn_mask is not None and diagonal:
+        raise RuntimeError(f"[{_NAME}] Explicit attn_mask should not be set when is_causal=True")
+    if isinstance(attn_mask, Tensor) and attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
+        raise RuntimeError(
+            f"[{_NAME}] attn_mask must be bool, float32 or of the query's dtype, {query.dtype}; got {attn_mask.dtype}"
+        )
+    mask = SdpaMask(attn_mask, diagonal)
+    return attention_with_hooks(query, key, value, mask, dropout_p, scale, enable_gqa, hooks)
 
 
 def _overridden(query: Any, key: Any, value: Any, attn_mask: Any, *options: Any) -> Any:

@@ -117,14 +117,14 @@ def validate_options(options: Any) -> None:
             raise AssertionError(f"[flex_attention] {name} is not an option; ask with return_aux")
 
 
-def validate_key_indices(key_indices: Any) -> None:
+def validate_key_indices(key_indices: Any, where: str = "flex_attention") -> None:
     """A tensor of int32 or int64 on the CPU; its contents are checked when the call runs."""
     if not isinstance(key_indices, torch.Tensor):
-        raise TypeError(f"[flex_attention] key_indices must be a tensor; got {type(key_indices).__name__}")
+        raise TypeError(f"[{where}] key_indices must be a tensor; got {type(key_indices).__name__}")
     if key_indices.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"[flex_attention] key_indices must be int32 or int64; got {key_indices.dtype}")
+        raise TypeError(f"[{where}] key_indices must be int32 or int64; got {key_indices.dtype}")
     if key_indices.device.type != "cpu" and key_indices.device.type != "meta":
-        raise ValueError(f"[flex_attention] Quire computes on the CPU; got key_indices on {key_indices.device}")
+        raise ValueError(f"[{where}] Quire computes on the CPU; got key_indices on {key_indices.device}")
 
 
 def refuse_weights_in_graph() -> None:

@@ -14,16 +14,19 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from quire import _core
+from quire.hooks import Rope
 from quire.option_checks import check_dropout, check_flag, check_int, check_scale, check_seed
 from quire.torch import varlen_operator as _varlen_operator  # noqa: F401 (registers the operators)
 from quire.torch.autocast import autocast
 from quire.torch.autograd import Outputs, recorded
 from quire.torch.compile import packed_attention_by_dynamo, seed_tensor, text_of
-from quire.torch.forward import HALF, Hooks, as_torch_gives, draw_seed
+from quire.torch.forward import HALF, as_torch_gives, draw_seed
 from quire.torch.graph_mod import bind
+from quire.torch.hooks import HookArguments, bind_hooks, has_hooks
 from quire.torch.mods import Bound, bind_mask_mod, bind_score_mod
 from quire.torch.trace import trace_mask_mod, trace_score_mod
 from quire.torch.transforms import is_forward_mode, refuse_transforms
+from quire.torch.validate import validate_key_indices
 from quire.torch.varlen_call import Varlen, varlen_call
 
 _is_compiling = torch.compiler.is_dynamo_compiling
@@ -43,7 +46,7 @@ _NOTHING = Text("", [], [])
 
 class Packed(NamedTuple):
     """What a call over packed sequences is besides its tensors. score_mod, mask_mod: as for flex_attention, or a Text.
-    sinks: [Hq], not in graphs."""
+    hooks, key_indices: not in graphs."""
 
     function: str
     sequences: Varlen
@@ -55,7 +58,8 @@ class Packed(NamedTuple):
     seed: int | None = None
     want_lse: bool = False
     want_max: bool = False
-    sinks: Tensor | None = None
+    hooks: HookArguments = HookArguments()
+    key_indices: Tensor | None = None
 
 
 def varlen_attn(
@@ -78,6 +82,11 @@ def varlen_attn(
     mask_mod: Any = None,
     dropout_p: float = 0.0,
     seed: int | None = None,
+    key_indices: Tensor | None = None,
+    sinks: Tensor | None = None,
+    weight_mod: Any = None,
+    normalize: str | None = None,
+    rope: Rope | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attention over packed sequences of different lengths, like torch.nn.attention.varlen's.
 
@@ -92,6 +101,7 @@ def varlen_attn(
 
     `score_mod`, `mask_mod`, `dropout_p` and `seed` are Quire's additions, as for flex_attention: b is the index of the
     sequence; q_idx and kv_idx count inside it, from 0. Gradients reach query, key, value and what score_mod captures.
+    `key_indices` [total_q, k] or [total_q, Hq, k], `sinks`, `weight_mod`, `normalize` and `rope` are, too, outside graphs.
 
     >>> import torch
     >>> from quire.torch import varlen_attn
@@ -103,7 +113,21 @@ def varlen_attn(
     sequences = Varlen(cu_seq_q, cu_seq_k, seqused_k, block_table, max_q, max_k, _window("varlen_attn", window_size))
     want_lse = _checked_options("varlen_attn", return_aux, enable_gqa, num_splits)
     check_packed("varlen_attn", query, key, value, sequences, enable_gqa)
-    call = Packed("varlen_attn", sequences, score_mod, mask_mod, scale, enable_gqa, dropout_p, seed, want_lse=want_lse)
+    if key_indices is not None:
+        validate_key_indices(key_indices, "varlen_attn")
+    call = Packed(
+        "varlen_attn",
+        sequences,
+        score_mod,
+        mask_mod,
+        scale,
+        enable_gqa,
+        dropout_p,
+        seed,
+        want_lse=want_lse,
+        hooks=HookArguments(sinks, False, weight_mod, normalize, rope),
+        key_indices=key_indices,
+    )
     out, lse, _ = packed_attention(call, query, key, value)
     return out if lse is None else (out, lse.t().contiguous())
 
@@ -173,6 +197,7 @@ def packed_attention(call: Packed, query: Tensor, key: Tensor, value: Tensor) ->
     if torch.is_autocast_enabled("cpu"):
         query, key, value = autocast(query), autocast(key), autocast(value)
     if _is_compiling():
+        _refuse_hooks(call)
         call = _checked_numbers(call)
         texts = _texts(call, query)
         if texts is None:
@@ -195,9 +220,12 @@ def packed_attention(call: Packed, query: Tensor, key: Tensor, value: Tensor) ->
         call.function, call.sequences, score, mask, call.scale, call.enable_gqa, (call.dropout_p, seed), call.want_max
     )
     captured = [] if score is None else list(score.tensors)
-    if call.sinks is not None:
-        flex.mods, flex.reads = flex.mods._replace(hooks=Hooks(call.sinks)), flex.reads + 1
-        captured.append(call.sinks)
+    flex.mods = flex.mods._replace(key_indices=call.key_indices)
+    bound = bind_hooks(call.function, call.hooks, dtype)
+    if bound is not None:
+        flex.mods, flex.weight_reads = flex.mods._replace(hooks=bound.hooks), bound.weight_reads
+        captured += bound.tensors
+        flex.reads = len(captured)
     if _needs_grad((*tensors, *captured)) or transformed or is_forward_mode():
         if flex.pages is not None:
             raise RuntimeError(f"[{call.function}] block_table is an inference-only parameter: pages have no gradient")
@@ -207,9 +235,16 @@ def packed_attention(call: Packed, query: Tensor, key: Tensor, value: Tensor) ->
     return as_torch_gives(query.dtype, *flex.run(tensors, captured, call.want_lse))
 
 
+def _refuse_hooks(call: Packed) -> None:
+    """Those that no operator has an argument for."""
+    if call.key_indices is not None or has_hooks(call.hooks):
+        raise NotImplementedError(
+            f"[{call.function}] in graphs packed sequences have no sinks, key_indices, weight_mod or rope"
+        )
+
+
 def _as_operator(call: Packed, query: Tensor, key: Tensor, value: Tensor, score: Text, mask: Text) -> Outputs:
-    if call.sinks is not None:
-        raise NotImplementedError(f"[{call.function}] in graphs packed sequences have no sinks")
+    _refuse_hooks(call)
     learns_captured = _needs_grad(score.tensors)
     want_lse = call.want_lse or learns_captured or _needs_grad((query, key, value))
     wide = learns_captured and query.dtype in HALF

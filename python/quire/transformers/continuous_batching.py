@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from quire.torch.hooks import HookArguments
 from quire.torch.varlen import Packed, Text, packed_attention
 from quire.torch.varlen_call import Varlen
 
@@ -118,7 +119,7 @@ def batched_attention(
     keys, values = _keys_of(allocator, layer, step, given, tokens[1], tokens[2])
     score = None if softcap is None else Text(f"{float(softcap)!r} * tanh(score / {float(softcap)!r})", [], [])
     sinks = None if s_aux is None else s_aux.reshape(-1)
-    call = Packed("quire_attention", step.sequences, score, None, scaling, enable_gqa=True, sinks=sinks)
+    call = Packed("quire_attention", step.sequences, score, None, scaling, enable_gqa=True, hooks=HookArguments(sinks))
     with torch.no_grad():
         out, _, _ = packed_attention(call, tokens[0], keys, values)
     return out.unsqueeze(0)

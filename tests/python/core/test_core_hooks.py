@@ -46,6 +46,52 @@ def rotated(x, begin=0, theta=10000.0, interleaved=False):
     return np.stack(turned, -1).reshape(x.shape) if interleaved else np.concatenate(turned, -1)
 
 
+LISTS = np.stack([np.arange(40), (np.arange(40) + 5) % 40, np.full(40, -1)], -1)[None].astype(np.int32)
+SDPA_HOOKS = [
+    dict(sinks=SINKS),
+    dict(key_indices=LISTS),
+    dict(weight_mod="relu(score) + 0.1", normalize="sum"),
+    dict(rope=quire.Rope(theta=100.0)),
+]
+
+
+@pytest.mark.parametrize("hooks", SDPA_HOOKS, ids=lambda hooks: next(iter(hooks)))
+def test_scaled_dot_product_attention_has_them(hooks):
+    causal = quire.create_block_mask("q_idx >= kv_idx", None, None, 40, 40)
+    want = quire.flex_attention(Q, K, V, block_mask=causal, enable_gqa=True, **hooks)
+    got = quire.scaled_dot_product_attention(Q, K, V, is_causal=True, enable_gqa=True, **hooks)
+    assert np.array_equal(got, want)
+    with quire.sdpa_kernel(quire.SDPBackend.MATH):
+        exact = quire.scaled_dot_product_attention(Q, K, V, is_causal=True, enable_gqa=True, **hooks)
+    assert np.allclose(got, exact, atol=1e-12)
+
+
+def test_key_weights_of_a_formula():
+    request = quire.AuxRequest(key_weights=True)
+    for q in (Q, Q[:, :, :1]):
+        weights = np.maximum(q @ np.repeat(K, 2, 1).swapaxes(2, 3) / 4, 0)
+        _, aux = quire.flex_attention(q, K, V, enable_gqa=True, weight_mod="relu(score)", return_aux=request)
+        assert np.allclose(aux.key_weights, weights.sum(2), atol=1e-12)
+        _, aux = quire.flex_attention(
+            q, K, V, enable_gqa=True, weight_mod="relu(score)", normalize="sum", return_aux=request
+        )
+        assert np.allclose(aux.key_weights, (weights / weights.sum(-1, keepdims=True)).sum(2), atol=1e-12)
+    with pytest.raises(ValueError, match="entropy is of weights that sum up to 1; there is none with weight_mod"):
+        quire.flex_attention(
+            Q, K, V, enable_gqa=True, weight_mod="relu(score)", return_aux=quire.AuxRequest(entropy=True)
+        )
+
+
+@pytest.mark.parametrize("q_len", [1, 40])
+def test_rope_over_hadamard_keys_is_over_what_they_decode_to(q_len):
+    q, k, v = (x[:, :, :n].astype(np.float32) for x, n in ((Q, q_len), (K, 40), (V, 40)))
+    coded = quire.quantize(k, "int8", hadamard=True)
+    for rope in (quire.Rope(theta=100.0), quire.Rope(theta=100.0, dims=8, interleaved=True)):
+        got = quire.flex_attention(q, coded, v, enable_gqa=True, rope=rope, q_begin=40 - q_len)
+        want = quire.flex_attention(q, quire.dequantize(coded), v, enable_gqa=True, rope=rope, q_begin=40 - q_len)
+        assert np.allclose(got, want, atol=2e-6)
+
+
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_rope_is_rotating_first(interleaved):
     want = quire.flex_attention(

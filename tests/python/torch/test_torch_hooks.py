@@ -3,7 +3,16 @@ tensors."""
 
 import pytest
 import torch
-from quire.torch import AuxRequest, Rope, create_block_mask, flex_attention
+from quire.torch import (
+    AuxRequest,
+    Rope,
+    create_block_mask,
+    dequantize,
+    flex_attention,
+    quantize,
+    scaled_dot_product_attention,
+    varlen_attn,
+)
 
 
 def inputs(dtype=torch.float64, length=12, heads=4, requires_grad=True):
@@ -143,3 +152,132 @@ def test_errors_name_what_is_wrong():
     ):
         with pytest.raises(kind, match=text):
             flex_attention(query, key, value, enable_gqa=True, **hooks)
+
+
+SDPA_HOOKS = {name: hook for name, hook in HOOKS.items() if name not in ("sinks in lse", "rope")} | {
+    "rope": lambda x: dict(rope=Rope()),
+    "key_indices": lambda x: dict(key_indices=torch.arange(12, dtype=torch.int32).reshape(1, 12, 1).expand(2, 12, 1)),
+}
+
+
+@pytest.mark.parametrize("name", SDPA_HOOKS)
+def test_sdpa_has_them(name):
+    *tensors, x = *inputs(), torch.randn(4, dtype=torch.float64, requires_grad=True)
+    hooks = SDPA_HOOKS[name](x)
+    mask = create_block_mask(lambda b, h, q, kv: q >= kv, None, None, 12, 12)
+    want = flex_attention(*tensors, block_mask=mask, enable_gqa=True, **hooks)
+    got = scaled_dot_product_attention(*tensors, is_causal=True, enable_gqa=True, **hooks)
+    torch.testing.assert_close(got, want, rtol=0, atol=0)
+    wanted = [*tensors, x] if want.grad_fn is not None and name not in ("rope", "key_indices") else tensors
+    d_out = torch.randn_like(want)
+    for one, other in zip(torch.autograd.grad(got, wanted, d_out), torch.autograd.grad(want, wanted, d_out)):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 12, 12), (12, 12), (2, 1, 1, 12), (4, 12, 1), (1,)])
+@pytest.mark.parametrize("is_bool", [False, True])
+def test_sdpa_with_a_mask_and_sinks(shape, is_bool):
+    query, key, value = inputs()
+    sinks = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    mask = torch.rand(shape) > 0.3 if is_bool else torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    got = scaled_dot_product_attention(query, key, value, mask, enable_gqa=True, sinks=sinks)
+    weigh = with_sinks(sinks)
+    if is_bool:
+        want = plain(query, key, value, lambda s: weigh(s.masked_fill(~mask, -torch.inf)))
+    else:
+        want = plain(query, key, value, lambda s: weigh(s + mask))
+    torch.testing.assert_close(got, want)
+    wanted = [query, sinks] if is_bool else [query, sinks, mask]
+    for one, other in zip(torch.autograd.grad(got.sum(), wanted), torch.autograd.grad(want.sum(), wanted)):
+        torch.testing.assert_close(one, other)
+
+
+def test_sdpa_of_other_ranks_and_seeds():
+    query, key, value = inputs(torch.float32, requires_grad=False)
+    sinks = torch.randn(4)
+    want = scaled_dot_product_attention(query, key, value, enable_gqa=True, sinks=sinks)
+    five = [x.unsqueeze(1) for x in (query, key, value)]
+    got = scaled_dot_product_attention(*five, enable_gqa=True, sinks=sinks)
+    torch.testing.assert_close(got.squeeze(1), want, rtol=0, atol=0)
+    alone = scaled_dot_product_attention(query[0], key[0], value[0], enable_gqa=True, sinks=sinks)
+    torch.testing.assert_close(alone, want[0], rtol=0, atol=0)
+    options = dict(dropout_p=0.5, enable_gqa=True)
+    first, again = (scaled_dot_product_attention(query, key, value, seed=3, **options) for _ in range(2))
+    torch.testing.assert_close(first, again, rtol=0, atol=0)
+    torch.testing.assert_close(first, flex_attention(query, key, value, seed=3, **options), rtol=0, atol=0)
+
+
+def test_sdpa_compiled_and_nested():
+    torch._dynamo.reset()
+    query, key, value = inputs(torch.float32, requires_grad=False)
+    sinks = torch.randn(4)
+
+    def call(query, key, value, sinks):
+        return scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True, sinks=sinks)
+
+    want = call(query, key, value, sinks)
+    got = torch.compile(call, fullgraph=True, backend="aot_eager")(query, key, value, sinks)
+    torch.testing.assert_close(got, want, rtol=0, atol=0)
+    parts = [torch.randn(n, 4, 8) for n in (9, 30)]
+    nested = torch.nested.as_nested_tensor(parts, layout=torch.jagged).transpose(1, 2)
+    for one, part in zip(call(nested, nested, nested, sinks).unbind(), parts):
+        alone = call(*[part.transpose(0, 1).unsqueeze(0)] * 3, sinks)[0]
+        torch.testing.assert_close(one, alone, rtol=0, atol=0)
+
+
+def test_sdpa_names_what_it_refuses():
+    query, key, value = inputs(torch.float32, requires_grad=False)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        with pytest.raises(RuntimeError, match="need the backend FLASH_ATTENTION"):
+            scaled_dot_product_attention(query, key, value, enable_gqa=True, sinks=torch.zeros(4))
+    with pytest.raises(RuntimeError, match="attn_mask must broadcast to"):
+        mask = torch.zeros(5, 12)
+        scaled_dot_product_attention(query, key, value, mask, enable_gqa=True, sinks=torch.zeros(4))
+    with pytest.raises(RuntimeError, match="Explicit attn_mask should not be set when is_causal=True"):
+        mask = torch.zeros(12, 12)
+        scaled_dot_product_attention(query, key, value, mask, 0.0, True, enable_gqa=True, sinks=torch.zeros(4))
+
+
+@pytest.mark.parametrize("name", SDPA_HOOKS)
+def test_over_quantised_keys_they_are_over_what_these_decode_to(name):
+    torch.manual_seed(1)
+    query = torch.randn(2, 4, 12, 32, requires_grad=True)
+    key, value = torch.randn(2, 2, 12, 32), torch.randn(2, 2, 12, 32)
+    coded = quantize(key, "int8"), quantize(value, "int8")
+    hooks = SDPA_HOOKS[name](torch.randn(4))
+    got = flex_attention(query, *coded, enable_gqa=True, **hooks)
+    want = flex_attention(query, *map(dequantize, coded), enable_gqa=True, **hooks)
+    torch.testing.assert_close(got, want, rtol=0, atol=0)
+    d_out = torch.randn_like(got)
+    one, other = (torch.autograd.grad(out, query, d_out)[0] for out in (got, want))
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_key_weights_over_quantised_keys():
+    torch.manual_seed(1)
+    query, key, value = torch.randn(2, 4, 12, 32), torch.randn(2, 2, 12, 32), torch.randn(2, 2, 12, 32)
+    coded = quantize(key, "int8"), quantize(value, "int8")
+    request = AuxRequest(key_weights=True, entropy=True)
+    _, got = flex_attention(query, *coded, enable_gqa=True, return_aux=request)
+    _, want = flex_attention(query, *map(dequantize, coded), enable_gqa=True, return_aux=request)
+    torch.testing.assert_close(got.key_weights, want.key_weights, rtol=0, atol=0)
+    torch.testing.assert_close(got.entropy, want.entropy, rtol=0, atol=0)
+    with pytest.raises(NotImplementedError, match="the query alone has a gradient"):
+        flex_attention(query, *coded, enable_gqa=True, sinks=torch.zeros(4, requires_grad=True))
+
+
+@pytest.mark.parametrize("name", SDPA_HOOKS)
+def test_packed_sequences_are_each_alone(name):
+    torch.manual_seed(2)
+    cu_seq = torch.tensor([0, 12, 24])
+    x = torch.randn(4, requires_grad=True)
+    query, key, value = inputs(torch.float32)
+    packed = [one.transpose(1, 2).flatten(0, 1) for one in (query, key, value)]
+    hooks = SDPA_HOOKS[name](x)
+    want = scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True, **hooks)
+    if "key_indices" in hooks:
+        hooks["key_indices"] = hooks["key_indices"].flatten(0, 1)
+    got = varlen_attn(*packed, cu_seq, cu_seq, 12, 12, window_size=(-1, 0), enable_gqa=True, **hooks)
+    torch.testing.assert_close(got.unflatten(0, (2, 12)).transpose(1, 2), want, rtol=0, atol=0)
+    one, other = (torch.autograd.grad(out.square().sum(), query)[0] for out in (got, want))
+    torch.testing.assert_close(one, other)
