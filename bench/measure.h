@@ -1,8 +1,11 @@
 // What benchmarks of attention share: a clock, medians, and the multiply-adds a second that the
 // machine can do on as many threads. Benchmarks only.
 #pragma once
+#include <time.h>
+
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <vector>
 
 #include "kernels/dispatch.h"
@@ -11,7 +14,18 @@
 
 namespace quire::bench {
 
+/// Seconds that all threads of this process have computed.
+inline double cpu_time() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+/// Seconds; with QUIRE_BENCH_CPU_TIME in the environment those of cpu_time, to which other work of
+/// the machine adds little. For one thread.
 inline double now() {
+  static const bool of_cpu = std::getenv("QUIRE_BENCH_CPU_TIME") != nullptr;
+  if (of_cpu) return cpu_time();
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 

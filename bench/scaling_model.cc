@@ -2,8 +2,9 @@
 // each timed here on one thread, played on virtual threads that claim them as executors do.
 // Efficiency is the time of one thread's plan divided by threads times predicted time. A
 // prediction: every thread is taken to be as fast as this one, memory to feed all of them, and
-// sections to begin after kWake. Backward items that wait for their turn (kernels/backward/turn.h)
-// are not made to wait.
+// sections to begin after kWake. Times are those of this thread alone, whatever else the machine
+// does, and of each task the least counts. Backward items that wait for their turn
+// (kernels/backward/turn.h) are not made to wait.
 //
 //   scaling_model [prefill|decode|backward ...] [--repetitions N] [--only TEXT]
 #include <fmt/format.h>
@@ -37,9 +38,9 @@ class VirtualThreads final : public Executor {
     if (section_ == costs_.size()) costs_.emplace_back(n, 1e30);
     std::vector<double>& costs = costs_[section_++];
     for (std::size_t i = 0; i < n; ++i) {
-      const double start = now();
+      const double start = cpu_time();
       body(i, 0);
-      costs[i] = std::min(costs[i], now() - start);
+      costs[i] = std::min(costs[i], cpu_time() - start);
     }
   }
   std::size_t concurrency() const noexcept override { return threads_; }
@@ -171,7 +172,7 @@ void add_cases(std::vector<Case>& all) {
 int run(int argc, char** argv) {
   Settings settings = settings_of(argc, argv);
   settings.threads = 1;
-  settings.repetitions = std::min(settings.repetitions, 2);
+  settings.repetitions = std::min(settings.repetitions, 5);
   print_head(settings);
   fmt::print("predicted efficiency on so many threads\n{:9} {:54}", "", "");
   for (const int threads : kThreads) fmt::print("{:>6}", threads);
