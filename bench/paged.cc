@@ -25,14 +25,14 @@ void measure_paged(const PagedProblem& p, const Settings& settings) {
   if (p.name().find(settings.only) == std::string::npos) return;
   const auto executor = make_thread_pool(settings.threads);
   PagedTensors t(p);
-  AttentionPlan dense(AttentionShape::of(t.q, t.k, t.v),
+  AttentionPlan dense(AttentionShape::of(t.q, t.k.view(), t.v.view()),
                       {.enable_gqa = true, .executor = executor.get()});
   PagedKeysPlan paged(t.q, t.keys(), {.enable_gqa = true, .executor = executor.get()});
   if (p.pool == 1) {
     print_ratio(
         settings, p.name(), "x dense",
-        [&] { paged.run(t.q, t.k_pool, t.v_pool, {.out = t.out.view()}); },
-        [&] { dense.run(t.q, t.k, t.v, {.out = t.out.view()}); });
+        [&] { paged.run(t.q, t.k_pages(), t.v_pages(), {.out = t.out.view()}); },
+        [&] { dense.run(t.q, t.k.view(), t.v.view(), {.out = t.out.view()}); });
     return;
   }
   PagedProblem small = p;
@@ -41,8 +41,8 @@ void measure_paged(const PagedProblem& p, const Settings& settings) {
   PagedKeysPlan in_small(tight.q, tight.keys(), {.enable_gqa = true, .executor = executor.get()});
   print_ratio(
       settings, p.name(), "x a tight pool",
-      [&] { paged.run(t.q, t.k_pool, t.v_pool, {.out = t.out.view()}); },
-      [&] { in_small.run(t.q, tight.k_pool, tight.v_pool, {.out = t.out.view()}); });
+      [&] { paged.run(t.q, t.k_pages(), t.v_pages(), {.out = t.out.view()}); },
+      [&] { in_small.run(t.q, tight.k_pages(), tight.v_pages(), {.out = t.out.view()}); });
 }
 
 // Sequences that share all but their last page, against sequences that share nothing.
@@ -62,8 +62,8 @@ void measure_shared(std::int64_t sequences, DType dtype, const Settings& setting
   PagedKeysPlan apart(t.q, t.keys(), options), once(t.q, together, options);
   print_ratio(
       settings, name, "x faster",
-      [&] { apart.run(t.q, t.k_pool, t.v_pool, {.out = t.out.view()}); },
-      [&] { once.run(t.q, t.k_pool, t.v_pool, {.out = t.out.view()}); });
+      [&] { apart.run(t.q, t.k_pages(), t.v_pages(), {.out = t.out.view()}); },
+      [&] { once.run(t.q, t.k_pages(), t.v_pages(), {.out = t.out.view()}); });
 }
 
 // Books of decode steps: no keys are written or read.
@@ -102,6 +102,9 @@ int run(int argc, char** argv) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const std::int64_t page_size : {128, 64, 16, 7, 1})
       measure_paged({.batch = 2, .page_size = page_size, .dtype = dtype}, settings);
+    for (const std::int64_t page_size : {128, 32, 16, 7, 1})
+      measure_paged({.batch = 8, .page_size = page_size, .dtype = dtype, .torch_pool = true},
+                    settings);
     for (const std::int64_t page_size : {128, 16}) {
       measure_paged({.q_len = 2048, .kv_len = 2048, .page_size = page_size, .dtype = dtype},
                     settings);

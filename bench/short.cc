@@ -25,7 +25,7 @@ void measure_call(const PagedProblem& p, const Settings& settings) {
   const AttentionOptions options{.enable_gqa = true, .executor = executor.get()};
   print_ratio(
       settings, "call, " + p.name(), "x dense", [&] { flex_attention(t.q, t.keys(), options); },
-      [&] { flex_attention(t.q, t.k, t.v, options); });
+      [&] { flex_attention(t.q, t.k.view(), t.v.view(), options); });
 }
 
 void measure_problem(const Problem& problem, const std::string& group, const Settings& settings) {

@@ -137,8 +137,9 @@ AttentionProblem problem_of_keys(const PagedKeys& keys, std::int64_t batch,
                            function};
   problem.k_shape = keys.k.shape();
   problem.v_shape = keys.v.shape();
+  const bool heads_are_apart = keys.k.data.stride(1) > keys.k.data.stride(0);
   problem.layout = std::make_shared<layout::PagedLayout>(keys.k.data.dim(2), std::move(table.pages),
-                                                         table.lengths);
+                                                         table.lengths, heads_are_apart);
   return problem;
 }
 

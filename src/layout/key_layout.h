@@ -49,6 +49,9 @@ class KeyLayout {
                                    std::span<kernels::KeySpan> out) const = 0;
   /// How many keys of a head are contiguous before the same keys of the next head follow; 0: all.
   virtual std::int64_t page_size() const { return 0; }
+  /// Whether a page is followed by the next page of the same head instead, so that every head has
+  /// memory of its own.
+  virtual bool heads_are_apart() const { return false; }
   /// Whether sequences can have keys in the same memory; the functions below are used only then.
   virtual bool may_share() const { return false; }
   /// How many keys, from the first, two sequences have in the same memory.

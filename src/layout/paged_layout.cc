@@ -33,8 +33,11 @@ PagedLayout::PagedLayout(std::int64_t page_size, bool wide, std::vector<PageRow>
 }
 
 PagedLayout::PagedLayout(std::int64_t page_size, std::vector<std::int64_t> pages,
-                         const std::vector<std::int64_t>& lengths)
-    : page_size_(page_size), wide_(true), owned_(std::move(pages)) {
+                         const std::vector<std::int64_t>& lengths, bool heads_are_apart)
+    : page_size_(page_size),
+      wide_(true),
+      heads_are_apart_(heads_are_apart),
+      owned_(std::move(pages)) {
   rows_.reserve(lengths.size());
   std::int64_t first = 0;
   for (const std::int64_t length : lengths) {

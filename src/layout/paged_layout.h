@@ -22,11 +22,12 @@ class PagedLayout final : public KeyLayout {
   PagedLayout(std::int64_t page_size, bool wide, std::vector<PageRow> rows);
   /// From a whole table: `pages` holds its rows one after the other.
   PagedLayout(std::int64_t page_size, std::vector<std::int64_t> pages,
-              const std::vector<std::int64_t>& lengths);
+              const std::vector<std::int64_t>& lengths, bool heads_are_apart = false);
 
   std::int64_t length(std::int64_t sequence) const override { return row(sequence).length; }
   std::int64_t max_spans() const override { return most_pages_; }
   std::int64_t page_size() const override { return page_size_; }
+  bool heads_are_apart() const override { return heads_are_apart_; }
   std::int64_t write_spans(std::int64_t sequence, std::int64_t kv_head, KeyRange range,
                            const KeyStrides& strides,
                            std::span<kernels::KeySpan> out) const override;
@@ -43,6 +44,7 @@ class PagedLayout final : public KeyLayout {
 
   std::int64_t page_size_;
   bool wide_;
+  bool heads_are_apart_ = false;
   std::vector<std::int64_t> owned_;
   std::vector<PageRow> rows_;
   std::int64_t most_pages_ = 0;

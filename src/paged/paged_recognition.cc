@@ -239,7 +239,7 @@ void PageWalk::finish(mask::BlockRows&& rows, std::int64_t heads, std::int64_t q
   problem.block_mask = BlockMask(std::move(data));
   problem.score_mod = rules_.score;
   problem.kv_len = longest;
-  problem.layout = std::make_shared<layout::PagedLayout>(size_, std::move(pages), lengths);
+  problem.layout = std::make_shared<layout::PagedLayout>(size_, std::move(pages), lengths, true);
 }
 
 }  // namespace

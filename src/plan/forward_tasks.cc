@@ -47,7 +47,8 @@ class TaskMaker {
         visible_(visible),
         threads_(threads),
         group_(request.group()),
-        heads_in_turn_(heads_share_memory(request)) {
+        heads_are_apart_(request.layout->heads_are_apart()),
+        heads_in_turn_(!heads_are_apart_ && heads_share_memory(request)) {
     keys_.reserve(static_cast<std::size_t>(request.batch));
     queries_.reserve(static_cast<std::size_t>(request.batch));
     for (std::int64_t b = 0; b < request.batch; ++b) {
@@ -124,8 +125,8 @@ class TaskMaker {
   const VisibleKeys* visible_;
   std::vector<std::int64_t> keys_, queries_;  // of each sequence
   std::int64_t threads_, group_;
-  bool heads_in_turn_;   // decode: split by split
-  double all_work_ = 0;  // keys, once per unit
+  bool heads_are_apart_, heads_in_turn_;  // decode: head by head; split by split
+  double all_work_ = 0;                   // keys, once per unit
   struct Membership {
     std::int64_t prefix = -1, row = 0;
   };
@@ -271,12 +272,17 @@ std::vector<std::int32_t> TaskMaker::by_length() const {
 }
 
 // Long tasks first; equal ones in order, or with heads in turn. Short ones, which are claimed
-// several at a time, stay in the order of their memory.
+// several at a time, stay in the order of their memory. Where every head has its own part of a
+// pool, one head after the other: pages in random order miss the TLB, and the page tables of one
+// part stay in the caches.
 void TaskMaker::order() {
   const auto is_long = [](const ForwardTask& task) { return task.work > kShortWork; };
   if (std::none_of(made_.tasks.begin(), made_.tasks.end(), is_long)) return;
   const auto before = [this, is_long](const ForwardTask& x, const ForwardTask& y) {
     const std::int64_t x_work = is_long(x) ? x.work : 0, y_work = is_long(y) ? y.work : 0;
+    if (heads_are_apart_)
+      return std::tie(x.kv_head, y_work, x.b, x.first, x.split_begin) <
+             std::tie(y.kv_head, x_work, y.b, y.first, y.split_begin);
     if (heads_in_turn_)
       return std::tie(y_work, x.b, x.split_begin, x.kv_head, x.first) <
              std::tie(x_work, y.b, y.split_begin, y.kv_head, y.first);

@@ -43,14 +43,14 @@ ForwardTasks cut(const std::vector<std::int64_t>& lengths, std::int64_t threads)
 }
 
 // Two sequences of 3,000 keys and one of none, 4 key heads of 64 f32 numbers.
-ForwardTasks cut_pages(std::int64_t page_size) {
+ForwardTasks cut_pages(std::int64_t page_size, bool heads_are_apart = false) {
   AttentionProblem request{
       {.batch = 3, .q_heads = 8, .q_len = 1, .head_dim = 64, .kv_heads = 4, .v_head_dim = 64}, {}};
   request.queries = std::make_shared<layout::DenseQueries>(1);
   std::vector<std::int64_t> pages(static_cast<std::size_t>(2 * (3000 / page_size + 1)));
   std::iota(pages.rbegin(), pages.rend(), 0);
-  request.layout = std::make_shared<layout::PagedLayout>(page_size, pages,
-                                                         std::vector<std::int64_t>{3000, 3000, 0});
+  request.layout = std::make_shared<layout::PagedLayout>(
+      page_size, pages, std::vector<std::int64_t>{3000, 3000, 0}, heads_are_apart);
   return make_tasks(ForwardRequest(request), nullptr, 2);
 }
 
@@ -67,6 +67,18 @@ TEST(ForwardTasks, HeadsOfSmallPagesTakeTurns) {
   ASSERT_EQ(large.tasks.size(), 3 * 4);
   EXPECT_TRUE(large.merges.empty());
   for (std::size_t i = 0; i < 8; ++i) EXPECT_EQ(large.tasks[i].kv_head, i % 4);
+}
+
+TEST(ForwardTasks, HeadsWithMemoryOfTheirOwnFollowEachOther) {
+  for (const std::int64_t page_size : {15, 16}) {
+    const ForwardTasks made = cut_pages(page_size, true);
+    ASSERT_EQ(made.tasks.size(), 3 * 4);
+    EXPECT_TRUE(made.merges.empty());
+    for (std::size_t i = 0; i < 12; ++i) {
+      EXPECT_EQ(made.tasks[i].kv_head, i / 3);
+      EXPECT_EQ(made.tasks[i].b, i % 3);
+    }
+  }
 }
 
 TEST(ForwardTasks, EverySequenceHasTheKernelOfItsLengths) {
