@@ -97,7 +97,7 @@ class ForwardPlan {
   kernels::KeySequence write_keys(const ForwardTask& task, const SeenRange& seen,
                                   const ForwardTensors& tensors, std::size_t worker);
   void run_prefill(const kernels::ForwardCall& call, const ForwardTensors& tensors,
-                   const ForwardTask& task, std::size_t worker);
+                   const ForwardTask& task, kernels::MemoryAhead* ahead, std::size_t worker);
   void run_decode(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                   const ForwardTask& task, std::size_t worker);
   void run_chosen(const kernels::ForwardCall& call, const ForwardTensors& tensors,
@@ -111,6 +111,9 @@ class ForwardPlan {
                  std::size_t worker);
   bool comes_from_memory(const ForwardTensors& tensors) const;
   void prefetch(const ForwardTensors& tensors, std::size_t task) const;
+  kernels::MemoryAhead memory_of(const ForwardTensors& tensors, const ForwardTask& task,
+                                 const ForwardTask& before) const;
+  std::size_t next_task(std::size_t claim, std::size_t i) const;
   void fill_rows(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                  const ForwardTask& task, kernels::QueryRow* to);
   kernels::QueryRow row_of(const kernels::ForwardCall& call, const ForwardTensors& tensors,

@@ -75,6 +75,8 @@ class Prefill {
   void fold(int i, const PrefillState<T>& ended) noexcept;
   void turn_outputs(int i) noexcept;
   void finish(int i, TileFault& fault) noexcept;
+  void share_out(int rows) noexcept;
+  void ask_ahead(int64_t work) noexcept;
   void compute_again(int i, uint64_t slow, TileFault& fault) noexcept;
 
   const ForwardCall& call_;
@@ -90,6 +92,8 @@ class Prefill {
   bool seen_[kMaxQueryTiles] = {};      // `total` holds a split
   uint32_t live_[kMaxQueryTiles] = {};  // panels that saw a key in this split
   uint64_t slow_[kMaxQueryTiles] = {};  // rows for the row kernel
+  double lines_per_work_ = 0;           // of item_.ahead, for each panel of a key's scores
+  double lines_due_ = 0;                // and not asked for yet
   bool computed_ = false;               // scores are there already, but for scale and maximum
 };
 

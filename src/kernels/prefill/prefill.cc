@@ -4,6 +4,7 @@
 #include "kernels/prefill/prefill.h"
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -35,6 +36,7 @@ void Prefill<T>::run(TileFault& fault) noexcept {
       run_tile(key, static_cast<int>(std::min<int64_t>(kTileKeys, end - key)));
     for (int i = 0; i < item_.tile_count; ++i) end_split(i);
   }
+  if (item_.ahead != nullptr) item_.ahead->ask(item_.ahead->lines());
   for (int i = 0; i < item_.tile_count; ++i) finish(i, fault);
   for (const TileFault* found :
        {score_runner_ ? &score_runner_->fault() : nullptr, memory_.visibility.fault()})
@@ -83,11 +85,34 @@ void Prefill<T>::run_tile(int64_t key, int rows) noexcept {
     if (!loaded_[i]) load_queries(i);
   }
   if (tiles_of(call_) != nullptr) return run_ahead(key, rows, keys);
+  if (item_.ahead != nullptr) share_out(rows);
   for (int i = 0; i < item_.tile_count; ++i) {
     if (!memory_.activity[i].any) continue;
     compute_scores(i, key, rows, keys);
     apply_softmax(i, key, rows, keys);
   }
+}
+
+// What is left to ask for, spread over the work of this tile of keys and of those after it.
+template <class T>
+void Prefill<T>::share_out(int rows) noexcept {
+  int64_t work = 0;
+  for (int i = 0; i < item_.tile_count; ++i)
+    for (const GroupActivity& group : memory_.activity[i].groups)
+      work += (group.row_end - group.row_begin) * (group.panel_end - group.panel_begin);
+  const double tiles = static_cast<double>(item_.keys.length) / rows;
+  lines_per_work_ = static_cast<double>(item_.ahead->lines()) / (2 * static_cast<double>(work)) /
+                    std::max(tiles, 1.0);
+}
+
+// After scores or outputs of so many keys by panels.
+template <class T>
+void Prefill<T>::ask_ahead(int64_t work) noexcept {
+  if (item_.ahead == nullptr) return;
+  lines_due_ += lines_per_work_ * static_cast<double>(work);
+  const auto lines = static_cast<int64_t>(lines_due_);
+  lines_due_ -= static_cast<double>(lines);
+  item_.ahead->ask(lines);
 }
 
 // Null if keys can be read where they lie: nothing inside of what is computed
@@ -162,6 +187,7 @@ void Prefill<T>::apply_softmax(int i, int64_t key, int rows, const KeyTile& keys
     weigh_in_place(i, panel, key, softmax_args(i, panel, rows, groups));
     accumulate(i, panel, rows, keys);
     live_[i] |= uint32_t{1} << panel;
+    ask_ahead(std::popcount(groups) * kKeyGroup);
   }
 }
 
@@ -381,6 +407,8 @@ template void Prefill<double>::weigh_in_place(int, int, int64_t,
                                               const SoftmaxArgs<double>&) noexcept;
 template uint32_t Prefill<float>::groups_of(int, int) const noexcept;
 template uint32_t Prefill<double>::groups_of(int, int) const noexcept;
+template void Prefill<float>::ask_ahead(int64_t) noexcept;
+template void Prefill<double>::ask_ahead(int64_t) noexcept;
 
 namespace {
 

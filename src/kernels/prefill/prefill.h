@@ -6,6 +6,7 @@
 
 #include "kernels/forward_problem.h"
 #include "kernels/prefill/forward_functions.h"
+#include "kernels/prefill/memory_ahead.h"
 #include "kernels/tile/tile_runner.h"
 
 namespace quire::kernels {
@@ -30,7 +31,8 @@ struct QueryTile {
 struct PrefillItem {
   KeySequence keys;
   const QueryTile* tiles = nullptr;
-  int tile_count = 0;  // at most kMaxQueryTiles
+  int tile_count = 0;            // at most kMaxQueryTiles
+  MemoryAhead* ahead = nullptr;  // what comes after it; null: not asked for
 };
 
 /// The weights that queries of one head gave to keys [key_begin, key_end), whole tiles from the

@@ -10,6 +10,8 @@ namespace {
 
 // Keys between two calls of a score mod: their scores take 12 KiB, and the products go in sixes.
 constexpr int kModRows = 48;
+// Panels of scores between two questions for memory that comes next: two register blocks or so.
+constexpr int kAskPanels = 48;
 
 }  // namespace
 
@@ -37,7 +39,15 @@ void Prefill<T>::compute_scores(int i, int64_t key, int rows, const KeyTile& key
 // Scaled form: raw scores, hidden ones -inf.
 template <class T>
 void Prefill<T>::masked_scores(int i, const GroupActivity& block, const KeyTile& keys) noexcept {
-  raw_scores(i, block, keys, block.masked ? nullptr : memory_.max);
+  const int panels = block.panel_end - block.panel_begin;
+  const int at_once = item_.ahead == nullptr ? kTileKeys : kAskPanels / panels;
+  GroupActivity part = block;
+  for (int row = block.row_begin; row < block.row_end; row = part.row_end) {
+    part.row_begin = static_cast<int16_t>(row);
+    part.row_end = static_cast<int16_t>(std::min<int>(row + at_once, block.row_end));
+    raw_scores(i, part, keys, block.masked ? nullptr : memory_.max);
+    ask_ahead((part.row_end - row) * panels);
+  }
   if (block.masked) mask_scores(i, block);
 }
 
@@ -54,6 +64,7 @@ void Prefill<T>::modified_scores(int i, const GroupActivity& block, const KeyTil
     part.row_begin = static_cast<int16_t>(row);
     part.row_end = static_cast<int16_t>(std::min<int>(row + kModRows, block.row_end));
     raw_scores(i, part, keys, nullptr);
+    ask_ahead((part.row_end - row) * (block.panel_end - block.panel_begin));
     if (score_runner_.has_value()) {
       score_runner_->apply(scores, part.row_begin, part.row_end, memory_.max,
                            memory_.activity[i].full ? nullptr : words(i));
