@@ -91,6 +91,15 @@ class Spread {
     const auto shape = AttentionShape::of(whole_[0], whole_[1], whole_[2]);
     return cp::traffic(shards_, mask_, shape, exchange);
   }
+  /// Of the bytes that travel, what goes to the rank that receives most: tokens of heads are even.
+  double share_of_busiest(cp::Exchange exchange) const {
+    if (exchange == cp::Exchange::kHeads) return 1.0 / kRanks;
+    const std::vector<std::int64_t> received = cp::report(shards_, mask_).received;
+    std::int64_t sum = 0;
+    for (const std::int64_t one : received) sum += one;
+    return static_cast<double>(*std::max_element(received.begin(), received.end())) /
+           static_cast<double>(sum);
+  }
   double seconds(cp::Exchange exchange, bool is_backward, double bytes_per_second) const {
     return seconds_of(repetitions_, [&] {
       const auto group = make_thread_group(kRanks, {.bytes_per_second = bytes_per_second});
@@ -152,7 +161,8 @@ int run(int argc, char** argv) {
       const char* const name = exchange == cp::Exchange::kKeys ? "keys" : "heads";
       const double compute = spread.seconds(exchange, is_backward, 0);
       const cp::Traffic sent = spread.traffic(exchange);
-      const double bytes = static_cast<double>(is_backward ? sent.backward : sent.forward) / kRanks;
+      const double bytes = static_cast<double>(is_backward ? sent.backward : sent.forward) *
+                           spread.share_of_busiest(exchange);
       fmt::print("  {} travel, no limit: {:.3f} s, {:.3f} x one process; {:.1f} MB to a rank\n",
                  name, compute, compute / alone[is_backward ? 1 : 0], bytes / 1e6);
       if (is_backward) continue;
