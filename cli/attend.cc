@@ -119,10 +119,8 @@ void put_rows(const Tensor& part, std::int64_t begin, Tensor& whole) {
       part.rank() == 4 ? part.dim(3) * dtype_size(part.dtype()) : dtype_size(part.dtype());
   const std::int64_t rows = part.dim(2);
   for (std::int64_t i = 0; i < part.dim(0) * part.dim(1); ++i) {
-    std::memcpy(
-        static_cast<char*>(whole.data()) + static_cast<std::size_t>(i * whole.dim(2) + begin) * row,
-        static_cast<const char*>(part.data()) + static_cast<std::size_t>(i * rows) * row,
-        static_cast<std::size_t>(rows) * row);
+    std::memcpy(static_cast<char*>(whole.data()) + (i * whole.dim(2) + begin) * row,
+                static_cast<const char*>(part.data()) + i * rows * row, rows * row);
   }
 }
 

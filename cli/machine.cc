@@ -29,7 +29,7 @@ double read_speed(Executor& executor) {
       std::clamp(4 * std::max(cpu_info().l3_bytes, cpu_info().l2_bytes), 64 * mib, 256 * mib);
   const Tensor memory({bytes}, DType::u8);
   const std::size_t parts = executor.concurrency();
-  const std::size_t part = static_cast<std::size_t>(bytes) / parts / 1024 * 1024;
+  const std::size_t part = bytes / parts / 1024 * 1024;
   double best = 0;
   for (int i = 0; i < kRepetitions; ++i) {
     const double start = bench::now();

@@ -56,7 +56,7 @@ void read_until(std::istream& stream, std::size_t size, std::vector<char>& bytes
     const std::size_t had = bytes.size();
     bytes.resize(std::min(size, std::max(2 * had, kLeast)));
     stream.read(bytes.data() + had, static_cast<std::streamsize>(bytes.size() - had));
-    bytes.resize(had + static_cast<std::size_t>(stream.gcount()));
+    bytes.resize(had + stream.gcount());
   }
 }
 
@@ -71,7 +71,7 @@ std::vector<char> read_array(std::istream& stream, std::optional<std::uintmax_t>
   const std::int64_t promised = promised_bytes(header, name);
   if (size.has_value()) check_length(header, *size - header.data_begin, name);
   require_memory("read_npy", "the array", promised);
-  const std::size_t all = header.data_begin + static_cast<std::size_t>(promised);
+  const std::size_t all = header.data_begin + promised;
   read_until(stream, all, bytes);
   if (bytes.size() == all && stream.peek() != std::istream::traits_type::eof()) {
     refuse_npy(name, fmt::format("goes on after the {} bytes of elements that its shape {} has",

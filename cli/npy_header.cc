@@ -123,7 +123,7 @@ class DictionaryReader {
     const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), value);
     if (error == std::errc::result_out_of_range) wrong("a size is too large");
     if (error != std::errc() || value < 0) wrong("expected a size of at least 0");
-    at_ += static_cast<std::size_t>(end - begin);
+    at_ += end - begin;
     return value;
   }
 

@@ -41,7 +41,7 @@ struct Options {
   int openmp_threads = 0;
   std::optional<View> key_indices = {};  // keeps the memory of all.key_indices alive
 
-  // Keep the returned executor (set if it is an OpenMP one) as long as the problem is used.
+  /// Keep the returned executor (set if it is an OpenMP one) as long as the problem is used.
   std::shared_ptr<Executor> set_executor(AttentionProblem& problem) const {
     std::shared_ptr<Executor> executor = openmp_executor(openmp_threads);
     problem.executor = executor.get();

@@ -30,7 +30,7 @@ namespace cp = context_parallel;
 // memory.
 class PythonCommunicator final : public Communicator {
  public:
-  // Needs the GIL, as the destructor does; everything else acquires it.
+  /// Needs the GIL, as the destructor does; everything else acquires it.
   explicit PythonCommunicator(nb::object group)
       : group_(std::move(group)),
         rank_(nb::cast<int>(group_.attr("rank")())),

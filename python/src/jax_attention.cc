@@ -32,7 +32,7 @@ namespace {
 constexpr std::size_t kForwardRows = 3;   // q, k, v
 constexpr std::size_t kBackwardRows = 7;  // and out, lse, d_out, d_lse
 
-// One of the calls that vmap combined.
+/// One of the calls that vmap combined.
 struct Instance {
   std::vector<ConstTensorView> operands;
   std::vector<TensorView> results;
@@ -46,7 +46,7 @@ struct Flags {
     has_sinks = given[1] != 0;
     has_seed = given[2] != 0;
     joins_batch = given[3] != 0;
-    score_arrays = static_cast<std::size_t>(given[4]);
+    score_arrays = given[4];
   }
   bool enable_gqa, has_sinks, has_seed, joins_batch;
   std::size_t score_arrays;

@@ -42,7 +42,7 @@ std::vector<TensorView> views_of(const xla::Values& values) {
   std::vector<TensorView> views;
   for (std::int64_t i = 0; i < values.size; ++i) {
     const auto& buffer = *static_cast<const xla::Buffer*>(values.values[i]);
-    const std::span<const std::int64_t> dims(buffer.dims, static_cast<std::size_t>(buffer.rank));
+    const std::span<const std::int64_t> dims(buffer.dims, buffer.rank);
     views.emplace_back(buffer.data, dtype_of_xla(buffer.dtype), Shape(dims));
   }
   return views;

@@ -22,7 +22,7 @@ constexpr std::size_t kMostKept = 64;
 // Arrays of a mask's rule are compared with their last contents up to this many bytes.
 constexpr std::size_t kMostContents = std::size_t{1} << 20;
 
-// The most recent values by key.
+/// The most recent values by key.
 template <class Value>
 class Kept {
  public:
@@ -105,7 +105,7 @@ Formula parsed(const JaxRule& rule) {
 std::optional<std::string> contents_of(std::span<const ConstTensorView> arrays) {
   std::string contents;
   for (const ConstTensorView& one : arrays) {
-    const std::size_t bytes = static_cast<std::size_t>(one.numel()) * dtype_size(one.dtype());
+    const std::size_t bytes = one.numel() * dtype_size(one.dtype());
     if (contents.size() + bytes > kMostContents) return std::nullopt;
     if (bytes > 0) contents.append(static_cast<const char*>(one.data()), bytes);
   }
@@ -119,8 +119,7 @@ Formula bound_formula(const JaxRule& rule, std::string_view learns) {
   const Formula formula = parsed(rule);
   std::vector<Buffer> buffers;
   for (const auto& [name, declared] : formula.named_buffers()) {
-    const auto place =
-        static_cast<std::size_t>(std::find(names.begin(), names.end(), name) - names.begin());
+    const std::size_t place = std::find(names.begin(), names.end(), name) - names.begin();
     const bool wants = place < learns.size() && learns[place] == '1';
     buffers.push_back(Buffer::borrow(rule.arrays[place], {.name = name, .wants_gradient = wants}));
   }

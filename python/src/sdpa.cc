@@ -48,7 +48,7 @@ struct SdpaArguments {
   std::optional<View> mask = {}, key_indices = {};
   int openmp_threads = 0;
 
-  // The options with an executor, which the caller must keep.
+  /// The options with an executor, which the caller must keep.
   SdpaOptions on(const std::shared_ptr<Executor>& executor) const {
     SdpaOptions all = options;
     all.executor = executor.get();

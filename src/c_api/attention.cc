@@ -167,7 +167,7 @@ void run(const quire_attention_problem& given, const quire_attention_outputs& to
 // Where the caller wants the gradients, checked before anything is computed.
 class GradientPlaces {
  public:
-  // Marks the problem's sinks if their gradient is wanted.
+  /// Marks the problem's sinks if their gradient is wanted.
   GradientPlaces(const quire_gradients* given, Call& call, const char* function)
       : function_(function) {
     const quire_gradients copy = c_api::versioned(given, function, "gradients");

@@ -22,8 +22,7 @@ void copy_out(const Tensor& from, const TensorView& to, const char* function, co
                             dtype_name(from.dtype()), to_string(from.shape()),
                             dtype_name(to.dtype()), to_string(to.shape())));
   }
-  std::memcpy(to.data(), from.data(),
-              static_cast<std::size_t>(from.numel()) * dtype_size(from.dtype()));
+  std::memcpy(to.data(), from.data(), from.numel() * dtype_size(from.dtype()));
 }
 
 }  // namespace

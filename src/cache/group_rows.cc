@@ -30,8 +30,7 @@ void GroupRows::copy(RowPlace from, RowPlace to, std::int64_t n) noexcept {
       const std::int64_t row = row_bytes(tensor);
       for (std::int64_t head = 0; head < tensor.shape()[1]; ++head)
         std::memmove(page_rows(tensor, to.page, head) + to.slot * row,
-                     page_rows(tensor, from.page, head) + from.slot * row,
-                     static_cast<std::size_t>(n * row));
+                     page_rows(tensor, from.page, head) + from.slot * row, n * row);
     });
   }
 }

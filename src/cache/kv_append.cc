@@ -63,11 +63,10 @@ std::int64_t pages_needed(const KVCache::State& state, std::size_t group,
     const std::int64_t wanted = state.pages_for(sequence.length + count);
     needed += std::max<std::int64_t>(wanted - std::ssize(table.pages), 0);
     const auto [first, end] = cache::unseen_pages(of.sizes, page_size, sequence.length);
-    table.visit_unseen(first, end, page_size, [&](std::int64_t i) {
-      unseen.push_back(table.pages[static_cast<std::size_t>(i)]);
-    });
+    table.visit_unseen(first, end, page_size,
+                       [&](std::int64_t i) { unseen.push_back(table.pages[i]); });
     if (sequence.length % page_size == 0) continue;
-    const std::int32_t page = table.pages[static_cast<std::size_t>(sequence.length / page_size)];
+    const std::int32_t page = table.pages[sequence.length / page_size];
     if (of.pool[page].refs > 1) shared.push_back(page);
   }
   count_each(unseen, [&](std::int32_t page, std::int64_t times) {
@@ -112,7 +111,7 @@ void KVCache::State::prepare_tables(std::span<const NewTokens> step) {
   std::vector<std::pair<PageTable*, std::vector<std::int32_t>>> grown;
   for (const NewTokens& tokens : step) {
     Sequence& sequence = sequences[tokens.sequence.slot];
-    const auto wanted = static_cast<std::size_t>(pages_for(sequence.length + tokens.count));
+    const std::size_t wanted = pages_for(sequence.length + tokens.count);
     const std::size_t room = sequence.tables[0].pages.capacity();
     if (wanted <= room) continue;
     const std::size_t more = std::max(wanted, 2 * room);
@@ -122,7 +121,7 @@ void KVCache::State::prepare_tables(std::span<const NewTokens> step) {
       pages.assign(table.pages.begin(), table.pages.end());
     }
     sequence.chains.reserve(more);
-    sequence.ids.reserve(more * static_cast<std::size_t>(options.page_size));
+    sequence.ids.reserve(more * options.page_size);
   }
   for (auto& [table, pages] : grown) table->pages.swap(pages);
 }
@@ -131,8 +130,7 @@ void KVCache::State::own_page(Sequence& sequence, std::size_t group,
                               std::int64_t position) noexcept {
   LayerGroup& of = groups[group];
   const std::int64_t rows = position % options.page_size;
-  std::int32_t& page =
-      sequence.tables[group].pages[static_cast<std::size_t>(position / options.page_size)];
+  std::int32_t& page = sequence.tables[group].pages[position / options.page_size];
   if (of.pool[page].refs > 1) {
     const std::int32_t copy = of.pool.take();
     of.rows.copy({page, 0}, {copy, 0}, rows);
@@ -165,8 +163,7 @@ void KVCache::State::lengthen(Sequence& sequence, const NewTokens& tokens) noexc
   for (std::size_t g = 0; g < groups.size(); ++g) {
     for (std::int64_t at = begin; at < end;) {
       const std::int64_t slot = at % page_size, n = std::min(page_size - slot, end - at);
-      groups[g].pool.set_fill(sequence.tables[g].pages[static_cast<std::size_t>(at / page_size)],
-                              slot + n);
+      groups[g].pool.set_fill(sequence.tables[g].pages[at / page_size], slot + n);
       at += n;
     }
     groups[g].live_tokens += tokens.count;

@@ -49,7 +49,7 @@ class PrefixSearch {
 
   // Whether all groups without a window have one more node; if so, sets `node` and `chain`.
   bool next() {
-    const auto page_size = static_cast<std::size_t>(state_.options.page_size);
+    const std::size_t page_size = state_.options.page_size;
     if (ids_.size() < page_size) return false;
     node = state_.index.find_next(chain_, salt_, ids_.first(page_size));
     if (node == cache::kNoNode) return false;
@@ -196,7 +196,7 @@ const LayerGroup& checked_group(const char* where, const KVCache::State& state,
   if (group < 0 || group >= std::ssize(state.groups)) {
     fail(ErrorKind::index, where, "group must be in 0..{}; got {}", state.groups.size() - 1, group);
   }
-  return state.groups[static_cast<std::size_t>(group)];
+  return state.groups[group];
 }
 
 }  // namespace
@@ -204,8 +204,8 @@ const LayerGroup& checked_group(const char* where, const KVCache::State& state,
 SequenceView KVCache::view(SequenceId id, std::int64_t group) const {
   const Sequence& sequence = state_->get("KVCache::view", id);
   checked_group("KVCache::view", *state_, group);
-  const PageTable& table = sequence.tables[static_cast<std::size_t>(group)];
-  const auto used = static_cast<std::size_t>(state_->pages_for(sequence.length));
+  const PageTable& table = sequence.tables[group];
+  const std::size_t used = state_->pages_for(sequence.length);
   return {.pages = std::span(table.pages).first(used),
           .begin = table.hole_begin == 0 ? table.hole_end : 0,
           .length = sequence.length,

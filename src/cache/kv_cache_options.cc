@@ -149,7 +149,7 @@ KVCacheOptions checked_options(KVCacheOptions options) {
             all.kv_heads *
                 (row_bytes(all.k_format, all.head_dim, all.dtype) +
                  (all.v_in_k ? 0 : row_bytes(all.v_format, all.v_head_dim, all.dtype)))));
-    all.layers.resize(static_cast<std::size_t>(options.layers));
+    all.layers.resize(options.layers);
     std::iota(all.layers.begin(), all.layers.end(), std::int64_t{0});
     options.groups.push_back(std::move(all));
   } else {

@@ -31,14 +31,13 @@ cache::PrefixSizes index_sizes(const KVCacheOptions& options) {
 KVCache::State::State(const KVCacheOptions& filled_in)
     : options(filled_in),
       index(index_sizes(options), options.page_hash),
-      places(static_cast<std::size_t>(options.layers)),
+      places(options.layers),
       number(next_cache_number()) {
   groups.reserve(options.groups.size());
   for (std::size_t g = 0; g < options.groups.size(); ++g) {
     const KVLayerGroup& group = options.groups[g];
     groups.emplace_back(group, options.page_size, index, g);
-    for (std::size_t i = 0; i < group.layers.size(); ++i)
-      places[static_cast<std::size_t>(group.layers[i])] = {g, i};
+    for (std::size_t i = 0; i < group.layers.size(); ++i) places[group.layers[i]] = {g, i};
   }
 }
 
@@ -61,7 +60,7 @@ cache::LayerPlace KVCache::State::place(const char* where, std::int64_t layer) c
   if (layer < 0 || layer >= options.layers) {
     fail(ErrorKind::index, where, "layer must be in 0..{}; got {}", options.layers - 1, layer);
   }
-  return places[static_cast<std::size_t>(layer)];
+  return places[layer];
 }
 
 Sequence& KVCache::State::prepare_slot(std::int64_t n_pages) {
@@ -74,9 +73,9 @@ Sequence& KVCache::State::prepare_slot(std::int64_t n_pages) {
     first_free_slot = static_cast<std::uint32_t>(sequences.size() - 1);
   }
   Sequence& sequence = sequences[first_free_slot];
-  const auto pages = static_cast<std::size_t>(n_pages);
+  const std::size_t pages = n_pages;
   // The first table is reserved last: if it has room, so have the others (prepare_tables).
-  sequence.ids.reserve(pages * static_cast<std::size_t>(options.page_size));
+  sequence.ids.reserve(pages * options.page_size);
   sequence.chains.reserve(pages);
   for (std::size_t g = groups.size(); g-- > 0;) sequence.tables[g].pages.reserve(pages);
   return sequence;

@@ -70,7 +70,7 @@ std::int64_t copies_needed(const KVCache::State& state, std::size_t group,
   for (const Move& move : moves) {
     const PageTable& table = state.sequences[move.slot].tables[group];
     for (auto [i, end] = target_of(state, move); i < end; ++i) {
-      const std::int32_t page = table.pages[static_cast<std::size_t>(i)];
+      const std::int32_t page = table.pages[i];
       if (pool[page].refs > 1) shared.push_back(page);
     }
   }
@@ -93,7 +93,7 @@ void move_rows(KVCache::State& state, const Move& move, std::size_t group,
   old.assign(table.pages.begin(), table.pages.end());
   const Target target = target_of(state, move);
   for (std::int64_t i = target.first; i < target.end; ++i) {
-    std::int32_t& page = table.pages[static_cast<std::size_t>(i)];
+    std::int32_t& page = table.pages[i];
     const std::int64_t stay = std::clamp<std::int64_t>(move.begin - i * page_size, 0, page_size);
     const std::int64_t fill = std::min(move.length() - i * page_size, page_size);
     if (of.pool[page].refs > 1) {
@@ -108,13 +108,12 @@ void move_rows(KVCache::State& state, const Move& move, std::size_t group,
   }
   // Each moves towards the front, in order, so none is overwritten before it is read.
   for (std::int64_t i = 0; i < std::ssize(move.positions); ++i) {
-    const std::int64_t from = move.positions[static_cast<std::size_t>(i)], to = move.begin + i;
-    of.rows.copy({old[static_cast<std::size_t>(from / page_size)], from % page_size},
-                 {table.pages[static_cast<std::size_t>(to / page_size)], to % page_size}, 1);
+    const std::int64_t from = move.positions[i], to = move.begin + i;
+    of.rows.copy({old[from / page_size], from % page_size},
+                 {table.pages[to / page_size], to % page_size}, 1);
   }
   for (std::int64_t i = target.first; i < target.end; ++i) {
-    const auto at = static_cast<std::size_t>(i);
-    if (old[at] != table.pages[at]) of.pool.drop(old[at]);
+    if (old[i] != table.pages[i]) of.pool.drop(old[i]);
   }
 }
 
@@ -122,9 +121,9 @@ void move_ids(Sequence& sequence, const Move& move) noexcept {
   std::int64_t known = move.begin;
   for (const std::int64_t from : move.positions) {
     if (from >= std::ssize(sequence.ids)) break;
-    sequence.ids[static_cast<std::size_t>(known++)] = sequence.ids[static_cast<std::size_t>(from)];
+    sequence.ids[known++] = sequence.ids[from];
   }
-  if (std::ssize(sequence.ids) > known) sequence.ids.resize(static_cast<std::size_t>(known));
+  if (std::ssize(sequence.ids) > known) sequence.ids.resize(known);
 }
 
 // Of the moved tokens, those before the first unwritten one stay written.
@@ -175,7 +174,7 @@ void KVCache::keep(std::span<const KeptTokens> step) {
       for (std::size_t g = 0; g < state.groups.size(); ++g) move_rows(state, move, g, old);
       move_ids(sequence, move);
       move_marks(sequence, move);
-      const auto chained = static_cast<std::size_t>(move.begin / state.options.page_size);
+      const std::size_t chained = move.begin / state.options.page_size;
       if (sequence.chains.size() > chained) sequence.chains.resize(chained);
       sequence.committed = std::min(sequence.committed, move.begin);
     }

@@ -42,7 +42,7 @@ void visit_rows(Group& group, std::int64_t page_size, const PageTable& table, st
       std::int64_t n = std::min(page_size - slot, length - at);
       if (at < table.hole_begin && table.hole() > 0) n = std::min(n, table.hole_begin - at);
       if (n == 0) break;
-      visit(rows, table.pages[static_cast<std::size_t>(at / page_size)], slot, n, head);
+      visit(rows, table.pages[at / page_size], slot, n, head);
       at += n;
     }
   };
@@ -105,7 +105,7 @@ std::vector<std::int64_t> get_ids(std::int64_t count, ByteReader& from) {
   while (std::ssize(ids) < count) {
     const std::int64_t n = std::min(std::max(kSome, std::ssize(ids)), count - std::ssize(ids));
     const std::size_t have = ids.size();
-    ids.resize(have + static_cast<std::size_t>(n));
+    ids.resize(have + n);
     from.get(std::as_writable_bytes(std::span(ids).subspan(have)));
   }
   return ids;
@@ -118,9 +118,8 @@ class PagesToLoad {
   PagesToLoad(const KVCache::State& state, const Saved& saved, std::span<const std::int64_t> ids,
               std::uint64_t salt)
       : state_(state), saved_(saved) {
-    const auto page_size = static_cast<std::size_t>(state.options.page_size);
-    const auto sure =
-        static_cast<std::size_t>(std::min(saved.sequence.known, saved.sequence.committed));
+    const std::size_t page_size = state.options.page_size;
+    const std::size_t sure = std::min(saved.sequence.known, saved.sequence.committed);
     PrefixChain chain{salt, 0};
     for (std::size_t at = 0; at + page_size <= sure; at += page_size) {
       const std::int32_t node = state.index.find_next(chain, salt, ids.subspan(at, page_size));
@@ -139,7 +138,7 @@ class PagesToLoad {
   // The page of the pool that already holds its rows, or kNoPage.
   std::int32_t found(std::size_t group, std::int64_t page) const {
     if (page >= std::ssize(nodes_)) return kNoPage;
-    return state_.index.page(nodes_[static_cast<std::size_t>(page)], group);
+    return state_.index.page(nodes_[page], group);
   }
 
   void require(const char* where) const {
@@ -185,7 +184,7 @@ void fill_tables(KVCache::State& state, Sequence& sequence, const Saved& saved,
       if (page != kNoPage) pool.hold(page);
     }
     for (std::int64_t i = 0; i < pages.count(); ++i) {
-      std::int32_t& page = table.pages[static_cast<std::size_t>(i)];
+      std::int32_t& page = table.pages[i];
       if (page != kNoPage || pages.is_hole(g, i)) continue;
       page = pool.take();
       pool.set_fill(page, std::min(page_size, length - i * page_size));
@@ -263,7 +262,7 @@ void check_saved(const KVCache::State& state, ByteReader& from) {
   const Saved saved = cache::get_header(state, from);
   for (std::int64_t rest = payload_bytes(state, saved); rest > 0;) {
     const std::int64_t n = std::min<std::int64_t>(rest, 1 << 20);
-    from.skip(static_cast<std::size_t>(n));
+    from.skip(n);
     rest -= n;
   }
   from.check_checksum();
@@ -283,7 +282,7 @@ std::vector<std::byte> KVCache::save(SequenceId id) const {
       saturating_sum(cache::header_bytes(state) + 8, payload_bytes(state, sizes));
   require_memory("KVCache::save", "the bytes of the sequence", size);
   std::vector<std::byte> bytes;
-  bytes.reserve(static_cast<std::size_t>(size));
+  bytes.reserve(size);
   const auto append = [&](std::span<const std::byte> some) {
     bytes.insert(bytes.end(), some.begin(), some.end());
   };

@@ -55,7 +55,7 @@ void KVCache::State::drop_pages_from(Sequence& sequence, std::int64_t first_page
 
 void KVCache::State::shorten(Sequence& sequence, std::int64_t length) noexcept {
   const auto at_most = [](auto& list, std::int64_t size) {
-    if (std::ssize(list) > size) list.resize(static_cast<std::size_t>(size));
+    if (std::ssize(list) > size) list.resize(size);
   };
   at_most(sequence.ids, length);
   at_most(sequence.chains, length / options.page_size);
@@ -103,7 +103,7 @@ void KVCache::State::release_pages(Sequence& sequence, std::size_t group, std::i
   if (begin == table.hole_begin && stop == table.hole_end) return;
   // Last first: the end of a prefix is evicted before its beginning.
   table.visit_unseen(first, end, page_size, [&](std::int64_t i) {
-    std::int32_t& page = table.pages[static_cast<std::size_t>(i)];
+    std::int32_t& page = table.pages[i];
     if (page != kNoPage) groups[group].pool.drop(page);
     page = kNoPage;
   });

@@ -49,8 +49,7 @@ void check_writable(const char* where, const KVCache::State& state, std::size_t 
   }
   const std::int64_t page_size = state.options.page_size, start = sequence.length - tokens.count;
   for (std::int64_t at = start; at < sequence.length; at += page_size - at % page_size) {
-    const cache::Page& page =
-        state.groups[group].pool[table.pages[static_cast<std::size_t>(at / page_size)]];
+    const cache::Page& page = state.groups[group].pool[table.pages[at / page_size]];
     // Rows that were never written are the same for all who share them.
     if (page.is_findable() || (page.refs > 1 && start < sequence.written[layer])) {
       fail(ErrorKind::value, where,
@@ -74,8 +73,7 @@ void check_scales(const char* where, const cache::GroupRows& rows, LayerPlace pl
 LayerPlace check_layer(const char* where, const KVCache::State& state, std::int64_t layer,
                        std::span<const NewTokens> step) {
   const LayerPlace place = state.place(where, layer);
-  for (const NewTokens& tokens : step)
-    check_writable(where, state, place.group, static_cast<std::size_t>(layer), tokens);
+  for (const NewTokens& tokens : step) check_writable(where, state, place.group, layer, tokens);
   check_scales(where, state.groups[place.group].rows, place);
   return place;
 }
@@ -138,8 +136,7 @@ bool write_rows(KVCache::State& state, LayerPlace place, std::span<const NewToke
     for (std::int64_t at = sequence.length - tokens.count; at < sequence.length;) {
       const std::int64_t slot = at % page_size,
                          n = std::min(page_size - slot, sequence.length - at);
-      const std::int32_t page =
-          sequence.tables[place.group].pages[static_cast<std::size_t>(at / page_size)];
+      const std::int32_t page = sequence.tables[place.group].pages[at / page_size];
       fits &= rows.write(place.layer, {page, slot},
                          {.k = given.k, .v = given.v, .first = row, .n = n}) == n;
       at += n;
@@ -154,14 +151,13 @@ bool writes_again(const KVCache::State& state, std::int64_t layer,
                   std::span<const NewTokens> step) {
   return std::ranges::any_of(step, [&](const NewTokens& tokens) {
     const Sequence& sequence = state.sequences[tokens.sequence.slot];
-    return sequence.length - tokens.count < sequence.written[static_cast<std::size_t>(layer)];
+    return sequence.length - tokens.count < sequence.written[layer];
   });
 }
 
 void mark(KVCache::State& state, std::int64_t layer, std::span<const NewTokens> step) noexcept {
   for (const NewTokens& tokens : step) {
-    state.mark_written(state.sequences[tokens.sequence.slot], static_cast<std::size_t>(layer),
-                       tokens.count);
+    state.mark_written(state.sequences[tokens.sequence.slot], layer, tokens.count);
   }
 }
 
@@ -186,8 +182,7 @@ void KVCache::State::chain_pages(Sequence& sequence) noexcept {
   const std::int64_t whole =
       std::min({std::ssize(sequence.ids), sequence.written_in_all, sequence.committed}) / page_size;
   const auto ids_of = [&](std::int64_t page) {
-    return std::span<const std::int64_t>(sequence.ids)
-        .subspan(static_cast<std::size_t>(page * page_size), static_cast<std::size_t>(page_size));
+    return std::span<const std::int64_t>(sequence.ids).subspan(page * page_size, page_size);
   };
   PrefixChain chain =
       sequence.chains.empty() ? PrefixChain{sequence.salt, 0} : sequence.chains.back();
@@ -197,12 +192,12 @@ void KVCache::State::chain_pages(Sequence& sequence) noexcept {
     const std::int64_t n = std::min(std::ssize(hashes), whole - begin);
     std::uint64_t hash = chain.hash;
     for (std::int64_t i = 0; i < n; ++i) {
-      hashes[static_cast<std::size_t>(i)] = hash = index.hash(hash, ids_of(begin + i));
+      hashes[i] = hash = index.hash(hash, ids_of(begin + i));
       index.expect_bucket(hash);
     }
-    for (std::int64_t i = 0; i < n; ++i) index.expect_first(hashes[static_cast<std::size_t>(i)]);
+    for (std::int64_t i = 0; i < n; ++i) index.expect_first(hashes[i]);
     for (std::int64_t i = 0; i < n; ++i) {
-      const std::uint64_t next = hashes[static_cast<std::size_t>(i)];
+      const std::uint64_t next = hashes[i];
       const std::int32_t node = chain_one(sequence, begin + i, chain, next);
       // Given back in all groups before it was written: no later page has a prefix.
       if (node == cache::kNoNode) return;
@@ -214,19 +209,17 @@ void KVCache::State::chain_pages(Sequence& sequence) noexcept {
 
 std::int32_t KVCache::State::chain_one(Sequence& sequence, std::int64_t page_idx,
                                        const PrefixChain& before, std::uint64_t hash) noexcept {
-  const auto at = static_cast<std::size_t>(page_idx);
   const auto ids = std::span<const std::int64_t>(sequence.ids)
-                       .subspan(at * static_cast<std::size_t>(options.page_size),
-                                static_cast<std::size_t>(options.page_size));
+                       .subspan(page_idx * options.page_size, options.page_size);
   std::int32_t node = index.find(before, sequence.salt, hash, ids);
   // A page already found under another prefix with the same ids stays there.
   for (std::size_t g = 0; g < groups.size() && node == cache::kNoNode; ++g) {
-    const std::int32_t page = sequence.tables[g].pages[at];
+    const std::int32_t page = sequence.tables[g].pages[page_idx];
     if (page != kNoPage) node = groups[g].pool[page].node;
   }
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const PageTable& table = sequence.tables[g];
-    const std::int32_t page = table.pages[at];
+    const std::int32_t page = table.pages[page_idx];
     if (page == kNoPage || groups[g].pool[page].is_findable()) continue;
     // A page loaded from a file with another page size may be incomplete.
     if (page_idx * options.page_size < table.hole_end &&

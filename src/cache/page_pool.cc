@@ -10,7 +10,7 @@ namespace quire::cache {
 
 PagePool::PagePool(std::int64_t n_pages, PrefixIndex& index, std::size_t group)
     : memory_(Tensor::empty({n_pages, std::int64_t{sizeof(Page)}}, DType::u8)),
-      pages_(static_cast<Page*>(memory_.data()), static_cast<std::size_t>(n_pages)),
+      pages_(static_cast<Page*>(memory_.data()), n_pages),
       index_(&index),
       group_(group),
       free_(n_pages) {

@@ -17,9 +17,7 @@ class PagePool {
   // `group`: its number in the index, which must outlive the pool.
   PagePool(std::int64_t n_pages, PrefixIndex& index, std::size_t group);
 
-  const Page& operator[](std::int32_t page) const noexcept {
-    return pages_[static_cast<std::size_t>(page)];
-  }
+  const Page& operator[](std::int32_t page) const noexcept { return pages_[page]; }
   std::span<const Page> pages() const noexcept { return pages_; }
 
   std::int64_t free() const noexcept { return free_; }
@@ -47,7 +45,7 @@ class PagePool {
   void forget(std::int32_t page) noexcept;
 
  private:
-  Page& at(std::int32_t page) noexcept { return pages_[static_cast<std::size_t>(page)]; }
+  Page& at(std::int32_t page) noexcept { return pages_[page]; }
   void unlink(std::int32_t page) noexcept;
 
   Tensor memory_;  // in large pages if it is large

@@ -130,7 +130,7 @@ void PageTables::assign(const PagedAssignment& all) const {
     }
   }
   const std::size_t heads_of_k = all.k_val.dim(1);
-  const std::size_t heads = heads_of_k + static_cast<std::size_t>(all.v_val.dim(1));
+  const std::size_t heads = heads_of_k + all.v_val.dim(1);
   const auto copy = [&](std::size_t i, std::size_t) {
     if (i < heads_of_k)
       copy_head(all.k_val, all.k_cache, static_cast<std::int64_t>(i), places);

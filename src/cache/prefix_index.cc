@@ -44,7 +44,7 @@ PrefixIndex::PrefixIndex(const PrefixSizes& sizes, PageHash page_hash)
       memory_(index_memory(sizes)),
       node_memory_(Tensor::empty({sizes.nodes, std::int64_t{sizeof(PrefixNode)}}, DType::u8)),
       buckets_(static_cast<std::int32_t*>(memory_.data()), bucket_count(sizes.nodes)),
-      nodes_(static_cast<PrefixNode*>(node_memory_.data()), static_cast<std::size_t>(sizes.nodes)),
+      nodes_(static_cast<PrefixNode*>(node_memory_.data()), sizes.nodes),
       ids_(reinterpret_cast<std::int64_t*>(buckets_.data() + buckets_.size())),
       pages_(reinterpret_cast<std::int32_t*>(ids_ + sizes.nodes * sizes.page_size)) {
   std::uninitialized_fill(buckets_.begin(), buckets_.end(), kNoNode);

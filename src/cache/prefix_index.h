@@ -45,9 +45,7 @@ class PrefixIndex {
   PrefixIndex(const PrefixIndex&) = delete;
   PrefixIndex& operator=(const PrefixIndex&) = delete;
 
-  const PrefixNode& operator[](std::int32_t node) const noexcept {
-    return nodes_[static_cast<std::size_t>(node)];
-  }
+  const PrefixNode& operator[](std::int32_t node) const noexcept { return nodes_[node]; }
   std::span<const PrefixNode> nodes() const noexcept { return nodes_; }
   std::span<const std::int64_t> ids(std::int32_t node) const noexcept {
     return {ids_ + node * sizes_.page_size, static_cast<std::size_t>(sizes_.page_size)};
@@ -87,7 +85,7 @@ class PrefixIndex {
   std::size_t bucket(std::uint64_t hash) const noexcept {
     return (hash ^ (hash >> 32)) & (buckets_.size() - 1);
   }
-  PrefixNode& at(std::int32_t node) noexcept { return nodes_[static_cast<std::size_t>(node)]; }
+  PrefixNode& at(std::int32_t node) noexcept { return nodes_[node]; }
   void erase(std::int32_t node) noexcept;
 
   PrefixSizes sizes_;

@@ -38,7 +38,7 @@ void copy_rows(const kernels::RowsView& rows, DType dtype, std::byte* to) noexce
   for (int row = 0; row < rows.rows; ++row)
     std::memcpy(to + row * rows.columns * size,
                 static_cast<const std::byte*>(rows.data) + row * rows.row_step * size,
-                static_cast<std::size_t>(rows.columns * size));
+                rows.columns * size);
 }
 
 Shape scale_shape(const KVFormat& format, Shape pages, std::int64_t dim) {
@@ -93,8 +93,7 @@ void RowStore::set_scales(const ConstTensorView& scales) {
 
 std::span<const std::byte> RowStore::shared_scales() const noexcept {
   if (!quant::has_given_scales(format_)) return {};
-  return {static_cast<const std::byte*>(scales_.data()),
-          static_cast<std::size_t>(scales_.numel()) * sizeof(float)};
+  return {static_cast<const std::byte*>(scales_.data()), scales_.numel() * sizeof(float)};
 }
 
 std::int64_t RowStore::write(RowPlace to, const SomeRows& from) noexcept {

@@ -18,7 +18,7 @@ namespace quire {
 namespace {
 
 constexpr const char* kWhere = "write_pages";
-// Bytes that one thread writes before others are woken.
+/// Bytes that one thread writes before others are woken.
 constexpr std::int64_t kChunkBytes = std::int64_t{64} << 10;
 
 void check(const ConstTensorView& rows, const ConstTensorView& slots, const TensorView& pages) {
@@ -66,7 +66,7 @@ void write_token(const ConstTensorView& rows, std::int64_t token, const TensorVi
              (slot / size * pages.stride(0) + slot % size * pages.stride(2)) * to_bytes;
   for (std::int64_t head = 0; head < rows.dim(1); ++head) {
     if (is_copy)
-      std::memcpy(to, from, static_cast<std::size_t>(dim * to_bytes));
+      std::memcpy(to, from, dim * to_bytes);
     else
       copy_elements({from, rows.dtype(), {dim}, {rows.stride(2)}}, pages.dtype(), to);
     from += rows.stride(1) * from_bytes;
@@ -94,11 +94,10 @@ void write_pages(const ConstTensorView& rows, const ConstTensorView& slots, cons
       rows.dim(1) * rows.dim(2) * static_cast<std::int64_t>(dtype_size(pages.dtype())), 1);
   const std::int64_t chunk = std::max<std::int64_t>(kChunkBytes / token_bytes, 1);
   if (tokens <= chunk) return write(0, tokens);
-  run_parallel(*executor_of(executor), static_cast<std::size_t>(ceil_div(tokens, chunk)),
-               [&](std::size_t i, std::size_t) {
-                 const std::int64_t begin = static_cast<std::int64_t>(i) * chunk;
-                 write(begin, std::min(begin + chunk, tokens));
-               });
+  run_parallel(*executor_of(executor), ceil_div(tokens, chunk), [&](std::size_t i, std::size_t) {
+    const std::int64_t begin = static_cast<std::int64_t>(i) * chunk;
+    write(begin, std::min(begin + chunk, tokens));
+  });
 }
 
 }  // namespace quire

@@ -39,8 +39,7 @@ class Painter {
   explicit Painter(const Sheet& sheet) {
     canvas_.width = sheet.width * kScale;
     canvas_.height = sheet.height * kScale;
-    canvas_.rgb.resize(static_cast<std::size_t>(canvas_.width) *
-                       static_cast<std::size_t>(canvas_.height) * 3);
+    canvas_.rgb.resize(canvas_.width * canvas_.height * 3);
   }
 
   // In dots; clipped.
@@ -49,10 +48,7 @@ class Painter {
     const int bottom = std::min(y + height, canvas_.height);
     for (int row = std::max(y, 0); row < bottom; ++row) {
       for (int col = std::max(x, 0); col < right; ++col) {
-        std::uint8_t* dot = canvas_.rgb.data() + (static_cast<std::size_t>(row) *
-                                                      static_cast<std::size_t>(canvas_.width) +
-                                                  static_cast<std::size_t>(col)) *
-                                                     3;
+        std::uint8_t* dot = canvas_.rgb.data() + (row * canvas_.width + col) * 3;
         dot[0] = colour.r;
         dot[1] = colour.g;
         dot[2] = colour.b;
@@ -107,9 +103,7 @@ Canvas paint(const Sheet& sheet) {
   const Sheet::Cells& cells = sheet.cells;
   for (int row = 0; row < cells.rows; ++row) {
     for (int col = 0; col < cells.cols; ++col) {
-      const Ink ink =
-          cells.inks[static_cast<std::size_t>(row) * static_cast<std::size_t>(cells.cols) +
-                     static_cast<std::size_t>(col)];
+      const Ink ink = cells.inks[row * cells.cols + col];
       painter.fill_box({cells.x + col * cells.cell_width, cells.y + row * cells.cell_height,
                         cells.cell_width, cells.cell_height, ink});
     }

@@ -114,10 +114,10 @@ class HeatStrip {
         most_rows_(
             std::clamp(kEvaluatedInAll / (q.cells() * kv.length), std::int64_t{1}, kStripRows)) {}
 
-  // Rows of cells per strip.
+  /// Rows of cells per strip.
   std::int64_t cell_rows() const { return std::max<std::int64_t>(most_rows_ / q_.step, 1); }
 
-  // The cells of rows [row, row_end), at most a strip.
+  /// The cells of rows [row, row_end), at most a strip.
   const std::vector<CellMean>& evaluate_cells(std::int64_t row, std::int64_t row_end) {
     cells_.assign((row_end - row) * kv_.cells(), CellMean());
     const std::int64_t begin = row * q_.step;

@@ -32,7 +32,7 @@ class Rectangles {
  public:
   explicit Rectangles(const Sheet::Cells& cells) : cells_(cells) {}
 
-  // Path data of each ink except the background.
+  /// Path data of each ink except the background.
   std::map<Ink, std::string> paths() {
     for (int row = 0; row < cells_.rows; ++row) {
       Open next;
@@ -61,10 +61,7 @@ class Rectangles {
   };
   using Open = std::map<Run, int>;  // run to the row it began in
 
-  Ink at(int row, int col) const {
-    return cells_.inks[static_cast<std::size_t>(row) * static_cast<std::size_t>(cells_.cols) +
-                       static_cast<std::size_t>(col)];
-  }
+  Ink at(int row, int col) const { return cells_.inks[row * cells_.cols + col]; }
 
   void close(int row) {
     for (const auto& [run, begin] : open_) {

@@ -117,7 +117,7 @@ class Drawing {
       labels.resize(column, ' ');
       labels += label;
     }
-    labels.resize(std::max(static_cast<std::size_t>(columns()), labels.size() + 1), ' ');
+    labels.resize(std::max<std::size_t>(columns(), labels.size() + 1), ' ');
     return fmt::format("{:>{}}  {}{}\n{:>{}} {}{}{}\n", picture_.kv.name, margin_, labels, last,
                        picture_.q.name, margin_, frame_.top_left, line, frame_.top_right);
   }

@@ -111,8 +111,7 @@ NodeId make_int(Graph& graph, std::int64_t value) {
 
 NodeId make_float(Graph& graph, double value) {
   if (std::isnan(value))
-    value = std::numeric_limits<double>::quiet_NaN();  // a single NaN, so that equal constants are
-                                                       // one node
+    value = std::numeric_limits<double>::quiet_NaN();  // one NaN, so that equal means equal
   return graph.add({.op = Op::kFloatConst,
                     .type = ValueType::kFloat,
                     .bits = std::bit_cast<std::int64_t>(value)},

@@ -58,7 +58,7 @@ class Evaluation {
         precision_(precision),
         program_(compile(request, compile_options())) {}
 
-  // Calls tile(runner, coords, tile memory) for every tile; then throws the first fault.
+  /// Calls tile(runner, coords, tile memory) for every tile; then throws the first fault.
   template <class Tile>
   void run(std::size_t tile_bytes, const Tile& tile);
 

@@ -103,7 +103,7 @@ NodeId copy_reachable(const Graph& from, NodeId root, Graph& to, std::vector<Nod
 }
 
 std::vector<NodeId> reachable(const Graph& graph, NodeId root) {
-  std::vector<char> used(static_cast<std::size_t>(root) + 1, 0);
+  std::vector<char> used(root + 1, 0);
   used[root] = 1;
   std::vector<NodeId> ids;
   for (NodeId id = root; id >= 0; --id) {

@@ -8,8 +8,8 @@ namespace quire::layout {
 ChosenKeys::ChosenKeys(std::vector<std::int64_t> first_query, std::int64_t heads,
                        std::int64_t reserve)
     : first_query_(std::move(first_query)), heads_(heads) {
-  keys_.reserve(static_cast<std::size_t>(reserve));
-  ends_.reserve(static_cast<std::size_t>(first_query_.back() * heads_));
+  keys_.reserve(reserve);
+  ends_.reserve(first_query_.back() * heads_);
 }
 
 void ChosenKeys::finish() {
@@ -22,11 +22,11 @@ void ChosenKeys::finish() {
 }
 
 std::int64_t ChosenKeys::average_keys(std::int64_t sequence) const {
-  const auto at = static_cast<std::size_t>(sequence);
-  const std::int64_t first = first_query_[at] * heads_, end = first_query_[at + 1] * heads_;
+  const std::int64_t first = first_query_[sequence] * heads_;
+  const std::int64_t end = first_query_[sequence + 1] * heads_;
   if (first == end) return 0;
-  const std::int64_t begin = first == 0 ? 0 : ends_[static_cast<std::size_t>(first - 1)];
-  return (ends_[static_cast<std::size_t>(end - 1)] - begin) / (end - first);
+  const std::int64_t begin = first == 0 ? 0 : ends_[first - 1];
+  return (ends_[end - 1] - begin) / (end - first);
 }
 
 }  // namespace quire::layout

@@ -24,10 +24,9 @@ class ChosenKeys {
   bool by_head() const { return heads_ > 1; }
   /// The list of query `row` of a sequence; those of the following queries come after it.
   const kernels::KeyList* lists(std::int64_t sequence, std::int64_t h, std::int64_t row) const {
-    const auto at = static_cast<std::size_t>(sequence);
-    const std::int64_t queries = first_query_[at + 1] - first_query_[at];
+    const std::int64_t queries = first_query_[sequence + 1] - first_query_[sequence];
     const std::int64_t head = by_head() ? h : 0;
-    return lists_.data() + first_query_[at] * heads_ + head * queries + row;
+    return lists_.data() + first_query_[sequence] * heads_ + head * queries + row;
   }
   /// Average number of keys in a list of the sequence.
   std::int64_t average_keys(std::int64_t sequence) const;

@@ -79,7 +79,7 @@ template <class Run>
 void for_bit_runs(const Words& words, const Run& run) {
   int begin = -1;
   for (int g = 0; g < kTileGroups; ++g) {
-    const std::uint64_t word = words[static_cast<std::size_t>(g)];
+    const std::uint64_t word = words[g];
     for (int bit = 0; bit < 64;) {
       const std::uint64_t rest = (begin < 0 ? word : ~word) >> bit;
       if (rest == 0) break;

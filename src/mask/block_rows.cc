@@ -121,8 +121,7 @@ void BlockRowsBuilder::grow_table() {
 // again from the end of row_of_.
 void BlockRowsBuilder::end_plane() {
   const std::size_t rows = result_.rows_;
-  const std::uint32_t* plane =
-      result_.row_of_.data() + static_cast<std::size_t>(next_plane_) * rows;
+  const std::uint32_t* plane = result_.row_of_.data() + next_plane_ * rows;
   std::uint64_t hash = 0;
   for (std::size_t r = 0; r < rows; ++r) hash = mix(hash, plane[r]);
   rows_in_plane_ = 0;
@@ -131,7 +130,7 @@ void BlockRowsBuilder::end_plane() {
     const std::uint32_t* other = result_.row_of_.data() + it->second * rows;
     if (!std::equal(plane, plane + rows, other)) continue;
     result_.plane_of_.push_back(it->second);
-    result_.row_of_.resize(static_cast<std::size_t>(next_plane_) * rows);
+    result_.row_of_.resize(next_plane_ * rows);
     return;
   }
   const auto id = static_cast<std::uint32_t>(next_plane_++);

@@ -36,8 +36,7 @@ void fill_planes(const BlockRows& rows, const PlaneArray& array, Executor* execu
   const std::size_t band = std::clamp<std::size_t>(kBandBytes / row_bytes, 1, row_count);
   const std::size_t bands = (row_count + band - 1) / band;
   const auto at = [&](std::int64_t place, std::size_t row) {
-    return static_cast<std::byte*>(array.data) +
-           (static_cast<std::size_t>(place) * row_count + row) * row_bytes;
+    return static_cast<std::byte*>(array.data) + (place * row_count + row) * row_bytes;
   };
   run_parallel(*on, places.size() * bands, [&](std::size_t task, std::size_t) {
     const std::size_t plane = task / bands, begin = task % bands * band;

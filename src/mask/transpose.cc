@@ -31,7 +31,7 @@ class PlaneSweep {
  public:
   explicit PlaneSweep(std::int64_t columns) : since_(columns) {}
 
-  // Moves to the next row; an empty row after the last ends all runs.
+  /// Moves to the next row; an empty row after the last ends all runs.
   void step(std::int64_t row, std::span<const BlockRun> before, std::span<const BlockRun> after) {
     merge_runs(before, after, std::ssize(since_),
                [&](std::int64_t begin, std::int64_t end, BlockKind old_kind, BlockKind new_kind) {

@@ -66,7 +66,7 @@ class Names {
     return values_of(bind(text), {}, {1, 1, 1, 1}).at<double>({0, 0, 0, 0});
   }
 
-  // Puts statements before the text that bind the names it uses.
+  /// Puts statements before the text that bind the names it uses.
   std::string bind(const std::string& text) const {
     std::string bound;
     for (const auto& [name, value] : values_)

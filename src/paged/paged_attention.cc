@@ -55,7 +55,7 @@ void PagedAttention::reserve(std::int64_t batch_idx, std::int64_t seq_len) {
 }
 
 void PagedAttention::erase(std::span<const std::int64_t> batch_idx) {
-  empty_pages_.reserve(static_cast<std::size_t>(n_pages()) + empty_pages_.size());
+  empty_pages_.reserve(n_pages() + empty_pages_.size());
   const std::vector<std::int64_t> pages = tables().remove_pages(batch_idx);
   empty_pages_.insert(empty_pages_.end(), pages.begin(), pages.end());
 }

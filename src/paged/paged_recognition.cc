@@ -179,7 +179,7 @@ bool PageWalk::read_pages(std::int64_t b, std::int64_t begin, std::int64_t end, 
       call_.entries.push_back({row, page, logical});
       continue;
     }
-    if (logical >= std::ssize(table)) table.resize(static_cast<std::size_t>(logical) + 1, -1);
+    if (logical >= std::ssize(table)) table.resize(logical + 1, -1);
     std::int64_t& known = table[logical];
     if (known != -1 && known != page) return false;
     if (known == -1) call_.entries.push_back({row, page, logical});

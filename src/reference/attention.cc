@@ -48,13 +48,12 @@ AttentionOutput attention(const AttentionInputs& inputs, const AttentionOptions&
         double* const key_weights =
             result.key_weights.data_as<double>() + (b * s.q_heads + h) * s.kv_len;
         for (std::int64_t kv = 0; kv < s.kv_len; ++kv) {
-          const double p = softmax.p[static_cast<std::size_t>(kv)];
+          const double p = softmax.p[kv];
           if (q >= counted.first && q < counted.second) key_weights[kv] += p;
           if (p != 0) *entropy -= p * std::log(p);
         }
         if (options.sinks.has_value()) {
-          const double log_p =
-              (*options.sinks)[static_cast<std::size_t>(h)] - softmax.lse_with_sink;
+          const double log_p = (*options.sinks)[h] - softmax.lse_with_sink;
           if (log_p > -std::numeric_limits<double>::infinity()) *entropy -= std::exp(log_p) * log_p;
         }
         ++entropy;

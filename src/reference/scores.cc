@@ -114,9 +114,7 @@ Scores::Scores(const AttentionInputs& inputs, const AttentionOptions& options)
     rotate(row, i % k_.dim(2), false);
 }
 
-std::int64_t Scores::q_idx(const Row& row) const {
-  return q_begin_[static_cast<std::size_t>(row.b)] + row.q;
-}
+std::int64_t Scores::q_idx(const Row& row) const { return q_begin_[row.b] + row.q; }
 
 void Scores::rotate(double* row, std::int64_t position, bool back) const {
   if (!rope_) return;
@@ -149,14 +147,13 @@ RowSoftmax Scores::weights(const Row& at) {
   constexpr double kHidden = -std::numeric_limits<double>::infinity();
   RowSoftmax result{std::vector<double>(scores.size(), 0.0)};
   for (std::int64_t kv = 0; kv < sizes_.kv_len; ++kv) {
-    const auto i = static_cast<std::size_t>(kv);
     // Only the mask hides here: a score of -inf still goes through the weight mod.
     if (is_hidden(at, kv)) continue;
-    const Evaluator& mod = run_weight_mod(at, kv, scores[i]);
+    const Evaluator& mod = run_weight_mod(at, kv, scores[kv]);
     if (mod.fault()) throw fault_error(*mod.fault(), point(at, kv));
     const double weight = mod[mod.root()].f;
-    result.p[i] = weight == kHidden ? 0 : weight;
-    result.lse += result.p[i];
+    result.p[kv] = weight == kHidden ? 0 : weight;
+    result.lse += result.p[kv];
   }
   result.lse_with_sink = result.lse;
   for (double& p : result.p)
@@ -215,7 +212,7 @@ Evaluator* Scores::run_score_mod(const Row& row, std::int64_t kv) {
 
 // Which keys a row may see at all.
 std::vector<bool> Scores::chosen(const Row& row) const {
-  std::vector<bool> found(static_cast<std::size_t>(sizes_.kv_len), !key_indices_.has_value());
+  std::vector<bool> found(sizes_.kv_len, !key_indices_.has_value());
   if (!key_indices_.has_value()) return found;
   const bool by_head = key_indices_->rank() == 4;
   const std::int64_t most = key_indices_->dim(by_head ? 3 : 2);
@@ -223,7 +220,7 @@ std::vector<bool> Scores::chosen(const Row& row) const {
   const std::int64_t* list =
       key_indices_->data_as<std::int64_t>() + (head * sizes_.q_len + row.q) * most;
   for (std::int64_t i = 0; i < most; ++i)
-    if (list[i] >= 0) found.at(static_cast<std::size_t>(list[i])) = true;
+    if (list[i] >= 0) found.at(list[i]) = true;
   return found;
 }
 
@@ -232,7 +229,7 @@ std::vector<double> Scores::row(const Row& row) {
   const std::vector<bool> is_chosen = chosen(row);
   for (std::int64_t kv = 0; kv < sizes_.kv_len; ++kv) {
     const Point at = point(row, kv);
-    if (!is_chosen[static_cast<std::size_t>(kv)] || (mask_mod_ && !mask_mod_->run(at).truth())) {
+    if (!is_chosen[kv] || (mask_mod_ && !mask_mod_->run(at).truth())) {
       scores.push_back(-std::numeric_limits<double>::infinity());
       continue;
     }
@@ -249,7 +246,7 @@ std::vector<double> Scores::row(const Row& row) {
 
 double Scores::sink(const Row& row) const {
   if (sinks_.empty()) return -std::numeric_limits<double>::infinity();
-  return sinks_[static_cast<std::size_t>(row.h)];
+  return sinks_[row.h];
 }
 
 RowSoftmax row_softmax(std::span<const double> scores, double sink) {

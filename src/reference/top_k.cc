@@ -46,9 +46,9 @@ Tensor top_k_of_sums(const Tensor& sums, std::int64_t top_k) {
         order.push_back(static_cast<std::int32_t>(key));
     std::stable_sort(order.begin(), order.end(),
                      [&](std::int32_t x, std::int32_t y) { return of[x] > of[y]; });
-    if (std::ssize(order) > top_k) order.resize(static_cast<std::size_t>(top_k));
+    if (std::ssize(order) > top_k) order.resize(top_k);
     std::sort(order.begin(), order.end());
-    order.resize(static_cast<std::size_t>(top_k), -1);
+    order.resize(top_k, -1);
     std::copy(order.begin(), order.end(), lists.data_as<std::int32_t>() + row * top_k);
   }
   return lists;

@@ -26,7 +26,7 @@ size_t byte_count(const Shape& shape, DType dtype) {
     fail(ErrorKind::value, "Tensor", "too many elements; got {} of {}", to_string(shape),
          dtype_name(dtype));
   }
-  return static_cast<size_t>(count * size);
+  return count * size;
 }
 
 std::shared_ptr<void> allocate_aligned(size_t bytes, size_t alignment) {

@@ -85,7 +85,7 @@ size_t BasicTensorView<Void>::checked_axis(int64_t axis) const {
     fail(ErrorKind::index, "TensorView", "axis is out of range for shape {}; got {}",
          to_string(shape_), axis);
   }
-  return static_cast<size_t>(axis < 0 ? axis + count : axis);
+  return axis < 0 ? axis + count : axis;
 }
 
 template <class Void>

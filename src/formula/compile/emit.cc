@@ -125,7 +125,7 @@ TileOperand Emitter::result_place(LowId id) {
       place.offset = allocate(group);
       break;
     case TileClass::kLane:
-      place.offset = allocate(group * static_cast<std::size_t>(options_.groups));
+      place.offset = allocate(group * options_.groups);
       break;
     case TileClass::kRow:
       place.offset = allocate(group * groups_of(options_.max_rows));
@@ -158,7 +158,7 @@ std::int32_t Emitter::expanded(LowId id) {
   if (offset >= 0) return offset;
   const bool diagonal = low_[id].value_class == TileClass::kDiagonal;
   const int words = diagonal ? options_.groups : 1;
-  offset = allocate(static_cast<std::size_t>(options_.max_rows * words) * 8);
+  offset = allocate(options_.max_rows * words * 8);
   TileInstruction in{.op = diagonal ? TileOp::kExpandDiagonalM : TileOp::kExpandRowM};
   in.a = places_[id];
   in.out = {.offset = offset,
@@ -347,7 +347,7 @@ TileProgram Emitter::emit(const LowRoots& roots) {
   if (program_.has_score) emit_final(score, fused);
   emit_outputs(roots.outputs);
   place_chunk_temporaries();
-  program_.suspect_offset = static_cast<std::size_t>(allocate(low_.checks().size() + 1));
+  program_.suspect_offset = allocate(low_.checks().size() + 1);
   program_.scratch_bytes = bytes_;
   return std::move(program_);
 }

@@ -11,7 +11,7 @@ std::size_t LowNodeHash::operator()(const LowNode& node) const {
   std::size_t hash =
       static_cast<std::size_t>(node.op) << 8 | static_cast<std::size_t>(node.value_class);
   const auto mix = [&](std::int64_t value) {
-    hash = (hash ^ static_cast<std::size_t>(value)) * 0x9e3779b97f4a7c15u;
+    hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
     hash ^= hash >> 29;
   };
   mix(node.a), mix(node.b), mix(node.c), mix(node.imm), mix(node.lane_step), mix(node.row_step);

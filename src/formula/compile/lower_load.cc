@@ -29,7 +29,7 @@ std::vector<std::int64_t> trailing_offsets(const Layout& layout, std::size_t lea
   std::vector<std::int64_t> offsets{0};
   for (std::size_t axis = leading; axis < layout.shape.rank(); ++axis) {
     std::vector<std::int64_t> next;
-    next.reserve(offsets.size() * static_cast<std::size_t>(layout.shape[axis]));
+    next.reserve(offsets.size() * layout.shape[axis]);
     for (const std::int64_t offset : offsets)
       for (std::int64_t i = 0; i < layout.shape[axis]; ++i)
         next.push_back(offset + i * layout.strides[axis]);

@@ -21,14 +21,14 @@ class Differentiator {
   void run() {
     find_active();
     // Nodes added from here on have larger ids: none is an argument of a node of the formula.
-    cotangents_.assign(static_cast<std::size_t>(root_) + 1, kNoNode);
+    cotangents_.assign(root_ + 1, kNoNode);
     if (!active_[root_]) return;
     cotangents_.back() = make_float(graph_, 1);
     for (NodeId id = root_; id >= 0; --id)
       if (cotangent(id) != kNoNode) pull_back_node(id);
   }
 
-  // d(root)/d(node), or kNoNode if it is zero.
+  /// d(root)/d(node), or kNoNode if it is zero.
   NodeId cotangent(NodeId id) const { return cotangents_[id]; }
 
   /// Whether side `side` of a kLoad, kSum or kDot gets a derivative.
@@ -43,7 +43,7 @@ class Differentiator {
  private:
   // Marks the nodes through which the root varies smoothly with the score or a wanted element.
   void find_active() {
-    active_.assign(static_cast<std::size_t>(root_) + 1, 0);
+    active_.assign(root_ + 1, 0);
     for (NodeId id = 0; id <= root_; ++id) {
       const Node& node = graph_[id];
       bool active = node.op == Op::kScore || is_wanted(node, 0) || is_wanted(node, 1);
