@@ -1,5 +1,5 @@
-// flex_attention with a rule of one's own: a window mask and ALiBi, compared with plain loops in
-// f64, then computed on one thread, on two, on every ISA, and one row alone: always the same bits.
+// flex_attention with your own rule: a window mask and ALiBi, compared with plain loops in f64,
+// then computed on one thread, on two, on every ISA, and one row alone: always the same bits.
 #include <quire/quire.h>
 
 #include <cmath>
@@ -11,7 +11,7 @@ using namespace quire;
 constexpr int64_t kHeads = 2, kLength = 96, kDim = 32;
 constexpr int64_t kWindow = 40;
 
-// Numbers in -1..1 that are the same everywhere.
+// Numbers in -1..1, the same on every machine.
 Tensor numbers(uint32_t seed) {
   Tensor tensor = Tensor::empty({1, kHeads, kLength, kDim}, DType::f32);
   for (int64_t i = 0; i < tensor.numel(); ++i) {
@@ -26,7 +26,7 @@ bool same_bits(const ConstTensorView& a, const ConstTensorView& b) {
   return x.shape() == y.shape() && std::memcmp(x.data(), y.data(), x.numel() * sizeof(float)) == 0;
 }
 
-// The definition, as it is written in papers. The largest difference from `out`.
+// The definition, as in papers. Returns the largest difference from `out`.
 double error_against_loops(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out) {
   const std::vector<float> slopes = mods::alibi_slopes(kHeads);
   double error = 0;

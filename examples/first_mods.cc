@@ -1,4 +1,4 @@
-// Mods in C++ and as text: written, printed, explained, evaluated on every ISA of this machine.
+// Mods in C++ and as text: written, printed, explained, and evaluated on every ISA of this machine.
 #include <quire/quire.h>
 
 #include <cmath>
@@ -49,8 +49,8 @@ int main() {
     if (!same) return 1;
   }
 
-  // A mistake is an error that says what is wrong, before anything runs or at the element that made
-  // it.
+  // A mistake is an error that says what is wrong, before anything runs or at the element that
+  // caused it.
   try {
     MaskMod::parse("q_idx >= kv_idy");
   } catch (const Error& error) {

@@ -16,7 +16,7 @@ capped = quire.ScoreMod("20 * tanh(score / 20) + slopes[h] * (kv_idx - q_idx)", 
 print("capped:", capped)
 print(quire.draw(banded, 8, width=16))
 
-# Attention: f32, f64, f16 or bf16, any strides. What comes out is of the kind that goes in.
+# Attention: f32, f64, f16 or bf16, any strides. Results are of the inputs' kind.
 random = np.random.default_rng(0)
 q, k, v = (random.standard_normal((1, 2, 300, 64)).astype(np.float32) for _ in range(3))
 mask = quire.create_block_mask(banded, None, None, 300, 300)
@@ -24,7 +24,7 @@ out, aux = quire.flex_attention(q, k, v, alibi, mask, return_aux=quire.AuxReques
 print(mask)
 print(type(out).__name__, out.dtype, out.shape, "lse", aux.lse.shape)
 
-# Traced values decide nothing while they are traced.
+# A traced value cannot be used to decide anything.
 try:
     quire.ScoreMod(lambda score, b, h, q_idx, kv_idx: score if q_idx >= kv_idx else 0)
 except TypeError as error:

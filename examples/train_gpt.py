@@ -50,7 +50,9 @@ class Corpus:
         self.texts = [torch.tensor([number[c] for c in text]) for text in texts]
 
     def batch(self, rows, length, generator):
-        """tokens and targets [rows, length], and which text each token is from. Long texts are cut, from any place on."""
+        """tokens and targets [rows, length], and which text each token is from. Long texts are cut at a random
+        position.
+        """
         tokens = torch.zeros(rows, length + 1, dtype=torch.int64)
         document = torch.zeros(rows, length + 1, dtype=torch.int64)
         for row in range(rows):
@@ -62,7 +64,7 @@ class Corpus:
                 tokens[row, filled : filled + len(piece)] = piece
                 document[row, filled : filled + len(piece)] = count
                 filled, count = filled + len(piece), count + 1
-        is_inside = document[:, 1:] == document[:, :-1]  # the last token of a text has nothing to foretell
+        is_inside = document[:, 1:] == document[:, :-1]  # the last token of a text has nothing to predict
         return tokens[:, :-1], torch.where(is_inside, tokens[:, 1:], -1), document[:, :-1].contiguous()
 
 
@@ -70,7 +72,9 @@ class Corpus:
 
 
 class Attention(torch.nn.Module):
-    """Causal attention inside documents. score + slopes[h] * (kv_idx - q_idx) + bias[h, q_idx - kv_idx], far ones sharing."""
+    """Causal attention inside documents: score + slopes[h] * (kv_idx - q_idx) + bias[h, q_idx - kv_idx], distant pairs
+    sharing a bias.
+    """
 
     def __init__(self, width, heads, reach):
         super().__init__()

@@ -23,7 +23,7 @@ from quire.torch import create_block_mask, flex_attention
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 WIDTH, HEADS, LAYERS = 192, 6, 2
-BYTES_PER_TOKEN = 52_000  # that a step takes here at its peak: activations, gradients, logits
+BYTES_PER_TOKEN = 52_000  # memory of a step at its peak: activations, gradients, logits
 
 
 def causal(b, h, q_idx, kv_idx):
@@ -103,7 +103,7 @@ def train(rank, ranks, length, steps):
 
 
 def limit_memory(tokens):
-    """This process may hold what it holds now and room for a step over so many tokens; more is an error."""
+    """Limits this process to its current memory plus room for a step over this many tokens."""
     held = int(pathlib.Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
     most = held + tokens * BYTES_PER_TOKEN + (96 << 20)
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
@@ -126,7 +126,7 @@ def enter(rank, ranks, path, results, length, steps, tokens):
 
 
 def run(ranks, length, steps, tokens):
-    """Of rank 0, in processes that have room for a step over so many tokens each (0: no limit)."""
+    """The losses of rank 0, in processes with room for a step over this many tokens each (0: no limit)."""
     context = get_context("spawn")
     results = context.SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:

@@ -11,7 +11,7 @@ from markup import paragraph, table, tick
 from section import HOW_TO_GET_TORCH, Section
 
 RULES = ["plain", "causal", "mod"]
-EPSILONS = 4  # an error above so many roundings of the largest value is shown as wrong
+EPSILONS = 4  # an error above this many roundings of the largest value is shown as wrong
 
 
 def with_quire(rule, q, k, v):

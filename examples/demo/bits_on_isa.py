@@ -1,5 +1,6 @@
-"""A program of its own: the attention of same_bits.py in a process that QUIRE_ISA forces to an ISA. Writes the bits of the
-results to standard output, in the order of the precisions, and the ISA that ran to standard error."""
+"""A separate program: the attention of same_bits.py in a process that QUIRE_ISA forces to an ISA. Writes the bits of
+the results to standard output, in the order of the precisions, and the ISA that ran to standard error.
+"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The attention whose bits are compared: grouped heads, a window, ALiBi, lengths that divide by nothing."""
+"""The attention whose bits are compared: grouped heads, a window, ALiBi, lengths that are not multiples of anything."""
 
 import quire
 from arrays import DTYPES, random_arrays
@@ -26,6 +26,6 @@ class Problem:
         return self.run(self.q, self.k, self.v, self.mask(block_size))
 
     def rows(self, begin, end):
-        """Queries begin .. end alone, over the keys there are by then, as in decoding."""
+        """Queries begin .. end alone, over the keys that exist by then, as in decoding."""
         mask = quire.create_block_mask(self.mask_mod, None, None, end - begin, end, q_begin=begin)
         return self.run(self.q[:, :, begin:end], self.k[:, :, :end], self.v[:, :, :end], mask)

@@ -1,4 +1,4 @@
-"""Section: a rule of one's own, in C++ and on the command line, in Python, and written with torch operations."""
+"""Section: your own rule, in C++ and on the command line, in Python, and written with torch operations."""
 
 import inspect
 import subprocess

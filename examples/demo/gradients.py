@@ -1,5 +1,6 @@
-"""Section: gradients. Against the chain rule written out in NumPy and f64, against finite differences of attention in f64, and
-against themselves on other numbers of threads."""
+"""Section: gradients, compared with the chain rule written out in NumPy and f64, with finite differences of attention
+in f64, and with other numbers of threads.
+"""
 
 import mod_spellings
 import numpy as np
@@ -25,7 +26,7 @@ def forward(q, k, v, decay):
 
 
 def by_chain_rule(q, k, v, decay, d_out):
-    """The gradients of sum(out * d_out), by hand: the definition of what is to come out."""
+    """The gradients of sum(out * d_out), by hand: the definition of the expected result."""
     q, k, v, decay, d_out = (one.astype(np.float64) for one in (q, k, v, decay, d_out))
     i, j = np.ogrid[: q.shape[2], : k.shape[2]]
     far = np.log1p(abs(i - j))

@@ -1,5 +1,6 @@
-"""Drawings of quire.draw_svg as parts of a page: style sheets and ids of an inline SVG count for the whole document, so each
-drawing gets names of its own."""
+"""Embeds drawings of quire.draw_svg in a page: style sheets and ids of an inline SVG apply to the whole document, so
+each drawing gets its own names.
+"""
 
 import itertools
 import re
@@ -8,8 +9,9 @@ _numbers = itertools.count()
 
 
 def inline_svg(file_text):
-    """The text of an SVG file -> an <svg> element that can stand beside others. Title and caption, which would be too small to
-    read, are left to the text around it; what remains of the words is larger."""
+    """The text of an SVG file -> an <svg> element that can be placed next to others. Title and caption, which would be
+    too small to read, are left to the text around it; the remaining text is enlarged.
+    """
     file_text = _without_headings(file_text)
     prefix = f"d{next(_numbers)}"
     text = re.sub(r'class="(i\d+)"', rf'class="{prefix}\1"', file_text)
@@ -20,7 +22,7 @@ def inline_svg(file_text):
 
 
 def _without_headings(text):
-    """Lines of text above the axes go, and the picture begins below them."""
+    """Removes the lines of text above the axes and moves the picture up."""
     label = re.compile(r'<text x="\d+" y="(\d+)"( text-anchor="\w+")?[^>]*>.*?</text>\n')
     headings = list(itertools.takewhile(lambda found: found[2] is None, label.finditer(text)))
     for found in headings:

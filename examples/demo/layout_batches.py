@@ -57,7 +57,7 @@ def jagged(batch):
 
 
 def paged(batch):
-    """One call over a pool of pages that were handed out in turns, so that no sequence lies together."""
+    """One call over a pool whose pages were dealt out in turn, so that no sequence is contiguous."""
     count, longest = len(batch.lengths), max(batch.lengths)
     pages = sum(-(-n // PAGE) for n in batch.lengths)
     tables = quire.PagedAttention(pages, PAGE, count)

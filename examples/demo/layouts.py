@@ -1,5 +1,6 @@
-"""Section: how keys and values may lie in memory. LAYOUTS holds one function per kind of layout; another kind is another
-function in that list."""
+"""Section: how keys and values may be laid out in memory. LAYOUTS has one function per kind of layout; to add a kind,
+add a function to that list.
+"""
 
 import quire
 from arrays import bits, in_order, random_arrays, short_hash

@@ -1,4 +1,4 @@
-"""Section: this machine. CPU, the ISA chosen and why, threads, and what it can do at most, measured."""
+"""Section: this machine: CPU, the ISA chosen and why, threads, and its measured peaks."""
 
 import os
 

@@ -18,7 +18,7 @@ def code(text, caption=""):
 
 
 def table(head, rows, numeric=()):
-    """Cells are text, or markup if they are a Raw. `numeric`: the columns that are set flush right."""
+    """Cells are text, or markup if they are a Raw. `numeric`: right-aligned columns."""
 
     def cells(tag, row):
         return "".join(
@@ -30,11 +30,11 @@ def table(head, rows, numeric=()):
 
 
 class Raw(str):
-    """Markup that stands in a table as it is."""
+    """Markup that is put into a table unchanged."""
 
 
 def tick(is_true):
-    """What was computed, as a sign."""
+    """A result as a tick or a cross."""
     return Raw('<span class="yes" title="yes">✓</span>' if is_true else '<span class="no" title="no">✗</span>')
 
 

@@ -1,5 +1,6 @@
-"""Section: masks are formulas. Drawings of gallery entries with their formulas, one heat map, and block masks of a million
-tokens with what proving them took."""
+"""Section: masks are formulas. Drawings of gallery entries with their formulas, one heat map, and block masks of a
+million tokens with the cost of proving them.
+"""
 
 import statistics
 import time

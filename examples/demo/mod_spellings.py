@@ -1,6 +1,7 @@
-"""One rule in three spellings: as text, as a Python function over Quire's expressions, as a function over torch's tensors.
+"""One rule written in three ways: as text, as a Python function over Quire's expressions, as a function over torch
+tensors.
 
-Scores lose a little with the distance, each head at a rate of its own, and are squeezed into -20 .. 20.
+Scores decrease with the distance, each head at its own rate, and are squeezed into -20 .. 20.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""The page around the sections: one file that loads nothing, light or dark as the reader's system is."""
+"""The page around the sections: one self-contained file, light or dark like the reader's system."""
 
 import time
 

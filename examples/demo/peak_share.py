@@ -1,5 +1,6 @@
-"""bench/attention, run and read: how much of this machine's own peak is reached. The program measures the peak itself,
-before and after each repetition."""
+"""Runs bench/attention and reads its results: how much of this machine's peak is reached. The program measures the peak
+itself, before and after each repetition.
+"""
 
 import json
 import statistics
@@ -13,7 +14,9 @@ QUICK_RUNS = [(["prefill", "causal"], "L512 S512 D64"), (["rows"], "L1 S8192")]
 
 
 def measure(context):
-    """Rows of the benchmark, as dicts; none if the program was not built. Where a run takes too long, a quick one stands in."""
+    """Rows of the benchmark, as dicts; none if the program was not built. If a run takes too long, a quick one replaces
+    it.
+    """
     program = context.program("bench/attention")
     if program is None:
         return []

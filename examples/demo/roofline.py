@@ -1,5 +1,6 @@
-"""This machine's roof as an inline SVG: what multiply-adds and reading memory allow at most, and where calls of attention are
-under it. Both axes are logarithmic; colours come from the classes of the page."""
+"""This machine's roofline as an inline SVG: the limits of multiply-adds and of reading memory, and where attention
+calls are below them. Both axes are logarithmic; colours come from the classes of the page.
+"""
 
 import math
 
@@ -53,7 +54,7 @@ def roofline(title, roofs, points):
 
 
 def _free_places(points):
-    """For each point a place beside it for a number, away from other points and numbers where there is room."""
+    """For each point a position next to it for a number, away from other points and numbers if there is room."""
     taken, places = list(points), []
     for x, y in points:
         around = [

@@ -93,7 +93,9 @@ def on_every_isa(context, sizes):
 
 
 def isa_checks(dtype, ways, here):
-    """One check for the ISAs that should agree: all; of bf16 each that multiplies pairs of bf16 has bits of its own."""
+    """One check for the ISAs that should agree: all of them; for bf16, ISAs that multiply pairs of bf16 have their own
+    bits.
+    """
     own = quire.info()["isa"]
     groups = {}
     for way, isa, data in [(f"here ({own})", own, here), *((isa, isa, data) for isa, data in ways)]:

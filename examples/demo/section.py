@@ -1,4 +1,4 @@
-"""What the parts of the demo share: where the programs are and how much time is left, and what a part hands back."""
+"""What the parts of the demo share: where the programs are, how much time is left, and what a part returns."""
 
 import dataclasses
 import functools

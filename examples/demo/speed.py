@@ -35,7 +35,7 @@ def shares(context):
 
 
 def roof(context):
-    """The same rows under this machine's roof: arithmetic per byte of keys and values, and what was reached."""
+    """The same rows under this machine's roofline: arithmetic per byte of keys and values, and the speed reached."""
     rows, peaks = context.peak_rows, {name: value for name, value, _ in peak_share.peaks(context.peak_rows)}
     stream = peaks.get("reading memory")
     roofs = [(name.split()[0], peaks[name], stream) for name in ("f32 multiply-adds", "bf16 products") if name in peaks]

@@ -1,4 +1,6 @@
-"""bench/compare_torch.py, run and read: how many times as fast as PyTorch. Only as many groups as there is time for."""
+"""Runs bench/compare_torch.py and reads its results: how many times as fast as PyTorch. Only as many groups as there is
+time for.
+"""
 
 import json
 import os

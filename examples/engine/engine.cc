@@ -1,4 +1,4 @@
-// The scheduler: who runs, who has to wait, and what a step holds.
+// The scheduler: who runs, who waits, and what a step contains.
 #include "engine.h"
 
 #include <algorithm>
@@ -29,9 +29,9 @@ std::vector<Sample> Engine::run(const std::vector<Request>& requests) {
   return std::exchange(done_, {});
 }
 
-// In order of arrival, as long as their next chunk fits beside a token of everybody. What of their
-// tokens is in the cache already (a shared beginning, or their own from before they had to go) is
-// not computed again; but the last one always is, for its logits.
+// In order of arrival, as long as the next chunk fits next to one token of everybody else. Tokens
+// that are already in the cache (a shared prefix, or their own from before a preemption) are not
+// computed again, except the last one, for its logits.
 void Engine::admit() {
   while (!waiting_.empty() && running_.size() < kMostRunning) {
     Running one = waiting_.front();
@@ -60,7 +60,7 @@ std::vector<NewTokens> Engine::next_step() const {
   return step;
 }
 
-// The one that came last gives its pages back and will be computed again.
+// The newest gives its pages back and will be computed again later.
 void Engine::preempt() {
   if (running_.size() <= 1) throw std::runtime_error("the pool is too small for one request");
   cache_.release(running_.back().sequence);
@@ -81,7 +81,7 @@ void Engine::step() {
     last_row += static_cast<std::size_t>(step[i].count);
     counts_.tokens += step[i].count;
     if (cache_.length(ran[i].sequence) < std::ssize(ran[i].sample.tokens)) {
-      running_.push_back(std::move(ran[i]));  // more of its prompt to come
+      running_.push_back(std::move(ran[i]));  // more of its prompt is left
       continue;
     }
     const Rows logits = model_.logits(x, last_row - 1);

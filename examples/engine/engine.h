@@ -1,5 +1,5 @@
 // Continuous batching: requests come and go between steps, and every step runs the next tokens of
-// all that are running, chunks of prompts beside single tokens, through the model at once.
+// all running requests, prompt chunks next to single tokens, through the model at once.
 #pragma once
 #include <quire/kv_cache.h>
 
@@ -14,8 +14,8 @@
 namespace engine {
 
 struct EngineCounts {
-  std::int64_t steps = 0, tokens = 0;  // run through the model
-  std::int64_t found_tokens = 0;       // of prompts, taken from the cache instead
+  std::int64_t steps = 0, tokens = 0;  // that ran through the model
+  std::int64_t found_tokens = 0;       // of prompts, found in the cache instead
   std::int64_t forks = 0, preemptions = 0;
 };
 
@@ -23,7 +23,7 @@ class Engine {
  public:
   Engine(const Model& model, std::int64_t page_size, std::int64_t n_pages);
 
-  // All samples of all requests, in no order.
+  // All samples of all requests, in any order.
   std::vector<Sample> run(const std::vector<Request>& requests);
 
   const EngineCounts& counts() const { return counts_; }
@@ -33,7 +33,7 @@ class Engine {
   struct Running {
     Sample sample;
     quire::SequenceId sequence;
-    bool may_fork = false;  // other samples of its request begin where its prompt ends
+    bool may_fork = false;  // other samples of its request fork from the end of its prompt
   };
 
   void admit();

@@ -1,4 +1,5 @@
-// Books once, then for each layer: write the new rows, attend, go on. Positions come in by ALiBi.
+// Reserves pages once, then for each layer: write the new rows, attend, continue. Positions enter
+// through ALiBi.
 #include "forward.h"
 
 #include <quire/attend.h>

@@ -13,8 +13,8 @@ quire::KVCacheOptions cache_options(const ModelSizes& sizes, std::int64_t page_s
                                     std::int64_t n_pages);
 
 // Appends the tokens of `step` (with ids) to the cache and runs them through all layers. Returns x
-// after the last, [tokens, width], in the order of the step. Throws quire::Error, and has changed
-// nothing, when there are not enough pages.
+// after the last, [tokens, width], in the order of the step. Throws quire::Error, changing nothing,
+// if there are not enough pages.
 Rows forward(const Model& model, quire::KVCache& cache, std::span<const quire::NewTokens> step);
 
 }  // namespace engine

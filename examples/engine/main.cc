@@ -1,5 +1,5 @@
 // An engine over one KVCache: continuous batching, shared prefixes, forks, preemption. Checks
-// itself: every sample has the tokens, and the bits of the logits, of the same request run alone.
+// itself: every sample has the same tokens and logits, to the bit, as the same request run alone.
 //
 //   engine [requests]
 #include <quire/error.h>

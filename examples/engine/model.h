@@ -1,5 +1,5 @@
-// A small transformer with random weights: everything of it but attention over the cache. Each row
-// (token) is computed by itself in one order, so its bits do not depend on the rows beside it.
+// A small transformer with random weights: everything except attention over the cache. Each row
+// (token) is computed on its own in one order, so its bits do not depend on other rows.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +28,7 @@ class Model {
     Rows q, k, v;
   };
   Projections project(std::int64_t layer, const Rows& x) const;
-  // Adds what attention gave, [tokens, q_heads, head_dim], and the layer's perceptron, to x.
+  // Adds the result of attention, [tokens, q_heads, head_dim], and the layer's perceptron, to x.
   void finish_layer(std::int64_t layer, const Rows& attention, Rows& x) const;
   // Logits of one row of x.
   Rows logits(const Rows& x, std::size_t row) const;

@@ -1,4 +1,4 @@
-// Prompt, then token by token.
+// Runs the prompt, then token by token.
 #include "one_at_a_time.h"
 
 #include <quire/kv_cache.h>

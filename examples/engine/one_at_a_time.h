@@ -1,5 +1,5 @@
-// The same answers without an engine: one sample at a time, a cache of its own, other pages, the
-// whole prompt in one step. What the engine must agree with.
+// The same answers without an engine: one sample at a time, with its own cache, other pages, and
+// the whole prompt in one step. The engine must agree with it.
 #pragma once
 #include "model.h"
 #include "request.h"

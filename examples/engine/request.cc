@@ -1,4 +1,4 @@
-// Choosing tokens with noise that follows from numbers alone, and a workload.
+// Chooses tokens with reproducible noise, and makes a workload.
 #include "request.h"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// What is asked of the engine, and the answers: samples, each a list of tokens with the logits that
+// Requests to the engine, and the answers: samples, each a list of tokens with the logits that
 // every new one was chosen from.
 #pragma once
 #include <cstddef>
@@ -10,10 +10,10 @@
 namespace engine {
 
 struct Request {
-  std::int64_t arrival = 0;  // the step before which it comes in
+  std::int64_t arrival = 0;  // the step before which it arrives
   std::uint64_t tenant = 0;  // tenants share no pages
   std::vector<std::int64_t> prompt;
-  int samples = 1;  // best-of-n: so many answers
+  int samples = 1;  // best-of-n: number of answers
   std::int64_t new_tokens = 1;
 };
 
@@ -24,7 +24,8 @@ struct Sample {
   std::vector<Rows> logits;          // of each new token
 };
 
-// Chooses a token: the largest of logit plus noise, and the noise follows from who asks.
+// Chooses the token with the largest logit plus noise; the noise depends only on the sample and the
+// position.
 std::int64_t choose(const Rows& logits, const Sample& sample);
 
 // Requests that share beginnings, arrive in bursts and ask for one to four samples.

@@ -1,4 +1,4 @@
-// A pool of 128 Ki tokens whose rows are a number each: the books are what is looked at.
+// A pool of 128 Ki tokens whose rows are one number each: only the page management matters.
 #include "waste.h"
 
 #include <quire/kv_cache.h>
@@ -44,7 +44,7 @@ Waste simulate_waste(std::int64_t requests, std::int64_t page_size, std::uint64_
     }
     step.clear();
     for (const Job& job : running) step.push_back({job.sequence});
-    while (!cache.can_reserve(step)) {  // the last one is given up; it counts as answered
+    while (!cache.can_reserve(step)) {  // the last one is dropped; it counts as answered
       cache.release(running.back().sequence);
       running.pop_back();
       step.pop_back();

@@ -1,4 +1,5 @@
-// How much of the pages a day's work leaves empty: requests with log-normal lengths, books only.
+// How many slots of pages stay empty over a day's work: requests with log-normal lengths, page
+// management only.
 #pragma once
 #include <cstdint>
 
@@ -10,8 +11,8 @@ struct Waste {
   std::int64_t steps = 0, preemptions = 0;
 };
 
-// Prompts of 161 tokens in the mean and answers of 338, as people talk to assistants; up to 256
-// sequences at once, a token of each per step.
+// Prompts of 161 tokens and answers of 338 on average, as people talk to assistants; up to 256
+// sequences at once, one token of each per step.
 Waste simulate_waste(std::int64_t requests, std::int64_t page_size, std::uint64_t seed);
 
 }  // namespace engine
