@@ -1,4 +1,4 @@
-// Refuses outputs that share memory with inputs or with one another, as far as addresses and
+// Rejects outputs that share memory with inputs or with one another, as far as addresses and
 // strides show it, before anything is written. Attention layer.
 #pragma once
 #include <span>

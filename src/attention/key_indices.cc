@@ -1,5 +1,5 @@
-// key_indices of a problem, read and checked, list by list: shape and dtype, keys that are not
-// there, keys that are listed twice. Attention layer.
+// Reads and checks the key_indices of a problem, list by list: shape and dtype, keys that do not
+// exist, keys that are listed twice. Attention layer.
 #include <algorithm>
 #include <bit>
 #include <limits>

@@ -1,5 +1,5 @@
-// A problem of the last tokens of sequences over pages of the caller's: an engine that has a cache
-// of its own plans a step by its page table. Attention layer.
+// Makes the problem of a step over the caller's pages: an engine with its own cache plans the last
+// tokens of its sequences from its page table. Attention layer.
 #include "quire/paged_step.h"
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Indices of a mask tensor: axes along which it does not vary are taken away, the rest follow b, h,
+// Indexes a mask tensor: axes along which it does not vary are dropped, the others follow b, h,
 // q_idx and kv_idx. Attention layer.
 #include "attention/sdpa_mask.h"
 

@@ -1,5 +1,5 @@
-// A problem of tokens of sequences over a KVCache: page tables are read where they lie, what the
-// queries see is written down once for all layers. Attention layer.
+// Makes the problem of a step over a KVCache: page tables are read in place, and what the queries
+// see is determined once for all layers. Attention layer.
 #include <algorithm>
 #include <memory>
 #include <mutex>

@@ -1,4 +1,4 @@
-// The options of steps, their rules, and what follows for every query. Attention layer.
+// Checks the options and rules of a step and derives what every query sees. Attention layer.
 #include "attention/step_rules.h"
 
 #include <utility>

@@ -1,5 +1,5 @@
-// What steps over a KVCache and over pages of the caller's have in common: their options, and what
-// their queries see, written down once for all layers. Attention layer.
+// What steps over a KVCache and over the caller's pages share: their options, and what their
+// queries see, determined once for all layers. Attention layer.
 #pragma once
 #include <memory>
 #include <optional>

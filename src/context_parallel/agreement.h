@@ -1,6 +1,6 @@
-// Agreement: before anything travels, ranks tell each other what they were asked for, and after it
-// whether all went well. So a mistake on one rank, or arguments that differ, are an error on every
-// rank, and nobody waits for a message that will not come. Context_parallel layer.
+// Agreement: before anything is sent, ranks exchange what they were asked to do, and afterwards
+// whether it succeeded. So a mistake on one rank, or different arguments, is an error on every
+// rank, and no rank waits for a message that will never come. Context_parallel layer.
 #pragma once
 #include <cstdint>
 #include <exception>

@@ -1,5 +1,5 @@
-// attend: few queries, the same on all ranks, over keys that are spread. What travels are states of
-// rows, not keys. Context_parallel layer.
+// attend: few queries, the same on all ranks, over keys that are spread over them. Ranks exchange
+// states of rows, not keys. Context_parallel layer.
 #include <algorithm>
 #include <cstring>
 #include <exception>

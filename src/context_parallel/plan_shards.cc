@@ -1,5 +1,5 @@
-// plan_shards: some ways to hand out runs of pieces, of which the one that balances well enough and
-// sends least is taken; where none balances, pieces are exchanged until they do (refine_owners.h).
+// plan_shards: tries several ways to assign runs of pieces and takes the one that balances well
+// enough and sends least; if none balances, pieces are exchanged until one does (refine_owners.h).
 // Context_parallel layer.
 #include <algorithm>
 #include <numeric>

@@ -1,4 +1,4 @@
-// Simulated annealing over moves of one piece and exchanges of two, with numbers of its own.
+// Simulated annealing over moves of one piece and exchanges of two, with its own random numbers.
 // Context_parallel layer.
 #include "context_parallel/refine_owners.h"
 

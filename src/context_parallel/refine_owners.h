@@ -1,5 +1,5 @@
 // refine_owners: exchanges pieces between ranks until work is balanced and little is sent. For
-// masks whose pieces are too different to be handed out in runs, as of long and short documents.
+// masks whose pieces differ too much to be assigned in runs, as with long and short documents.
 // Context_parallel layer.
 #pragma once
 #include <vector>

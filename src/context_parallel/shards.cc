@@ -1,4 +1,4 @@
-// Shards: places of pieces, and cutting and joining tensors. Context_parallel layer.
+// Shards: where pieces are, and cutting and joining tensors. Context_parallel layer.
 #include <algorithm>
 #include <cstring>
 #include <utility>

@@ -1,5 +1,5 @@
-// A group of ranks that are threads: messages wait in one place until both sides are there, and are
-// copied then. Context_parallel layer.
+// A group of ranks that are threads: a message waits in one place until both sides have arrived,
+// and is then copied. Context_parallel layer.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>

@@ -15,6 +15,8 @@ def repository():
             name = path.relative_to(ROOT).as_posix()
             if structure.is_cpp(name) and path.is_file():
                 files[name] = path.read_text(encoding="utf-8")
+    for path in sorted((ROOT / "python/quire").rglob("*.py")):
+        files[path.relative_to(ROOT).as_posix()] = path.read_text(encoding="utf-8")
     if (ROOT / "README.md").exists():
         files["README.md"] = (ROOT / "README.md").read_text(encoding="utf-8")
     return files
@@ -30,6 +32,7 @@ def test_the_repository_is_looked_at():
     assert "include/quire/tensor.h" in files
     assert "src/kernels/isa/avx2.cc" in files
     assert "src/runtime/thread_pool.cc" in files
+    assert "python/quire/torch/flex_attention.py" in files
     assert len(files) > 50
 
 

@@ -1,6 +1,6 @@
 """QuireAttentionBackend: what vLLM asks about attention on this CPU, and the builder of a step's metadata.
 
-It answers to the name CPU_ATTN, the only one that vLLM's CPU platform asks for. Layer: Python, above impl.py.
+It answers to the name CPU_ATTN, the only one that vLLM's CPU platform asks for. Python layer, above impl.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """QuireAttentionImpl: one attention layer of a vLLM model: new keys and values into vLLM's cache, and the step's plan over it.
 
-Layer: Python, above metadata.py.
+Python layer, above metadata.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """set_mods: mask and score mods for the attention layers of a served model, which vLLM has no place for.
 
 They are kept in the process and handed on to vLLM's worker processes in an environment variable, so they have to be set before the
-engine is made. Layer: Python, below rule.py.
+engine is made. Python layer, below rule.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """QuireMetadata: what the layers of a step share: where requests' queries and keys lie, and the plans, one for each rule.
 
 A plan is made by the first layer of a step that has its rule and run by all of them, with nothing allocated. The builder takes vLLM's
-CommonAttentionMetadata; nothing else here knows vLLM. Layer: Python, above rule.py and pages.py.
+CommonAttentionMetadata; nothing else here knows vLLM. Python layer, above rule.py and pages.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Latent attention (DeepSeek's MLA) in vLLM on CPUs: decode over latent pages, where values are the first columns of keys, and prefill
 over the keys and values that the model has made of them.
 
-In the place of CPU_MLA and of its prefill in plain PyTorch; what is around them, and where the cache lies, stays vLLM's. Layer: Python,
+In the place of CPU_MLA and of its prefill in plain PyTorch; what is around them, and where the cache lies, stays vLLM's. Python layer,
 above metadata.py.
 """
 

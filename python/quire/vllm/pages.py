@@ -2,7 +2,7 @@
 
 vLLM allots [blocks, kv_heads, block_size, K's and V's head dim together] per layer and leaves the inside of a block to the backend. Here a
 head's block is its keys, row by row, and then its values: both are read as they lie. With an fp8 cache rows are codes, with one
-scale for the tensor or one per head. Layer: Python, above quire.torch.
+scale for the tensor or one per head. Python layer, above quire.torch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The plugin's entry point: puts Quire's backends in the place of vLLM's own for CPUs, in every process of an engine.
 
-Where vLLM does not run on CPUs, or its seam is not the one that is known, it steps aside and says so in vLLM's log. Layer: Python, top.
+Where vLLM does not run on CPUs, or its seam is not the one that is known, it steps aside and says so in vLLM's log. Python layer, top.
 """
 
 from __future__ import annotations

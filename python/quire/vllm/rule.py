@@ -1,6 +1,6 @@
 """LayerRule: what an attention layer computes beside its tensors, as the options of a Quire call.
 
-Layers whose rules are equal share the plan of a step. Knows formulas, not vLLM. Layer: Python, above layer_mods.py.
+Layers whose rules are equal share the plan of a step. Knows formulas, not vLLM. Python layer, above layer_mods.py.
 """
 
 from __future__ import annotations
