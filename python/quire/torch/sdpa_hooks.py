@@ -1,7 +1,7 @@
 """scaled_dot_product_attention with what torch's has no argument for (sinks, key_indices, weight_mod, rope, a seed): the same call of
 flex_attention, with the mask as a mod or a block mask, so that gradients, graphs and nested tensors are flex_attention's.
 
-Layer: Python, above flex_attention.py and below sdpa.py.
+Python layer, above flex_attention.py and below sdpa.py.
 """
 
 from __future__ import annotations
