@@ -1,9 +1,9 @@
 """Attention over quantised keys and values beside the same call over bf16 and f32, in one process and interleaved; medians.
 
-    python bench/quantised.py [decode[=KV_HEADS]|paged[=PAGE_SIZE]|prefill|quality|write] ...
+    python bench/quantised.py [decode[=KV_HEADS[,FORMAT...]]|paged[=PAGE_SIZE]|prefill|quality|write] ...
 
-decode: 32 query heads over 8 key heads (32 and 4: groups of 1 and 8), D = 128, 8,192 keys, keys and values far beyond L3. Two threads,
-or what QUIRE_NUM_THREADS says. Ratios are of times: above 1 the quantised call is faster.
+decode: 32 query heads over 8 key heads (32 and 4: groups of 1 and 8), D = 128, 8,192 keys, keys and values far beyond L3, with queries
+of bf16 and of f32. Two threads, or what QUIRE_NUM_THREADS says. Ratios are of times: above 1 the quantised call is faster.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import quire
 
 FORMATS = quire.KVFormat.names()
 DIM, KEYS = 128, 8192
-REPEATS = 7
+REPEATS = 9
 
 
 def numbers(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
@@ -64,25 +64,31 @@ def coded(x: np.ndarray, name: str, batch: int) -> quire.QuantizedTensor:
 def decode(kv_heads: int = 8, q_heads: int = 32, formats: list[str] = FORMATS, batch: int = 16) -> None:
     batch = batch * 8 // kv_heads
     x = numbers((1, kv_heads, KEYS, DIM))
-    q = numbers((batch, q_heads, 1, DIM), 1)
+    q32 = numbers((batch, q_heads, 1, DIM), 1)
+    q16 = bf16(q32)
     wide = bf16(x)
-    base = plan_call(q, repeated(wide, batch), repeated(wide, batch))
-    print(f"decode {q_heads}/{kv_heads} heads, D {DIM}, {batch} x {KEYS} keys: time of bf16 / time")
+    keys, values = repeated(wide, batch), repeated(wide, batch)
+    base = {"bf16 q16": plan_call(q16, keys, values), "bf16 q32": plan_call(q32, keys, values)}
+    print(
+        f"decode {q_heads}/{kv_heads} heads, D {DIM}, {batch} x {KEYS} keys: time of bf16 / time, queries of bf16; of f32"
+    )
     for name in formats:
-        kv = coded(x, name, batch)
-        found = medians({"bf16": base, name: plan_call(q, kv, kv)})
-        gigabytes = 2 * kv.nbytes / found[name] / 1e9
+        k, v = coded(x, name, batch), coded(x, name, batch)
+        found = medians(base | {"q16": plan_call(q16, k, v), "q32": plan_call(q32, k, v)})
+        rates = [(k.nbytes + v.nbytes) / found[which] / 1e9 for which in ("q16", "q32")]
         print(
-            f"  {name:13} {found['bf16'] / found[name]:.2f}   {found[name] * 1e3:.1f} ms, {gigabytes:.1f} GB/s",
+            f"  {name:13} {found['bf16 q16'] / found['q16']:.2f}   {found['bf16 q32'] / found['q32']:.2f}   "
+            f"{found['q16'] * 1e3:.1f} and {found['q32'] * 1e3:.1f} ms, {rates[0]:.1f} and {rates[1]:.1f} GB/s; "
+            f"bf16 {found['bf16 q16'] * 1e3:.1f} and {found['bf16 q32'] * 1e3:.1f} ms",
             flush=True,
         )
-        del kv
+        del k, v
 
 
 def paged(page_size: int, batch: int = 24) -> None:
     """A step of `attend` over pages in any order beside the dense call; and over pages of bf16."""
     x = numbers((KEYS, 8, DIM))
-    q = numbers((batch, 32, DIM), 1)
+    q = bf16(numbers((batch, 32, DIM), 1))
     print(f"attend 32/8 heads, D {DIM}, {batch} x {KEYS} keys, pages of {page_size}: dense / paged, bf16 paged / paged")
 
     def attend_call(**formats):
@@ -105,7 +111,7 @@ def paged(page_size: int, batch: int = 24) -> None:
             "bf16": base,
             name: attend_call(k_format=name, v_format=name),
         }
-        found = medians(calls, 5)
+        found = medians(calls)
         print(f"  {name:13} {found['dense'] / found[name]:.2f}   {found['bf16'] / found[name]:.2f}", flush=True)
         del kv, calls
 
@@ -201,8 +207,8 @@ def main() -> None:
     for name in wanted:
         what, _, argument = name.partition("=")
         if what == "decode":
-            heads = int(argument or 8)
-            decode(heads, 32)
+            heads, _, formats = (argument or "8").partition(",")
+            decode(int(heads), 32, formats.split(",") if formats else FORMATS)
         elif what == "paged":
             paged(int(argument or 16))
         else:

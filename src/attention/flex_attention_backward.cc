@@ -13,8 +13,10 @@
 #include "attention/disjoint_outputs.h"
 #include "attention/jagged_batch.h"
 #include "attention/validate.h"
+#include "kernels/dispatch.h"
 #include "paged/paged_recognition.h"
 #include "plan/backward_plan.h"
+#include "plan/forward_call.h"
 #include "quire/error.h"
 #include "quire/paged.h"
 #include "runtime/fail.h"
@@ -73,7 +75,13 @@ AttentionProblem without_codes(AttentionProblem problem, const WantedGradients& 
   };
   check("key", wanted.k, problem.k_format);
   check("value", wanted.v, problem.v_format);
-  problem.k_format = problem.v_format = {};
+  const bool pairs = plan::multiplies_pairs(problem, kernels::current_table());
+  for (const auto& [format, dtype] : {std::pair(&problem.k_format, &problem.k_dtype),
+                                      std::pair(&problem.v_format, &problem.v_dtype)}) {
+    if (format->is_plain()) continue;
+    if (pairs) *dtype = DType::bf16;  // as the forward pass rounds them
+    *format = {};
+  }
   return problem;
 }
 
@@ -109,13 +117,15 @@ void Backward::run(const BackwardInputs& inputs, const GradientOutputs& outputs)
     AttentionProblem coded = problem;
     coded.k_format = shape.k_format;
     coded.v_format = shape.v_format;
+    coded.k_dtype = shape.k_dtype;
+    coded.v_dtype = shape.v_dtype;
     attention::validate_run(coded, inputs.q, inputs.k, inputs.v);
-    const auto decoded = [&](const KVView& view, JaggedOrder order) {
-      return dequantize(view, view.dtype(), attention::coded_axes(view, order).head,
-                        problem.executor);
+    const auto decoded = [&](const KVView& view, DType dtype, JaggedOrder order) {
+      return dequantize(view, dtype, attention::coded_axes(view, order).head, problem.executor);
     };
     BackwardInputs numbers = inputs;
-    const Tensor k = decoded(inputs.k, problem.k_order), v = decoded(inputs.v, problem.v_order);
+    const Tensor k = decoded(inputs.k, problem.k_dtype, problem.k_order),
+                 v = decoded(inputs.v, problem.v_dtype, problem.v_order);
     numbers.k = k;
     numbers.v = v;
     return run(numbers, outputs);

@@ -45,7 +45,9 @@
 //    added, and that is added to the sum of the steps before, from 0; subnormals are 0 in all of
 //    it. A score is one such sum, and so is what a tile of keys adds to O.
 //  - Quantised keys and values are decoded to f32 first, a rounding for each of zero point, scale
-//    and minimum (coding/row_coding.h), and then are f32 like any others. With a rotation, q is
+//    and minimum (coding/row_coding.h), and then are f32 like any others. With queries of bf16,
+//    where the CPU has bf16 products and no tile registers, these numbers are rounded to bf16, and
+//    then are bf16 like any others (not with rotated keys). With a rotation, q is
 //    multiplied by Hadamard's matrix before the scores and O before the division (coding/rotate.h):
 //    additions over pairs 1, 2, 4, .. apart, then one product with 1 / sqrt(block).
 //  - A row whose O is not finite is computed again by the row kernel, which skips values with

@@ -39,6 +39,8 @@ template <class T>
 void decode_rows(const KernelTable& table, const DecodeRowsArgs<T>& args) noexcept {
   if constexpr (std::is_same_v<T, double>)
     table.coding->decode_f64(args);
+  else if constexpr (std::is_same_v<T, uint16_t>)
+    table.coding->decode_bf16(args);
   else
     table.coding->decode_f32(args);
 }

@@ -6,9 +6,21 @@
 #include "formula/simplify/simplify.h"
 #include "kernels/attention_order.h"
 #include "kernels/kernel_table.h"
+#include "kernels/prefill/forward_functions.h"
 #include "quant/row_coding.h"
 
 namespace quire::plan {
+
+bool multiplies_pairs(const AttentionProblem& problem, const kernels::KernelTable& table) {
+  if (problem.q_dtype != DType::bf16 || table.pairs == nullptr) return false;
+  if (problem.rope.has_value() || problem.k_format.hadamard) return false;  // rotated, not rounded
+  // Tile registers take keys as they lie: rows of codes would have to be written out for them.
+  const bool takes_codes = table.pairs->tiles == nullptr;
+  const auto is_bf16 = [&](DType dtype, const KVFormat& format) {
+    return format.is_plain() ? dtype == DType::bf16 : takes_codes;
+  };
+  return is_bf16(problem.k_dtype, problem.k_format) && is_bf16(problem.v_dtype, problem.v_format);
+}
 
 kernels::ForwardCall call_of(const ForwardRequest& request, const kernels::KernelTable& table) {
   kernels::ForwardCall call;
@@ -22,9 +34,7 @@ kernels::ForwardCall call_of(const ForwardRequest& request, const kernels::Kerne
                                                         : kernels::WeightRule::kFormula;
   call.natural = request.score.has_value() || !kernels::is_scaled(request.factor) ||
                  request.weight_mod.has_value();
-  call.pairs = request.q_dtype == DType::bf16 && request.k_dtype == DType::bf16 &&
-               request.v_dtype == DType::bf16 && table.pairs != nullptr &&
-               !request.rope.has_value();  // rotated rows are not rounded to bf16
+  call.pairs = multiplies_pairs(request, table);
   call.chooses = request.chosen != nullptr;
   call.dropout = {.p = request.dropout_p, .seed = request.seed};
   call.lse_with_sinks = request.lse_with_sinks;

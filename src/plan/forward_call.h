@@ -14,6 +14,9 @@
 
 namespace quire::plan {
 
+/// Whether a call multiplies pairs of bf16: all of it is bf16, or codes, which are rounded to bf16.
+bool multiplies_pairs(const AttentionProblem& problem, const kernels::KernelTable& table);
+
 /// Sizes, types and form of the softmax; programs and addresses come later.
 kernels::ForwardCall call_of(const ForwardRequest& request, const kernels::KernelTable& table);
 

@@ -9,6 +9,9 @@
 #include <random>
 #include <string>
 
+#include "kernels/dispatch.h"
+#include "kernels/kernel_table.h"
+#include "kernels/prefill/forward_functions.h"
 #include "quire/error.h"
 #include "quire/executor.h"
 #include "quire/flex_attention_backward.h"
@@ -74,6 +77,13 @@ void expect_same(const Result& a, const Result& b, const std::string& what) {
   EXPECT_TRUE(same_bits(a.max_scores, b.max_scores)) << what;
 }
 
+// What a call over codes computes with: f32, or bf16 where the ISA multiplies pairs of it.
+DType decoded_dtype(DType q_dtype, const KVFormat& k_format) {
+  const kernels::PairFunctions* const pairs = kernels::current_table().pairs;
+  const bool rounds = q_dtype == DType::bf16 && pairs != nullptr && pairs->tiles == nullptr;
+  return rounds && !k_format.hadamard ? DType::bf16 : DType::f32;
+}
+
 struct Coded {
   AttentionTensors numbers;
   QuantizedTensor k, v;
@@ -83,35 +93,92 @@ struct Coded {
       : numbers(c, 11),
         k(quantize(numbers.k, k_format)),
         v(quantize(numbers.v, v_format)),
-        k_numbers(dequantize(k)),
-        v_numbers(dequantize(v)) {}
+        k_numbers(dequantize(k, decoded_dtype(c.q_dtype, k_format))),
+        v_numbers(dequantize(v, decoded_dtype(c.q_dtype, k_format))) {}
 };
 
-AttentionCase small(std::int64_t q_len, DType q_dtype = DType::f32) {
+// Values of 96 columns are decoded before they are multiplied, all else on the way.
+AttentionCase small(std::int64_t q_len, DType q_dtype = DType::f32, std::int64_t v_head_dim = 96) {
   return {.batch = 2,
           .q_heads = 4,
           .kv_heads = 2,
           .q_len = q_len,
           .kv_len = 1300,
           .head_dim = 64,
-          .v_head_dim = 96,
+          .v_head_dim = v_head_dim,
           .q_dtype = q_dtype};
 }
 
 TEST(QuantisedAttention, BitsOfTheNumbersCodesDecodeTo) {
   for (const std::string& name : KVFormat::names()) {
-    for (const std::int64_t q_len : {1, 5, 70}) {
-      const Coded t(small(q_len), KVFormat::of(name), KVFormat::of(name));
-      for (const Mods& mods : all_mods()) {
-        const AttentionOptions options{
-            .score_mod = mods.score, .mask_mod = mods.mask, .q_begin = {1300 - q_len}};
-        const Result got = run(options, [&](const AttentionOptions& o) {
-          return flex_attention(t.numbers.q, t.k, t.v, o);
-        });
-        const Result wanted = run(options, [&](const AttentionOptions& o) {
-          return flex_attention(t.numbers.q, t.k_numbers, t.v_numbers, o);
-        });
-        expect_same(got, wanted, name + " " + mods.name + " " + std::to_string(q_len));
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const std::int64_t q_len : {1, 5, 70}) {
+        const Coded t(small(q_len, dtype, dtype == DType::f32 ? 96 : 64), KVFormat::of(name),
+                      KVFormat::of(name));
+        for (const Mods& mods : all_mods()) {
+          const AttentionOptions options{
+              .score_mod = mods.score, .mask_mod = mods.mask, .q_begin = {1300 - q_len}};
+          const Result got = run(options, [&](const AttentionOptions& o) {
+            return flex_attention(t.numbers.q, t.k, t.v, o);
+          });
+          const Result wanted = run(options, [&](const AttentionOptions& o) {
+            return flex_attention(t.numbers.q, t.k_numbers, t.v_numbers, o);
+          });
+          expect_same(got, wanted, name + " " + mods.name + " " + std::to_string(q_len));
+        }
+      }
+    }
+  }
+}
+
+// Every block of rows, and several chains of dims.
+TEST(QuantisedAttention, BitsOfTheNumbersForAnyGroup) {
+  for (const std::string& name : KVFormat::names()) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const std::int64_t group : {1, 2, 3, 4, 7, 12}) {
+        for (const std::int64_t dim : {128, 192}) {
+          AttentionCase c = small(1, dtype, dim == 128 ? 128 : 64);
+          c.batch = 1;
+          c.q_heads = 2 * group;
+          c.kv_len = 600;
+          c.head_dim = dim;
+          const Coded t(c, KVFormat::of(name), KVFormat::of(name));
+          const auto call = [&](const KVView& k, const KVView& v) {
+            return run({}, [&](const AttentionOptions& o) {
+              return flex_attention(t.numbers.q, k, v, o);
+            });
+          };
+          expect_same(call(t.k, t.v), call(t.k_numbers, t.v_numbers),
+                      name + " " + std::to_string(group) + " " + std::to_string(dim));
+        }
+      }
+    }
+  }
+}
+
+// A code of fp8 may be anything, NaN and infinity included; int8 may be -128.
+TEST(QuantisedAttention, AnyCodeIsDecodedAsAlone) {
+  for (const char* name : {"int8", "fp8_e4m3", "fp8_e5m2"}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      AttentionCase c = small(1, dtype, 64);
+      c.kv_len = 256;
+      Coded t(c, KVFormat::of(name), KVFormat::of(name));
+      auto* const keys = static_cast<std::uint8_t*>(t.k.codes.data());
+      auto* const values = static_cast<std::uint8_t*>(t.v.codes.data());
+      for (std::int64_t key = 0; key < 256; ++key) {
+        keys[key * 64 + key % 64] = static_cast<std::uint8_t>(key);
+        values[key * 64 + key % 61] = static_cast<std::uint8_t>(key);
+      }
+      const DType as = decoded_dtype(dtype, t.k.format);
+      const Tensor k = dequantize(t.k, as), v = dequantize(t.v, as);
+      for (std::int64_t key = 0; key < 256; key += 16) {
+        const auto call = [&](const KVView& some_k, const KVView& some_v) {
+          return run({.mask_mod = MaskMod::parse("kv_idx // 16 == " + std::to_string(key / 16))},
+                     [&](const AttentionOptions& o) {
+                       return flex_attention(t.numbers.q, some_k, some_v, o);
+                     });
+        };
+        expect_same(call(t.k, t.v), call(k, v), name + std::to_string(key));
       }
     }
   }
@@ -128,6 +195,10 @@ TEST(QuantisedAttention, KeysAndValuesOfDifferentFormatsAndQueriesOfAnyType) {
       expect_same(call(t.k, t.v), call(t.k_numbers, t.v_numbers), "both");
       expect_same(call(t.k, t.v_numbers), call(t.k_numbers, t.v_numbers), "keys");
       expect_same(call(t.k_numbers, t.v), call(t.k_numbers, t.v_numbers), "values");
+      // Nothing is rounded beside f32.
+      const Tensor k = dequantize(t.k), v = dequantize(t.v);
+      expect_same(call(t.k, v), call(k, v), "f32 values");
+      expect_same(call(k, t.v), call(k, v), "f32 keys");
     }
   }
 }
@@ -231,7 +302,8 @@ TEST(QuantisedAttention, PagesOfAnySizeHaveTheBitsOfDenseKeys) {
   for (const std::string& name : KVFormat::names()) {
     for (const std::int64_t page_size : {1, 7, 16, 64, 300}) {
       for (const std::int64_t q_len : {1, 40}) {
-        AttentionCase c = small(q_len);
+        const bool is_bf16 = page_size == 7 || page_size == 16;
+        AttentionCase c = small(q_len, is_bf16 ? DType::bf16 : DType::f32, q_len == 1 ? 64 : 96);
         c.batch = 1;
         c.kv_len = length;
         const Coded t(c, KVFormat::of(name), KVFormat::of(name));
@@ -265,9 +337,10 @@ TEST(QuantisedAttention, PagesOfAnySizeHaveTheBitsOfDenseKeys) {
   }
 }
 
-TEST(QuantisedAttention, BitsDoNotDependOnBatchThreadsChunksOrKernel) {
-  for (const std::string& name : KVFormat::names()) {
-    const Coded t(small(40), KVFormat::of(name, name == "int4"),
+void expect_same_bits_of_parts(const std::string& name, DType dtype) {
+  {
+    const Coded t(small(40, dtype, dtype == DType::f32 ? 96 : 64),
+                  KVFormat::of(name, name == "int4" && dtype == DType::f32),
                   KVFormat::of(name, name == "int4"));
     const auto causal = [](std::int64_t begin) {
       return AttentionOptions{.mask_mod = mods::causal(), .q_begin = {begin}};
@@ -307,6 +380,11 @@ TEST(QuantisedAttention, BitsDoNotDependOnBatchThreadsChunksOrKernel) {
   }
 }
 
+TEST(QuantisedAttention, BitsDoNotDependOnBatchThreadsChunksOrKernel) {
+  for (const std::string& name : KVFormat::names())
+    for (const DType dtype : {DType::f32, DType::bf16}) expect_same_bits_of_parts(name, dtype);
+}
+
 // Within twice the error of a plain attention in f32 over the same numbers.
 TEST(QuantisedAttention, ErrorAgainstF64) {
   for (const std::string& name : KVFormat::names()) {
@@ -331,6 +409,28 @@ TEST(QuantisedAttention, ErrorAgainstF64) {
   }
 }
 
+// Queries of bf16: the numbers rounded to bf16 too, so at most what is lost to bf16 keys and
+// values.
+TEST(QuantisedAttention, ErrorAgainstF64OfBf16) {
+  for (const std::string& name : KVFormat::names()) {
+    for (const std::int64_t q_len : {1, 33}) {
+      Coded t(small(q_len, DType::bf16, 64), KVFormat::of(name), KVFormat::of(name));
+      const auto call = [&](const KVView& k, const KVView& v) {
+        return run({},
+                   [&](const AttentionOptions& o) { return flex_attention(t.numbers.q, k, v, o); });
+      };
+      const Result got = call(t.k, t.v);
+      t.numbers.k = dequantize(t.k);
+      t.numbers.v = dequantize(t.v);
+      const AttentionValues exact = testing::exact(small(q_len, DType::bf16, 64), t.numbers);
+      const Result of_bf16 = call(dequantize(t.k, DType::bf16), dequantize(t.v, DType::bf16));
+      EXPECT_LE(testing::largest_error(got.out.to(DType::f64), exact.out),
+                testing::largest_error(of_bf16.out.to(DType::f64), exact.out) + 1e-12)
+          << name << " " << q_len;
+    }
+  }
+}
+
 TEST(QuantisedAttention, HiddenCodesAreNeverSeen) {
   // NaN in the scale of a key that nobody sees, and in one that a row does see.
   Coded t(small(3), KVFormat::of("int8"), KVFormat::of("int8"));
@@ -351,8 +451,8 @@ TEST(QuantisedAttention, HiddenCodesAreNeverSeen) {
   EXPECT_FALSE(std::isnan(seen.out.at<float>({0, 3, 0, 5})));
 }
 
-TEST(QuantisedAttention, GradientsOfQueriesAreThoseOverTheNumbers) {
-  const Coded t(small(20), KVFormat::of("int8"), KVFormat::of("int4"));
+void expect_gradients_of_numbers(DType dtype) {
+  const Coded t(small(20, dtype), KVFormat::of("int8"), KVFormat::of("int4"));
   const AttentionOptions options{.score_mod = ScoreMod::parse("20 * tanh(score / 20)"),
                                  .enable_gqa = true};
   const Result forward = run(
@@ -379,6 +479,11 @@ TEST(QuantisedAttention, GradientsOfQueriesAreThoseOverTheNumbers) {
                                 {.forward = options});
       },
       "[flex_attention_backward] key is quantised (int8) and has no gradient");
+}
+
+TEST(QuantisedAttention, GradientsOfQueriesAreThoseOverTheNumbers) {
+  expect_gradients_of_numbers(DType::f32);
+  expect_gradients_of_numbers(DType::bf16);
 }
 
 TEST(QuantisedAttention, WhatDoesNotFitIsNamed) {

@@ -35,11 +35,10 @@ class WithoutSubnormals {
 // As KeysBf16, with sums of their own for odd dims.
 struct KeysTiles {
   using Query = float;
-  using Scales = NoScales;
   static constexpr int kNumbers = 2;
   static constexpr int kBytes = 2;
   template <int kCount>
-  static HWY_INLINE void step(VU x, const float* q, V (&acc)[kCount], const NoScales&) {
+  static HWY_INLINE void step(VU x, const float* q, V (&acc)[kCount]) {
     constexpr int kRows = kCount / 2;
     const V even = hn::BitCast(kF32, hn::ShiftLeft<16>(x));
     const V odd = hn::BitCast(kF32, hn::And(x, hn::Set(kU32, 0xffff0000u)));
@@ -88,8 +87,8 @@ inline void tile_unit_scores(const UnitScoresArgs<float>& args) {
 template <int kKey>
 struct TileValues : Bf16Values {
   static constexpr int kKeys = 2;
-  static HWY_INLINE Line load(const char* at, ptrdiff_t step, const DecodeUnit& unit, int key) {
-    return Bf16Values::load(at + kKey * step, step, unit, key);
+  static HWY_INLINE Line load(const char* at, ptrdiff_t step) {
+    return Bf16Values::load(at + kKey * step, step);
   }
   static HWY_INLINE void step(const Line& line, const float* weight, V (&acc)[2]) {
     Bf16Values::step(line, weight + kKey, acc);

@@ -94,6 +94,21 @@ HWY_INLINE V scale_vector(const RowCoding& coding, const char* scales, int i) {
   return hn::Set(kF32, number);
 }
 
+// The code in the low 4 bits of each lane, less kBias.
+template <int kBias>
+HWY_INLINE V nibble_number(VU x) {
+#if HWY_TARGET <= HWY_AVX3
+  // A table of 16 numbers, found by the low 4 bits.
+  HWY_ALIGN static constexpr float kNumbers[] = {
+      0 - kBias, 1 - kBias, 2 - kBias,  3 - kBias,  4 - kBias,  5 - kBias,  6 - kBias,  7 - kBias,
+      8 - kBias, 9 - kBias, 10 - kBias, 11 - kBias, 12 - kBias, 13 - kBias, 14 - kBias, 15 - kBias};
+  return V{_mm512_permutexvar_ps(x.raw, _mm512_load_ps(kNumbers))};
+#else
+  const VI code = hn::BitCast(kI32, hn::And(x, hn::Set(kU32, 15)));
+  return hn::ConvertTo(kF32, hn::Sub(code, hn::Set(kI32, kBias)));
+#endif
+}
+
 // The low and the high codes of kLanes bytes of 4-bit codes, counted from -8 if nothing shifts
 // them.
 template <CodeShift kShift>
@@ -101,22 +116,8 @@ HWY_INLINE void nibble_vectors(const uint8_t* codes, V& low, V& high) {
   constexpr int kBias = kShift == CodeShift::kNone ? 8 : 0;
   const hn::Rebind<uint8_t, U32> narrow;
   const VU x = hn::PromoteTo(kU32, hn::LoadU(narrow, codes));
-#if HWY_TARGET <= HWY_AVX3
-  // A table of 16 numbers, found by the low 4 bits.
-  HWY_ALIGN static constexpr float kNumbers[] = {
-      0 - kBias, 1 - kBias, 2 - kBias,  3 - kBias,  4 - kBias,  5 - kBias,  6 - kBias,  7 - kBias,
-      8 - kBias, 9 - kBias, 10 - kBias, 11 - kBias, 12 - kBias, 13 - kBias, 14 - kBias, 15 - kBias};
-  const __m512 table = _mm512_load_ps(kNumbers);
-  low = V{_mm512_permutexvar_ps(x.raw, table)};
-  high = V{_mm512_permutexvar_ps(hn::ShiftRight<4>(x).raw, table)};
-#else
-  const auto number = [](VU bits) {
-    const VI code = hn::Sub(hn::BitCast(kI32, bits), hn::Set(kI32, kBias));
-    return hn::ConvertTo(kF32, code);
-  };
-  low = number(hn::And(x, hn::Set(kU32, 15)));
-  high = number(hn::ShiftRight<4>(x));
-#endif
+  low = nibble_number<kBias>(x);
+  high = nibble_number<kBias>(hn::ShiftRight<4>(x));
 }
 
 #endif
@@ -236,7 +237,25 @@ inline void decode_rows_f32(const DecodeRowsArgs<float>& args) noexcept {
   }
 }
 
-inline void decode_rows_f64(const DecodeRowsArgs<double>& args) noexcept {
+HWY_INLINE void convert_numbers(const float* from, int count, double* to) {
+  for (int c = 0; c < count; ++c) to[c] = static_cast<double>(from[c]);
+}
+HWY_INLINE void convert_numbers(const float* from, int count, uint16_t* to) {
+  int c = 0;
+  constexpr int kN = static_cast<int>(kLanes);
+#if defined(QUIRE_BF16_DOT) && HWY_TARGET <= HWY_AVX3
+  for (; c + 2 * kN <= count; c += 2 * kN)
+    _mm512_storeu_si512(to + c, (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + c + kN),
+                                                             _mm512_loadu_ps(from + c)));
+#endif
+  auto* const bf16 = reinterpret_cast<Bf16Bits*>(to);
+  for (; c + kN <= count; c += kN) store_narrowed(kF32, hn::LoadU(kF32, from + c), bf16 + c);
+  for (; c < count; ++c) bf16[c] = narrowed_bf16(from[c]);
+}
+
+// By way of f32, row by row.
+template <class T>
+HWY_INLINE void decode_and_convert(const DecodeRowsArgs<T>& args) {
   float numbers[kMostHeadDim];
   DecodeRowsArgs<float> row{.coding = args.coding,
                             .codes = args.codes,
@@ -244,14 +263,21 @@ inline void decode_rows_f64(const DecodeRowsArgs<double>& args) noexcept {
                             .rows = 1,
                             .columns = args.columns,
                             .out = numbers};
-  double* out = args.out;
+  T* out = args.out;
   for (int i = 0; i < args.rows; ++i, out += args.out_step) {
     decode_rows_f32(row);
-    for (int c = 0; c < args.columns; ++c) out[c] = static_cast<double>(numbers[c]);
+    convert_numbers(numbers, args.columns, out);
     for (int c = args.columns; c < args.out_columns; ++c) out[c] = 0;
     row.codes += args.code_step;
     row.scales += args.scale_step;
   }
+}
+
+inline void decode_rows_f64(const DecodeRowsArgs<double>& args) noexcept {
+  decode_and_convert(args);
+}
+inline void decode_rows_bf16(const DecodeRowsArgs<uint16_t>& args) noexcept {
+  decode_and_convert(args);
 }
 
 }  // namespace quire::kernels::QUIRE_ISA_NS

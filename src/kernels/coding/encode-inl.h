@@ -83,6 +83,28 @@ HWY_INLINE float clamped(float x, float low, float high) {
   return x > high ? high : x;
 }
 
+#if HWY_TARGET != HWY_SCALAR
+// The same on vectors.
+HWY_INLINE V nearest_away(V x) {
+  const V a = hn::Abs(x), whole = hn::Floor(a), rest = hn::Sub(a, whole);
+  return hn::CopySign(hn::Add(whole, hn::Floor(hn::Add(rest, rest))), x);
+}
+HWY_INLINE V clamped(V x, V low, V high) { return hn::Min(hn::Max(x, low), high); }
+
+// The low bytes of lanes.
+HWY_INLINE void store_bytes(VU x, char* to) {
+  const hn::Rebind<uint8_t, U32> narrow;
+  hn::StoreU(hn::TruncateTo(narrow, x), narrow, reinterpret_cast<uint8_t*>(to));
+}
+// 32 codes of 4 bits: code(c) is a vector of those of channels c and on.
+template <class Code>
+HWY_INLINE void write_nibbles(const Code& code, char* to) {
+  constexpr int kHalf = kCodeGroup / 2;
+  QUIRE_UNROLL for (int c = 0; c < kHalf; c += static_cast<int>(kLanes))
+      store_bytes(hn::Or(code.at(c), hn::ShiftLeft<4>(code.at(c + kHalf))), to + c);
+}
+#endif
+
 // codes[c] = nearest(x * factor + shift), or x / divisor if the factor is 0; low <= code <= high.
 struct IntegerCodes {
   float factor, divisor, shift, low, high;
@@ -103,16 +125,13 @@ HWY_INLINE void write_bytes(const IntegerCodes& rule, const float* from, int cou
 #if HWY_TARGET != HWY_SCALAR
   constexpr int kN = static_cast<int>(kLanes);
   if (rule.factor != 0) {
-    const hn::Rebind<uint8_t, F32> narrow;
     const V factor = hn::Set(kF32, rule.factor), shift = hn::Set(kF32, rule.shift);
     const V low = hn::Set(kF32, rule.low), high = hn::Set(kF32, rule.high);
     const V magic = hn::Set(kF32, 0x1.8p23f);
     for (; c + kN <= count; c += kN) {
       const V x = hn::Add(hn::Mul(hn::LoadU(kF32, from + c), factor), shift);
       // The low byte of the sum is the code.
-      const V rounded = hn::Add(hn::Min(hn::Max(x, low), high), magic);
-      const auto bytes = hn::TruncateTo(narrow, hn::BitCast(kU32, rounded));
-      hn::StoreU(bytes, narrow, reinterpret_cast<uint8_t*>(to + c));
+      store_bytes(hn::BitCast(kU32, hn::Add(clamped(x, low, high), magic)), to + c);
     }
   }
 #endif
@@ -168,6 +187,24 @@ HWY_INLINE void pack_nibbles(const uint8_t* numbers, char* codes) {
     codes[i] = static_cast<char>(numbers[i] | numbers[i + kCodeGroup / 2] << 4);
 }
 
+#if HWY_TARGET != HWY_SCALAR
+struct NibbleCodes {
+  const float* from;
+  V least, factor, most, magic;
+  HWY_INLINE NibbleCodes(const float* numbers, float lowest, float by)
+      : from(numbers),
+        least(hn::Set(kF32, lowest)),
+        factor(hn::Set(kF32, by)),
+        most(hn::Set(kF32, 15.0f)),
+        magic(hn::Set(kF32, 0x1.8p23f)) {}
+  HWY_INLINE VU at(int c) const {
+    const V x = hn::Mul(hn::Sub(hn::LoadU(kF32, from + c), least), factor);
+    const V rounded = hn::Add(clamped(x, hn::Zero(kF32), most), magic);
+    return hn::And(hn::BitCast(kU32, rounded), hn::Set(kU32, 15));
+  }
+};
+#endif
+
 HWY_INLINE bool encode_u4(const float* from, char* codes, char* scale) {
   const RowRange range = range_of(from, kCodeGroup);
   bool fits = range.largest < 0x477ff000u;  // 65520: below it an f16 is finite
@@ -182,6 +219,12 @@ HWY_INLINE bool encode_u4(const float* from, char* codes, char* scale) {
   uint8_t numbers[kCodeGroup] = {};
   if (found > 0) {
     const IntegerCodes rule = integer_codes(found, 0, 0, 15);
+#if HWY_TARGET != HWY_SCALAR
+    if (rule.factor != 0) {
+      write_nibbles(NibbleCodes(from, least, rule.factor), codes);
+      return true;
+    }
+#endif
     for (int i = 0; i < kCodeGroup; ++i)
       numbers[i] = static_cast<uint8_t>(rule.code(from[i] - least));
   }
@@ -199,20 +242,59 @@ HWY_INLINE bool encode_q8_0(const float* from, char* block) {
     std::memset(block + 2, 0, kCodeGroup);
     return fits;
   }
+#if HWY_TARGET != HWY_SCALAR
+  QUIRE_UNROLL for (int i = 0; i < kCodeGroup; i += static_cast<int>(kLanes)) {
+    const V x = nearest_away(hn::Mul(hn::LoadU(kF32, from + i), hn::Set(kF32, factor)));
+    store_bytes(hn::BitCast(kU32, hn::ConvertTo(kI32, x)), block + 2 + i);
+  }
+#else
   for (int i = 0; i < kCodeGroup; ++i)
     block[2 + i] = static_cast<char>(static_cast<int>(nearest_away(from[i] * factor)));
+#endif
   return true;
 }
 
+// The first of the numbers of the largest magnitude.
+HWY_INLINE float first_of(const float* from, uint32_t largest) {
+#if HWY_TARGET != HWY_SCALAR
+  const VU magnitude = hn::Set(kU32, 0x7fffffffu), wanted = hn::Set(kU32, largest);
+  for (int i = 0; i < kCodeGroup; i += static_cast<int>(kLanes)) {
+    const VU bits = hn::And(hn::BitCast(kU32, hn::LoadU(kF32, from + i)), magnitude);
+    const intptr_t found = hn::FindFirstTrue(kU32, hn::Eq(bits, wanted));
+    if (found >= 0) return from[i + found];
+  }
+#else
+  for (int i = 0; i < kCodeGroup; ++i)
+    if (magnitude_bits(from[i]) == largest) return from[i];
+#endif
+  return 0;
+}
+
+#if HWY_TARGET != HWY_SCALAR
+struct Q4Codes {
+  const float* from;
+  V factor;
+  HWY_INLINE Q4Codes(const float* numbers, float by) : from(numbers), factor(hn::Set(kF32, by)) {}
+  HWY_INLINE VU at(int c) const {
+    const V x = hn::Mul(hn::LoadU(kF32, from + c), factor);
+    const V all = clamped(hn::Add(x, hn::Set(kF32, 8.5f)), hn::Zero(kF32), hn::Set(kF32, 15.0f));
+    return hn::BitCast(kU32, hn::ConvertTo(kI32, all));
+  }
+};
+#endif
+
 HWY_INLINE bool encode_q4_0(const float* from, char* block) {
   const uint32_t largest = largest_magnitude(from, kCodeGroup);
-  float most = 0;  // the first of the largest magnitude
-  for (int i = kCodeGroup - 1; i >= 0; --i)
-    if (magnitude_bits(from[i]) == largest) most = from[i];
-  const float found = most / -8;
+  const float found = first_of(from, largest) / -8;
   const bool fits = largest < kInfinityBits && __builtin_fabsf(found) < 65520;
   write_f16(fits ? found : kNotANumber, block);
   const float factor = found == 0 ? 0 : 1 / found;
+#if HWY_TARGET != HWY_SCALAR
+  if (fits && magnitude_bits(factor) < kInfinityBits) {
+    write_nibbles(Q4Codes(from, factor), block + 2);
+    return true;
+  }
+#endif
   uint8_t numbers[kCodeGroup];
   for (int i = 0; i < kCodeGroup; ++i) {
     const float x = fits && magnitude_bits(factor) < kInfinityBits ? from[i] * factor : 0;
@@ -246,10 +328,45 @@ HWY_INLINE uint8_t narrowed_fp8(float x) {
   return static_cast<uint8_t>(sign | result);
 }
 
+#if HWY_TARGET != HWY_SCALAR
+// The same of numbers that are not NaN.
+template <int kMantissa, int kLeast, uint32_t kLargest>
+HWY_INLINE VU narrowed_fp8(V x) {
+  constexpr int kDropped = 23 - kMantissa;
+  constexpr auto kSum = static_cast<uint32_t>(127 + kLeast - kMantissa + 23) << 23;
+  const VU bits = hn::BitCast(kU32, x), magnitude = hn::And(bits, hn::Set(kU32, 0x7fffffffu));
+  const VU sign = hn::ShiftLeft<7>(hn::ShiftRight<31>(bits));
+  const VU sum_bits = hn::Set(kU32, kSum);
+  const V sum = hn::Add(hn::BitCast(kF32, magnitude), hn::BitCast(kF32, sum_bits));
+  const VU small = hn::Sub(hn::BitCast(kU32, sum), sum_bits);
+  const VU rebiased = hn::Sub(magnitude, hn::Set(kU32, static_cast<uint32_t>(126 + kLeast) << 23));
+  const VU odd = hn::And(hn::ShiftRight<kDropped>(rebiased), hn::Set(kU32, 1u));
+  const VU half = hn::Set(kU32, (1u << (kDropped - 1)) - 1);
+  const VU normal = hn::ShiftRight<kDropped>(hn::Add(hn::Add(rebiased, half), odd));
+  // Magnitudes are below 2^31, so that they compare as signed numbers too.
+  const auto is_small =
+      hn::Lt(hn::BitCast(kI32, magnitude),
+             hn::Set(kI32, static_cast<int32_t>(static_cast<uint32_t>(127 + kLeast) << 23)));
+  const VU limited = hn::Min(normal, hn::Set(kU32, kLargest));
+  return hn::Or(sign, hn::IfThenElse(hn::RebindMask(kU32, is_small), small, limited));
+}
+#endif
+
 template <bool kIsE4M3>
 HWY_INLINE bool encode_fp8(const float* from, int count, float scale, char* codes) {
   const bool fits = largest_magnitude(from, count) < kInfinityBits;
-  for (int c = 0; c < count; ++c) {
+  int c = 0;
+#if HWY_TARGET != HWY_SCALAR
+  if (fits && scale != 0 && scale == scale) {
+    constexpr int kN = static_cast<int>(kLanes);
+    for (; c + kN <= count; c += kN) {
+      const V x = hn::Div(hn::LoadU(kF32, from + c), hn::Set(kF32, scale));
+      store_bytes(kIsE4M3 ? narrowed_fp8<3, -6, 0x7e>(x) : narrowed_fp8<2, -14, 0x7b>(x),
+                  codes + c);
+    }
+  }
+#endif
+  for (; c < count; ++c) {
     const float x = scale == 0 ? 0 : from[c] / scale;
     codes[c] =
         static_cast<char>(kIsE4M3 ? narrowed_fp8<3, -6, 0x7e>(x) : narrowed_fp8<2, -14, 0x7b>(x));

@@ -39,6 +39,8 @@ struct EncodeRowsArgs {
 struct CodingFunctions {
   void (*decode_f32)(const DecodeRowsArgs<float>&) noexcept;
   void (*decode_f64)(const DecodeRowsArgs<double>&) noexcept;
+  /// As f32, rounded to bf16; subnormal ones may become 0.
+  void (*decode_bf16)(const DecodeRowsArgs<uint16_t>&) noexcept;
   /// Returns the first row with a number that has no code: NaN, infinity, or so large that a scale
   /// in f16 overflows. It and those behind it are still written: their scales are NaN where rows or
   /// groups have their own, so that they decode to NaN. `rows` if there is none.

@@ -2,8 +2,9 @@
 // of rows lie. Plain data, filled in by quant/ and plan/. Kernels layer.
 //
 // A number is decoded in f32, each step rounded: c = the code's value, exact; with a zero point c
-// -= zero; x = c * scale; with a minimum x += minimum. What follows computes with x as with any f32
-// (attention_order.h), so attention over codes has the bits of attention over what they decode to.
+// -= zero; x = c * scale; with a minimum x += minimum. What follows computes with x as with any
+// f32, or rounds it to bf16 (attention_order.h), so attention over codes has the bits of attention
+// over what they decode to.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "kernels/attention_order.h"
+#include "kernels/coding/row_coding.h"
 #include "kernels/dropout.h"
 
 namespace quire::kernels {
@@ -33,12 +34,13 @@ constexpr size_t padded_rows(int rows) {
 
 /// How keys or values are stored and multiplied.
 enum class DecodeKind : uint8_t {
-  kOwn,    // in compute type
-  kBf16,   // widened; f32 only
-  kF16,    // widened; f32 only
-  kPairs,  // products of bf16 pairs, where the ISA has them
-  kI8,     // codes of one byte under a scale per key, decoded on their way; f32 on vectors only
-  kTiles   // bf16, in the order of tile registers (attention_order.h); queries are widened
+  kOwn,        // in compute type
+  kBf16,       // widened; f32 only
+  kF16,        // widened; f32 only
+  kPairs,      // products of bf16 pairs, where the ISA has them
+  kCodes,      // codes, which become f32 on their way (reads_codes); f32 only
+  kCodePairs,  // codes, which become pairs of bf16 on their way; as kPairs else
+  kTiles       // bf16, in the order of tile registers (attention_order.h); queries are widened
 };
 
 struct DecodeUnit {
@@ -47,9 +49,11 @@ struct DecodeUnit {
   int begin = 0, end = 0;    // values: keys that may be read; of pairs even, or all
   bool begins_chain = true;  // values: no unit before it is of the same chain
   bool ends_chain = true;    // no unit after it is
-  // Null, or where each of the 16 keys lies, anywhere.
+  // Null, or where each of the 16 keys lies, anywhere; of codes never null.
   const char* const* rows = nullptr;
-  const float* scales = nullptr;  // codes: of each of the 16 keys
+  // Codes with scales beside them: of the first key, or null and of each of them.
+  const char* scale_at = nullptr;
+  const char* const* scale_rows = nullptr;
 };
 
 /// Rows of a unit to prefetch. Units of keys and values form one sequence.
@@ -65,9 +69,11 @@ struct UnitAhead {
 template <class T>
 struct UnitScoresArgs {
   DecodeKind kind = DecodeKind::kOwn;
+  RowCoding coding;  // of codes
   const DecodeUnit* units = nullptr;
   int unit_count = 0;
-  ptrdiff_t step = 0;  // bytes from key to key
+  ptrdiff_t step = 0;        // bytes from key to key
+  ptrdiff_t scale_step = 0;  // from the scales of a key to those of the next
   /// ahead[i] is unit i itself; at least unit_count + kUnitsAhead of them.
   const UnitAhead* ahead = nullptr;
   int rows = 0, dims = 0;
@@ -108,9 +114,10 @@ struct DropRowArgs {
 template <class T>
 struct UnitValuesArgs {
   DecodeKind kind = DecodeKind::kOwn;
+  RowCoding coding;
   const DecodeUnit* units = nullptr;
   int unit_count = 0;
-  ptrdiff_t step = 0;
+  ptrdiff_t step = 0, scale_step = 0;
   const UnitAhead* ahead = nullptr;        // as above
   int rows = 0, columns = 0;               // columns that exist
   const T* weights = nullptr;              // [row][kDecodeScoreStep]
@@ -128,6 +135,8 @@ constexpr size_t tile_chain_size(int rows, size_t out_step) {
 
 template <class T>
 struct DecodeFunctions {
+  /// Whether codes of such rows can be read as they are; null: none can.
+  bool (*reads_codes)(const RowCoding& coding, int columns, bool pairs) noexcept;
   void (*scores)(const UnitScoresArgs<T>&) noexcept;
   T (*softmax)(const RowSoftmaxArgs<T>&) noexcept;
   /// Weights that a formula gave: hidden ones and -inf become 0, m 0; returns 1. exponent_factor is

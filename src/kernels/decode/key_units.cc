@@ -42,31 +42,28 @@ const KeySpan& SpanCursor::search(int64_t key) noexcept {
   return *found;
 }
 
-namespace {
-
-// Codes of one byte under a scale per key, whose chains are whole chunks of any ISA's loads.
-bool are_direct(const ForwardCall& call, const RowCoding& coding, int columns) {
-  const int chain = chain_dims(columns, false);
-  return coding.codes == CodeType::kI8 && coding.group == 0 && !call.f64 && call.table != nullptr &&
-         call.table->lanes > 1 && columns % 32 == 0 && chain % 32 == 0;
-}
-
-}  // namespace
-
 template <class T>
 DecodeKind unit_kind(const ForwardCall& call, bool values) {
   if (std::is_same_v<T, double> || (!values && call.rope.half > 0)) return DecodeKind::kOwn;
-  const RowCoding& coding = values ? call.v_coding : call.k_coding;
-  if (is_coded(coding)) {
-    const int columns = values ? call.value_dims : call.dims;
-    return are_direct(call, coding, columns) ? DecodeKind::kI8 : DecodeKind::kOwn;
-  }
+  if (call.pairs) return tiles_of(call) != nullptr ? DecodeKind::kTiles : DecodeKind::kPairs;
+  if (is_coded(values ? call.v_coding : call.k_coding)) return DecodeKind::kOwn;
   const DType dtype = (values ? call.v_rows : call.k_rows).dtype;
-  if (dtype == DType::bf16 && call.pairs)
-    return tiles_of(call) != nullptr ? DecodeKind::kTiles : DecodeKind::kPairs;
   if (dtype == DType::bf16) return DecodeKind::kBf16;
   return dtype == DType::f16 ? DecodeKind::kF16 : DecodeKind::kOwn;
 }
+
+namespace {
+
+// Whether the primitives take the codes as they lie.
+template <class T>
+bool reads_codes(const ForwardCall& call, bool values) {
+  if (call.table == nullptr || tiles_of(call) != nullptr) return false;
+  const auto function = decode_functions<T>(*call.table).reads_codes;
+  return function != nullptr && function(values ? call.v_coding : call.k_coding,
+                                         values ? call.value_dims : call.dims, call.pairs);
+}
+
+}  // namespace
 
 template <class T>
 UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool values,
@@ -78,7 +75,7 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
       data_(static_cast<const char*>(values ? call.v : call.k)),
       values_(values),
       rotated_(!values && call.rope.half > 0),
-      is_direct_(unit_kind<T>(call, values) == DecodeKind::kI8),
+      is_direct_(is_coded(coding_) && !rotated_ && reads_codes<T>(call, values)),
       converted_(rotated_ || is_coded(coding_) ||
                  (std::is_same_v<T, double> && rows_.dtype != DType::f64)),
       side_by_side_(rows_.column_step == 1),
@@ -89,10 +86,10 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
       lines_(static_cast<int>(
           whole_lines(is_coded(coding_) ? code_bytes(coding_, columns_) : columns_ * element_) /
           64)),
-      slot_step_(
-          whole_lines(columns_ * (converted_ ? static_cast<ptrdiff_t>(sizeof(T)) : element_))),
+      slot_step_(whole_lines(columns_ * (call.pairs   ? ptrdiff_t{2}
+                                         : converted_ ? static_cast<ptrdiff_t>(sizeof(T))
+                                                      : element_))),
       slots_(layout.take<char>(slots() * kUnitKeys * slot_step_)),
-      unit_scales_(layout.take<float>(is_direct_ ? kTileKeys : 0)),
       spans_(keys),
       ahead_spans_(keys) {}
 
@@ -103,20 +100,35 @@ const char* UnitRows<T>::address(const KeySpan& span, int64_t key) const noexcep
 }
 
 template <class T>
+const char* UnitRows<T>::scale_address(const KeySpan& span, int64_t key) const noexcept {
+  const int64_t offset = values_ ? span.value_scale_offset : span.key_scale_offset;
+  return static_cast<const char*>(scales_.data) +
+         (offset + (key - span.begin) * scales_.row_step) * scale_bytes(coding_);
+}
+
+template <class T>
 void UnitRows<T>::place(int64_t key, int keys, PlacedUnits& units) noexcept {
-  if (is_coded(coding_)) place_scales(key, keys, units.scales);
+  const bool has_scales = scales_.data != nullptr;
   for (int unit = 0, begin = 0; begin < keys;) {
     const KeySpan& span = spans_.find(key + begin);
     const int64_t there = side_by_side_ ? span.end - key : 0;
     const char* at = address(span, key + begin);
+    const char* scale_at = has_scales ? scale_address(span, key + begin) : nullptr;
     // All units of this span, then one that leaves it.
     for (; begin < keys && std::min(begin + kUnitKeys, keys) <= there; begin += kUnitKeys) {
-      units.at[unit++] = at;
+      for (int i = 0; is_direct_ && i < kUnitKeys; ++i)
+        units.rows[begin + i] = at + std::min(i, keys - begin - 1) * step_;
+      units.at[unit] = at;
+      units.scale_at[unit++] = scale_at;
       at += kUnitKeys * step_;
+      if (!has_scales) continue;
+      // Read a tile later at most, and few.
+      const ptrdiff_t bytes = kUnitKeys * scale_step();
+      for (ptrdiff_t line = 0; line < bytes; line += 64) __builtin_prefetch(scale_at + line);
+      scale_at += bytes;
     }
     if (begin >= keys || (side_by_side_ && begin >= there)) continue;
-    units.at[unit] = nullptr;
-    place_rows(key + begin, std::min(kUnitKeys, keys - begin), units.rows + unit * kUnitKeys);
+    place_rows(key + begin, std::min(kUnitKeys, keys - begin), unit, units);
     begin += kUnitKeys;
     ++unit;
   }
@@ -124,16 +136,25 @@ void UnitRows<T>::place(int64_t key, int keys, PlacedUnits& units) noexcept {
 
 // `keys` of a unit, from `key` on.
 template <class T>
-void UnitRows<T>::place_rows(int64_t key, int keys, const char** rows) noexcept {
-  const char* row = nullptr;
+void UnitRows<T>::place_rows(int64_t key, int keys, int unit, PlacedUnits& units) noexcept {
+  units.at[unit] = units.scale_at[unit] = nullptr;
+  const char** const rows = units.rows + unit * kUnitKeys;
+  const char** const scales = units.scales + unit * kUnitKeys;
+  const bool has_scales = scales_.data != nullptr;
   for (int i = 0; i < keys;) {
     const KeySpan& span = spans_.find(key + i);
-    row = address(span, key + i);
-    rows[i++] = row;
+    const char* row = address(span, key + i);
+    const char* scale = has_scales ? scale_address(span, key + i) : nullptr;
+    if (has_scales) __builtin_prefetch(scale);
     const auto end = static_cast<int>(std::min<int64_t>(keys, span.end - key));
-    for (; i < end; ++i) rows[i] = row += step_;
+    for (; i < end; ++i, row += step_) {
+      rows[i] = row;
+      scales[i] = scale;
+      if (has_scales) scale += scale_step();
+    }
   }
-  for (int i = keys; i < kUnitKeys; ++i) rows[i] = row;
+  std::fill(rows + keys, rows + kUnitKeys, rows[keys - 1]);
+  std::fill(scales + keys, scales + kUnitKeys, scales[keys - 1]);
 }
 
 // Rows step_ apart, in compute type.
@@ -158,17 +179,15 @@ void UnitRows<T>::place_list(int64_t key, const int16_t* keys, int count, int un
   const char** rows = units.rows + unit * kUnitKeys;
   for (int i = 0; i < count; ++i) rows[i] = address(spans_.find(key + keys[i]), key + keys[i]);
   const char** scales = units.scales + unit * kUnitKeys;
-  for (int i = 0; is_coded(coding_) && i < count; ++i) {
-    const KeySpan& span = spans_.find(key + keys[i]);
-    const int64_t offset = values_ ? span.value_scale_offset : span.key_scale_offset;
-    scales[i] = static_cast<const char*>(scales_.data) +
-                (offset + (key + keys[i] - span.begin) * scales_.row_step) * scale_bytes(coding_);
-  }
+  for (int i = 0; i < count; ++i)
+    scales[i] = scales_.data == nullptr ? nullptr
+                                        : scale_address(spans_.find(key + keys[i]), key + keys[i]);
   for (; count % kUnitKeys != 0; ++count) {
     rows[count] = rows[count - 1];
     scales[count] = scales[count - 1];
   }
   std::fill_n(units.at + unit, count / kUnitKeys, nullptr);
+  std::fill_n(units.scale_at + unit, count / kUnitKeys, nullptr);
 }
 
 template <class T>
@@ -179,31 +198,23 @@ void UnitRows<T>::prefetch(int64_t key) noexcept {
 }
 
 template <class T>
-void UnitRows<T>::place_scales(int64_t key, int keys, const char** scales) noexcept {
-  const ptrdiff_t size = scale_bytes(coding_);
-  for (int i = 0; i < keys;) {
-    const KeySpan& span = spans_.find(key + i);
-    const int64_t offset = values_ ? span.value_scale_offset : span.key_scale_offset;
-    const auto* const data = static_cast<const char*>(scales_.data);
-    const char* at = data + (offset + (key + i - span.begin) * scales_.row_step) * size;
-    const auto end = static_cast<int>(std::min<int64_t>(keys, span.end - key));
-    for (; i < end; ++i, at += scales_.row_step * size) scales[i] = at;
-  }
-  // Rows that do not exist have the scale of the last one.
-  for (int i = keys; i % kUnitKeys != 0; ++i) scales[i] = scales[keys - 1];
-}
-
-template <class T>
 void UnitRows<T>::decode(const char* from, const char* scale, int rows, char* to) const noexcept {
-  decode_rows<T>(*call_.table, {.coding = coding_,
-                                .codes = from,
-                                .code_step = step_,
-                                .scales = scale,
-                                .scale_step = scales_.row_step * scale_bytes(coding_),
-                                .rows = rows,
-                                .columns = columns_,
-                                .out = reinterpret_cast<T*>(to),
-                                .out_step = slot_step_ / static_cast<ptrdiff_t>(sizeof(T))});
+  const auto decode_to = [&](auto* out) {
+    using To = std::remove_pointer_t<decltype(out)>;
+    decode_rows<To>(*call_.table, {.coding = coding_,
+                                   .codes = from,
+                                   .code_step = step_,
+                                   .scales = scale,
+                                   .scale_step = scale_step(),
+                                   .rows = rows,
+                                   .columns = columns_,
+                                   .out = out,
+                                   .out_step = slot_step_ / static_cast<ptrdiff_t>(sizeof(To))});
+  };
+  if (call_.pairs)
+    decode_to(reinterpret_cast<uint16_t*>(to));
+  else
+    decode_to(reinterpret_cast<T*>(to));
 }
 
 template <class T>
@@ -235,16 +246,12 @@ bool UnitRows<T>::find(const PlacedUnits& units, uint32_t wanted, DecodeUnit& un
     if (!values_ || wanted >> unit.begin != (1u << (unit.end - unit.begin)) - 1) return false;
     if (call_.pairs && (unit.begin % 2 != 0 || unit.end % 2 != 0)) return false;
   }
-  if (is_direct_) {
-    float* const to = unit_scales_ + unit.place * kUnitKeys;
-    const char* const* const from = units.scales + unit.place * kUnitKeys;
-    for (int i = 0; i < kUnitKeys; ++i) std::memcpy(to + i, from[i], 4);
-    unit.scales = to;
-  }
-  if (unit.at != nullptr) return true;
+  unit.scale_at = units.scale_at[unit.place];
+  if (unit.at != nullptr && !is_direct_) return true;
   if (!side_by_side_) return false;
   unit.rows = units.rows + unit.place * kUnitKeys;
   unit.at = unit.rows[0];
+  unit.scale_rows = units.scales + unit.place * kUnitKeys;
   return true;
 }
 
@@ -255,11 +262,12 @@ void UnitRows<T>::gather(const PlacedUnits& units, uint32_t wanted, int slot, in
   const char* const found = units.at[unit.place];
   const char* const* const rows = units.rows + unit.place * kUnitKeys;
   const char* const* const scales = units.scales + unit.place * kUnitKeys;
+  const char* const scale_at = units.scale_at[unit.place];
   unit.at = to;
   unit.begin = 0;
   unit.end = kUnitKeys;
   const bool is_decoded = is_coded(coding_) && found != nullptr && wanted == kAllKeys;
-  if (is_decoded) decode(found, scales[0], kUnitKeys, to);  // all in one span
+  if (is_decoded) decode(found, scale_at, kUnitKeys, to);  // all in one span
   // All rows of a plain unit, a step apart.
   const char* const first_row = found == nullptr ? rows[0] : found;
   bool together = converted_ && !is_coded(coding_) && wanted == kAllKeys;
@@ -284,7 +292,7 @@ void UnitRows<T>::gather(const PlacedUnits& units, uint32_t wanted, int slot, in
     if ((wanted >> i & 1) == 0)
       std::memset(to, 0, slot_step_);
     else if (is_coded(coding_))
-      decode(from, scales[i], 1, to);
+      decode(from, found == nullptr ? scales[i] : scale_at + i * scale_step(), 1, to);
     else
       copy_row(from, to);
   }

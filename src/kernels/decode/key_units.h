@@ -21,10 +21,11 @@ DecodeKind unit_kind(const ForwardCall& call, bool values);
 
 /// Addresses of the units of a tile, null where a unit has keys in several spans, or numbers that
 /// do not lie side by side: then `rows` has the address of each of its keys. (Rows that do not
-/// exist have that of the last one.) Of codes also the addresses of the scales of all keys.
+/// exist have that of the last one.) Of codes the same of their scales.
 struct PlacedUnits {
   const char* at[kTileUnits];
   const char* rows[kTileKeys];
+  const char* scale_at[kTileUnits];
   const char* scales[kTileKeys];
 };
 
@@ -57,9 +58,13 @@ class UnitRows {
   UnitRows(const ForwardCall& call, const KeySequence& keys, bool values, ScratchLayout& layout);
 
   /// Of units that are found, or gathered.
-  DecodeKind kind(bool gathered = false) const {
-    return gathered && is_direct_ ? DecodeKind::kOwn : kind_;
+  DecodeKind kind(bool gathered) const {
+    if (gathered || !is_direct_) return kind_;
+    return call_.pairs ? DecodeKind::kCodePairs : DecodeKind::kCodes;
   }
+  const RowCoding& coding() const { return coding_; }
+  /// Bytes from the scales of a key to those of the next, of codes that are found.
+  ptrdiff_t scale_step() const { return scales_.row_step * scale_bytes(coding_); }
 
   /// Units that can be gathered before their memory is used again. Decoded ones are used at once:
   /// at 128 dims a unit takes 8 KiB, and several would leave L1 before they are read.
@@ -94,9 +99,9 @@ class UnitRows {
   static constexpr int kSlots = 4;
 
   const char* address(const KeySpan& span, int64_t key) const noexcept;
-  void place_scales(int64_t key, int keys, const char** scales) noexcept;
+  const char* scale_address(const KeySpan& span, int64_t key) const noexcept;
   void decode(const char* from, const char* scale, int rows, char* to) const noexcept;
-  void place_rows(int64_t key, int keys, const char** rows) noexcept;
+  void place_rows(int64_t key, int keys, int unit, PlacedUnits& units) noexcept;
   void copy_row(const char* from, char* to) const noexcept;
   void convert(const char* from, int rows, char* to) const noexcept;
 
@@ -108,7 +113,7 @@ class UnitRows {
   bool values_;
   bool rotated_;       // keys of a call with rope
   bool is_direct_;     // codes that are found are read as they are
-  bool converted_;     // gathered in compute type
+  bool converted_;     // gathered in compute type, or bf16 (pairs)
   bool side_by_side_;  // the numbers of a row
   DecodeKind kind_;
   int columns_;
@@ -116,7 +121,6 @@ class UnitRows {
   int lines_;                 // of 64 bytes in a row
   ptrdiff_t slot_step_;       // bytes from row to row of a gathered unit
   char* slots_;
-  float* unit_scales_;  // [kTileUnits][16], of units that are found
   SpanCursor spans_, ahead_spans_;
 };
 

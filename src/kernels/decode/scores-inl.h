@@ -5,6 +5,7 @@
 #pragma once
 #include <type_traits>
 
+#include "kernels/decode/coded_scores-inl.h"
 #include "kernels/decode/columns-inl.h"
 #include "kernels/float16-inl.h"
 #include "kernels/fma-inl.h"
@@ -19,36 +20,23 @@ HWY_INLINE double fma_lane(double a, double b, double c) { return __builtin_fma(
 
 HWY_INLINE float fma_lane(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 
-// Keys that are numbers.
-struct NoScales {
-  HWY_INLINE NoScales(const DecodeUnit&, int) {}
-};
-// Those of keys from `first` on.
-struct LaneScales {
-  V scale;
-  HWY_INLINE LaneScales(const DecodeUnit& unit, int first)
-      : scale(hn::LoadU(kF32, unit.scales + first)) {}
-};
-
 // One 32-bit number of each key: kNumbers query elements of `Query`.
 struct KeysF32 {
   using Query = float;
-  using Scales = NoScales;
   static constexpr int kNumbers = 1;
   static constexpr int kBytes = 4;  // of a dim
   template <int kRows>
-  static HWY_INLINE void step(VU x, const float* q, V (&acc)[kRows], const NoScales&) {
+  static HWY_INLINE void step(VU x, const float* q, V (&acc)[kRows]) {
     QUIRE_UNROLL for (int g = 0; g < kRows; ++g) acc[g] =
         fma(hn::BitCast(kF32, x), hn::Set(kF32, q[g]), acc[g]);
   }
 };
 struct KeysBf16 {
   using Query = float;
-  using Scales = NoScales;
   static constexpr int kNumbers = 2;
   static constexpr int kBytes = 2;
   template <int kRows>
-  static HWY_INLINE void step(VU x, const float* q, V (&acc)[kRows], const NoScales&) {
+  static HWY_INLINE void step(VU x, const float* q, V (&acc)[kRows]) {
     const V even = hn::BitCast(kF32, hn::ShiftLeft<16>(x));
     QUIRE_UNROLL for (int g = 0; g < kRows; ++g) acc[g] = fma(even, hn::Set(kF32, q[g]), acc[g]);
     const V odd = hn::BitCast(kF32, hn::And(x, hn::Set(kU32, 0xffff0000u)));
@@ -58,7 +46,6 @@ struct KeysBf16 {
 };
 struct KeysF16 {
   using Query = float;
-  using Scales = NoScales;
   static constexpr int kNumbers = 2;
   static constexpr int kBytes = 2;
   static HWY_INLINE V widen(VU x) {
@@ -67,7 +54,7 @@ struct KeysF16 {
     return hn::PromoteTo(kF32, hn::BitCast(half, hn::TruncateTo(narrow, x)));
   }
   template <int kRows>
-  static HWY_INLINE void step(VU x, const float* q, V (&acc)[kRows], const NoScales&) {
+  static HWY_INLINE void step(VU x, const float* q, V (&acc)[kRows]) {
     const V even = widen(hn::And(x, hn::Set(kU32, 0xffffu)));
     QUIRE_UNROLL for (int g = 0; g < kRows; ++g) acc[g] = fma(even, hn::Set(kF32, q[g]), acc[g]);
     const V odd = widen(hn::ShiftRight<16>(x));
@@ -75,37 +62,13 @@ struct KeysF16 {
         fma(odd, hn::Set(kF32, q[kRows + g]), acc[g]);
   }
 };
-// Four codes, decoded as decode-inl.h does.
-struct KeysI8 {
-  using Query = float;
-  using Scales = LaneScales;
-  static constexpr int kNumbers = 4;
-  static constexpr int kBytes = 1;
-  template <int kByte>
-  static HWY_INLINE V number(VU x, const LaneScales& scales) {
-    const VI code = hn::ShiftRight<24>(hn::BitCast(kI32, hn::ShiftLeft<24 - 8 * kByte>(x)));
-    return hn::Mul(hn::ConvertTo(kF32, code), scales.scale);
-  }
-  template <int kRows>
-  static HWY_INLINE void add(V key, const float* q, V (&acc)[kRows]) {
-    QUIRE_UNROLL for (int g = 0; g < kRows; ++g) acc[g] = fma(key, hn::Set(kF32, q[g]), acc[g]);
-  }
-  template <int kRows>
-  static HWY_INLINE void step(VU x, const float* q, V (&acc)[kRows], const LaneScales& scales) {
-    add<kRows>(number<0>(x, scales), q, acc);
-    add<kRows>(number<1>(x, scales), q + kRows, acc);
-    add<kRows>(number<2>(x, scales), q + 2 * kRows, acc);
-    add<kRows>(number<3>(x, scales), q + 3 * kRows, acc);
-  }
-};
 #if defined(QUIRE_BF16_DOT)
 struct KeysPairs {
   using Query = uint32_t;
-  using Scales = NoScales;
   static constexpr int kNumbers = 1;  // a pair
   static constexpr int kBytes = 2;
   template <int kRows>
-  static HWY_INLINE void step(VU x, const uint32_t* q, V (&acc)[kRows], const NoScales&) {
+  static HWY_INLINE void step(VU x, const uint32_t* q, V (&acc)[kRows]) {
     QUIRE_UNROLL for (int g = 0; g < kRows; ++g) acc[g] = pair_dot(x, hn::Set(kU32, q[g]), acc[g]);
   }
 };
@@ -170,7 +133,6 @@ HWY_NOINLINE void score_block(const UnitScoresArgs<float>& args, int unit_idx, i
         VU x[kChunk];
         WholeChunk whole;
         load_columns(whole, rows.from(v * kN), x);
-        const typename Keys::Scales scales(unit, first + v * kN);
         QUIRE_UNROLL for (int j = 0; j < kChunk; ++j) {
           if constexpr (!Rows::kIsList) {
             if (v * kChunk + j < kAhead) {
@@ -180,7 +142,7 @@ HWY_NOINLINE void score_block(const UnitScoresArgs<float>& args, int unit_idx, i
               far_line += far.inner;
             }
           }
-          Keys::step(x[j], q + j * Keys::kNumbers * kRows, acc[v], scales);
+          Keys::step(x[j], q + j * Keys::kNumbers * kRows, acc[v]);
         }
         asm volatile("" ::: "memory");  // or g++ loads the next vector early, and spills
       }
@@ -191,9 +153,8 @@ HWY_NOINLINE void score_block(const UnitScoresArgs<float>& args, int unit_idx, i
       QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) {
         VU x[kChunk];
         load_columns(part, rows.from(v * kN), x);
-        const typename Keys::Scales scales(unit, first + v * kN);
         QUIRE_UNROLL for (int j = 0; j < kChunk; ++j)
-            Keys::step(x[j], q + j * Keys::kNumbers * kRows, acc[v], scales);
+            Keys::step(x[j], q + j * Keys::kNumbers * kRows, acc[v]);
       }
     }
     const bool is_first = done == 0;
@@ -252,11 +213,15 @@ inline void scores_f32(const UnitScoresArgs<float>& args) noexcept {
       return unit_scores<KeysBf16>(args);
     case DecodeKind::kF16:
       return unit_scores<KeysF16>(args);
-    case DecodeKind::kI8:
-      return unit_scores<KeysI8>(args);
+    case DecodeKind::kCodes:
+      return with_format(args.coding, CodedUnitScores<CodedSingles>{args});
     case DecodeKind::kPairs:
 #if defined(QUIRE_BF16_DOT)
       return unit_scores<KeysPairs>(args);
+#endif
+    case DecodeKind::kCodePairs:
+#if defined(QUIRE_BF16_DOT) && HWY_TARGET <= HWY_AVX3
+      return with_format(args.coding, CodedUnitScores<CodedPairs>{args});
 #endif
     case DecodeKind::kTiles:  // amx/decode-inl.h
       return;

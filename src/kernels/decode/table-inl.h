@@ -7,7 +7,8 @@
 
 namespace quire::kernels::QUIRE_ISA_NS {
 
-constexpr DecodeFunctions<float> kDecodeF32{.scores = &scores_f32,
+constexpr DecodeFunctions<float> kDecodeF32{.reads_codes = kReadsCodes,
+                                            .scores = &scores_f32,
                                             .softmax = &row_softmax<float>,
                                             .take_weights = &take_row_weights<float>,
                                             .drop = &drop_row<float>,
@@ -16,7 +17,8 @@ constexpr DecodeFunctions<float> kDecodeF32{.scores = &scores_f32,
                                             .reorder = &reorder<float>,
                                             .log = &log_f32,
                                             .exp2 = &exp2_number<float>};
-constexpr DecodeFunctions<double> kDecodeF64{.scores = &scores_f64,
+constexpr DecodeFunctions<double> kDecodeF64{.reads_codes = nullptr,
+                                             .scores = &scores_f64,
                                              .softmax = &row_softmax<double>,
                                              .take_weights = &take_row_weights<double>,
                                              .drop = &drop_row<double>,

@@ -6,7 +6,7 @@
 #pragma once
 #include <cstring>
 
-#include "kernels/coding/decode-inl.h"
+#include "kernels/decode/coded_values-inl.h"
 #include "kernels/decode/columns-inl.h"
 #include "kernels/float16-inl.h"
 #include "kernels/fma-inl.h"
@@ -38,7 +38,7 @@ struct PlainValues {
   struct Line {
     hn::Vec<D> x;
   };
-  static HWY_INLINE Line load(const char* at, ptrdiff_t, const DecodeUnit&, int) {
+  static HWY_INLINE Line load(const char* at, ptrdiff_t) {
     return {load_widened(D(), reinterpret_cast<const E*>(at))};
   }
   static HWY_INLINE void step(const Line& line, const Weight* weight, hn::Vec<D> (&acc)[1]) {
@@ -47,26 +47,6 @@ struct PlainValues {
 };
 
 #if HWY_TARGET != HWY_SCALAR
-// Codes, decoded as decode-inl.h does.
-struct I8Values {
-  using Tag = F32;
-  using Weight = float;
-  static constexpr int kKeys = 1;
-  static constexpr int kVectors = 1;
-  static constexpr int kBytes = kLanes;
-  static constexpr int kColumnBytes = 1;
-  struct Line {
-    V x;
-  };
-  static HWY_INLINE Line load(const char* at, ptrdiff_t, const DecodeUnit& unit, int key) {
-    const V code = code_vector<CodeType::kI8>(reinterpret_cast<const uint8_t*>(at));
-    return {hn::Mul(code, hn::Set(kF32, unit.scales[key]))};
-  }
-  static HWY_INLINE void step(const Line& line, const float* weight, V (&acc)[1]) {
-    acc[0] = fma(line.x, hn::Set(kF32, *weight), acc[0]);
-  }
-};
-
 // Even columns, then odd ones.
 struct Bf16Values {
   using Tag = F32;
@@ -78,7 +58,7 @@ struct Bf16Values {
   struct Line {
     V even, odd;
   };
-  static HWY_INLINE Line load(const char* at, ptrdiff_t, const DecodeUnit&, int) {
+  static HWY_INLINE Line load(const char* at, ptrdiff_t) {
     const hn::Repartition<uint8_t, U32> bytes;
     const VU x = hn::BitCast(kU32, hn::LoadU(bytes, reinterpret_cast<const uint8_t*>(at)));
     return {hn::BitCast(kF32, hn::ShiftLeft<16>(x)),
@@ -104,7 +84,7 @@ struct PairValues {
   struct Line {
     VU low, high;
   };
-  static HWY_INLINE Line load(const char* at, ptrdiff_t step, const DecodeUnit&, int) {
+  static HWY_INLINE Line load(const char* at, ptrdiff_t step) {
     const hn::Repartition<uint8_t, U32> bytes;
     const hn::Repartition<uint16_t, U32> words;
     const auto even = hn::BitCast(words, hn::LoadU(bytes, reinterpret_cast<const uint8_t*>(at)));
@@ -126,15 +106,14 @@ struct PairValues {
 // The line at `at`; kPart: of which only `part` bytes exist. Never default-constructed: g++ gives
 // such a constructor of a template the baseline target, which may not inline vectors of NEON.
 template <class Values, bool kPart>
-HWY_INLINE typename Values::Line load_line(const char* at, ptrdiff_t step, int part,
-                                           const DecodeUnit& unit, int key) {
+HWY_INLINE typename Values::Line load_line(const char* at, ptrdiff_t step, int part) {
   if constexpr (kPart) {
     PaddedBytes<Values::kBytes> copy[2];
     copy[0].from(at, part);
     if constexpr (Values::kKeys == 2) copy[1].from(at + step, part);
-    return Values::load(copy[0].bytes, copy[1].bytes - copy[0].bytes, unit, key);
+    return Values::load(copy[0].bytes, copy[1].bytes - copy[0].bytes);
   } else {
-    return Values::load(at, step, unit, key);
+    return Values::load(at, step);
   }
 }
 
@@ -196,8 +175,7 @@ HWY_NOINLINE void value_block(const UnitValuesArgs<hn::TFromD<typename Values::T
           far_line += far.inner;
         }
       }
-      const auto line =
-          load_line<Values, kPart>(at + j * Values::kBytes, step, block.part, unit, key);
+      const auto line = load_line<Values, kPart>(at + j * Values::kBytes, step, block.part);
       QUIRE_UNROLL for (int g = 0; g < kRows; ++g)
           Values::step(line, weights + g * kDecodeScoreStep, acc[g][j]);
     }
@@ -317,14 +295,17 @@ inline void values_f32(const UnitValuesArgs<float>& args) noexcept {
 #endif
     case DecodeKind::kF16:
       return unit_values<PlainValues<F32, F16Bits>>(args, args.weights);
-    case DecodeKind::kI8:
+    case DecodeKind::kCodes:
 #if HWY_TARGET != HWY_SCALAR
-      return unit_values<I8Values>(args, args.weights);
+      return with_format(args.coding, CodedUnitValues<ValueSingles>{args, args.weights});
 #endif
-      return;
     case DecodeKind::kPairs:
 #if defined(QUIRE_BF16_DOT)
       return unit_values<PairValues>(args, args.bf16_weights);
+#endif
+    case DecodeKind::kCodePairs:
+#if defined(QUIRE_BF16_DOT) && HWY_TARGET <= HWY_AVX3
+      return with_format(args.coding, CodedUnitValues<ValuePairs>{args, args.bf16_weights});
 #endif
     case DecodeKind::kTiles:  // amx/decode-inl.h
       return;

@@ -80,8 +80,9 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
   compacts_ =
       chooses && zero_weights == ZeroWeights::kMultiply && !call.pairs && call.rope.half == 0;
   const auto columns = static_cast<size_t>(decode_columns(call.value_dims));
-  chain_ = layout.take<T>(values_.kind() == DecodeKind::kTiles ? tile_chain_size(row_count, columns)
-                                                               : padded * columns);
+  chain_ =
+      layout.take<T>(values_.kind(true) == DecodeKind::kTiles ? tile_chain_size(row_count, columns)
+                                                              : padded * columns);
   bf16_weights_ = call.pairs ? layout.take<uint16_t>(padded * kDecodeScoreStep) : nullptr;
   const bool has_score = call.decode.score != nullptr;
   score_max_ = layout.take<T>(has_score ? padded * kGroupLanes : 0);
@@ -108,7 +109,7 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
 
 template <class T>
 void DecodeWalk<T>::load_queries() noexcept {
-  const bool pairs = keys_.kind() == DecodeKind::kPairs;
+  const bool pairs = keys_.kind(true) == DecodeKind::kPairs;
   if (pairs) query_step_ /= 2;
   const ptrdiff_t element = static_cast<ptrdiff_t>(dtype_size(call_.q_rows.dtype));
   const auto numbers = padded_rows(row_count_) * static_cast<size_t>(query_step_);
@@ -319,6 +320,8 @@ void DecodeWalk<T>::run_units(bool values, Wanted wanted_of, Args& args,
     const int unit = live_[used[i]];
     return is_compact_ ? compact_chain_[unit] : unit * kUnitKeys / chain_keys(call_.pairs);
   };
+  args.coding = rows.coding();
+  args.scale_step = rows.scale_step();
   args.units = units;
   args.unit_count = 0;
   bool gathered = false;
@@ -348,7 +351,6 @@ void DecodeWalk<T>::run_units(bool values, Wanted wanted_of, Args& args,
 template <class T>
 void DecodeWalk<T>::compute_scores() noexcept {
   UnitScoresArgs<T> args;
-  args.kind = keys_.kind();
   args.rows = row_count_;
   args.dims = call_.dims;
   args.queries = query_memory_;
@@ -463,7 +465,6 @@ uint32_t DecodeWalk<T>::wanted_values(int unit) const noexcept {
 template <class T>
 void DecodeWalk<T>::add_values(const DecodeState<T>& state) noexcept {
   UnitValuesArgs<T> args;
-  args.kind = values_.kind();
   args.rows = row_count_;
   args.columns = call_.value_dims;
   args.weights = is_compact_ ? compact_ : scores_;

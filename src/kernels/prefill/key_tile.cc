@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/prefill/pair_scope.h"
 #include "kernels/typed_functions.h"
@@ -159,35 +160,40 @@ void KeyTileLoader<T>::copy_run(const KeySpan& span, int64_t key, int begin, int
   };
   const RowsView keys = view(call_.k, call_.k_rows, span.key_offset, call_.dims);
   const RowsView values = view(call_.v, call_.v_rows, span.value_offset, call_.value_dims);
+  const int64_t key_scale = span.key_scale_offset + ahead * call_.k_scales.row_step;
+  const int64_t value_scale = span.value_scale_offset + ahead * call_.v_scales.row_step;
   if (call_.pairs) {
     if (with_keys)
-      copy_bf16(keys, reinterpret_cast<uint16_t*>(keys_) + ptrdiff_t{begin} * 2 * key_step_,
-                2 * key_step_);
+      write_rows(call_.k_coding, call_.k_scales, keys, key_scale,
+                 reinterpret_cast<uint16_t*>(keys_) + ptrdiff_t{begin} * 2 * key_step_,
+                 2 * key_step_);
     if (with_values)
-      copy_bf16(values, bf16_values_ + ptrdiff_t{begin} * call_.value_dims, call_.value_dims);
+      write_rows(call_.v_coding, call_.v_scales, values, value_scale,
+                 bf16_values_ + ptrdiff_t{begin} * call_.value_dims, call_.value_dims);
     return;
   }
-  if (with_keys) {
-    const int64_t scale = span.key_scale_offset + ahead * call_.k_scales.row_step;
-    write_rows(call_.k_coding, call_.k_scales, keys, scale, keys_ + begin * key_step_, key_step_);
-  }
-  if (with_values) {
-    const int64_t scale = span.value_scale_offset + ahead * call_.v_scales.row_step;
-    write_rows(call_.v_coding, call_.v_scales, values, scale, values_ + begin * value_step_,
+  if (with_keys)
+    write_rows(call_.k_coding, call_.k_scales, keys, key_scale, keys_ + begin * key_step_,
+               key_step_);
+  if (with_values)
+    write_rows(call_.v_coding, call_.v_scales, values, value_scale, values_ + begin * value_step_,
                value_step_);
-  }
 }
 
-// In compute type, decoded if they are codes; columns up to `step` are 0.
+// In compute type, or bf16 (pairs), decoded if they are codes; columns up to `step` are 0.
 template <class T>
+template <class To>
 void KeyTileLoader<T>::write_rows(const RowCoding& coding, const RowScales& scales,
-                                  const RowsView& rows, int64_t scale_offset, T* to,
+                                  const RowsView& rows, int64_t scale_offset, To* to,
                                   ptrdiff_t step) noexcept {
   if (!is_coded(coding)) {
-    forward_functions<T>(*call_.table).copy_rows({rows, to, step, static_cast<int>(step)});
+    if constexpr (std::is_same_v<To, uint16_t>)
+      copy_bf16(rows, to, step);
+    else
+      forward_functions<T>(*call_.table).copy_rows({rows, to, step, static_cast<int>(step)});
     return;
   }
-  DecodeRowsArgs<T> args = coded_rows<T>(coding, scales, rows, scale_offset);
+  DecodeRowsArgs<To> args = coded_rows<To>(coding, scales, rows, scale_offset);
   args.out = to;
   args.out_step = step;
   args.out_columns = static_cast<int>(step);

@@ -44,8 +44,9 @@ class KeyTileLoader {
   void copy(int64_t key, int rows, const bool* wanted, bool with_keys, bool with_values) noexcept;
   void copy_run(const KeySpan& span, int64_t key, int begin, int end, bool with_keys,
                 bool with_values) noexcept;
+  template <class To>
   void write_rows(const RowCoding& coding, const RowScales& scales, const RowsView& rows,
-                  int64_t scale_offset, T* to, ptrdiff_t step) noexcept;
+                  int64_t scale_offset, To* to, ptrdiff_t step) noexcept;
   static void copy_bf16(const RowsView& from, uint16_t* to, ptrdiff_t to_step) noexcept;
 
   const ForwardCall& call_;
