@@ -15,6 +15,7 @@ def engine(model, is_quire, **more):
     from vllm.distributed import cleanup_dist_env_and_memory
     from vllm.plugins import load_general_plugins
     from vllm.v1.attention import selector
+    from vllm.v1.attention.backends.mla.prefill import selector as prefill_selector
 
     load_general_plugins()  # which registers Quire; not again afterwards
     if is_quire:
@@ -22,6 +23,7 @@ def engine(model, is_quire, **more):
     else:
         unregister()
     selector._cached_get_attn_backend.cache_clear()
+    prefill_selector._auto_select_mla_prefill_backend.cache_clear()
     options = dict(skip_tokenizer_init=True, enforce_eager=True, max_model_len=1024, max_num_seqs=32, seed=0)
     llm = LLM(model=model, **{**options, **more})
     try:
@@ -35,12 +37,13 @@ def engine(model, is_quire, **more):
 
 
 def is_on_quire(llm):
-    """For each attention layer whether Quire computes it."""
+    """For each attention layer, and the prefill of latent ones, whether Quire computes it."""
     layers = llm.llm_engine.vllm_config.compilation_config.static_forward_context.values()
+    parts = [getattr(layer, name, None) for layer in layers for name in ("impl", "prefill_backend")]
     return {
-        any(kind.__module__.startswith("quire.vllm") for kind in type(layer.impl).__mro__)
-        for layer in layers
-        if hasattr(layer, "impl")
+        any(kind.__module__.startswith("quire.vllm") for kind in type(part).__mro__)
+        for part in parts
+        if part is not None
     }
 
 
