@@ -41,7 +41,7 @@ Kernel kernel_of_sequence(const layout::ChosenKeys* chosen, std::int64_t sequenc
 int tiles_per_item(std::int64_t tiles, int most, std::int64_t threads);
 
 /// Rows of the first task when `rows` rows of a key head decode: all if one pass over the keys can
-/// serve them, else eight, which is what registers hold. 12: 12. 13: 8, then 5. 20: 8, then 12.
+/// serve them, else eight, which is what registers hold. 16: 16. 17: 8, then 9. 20: 8, then 12.
 std::int64_t decode_rows_at_once(std::int64_t rows);
 
 /// Into how many items the splits of one sequence are cut when there are few (sequence, key head)

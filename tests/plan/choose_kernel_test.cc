@@ -34,7 +34,8 @@ TEST(TilesPerItem, KeepsThreadsBusy) {
 TEST(SplitItems, CutsLongSequencesWhenThereAreFew) {
   EXPECT_EQ(decode_rows_at_once(1), 1);
   EXPECT_EQ(decode_rows_at_once(12), 12);
-  EXPECT_EQ(decode_rows_at_once(13), 8);
+  EXPECT_EQ(decode_rows_at_once(16), 16);
+  EXPECT_EQ(decode_rows_at_once(17), 8);
   EXPECT_EQ(decode_rows_at_once(20), 8);
   EXPECT_EQ(split_items(8, 64, 2), 1);
   EXPECT_EQ(split_items(1, 64, 2), 8);

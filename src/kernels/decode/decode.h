@@ -7,13 +7,11 @@
 #include <cstdint>
 
 #include "kernels/attention_order.h"
+#include "kernels/decode/functions.h"
 #include "kernels/forward_problem.h"
 #include "kernels/tile/tile_runner.h"
 
 namespace quire::kernels {
-
-/// Up to here keys across the lanes, above queries across the lanes.
-inline constexpr int kDecodeRows = 12;
 
 /// What came before the item's own keys: tiles that its rows have walked together with others.
 struct DecodePrefix {

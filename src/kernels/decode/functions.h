@@ -22,9 +22,12 @@ inline constexpr int kUnitsAhead = 8;
 /// Queries and O are padded to a multiple of this.
 inline constexpr int kDecodeColumns = 32;
 
-/// Rows are worked on in blocks of 8, 4, 2 or 1; with so many left, the next block has so many, of
-/// which the last may not exist.
-constexpr int8_t kRowBlock[] = {0, 1, 2, 4, 4, 4, 4, 8, 8, 8, 8, 8, 8};
+/// Query rows that share one pass over the keys, at most.
+inline constexpr int kDecodeRows = 16;
+/// They are worked on in blocks of 8, 6, 5, 4, 2 or 1; with so many left, the next block has so
+/// many, of which the last may not exist. Putting keys across the lanes takes a block as long as
+/// the products of 4 rows: blocks below 4 are avoided.
+constexpr int8_t kRowBlock[kDecodeRows + 1] = {0, 1, 2, 4, 4, 5, 6, 8, 8, 5, 5, 6, 6, 8, 8, 8, 8};
 
 /// Rows that exist in memory.
 constexpr size_t padded_rows(int rows) {

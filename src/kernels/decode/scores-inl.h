@@ -210,36 +210,42 @@ HWY_NOINLINE void score_block(const UnitScoresArgs<float>& args, int unit_idx, i
 }
 
 template <class Keys, int kRows>
-HWY_INLINE void score_rows(const UnitScoresArgs<float>& args, int first_row) {
+HWY_INLINE void score_rows(const UnitScoresArgs<float>& args, int unit, int first_row) {
   constexpr int kVectors = kRows <= 4 ? HWY_MIN(kUnitVectors, 2) : 1;
-  for (int unit = 0; unit < args.unit_count; ++unit) {
-    const bool is_list = args.units[unit].rows != nullptr;
-    if (first_row == 0) {
-      prefetch_other<3>(args.ahead[unit + 1], is_list);
-      prefetch_other<2>(args.ahead[unit + kUnitsAhead], is_list);
-    }
-    const auto block = is_list ? score_block<Keys, kRows, kVectors, ListRows>
-                               : score_block<Keys, kRows, kVectors, StepRows>;
-    for (int first = 0; first < kUnitKeys; first += kVectors * static_cast<int>(kLanes))
-      block(args, unit, first, first_row);
+  const bool is_list = args.units[unit].rows != nullptr;
+  if (first_row == 0) {
+    prefetch_other<3>(args.ahead[unit + 1], is_list);
+    prefetch_other<2>(args.ahead[unit + kUnitsAhead], is_list);
   }
+  const auto block = is_list ? score_block<Keys, kRows, kVectors, ListRows>
+                             : score_block<Keys, kRows, kVectors, StepRows>;
+  for (int first = 0; first < kUnitKeys; first += kVectors * static_cast<int>(kLanes))
+    block(args, unit, first, first_row);
 }
 
 template <class Keys>
 void unit_scores(const UnitScoresArgs<float>& args) {
-  for (int row = 0; row < args.rows; row += kRowBlock[args.rows - row]) {
-    switch (kRowBlock[args.rows - row]) {
-      case 8:
-        score_rows<Keys, 8>(args, row);
-        break;
-      case 4:
-        score_rows<Keys, 4>(args, row);
-        break;
-      case 2:
-        score_rows<Keys, 2>(args, row);
-        break;
-      default:
-        score_rows<Keys, 1>(args, row);
+  for (int unit = 0; unit < args.unit_count; ++unit) {
+    for (int row = 0; row < args.rows; row += kRowBlock[args.rows - row]) {
+      switch (kRowBlock[args.rows - row]) {
+        case 8:
+          score_rows<Keys, 8>(args, unit, row);
+          break;
+        case 6:
+          score_rows<Keys, 6>(args, unit, row);
+          break;
+        case 5:
+          score_rows<Keys, 5>(args, unit, row);
+          break;
+        case 4:
+          score_rows<Keys, 4>(args, unit, row);
+          break;
+        case 2:
+          score_rows<Keys, 2>(args, unit, row);
+          break;
+        default:
+          score_rows<Keys, 1>(args, unit, row);
+      }
     }
   }
 }

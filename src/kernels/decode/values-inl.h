@@ -232,8 +232,12 @@ constexpr int kValueAccumulators = 16;
 template <class Values, int kRows, class Rows>
 struct ValueRows {
   using Args = UnitValuesArgs<hn::TFromD<typename Values::Tag>>;
-  static constexpr int kMostLines =
-      HWY_MIN(8, HWY_MAX(1, kValueAccumulators / (kRows * Values::kVectors)));
+  static constexpr int kLinesThatFit = kValueAccumulators / (kRows * Values::kVectors);
+  // A power of 2, as the cursors of the prefetch want it.
+  static constexpr int kMostLines = kLinesThatFit >= 8   ? 8
+                                    : kLinesThatFit >= 4 ? 4
+                                    : kLinesThatFit >= 2 ? 2
+                                                         : 1;
 
   const Args& args;
   const typename Values::Weight* weights;
@@ -291,6 +295,12 @@ void unit_values(const UnitValuesArgs<hn::TFromD<typename Values::Tag>>& args,
       switch (kRowBlock[args.rows - row]) {
         case 8:
           value_rows<Values, 8>(args, weights, unit, row);
+          break;
+        case 6:
+          value_rows<Values, 6>(args, weights, unit, row);
+          break;
+        case 5:
+          value_rows<Values, 5>(args, weights, unit, row);
           break;
         case 4:
           value_rows<Values, 4>(args, weights, unit, row);
