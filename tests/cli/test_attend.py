@@ -262,12 +262,16 @@ def test_stopped_in_the_middle_the_old_file_is_there(build_dir, clean_env, save,
         env={**clean_env, "QUIRE_ISA": "scalar"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(sign, signal.SIG_DFL),  # a shell's background jobs ignore SIGINT
     )
     deadline = time.monotonic() + 30
     while sorted(os.listdir(tmp_path)) == before and time.monotonic() < deadline:
         time.sleep(0.01)
     child.send_signal(sign)
-    child.communicate(timeout=30)
+    try:
+        child.communicate(timeout=30)
+    finally:
+        child.kill()
     assert child.returncode == -sign
     assert (tmp_path / "out.npy").read_bytes() == b"the old one"
     assert sorted(os.listdir(tmp_path)) == before
