@@ -30,7 +30,8 @@ def test_every_name_of_the_interface_is_there():
         "mask_mod dropout_p seed sinks lse_with_sinks weight_mod normalize rope key_indices".split()
     )
     assert list(inspect.signature(quire.scaled_dot_product_attention).parameters) == (
-        "query key value attn_mask dropout_p is_causal scale enable_gqa seed alignment".split()
+        "query key value attn_mask dropout_p is_causal scale enable_gqa seed alignment "
+        "sinks key_indices weight_mod normalize rope".split()
     )
 
 

@@ -41,12 +41,13 @@ def test_forward_and_backward(window, dtype):
 
 
 def test_signatures_are_torchs_with_ours_behind():
-    for name in ("varlen_attn", "varlen_attn_out"):
+    hooks = ["key_indices", "sinks", "weight_mod", "normalize", "rope"]
+    for name, more in (("varlen_attn", hooks), ("varlen_attn_out", [])):
         theirs = list(inspect.signature(getattr(torch_varlen, name)).parameters.values())
         ours = list(inspect.signature(getattr(quire.torch, name)).parameters.values())
         for one, other in zip(theirs, ours):
             assert (one.name, one.kind, one.default) == (other.name, other.kind, other.default)
-        assert [one.name for one in ours[len(theirs) :]] == ["score_mod", "mask_mod", "dropout_p", "seed"]
+        assert [one.name for one in ours[len(theirs) :]] == ["score_mod", "mask_mod", "dropout_p", "seed", *more]
 
 
 def test_lse_is_that_of_flex_attention_per_head():
