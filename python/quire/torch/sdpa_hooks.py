@@ -19,7 +19,7 @@ from quire.torch.nested import are_nested
 from quire.torch.nested_flex import create_nested_block_mask
 
 _NAME = "scaled_dot_product_attention"
-_NO_MASK = float("-inf")
+_HIDDEN = float("-inf")
 _flex_attention: Callable[..., Any] = flex_attention  # a tensor, where nothing else is asked for
 
 
@@ -66,7 +66,8 @@ def attention_with_hooks(
     if are_nested(query, key, value):
         if isinstance(mask.attn_mask, Tensor):
             raise ValueError(f"[{_NAME}] a mask of nested tensors is a mask_mod f(b, h, q_idx, kv_idx), not a tensor")
-        rule = mask.rule(0, 0)
+        _check_heads(query.size(1), key.size(1), enable_gqa)
+        rule = mask.rule(0, 0)  # a causal bias of torch's has lengths of its own: it was refused
         nested: Any = None if rule is None else create_nested_block_mask(rule, None, None, query, key)
         return _flex_attention(query, key, value, None, nested, scale, True, **options)
     lead, heads, kv_heads = _sizes(query, key, value, enable_gqa)
@@ -102,14 +103,17 @@ def _sizes(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple
         )
     kv_heads = max(of_key, of_value)
     heads = kv_heads if of_query == 1 else of_query
-    if heads not in (kv_heads, kv_heads * max(heads // max(kv_heads, 1), 1)) or not (
-        enable_gqa or kv_heads in (1, heads)
-    ):
-        raise RuntimeError(
-            f"[{_NAME}] query and key must have the same number of heads, or 1, or with enable_gqa a multiple; "
-            f"got {of_query} and {kv_heads}"
-        )
+    _check_heads(heads, kv_heads, enable_gqa)
     return tuple(lead), heads, kv_heads
+
+
+def _check_heads(heads: int, kv_heads: int, enable_gqa: bool) -> None:
+    if heads == kv_heads or kv_heads == 1 or (enable_gqa and kv_heads > 0 and heads % kv_heads == 0):
+        return
+    raise RuntimeError(
+        f"[{_NAME}] query and key must have the same number of heads, or 1, or with enable_gqa a multiple; "
+        f"got {heads} and {kv_heads}"
+    )
 
 
 def _four_axes(tensor: Tensor, lead: tuple[int, ...], heads: int) -> Tensor:
@@ -120,7 +124,7 @@ def _four_axes(tensor: Tensor, lead: tuple[int, ...], heads: int) -> Tensor:
 
 
 def _mask_as_mod(mask: Tensor, scores: tuple[int, ...]) -> Callable:
-    """A score mod that hides what a bool mask hides, or adds a float one. Axes along which the mask does not vary are taken away."""
+    """A score mod that hides what a bool mask hides, or adds a float one. Axes of size 1 of the mask are not indexed."""
     if len(scores) != 4 or mask.dim() > 4:
         mask = mask.expand(scores).reshape(-1, *scores[-3:])
     while mask.dim() < 4:
@@ -136,6 +140,6 @@ def _mask_as_mod(mask: Tensor, scores: tuple[int, ...]) -> Callable:
     def masked(score, b, h, q_idx, kv_idx):
         places = (b, h, q_idx, kv_idx)
         element = table[kv_idx * 0] if is_one else table[tuple(places[axis] for axis in varies)]
-        return torch.where(element, score, _NO_MASK) if is_bool else score + element
+        return torch.where(element, score, _HIDDEN) if is_bool else score + element
 
     return masked

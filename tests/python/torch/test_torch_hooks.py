@@ -236,6 +236,14 @@ def test_sdpa_names_what_it_refuses():
     with pytest.raises(RuntimeError, match="Explicit attn_mask should not be set when is_causal=True"):
         mask = torch.zeros(12, 12)
         scaled_dot_product_attention(query, key, value, mask, 0.0, True, enable_gqa=True, sinks=torch.zeros(4))
+    four, two = (
+        torch.nested.as_nested_tensor([torch.randn(5, n, 8)], layout=torch.jagged).transpose(1, 2) for n in (4, 2)
+    )
+    for tensors in ((query, key, value), (four, two, two)):
+        with pytest.raises(
+            RuntimeError, match="the same number of heads, or 1, or with enable_gqa a multiple; got 4 and 2"
+        ):
+            scaled_dot_product_attention(*tensors, sinks=torch.zeros(4))
 
 
 @pytest.mark.parametrize("name", SDPA_HOOKS)
