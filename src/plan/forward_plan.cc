@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <type_traits>
 #include <utility>
 
 #include "formula/compile/compile.h"
@@ -21,9 +20,6 @@ namespace quire::plan {
 using kernels::kQueryTile;
 
 namespace {
-
-// Bytes of a tensor that are asked for at once.
-constexpr std::int64_t kBurst = 4096;
 
 // Whether values are the first columns of keys' rows.
 bool v_is_in_k(const ConstTensorView& k, const ConstTensorView& v) {
@@ -392,101 +388,6 @@ void ForwardPlan::run_merge(const kernels::ForwardCall& call, const ForwardTenso
                          .prefix = prefix_of(task)},
                         static_cast<const char*>(states_.data()) + task.states * size,
                         task.split_end - task.split_begin, scratch(worker), faults_[worker]);
-}
-
-// Whether tasks ahead are prefetched: not what the caches hold anyway. There it costs 7 to 16 % of
-// sequences of 16 to 64 keys.
-bool ForwardPlan::comes_from_memory(const ForwardTensors& tensors) const {
-  constexpr std::int64_t kCached = std::int64_t{4} << 20;
-  const auto bytes = [](const auto& view) {
-    return view.numel() * static_cast<std::int64_t>(dtype_size(view.dtype()));
-  };
-  return request_.layout->max_spans() == 1 &&
-         bytes(tensors.q) + bytes(tensors.k) + bytes(tensors.v) + bytes(tensors.out) > kCached;
-}
-
-// Short sequences finish before the memory of the next one has arrived, so it is prefetched two
-// tasks ahead (hardware prefetchers stop at page ends, and such a sequence hardly fills a page), to
-// L2, which can have more lines outstanding than L1. 16 keys of 64 dims: 0.27 of the peak instead
-// of 0.18 (Zen 4). Of rows with gaps between them, as tokens of a jagged batch have, hardware knows
-// nothing: 1,000 sequences of 1 to 64 take 0.9 of the time. Of more than kBurst bytes a core would
-// wait: these are asked for bit by bit (memory_of).
-void ForwardPlan::prefetch(const ForwardTensors& tensors, std::size_t i) const {
-  constexpr std::int64_t kMostWithGaps = 16384;
-  if (i >= work_.tasks.size()) return;
-  const ForwardTask& task = work_.tasks[i];
-  const std::int64_t with_gaps = task.kernel == Kernel::kPrefill ? kBurst : kMostWithGaps;
-  const auto ask = [with_gaps](const auto& view, std::int64_t offset, std::int64_t rows,
-                               auto is_written) {
-    const std::int64_t size = dtype_size(view.dtype());
-    const std::int64_t row = view.dim(3) * size, step = view.strides()[2] * size;
-    if (rows * row > (step == row ? kBurst : with_gaps) || view.strides()[3] != 1) return;
-    const char* const at = static_cast<const char*>(view.data()) + offset * size;
-    const std::int64_t runs = step == row ? 1 : rows, bytes = step == row ? rows * row : row;
-    for (std::int64_t run = 0; run < runs; ++run)
-      for (std::int64_t line = 0; line < bytes; line += 64)
-        __builtin_prefetch(at + run * step + line, decltype(is_written)::value, 2);
-  };
-  const Rows rows = rows_of(tensors, task.b, task.kv_head * request_.group());
-  ask(tensors.q, rows.q, request_.queries->length(task.b), std::false_type());
-  if (tensors.out.rank() == 4)
-    ask(tensors.out, rows.out, request_.queries->length(task.b), std::true_type());
-  const std::int64_t length = request_.layout->length(task.b);
-  kernels::KeySpan span;
-  if (request_.layout->write_spans(task.b, task.kv_head, {0, length}, tensors.key_strides(),
-                                   {&span, 1}) == 0)
-    return;
-  ask(tensors.k, span.key_offset, span.end, std::false_type());
-  ask(tensors.v, span.value_offset, span.end, std::false_type());
-}
-
-// What a prefill task will use beyond what is asked for in a burst, if it is little enough to wait
-// in L2. It follows task `before`, whose keys are there already.
-kernels::MemoryAhead ForwardPlan::memory_of(const ForwardTensors& tensors, const ForwardTask& task,
-                                            const ForwardTask& before) const {
-  constexpr std::int64_t kMost = std::int64_t{128} << 10;
-  kernels::MemoryAhead ahead;
-  if (task.kernel != Kernel::kPrefill) return ahead;
-  const std::int64_t q_len = request_.queries->length(task.b);
-  const std::int64_t q_tiles = ceil_div(q_len, kQueryTile);
-  const std::int64_t row = task.first % q_tiles * kQueryTile;
-  const std::int64_t queries = std::min<std::int64_t>(task.count * kQueryTile, q_len - row);
-  const std::int64_t keys = request_.layout->length(task.b);
-  kernels::KeySpan span;
-  if (request_.layout->write_spans(task.b, task.kv_head, {0, keys}, tensors.key_strides(),
-                                   {&span, 1}) != 1)
-    return ahead;
-  std::int64_t bytes = 0;
-  const auto add = [&](const auto& view, std::int64_t offset, std::int64_t rows, bool is_written) {
-    const std::int64_t size = dtype_size(view.dtype());
-    const kernels::MemoryAhead::Rows added{
-        .at = static_cast<const char*>(view.data()) + offset * size,
-        .step = view.strides()[2] * size,
-        .rows = rows,
-        .bytes = view.dim(3) * size,
-        .is_written = is_written};
-    if (view.strides()[3] != 1 || rows * added.bytes <= kBurst) return;
-    bytes += rows * added.bytes;
-    ahead.add(added);
-  };
-  const std::int64_t head = task.kv_head * request_.group() + task.first / q_tiles;
-  const Rows rows = rows_of(tensors, task.b, head);
-  add(tensors.q, rows.q + row * tensors.q.strides()[2], queries, false);
-  if (task.b != before.b || task.kv_head != before.kv_head) {
-    add(tensors.k, span.key_offset, keys, false);
-    add(tensors.v, span.value_offset, keys, false);
-  }
-  if (tensors.out.rank() == 4)
-    add(tensors.out, rows.out + row * tensors.out.strides()[2], queries, true);
-  return bytes <= kMost ? ahead : kernels::MemoryAhead();
-}
-
-// The task that this worker is likely to do after task i of a claim.
-std::size_t ForwardPlan::next_task(std::size_t claim, std::size_t i) const {
-  if (static_cast<std::int64_t>(i) + 1 < work_.claims[claim + 1]) return i + 1;
-  const std::size_t next = claim + faults_.size();
-  return next < work_.claims.size() ? static_cast<std::size_t>(work_.claims[next])
-                                    : work_.tasks.size();
 }
 
 void ForwardPlan::run_claim(const kernels::ForwardCall& call, const ForwardTensors& tensors,

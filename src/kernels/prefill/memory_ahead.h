@@ -50,7 +50,7 @@ class MemoryAhead {
  private:
   static std::int64_t lines_of(const Rows& rows) { return (rows.bytes + 63) / 64; }
 
-  Rows list_[4];
+  Rows list_[4];  // queries, keys, values and outputs
   int count_ = 0, at_ = 0;
   std::int64_t row_ = 0, line_ = 0;  // of list_[at_], the next
   std::int64_t lines_ = 0;
