@@ -186,8 +186,9 @@ void pair_weights(benchmark::State& state) {
   if (current_table().pairs == nullptr) return state.SkipWithError("no bf16 products");
   const int rows = static_cast<int>(state.range(0));
   Buffer64<float> tile(rows * kPanel);
-  const double share = share_of_peak(state, Arithmetic::f32, 32.0 * rows,
-                                     [&] { current_table().pairs->pair_weights(tile.data, rows); });
+  const double share = share_of_peak(state, Arithmetic::f32, 32.0 * rows, [&] {
+    current_table().pairs->pair_weights(tile.data, rows, nullptr);
+  });
   state.counters["cycles_per_16"] = 1 / share;
 }
 template <class T>

@@ -64,16 +64,21 @@ def coded(x: np.ndarray, name: str, batch: int) -> quire.QuantizedTensor:
 def decode(kv_heads: int = 8, q_heads: int = 32, formats: list[str] = FORMATS, batch: int = 16) -> None:
     batch = batch * 8 // kv_heads
     x = numbers((1, kv_heads, KEYS, DIM))
-    q = numbers((batch, q_heads, 1, DIM), 1)
-    wide = bf16(x)
-    base = plan_call(q, repeated(wide, batch), repeated(wide, batch))
-    print(f"decode {q_heads}/{kv_heads} heads, D {DIM}, {batch} x {KEYS} keys: time of bf16 / time")
+    q32 = numbers((batch, q_heads, 1, DIM), 1)
+    q16 = bf16(q32)
+    wide = repeated(bf16(x), batch)
+    base = {"f32 wide": plan_call(q32, wide, wide), "bf16 wide": plan_call(q16, wide, wide)}
+    print(
+        f"decode {q_heads}/{kv_heads} heads, D {DIM}, {batch} x {KEYS} keys: time over bf16 keys / time, by type of queries"
+    )
     for name in formats:
         kv = coded(x, name, batch)
-        found = medians({"bf16": base, name: plan_call(q, kv, kv)})
-        gigabytes = 2 * kv.nbytes / found[name] / 1e9
+        found = medians(base | {"f32": plan_call(q32, kv, kv), "bf16": plan_call(q16, kv, kv)})
+        ratios = {kind: found[f"{kind} wide"] / found[kind] for kind in ("f32", "bf16")}
+        gigabytes = 2 * kv.nbytes / found["bf16"] / 1e9
         print(
-            f"  {name:13} {found['bf16'] / found[name]:.2f}   {found[name] * 1e3:.1f} ms, {gigabytes:.1f} GB/s",
+            f"  {name:13} f32 {ratios['f32']:.2f}   bf16 {ratios['bf16']:.2f}"
+            f"   ({found['bf16'] * 1e3:.1f} ms, {gigabytes:.1f} GB/s)",
             flush=True,
         )
         del kv

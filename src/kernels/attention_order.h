@@ -45,9 +45,15 @@
 //    added, and that is added to the sum of the steps before, from 0; subnormals are 0 in all of
 //    it. A score is one such sum, and so is what a tile of keys adds to O.
 //  - Quantised keys and values are decoded to f32 first, a rounding for each of zero point, scale
-//    and minimum (coding/row_coding.h), and then are f32 like any others. With a rotation, q is
-//    multiplied by Hadamard's matrix before the scores and O before the division (coding/rotate.h):
-//    additions over pairs 1, 2, 4, .. apart, then one product with 1 / sqrt(block).
+//    and minimum (coding/row_coding.h), and then are f32 like any others. Except with queries of
+//    bf16 that nothing rotates, where the ISA multiplies pairs and has no tile registers: codes of
+//    one byte under one scale for their row (int8 and fp8, are_bf16_codes) are bf16 numbers as they
+//    are. Their products are those of bf16; a score is the sum of its chains times the key's scale,
+//    rounded, before anything else; the weight of a value is rounded to bf16 after the product with
+//    its scale, rounded (0 if the weight is). l is the sum of the weights alone. With a rotation, q
+//    is multiplied by Hadamard's matrix before the scores and O before the division
+//    (coding/rotate.h): additions over pairs 1, 2, 4, .. apart, then one product with 1 /
+//    sqrt(block).
 //  - A row whose O is not finite is computed again by the row kernel, which skips values with
 //    weight 0.
 //

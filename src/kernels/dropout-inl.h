@@ -71,7 +71,8 @@ void drop_row(const DropRowArgs<T>& args) noexcept {
     }
   }
   if constexpr (sizeof(T) == 4)
-    narrow_weights(args.weights, args.unit_begin, args.unit_end, args.bf16_weights);
+    narrow_weights(args.weights, args.unit_begin, args.unit_end, args.bf16_weights,
+                   args.value_scales);
 }
 
 }  // namespace quire::kernels::QUIRE_ISA_NS

@@ -3,6 +3,8 @@
 // f32 to such lanes, the even one low. How the sum is rounded is the instruction's
 // (attention_order.h). Highway 1.0 has no such operation at full speed. Kernels layer.
 #pragma once
+#include <cstring>
+
 #include "kernels/simd-inl.h"
 
 #if defined(QUIRE_BF16_DOT)
@@ -17,6 +19,13 @@ HWY_INLINE V pair_dot(VU a, VU b, V acc) {
   return V{vbfdotq_f32(acc.raw, vreinterpretq_bf16_u32(a.raw), vreinterpretq_bf16_u32(b.raw))};
 }
 
+// With the pair that lies at `b`, in every lane; any alignment.
+HWY_INLINE V pair_dot_with(VU a, const void* b, V acc) {
+  uint32_t bits;
+  std::memcpy(&bits, b, 4);
+  return pair_dot(a, hn::Set(kU32, bits), acc);
+}
+
 HWY_INLINE VU paired(V even, V odd) {
   const bfloat16x8_t low = vcvtq_low_bf16_f32(even.raw), high = vcvtq_low_bf16_f32(odd.raw);
   return VU{
@@ -29,6 +38,18 @@ static_assert(kLanes == 16);
 // vdpbf16ps.
 HWY_INLINE V pair_dot(VU a, VU b, V acc) {
   return V{_mm512_dpbf16_ps(acc.raw, (__m512bh)a.raw, (__m512bh)b.raw)};
+}
+
+// With the pair that lies at `b`, in every lane; any alignment. As text: g++ 12 would load it into
+// a register first.
+HWY_INLINE V pair_dot_with(VU a, const void* b, V acc) {
+  struct Pair {
+    char bytes[4];
+  };
+  asm("vdpbf16ps %2%{1to16%}, %1, %0"
+      : "+v"(acc.raw)
+      : "v"(a.raw), "m"(*static_cast<const Pair*>(b)));
+  return acc;
 }
 
 HWY_INLINE VU paired(V even, V odd) {

@@ -1,6 +1,7 @@
 // Converts queries, keys, values and weights to the 32-bit pairs of bf16 that PairProduct takes.
 // Only where the ISA has the instruction. Kernels layer.
 #pragma once
+#include "kernels/coding/decode-inl.h"
 #include "kernels/pair_dot-inl.h"
 #include "kernels/prefill/load_queries-inl.h"
 
@@ -75,12 +76,16 @@ inline void pair_values(const RowsView& view, uint32_t* out, ptrdiff_t out_step,
 }
 
 // The instructions take subnormals for 0; weights are 0 or at least 2^-64.
-inline void pair_weights(float* weights, int keys) noexcept {
+inline void pair_weights(float* weights, int keys, const float* scales) noexcept {
   for (int key = 0; key < keys; key += 2) {
     QUIRE_UNROLL for (int lane = 0; lane < kPanel; lane += static_cast<int>(kLanes)) {
       const float* from = weights + key * kPanel + lane;
-      const V even = hn::LoadU(kF32, from);
-      const V odd = key + 1 < keys ? hn::LoadU(kF32, from + kPanel) : hn::Zero(kF32);
+      V even = hn::LoadU(kF32, from);
+      V odd = key + 1 < keys ? hn::LoadU(kF32, from + kPanel) : hn::Zero(kF32);
+      if (scales != nullptr) {
+        even = weight_of_codes(even, hn::Set(kF32, scales[key]));
+        if (key + 1 < keys) odd = weight_of_codes(odd, hn::Set(kF32, scales[key + 1]));
+      }
       hn::StoreU(hn::BitCast(kF32, paired(even, odd)), kF32, weights + key / 2 * kPanel + lane);
     }
   }

@@ -7,6 +7,7 @@
 #include "formula/simplify/simplify.h"
 #include "kernels/attention_order.h"
 #include "kernels/kernel_table.h"
+#include "kernels/prefill/forward_functions.h"
 #include "quant/row_coding.h"
 
 namespace quire::plan {
@@ -16,6 +17,27 @@ kernels::WeightRule weight_rule_of(const ForwardRequest& request) {
   if (!request.weight_mod.has_value()) return WeightRule::kSoftmax;
   return request.normalize == Normalize::kSum ? WeightRule::kFormulaSum : WeightRule::kFormula;
 }
+
+namespace {
+
+// Whether keys, or values, can be factors of bf16 products: numbers of bf16, or codes that are.
+// Tile registers take rows as they lie, so codes would have to be written out for them.
+bool are_bf16(DType dtype, const kernels::RowCoding& coding, const kernels::PairFunctions& pairs) {
+  if (!is_coded(coding)) return dtype == DType::bf16;
+  return are_bf16_codes(coding) && pairs.tiles == nullptr;
+}
+
+// Queries that were rotated are not bf16 any more; pairs of codes begin at even dims.
+bool multiplies_pairs(const ForwardRequest& request, const kernels::ForwardCall& call) {
+  const kernels::PairFunctions* const pairs = call.table->pairs;
+  if (pairs == nullptr || request.q_dtype != DType::bf16) return false;
+  if (request.rope.has_value() || call.k_coding.rotation > 1) return false;
+  if (is_coded(call.k_coding) && call.dims % 2 != 0) return false;
+  return are_bf16(request.k_dtype, call.k_coding, *pairs) &&
+         are_bf16(request.v_dtype, call.v_coding, *pairs);
+}
+
+}  // namespace
 
 kernels::ForwardCall call_of(const ForwardRequest& request, const kernels::KernelTable& table) {
   kernels::ForwardCall call;
@@ -27,14 +49,12 @@ kernels::ForwardCall call_of(const ForwardRequest& request, const kernels::Kerne
   call.weights = weight_rule_of(request);
   call.natural = request.score.has_value() || !kernels::is_scaled(request.factor) ||
                  request.weight_mod.has_value();
-  call.pairs = request.q_dtype == DType::bf16 && request.k_dtype == DType::bf16 &&
-               request.v_dtype == DType::bf16 && table.pairs != nullptr &&
-               !request.rope.has_value();  // rotated rows are not rounded to bf16
   call.chooses = request.chosen != nullptr;
   call.dropout = {.p = request.dropout_p, .seed = request.seed};
   call.lse_with_sinks = request.lse_with_sinks;
   call.k_coding = quant::row_coding(request.k_format, request.head_dim);
   call.v_coding = quant::row_coding(request.v_format, request.v_head_dim);
+  call.pairs = multiplies_pairs(request, call);
   if (request.rope.has_value()) std::swap(call.k_mixed, call.k_coding.rotation);
   call.q_rows.dtype = call.out_rows.dtype = request.q_dtype;
   call.k_rows.dtype = request.k_dtype;

@@ -51,7 +51,7 @@ bool cpu_has(Isa isa) {
     case Isa::avx512:
       return avx512;
     case Isa::avx512_bf16:
-      return avx512 && __builtin_cpu_supports("avx512bf16");
+      return avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
     case Isa::amx:
       return cpu_has(Isa::avx512_bf16) && amx_is_usable();
   }

@@ -171,7 +171,7 @@ TEST_F(PairFunctionsTest, WeightsAreRoundedToNearestEven) {
         expected[p * kPanel + q] =
             pair(BFloat16(weights[2 * p * kPanel + q]),
                  2 * p + 1 < keys ? BFloat16(weights[(2 * p + 1) * kPanel + q]) : BFloat16());
-    functions().pair_weights(weights.data(), keys);
+    functions().pair_weights(weights.data(), keys, nullptr);
     std::memcpy(got.data(), weights.data(), got.size() * sizeof(uint32_t));
     EXPECT_EQ(got, expected);
   }

@@ -230,8 +230,8 @@ TEST(QuantisedAttention, PagesOfAnySizeHaveTheBitsOfDenseKeys) {
   const std::int64_t length = 1100;
   for (const std::string& name : KVFormat::names()) {
     for (const std::int64_t page_size : {1, 7, 16, 64, 300}) {
-      for (const std::int64_t q_len : {1, 40}) {
-        AttentionCase c = small(q_len);
+      for (const std::int64_t q_len : {1, 40, -1, -40}) {  // negative: queries of bf16
+        AttentionCase c = small(std::abs(q_len), q_len < 0 ? DType::bf16 : DType::f32);
         c.batch = 1;
         c.kv_len = length;
         const Coded t(c, KVFormat::of(name), KVFormat::of(name));
@@ -249,7 +249,7 @@ TEST(QuantisedAttention, PagesOfAnySizeHaveTheBitsOfDenseKeys) {
         const Tensor table =
             Tensor::from<std::int64_t>(pages, {1, static_cast<std::int64_t>(pages.size())});
         const Tensor lengths = Tensor::from<std::int64_t>({length});
-        const AttentionOptions options{.mask_mod = mods::causal(), .q_begin = {length - q_len}};
+        const AttentionOptions options{.mask_mod = mods::causal(), .q_begin = {length - c.q_len}};
         const std::string what = name + " " + std::to_string(page_size);
         expect_same(run(options,
                         [&](const AttentionOptions& o) {
@@ -265,9 +265,13 @@ TEST(QuantisedAttention, PagesOfAnySizeHaveTheBitsOfDenseKeys) {
   }
 }
 
-TEST(QuantisedAttention, BitsDoNotDependOnBatchThreadsChunksOrKernel) {
+class QuantisedBits : public ::testing::TestWithParam<DType> {};
+INSTANTIATE_TEST_SUITE_P(, QuantisedBits, ::testing::Values(DType::f32, DType::bf16),
+                         [](const auto& one) { return std::string(dtype_name(one.param)); });
+
+TEST_P(QuantisedBits, DoNotDependOnBatchThreadsChunksOrKernel) {
   for (const std::string& name : KVFormat::names()) {
-    const Coded t(small(40), KVFormat::of(name, name == "int4"),
+    const Coded t(small(40, GetParam()), KVFormat::of(name, name == "int4"),
                   KVFormat::of(name, name == "int4"));
     const auto causal = [](std::int64_t begin) {
       return AttentionOptions{.mask_mod = mods::causal(), .q_begin = {begin}};
@@ -331,9 +335,9 @@ TEST(QuantisedAttention, ErrorAgainstF64) {
   }
 }
 
-TEST(QuantisedAttention, HiddenCodesAreNeverSeen) {
+TEST_P(QuantisedBits, HiddenCodesAreNeverSeen) {
   // NaN in the scale of a key that nobody sees, and in one that a row does see.
-  Coded t(small(3), KVFormat::of("int8"), KVFormat::of("int8"));
+  Coded t(small(3, GetParam()), KVFormat::of("int8"), KVFormat::of("int8"));
   const AttentionOptions options{.mask_mod = MaskMod::parse("(kv_idx != 700) & (kv_idx != 3)")};
   const auto call = [&] {
     return run(options,
@@ -347,8 +351,96 @@ TEST(QuantisedAttention, HiddenCodesAreNeverSeen) {
   expect_same(call(), before, "hidden");
   t.v.scales.at<float>({1, 1, 9}) = std::numeric_limits<float>::quiet_NaN();
   const Result seen = call();
-  EXPECT_TRUE(std::isnan(seen.out.at<float>({1, 3, 0, 5})));
-  EXPECT_FALSE(std::isnan(seen.out.at<float>({0, 3, 0, 5})));
+  EXPECT_TRUE(std::isnan(seen.out.view().load_float({1, 3, 0, 5})));
+  EXPECT_FALSE(std::isnan(seen.out.view().load_float({0, 3, 0, 5})));
+}
+
+// Every code of one byte is the number it stands for, and its scale a factor: row i sees key i
+// alone, whose channels are all code i, and asks for one of them. Prefill, and decode of one row.
+TEST_P(QuantisedBits, EveryCodeOfOneByteIsItsNumber) {
+  constexpr std::int64_t kCodes = 256, kDim = 48;
+  for (const char* name : {"int8", "fp8_e4m3", "fp8_e5m2"}) {
+    const KVFormat format = KVFormat::of(name);
+    const bool by_row = std::string(name) == "int8";
+    QuantizedTensor kv{Tensor(Shape{1, 1, kCodes, kDim}, by_row ? DType::i8 : DType::u8),
+                       Tensor(by_row ? Shape{1, 1, kCodes} : Shape{1}, DType::f32), format};
+    for (std::int64_t i = 0; i < kCodes; ++i)
+      std::memset(static_cast<char*>(kv.codes.data()) + i * kDim, static_cast<int>(i), kDim);
+    for (std::int64_t i = 0; i < kv.scales.numel(); ++i) kv.scales.data_as<float>()[i] = 0.25f;
+    Tensor q(Shape{1, 1, kCodes, kDim}, DType::f32);
+    for (std::int64_t i = 0; i < kCodes; ++i) q.at<float>({0, 0, i, i % kDim}) = 1;
+    q = q.to(GetParam());
+    const Tensor numbers = dequantize(kv);
+    const AttentionOptions options{
+        .mask_mod = MaskMod::parse("q_idx == kv_idx"), .scale = 1, .q_begin = {0}};
+    const auto expect_numbers = [&](const Result& got, std::int64_t begin, std::int64_t count) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        const double number = numbers.view().load_float({0, 0, begin + i, 0});
+        const double lse = got.lse.view().load_float({0, 0, i});
+        const double out = got.out.view().load_float({0, 0, i, kDim - 1});
+        // 0 * infinity in the other channels is NaN.
+        const bool is_finite = std::isfinite(number);
+        EXPECT_TRUE(is_finite ? lse == number : std::isnan(lse)) << name << " " << begin + i;
+        EXPECT_TRUE(is_finite ? out == number : !std::isfinite(out)) << name << " " << begin + i;
+      }
+    };
+    expect_numbers(
+        run(options, [&](const AttentionOptions& o) { return flex_attention(q, kv, kv, o); }), 0,
+        kCodes);
+    for (std::int64_t i = 0; i < kCodes; ++i) {
+      AttentionOptions one = options;
+      one.q_begin = {i};
+      expect_numbers(run(one,
+                         [&](const AttentionOptions& o) {
+                           return flex_attention(q.view().slice(2, i, i + 1), kv, kv, o);
+                         }),
+                     i, 1);
+    }
+  }
+}
+
+// Queries of bf16 over codes: as near to f64 as over the numbers in bf16, whose roundings, of
+// weights to bf16 and of the output, are the same where the ISA multiplies pairs. Dropout, which
+// writes weights anew, keeps prefill and decode equal.
+TEST(QuantisedAttention, QueriesOfBf16AgainstF64) {
+  for (const char* name : {"int8", "fp8_e4m3", "fp8_e5m2"}) {
+    for (const std::int64_t dim : {6, 17, 64, 80, 128, 200}) {
+      for (const std::int64_t q_len : {1, 6, 33}) {
+        AttentionCase c = small(q_len, DType::bf16);
+        c.head_dim = c.v_head_dim = dim;
+        c.kv_len = 333;
+        Coded t(c, KVFormat::of(name), KVFormat::of(name));
+        const Result got = run({}, [&](const AttentionOptions& o) {
+          return flex_attention(t.numbers.q, t.k, t.v, o);
+        });
+        t.numbers.k = t.k_numbers;
+        t.numbers.v = t.v_numbers;
+        const AttentionValues exact = testing::exact(c, t.numbers);
+        double largest = 0;
+        for (std::int64_t i = 0; i < exact.out.numel(); ++i)
+          largest = std::max(largest, std::abs(exact.out.data_as<double>()[i]));
+        EXPECT_LE(testing::largest_error(got.out.to(DType::f64), exact.out), largest * 0x1p-7)
+            << name << " " << dim << " " << q_len;
+      }
+    }
+  }
+}
+
+TEST(QuantisedAttention, DropoutOverCodesIsThatOfPrefillAndDecode) {
+  const Coded t(small(20, DType::bf16), KVFormat::of("int8"), KVFormat::of("fp8_e4m3"));
+  const auto options = [](std::int64_t begin) {
+    return AttentionOptions{
+        .mask_mod = mods::causal(), .q_begin = {begin}, .dropout_p = 0.3, .seed = 9};
+  };
+  const Result all = run(options(1280), [&](const AttentionOptions& o) {
+    return flex_attention(t.numbers.q, t.k, t.v, o);
+  });
+  for (std::int64_t i = 0; i < 20; ++i) {
+    const Result one = run(options(1280 + i), [&](const AttentionOptions& o) {
+      return flex_attention(t.numbers.q.slice(2, i, i + 1), t.k, t.v, o);
+    });
+    EXPECT_TRUE(same_bits(one.out, all.out.view().slice(2, i, i + 1))) << i;
+  }
 }
 
 TEST(QuantisedAttention, GradientsOfQueriesAreThoseOverTheNumbers) {

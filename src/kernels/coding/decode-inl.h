@@ -254,5 +254,36 @@ inline void decode_rows_f64(const DecodeRowsArgs<double>& args) noexcept {
   }
 }
 
+template <CodeType kType>
+void widen_rows_of(const DecodeRowsArgs<uint16_t>& args) {
+  const char* from = args.codes;
+  uint16_t* out = args.out;
+  for (int row = 0; row < args.rows; ++row, from += args.code_step, out += args.out_step) {
+    const auto* codes = reinterpret_cast<const uint8_t*>(from);
+    int c = 0;
+#if HWY_TARGET != HWY_SCALAR
+    constexpr int kN = static_cast<int>(kLanes);
+    const hn::Rebind<uint16_t, U32> narrow;
+    for (; c + kN <= args.columns; c += kN) {
+      const VU bits = hn::BitCast(kU32, code_vector<kType>(codes + c));
+      hn::StoreU(hn::TruncateTo(narrow, hn::ShiftRight<16>(bits)), narrow, out + c);
+    }
+#endif
+    for (; c < args.columns; ++c) out[c] = narrowed_bf16(code_value<kType>(codes[c])).bits;
+    for (; c < args.out_columns; ++c) out[c] = 0;
+  }
+}
+
+inline void widen_rows_bf16(const DecodeRowsArgs<uint16_t>& args) noexcept {
+  if (args.coding.codes == CodeType::kI8) return widen_rows_of<CodeType::kI8>(args);
+  if (args.coding.codes == CodeType::kE4M3) return widen_rows_of<CodeType::kE4M3>(args);
+  widen_rows_of<CodeType::kE5M2>(args);
+}
+
+// A weight for codes under a scale. What has no weight keeps none, whatever its scale is.
+HWY_INLINE V weight_of_codes(V weight, V scale) {
+  return hn::IfThenElseZero(hn::Ne(weight, hn::Zero(kF32)), hn::Mul(weight, scale));
+}
+
 }  // namespace quire::kernels::QUIRE_ISA_NS
 HWY_AFTER_NAMESPACE();

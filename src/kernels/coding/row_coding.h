@@ -4,9 +4,11 @@
 // A number is decoded in f32, each step rounded: c = the code's value, exact; with a zero point c
 // -= zero; x = c * scale; with a minimum x += minimum. What follows computes with x as with any f32
 // (attention_order.h), so attention over codes has the bits of attention over what they decode to.
+// Codes that are multiplied as bf16 keep their scales apart (attention_order.h, are_bf16_codes).
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace quire::kernels {
 
@@ -44,6 +46,14 @@ struct RowCoding {
 
 constexpr bool is_coded(const RowCoding& coding) { return coding.codes != CodeType::kNone; }
 
+/// Codes of one byte whose numbers bf16 has exactly, under one scale for all of a row: products
+/// with them can be products of bf16 pairs, and the scale a factor of the score, or of the weight.
+constexpr bool are_bf16_codes(const RowCoding& coding) {
+  const bool is_exact = coding.codes == CodeType::kI8 || coding.codes == CodeType::kE4M3 ||
+                        coding.codes == CodeType::kE5M2;
+  return is_exact && coding.shift == CodeShift::kNone && coding.group == 0 && !coding.f16_scales;
+}
+
 /// Scales beside the codes: row `i` of a span at data + (offset of the span + i * row_step).
 struct RowScales {
   const void* data = nullptr;
@@ -57,5 +67,14 @@ constexpr int code_bytes(const RowCoding& coding, int columns) {
 }
 
 constexpr int scale_bytes(const RowCoding& coding) { return coding.f16_scales ? 2 : 4; }
+
+/// Scales in f32 of rows, `step` bytes apart.
+inline void copy_scales(const char* from, ptrdiff_t step, int count, float* to) noexcept {
+  if (step == 4) {
+    std::memcpy(to, from, static_cast<size_t>(count) * 4);
+    return;
+  }
+  for (int i = 0; i < count; ++i, from += step) std::memcpy(to + i, from, 4);
+}
 
 }  // namespace quire::kernels

@@ -108,8 +108,9 @@ struct StepRows {
   static constexpr bool kIsList = false;
   using NearCursor = StepCursor;
   using FarCursor = StepCursor;
-  const char* at;
-  ptrdiff_t step;
+  const char* at = nullptr;
+  ptrdiff_t step = 0;
+  StepRows() = default;
   HWY_INLINE StepRows(const DecodeUnit& unit, ptrdiff_t row_step) : at(unit.at), step(row_step) {}
   HWY_INLINE StepRows(const char* first, ptrdiff_t row_step) : at(first), step(row_step) {}
   HWY_INLINE const char* row(int i) const { return at + i * step; }
@@ -120,8 +121,9 @@ struct ListRows {
   static constexpr bool kIsList = true;
   using NearCursor = ListCursor<3>;
   using FarCursor = ListCursor<2>;
-  const char* const* rows;
+  const char* const* rows = nullptr;
   ptrdiff_t offset = 0;
+  ListRows() = default;
   HWY_INLINE ListRows(const DecodeUnit& unit, ptrdiff_t) : rows(unit.rows) {}
   HWY_INLINE ListRows(const char* const* first, ptrdiff_t bytes) : rows(first), offset(bytes) {}
   HWY_INLINE const char* row(int i) const { return rows[i] + offset; }

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "kernels/attention_order.h"
+#include "kernels/coding/row_coding.h"
 #include "kernels/dropout.h"
 
 namespace quire::kernels {
@@ -33,12 +34,13 @@ constexpr size_t padded_rows(int rows) {
 
 /// How keys or values are stored and multiplied.
 enum class DecodeKind : uint8_t {
-  kOwn,    // in compute type
-  kBf16,   // widened; f32 only
-  kF16,    // widened; f32 only
-  kPairs,  // products of bf16 pairs, where the ISA has them
-  kI8,     // codes of one byte under a scale per key, decoded on their way; f32 on vectors only
-  kTiles   // bf16, in the order of tile registers (attention_order.h); queries are widened
+  kOwn,        // in compute type
+  kBf16,       // widened; f32 only
+  kF16,        // widened; f32 only
+  kPairs,      // products of bf16 pairs, where the ISA has them
+  kI8,         // codes of one byte under a scale per key, decoded on their way; f32 on vectors only
+  kCodePairs,  // codes that bf16 has exactly, as kPairs; scales multiply scores and weights
+  kTiles       // bf16, in the order of tile registers (attention_order.h); queries are widened
 };
 
 struct DecodeUnit {
@@ -65,6 +67,7 @@ struct UnitAhead {
 template <class T>
 struct UnitScoresArgs {
   DecodeKind kind = DecodeKind::kOwn;
+  CodeType codes = CodeType::kNone;  // kCodePairs
   const DecodeUnit* units = nullptr;
   int unit_count = 0;
   ptrdiff_t step = 0;  // bytes from key to key
@@ -89,8 +92,9 @@ struct RowSoftmaxArgs {
   const uint64_t* words = nullptr;   // bit k of word w: key 64 w + k is visible; null: all are
   T exponent_factor = 1;             // attention_order.h
   T *m = nullptr, *l = nullptr;
-  uint16_t* bf16_weights = nullptr;  // [256]: rounded ones too; null: not wanted
-  bool skips_hidden = false;         // units without a visible key are left as they are
+  uint16_t* bf16_weights = nullptr;     // [256]: rounded ones too; null: not wanted
+  const float* value_scales = nullptr;  // [256]: kCodePairs, what they are multiplied by first
+  bool skips_hidden = false;            // units without a visible key are left as they are
 };
 
 /// Weights of one row, in place: dropped, or multiplied by the rule's scale.
@@ -101,6 +105,7 @@ struct DropRowArgs {
   const DropoutRule* rule = nullptr;
   DropoutPlace place;
   uint16_t* bf16_weights = nullptr;  // as of the softmax, which need not write them then
+  const float* value_scales = nullptr;
 };
 
 /// O[row] += for each chain of chain_keys, weight[key] * value[key] added up over its keys,
@@ -108,6 +113,7 @@ struct DropRowArgs {
 template <class T>
 struct UnitValuesArgs {
   DecodeKind kind = DecodeKind::kOwn;
+  CodeType codes = CodeType::kNone;  // kCodePairs
   const DecodeUnit* units = nullptr;
   int unit_count = 0;
   ptrdiff_t step = 0;

@@ -58,6 +58,7 @@ template <class T>
 DecodeKind unit_kind(const ForwardCall& call, bool values) {
   if (std::is_same_v<T, double> || (!values && call.rope.half > 0)) return DecodeKind::kOwn;
   const RowCoding& coding = values ? call.v_coding : call.k_coding;
+  if (is_coded(coding) && call.pairs) return DecodeKind::kCodePairs;
   if (is_coded(coding)) {
     const int columns = values ? call.value_dims : call.dims;
     return are_direct(call, coding, columns) ? DecodeKind::kI8 : DecodeKind::kOwn;
@@ -79,8 +80,10 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
       data_(static_cast<const char*>(values ? call.v : call.k)),
       values_(values),
       rotated_(!values && call.rope.half > 0),
-      is_direct_(unit_kind<T>(call, values) == DecodeKind::kI8),
-      converted_(rotated_ || is_coded(coding_) ||
+      is_direct_(unit_kind<T>(call, values) == DecodeKind::kI8 ||
+                 unit_kind<T>(call, values) == DecodeKind::kCodePairs),
+      converted_(rotated_ ||
+                 (is_coded(coding_) && unit_kind<T>(call, values) != DecodeKind::kCodePairs) ||
                  (std::is_same_v<T, double> && rows_.dtype != DType::f64)),
       side_by_side_(rows_.column_step == 1),
       kind_(unit_kind<T>(call, values)),
@@ -105,7 +108,7 @@ const char* UnitRows<T>::address(const KeySpan& span, int64_t key) const noexcep
 
 template <class T>
 void UnitRows<T>::place(int64_t key, int keys, PlacedUnits& units) noexcept {
-  if (is_coded(coding_)) place_scales(key, keys, units.scales);
+  if (is_coded(coding_) && converted_) place_scales(key, keys, units.scales);
   for (int unit = 0, begin = 0; begin < keys;) {
     const KeySpan& span = spans_.find(key + begin);
     const int64_t there = side_by_side_ ? span.end - key : 0;
@@ -195,6 +198,22 @@ void UnitRows<T>::place_scales(int64_t key, int keys, const char** scales) noexc
 }
 
 template <class T>
+const float* UnitRows<T>::load_scales(int64_t key, int keys) noexcept {
+  if (!is_direct_) return nullptr;
+  for (int i = 0; i < keys;) {
+    const KeySpan& span = spans_.find(key + i);
+    const int64_t offset = values_ ? span.value_scale_offset : span.key_scale_offset;
+    const auto* const from = static_cast<const char*>(scales_.data) +
+                             (offset + (key + i - span.begin) * scales_.row_step) * 4;
+    const auto end = static_cast<int>(std::min<int64_t>(keys, span.end - key));
+    copy_scales(from, scales_.row_step * 4, end - i, unit_scales_ + i);
+    i = end;
+  }
+  std::fill(unit_scales_ + keys, unit_scales_ + kTileKeys, 0.0f);
+  return unit_scales_;
+}
+
+template <class T>
 void UnitRows<T>::decode(const char* from, const char* scale, int rows, char* to) const noexcept {
   decode_rows<T>(*call_.table, {.coding = coding_,
                                 .codes = from,
@@ -236,12 +255,7 @@ bool UnitRows<T>::find(const PlacedUnits& units, uint32_t wanted, DecodeUnit& un
     if (!values_ || wanted >> unit.begin != (1u << (unit.end - unit.begin)) - 1) return false;
     if (call_.pairs && (unit.begin % 2 != 0 || unit.end % 2 != 0)) return false;
   }
-  if (is_direct_) {
-    float* const to = unit_scales_ + unit.place * kUnitKeys;
-    const char* const* const from = units.scales + unit.place * kUnitKeys;
-    for (int i = 0; i < kUnitKeys; ++i) std::memcpy(to + i, from[i], 4);
-    unit.scales = to;
-  }
+  if (is_direct_) unit.scales = unit_scales_ + unit.place * kUnitKeys;
   if (unit.at != nullptr) return true;
   if (!side_by_side_) return false;
   unit.rows = units.rows + unit.place * kUnitKeys;
@@ -259,7 +273,8 @@ void UnitRows<T>::gather(const PlacedUnits& units, uint32_t wanted, int slot, in
   unit.at = to;
   unit.begin = 0;
   unit.end = kUnitKeys;
-  const bool is_decoded = is_coded(coding_) && found != nullptr && wanted == kAllKeys;
+  if (is_direct_) unit.scales = unit_scales_ + unit.place * kUnitKeys;
+  const bool is_decoded = is_coded(coding_) && converted_ && found != nullptr && wanted == kAllKeys;
   if (is_decoded) decode(found, scales[0], kUnitKeys, to);  // all in one span
   // All rows of a plain unit, a step apart.
   const char* const first_row = found == nullptr ? rows[0] : found;
@@ -284,7 +299,7 @@ void UnitRows<T>::gather(const PlacedUnits& units, uint32_t wanted, int slot, in
     const char* const from = found == nullptr ? rows[i] : found + i * step_;
     if ((wanted >> i & 1) == 0)
       std::memset(to, 0, slot_step_);
-    else if (is_coded(coding_))
+    else if (is_coded(coding_) && converted_)
       decode(from, scales[i], 1, to);
     else
       copy_row(from, to);

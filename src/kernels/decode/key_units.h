@@ -58,12 +58,16 @@ class UnitRows {
 
   /// Of units that are found, or gathered.
   DecodeKind kind(bool gathered = false) const {
-    return gathered && is_direct_ ? DecodeKind::kOwn : kind_;
+    return gathered && kind_ == DecodeKind::kI8 ? DecodeKind::kOwn : kind_;
   }
 
   /// Units that can be gathered before their memory is used again. Decoded and rotated ones are
   /// used at once: at 128 dims a unit takes 8 KiB, and several would leave L1 before they are read.
-  int slots() const { return is_coded(coding_) || rotated_ ? 1 : kSlots; }
+  int slots() const { return converted_ ? 1 : kSlots; }
+
+  /// Codes that are read as they lie: their scales, `keys` of them from `key` on, for find and
+  /// gather. Null: other rows, which need none.
+  const float* load_scales(int64_t key, int keys) noexcept;
 
   /// The units of a tile: `keys` keys from `key` on.
   void place(int64_t key, int keys, PlacedUnits& units) noexcept;
@@ -107,7 +111,7 @@ class UnitRows {
   const char* data_;
   bool values_;
   bool rotated_;       // keys of a call with rope
-  bool is_direct_;     // codes that are found are read as they are
+  bool is_direct_;     // codes that are found are read as they are: kI8, kCodePairs
   bool converted_;     // gathered in compute type
   bool side_by_side_;  // the numbers of a row
   DecodeKind kind_;
@@ -116,7 +120,7 @@ class UnitRows {
   int lines_;                 // of 64 bytes in a row
   ptrdiff_t slot_step_;       // bytes from row to row of a gathered unit
   char* slots_;
-  float* unit_scales_;  // [kTileUnits][16], of units that are found
+  float* unit_scales_;  // [kTileUnits][16], if is_direct_
   SpanCursor spans_, ahead_spans_;
 };
 

@@ -5,6 +5,7 @@
 #pragma once
 #include <type_traits>
 
+#include "kernels/coding/code_pairs-inl.h"
 #include "kernels/decode/columns-inl.h"
 #include "kernels/float16-inl.h"
 #include "kernels/fma-inl.h"
@@ -106,9 +107,32 @@ struct KeysPairs {
   static constexpr int kBytes = 2;
   template <int kRows>
   static HWY_INLINE void step(VU x, const uint32_t* q, V (&acc)[kRows], const NoScales&) {
-    QUIRE_UNROLL for (int g = 0; g < kRows; ++g) acc[g] = pair_dot(x, hn::Set(kU32, q[g]), acc[g]);
+    QUIRE_UNROLL for (int g = 0; g < kRows; ++g) acc[g] = pair_dot_with(x, q + g, acc[g]);
   }
 };
+// Four codes are two pairs.
+template <CodeType kType>
+struct KeysCodePairs {
+  using Query = uint32_t;
+  using Scales = NoScales;
+  static constexpr int kNumbers = 2;
+  static constexpr int kBytes = 1;
+  template <int kRows>
+  static HWY_INLINE void step(VU x, const uint32_t* q, V (&acc)[kRows], const NoScales& none) {
+    VU pairs[2];
+    pairs_of_lane<kType>(x, pairs);
+    KeysPairs::step(pairs[0], q, acc, none);
+    KeysPairs::step(pairs[1], q + kRows, acc, none);
+  }
+};
+#endif
+
+// Whether the scales of the keys multiply their scores.
+template <class Keys>
+constexpr bool kScalesScores = false;
+#if defined(QUIRE_BF16_DOT)
+template <CodeType kType>
+constexpr bool kScalesScores<KeysCodePairs<kType>> = true;
 #endif
 
 constexpr int kUnitVectors = kUnitKeys / static_cast<int>(kLanes);
@@ -126,103 +150,131 @@ struct ScoreChain {
   }
 };
 
-// Keys [first, first + kVectors * kLanes) of a unit by kRows rows. One unit at a time: with its
-// neighbour on the way there are two in L1, 16 KiB of f32 at 128 dims.
-template <class Keys, int kRows, int kVectors, class Rows>
+// Keys [first, first + kVectors * kLanes) of kUnits units, one after the other, by kRows rows. Few
+// units at a time: with those that come next on the way there are twice as many in L1, 16 KiB of
+// f32 at 128 dims.
+template <class Keys, int kRows, int kVectors, int kUnits, class Rows>
 HWY_NOINLINE void score_block(const UnitScoresArgs<float>& args, int unit_idx, int first,
                               int first_row) {
   constexpr auto kN = static_cast<int>(kLanes);
-  const DecodeUnit& unit = args.units[unit_idx];
-  Rows rows = Rows(unit, args.step).from(first);
-  typename Rows::NearCursor near;
-  typename Rows::FarCursor far;
-  if (first_row == 0) {  // once is enough
-    near.start(args.ahead[unit_idx + 1], first);
-    far.start(args.ahead[unit_idx + kUnitsAhead], first);
+  const DecodeUnit* const unit = args.units + unit_idx;
+  Rows rows[kUnits];
+  for (int u = 0; u < kUnits; ++u) rows[u] = Rows(unit[u], args.step).from(first);
+  typename Rows::NearCursor near[kUnits];
+  typename Rows::FarCursor far[kUnits];
+  for (int u = 0; u < kUnits && first_row == 0; ++u) {  // once is enough
+    near[u].start(args.ahead[unit_idx + u + kUnits], first);
+    far[u].start(args.ahead[unit_idx + u + kUnitsAhead], first);
   }
   using Chain = ScoreChain<Keys>;
   constexpr int kAcc = kRows * Chain::kSums;
-  V acc[kVectors][kAcc];
+  V acc[kUnits][kVectors][kAcc];
   const auto* q = static_cast<const typename Keys::Query*>(args.queries);
   q += first_row * args.query_step;
   // As many lines ahead as a chunk of all keys has, one between each two columns: bursts would fill
   // the miss buffers.
   constexpr int kAhead = kVectors * kN * 4 * kChunk / 64;
   const V scale = hn::Set(kF32, args.scale);
-  float* const out = args.scores + first_row * kDecodeScoreStep + unit.place * kUnitKeys + first;
   const int chain = Chain::dims(args.dims);
   int done = 0;
   do {
-    QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) QUIRE_UNROLL for (int g = 0; g < kAcc; ++g)
-        acc[v][g] = hn::Zero(kF32);
+    QUIRE_UNROLL for (int u = 0; u < kUnits; ++u) QUIRE_UNROLL for (int v = 0; v < kVectors; ++v)
+        QUIRE_UNROLL for (int g = 0; g < kAcc; ++g) acc[u][v][g] = hn::Zero(kF32);
     const int dims = HWY_MIN(chain, args.dims - done);
     int left = dims * Keys::kBytes;
-    for (; left >= 4 * kChunk; left -= 4 * kChunk, rows.advance(4 * kChunk)) {
-      const char *near_line = nullptr, *far_line = nullptr;
-      if constexpr (Rows::kIsList) {
-        near.template take<kAhead>();
-        far.template take<kAhead>();
-      } else {
-        near_line = near.take(kAhead, rows.row(0));
-        far_line = far.take(kAhead, rows.row(0));
-      }
-      QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) {
-        VU x[kChunk];
-        WholeChunk whole;
-        load_columns(whole, rows.from(v * kN), x);
-        const typename Keys::Scales scales(unit, first + v * kN);
-        QUIRE_UNROLL for (int j = 0; j < kChunk; ++j) {
-          if constexpr (!Rows::kIsList) {
-            if (v * kChunk + j < kAhead) {
-              __builtin_prefetch(near_line, 0, 3);
-              __builtin_prefetch(far_line, 0, 2);
-              near_line += near.inner;
-              far_line += far.inner;
-            }
-          }
-          Keys::step(x[j], q + j * Keys::kNumbers * kRows, acc[v], scales);
+    for (; left >= 4 * kChunk; left -= 4 * kChunk) {
+      QUIRE_UNROLL for (int u = 0; u < kUnits; ++u) {
+        const char *near_line = nullptr, *far_line = nullptr;
+        if constexpr (Rows::kIsList) {
+          near[u].template take<kAhead>();
+          far[u].template take<kAhead>();
+        } else {
+          near_line = near[u].take(kAhead, rows[u].row(0));
+          far_line = far[u].take(kAhead, rows[u].row(0));
         }
-        asm volatile("" ::: "memory");  // or g++ loads the next vector early, and spills
+        QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) {
+          VU x[kChunk];
+          WholeChunk whole;
+          load_columns(whole, rows[u].from(v * kN), x);
+          const typename Keys::Scales scales(unit[u], first + v * kN);
+          QUIRE_UNROLL for (int j = 0; j < kChunk; ++j) {
+            if constexpr (!Rows::kIsList) {
+              if (v * kChunk + j < kAhead) {
+                __builtin_prefetch(near_line, 0, 3);
+                __builtin_prefetch(far_line, 0, 2);
+                near_line += near[u].inner;
+                far_line += far[u].inner;
+              }
+            }
+            Keys::step(x[j], q + j * Keys::kNumbers * kRows, acc[u][v], scales);
+          }
+          asm volatile("" ::: "memory");  // or g++ loads the next vector early, and spills
+        }
+        rows[u].advance(4 * kChunk);
       }
       q += kChunk * Keys::kNumbers * kRows;
     }
     if (left > 0) {
       PartOfChunk part(left);
-      QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) {
+      QUIRE_UNROLL for (int u = 0; u < kUnits; ++u)
+          QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) {
         VU x[kChunk];
-        load_columns(part, rows.from(v * kN), x);
-        const typename Keys::Scales scales(unit, first + v * kN);
+        load_columns(part, rows[u].from(v * kN), x);
+        const typename Keys::Scales scales(unit[u], first + v * kN);
         QUIRE_UNROLL for (int j = 0; j < kChunk; ++j)
-            Keys::step(x[j], q + j * Keys::kNumbers * kRows, acc[v], scales);
+            Keys::step(x[j], q + j * Keys::kNumbers * kRows, acc[u][v], scales);
       }
     }
     const bool is_first = done == 0;
     done += chain;
-    const bool scaled = args.natural && done >= args.dims;
-    QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) {
+    const bool is_last = done >= args.dims, scaled = args.natural && is_last;
+    QUIRE_UNROLL for (int u = 0; u < kUnits; ++u) QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) {
+      float* const out = args.scores + first_row * kDecodeScoreStep + unit[u].place * kUnitKeys;
       QUIRE_UNROLL for (int g = 0; g < kRows; ++g) {
-        float* const to = out + g * kDecodeScoreStep + v * kN;
-        const V sum = Chain::sum(acc[v], g, hn::LoadU(kF32, to), is_first, dims);
+        float* const to = out + g * kDecodeScoreStep + first + v * kN;
+        V sum = Chain::sum(acc[u][v], g, hn::LoadU(kF32, to), is_first, dims);
+        if constexpr (kScalesScores<Keys>) {
+          if (is_last) sum = hn::Mul(sum, LaneScales(unit[u], first + v * kN).scale);
+        }
         hn::StoreU(scaled ? hn::Mul(sum, scale) : sum, kF32, to);
       }
     }
   } while (done < args.dims);
 }
 
+template <class Keys, int kRows, int kUnits>
+HWY_INLINE void score_units(const UnitScoresArgs<float>& args, int unit, int first_row) {
+  constexpr int kVectors = kRows <= 4 ? HWY_MIN(kUnitVectors, 2) : 1;
+  const bool is_list = args.units[unit].rows != nullptr;
+  for (int u = unit; u < unit + kUnits && first_row == 0; ++u) {
+    prefetch_other<3>(args.ahead[u + kUnits], is_list);
+    prefetch_other<2>(args.ahead[u + kUnitsAhead], is_list);
+  }
+  const auto block = is_list ? score_block<Keys, kRows, kVectors, kUnits, ListRows>
+                             : score_block<Keys, kRows, kVectors, kUnits, StepRows>;
+  for (int first = 0; first < kUnitKeys; first += kVectors * static_cast<int>(kLanes))
+    block(args, unit, first, first_row);
+}
+
+// Products of pairs take 6 cycles, so that a few rows of one vector would wait for each other: two
+// units go side by side.
 template <class Keys, int kRows>
 HWY_INLINE void score_rows(const UnitScoresArgs<float>& args, int first_row) {
-  constexpr int kVectors = kRows <= 4 ? HWY_MIN(kUnitVectors, 2) : 1;
-  for (int unit = 0; unit < args.unit_count; ++unit) {
-    const bool is_list = args.units[unit].rows != nullptr;
-    if (first_row == 0) {
-      prefetch_other<3>(args.ahead[unit + 1], is_list);
-      prefetch_other<2>(args.ahead[unit + kUnitsAhead], is_list);
+  constexpr bool kTwo =
+      kUnitVectors == 1 && kRows <= 4 && std::is_same_v<typename Keys::Query, uint32_t>;
+  int unit = 0;
+  if constexpr (kTwo) {
+    for (; unit + 1 < args.unit_count; unit += 2) {
+      const bool is_list = args.units[unit].rows != nullptr;
+      if (is_list == (args.units[unit + 1].rows != nullptr)) {
+        score_units<Keys, kRows, 2>(args, unit, first_row);
+      } else {
+        score_units<Keys, kRows, 1>(args, unit, first_row);
+        score_units<Keys, kRows, 1>(args, unit + 1, first_row);
+      }
     }
-    const auto block = is_list ? score_block<Keys, kRows, kVectors, ListRows>
-                               : score_block<Keys, kRows, kVectors, StepRows>;
-    for (int first = 0; first < kUnitKeys; first += kVectors * static_cast<int>(kLanes))
-      block(args, unit, first, first_row);
   }
+  for (; unit < args.unit_count; ++unit) score_units<Keys, kRows, 1>(args, unit, first_row);
 }
 
 template <class Keys>
@@ -257,6 +309,12 @@ inline void scores_f32(const UnitScoresArgs<float>& args) noexcept {
     case DecodeKind::kPairs:
 #if defined(QUIRE_BF16_DOT)
       return unit_scores<KeysPairs>(args);
+#endif
+    case DecodeKind::kCodePairs:
+#if defined(QUIRE_BF16_DOT)
+      if (args.codes == CodeType::kI8) return unit_scores<KeysCodePairs<CodeType::kI8>>(args);
+      if (args.codes == CodeType::kE4M3) return unit_scores<KeysCodePairs<CodeType::kE4M3>>(args);
+      return unit_scores<KeysCodePairs<CodeType::kE5M2>>(args);
 #endif
     case DecodeKind::kTiles:  // amx/decode-inl.h
       return;

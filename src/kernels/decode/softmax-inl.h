@@ -3,6 +3,7 @@
 #pragma once
 #include <cmath>
 
+#include "kernels/coding/decode-inl.h"
 #include "kernels/decode/functions.h"
 #include "kernels/float16-inl.h"
 #include "kernels/math/log-inl.h"
@@ -97,11 +98,16 @@ HWY_INLINE T largest(const RowSoftmaxArgs<T>& args) {
   return hn::GetLane(hn::MaxOfLanes(d, max[0]));  // there is no NaN among them
 }
 
-// The weights of the units in bf16, too; nothing if not wanted.
-HWY_INLINE void narrow_weights(const float* weights, int unit_begin, int unit_end, uint16_t* to) {
+// The weights of the units in bf16, too, multiplied by scales if there are any; nothing if not
+// wanted.
+HWY_INLINE void narrow_weights(const float* weights, int unit_begin, int unit_end, uint16_t* to,
+                               const float* scales) {
   if (to == nullptr) return;
-  for (int i = unit_begin * kUnitKeys; i < unit_end * kUnitKeys; i += static_cast<int>(kLanes))
-    store_narrowed(kF32, hn::LoadU(kF32, weights + i), reinterpret_cast<Bf16Bits*>(to + i));
+  for (int i = unit_begin * kUnitKeys; i < unit_end * kUnitKeys; i += static_cast<int>(kLanes)) {
+    V weight = hn::LoadU(kF32, weights + i);
+    if (scales != nullptr) weight = weight_of_codes(weight, hn::LoadU(kF32, scales + i));
+    store_narrowed(kF32, weight, reinterpret_cast<Bf16Bits*>(to + i));
+  }
 }
 
 template <class T>
@@ -114,7 +120,8 @@ T row_softmax(const RowSoftmaxArgs<T>& args) noexcept {
   *args.l = hn::GetLane(fma(hn::Set(d, *args.l), factor, sum));
   *args.m = m;
   if constexpr (sizeof(T) == 4)
-    narrow_weights(args.scores, args.unit_begin, args.unit_end, args.bf16_weights);
+    narrow_weights(args.scores, args.unit_begin, args.unit_end, args.bf16_weights,
+                   args.value_scales);
   return hn::GetLane(factor);
 }
 
@@ -133,7 +140,8 @@ T take_row_weights(const RowSoftmaxArgs<T>& args) noexcept {
   *args.l += tree_sum<T>(sum);
   *args.m = 0;
   if constexpr (sizeof(T) == 4)
-    narrow_weights(args.scores, args.unit_begin, args.unit_end, args.bf16_weights);
+    narrow_weights(args.scores, args.unit_begin, args.unit_end, args.bf16_weights,
+                   args.value_scales);
   return 1;
 }
 

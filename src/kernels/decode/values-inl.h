@@ -6,7 +6,7 @@
 #pragma once
 #include <cstring>
 
-#include "kernels/coding/decode-inl.h"
+#include "kernels/coding/code_pairs-inl.h"
 #include "kernels/decode/columns-inl.h"
 #include "kernels/float16-inl.h"
 #include "kernels/fma-inl.h"
@@ -114,11 +114,31 @@ struct PairValues {
             hn::BitCast(kU32, hn::InterleaveUpper(words, even, odd))};
   }
   static HWY_INLINE void step(const Line& line, const uint16_t* weight, V (&acc)[2]) {
-    uint32_t bits;
-    std::memcpy(&bits, weight, 4);
-    const VU pair = hn::Set(kU32, bits);
-    acc[0] = pair_dot(line.low, pair, acc[0]);
-    acc[1] = pair_dot(line.high, pair, acc[1]);
+    acc[0] = pair_dot_with(line.low, weight, acc[0]);
+    acc[1] = pair_dot_with(line.high, weight, acc[1]);
+  }
+};
+
+// Codes of two keys a step.
+template <CodeType kType>
+struct CodePairValues {
+  using Tag = F32;
+  using Weight = uint16_t;
+  static constexpr int kKeys = 2;
+  static constexpr int kVectors = kPairVectors;
+  static constexpr int kBytes = kPairVectors * static_cast<int>(kLanes);
+  static constexpr int kColumnBytes = 1;
+  struct Line {
+    VU pairs[kPairVectors];
+  };
+  static HWY_INLINE Line load(const char* at, ptrdiff_t step, const DecodeUnit&, int) {
+    Line line;
+    pairs_of_keys<kType>(at, at + step, line.pairs);
+    return line;
+  }
+  static HWY_INLINE void step(const Line& line, const uint16_t* weight, V (&acc)[kPairVectors]) {
+    QUIRE_UNROLL for (int i = 0; i < kPairVectors; ++i) acc[i] =
+        pair_dot_with(line.pairs[i], weight, acc[i]);
   }
 };
 #endif
@@ -138,15 +158,24 @@ HWY_INLINE typename Values::Line load_line(const char* at, ptrdiff_t step, int p
   }
 }
 
-// One block: rows [first_row, + kRows), lines [first_line, + kLines). kPart: the last line, of
-// which only `part` bytes exist. While it goes by, as many lines ahead are prefetched.
+// Units that a block goes through before its sums are written: what takes 8 KiB, so that with those
+// that come next there are 16 KiB in L1.
+constexpr int kMostValueUnits = 4;
+HWY_INLINE int value_units_at_once(int row_bytes) {
+  return HWY_MAX(1, HWY_MIN(kMostValueUnits, 8192 / (kUnitKeys * row_bytes)));
+}
+
+// One block: units of one chain, rows [first_row, + kRows), lines [first_line, + kLines). kPart:
+// the last line, of which only `part` bytes exist. While it goes by, as many lines ahead are
+// prefetched.
 template <class Rows>
 struct ValueBlock {
-  const DecodeUnit* unit;
+  const DecodeUnit* units;
+  int unit_count;
   int first_row, first_line;
   int part;
-  typename Rows::NearCursor near;
-  typename Rows::FarCursor far;
+  typename Rows::NearCursor near[kMostValueUnits];
+  typename Rows::FarCursor far[kMostValueUnits];
 };
 
 template <class Values, int kRows, int kLines, bool kPart, class Rows>
@@ -159,8 +188,7 @@ HWY_NOINLINE void value_block(const UnitValuesArgs<hn::TFromD<typename Values::T
   const ptrdiff_t out_step = args.out_step,
                   first = block.first_row * out_step + block.first_line * Values::kVectors * kN;
   T* const chain = args.chain + first;
-  const DecodeUnit& unit = *block.unit;
-  if (unit.begins_chain) {
+  if (block.units[0].begins_chain) {
     QUIRE_UNROLL for (int g = 0; g < kRows; ++g) QUIRE_UNROLL for (int j = 0; j < kLines; ++j)
         QUIRE_UNROLL for (int i = 0; i < Values::kVectors; ++i) acc[g][j][i] = hn::Zero(D());
   } else {
@@ -168,44 +196,49 @@ HWY_NOINLINE void value_block(const UnitValuesArgs<hn::TFromD<typename Values::T
         QUIRE_UNROLL for (int i = 0; i < Values::kVectors; ++i) acc[g][j][i] =
             hn::LoadU(D(), chain + g * out_step + (j * Values::kVectors + i) * kN);
   }
-  ptrdiff_t step = args.step;
   const ptrdiff_t offset = block.first_line * Values::kBytes;
-  const char* at = unit.at + unit.begin * step + offset;
-  const auto* weights =
-      all_weights + block.first_row * kDecodeScoreStep + unit.place * kUnitKeys + unit.begin;
-  auto near = block.near;
-  auto far = block.far;
   constexpr int kAhead = HWY_MAX(1, Values::kKeys * kLines * Values::kBytes / 64);
-  for (int key = unit.begin; key < unit.end; key += Values::kKeys) {
-    const char *near_line = nullptr, *far_line = nullptr;
-    if constexpr (Rows::kIsList) {
-      at = unit.rows[key] + offset;
-      if constexpr (Values::kKeys == 2) step = unit.rows[key + 1] - unit.rows[key];
-      near.template take<kAhead>();
-      far.template take<kAhead>();
-    } else {
-      near_line = near.take(kAhead, at);
-      far_line = far.take(kAhead, at);
-    }
-    QUIRE_UNROLL for (int j = 0; j < kLines; ++j) {
-      if constexpr (!Rows::kIsList) {
-        QUIRE_UNROLL for (int i = j; i < kAhead; i += kLines) {
-          __builtin_prefetch(near_line, 0, 3);
-          __builtin_prefetch(far_line, 0, 2);
-          near_line += near.inner;
-          far_line += far.inner;
-        }
+  for (int u = 0; u < block.unit_count; ++u) {
+    const DecodeUnit& unit = block.units[u];
+    ptrdiff_t step = args.step;
+    const char* at = unit.at + unit.begin * step + offset;
+    const auto* weights =
+        all_weights + block.first_row * kDecodeScoreStep + unit.place * kUnitKeys + unit.begin;
+    auto near = block.near[u];
+    auto far = block.far[u];
+    for (int key = unit.begin; key < unit.end; key += Values::kKeys) {
+      const char *near_line = nullptr, *far_line = nullptr;
+      if constexpr (Rows::kIsList) {
+        at = unit.rows[key] + offset;
+        if constexpr (Values::kKeys == 2) step = unit.rows[key + 1] - unit.rows[key];
+        near.template take<kAhead>();
+        far.template take<kAhead>();
+      } else {
+        near_line = near.take(kAhead, at);
+        far_line = far.take(kAhead, at);
       }
-      const auto line =
-          load_line<Values, kPart>(at + j * Values::kBytes, step, block.part, unit, key);
-      QUIRE_UNROLL for (int g = 0; g < kRows; ++g)
-          Values::step(line, weights + g * kDecodeScoreStep, acc[g][j]);
+      QUIRE_UNROLL for (int j = 0; j < kLines; ++j) {
+        if constexpr (!Rows::kIsList) {
+          QUIRE_UNROLL for (int i = j; i < kAhead; i += kLines) {
+            __builtin_prefetch(near_line, 0, 3);
+            __builtin_prefetch(far_line, 0, 2);
+            near_line += near.inner;
+            far_line += far.inner;
+          }
+        }
+        const auto line =
+            load_line<Values, kPart>(at + j * Values::kBytes, step, block.part, unit, key);
+        QUIRE_UNROLL for (int g = 0; g < kRows; ++g)
+            Values::step(line, weights + g * kDecodeScoreStep, acc[g][j]);
+      }
+      at += Values::kKeys * step;
+      weights += Values::kKeys;
     }
-    at += Values::kKeys * step;
-    weights += Values::kKeys;
+    block.near[u] = near;
+    block.far[u] = far;
   }
   T* const out = args.out + first;
-  if (unit.ends_chain) {
+  if (block.units[block.unit_count - 1].ends_chain) {
     QUIRE_UNROLL for (int g = 0; g < kRows; ++g) QUIRE_UNROLL for (int j = 0; j < kLines; ++j)
         QUIRE_UNROLL for (int i = 0; i < Values::kVectors; ++i) {
       T* const to = out + g * out_step + (j * Values::kVectors + i) * kN;
@@ -216,8 +249,6 @@ HWY_NOINLINE void value_block(const UnitValuesArgs<hn::TFromD<typename Values::T
         QUIRE_UNROLL for (int i = 0; i < Values::kVectors; ++i)
             hn::StoreU(acc[g][j][i], D(), chain + g * out_step + (j * Values::kVectors + i) * kN);
   }
-  block.near = near;
-  block.far = far;
 }
 
 // Accumulators of a block: 16 of 32 registers, 8 of 16.
@@ -255,51 +286,62 @@ struct ValueRows {
 
 template <class Values, int kRows, class Rows>
 HWY_INLINE void value_rows_of(const UnitValuesArgs<hn::TFromD<typename Values::Tag>>& args,
-                              const typename Values::Weight* weights, int unit, int first_row) {
+                              const typename Values::Weight* weights, int unit, int units,
+                              int first_row) {
   const int bytes = args.columns * Values::kColumnBytes;
   ValueRows<Values, kRows, Rows> rows{.args = args,
                                       .weights = weights,
                                       .lines = bytes / Values::kBytes,
                                       .part = bytes % Values::kBytes,
                                       .block = {}};
-  rows.block.unit = &args.units[unit];
+  rows.block.units = &args.units[unit];
+  rows.block.unit_count = units;
   rows.block.first_row = first_row;
   rows.block.part = rows.part;
-  if (first_row == 0) {  // once is enough
-    rows.block.near.start(args.ahead[unit + 1], 0);
-    rows.block.far.start(args.ahead[unit + kUnitsAhead], 0);
-    prefetch_other<3>(args.ahead[unit + 1], Rows::kIsList);
-    prefetch_other<2>(args.ahead[unit + kUnitsAhead], Rows::kIsList);
+  for (int u = 0; u < units && first_row == 0; ++u) {  // once is enough
+    const UnitAhead &near = args.ahead[unit + u + units], &far = args.ahead[unit + u + kUnitsAhead];
+    rows.block.near[u].start(near, 0);
+    rows.block.far[u].start(far, 0);
+    prefetch_other<3>(near, Rows::kIsList);
+    prefetch_other<2>(far, Rows::kIsList);
   }
   rows.run();
 }
 
 template <class Values, int kRows>
 HWY_INLINE void value_rows(const UnitValuesArgs<hn::TFromD<typename Values::Tag>>& args,
-                           const typename Values::Weight* weights, int unit, int first_row) {
+                           const typename Values::Weight* weights, int unit, int units,
+                           int first_row) {
   if (args.units[unit].rows != nullptr)
-    value_rows_of<Values, kRows, ListRows>(args, weights, unit, first_row);
+    value_rows_of<Values, kRows, ListRows>(args, weights, unit, units, first_row);
   else
-    value_rows_of<Values, kRows, StepRows>(args, weights, unit, first_row);
+    value_rows_of<Values, kRows, StepRows>(args, weights, unit, units, first_row);
 }
 
 template <class Values>
 void unit_values(const UnitValuesArgs<hn::TFromD<typename Values::Tag>>& args,
                  const typename Values::Weight* weights) {
-  for (int unit = 0; unit < args.unit_count; ++unit) {
+  const int at_once = value_units_at_once(args.columns * Values::kColumnBytes);
+  for (int unit = 0, units; unit < args.unit_count; unit += units) {
+    // As many as lie alike, up to the end of a chain.
+    const bool is_list = args.units[unit].rows != nullptr;
+    for (units = 1; units < at_once && unit + units < args.unit_count; ++units)
+      if (args.units[unit + units - 1].ends_chain ||
+          (args.units[unit + units].rows != nullptr) != is_list)
+        break;
     for (int row = 0; row < args.rows; row += kRowBlock[args.rows - row]) {
       switch (kRowBlock[args.rows - row]) {
         case 8:
-          value_rows<Values, 8>(args, weights, unit, row);
+          value_rows<Values, 8>(args, weights, unit, units, row);
           break;
         case 4:
-          value_rows<Values, 4>(args, weights, unit, row);
+          value_rows<Values, 4>(args, weights, unit, units, row);
           break;
         case 2:
-          value_rows<Values, 2>(args, weights, unit, row);
+          value_rows<Values, 2>(args, weights, unit, units, row);
           break;
         default:
-          value_rows<Values, 1>(args, weights, unit, row);
+          value_rows<Values, 1>(args, weights, unit, units, row);
       }
     }
   }
@@ -325,6 +367,14 @@ inline void values_f32(const UnitValuesArgs<float>& args) noexcept {
     case DecodeKind::kPairs:
 #if defined(QUIRE_BF16_DOT)
       return unit_values<PairValues>(args, args.bf16_weights);
+#endif
+    case DecodeKind::kCodePairs:
+#if defined(QUIRE_BF16_DOT)
+      if (args.codes == CodeType::kI8)
+        return unit_values<CodePairValues<CodeType::kI8>>(args, args.bf16_weights);
+      if (args.codes == CodeType::kE4M3)
+        return unit_values<CodePairValues<CodeType::kE4M3>>(args, args.bf16_weights);
+      return unit_values<CodePairValues<CodeType::kE5M2>>(args, args.bf16_weights);
 #endif
     case DecodeKind::kTiles:  // amx/decode-inl.h
       return;

@@ -108,7 +108,7 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
 
 template <class T>
 void DecodeWalk<T>::load_queries() noexcept {
-  const bool pairs = keys_.kind() == DecodeKind::kPairs;
+  const bool pairs = keys_.kind() == DecodeKind::kPairs || keys_.kind() == DecodeKind::kCodePairs;
   if (pairs) query_step_ /= 2;
   const ptrdiff_t element = static_cast<ptrdiff_t>(dtype_size(call_.q_rows.dtype));
   const auto numbers = padded_rows(row_count_) * static_cast<size_t>(query_step_);
@@ -296,6 +296,10 @@ void DecodeWalk<T>::collect_weights() noexcept {
 template <class T>
 void DecodeWalk<T>::run_tile(const Tile& tile, const DecodeState<T>& state) noexcept {
   plan_prefetch(tile);
+  if (!is_compact_) {
+    keys_.load_scales(first_key_, tile.keys);
+    value_scales_ = values_.load_scales(first_key_, tile.keys);
+  }
   compute_scores();
   if (is_compact_) spread_scores();
   if (score_runner_) apply_score_mod(tile);
@@ -354,6 +358,7 @@ template <class T>
 void DecodeWalk<T>::compute_scores() noexcept {
   UnitScoresArgs<T> args;
   args.kind = keys_.kind();
+  args.codes = call_.k_coding.codes;
   args.rows = row_count_;
   args.dims = call_.dims;
   args.queries = query_memory_;
@@ -438,6 +443,7 @@ void DecodeWalk<T>::apply_softmax(const Tile& tile, const DecodeState<T>& state)
   for (int row = 0; row < row_count_; ++row) {
     args.scores = scores_ + row * kDecodeScoreStep;
     if (bf16_weights_ != nullptr) args.bf16_weights = bf16_weights_ + row * kDecodeScoreStep;
+    args.value_scales = value_scales_;
     if (!visible_.sees(row)) {
       std::fill_n(args.scores + args.unit_begin * kUnitKeys, weights, T{0});
       if (bf16_weights_ != nullptr)
@@ -463,7 +469,8 @@ void DecodeWalk<T>::drop(const Tile& tile, const RowSoftmaxArgs<T>& made, int ro
                     .unit_end = made.unit_end,
                     .rule = &dropout_,
                     .place = dropout_place(at.b, at.h, at.q_idx, tile.index * kTileKeys),
-                    .bf16_weights = made.bf16_weights});
+                    .bf16_weights = made.bf16_weights,
+                    .value_scales = made.value_scales});
 }
 
 // Rows of values to read: those with a weight, or those that some row sees.
@@ -482,6 +489,7 @@ template <class T>
 void DecodeWalk<T>::add_values(const DecodeState<T>& state) noexcept {
   UnitValuesArgs<T> args;
   args.kind = values_.kind();
+  args.codes = call_.v_coding.codes;
   args.rows = row_count_;
   args.columns = call_.value_dims;
   args.weights = is_compact_ ? compact_ : scores_;

@@ -122,8 +122,9 @@ class DecodeWalk {
   int16_t scored_key_[kTileKeys], compact_key_[kTileKeys];
   int scored_count_ = 0;
   int compact_count_[kTileUnits], compact_chain_[kTileUnits];
-  T* compact_;             // as scores_
-  int64_t first_key_ = 0;  // of this tile
+  T* compact_;                           // as scores_
+  int64_t first_key_ = 0;                // of this tile
+  const float* value_scales_ = nullptr;  // of this tile, if values are codes read as they lie
 };
 
 }  // namespace quire::kernels

@@ -59,7 +59,9 @@ struct ScoresArgs {
   const Element* queries = nullptr;  // [dims][64], from the first of the panels on
   T* scores = nullptr;               // first panel, first row
   T* max = nullptr;                  // [16 * panels], raised by all of them; null: not kept
-  bool scaled = false;               // natural form: the product with `scale` is stored
+  /// [rows]: what the sums of each row, of codes, are multiplied by; null: they are not.
+  const T* row_scales = nullptr;
+  bool scaled = false;  // natural form: the product with `scale` is stored
   T scale = 1;
 };
 
@@ -242,8 +244,8 @@ struct PairFunctions {
   void (*pair_values)(const RowsView& from, uint32_t* out, ptrdiff_t out_step,
                       int out_columns) noexcept;
   /// Weights of a panel, [key][16] floats, to pairs [key / 2][16], in place (a uint32_t lies where
-  /// a float was); an odd last key pairs with 0.
-  void (*pair_weights)(float* weights, int keys) noexcept;
+  /// a float was); an odd last key pairs with 0. `scales`, of each key: weights of codes; or null.
+  void (*pair_weights)(float* weights, int keys, const float* scales) noexcept;
   void (*accumulate)(const AccumulateArgs<float, uint32_t>&) noexcept;
   /// Rows of pairs along d have a multiple of so many, zeros behind the last one: 1, or the 16 of a
   /// step of a tile register.

@@ -50,7 +50,10 @@ KeyTileLoader<T>::KeyTileLoader(const ForwardCall& call, const KeySequence& keys
       values_(layout.take<T>(
           static_cast<size_t>(kTileKeys * ptrdiff_t{tile_columns(call.value_dims)}))),
       bf16_values_(layout.take<uint16_t>(
-          call.pairs ? static_cast<size_t>(kTileKeys * whole_panels(call.value_dims)) : 0)) {}
+          call.pairs ? static_cast<size_t>(kTileKeys * whole_panels(call.value_dims)) : 0)),
+      key_scales_(call.pairs && is_coded(call.k_coding) ? layout.take<float>(kTileKeys) : nullptr),
+      value_scales_(call.pairs && is_coded(call.v_coding) ? layout.take<float>(kTileKeys)
+                                                          : nullptr) {}
 
 template <class T>
 bool KeyTileLoader<T>::keys_lie_well() const noexcept {
@@ -99,7 +102,7 @@ KeyTile KeyTileLoader<T>::load(int64_t key, int rows, const bool* wanted,
                  .step = key_step_,
                  .count = rows,
                  .position = key});
-  KeyTile result{keys_, values_, key_step_, value_step_};
+  KeyTile result{keys_, values_, key_step_, value_step_, key_scales_, value_scales_};
   if (keys_direct) {
     result.keys = row_address(call_.k, call_.k_rows,
                               span.key_offset + (key - span.begin) * call_.k_rows.row_step);
@@ -126,6 +129,8 @@ void KeyTileLoader<T>::copy(int64_t key, int rows, const bool* wanted, bool with
         std::memset(bf16_values_ + ptrdiff_t{row} * call_.value_dims, 0,
                     static_cast<size_t>(call_.value_dims) * 2);
       }
+      if (key_scales_ != nullptr) key_scales_[row] = 0;
+      if (value_scales_ != nullptr) value_scales_[row] = 0;
       ++row;
       continue;
     }
@@ -162,23 +167,39 @@ void KeyTileLoader<T>::copy_run(const KeySpan& span, int64_t key, int begin, int
   };
   const RowsView keys = view(call_.k, call_.k_rows, span.key_offset, call_.dims);
   const RowsView values = view(call_.v, call_.v_rows, span.value_offset, call_.value_dims);
+  const int64_t key_scale = span.key_scale_offset + ahead * call_.k_scales.row_step;
+  const int64_t value_scale = span.value_scale_offset + ahead * call_.v_scales.row_step;
   if (call_.pairs) {
     if (with_keys)
-      copy_bf16(keys, reinterpret_cast<uint16_t*>(keys_) + ptrdiff_t{begin} * 2 * key_step_,
-                2 * key_step_);
+      write_pairs(call_.k_coding, call_.k_scales, keys, key_scale,
+                  reinterpret_cast<uint16_t*>(keys_) + ptrdiff_t{begin} * 2 * key_step_,
+                  2 * key_step_, begin, key_scales_);
     if (with_values)
-      copy_bf16(values, bf16_values_ + ptrdiff_t{begin} * call_.value_dims, call_.value_dims);
+      write_pairs(call_.v_coding, call_.v_scales, values, value_scale,
+                  bf16_values_ + ptrdiff_t{begin} * call_.value_dims, call_.value_dims, begin,
+                  value_scales_);
     return;
   }
-  if (with_keys) {
-    const int64_t scale = span.key_scale_offset + ahead * call_.k_scales.row_step;
-    write_rows(call_.k_coding, call_.k_scales, keys, scale, keys_ + begin * key_step_, key_step_);
-  }
-  if (with_values) {
-    const int64_t scale = span.value_scale_offset + ahead * call_.v_scales.row_step;
-    write_rows(call_.v_coding, call_.v_scales, values, scale, values_ + begin * value_step_,
+  if (with_keys)
+    write_rows(call_.k_coding, call_.k_scales, keys, key_scale, keys_ + begin * key_step_,
+               key_step_);
+  if (with_values)
+    write_rows(call_.v_coding, call_.v_scales, values, value_scale, values_ + begin * value_step_,
                value_step_);
-  }
+}
+
+// In bf16, codes as their own numbers with their scales beside them; columns up to `step` are 0.
+template <class T>
+void KeyTileLoader<T>::write_pairs(const RowCoding& coding, const RowScales& scales,
+                                   const RowsView& rows, int64_t scale_offset, uint16_t* to,
+                                   ptrdiff_t step, int first, float* all_scales) noexcept {
+  if (!is_coded(coding)) return copy_bf16(rows, to, step);
+  DecodeRowsArgs<uint16_t> args = coded_rows<uint16_t>(coding, scales, rows, scale_offset);
+  args.out = to;
+  args.out_step = step;
+  args.out_columns = static_cast<int>(step);
+  call_.table->coding->widen_bf16(args);
+  copy_scales(args.scales, args.scale_step, rows.rows, all_scales + first);
 }
 
 // In compute type, decoded if they are codes; columns up to `step` are 0.

@@ -15,6 +15,8 @@ namespace quire::kernels {
 struct KeyTile {
   const void *keys = nullptr, *values = nullptr;
   ptrdiff_t key_step = 0, value_step = 0;  // in elements, or in pairs
+  /// Pairs made of codes: the scale of each key, and value; null: numbers are what they are.
+  const float *key_scales = nullptr, *value_scales = nullptr;
 };
 
 /// Columns of values and outputs in scratch.
@@ -46,13 +48,17 @@ class KeyTileLoader {
                 bool with_values) noexcept;
   void write_rows(const RowCoding& coding, const RowScales& scales, const RowsView& rows,
                   int64_t scale_offset, T* to, ptrdiff_t step) noexcept;
+  void write_pairs(const RowCoding& coding, const RowScales& scales, const RowsView& rows,
+                   int64_t scale_offset, uint16_t* to, ptrdiff_t step, int first,
+                   float* all_scales) noexcept;
   static void copy_bf16(const RowsView& from, uint16_t* to, ptrdiff_t to_step) noexcept;
 
   const ForwardCall& call_;
   const KeySequence& sequence_;
   ptrdiff_t key_step_, value_step_, value_columns_;
-  T *keys_, *values_;      // [256][key_step], [256][value_columns]
-  uint16_t* bf16_values_;  // pairs: rows before they are interleaved
+  T *keys_, *values_;                  // [256][key_step], [256][value_columns]
+  uint16_t* bf16_values_;              // pairs: rows before they are interleaved
+  float *key_scales_, *value_scales_;  // [256]; null: as in KeyTile
 };
 
 }  // namespace quire::kernels

@@ -266,7 +266,10 @@ void Prefill<T>::accumulate(int i, int panel, int rows, const KeyTile& keys) noe
   if constexpr (std::is_same_v<T, float>) {
     // Rows of a group that were not computed have weight 0 and values of 0.
     for (ChainRun* run = runs; run != runs + count; ++run) {
-      call_.table->pairs->pair_weights(weights + ptrdiff_t{run->weight_row} * kPanel, run->rows);
+      const float* const scales =
+          keys.value_scales == nullptr ? nullptr : keys.value_scales + run->value_row;
+      call_.table->pairs->pair_weights(weights + ptrdiff_t{run->weight_row} * kPanel, run->rows,
+                                       scales);
       run->value_row /= 2;
       run->rows = (run->rows + 1) / 2;
     }

@@ -20,8 +20,9 @@ constexpr ptrdiff_t score_offset(size_t c) {
 template <class T, bool kIsFirst>
 struct StoreScores {
   T* scores;
-  bool scaled;  // and the last
-  T scale;
+  bool ends;            // the last, and multiplied by something
+  const T* row_scales;  // or null
+  T scale;              // natural form, else 1
   template <size_t C>
   HWY_INLINE void row(size_t r, VecOf<T> (&vectors)[C]) const {
     constexpr hn::ScalableTag<T> d;
@@ -30,7 +31,10 @@ struct StoreScores {
       QUIRE_UNROLL for (size_t c = 0; c < C; ++c) vectors[c] =
           hn::Add(hn::LoadU(d, to + score_offset<T>(c)), vectors[c]);
     }
-    if (HWY_UNLIKELY(scaled)) {
+    if (HWY_UNLIKELY(ends)) {
+      if (row_scales != nullptr)
+        QUIRE_UNROLL for (size_t c = 0; c < C; ++c) vectors[c] =
+            hn::Mul(vectors[c], hn::Set(d, row_scales[r]));
       QUIRE_UNROLL for (size_t c = 0; c < C; ++c)
           hn::StoreU(hn::Mul(vectors[c], hn::Set(d, scale)), d, to + score_offset<T>(c));
     } else {
@@ -109,15 +113,17 @@ struct ScoreBlocks {
   struct Place {
     const E* keys;
     T* scores;
+    const T* row_scales;
   };
 
   static constexpr size_t most_rows(size_t vectors) { return block_rows(vectors); }
   static HWY_INLINE Place place(const Args& args, size_t vector) {
-    return {args.keys, args.scores + score_offset<T>(vector)};
+    return {args.keys, args.scores + score_offset<T>(vector), args.row_scales};
   }
   static HWY_INLINE void advance(const Args& args, Place& at, int rows) {
     at.keys += rows * args.key_step;
     at.scores += rows * kPanel;
+    if (at.row_scales != nullptr) at.row_scales += rows;
   }
 
   template <size_t R, size_t C>
@@ -128,10 +134,14 @@ struct ScoreBlocks {
     VecOf<T> acc[R][C];
     const E* keys = at.keys;
     const E* queries = args.queries + vector * kLanesOf<T>;
-    const StoreScores<T, true> first{at.scores, args.scaled && args.dims <= chain, args.scale};
+    const bool multiplies = args.scaled || at.row_scales != nullptr;
+    const T scale = args.scaled ? args.scale : T{1};
+    const StoreScores<T, true> first{at.scores, multiplies && args.dims <= chain, at.row_scales,
+                                     scale};
     scores_chain<Product>(acc, keys, args.key_step, queries, HWY_MIN(args.dims, chain), first);
     for (int left = args.dims - chain; left > 0; left -= chain) {
-      const StoreScores<T, false> next{at.scores, args.scaled && left <= chain, args.scale};
+      const StoreScores<T, false> next{at.scores, multiplies && left <= chain, at.row_scales,
+                                       scale};
       scores_chain<Product>(acc, keys, args.key_step, queries, HWY_MIN(left, chain), next);
     }
     if (args.max == nullptr) return;

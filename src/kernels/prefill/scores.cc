@@ -97,16 +97,18 @@ void Prefill<T>::raw_scores(int i, const GroupActivity& block, const KeyTile& ke
     if constexpr (std::is_same_v<T, float>) {
       const auto function =
           computed_ ? call_.table->pairs->tiles->finish_scores : call_.table->pairs->scores;
-      function({.keys = static_cast<const uint32_t*>(keys.keys) + block.row_begin * keys.key_step,
-                .key_step = keys.key_step,
-                .rows = rows,
-                .dims = row_pairs(call_),
-                .panels = panels,
-                .queries = reinterpret_cast<const uint32_t*>(queries) + block.panel_begin * kPanel,
-                .scores = scores,
-                .max = lanes_max,
-                .scaled = call_.natural,
-                .scale = static_cast<float>(scale_)});
+      function(
+          {.keys = static_cast<const uint32_t*>(keys.keys) + block.row_begin * keys.key_step,
+           .key_step = keys.key_step,
+           .rows = rows,
+           .dims = row_pairs(call_),
+           .panels = panels,
+           .queries = reinterpret_cast<const uint32_t*>(queries) + block.panel_begin * kPanel,
+           .scores = scores,
+           .max = lanes_max,
+           .row_scales = keys.key_scales == nullptr ? nullptr : keys.key_scales + block.row_begin,
+           .scaled = call_.natural,
+           .scale = static_cast<float>(scale_)});
     }
     return;
   }
