@@ -132,9 +132,12 @@ struct CodePairValues {
     VU pairs[kPairVectors];
   };
   static HWY_INLINE Line load(const char* at, ptrdiff_t step, const DecodeUnit&, int) {
-    Line line;
-    pairs_of_keys<kType>(at, at + step, line.pairs);
-    return line;
+    VU pairs[kPairVectors];
+    pairs_of_keys<kType>(at, at + step, pairs);
+    if constexpr (kPairVectors == 2)
+      return {{pairs[0], pairs[1]}};
+    else
+      return {{pairs[0]}};
   }
   static HWY_INLINE void step(const Line& line, const uint16_t* weight, V (&acc)[kPairVectors]) {
     QUIRE_UNROLL for (int i = 0; i < kPairVectors; ++i) acc[i] =
