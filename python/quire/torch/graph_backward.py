@@ -152,8 +152,6 @@ def _setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
 def _backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *_: Any) -> tuple:
     scores, masks, blocks = ctx.counts
     needed = ctx.needs_input_grad
-    has_sinks = ctx.saved_tensors[7] is not None
-    wanted = [*needed[:3], *needed[5], *([needed[_SINKS]] if has_sinks else [])]
     score, mask, sizes = ctx.texts
     # Torch takes an empty list for a list of tensors, even if it is one of names.
     score_nothing: tuple
@@ -163,9 +161,11 @@ def _backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None, *_: Any) -> 
     nothing: tuple = (*mask_nothing, [None] * masks, [None] * blocks, *([None] * (len(needed) - 10)))
     if d_out is None and d_lse is None:
         return (None, None, None, *score_nothing, [None] * scores, *nothing)
-    saved = iter(ctx.saved_tensors)
+    saved = iter(ctx.saved_tensors)  # once: with checkpointing a second look is an error
     results = [next(saved) for _ in range(5)]
     seed, key_indices, sinks, cos, sin = (next(saved) for _ in range(5))
+    has_sinks = sinks is not None
+    wanted = [*needed[:3], *needed[5], *([needed[_SINKS]] if has_sinks else [])]
     found = torch.ops.quire.flex_attention_backward(
         *results,
         d_out,

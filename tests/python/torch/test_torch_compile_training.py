@@ -94,9 +94,10 @@ def test_masks_that_are_gone(style, backend):
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1  # other documents are not compiled again
 
 
-def test_checkpointing():
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_checkpointing(backend):
     """The other styles are slow."""
-    check("temporary", "aot_eager", use_reentrant=False)
+    check("temporary", backend, use_reentrant=False)
 
 
 def test_compiled_by_itself():
