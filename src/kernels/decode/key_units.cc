@@ -172,6 +172,8 @@ void UnitRows<T>::place_list(int64_t key, const int16_t* keys, int count, int un
     rows[count] = rows[count - 1];
     scales[count] = scales[count - 1];
   }
+  for (int i = 0; is_direct_ && i < count; ++i)
+    std::memcpy(unit_scales_ + unit * kUnitKeys + i, scales[i], 4);
   std::fill_n(units.at + unit, count / kUnitKeys, nullptr);
 }
 
