@@ -426,6 +426,21 @@ TEST(QuantisedAttention, QueriesOfBf16AgainstF64) {
   }
 }
 
+// Few keys of many, which decode puts side by side.
+TEST(QuantisedAttention, ChosenKeysHaveTheirScales) {
+  for (const std::string& name : KVFormat::names()) {
+    const Coded t(small(1), KVFormat::of(name), KVFormat::of(name));
+    Tensor chosen(Shape{2, 1, 30}, DType::i32);
+    for (int i = 0; i < 60; ++i) chosen.data_as<std::int32_t>()[i] = i % 30 * 43 + i % 7;
+    const AttentionOptions options{.key_indices = chosen.view()};
+    const auto call = [&](const KVView& k, const KVView& v) {
+      return run(options,
+                 [&](const AttentionOptions& o) { return flex_attention(t.numbers.q, k, v, o); });
+    };
+    expect_same(call(t.k, t.v), call(t.k_numbers, t.v_numbers), name);
+  }
+}
+
 TEST(QuantisedAttention, DropoutOverCodesIsThatOfPrefillAndDecode) {
   const Coded t(small(20, DType::bf16), KVFormat::of("int8"), KVFormat::of("fp8_e4m3"));
   const auto options = [](std::int64_t begin) {
