@@ -17,9 +17,10 @@ constexpr ptrdiff_t score_offset(size_t c) {
 
 // The sums of the chains so far: the first is stored, the others are added; the last one makes
 // scores of them.
-template <class T, bool kIsFirst>
+template <class T>
 struct StoreScores {
   T* scores;
+  bool is_first;
   bool ends;            // the last, and multiplied by something
   const T* row_scales;  // or null
   T scale;              // natural form, else 1
@@ -27,7 +28,7 @@ struct StoreScores {
   HWY_INLINE void row(size_t r, VecOf<T> (&vectors)[C]) const {
     constexpr hn::ScalableTag<T> d;
     T* const to = scores + r * kPanel;
-    if constexpr (!kIsFirst) {
+    if (HWY_LIKELY(!is_first)) {
       QUIRE_UNROLL for (size_t c = 0; c < C; ++c) vectors[c] =
           hn::Add(hn::LoadU(d, to + score_offset<T>(c)), vectors[c]);
     }
@@ -86,10 +87,10 @@ HWY_INLINE void keys_chain(VecOf<typename Product::Sum> (&acc)[R][C], const E*& 
 
 // One chain from 0, stored row by row while its last steps are computed. Both pointers are
 // advanced.
-template <class Product, bool kIsFirst, size_t R, size_t C, class E>
+template <class Product, size_t R, size_t C, class E>
 HWY_INLINE void scores_chain(VecOf<typename Product::Sum> (&acc)[R][C], const E*& keys,
                              ptrdiff_t key_step, const E*& queries, int steps,
-                             const StoreScores<typename Product::Sum, kIsFirst>& store) {
+                             const StoreScores<typename Product::Sum>& store) {
   clear_block<typename Product::Sum>(acc);
   if (HWY_LIKELY(steps >= 2)) {
     keys_chain<Product>(acc, keys, key_step, queries, steps - 2);
@@ -136,13 +137,12 @@ struct ScoreBlocks {
     const E* queries = args.queries + vector * kLanesOf<T>;
     const bool multiplies = args.scaled || at.row_scales != nullptr;
     const T scale = args.scaled ? args.scale : T{1};
-    const StoreScores<T, true> first{at.scores, multiplies && args.dims <= chain, at.row_scales,
-                                     scale};
-    scores_chain<Product>(acc, keys, args.key_step, queries, HWY_MIN(args.dims, chain), first);
-    for (int left = args.dims - chain; left > 0; left -= chain) {
-      const StoreScores<T, false> next{at.scores, multiplies && left <= chain, at.row_scales,
-                                       scale};
-      scores_chain<Product>(acc, keys, args.key_step, queries, HWY_MIN(left, chain), next);
+    StoreScores<T> store{at.scores, true, false, at.row_scales, scale};
+    // One loop for all chains: of two, g++ gives one too few registers on AVX2, and it spills.
+    for (int left = args.dims; left > 0; left -= chain) {
+      store.ends = multiplies && left <= chain;
+      scores_chain<Product>(acc, keys, args.key_step, queries, HWY_MIN(left, chain), store);
+      store.is_first = false;
     }
     if (args.max == nullptr) return;
     T* max = args.max + vector * kLanesOf<T>;
