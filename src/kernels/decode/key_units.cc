@@ -178,10 +178,13 @@ void UnitRows<T>::place_list(int64_t key, const int16_t* keys, int count, int un
 }
 
 template <class T>
-void UnitRows<T>::prefetch(int64_t key) noexcept {
+void UnitRows<T>::prefetch(int64_t key, bool into_l1) noexcept {
   const char* const at = address(ahead_spans_.find(key), key);
   const int lines = rows_.column_step == 1 ? lines_ : 1;
-  for (int line = 0; line < lines; ++line) __builtin_prefetch(at + line * 64, 0, 2);
+  if (into_l1)
+    for (int line = 0; line < lines; ++line) __builtin_prefetch(at + line * 64, 0, 3);
+  else
+    for (int line = 0; line < lines; ++line) __builtin_prefetch(at + line * 64, 0, 2);
 }
 
 template <class T>

@@ -75,8 +75,8 @@ class UnitRows {
   /// Keys of a list, `count` of them, counted from `key`, as units from `unit` on.
   void place_list(int64_t key, const int16_t* keys, int count, int unit,
                   PlacedUnits& units) noexcept;
-  /// Asks for the row of a key.
-  void prefetch(int64_t key) noexcept;
+  /// Asks for the row of a key, into L1 or L2.
+  void prefetch(int64_t key, bool into_l1) noexcept;
 
   /// Where a placed unit can be prefetched.
   UnitAhead ahead(const PlacedUnits& units, int unit) const noexcept {

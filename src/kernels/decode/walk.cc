@@ -249,7 +249,8 @@ bool DecodeWalk<T>::plan_compact(const Tile& tile) noexcept {
   return true;
 }
 
-// The next tile's keys and values, of all rows.
+// The next tile's keys and values, of all rows. A few of them go straight into L1, where nothing
+// else would bring them; 16 keys and values of 128 f32 are 16 KiB.
 template <class T>
 void DecodeWalk<T>::prefetch_chosen() noexcept {
   if (next_ >= end_tile()) return;
@@ -260,10 +261,13 @@ void DecodeWalk<T>::prefetch_chosen() noexcept {
     of = list.keys;
     const int64_t key = next_ * kTileKeys;
     const int32_t* const end = list.keys + list.count;
-    const int32_t* at = first_from(list, key, visible_.near());
-    for (; at != end && *at < key + kTileKeys; ++at) {
-      keys_.prefetch(*at);
-      if (!call_.v_in_k) values_.prefetch(*at);
+    const int32_t* const first = first_from(list, key, visible_.near());
+    const int32_t* last = first;
+    while (last != end && *last < key + kTileKeys) ++last;
+    const bool into_l1 = last - first <= kUnitKeys;
+    for (const int32_t* at = first; at != last; ++at) {
+      keys_.prefetch(*at, into_l1);
+      if (!call_.v_in_k) values_.prefetch(*at, into_l1);
     }
   }
 }
