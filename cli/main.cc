@@ -7,7 +7,6 @@
 #include <iostream>
 #include <numeric>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "commands.h"
@@ -80,10 +79,10 @@ int finish(int code) {
   return 1;
 }
 
-int run(CLI::App& app, std::vector<std::string> words) {
+int parse_and_run(CLI::App& app, const std::vector<std::string>& words) {
   const std::string command = words.empty() ? "" : " " + words.front();
   try {
-    app.parse(arguments(std::move(words)));
+    app.parse(arguments(words));
   } catch (const CLI::Success& asked) {  // --help, --version
     return finish(app.exit(asked));
   } catch (const CLI::ParseError& wrong) {
@@ -91,17 +90,11 @@ int run(CLI::App& app, std::vector<std::string> words) {
     std::fprintf(stderr, "quire%s: %s; try quire%s --help\n", of_command ? command.c_str() : "",
                  wrong.what(), of_command ? command.c_str() : "");
     return 2;
-  } catch (const std::exception& error) {  // quire::Error, or no memory
-    std::fflush(stdout);
-    std::fprintf(stderr, "quire: %s\n", error.what());
-    return 1;
   }
   return finish(0);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   CLI::App app{
       "Programmable attention for CPUs: look at formulas and masks, run them, measure this "
       "machine.",
@@ -139,5 +132,17 @@ int main(int argc, char** argv) {
   const std::vector<std::string> commands = commands_of(app);
   if (words.front()[0] != '-' && std::ranges::count(commands, words.front()) == 0)
     return refuse_command(words.front(), commands);
-  return run(app, std::move(words));
+  return parse_and_run(app, words);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {  // quire::Error, or no memory
+    std::fflush(stdout);
+    std::fprintf(stderr, "quire: %s\n", error.what());
+    return 1;
+  }
 }

@@ -32,11 +32,9 @@ class KeyLayout;
 class QueryLayout;
 }  // namespace layout
 namespace plan {
+struct CacheStep;
 class VisibleKeys;
 }  // namespace plan
-namespace attention {
-struct CacheStep;
-}  // namespace attention
 
 /// Queries [begin, end) of a sequence; negative numbers count from its end.
 struct QueryRange {
@@ -223,7 +221,7 @@ struct QUIRE_API AttentionProblem : AttentionShape, AttentionOptions {
   std::shared_ptr<const plan::VisibleKeys> visible = {};
   std::optional<MaskMod> visible_rule = {};
   std::vector<std::int64_t> mod_b = {};
-  std::shared_ptr<const attention::CacheStep> step_of = {};
+  std::shared_ptr<const plan::CacheStep> step_of = {};
 
   // Required shapes of the tensors of a run, in the order in which they are passed.
   Shape q_shape = {}, k_shape = {}, v_shape = {};
@@ -253,6 +251,9 @@ struct QUIRE_API AttentionProblem : AttentionShape, AttentionOptions {
 
   /// Query heads per key head.
   std::int64_t group() const { return kv_heads == 0 ? 1 : q_heads / kv_heads; }
+  /// Queries and keys of a sequence.
+  std::int64_t queries_of(std::int64_t sequence) const;
+  std::int64_t keys_of(std::int64_t sequence) const;
   /// q_idx of the first query of a sequence.
   std::int64_t begin_of(std::int64_t sequence) const {
     if (q_begin.size() > 1) return q_begin[static_cast<std::size_t>(sequence)];

@@ -305,7 +305,9 @@ void define_parts(Class& class_) {
       .def(
           "rows",
           [](const BlockMask& m, std::int64_t q_begin, std::int64_t q_end) {
-            const BlockMask mask = m;  // another thread may assign m.mask_mod meanwhile
+            // Another thread may assign m.mask_mod meanwhile.
+            // NOLINTNEXTLINE(performance-unnecessary-copy-initialization)
+            const BlockMask mask = m;
             const ReleasedGil released;
             return mask.rows(q_begin, q_end);
           },

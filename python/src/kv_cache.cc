@@ -1,11 +1,9 @@
-// The class KVCache and the handles of its sequences. A step is three parallel lists: sequences,
-// counts and ids. The GIL is held, so calls from Python run one at a time. Python layer.
+// The class KVCache. A step is three parallel lists: sequences, counts and ids. The GIL is held, so
+// calls from Python run one at a time. Python layer.
 #include "quire/kv_cache.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nanobind/nanobind.h>
-#include <nanobind/operators.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -20,119 +18,13 @@
 
 #include "arguments.h"
 #include "kv_cache_files.h"
+#include "kv_cache_step.h"
 #include "quire/error.h"
 #include "register.h"
 #include "view.h"
 
 namespace quire::python {
 namespace {
-
-using Ids = std::vector<std::int64_t>;
-
-Ids ids_of(const char* where, nb::handle ids) {
-  const View view = view_of(ids);
-  // NumPy turns an empty list into an array of floats.
-  if (view.tensor.rank() == 1 && view.tensor.dim(0) == 0) return {};
-  if (view.tensor.rank() != 1 || !is_integer(view.tensor.dtype())) {
-    throw Error(ErrorKind::type,
-                fmt::format("[{}] ids must be integers in one row; got {} of {}", where,
-                            dtype_name(view.tensor.dtype()), to_string(view.tensor.shape())));
-  }
-  Ids numbers(view.tensor.dim(0));
-  for (std::size_t i = 0; i < numbers.size(); ++i)
-    numbers[i] = view.tensor.load_int({static_cast<std::int64_t>(i)});
-  return numbers;
-}
-
-// What append, write and others take: a sequence, or a list of them with as many counts and arrays
-// of ids.
-struct Step {
-  std::vector<Ids> ids;
-  std::vector<NewTokens> tokens;
-
-  Step(const char* where, nb::handle sequences, nb::handle counts, nb::handle all_ids) {
-    if (nb::isinstance<SequenceId>(sequences)) {
-      if (!all_ids.is_none()) ids.push_back(ids_of(where, all_ids));
-      tokens.push_back({nb::cast<SequenceId>(sequences), count_of(where, counts, 0)});
-    } else {
-      read_list(where, sequences, counts, all_ids);
-    }
-    for (std::size_t i = 0; i < ids.size(); ++i) tokens[i].ids = ids[i];
-  }
-
- private:
-  static nb::list list_of(const char* where, const char* name, const char* wanted,
-                          nb::handle value) {
-    nb::object list = nb::steal(PySequence_List(value.ptr()));
-    if (!list.is_valid()) {
-      PyErr_Clear();
-      refuse_argument(where, name, wanted, value);
-    }
-    return nb::borrow<nb::list>(list);
-  }
-
-  // None: as many as there are ids, or 1.
-  std::int64_t count_of(const char* where, nb::handle counts, std::size_t i) const {
-    if (!counts.is_none()) return whole_number(where, "counts", counts);
-    return i < ids.size() && !ids[i].empty() ? std::ssize(ids[i]) : 1;
-  }
-
-  void read_list(const char* where, nb::handle sequences, nb::handle counts, nb::handle all_ids) {
-    const nb::list list = list_of(where, "sequences", "a SequenceId or a list of them", sequences);
-    for (const nb::handle one : list)
-      if (!nb::isinstance<SequenceId>(one))
-        refuse_argument(where, "each of sequences", "a SequenceId", one);
-    const auto check = [&](const char* name, std::size_t n) {
-      if (n == list.size()) return;
-      throw Error(ErrorKind::value, fmt::format("[{}] {} must be as many as sequences; got {} and "
-                                                "{}",
-                                                where, name, n, list.size()));
-    };
-    if (!all_ids.is_none()) {
-      for (const nb::handle one :
-           list_of(where, "ids", "a list with ids for each of sequences", all_ids))
-        ids.push_back(one.is_none() ? Ids{} : ids_of(where, one));
-      check("ids", ids.size());
-    }
-    std::optional<nb::list> many;
-    if (!counts.is_none() && (has_length(counts) || PyIndex_Check(counts.ptr()) == 0)) {
-      many = list_of(where, "counts", "an int or a list of ints", counts);
-      check("counts", many->size());
-    }
-    for (std::size_t i = 0; i < list.size(); ++i)
-      tokens.push_back({nb::cast<SequenceId>(list[i]),
-                        many ? whole_number(where, "each of counts", nb::handle((*many)[i]))
-                             : count_of(where, counts, i)});
-  }
-};
-
-// One flag for all, or one for each.
-void set_drafts(const char* where, Step& step, nb::handle drafts) {
-  if (nb::isinstance<nb::bool_>(drafts)) {
-    for (NewTokens& tokens : step.tokens) tokens.draft = nb::cast<bool>(drafts);
-    return;
-  }
-  std::vector<bool> each;
-  if (!nb::try_cast(drafts, each) || each.size() != step.tokens.size())
-    refuse_argument(where, "draft", "a bool, or one for each of sequences", drafts);
-  for (std::size_t i = 0; i < each.size(); ++i) step.tokens[i].draft = each[i];
-}
-
-std::string repr(const SequenceId& id) {
-  return fmt::format("quire.SequenceId(slot={}, generation={})", id.slot, id.generation);
-}
-
-std::string repr(const KVLayerGroup& group) {
-  std::string stored;
-  if (!group.k_format.is_plain()) stored += fmt::format(", k_format='{}'", group.k_format.name());
-  if (!group.v_format.is_plain()) stored += fmt::format(", v_format='{}'", group.v_format.name());
-  if (group.v_in_k) stored += ", v_in_k=True";
-  return fmt::format(
-      "quire.KVLayerGroup(layers=[{}], kv_heads={}, head_dim={}, v_head_dim={}, dtype='{}', "
-      "window={}, sink_tokens={}, n_pages={}{})",
-      fmt::join(group.layers, ", "), group.kv_heads, group.head_dim, group.v_head_dim,
-      dtype_name(group.dtype), group.window, group.sink_tokens, group.n_pages, stored);
-}
 
 // How keys and values are stored, as text.
 std::string stored_as(const KVCacheOptions& options) {
@@ -153,14 +45,6 @@ std::string repr(const KVCache& cache) {
       o.page_size);
 }
 
-std::string repr(const KVCacheStats& stats) {
-  return fmt::format(
-      "quire.KVCacheStats({} sequences, {} live tokens, {} of {} pages used, {} shared, {} cached, "
-      "{} free, waste {:.1f}%)",
-      stats.sequences, stats.live_tokens, stats.used_pages, stats.pages, stats.shared_pages,
-      stats.cached_pages, stats.free_pages, 100.0 * stats.waste);
-}
-
 // The signature of KVCache's constructor, for error texts.
 constexpr const char* kCacheSignature =
     "def KVCache(layers: int | None = None, kv_heads: int | None = None, head_dim: int | None = "
@@ -169,20 +53,6 @@ constexpr const char* kCacheSignature =
     "None, v_format: KVFormat | str | None = None, v_in_k: bool = False) -> None";
 
 using Size = std::optional<std::int64_t>;
-
-// A KVFormat, the name of one, or None: plain numbers.
-KVFormat format_of(const char* where, const char* name, nb::handle format) {
-  if (format.is_none()) return {};
-  if (nb::isinstance<KVFormat>(format)) return nb::cast<KVFormat>(format);
-  if (!nb::isinstance<nb::str>(format))
-    refuse_argument(where, name, "a KVFormat, the name of one, or None", format);
-  return KVFormat::of(nb::cast<std::string>(format));
-}
-
-// The inverse.
-nb::object format_object(const KVFormat& format) {
-  return format.is_plain() ? nb::none() : nb::cast(format);
-}
 
 void init(KVCache* self, Size layers, Size kv_heads, Size head_dim, Size v_head_dim,
           nb::handle dtype, std::int64_t page_size, Size n_pages,
@@ -215,23 +85,6 @@ void init(KVCache* self, Size layers, Size kv_heads, Size head_dim, Size v_head_
   new (self) KVCache(options);
 }
 
-void init_group(KVLayerGroup* self, std::vector<std::int64_t> layers, std::int64_t kv_heads,
-                std::int64_t head_dim, Size v_head_dim, nb::handle dtype, std::int64_t window,
-                std::int64_t sink_tokens, std::int64_t n_pages, nb::handle k_format,
-                nb::handle v_format, bool v_in_k) {
-  new (self) KVLayerGroup{.layers = std::move(layers),
-                          .kv_heads = kv_heads,
-                          .head_dim = head_dim,
-                          .v_head_dim = v_head_dim.value_or(head_dim),
-                          .dtype = dtype_of_name(dtype),
-                          .k_format = format_of("KVLayerGroup", "k_format", k_format),
-                          .v_format = format_of("KVLayerGroup", "v_format", v_format),
-                          .v_in_k = v_in_k,
-                          .window = window,
-                          .sink_tokens = sink_tokens,
-                          .n_pages = n_pages};
-}
-
 SequenceId fork(KVCache& cache, SequenceId sequence, std::optional<std::int64_t> position) {
   return position.has_value() ? cache.fork(sequence, *position) : cache.fork(sequence);
 }
@@ -239,7 +92,7 @@ SequenceId fork(KVCache& cache, SequenceId sequence, std::optional<std::int64_t>
 void append(KVCache& cache, nb::handle sequences, nb::handle counts, nb::handle ids, nb::handle k,
             nb::handle v, nb::handle draft) {
   Step step("KVCache::append", sequences, counts, ids);
-  set_drafts("KVCache::append", step, draft);
+  step.set_drafts("KVCache::append", draft);
   if (k.is_none() && !v.is_none())
     throw Error(ErrorKind::value, "[KVCache::append] k and v are given together or not at all");
   if (k.is_none()) {
@@ -298,34 +151,6 @@ void keep(KVCache& cache, SequenceId sequence, std::int64_t begin, nb::handle po
   cache.keep(sequence, begin, ids_of("KVCache::keep", positions));
 }
 
-void register_stats(nb::module_& module) {
-  nb::class_<KVCacheStats>(module, "KVCacheStats", R"doc(What a KVCache holds now.
-
->>> import quire
->>> cache = quire.KVCache(layers=1, kv_heads=2, head_dim=64, page_size=16, n_pages=8)
->>> cache.append(cache.create(), 20)
->>> cache.stats()
-quire.KVCacheStats(1 sequences, 20 live tokens, 2 of 8 pages used, 0 shared, 0 cached, 6 free, waste 37.5%)
->>> cache.stats().used_pages
-2)doc")
-      .def_ro("sequences", &KVCacheStats::sequences)
-      .def_ro("live_tokens", &KVCacheStats::live_tokens, "of all sequences, shared ones for each")
-      .def_ro("stored_tokens", &KVCacheStats::stored_tokens, "filled slots of used pages")
-      .def_ro("pages", &KVCacheStats::pages)
-      .def_ro("used_pages", &KVCacheStats::used_pages)
-      .def_ro("shared_pages", &KVCacheStats::shared_pages)
-      .def_ro("cached_pages", &KVCacheStats::cached_pages, "held by none, found by prefix")
-      .def_ro("free_pages", &KVCacheStats::free_pages)
-      .def_ro("evictions", &KVCacheStats::evictions)
-      .def_ro("copied_pages", &KVCacheStats::copied_pages, "by copy on write")
-      .def_ro("waste", &KVCacheStats::waste, "share of slots of used pages without a token")
-      .def_ro("token_bytes", &KVCacheStats::token_bytes,
-              "of keys and values of a token in all layers, scales included")
-      .def_ro("bytes", &KVCacheStats::bytes, "of all pages")
-      .def_ro("used_bytes", &KVCacheStats::used_bytes, "of used pages")
-      .def("__repr__", [](const KVCacheStats& stats) { return repr(stats); });
-}
-
 void define_sequences(nb::class_<KVCache>& type) {
   type.def("create", &KVCache::create, nb::arg("salt") = 0,
            "An empty sequence. Sequences of different salts never share a page by prefix.")
@@ -357,10 +182,9 @@ void define_sequences(nb::class_<KVCache>& type) {
            "Gives back pages that lie before `position` as a whole (a sliding window).")
       .def("release_between", &KVCache::release_between, nb::arg("sequence"), nb::arg("begin"),
            nb::arg("end"), "Gives back pages that lie in begin..end - 1 as a whole.")
-      .def(
-          "keep", &keep, nb::arg("sequence"), nb::arg("begin"), nb::arg("positions"),
-          "Tokens before `begin` stay, and behind them those at `positions`, ascending, whose rows "
-          "move up in all layers: the accepted path of a tree of drafts.")
+      .def("keep", &keep, nb::arg("sequence"), nb::arg("begin"), nb::arg("positions"),
+           "Tokens before `begin` stay, and after them those at `positions`, ascending, whose rows "
+           "move up in all layers: the accepted path of a tree of drafts.")
       .def(
           "keep",
           [](KVCache& cache, const std::vector<std::tuple<SequenceId, std::int64_t, Ids>>& step) {
@@ -469,63 +293,10 @@ std::int64_t size_of(const KVCache& cache) {
   return cache.options().*kSize;
 }
 
-void register_group(nb::module_& module) {
-  nb::class_<KVLayerGroup> type(
-      module, "KVLayerGroup",
-      R"doc(Layers of a KVCache whose rows are alike and whose queries look equally far back.
-
->>> import quire
->>> groups = [
-...     quire.KVLayerGroup(layers=[1, 3], kv_heads=2, head_dim=64, n_pages=100),
-...     quire.KVLayerGroup(layers=[0, 2], kv_heads=2, head_dim=64, window=128, n_pages=20),
-... ]
->>> cache = quire.KVCache(groups=groups)
->>> cache.group_of(2), cache.groups[1].window
-(1, 128))doc");
-  type.def("__init__", &init_group, nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"),
-           nb::arg("v_head_dim") = nb::none(), nb::arg("dtype") = "float32", nb::arg("window") = 0,
-           nb::arg("sink_tokens") = 0, nb::arg("n_pages") = 0, nb::arg("k_format") = nb::none(),
-           nb::arg("v_format") = nb::none(), nb::arg("v_in_k") = false)
-      .def_prop_ro("k_format",
-                   [](const KVLayerGroup& group) { return format_object(group.k_format); })
-      .def_prop_ro("v_format",
-                   [](const KVLayerGroup& group) { return format_object(group.v_format); })
-      .def_ro("v_in_k", &KVLayerGroup::v_in_k)
-      .def_ro("layers", &KVLayerGroup::layers)
-      .def_ro("kv_heads", &KVLayerGroup::kv_heads)
-      .def_ro("head_dim", &KVLayerGroup::head_dim)
-      .def_ro("v_head_dim", &KVLayerGroup::v_head_dim)
-      .def_prop_ro("dtype", [](const KVLayerGroup& group) { return dtype_name(group.dtype); })
-      .def_ro("window", &KVLayerGroup::window)
-      .def_ro("sink_tokens", &KVLayerGroup::sink_tokens)
-      .def_ro("n_pages", &KVLayerGroup::n_pages)
-      .def("__repr__", [](const KVLayerGroup& group) { return repr(group); });
-}
-
 }  // namespace
 
 void register_kv_cache(nb::module_& module) {
-  nb::class_<SequenceId>(
-      module, "SequenceId",
-      R"doc(A handle of a sequence of a KVCache. Of a sequence that was released it is never valid again.
-
->>> import quire
->>> cache = quire.KVCache(layers=1, kv_heads=2, head_dim=64, n_pages=8)
->>> sequence = cache.create()
->>> sequence in cache
-True
->>> cache.release(sequence)
->>> sequence in cache
-False)doc")
-      .def(nb::self == nb::self)  // NOLINT(misc-redundant-expression)
-      .def("__hash__",
-           [](const SequenceId& id) {
-             return (static_cast<std::uint64_t>(id.generation) << 32 ^ id.cache << 20 ^ id.slot) >>
-                    1;
-           })
-      .def("__repr__", [](const SequenceId& id) { return repr(id); });
-  register_stats(module);
-  register_group(module);
+  register_kv_cache_types(module);
   nb::class_<KVCache> type(
       module, "KVCache",
       R"doc(Keys and values of many sequences in pages of one pool. Every call is all or nothing.

@@ -2,7 +2,8 @@
 #include "mod_guard.h"
 
 #include <algorithm>
-#include <cstring>
+#include <bit>
+#include <cstdint>
 
 #include "register.h"
 #include "torch_state.h"
@@ -42,8 +43,10 @@ bool is_same(nb::handle value, nb::handle expected) {
   if (value.is(expected)) return true;
   if (!value.type().is(expected.type())) return false;
   if (PyFloat_CheckExact(value.ptr())) {
-    const double a = PyFloat_AsDouble(value.ptr()), b = PyFloat_AsDouble(expected.ptr());
-    return std::memcmp(&a, &b, sizeof a) == 0;
+    const auto bits = [](nb::handle number) {
+      return std::bit_cast<std::uint64_t>(PyFloat_AsDouble(number.ptr()));
+    };
+    return bits(value) == bits(expected);
   }
   if (!PyLong_CheckExact(value.ptr()) && !PyUnicode_CheckExact(value.ptr())) return false;
   return PyObject_RichCompareBool(value.ptr(), expected.ptr(), Py_EQ) == 1;

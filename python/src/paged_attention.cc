@@ -181,7 +181,7 @@ void register_paged_attention(nb::module_& module) {
   module.def("write_pages", &write_rows, nb::arg("k"), nb::arg("v"), nb::arg("slots"),
              nb::arg("k_pages"), nb::arg("v_pages"), nb::arg("openmp_threads") = 0,
              "Rows [tokens, heads, dim] to slots [tokens] of [pages, heads, page_size, dim]; a "
-             "slot below 0 leaves its row out, and so do fewer slots the rows behind.");
+             "slot below 0 leaves its row out, and so do fewer slots the rows after them.");
 }
 
 }  // namespace quire::python

@@ -157,7 +157,7 @@ nb::object find_mask(nb::handle mask) {
     nb::str lists{"_lists"};
   };
   static const auto* const names = new MaskNames();
-  const nb::object found = attribute_or_null(mask, names->known);
+  nb::object found = attribute_or_null(mask, names->known);
   if (!found.is_valid() || !nb::isinstance<KnownMask>(found)) return {};
   const auto& known = nb::cast<const KnownMask&>(found);
   const nb::object lists = attribute_or_null(mask, names->lists);
@@ -272,6 +272,7 @@ nb::object quick_attention(nb::handle query, nb::handle key, nb::handle value, n
 }  // namespace
 
 void register_quick_call(nb::module_& module) {
+  // NOLINTNEXTLINE(bugprone-unused-raii): registers the class.
   nb::class_<KnownMask>(module, "KnownMask", "What quick_attention knows of a mask.");
   module.def("know_mask", &know_mask, nb::arg("core"), nb::arg("kept_plan"), nb::arg("steps"),
              nb::arg("reads"), nb::arg("are_fixed"), nb::arg("seq_lengths"), nb::arg("block_size"),

@@ -17,6 +17,8 @@ void register_gallery(nb::module_& module);
 void register_block_mask(nb::module_& module);
 void register_quantize(nb::module_& module);
 void register_attention(nb::module_& module);
+void register_attention_options(nb::module_& module);
+void register_attention_plans(nb::module_& module);
 void register_torch_state(nb::module_& module);
 void register_quick_call(nb::module_& module);
 void register_evaluate(nb::module_& module);

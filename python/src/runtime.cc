@@ -65,7 +65,8 @@ True)doc");
 >>> info["isa"] in info["available_isas"]
 True)doc");
   module.def(
-      "force_isa", [](std::optional<std::string> name) { force_isa(name); }, nb::arg("name").none(),
+      "force_isa", [](const std::optional<std::string>& name) { force_isa(name); },
+      nb::arg("name").none(),
       R"doc(Forces an ISA by name for the whole process; None goes back to QUIRE_ISA or the fastest.
 
 >>> import quire

@@ -9,13 +9,12 @@
 namespace quire::attention {
 
 // An output is refused, with an Error "[where] ...", if an element of it stands for several (a
-// stride of 0) or if it surely shares memory with an input or another output: they begin at the
-// same element, or one begins or ends in memory that the other fills without gaps. Views that lie
-// between each other's rows, as the parts of a packed tensor do, pass. Allocates nothing.
+// stride of 0) or if it surely shares memory with an input or another output (tensor/overlap.h).
+// Allocates nothing.
 
 /// Of a forward pass, under its usual names, and against the buffers its mods capture.
 void validate_disjoint(const char* where, const plan::ForwardTensors& tensors,
-                       const AttentionOutputs& given, std::span<const Buffer> buffers);
+                       const AttentionOutputs& to, std::span<const Buffer> buffers);
 
 /// Of a backward pass: gradients against inputs, captured buffers and one another.
 void validate_disjoint(const char* where, const BackwardInputs& inputs,

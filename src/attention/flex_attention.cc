@@ -6,14 +6,15 @@
 #include <optional>
 #include <utility>
 
-#include "attention/cache_step.h"
 #include "attention/disjoint_outputs.h"
 #include "attention/jagged_batch.h"
 #include "attention/validate.h"
 #include "cache/kv_cache_state.h"
 #include "paged/paged_recognition.h"
+#include "plan/cache_step.h"
 #include "plan/finish_states.h"
 #include "plan/forward_plan.h"
+#include "plan/prepare_problem.h"
 #include "quant/coded_view.h"
 #include "quire/attend.h"
 #include "quire/error.h"
@@ -30,7 +31,7 @@ struct Forward {
   explicit Forward(AttentionProblem problem) : shape(problem) { make(std::move(problem)); }
 
   void make(AttentionProblem problem) {
-    attention::prove_mask(problem);
+    plan::prove_mask(problem);
     std::optional<paged::PagedCall> found = paged::recognise_paged(problem);
     plan = std::make_unique<plan::ForwardPlan>(found ? found->problem : std::move(problem));
     pages = std::move(found);

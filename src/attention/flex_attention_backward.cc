@@ -15,6 +15,7 @@
 #include "attention/validate.h"
 #include "paged/paged_recognition.h"
 #include "plan/backward_plan.h"
+#include "plan/prepare_problem.h"
 #include "quire/error.h"
 #include "quire/paged.h"
 #include "runtime/fail.h"
@@ -56,8 +57,8 @@ bool has_holes(const AttentionProblem& problem) {
   };
   std::int64_t queries = 0, keys = 0;
   for (std::int64_t b = 0; b < problem.batch; ++b) {
-    queries += problem.queries->length(b);
-    keys += problem.layout->length(b);
+    queries += problem.queries_of(b);
+    keys += problem.keys_of(b);
   }
   return queries != total(problem.q_shape, problem.q_order) ||
          keys != total(problem.k_shape, problem.k_order) ||
@@ -87,7 +88,7 @@ struct Backward {
   void make(AttentionProblem problem) {
     std::vector<Buffer> buffers;
     if (wanted.buffers) buffers = gradient_buffers(problem);
-    attention::prove_mask(problem);
+    plan::prove_mask(problem);
     std::optional<paged::PagedCall> found = paged::recognise_paged(problem);
     plan = std::make_unique<plan::BackwardPlan>(plan::BackwardRequest(
         found ? found->problem : std::move(problem), wanted, std::move(buffers)));

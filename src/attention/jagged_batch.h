@@ -10,16 +10,14 @@
 namespace quire::attention {
 
 struct JaggedSequences {
-  layout::JaggedRows rows;
+  layout::JaggedRows rows = {};
   std::int64_t total = 0, heads = 0, dim = 0;  // of the values
   std::int64_t longest = 0;
 
   std::int64_t count() const { return static_cast<std::int64_t>(rows.begin.size()); }
 };
 
-/// Throws Error "[where] name: ...", naming the sequence, for offsets that fall, are negative or
-/// end beyond the values, lengths that are negative or longer than their slot, another dtype (kind
-/// type), rank or size.
+/// Throws Error "[where] name: ..." for values of another rank and as layout::read_rows does.
 JaggedSequences read_sequences(const char* where, const char* name, const Jagged& jagged);
 
 /// Query, key and value of a call, read.

@@ -1,36 +1,19 @@
 // A problem over paged keys: page table and lengths are read once, checked and turned into a
 // layout. Attention layer.
-#include <algorithm>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "attention/jagged_batch.h"
 #include "attention/validate.h"
+#include "layout/page_table.h"
 #include "layout/paged_layout.h"
 #include "quire/error.h"
 #include "quire/paged.h"
-#include "runtime/ceil_div.h"
 #include "runtime/fail.h"
 #include "runtime/float_env.h"
 
 namespace quire {
 namespace {
-
-void check_integers(const char* where, const char* name, const ConstTensorView& view,
-                    std::size_t rank) {
-  if (view.dtype() != DType::i32 && view.dtype() != DType::i64)
-    fail(ErrorKind::type, where, "{} must be i32 or i64; got {}", name, dtype_name(view.dtype()));
-  if (view.rank() != rank) {
-    fail(ErrorKind::value, where, "{} must have {} axes; got {}", name, rank,
-         to_string(view.shape()));
-  }
-}
-
-std::int64_t integer_at(const ConstTensorView& view, std::int64_t offset) {
-  return view.dtype() == DType::i32 ? view.data_as<std::int32_t>()[offset]
-                                    : view.data_as<std::int64_t>()[offset];
-}
 
 void check_pools(const char* where, const PagedKeys& keys) {
   for (const ConstTensorView* view : {&keys.k.data, &keys.v.data}) {
@@ -48,47 +31,6 @@ void check_pools(const char* where, const PagedKeys& keys) {
   }
   if (keys.k.data.dim(2) < 1)
     fail(ErrorKind::value, where, "the page size must be at least 1; got 0");
-}
-
-// Lengths and live pages of all sequences.
-struct Table {
-  std::vector<std::int64_t> lengths, pages;
-  std::int64_t longest = 0;
-};
-
-Table read_table(const char* where, const PagedKeys& keys, std::int64_t batch) {
-  check_integers(where, "page_table", keys.page_table, 2);
-  check_integers(where, "lengths", keys.lengths, 1);
-  if (keys.page_table.dim(0) != batch || keys.lengths.dim(0) != batch) {
-    fail(ErrorKind::value, where,
-         "{} sequences need as many page table rows and lengths; got {} and {}", batch,
-         keys.page_table.dim(0), keys.lengths.dim(0));
-  }
-  const std::int64_t pool = keys.k.data.dim(0), page_size = keys.k.data.dim(2);
-  Table table;
-  table.lengths.reserve(batch);
-  for (std::int64_t b = 0; b < batch; ++b) {
-    const std::int64_t length = integer_at(keys.lengths, b * keys.lengths.stride(0));
-    if (length < 0)
-      fail(ErrorKind::value, where, "lengths must not be negative; sequence {} has {}", b, length);
-    const std::int64_t pages = ceil_div(length, page_size);
-    if (pages > keys.page_table.dim(1)) {
-      fail(ErrorKind::value, where, "sequence {} has {} keys; {} pages of {} hold fewer", b, length,
-           keys.page_table.dim(1), page_size);
-    }
-    table.lengths.push_back(length);
-    table.longest = std::max(table.longest, length);
-    for (std::int64_t i = 0; i < pages; ++i) {
-      const std::int64_t page = integer_at(
-          keys.page_table, b * keys.page_table.stride(0) + i * keys.page_table.stride(1));
-      if (page < 0 || page >= pool) {
-        fail(ErrorKind::index, where, "page {} of sequence {} is outside a pool of {}; got {}", i,
-             b, pool, page);
-      }
-      table.pages.push_back(page);
-    }
-  }
-  return table;
 }
 
 template <class View>
@@ -123,7 +65,11 @@ namespace {
 // set.
 AttentionProblem problem_of_keys(const PagedKeys& keys, std::int64_t batch,
                                  const AttentionOptions& options, const char* function) {
-  Table table = read_table(function, keys, batch);
+  layout::PageTable table = layout::read_page_table(function, {.page_table = keys.page_table,
+                                                               .lengths = keys.lengths,
+                                                               .batch = batch,
+                                                               .pool_pages = keys.k.data.dim(0),
+                                                               .page_size = keys.k.data.dim(2)});
   AttentionProblem problem{{.batch = batch,
                             .kv_batch = batch,
                             .kv_heads = keys.k.data.dim(1),

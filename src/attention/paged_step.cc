@@ -6,10 +6,9 @@
 #include <optional>
 #include <vector>
 
-#include "attention/step_rules.h"
 #include "attention/validate.h"
-#include "layout/key_layout.h"
-#include "layout/query_layout.h"
+#include "plan/prepare_problem.h"
+#include "plan/step_rule.h"
 #include "quire/error.h"
 #include "runtime/fail.h"
 #include "runtime/float_env.h"
@@ -36,7 +35,7 @@ AttentionProblem paged_step(const Jagged& q, const PagedKeys& keys, const Attent
   std::vector<plan::StepSequence> sequences;
   sequences.reserve(static_cast<std::size_t>(problem.batch));
   for (std::int64_t i = 0; i < problem.batch; ++i) {
-    const std::int64_t count = problem.queries->length(i), length = problem.layout->length(i);
+    const std::int64_t count = problem.queries_of(i), length = problem.keys_of(i);
     if (count > length) {
       fail(ErrorKind::value, function, "sequence {} of the step has {} tokens; got {} queries", i,
            length, count);
@@ -49,10 +48,10 @@ AttentionProblem paged_step(const Jagged& q, const PagedKeys& keys, const Attent
                          .positions = positions,
                          .rule = rule});
   }
-  attention::read_key_indices(problem);
+  plan::read_key_indices(problem);
   // options.mask_mod, which sequences point to, outlives the call.
-  const MaskMod program = attention::step_program(positions, rule);
-  attention::write_down_keys(problem, sequences, {.program = program, .asked = program});
+  const MaskMod program = plan::step_program(positions, rule);
+  plan::set_visible_keys(problem, sequences, {.proved = program, .evaluated = program});
   return problem;
 }
 

@@ -6,16 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include "attention/cache_step.h"
-#include "attention/step_rules.h"
-#include "attention/tree_depth.h"
 #include "attention/validate.h"
 #include "cache/kv_cache_state.h"
-#include "formula/bound/depends.h"
-#include "formula/simplify/simplify.h"
 #include "layout/jagged_layout.h"
 #include "layout/paged_layout.h"
-#include "plan/step_keys.h"
+#include "plan/cache_step.h"
+#include "plan/prepare_problem.h"
+#include "plan/step_rule.h"
+#include "plan/tree_depth.h"
 #include "quire/attend.h"
 #include "quire/error.h"
 #include "runtime/fail.h"
@@ -181,7 +179,7 @@ void set_depths(const char* where, Step& step, AttentionProblem& problem, MaskMo
         "rope turns rows by where they lie, and tokens of a tree lie elsewhere than on their path; "
         "write keys that are rotated, without rope");
   }
-  const attention::StepDepths depths(step.sequences, step.mod_b);
+  const plan::StepDepths depths(step.sequences, step.mod_b);
   // A rule that several sequences have is asked once.
   const MaskMod* known = nullptr;
   step.tree_rules.reserve(step.sequences.size());
@@ -196,7 +194,7 @@ void set_depths(const char* where, Step& step, AttentionProblem& problem, MaskMo
     of.b = static_cast<std::int64_t>(i);
   }
   const auto reads = [](const std::optional<ScoreMod>& mod) {
-    return mod.has_value() && attention::reads_positions(mod->formula());
+    return mod.has_value() && plan::reads_positions(mod->formula());
   };
   if (!reads(problem.score_mod) && !reads(problem.weight_mod)) return;
   if (!problem.mod_b.empty() && problem.dropout_p > 0) {
@@ -209,42 +207,6 @@ void set_depths(const char* where, Step& step, AttentionProblem& problem, MaskMo
     if (mod->has_value()) *mod = depths.apply(**mod);
   if (!problem.mod_b.empty()) asked = depths.apply(asked);
   problem.mod_b.clear();
-}
-
-// Whether the rule shows the same to all sequences with the same ids so far: no b, no tables, and,
-// as the plan finds out, no later keys.
-bool reads_tables(const MaskMod& rule) {
-  const Formula simple = formula::simplify(rule.formula(), Precision::kF32);
-  return !simple.buffers().empty() ||
-         formula::depends(simple.graph())[static_cast<std::size_t>(simple.root())].b;
-}
-
-std::shared_ptr<attention::CacheStep> cache_step(const KVCache& cache, std::int64_t group,
-                                                 std::span<const NewTokens> tokens,
-                                                 const Step& step, const plan::StepKeys& keys) {
-  auto made = std::make_shared<attention::CacheStep>();
-  made->cache = &cache.state();
-  made->version = cache.version();
-  made->group = group;
-  made->sequences.reserve(tokens.size());
-  const MaskMod* known = nullptr;  // most have the same
-  bool has_tables = false;
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    const StepSequence& of = step.sequences[i];
-    if (of.rule != nullptr && of.rule != known) {
-      known = of.rule;
-      has_tables = reads_tables(*known);
-    }
-    made->sequences.push_back(
-        {.slot = tokens[i].sequence.slot,
-         .length = of.queries > 0 ? of.length : 0,
-         .q_begin = of.q_begin,
-         .makes_drafts =
-             of.queries > 0 && (!of.parents.empty() ||
-                                (of.rule != nullptr &&
-                                 (has_tables || keys.sees_later(static_cast<std::int64_t>(i)))))});
-  }
-  return made;
 }
 
 // What was proved in earlier steps, for who has the lock.
@@ -304,10 +266,10 @@ AttentionProblem AttentionProblem::step(const KVCache& cache, std::span<const Ne
   problem.v_shape = {sizes.n_pages, sizes.kv_heads, page_size, sizes.v_head_dim};
   problem.queries = std::make_shared<layout::JaggedQueries>(std::move(step.queries));
   problem.layout = std::make_shared<layout::PagedLayout>(page_size, false, std::move(step.pages));
-  attention::read_key_indices(problem);
+  plan::read_key_indices(problem);
   const MaskMod* const rule = options.mask_mod ? &*options.mask_mod : nullptr;
   const PositionWindow window = window_of(sizes, options.window);
-  const MaskMod program = attention::step_program(
+  const MaskMod program = plan::step_program(
       rule == nullptr || window.window > 0 ? std::optional(window) : std::nullopt, rule);
   const bool has_b = std::ranges::any_of(
       step.own, [](const SequenceOptions* own) { return own != nullptr && own->b.has_value(); });
@@ -316,14 +278,15 @@ AttentionProblem AttentionProblem::step(const KVCache& cache, std::span<const Ne
   set_depths(function, step, problem, asked);
   const std::unique_lock lock(cache.state().step_memory_lock, std::try_to_lock);
   const auto keys =
-      attention::write_down_keys(problem, step.sequences,
-                                 {.program = program,
-                                  .asked = std::move(asked),
-                                  .memory = lock.owns_lock() ? memory_of(cache) : nullptr});
+      plan::set_visible_keys(problem, step.sequences,
+                             {.proved = program,
+                              .evaluated = std::move(asked),
+                              .memory = lock.owns_lock() ? memory_of(cache) : nullptr});
   if (keys->first_missing() >= 0)
     fail_released(function, keys->first_missing(),
                   step.sequences[static_cast<std::size_t>(keys->first_missing())]);
-  problem.step_of = cache_step(cache, queries.group, tokens, step, *keys);
+  problem.step_of =
+      std::make_shared<const plan::CacheStep>(cache, queries.group, tokens, step.sequences, *keys);
   return problem;
 }
 

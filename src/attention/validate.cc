@@ -1,22 +1,16 @@
-// The checks, in the order in which a user would find the mistakes. Attention layer.
+// The checks of a problem, in the order in which a user would find the mistakes. Attention layer.
 #include "attention/validate.h"
 
 #include <cmath>
-#include <limits>
-#include <string>
 
-#include "attention/jagged_batch.h"
-#include "layout/key_layout.h"
-#include "layout/query_layout.h"
 #include "mask/size_limits.h"
-#include "quant/coded_view.h"
+#include "plan/prepare_problem.h"
 #include "quire/error.h"
 #include "runtime/ceil_div.h"
 #include "runtime/check_size.h"
 #include "runtime/fail.h"
 
-namespace quire {
-namespace attention {
+namespace quire::attention {
 namespace {
 
 using mask::kMostPosition;
@@ -119,8 +113,7 @@ void validate_masks(const char* where, const AttentionProblem& problem) {
   for (std::int64_t i = 0; i < problem.batch; ++i) {
     const BlockMask& one = masks[i];
     const auto [q_len, kv_len] = one.seq_lengths();
-    const std::int64_t queries = problem.queries ? problem.queries->length(i) : problem.q_len;
-    const std::int64_t keys = problem.layout ? problem.layout->length(i) : problem.kv_len;
+    const std::int64_t queries = problem.queries_of(i), keys = problem.keys_of(i);
     if (q_len != queries || kv_len != keys) {
       fail(ErrorKind::value, where,
            "the block mask of sequence {} was made for {} queries and {} keys; got {} and {}", i,
@@ -209,44 +202,6 @@ void fill_q_begin(AttentionProblem& problem) {
   if (count == 0) problem.q_begin = {0};
 }
 
-void check_shape(const char* where, const char* name, const ConstTensorView& view,
-                 const Shape& shape) {
-  if (view.shape() == shape) return;
-  fail(ErrorKind::value, where, "{} must have shape {}; got {}", name, to_string(shape),
-       to_string(view.shape()));
-}
-
-void check_floats(const char* where, const char* name, const ConstTensorView& view,
-                  const Shape& shape) {
-  check_shape(where, name, view, shape);
-  check_float(where, name, view.dtype());
-}
-
-void check_tensor(const char* where, const char* name, const ConstTensorView& view,
-                  const Shape& shape, DType dtype) {
-  check_shape(where, name, view, shape);
-  if (view.dtype() != dtype) {
-    fail(ErrorKind::type, where, "{} must be {}; got {}", name, dtype_name(dtype),
-         dtype_name(view.dtype()));
-  }
-}
-
-// The dtype of the tensor it is the gradient of, or the compute type.
-void validate_gradient(const AttentionProblem& problem, const char* name, bool is_wanted,
-                       const std::optional<TensorView>& given, const Shape& shape, DType dtype) {
-  const char* const where = problem.function;
-  if (given.has_value() != is_wanted)
-    fail(ErrorKind::value, where, "the gradient of {} was {} when the plan was made, and {} given",
-         name, is_wanted ? "wanted" : "not wanted", is_wanted ? "none is" : "one is");
-  if (!is_wanted) return;
-  if (given->shape() != shape)
-    fail(ErrorKind::value, where, "the gradient of {} must have shape {}; got {}", name,
-         to_string(shape), to_string(given->shape()));
-  if (given->dtype() != dtype && given->dtype() != problem.compute_type())
-    fail(ErrorKind::type, where, "the gradient of {} must be {}; got {}", name, dtype_name(dtype),
-         dtype_name(given->dtype()));
-}
-
 }  // namespace
 
 void check_float(const char* where, const char* name, DType dtype) {
@@ -269,6 +224,15 @@ void validate_dropout(const char* where, double dropout_p) {
     fail(ErrorKind::value, where, "dropout_p must be in 0..1; got {}", dropout_p);
 }
 
+void check_step_options(const char* where, const AttentionOptions& options) {
+  if (options.window < 0)
+    fail(ErrorKind::value, where, "window must not be negative; got {}", options.window);
+  if (options.block_mask.has_value())
+    fail(ErrorKind::value, where, "a step has no block_mask; give mask_mod");
+  if (!options.q_begin.empty())
+    fail(ErrorKind::value, where, "q_begin follows from the cache; do not give it");
+}
+
 void validate(const AttentionProblem& problem, const char* where) {
   validate_dtypes(where, problem);
   validate_sizes(where, problem);
@@ -286,165 +250,8 @@ void validate(const AttentionProblem& problem, const char* where) {
 AttentionProblem checked(AttentionProblem problem) {
   fill_q_begin(problem);
   validate(problem, problem.function);
-  read_key_indices(problem);
+  plan::read_key_indices(problem);
   return problem;
 }
 
-void validate_run(const AttentionProblem& problem, const ConstTensorView& q, const KVView& k,
-                  const KVView& v) {
-  const auto check = [&](const char* name, const KVView& given, const Shape& shape, DType dtype,
-                         const KVFormat& format) {
-    if (given.format == format && given.shape() == shape && given.dtype() == dtype) return;
-    const auto kind = [](const KVFormat& one, DType plain) {
-      return one.is_plain() ? std::string(dtype_name(plain)) : one.name();
-    };
-    fail(ErrorKind::value, problem.function, "the plan was made for a {} of {} {}; got {} {}", name,
-         kind(format, dtype), to_string(shape), kind(given.format, given.dtype()),
-         to_string(given.shape()));
-  };
-  // The cache determines how many tokens a step has.
-  if (problem.step_of != nullptr)
-    check_tensor(problem.function, "q", q, problem.q_shape, problem.q_dtype);
-  check("query", q, problem.q_shape, problem.q_dtype, {});
-  check("key", k, problem.k_shape, problem.k_dtype, problem.k_format);
-  check("value", v, problem.v_shape, problem.v_dtype, problem.v_format);
-  quant::check_coded(problem.function, "key", k, coded_axes(k, problem.k_order));
-  quant::check_coded(problem.function, "value", v, coded_axes(v, problem.v_order));
-}
-
-void validate_outputs(const AttentionProblem& problem, const AttentionOutputs& outputs) {
-  const char* const where = problem.function;
-  const DType wide = problem.compute_type();
-  if ((problem.states != KeptStates::kNone) != outputs.states.has_value())
-    fail(ErrorKind::value, where, "a run that keeps states needs a tensor of states, and no other");
-  if (outputs.states.has_value()) {
-    if (outputs.resumes && problem.states == KeptStates::kSplits)
-      fail(ErrorKind::value, where, "states of splits begin anew: nothing can be resumed");
-    for (const std::optional<TensorView>* other :
-         {&outputs.lse, &outputs.max_scores, &outputs.key_weights, &outputs.entropy})
-      if (other->has_value())
-        fail(ErrorKind::value, where, "a run that keeps states has no other output");
-    return validate_states(problem, *outputs.states);
-  }
-  check_tensor(where, "out", outputs.out, problem.out_shape(),
-               outputs.out.dtype() == wide ? wide : problem.q_dtype);
-  const auto check = [&](const char* name, const std::optional<TensorView>& view) {
-    if (!view.has_value()) return;
-    check_tensor(where, name, *view, problem.stats_shape(), wide);
-    if (!view->is_contiguous()) fail(ErrorKind::value, where, "{} must be row-major", name);
-  };
-  check("lse", outputs.lse);
-  check("max_scores", outputs.max_scores);
-  if (outputs.max_scores && problem.weight_mod)
-    fail(ErrorKind::value, where, "there are no max_scores with weight_mod");
-  if (outputs.entropy && problem.weight_mod)
-    fail(ErrorKind::value, where,
-         "entropy is of weights that sum up to 1; there is none with weight_mod");
-  check("entropy", outputs.entropy);
-  if (!outputs.key_weights.has_value()) return;
-  check_tensor(where, "key_weights", *outputs.key_weights, problem.key_weights_shape(), wide);
-  if (!outputs.key_weights->is_contiguous())
-    fail(ErrorKind::value, where, "key_weights must be row-major");
-  validate_query_range(problem, outputs.key_weights_queries);
-}
-
-std::int64_t state_rows(const AttentionProblem& problem, const ConstTensorView& states) {
-  if (problem.q_shape.rank() != 4)
-    return problem.q_shape[problem.q_order == JaggedOrder::kTokens ? 0 : 1];
-  const std::int64_t row = states.strides()[2];
-  return states.numel() == 0 ? 0 : states.strides()[1] / row;
-}
-
-void validate_states(const AttentionProblem& problem, const ConstTensorView& states) {
-  check_tensor(problem.function, "states", states, problem.states_shape(), problem.compute_type());
-  if (states.is_contiguous()) return;
-  // Some rows of a larger tensor of states.
-  const bool are_rows =
-      problem.q_shape.rank() == 4 && states.select(0, 0).select(0, 0).is_contiguous() &&
-      states.strides()[1] % states.strides()[2] == 0 &&
-      (states.dim(0) == 1 || states.strides()[0] == states.dim(1) * states.strides()[1]);
-  if (!are_rows) fail(ErrorKind::value, problem.function, "states must be row-major");
-}
-
-void validate_query_range(const AttentionProblem& problem, const QueryRange& range) {
-  const bool to_the_end = range.end == std::numeric_limits<std::int64_t>::max();
-  if (problem.q_shape.rank() == 3) return;  // every sequence has what it has of it
-  const std::int64_t most = problem.q_len;
-  const auto place = [&](std::int64_t at) { return at < 0 ? at + most : at; };
-  const std::int64_t end = to_the_end ? most : place(range.end);
-  if (range.begin >= -most && end <= most && place(range.begin) <= end) return;
-  fail(ErrorKind::value, problem.function,
-       "key_weights_queries must be a range of the {} queries; got {} to {}", most, range.begin,
-       to_the_end ? most : range.end);
-}
-
-void validate_loss(const AttentionProblem& problem, const BackwardInputs& inputs) {
-  const char* const where = problem.function;
-  const Shape rows = problem.stats_shape(), out = problem.out_shape();
-  check_floats(where, "lse", inputs.lse, rows);
-  if (inputs.d_out.has_value()) {
-    check_floats(where, "out", inputs.out, out);
-    check_floats(where, "d_out", *inputs.d_out, out);
-  }
-  if (inputs.d_lse.has_value()) check_floats(where, "d_lse", *inputs.d_lse, rows);
-  if (!inputs.d_out.has_value() && !inputs.d_lse.has_value())
-    fail(ErrorKind::value, where, "give d_out, d_lse or both: there is nothing to differentiate");
-}
-
-void validate_gradients(const AttentionProblem& problem, const WantedGradients& wanted,
-                        const std::vector<Buffer>& buffers, const GradientOutputs& outputs) {
-  const AttentionProblem& p = problem;
-  validate_gradient(p, "q", wanted.q, outputs.q, p.q_shape, p.q_dtype);
-  validate_gradient(p, "k", wanted.k, outputs.k, p.k_shape, p.k_dtype);
-  validate_gradient(p, "v", wanted.v, outputs.v, p.v_shape, p.v_dtype);
-  if (outputs.buffers.size() != buffers.size())
-    fail(ErrorKind::value, p.function, "gradients of {} buffers are wanted; got {}", buffers.size(),
-         outputs.buffers.size());
-  for (std::size_t i = 0; i < buffers.size(); ++i) {
-    const TensorView& given = outputs.buffers[i];
-    if (given.dtype() != buffers[i].dtype())
-      fail(ErrorKind::type, p.function, "the gradient of {} must be {}; got {}", buffers[i].name(),
-           dtype_name(buffers[i].dtype()), dtype_name(given.dtype()));
-    validate_gradient(p, buffers[i].name().c_str(), true, given, buffers[i].shape(),
-                      buffers[i].dtype());
-  }
-}
-
-AttentionShape shape_of(const char* where, const ConstTensorView& q, const KVView& k_view,
-                        const KVView& v_view) {
-  for (const ConstTensorView* view : {&q, &k_view.data, &v_view.data}) {
-    if (view->rank() != 4) {
-      fail(ErrorKind::value, where,
-           "query, key and value must be [batch, heads, length, dim]; got {}",
-           to_string(view->shape()));
-    }
-  }
-  const Shape k = k_view.shape(), v = v_view.shape();
-  check_head_dims(where, q.dim(3), k[3]);
-  if (k[0] != v[0] || k[1] != v[1] || k[2] != v[2]) {
-    fail(ErrorKind::value, where,
-         "key and value must have the same batch, heads and length; got {} and {}", to_string(k),
-         to_string(v));
-  }
-  return {.batch = q.dim(0),
-          .q_heads = q.dim(1),
-          .q_len = q.dim(2),
-          .head_dim = q.dim(3),
-          .kv_batch = k[0],
-          .kv_heads = k[1],
-          .kv_len = k[2],
-          .v_head_dim = v[3],
-          .q_dtype = q.dtype(),
-          .k_dtype = k_view.dtype(),
-          .v_dtype = v_view.dtype(),
-          .k_format = k_view.format,
-          .v_format = v_view.format};
-}
-
-}  // namespace attention
-
-AttentionShape AttentionShape::of(const ConstTensorView& q, const KVView& k, const KVView& v) {
-  return attention::shape_of("flex_attention", q, k, v);
-}
-
-}  // namespace quire
+}  // namespace quire::attention

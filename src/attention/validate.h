@@ -23,11 +23,9 @@ void validate(const AttentionProblem& problem, const char* where);
 /// key_indices read.
 AttentionProblem checked(AttentionProblem problem);
 
-/// Reads and checks key_indices of a problem whose sizes are checked, and moves them into `chosen`.
-void read_key_indices(AttentionProblem& problem);
-
-/// Proves mask_mod of a checked problem, on its executor, and moves it into block_mask.
-void prove_mask(AttentionProblem& problem);
+/// The options of a step over a cache or over pages. Throws Error for a negative window, a block
+/// mask and a q_begin.
+void check_step_options(const char* where, const AttentionOptions& options);
 
 // Parts of the check that others share.
 void check_float(const char* where, const char* name, DType dtype);

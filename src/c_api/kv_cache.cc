@@ -19,12 +19,10 @@ using namespace quire;
 
 namespace {
 
-[[noreturn]] void refuse_text(const char* function, const std::string& text) {
-  throw Error(ErrorKind::value, fmt::format("[{}] {}", function, text));
-}
+using quire::c_api::refuse;
 
 void check_zero(const char* function, const char* name, std::int32_t zero) {
-  if (zero != 0) refuse_text(function, fmt::format("{}.zero must be 0; got {}", name, zero));
+  if (zero != 0) refuse(function, "{}.zero must be 0; got {}", name, zero);
 }
 
 std::span<const std::int64_t> list(const char* function, const char* name, const std::int64_t* data,
@@ -64,7 +62,7 @@ KVCacheOptions options_of(const char* function, const quire_kv_cache_options* gi
   KVCacheOptions options{.page_size = of.page_size == 0 ? 16 : of.page_size, .n_pages = of.n_pages};
   if (of.group_count == 0) {
     if (of.groups != nullptr)
-      refuse_text(function, "options.groups is given, and options.group_count is 0");
+      refuse(function, "options.groups is given, and options.group_count is 0");
     options.layers = of.layers;
     options.kv_heads = of.kv_heads;
     options.head_dim = of.head_dim;
@@ -77,9 +75,9 @@ KVCacheOptions options_of(const char* function, const quire_kv_cache_options* gi
   }
   if (of.layers != 0 || of.kv_heads != 0 || of.head_dim != 0 || of.v_head_dim != 0 ||
       of.dtype != 0 || of.k_format != nullptr || of.v_format != nullptr || of.v_in_k != 0)
-    refuse_text(function,
-                "layers, kv_heads, head_dim, v_head_dim, dtype, formats and v_in_k are those of "
-                "the groups, and 0 in options");
+    refuse(function,
+           "layers, kv_heads, head_dim, v_head_dim, dtype, formats and v_in_k are those of "
+           "the groups, and 0 in options");
   c_api::check_count(of.group_count, function, "options.group_count");
   c_api::require(of.groups, function, "options.groups");
   for (std::size_t i = 0; i < of.group_count; ++i) {
@@ -105,23 +103,27 @@ void give(const char* function, const char* name, Struct* to, Struct filled,
           std::size_t first = sizeof(Struct)) {
   c_api::require(to, function, name);
   const std::size_t known = to->size;
-  if (known < first)
-    refuse_text(function, fmt::format("{}.size must be at least {}; got {}", name, first, known));
+  if (known < first) refuse(function, "{}.size must be at least {}; got {}", name, first, known);
   filled.size = known;
   std::memcpy(to, &filled, std::min(known, sizeof(Struct)));
 }
 
-void give_tensor(const char* function, const TensorView& view, quire_tensor* to) {
-  c_api::require(to, function, "pages");
-  *to = {};
-  to->size = sizeof(quire_tensor);
-  to->data = view.data();
-  to->dtype = static_cast<quire_dtype>(view.dtype());
-  to->rank = static_cast<std::int32_t>(view.rank());
-  for (std::size_t axis = 0; axis < view.rank(); ++axis) {
-    to->shape[axis] = view.shape()[axis];
-    to->strides[axis] = view.strides()[axis];
-  }
+// Gives a view of a layer's memory.
+[[gnu::always_inline]] inline quire_status give_view(quire_kv_cache* cache,
+                                                     TensorView (KVCache::*view)(std::int64_t),
+                                                     std::int64_t layer, quire_tensor* to,
+                                                     const char* function) {
+  return with_cache(cache, function, [&](KVCache& of) {
+    const TensorView memory = (of.*view)(layer);
+    c_api::require(to, function, "pages");
+    *to = {};
+    to->size = sizeof(quire_tensor);
+    to->data = memory.data();
+    to->dtype = static_cast<quire_dtype>(memory.dtype());
+    to->rank = static_cast<std::int32_t>(memory.rank());
+    std::ranges::copy(memory.shape(), to->shape);
+    std::ranges::copy(memory.strides(), to->strides);
+  });
 }
 
 // Adapts a C callback to C++.
@@ -146,11 +148,6 @@ struct Source {
     return call(user, bytes.data(), bytes.size());
   }
 };
-
-template <class Callback>
-void require_callback(Callback* callback, const char* function, const char* name) {
-  if (callback == nullptr) refuse_text(function, fmt::format("{} is null", name));
-}
 
 }  // namespace
 
@@ -343,27 +340,19 @@ quire_status quire_kv_cache_group_of(const quire_kv_cache* cache, int64_t layer,
 }
 
 quire_status quire_kv_cache_k_pages(quire_kv_cache* cache, int64_t layer, quire_tensor* pages) {
-  constexpr const char* kName = "quire_kv_cache_k_pages";
-  return with_cache(cache, kName,
-                    [&](KVCache& of) { give_tensor(kName, of.k_pages(layer), pages); });
+  return give_view(cache, &KVCache::k_pages, layer, pages, "quire_kv_cache_k_pages");
 }
 
 quire_status quire_kv_cache_v_pages(quire_kv_cache* cache, int64_t layer, quire_tensor* pages) {
-  constexpr const char* kName = "quire_kv_cache_v_pages";
-  return with_cache(cache, kName,
-                    [&](KVCache& of) { give_tensor(kName, of.v_pages(layer), pages); });
+  return give_view(cache, &KVCache::v_pages, layer, pages, "quire_kv_cache_v_pages");
 }
 
 quire_status quire_kv_cache_k_scales(quire_kv_cache* cache, int64_t layer, quire_tensor* scales) {
-  constexpr const char* kName = "quire_kv_cache_k_scales";
-  return with_cache(cache, kName,
-                    [&](KVCache& of) { give_tensor(kName, of.k_scales(layer), scales); });
+  return give_view(cache, &KVCache::k_scales, layer, scales, "quire_kv_cache_k_scales");
 }
 
 quire_status quire_kv_cache_v_scales(quire_kv_cache* cache, int64_t layer, quire_tensor* scales) {
-  constexpr const char* kName = "quire_kv_cache_v_scales";
-  return with_cache(cache, kName,
-                    [&](KVCache& of) { give_tensor(kName, of.v_scales(layer), scales); });
+  return give_view(cache, &KVCache::v_scales, layer, scales, "quire_kv_cache_v_scales");
 }
 
 quire_status quire_kv_cache_get_stats(const quire_kv_cache* cache, int64_t group,
@@ -394,7 +383,7 @@ quire_status quire_kv_cache_save_to(const quire_kv_cache* cache, quire_sequence 
                                     quire_byte_sink sink, void* user) {
   constexpr const char* kName = "quire_kv_cache_save_to";
   return with_cache(cache, kName, [&](const KVCache& of) {
-    require_callback(sink, kName, "sink");
+    c_api::require(sink, kName, "sink");
     const Sink to{kName, sink, user};
     of.save_to(c_api::sequence(sequence), ByteSink(to));
   });
@@ -404,7 +393,7 @@ quire_status quire_kv_cache_load_from(quire_kv_cache* cache, quire_byte_source s
                                       uint64_t salt, quire_sequence* sequence) {
   constexpr const char* kName = "quire_kv_cache_load_from";
   return with_cache(cache, kName, [&](KVCache& of) {
-    require_callback(source, kName, "source");
+    c_api::require(source, kName, "source");
     c_api::require(sequence, kName, "sequence");
     const Source from{kName, source, user};
     *sequence = c_api::sequence(of.load_from(ByteSource(from), salt));
@@ -434,7 +423,7 @@ quire_status quire_kv_cache_save_all(const quire_kv_cache* cache, quire_byte_sin
                                      void* user) {
   constexpr const char* kName = "quire_kv_cache_save_all";
   return with_cache(cache, kName, [&](const KVCache& of) {
-    require_callback(sink, kName, "sink");
+    c_api::require(sink, kName, "sink");
     const Sink to{kName, sink, user};
     of.save_all(ByteSink(to));
   });
@@ -452,8 +441,8 @@ quire_status quire_kv_cache_load_all(quire_kv_cache* cache, quire_byte_source so
                                      void* source_user, quire_loaded loaded, void* user) {
   constexpr const char* kName = "quire_kv_cache_load_all";
   return with_cache(cache, kName, [&](KVCache& of) {
-    require_callback(source, kName, "source");
-    require_callback(loaded, kName, "loaded");
+    c_api::require(source, kName, "source");
+    c_api::require(loaded, kName, "loaded");
     const Source from{kName, source, source_user};
     for (const LoadedSequence& one : of.load_all(ByteSource(from)))
       loaded(user, c_api::sequence(one.saved), c_api::sequence(one.sequence));
@@ -465,7 +454,7 @@ quire_status quire_kv_cache_load_all_from_file(quire_kv_cache* cache, const char
   constexpr const char* kName = "quire_kv_cache_load_all_from_file";
   return with_cache(cache, kName, [&](KVCache& of) {
     c_api::require(path, kName, "path");
-    require_callback(loaded, kName, "loaded");
+    c_api::require(loaded, kName, "loaded");
     for (const LoadedSequence& one : of.load_all(std::filesystem::path(path)))
       loaded(user, c_api::sequence(one.saved), c_api::sequence(one.sequence));
   });

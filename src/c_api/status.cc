@@ -59,9 +59,8 @@ quire_status guarded(FunctionRef<void()> body) noexcept {
   }
 }
 
-void require(const void* pointer, const char* function, const char* name) {
-  if (pointer == nullptr)
-    throw Error(ErrorKind::value, fmt::format("[{}] {} is null", function, name));
+void refuse_null(const char* function, const char* name) {
+  throw Error(ErrorKind::value, fmt::format("[{}] {} is null", function, name));
 }
 
 }  // namespace quire::c_api

@@ -13,7 +13,12 @@ namespace quire::c_api {
 /// quire_last_error().
 quire_status guarded(FunctionRef<void()> body) noexcept;
 
+[[noreturn]] void refuse_null(const char* function, const char* name);
+
 /// Throws Error(value), "[function] name is null", if it is.
-void require(const void* pointer, const char* function, const char* name);
+template <class T>
+void require(T* pointer, const char* function, const char* name) {
+  if (pointer == nullptr) refuse_null(function, name);
+}
 
 }  // namespace quire::c_api

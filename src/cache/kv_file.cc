@@ -91,7 +91,9 @@ class FileSource {
     if (n == 0 && std::ferror(file_.get()) != 0) fail_file(where_, "cannot read", path_);
     return n;
   }
-  void rewind() { std::rewind(file_.get()); }
+  void rewind() {
+    if (std::fseek(file_.get(), 0, SEEK_SET) != 0) fail_file(where_, "cannot read again", path_);
+  }
   // Throws Error unless everything was read.
   void check_end() {
     if (std::fgetc(file_.get()) != EOF)

@@ -215,7 +215,7 @@ SequenceId get_sequence(KVCache::State& state, std::uint64_t salt, ByteReader& f
   const std::vector<std::int64_t> ids = get_ids(saved.sequence.length, from);
   if (std::ranges::any_of(ids.begin() + saved.sequence.known, ids.end(),
                           [](std::int64_t id) { return id != 0; }))
-    fail(ErrorKind::value, from.where(), "ids behind the {} that are known must be 0",
+    fail(ErrorKind::value, from.where(), "ids after the {} that are known must be 0",
          saved.sequence.known);
   const PagesToLoad pages(state, saved, ids, salt);
   pages.require(from.where());

@@ -13,6 +13,7 @@
 #include "runtime/float_env.h"
 #include "runtime/run_parallel.h"
 #include "tensor/convert.h"
+#include "tensor/index_view.h"
 
 namespace quire {
 namespace {
@@ -29,8 +30,7 @@ void check(const ConstTensorView& rows, const ConstTensorView& slots, const Tens
          "{}",
          to_string(rows.shape()), to_string(pages.shape()));
   }
-  if (slots.dtype() != DType::i32 && slots.dtype() != DType::i64)
-    fail(ErrorKind::type, kWhere, "slots must be i32 or i64; got {}", dtype_name(slots.dtype()));
+  check_indices(kWhere, "slots", slots);
   if (slots.rank() != 1 || slots.dim(0) != rows.dim(0)) {
     fail(ErrorKind::value, kWhere, "slots must be one for each of {} rows; got {}", rows.dim(0),
          to_string(slots.shape()));
@@ -45,12 +45,6 @@ void check(const ConstTensorView& rows, const ConstTensorView& slots, const Tens
          "the numbers of a row of pages must lie side by side; got a stride of {}",
          pages.stride(3));
   }
-}
-
-std::int64_t slot_at(const ConstTensorView& slots, std::int64_t i) {
-  const std::int64_t at = i * slots.stride(0);
-  return slots.dtype() == DType::i32 ? slots.data_as<std::int32_t>()[at]
-                                     : slots.data_as<std::int64_t>()[at];
 }
 
 // All heads of one token.
@@ -81,14 +75,17 @@ void write_pages(const ConstTensorView& rows, const ConstTensorView& slots, cons
   const FloatEnv float_env;
   check(rows, slots, pages);
   const std::int64_t tokens = rows.dim(0), room = pages.dim(0) * pages.dim(2);
+  const auto slot_of = [numbers = IndexView(slots), step = slots.stride(0)](std::int64_t row) {
+    return numbers[row * step];
+  };
   for (std::int64_t i = 0; i < tokens; ++i) {
-    if (slot_at(slots, i) < room) continue;
-    fail(ErrorKind::index, kWhere, "slot {} of row {} is outside {} pages of {}", slot_at(slots, i),
-         i, pages.dim(0), pages.dim(2));
+    if (slot_of(i) < room) continue;
+    fail(ErrorKind::index, kWhere, "slot {} of row {} is outside {} pages of {}", slot_of(i), i,
+         pages.dim(0), pages.dim(2));
   }
   const auto write = [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i)
-      if (const std::int64_t slot = slot_at(slots, i); slot >= 0) write_token(rows, i, pages, slot);
+      if (const std::int64_t slot = slot_of(i); slot >= 0) write_token(rows, i, pages, slot);
   };
   const std::int64_t token_bytes = std::max<std::int64_t>(
       rows.dim(1) * rows.dim(2) * static_cast<std::int64_t>(dtype_size(pages.dtype())), 1);

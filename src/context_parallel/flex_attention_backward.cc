@@ -109,7 +109,7 @@ class Backward {
 
   Gradients end() && {
     const AttentionShape& of = call_.shape();
-    const auto as = [](Tensor tensor, DType dtype) {
+    const auto as = [](const Tensor& tensor, DType dtype) {
       return tensor.dtype() == dtype ? tensor : tensor.to(dtype);
     };
     return {as(q_, of.q_dtype), as(k_, of.k_dtype), as(v_, of.v_dtype), std::move(buffers_).take()};

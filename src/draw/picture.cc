@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "mask/block_mask_data.h"
 #include "quire/error.h"
@@ -89,7 +90,7 @@ CellLimit fit_cells(std::int64_t q_len, std::int64_t kv_len, std::int64_t longes
   const auto longer = static_cast<double>(std::max({q_len, kv_len, std::int64_t{1}}));
   const auto share = [&](std::int64_t length) {
     const double cells = static_cast<double>(longest) * static_cast<double>(length) / longer;
-    return std::max({static_cast<std::int64_t>(cells + 0.5), longest / 8, std::int64_t{1}});
+    return std::max({static_cast<std::int64_t>(std::llround(cells)), longest / 8, std::int64_t{1}});
   };
   return {share(q_len), share(kv_len)};
 }

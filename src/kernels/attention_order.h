@@ -22,17 +22,17 @@
 //    * b). A split with m = -inf is skipped, the first live one is taken as it is.
 //  - Output: fma(O, 1 / l, +0), rounded to the output's type. A row without a visible key: 0, lse
 //    -inf. lse: m + log(l), scaled form fma(m, scale, log(l)).
-//  - Sinks (row_end.h): folded last, in natural units (t = m, scaled form m * scale): a sink s at
-//  most t
-//    adds exp2((s - t) * log2e) to l; above t, f = exp2((t - s) * log2e), l' = fma(l, f, 1), and
-//    the output is fma(O, f / l', +0). Equal ones weigh exactly 1. lse_with_sinks: max(s, t) +
-//    log(l').
+//  - Sinks (row_end.h): folded last, in natural units (t = m, scaled form m * scale). A sink s of
+//    at most t adds exp2((s - t) * log2e) to l. One above t: f = exp2((t - s) * log2e),
+//    l' = fma(l, f, 1), and the output is fma(O, f / l', +0). Equal ones weigh exactly 1.
+//    With lse_with_sinks, lse is max(s, t) + log(l'), where l' is the sum with the sink, whichever
+//    of the two is larger.
 //  - Weights by a formula: the score program's result is p, hidden and -inf ones are 0; m is 0 once
 //    something was seen, so no factor is other than 1, and sums, chains, splits and folds are as
 //    above. Output: fma(O, 1, +0), or divided by l as above.
-//  - Rope (rope.h): queries and keys are rotated in compute type before their score is taken, and
-//  not
-//    rounded again; there are no bf16 products then.
+//  - Rope (rope.h): queries and keys are rotated in compute type before their score is taken. They
+//    are not rounded again to the type of the tensor; since they are no longer bf16, there are no
+//    bf16 products then.
 //  - bf16 products (all of q, k, v bf16, a CPU with the instruction): pairs (d, d + 1) in scores,
 //    pairs of keys (2i, 2i + 1) in O, p rounded to bf16 there, an odd end pairs with 0. A step of a
 //    chain, with a and b the pairs, is
@@ -41,7 +41,7 @@
 //                   set where that lost something (BFDOT with FPCR.EBF = 0, which FloatEnv sets);
 //    subnormals are 0 in all of them, before and after (tests/support/pair_product.cc).
 //    By tile registers (amx) 32 numbers are a step, counted from dim 0 or from the tile's first
-//    key, zeros behind the last: a chain over the even ones and one over the odd ones, from 0, are
+//    key, zeros after the last: a chain over the even ones and one over the odd ones, from 0, are
 //    added, and that is added to the sum of the steps before, from 0; subnormals are 0 in all of
 //    it. A score is one such sum, and so is what a tile of keys adds to O.
 //  - Quantised keys and values are decoded to f32 first, a rounding for each of zero point, scale

@@ -5,15 +5,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "layout/jagged_rows.h"
 #include "layout/key_layout.h"
 #include "layout/query_layout.h"
 
 namespace quire::layout {
-
-/// Rows begin[i] .. begin[i] + length[i] - 1 are those of sequence i.
-struct JaggedRows {
-  std::vector<std::int64_t> begin, length;
-};
 
 /// [1, heads, total, dim] tensors of queries.
 class JaggedQueries final : public QueryLayout {

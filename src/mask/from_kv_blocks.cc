@@ -17,6 +17,7 @@
 #include "runtime/fail.h"
 #include "runtime/float_env.h"
 #include "runtime/memory.h"
+#include "tensor/index_view.h"
 
 namespace quire {
 
@@ -43,13 +44,8 @@ struct Lists {
 
 void check_tensors(const BlockLists& lists, const char* prefix) {
   const Shape &num_shape = lists.num_blocks.shape(), &shape = lists.indices.shape();
-  const auto check_dtype = [&](const char* name, DType dtype) {
-    if (dtype != DType::i32 && dtype != DType::i64)
-      fail(ErrorKind::type, kFromKvBlocks, "{}{} must be i32 or i64; got {}", prefix, name,
-           dtype_name(dtype));
-  };
-  check_dtype("kv_num_blocks", lists.num_blocks.dtype());
-  check_dtype("kv_indices", lists.indices.dtype());
+  check_indices(kFromKvBlocks, fmt::format("{}kv_num_blocks", prefix), lists.num_blocks);
+  check_indices(kFromKvBlocks, fmt::format("{}kv_indices", prefix), lists.indices);
   if (shape.rank() < 2 || shape.rank() > 4)
     fail(ErrorKind::value, kFromKvBlocks, "{}kv_indices must have 2 to 4 axes; got {}", prefix,
          to_string(shape));
@@ -79,11 +75,6 @@ Tensor copy_of(const ConstTensorView& view) {
   return contiguous(view);
 }
 
-std::int64_t load(const Tensor& tensor, std::int64_t at) {
-  return tensor.dtype() == DType::i32 ? static_cast<const std::int32_t*>(tensor.data())[at]
-                                      : static_cast<const std::int64_t*>(tensor.data())[at];
-}
-
 // The position of a row, for error texts.
 struct RowPlace {
   std::int64_t b, h, row;
@@ -101,13 +92,14 @@ struct ListedBlock {
 // Appends the blocks of row `at`, counted over all rows.
 void read_row(const Lists& lists, std::int64_t at, std::int64_t kv_blocks, const RowPlace& place,
               BlockKind kind, std::vector<ListedBlock>& blocks) {
-  const std::int64_t count = load(lists.num_blocks, at), width = lists.width();
+  const IndexView counts(lists.num_blocks), indices(lists.indices);
+  const std::int64_t count = counts[at], width = lists.width();
   if (count < 0 || count > width) {
     fail(ErrorKind::value, kFromKvBlocks, "{}kv_num_blocks of {} must be in 0..{}; got {}",
          lists.prefix, place.text(), width, count);
   }
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t block = load(lists.indices, at * width + i);
+    const std::int64_t block = indices[at * width + i];
     if (block == -1 && lists.are_pages) continue;
     if (block < 0 || block >= kv_blocks) {
       fail(ErrorKind::index, kFromKvBlocks, "{}kv_indices of {} must be in 0..{}; got {}",

@@ -58,7 +58,7 @@ MaskMod BlockMask::whole_mask_mod(Executor* executor) const {
        {data.rows->batches(), data.rows->heads(), data.q_blocks, data.kv_blocks})
     bytes = saturating_product(bytes, size);
   require_memory("BlockMask::whole_mask_mod", "a bool per block", bytes);
-  const MaskMod in_partial = is_in(data, block_bools(data, false, executor)) & rule;
+  MaskMod in_partial = is_in(data, block_bools(data, false, executor)) & rule;
   if (!data.separate_full_blocks) return in_partial;
   return is_in(data, block_bools(data, true, executor)) | in_partial;
 }

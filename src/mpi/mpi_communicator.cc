@@ -1,4 +1,4 @@
-// The one user of mpi.h. Mpi layer.
+// A Communicator over MPI. Nothing else in the project includes mpi.h. Mpi layer.
 #include "quire/mpi_communicator.h"
 
 #include <mpi.h>

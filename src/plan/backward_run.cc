@@ -1,4 +1,5 @@
-// Runs a backward plan: prepares rows, runs the items, writes rows. Plan layer.
+// Runs a backward plan: prepares the rows of queries, runs the items, writes the gradients of rows.
+// Plan layer.
 #include <algorithm>
 #include <cstring>
 

@@ -1,4 +1,4 @@
-// Chooses kernels and cuts from sizes. Plan layer.
+// Chooses a kernel, and how work is divided, from sizes alone. Plan layer.
 #include "plan/choose_kernel.h"
 
 #include <algorithm>

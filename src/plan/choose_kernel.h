@@ -1,5 +1,5 @@
-// Which kernel computes a call, and how its work is cut: pure functions of sizes. Bits never depend
-// on them. Plan layer.
+// Which kernel computes a call, and how its work is divided: pure functions of sizes. Bits never
+// depend on them. Plan layer.
 #pragma once
 #include <cstdint>
 

@@ -1,5 +1,5 @@
 // ChunkTiles: a block mask transposed to what the backward pass walks: for each chunk of keys the
-// query tiles that may see something of it, and the turn of the chunk among all that a tile sees.
+// query tiles that may see something of it, and its place among all chunks that a tile sees.
 // Without a mask every tile sees every chunk. Plan layer.
 #pragma once
 #include <cstdint>

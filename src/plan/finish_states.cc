@@ -1,4 +1,4 @@
-// Ends rows, some queries of a head at a time. Plan layer.
+// Folds and finishes the states of rows, 64 queries of a head at a time. Plan layer.
 #include "plan/finish_states.h"
 
 #include <vector>

@@ -1,5 +1,5 @@
-// From the states that runs have kept (kernels/row_states.h) to outputs: rows are folded in the
-// order of their keys and ended, in parallel. Plan layer.
+// Computes outputs from the states that runs have kept (kernels/row_states.h): the states of a row
+// are folded in the order of their keys, rows in parallel. Plan layer.
 #pragma once
 #include <cstdint>
 #include <span>

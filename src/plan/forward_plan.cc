@@ -199,11 +199,11 @@ kernels::KeySequence ForwardPlan::write_keys(const ForwardTask& task, const Seen
     return {spans.data(), write(range, 0), layout.length(task.b)};
   const std::int64_t front = write({range.begin, gap.begin}, 0);
   const auto at = static_cast<std::size_t>(front);
-  const std::int64_t behind = write({gap.end, range.end}, at + 1);
+  const std::int64_t after = write({gap.end, range.end}, at + 1);
   spans[at] = spans[at + 1];  // an address that is there
   spans[at].begin = front == 0 ? gap.begin : spans[at - 1].end;
   spans[at].end = spans[at + 1].begin;
-  return {spans.data(), front + 1 + behind, layout.length(task.b)};
+  return {spans.data(), front + 1 + after, layout.length(task.b)};
 }
 
 // Up to 64 queries from row `place.row`, a multiple of 64, on. lanes: [64], used where a sequence's

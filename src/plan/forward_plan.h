@@ -30,7 +30,7 @@ namespace quire::plan {
 struct KeyWeightsOutput {
   void* data = nullptr;  // null: not wanted
   std::int64_t batch_step = 0, head_step = 0, key_step = 0;
-  bool is_packed = false;  // sequences lie one behind the other, as jagged keys do
+  bool is_packed = false;  // sequences lie one after the other, as jagged keys do
   QueryRange queries = {};
 };
 

@@ -1,4 +1,4 @@
-// Divides sequences into items and items into claims. Plan layer.
+// Divides sequences into items, and groups items into what a thread claims at once. Plan layer.
 #include "plan/forward_tasks.h"
 
 #include <algorithm>

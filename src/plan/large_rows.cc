@@ -1,4 +1,4 @@
-// Walks keys with a plan of the forward pass over one channel of the values. Plan layer.
+// Computes maximum and sum of such rows by a forward plan with one channel of values. Plan layer.
 #include "plan/large_rows.h"
 
 #include "kernels/backward/lse_correction.h"

@@ -1,7 +1,7 @@
 // Rows of a backward pass whose |lse| is so large that rounding it shows in the weights: at 1e6 the
-// nearest float is up to 1/32 away, and e^(score - lse) off by 3 %; where a bias of -1e9 hides all
-// keys of a row, each of n weights 1 instead of 1 / n. Such rows are walked once more for their
-// maximum and sum, without values, which say by what all weights of the row are off. Plan layer.
+// nearest float is up to 1/32 away, and e^(score - lse) is off by 3 %; where a bias of -1e9 hides
+// all keys of a row, each of its n weights is 1 instead of 1 / n. The maximum and sum of such rows
+// are computed once more, which gives the factor by which all their weights are off. Plan layer.
 #pragma once
 #include <cmath>
 #include <cstdint>

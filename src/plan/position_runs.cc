@@ -1,4 +1,4 @@
-// Positions to runs. Plan layer.
+// Computes the runs of keys that causal rules, windows and trees show. Plan layer.
 #include "plan/position_runs.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Bands of 64 positions, proved in blocks and kept; rows, key by key where a band leaves it open.
-// Plan layer.
+// Proves bands of 64 positions in blocks and keeps them; rows are evaluated key by key where their
+// band is undecided. Plan layer.
 #include "plan/rule_proof.h"
 
 #include <algorithm>
@@ -147,8 +147,8 @@ void RuleProof::prove_rows(const StepSequence& of, std::int64_t h, std::size_t w
     end = std::min(of.queries, band_end - of.q_begin);
     const std::span<RunList> some = std::span(rows).subspan(static_cast<std::size_t>(first),
                                                             static_cast<std::size_t>(end - first));
-    const auto prove = [&](std::int64_t begin, std::int64_t behind) {
-      rows_.prover.prove(of.b, h, grid, {first, end, begin, std::min(behind, of.length)}, some,
+    const auto prove = [&](std::int64_t begin, std::int64_t key_end) {
+      rows_.prover.prove(of.b, h, grid, {first, end, begin, std::min(key_end, of.length)}, some,
                          rows_.workers[worker]);
     };
     for (const kernels::KeyRun& run : bands_.find(band)->second) {
@@ -160,7 +160,7 @@ void RuleProof::prove_rows(const StepSequence& of, std::int64_t h, std::size_t w
         prove(run.begin, run.end);
       }
     }
-    prove(band_end, of.length);  // keys that lie behind
+    prove(band_end, of.length);  // keys after the band
   }
 }
 
@@ -169,8 +169,8 @@ void RuleProof::prove_rows(const StepSequence& of, std::int64_t h, std::size_t w
 void RuleProof::prepare_tiles() {
   if (!tiles_) tiles_.emplace(rule_, extents_, kTileBlocks, options_);
   if (later_) return;
-  const MaskMod behind = [](auto, auto, auto q, auto kv) { return kv > q; };
-  later_.emplace(rule_ & behind, extents_, kTileBlocks, options_);
+  const MaskMod later = [](auto, auto, auto q, auto kv) { return kv > q; };
+  later_.emplace(rule_ & later, extents_, kTileBlocks, options_);
 }
 
 void RuleProof::prove_tiles(const StepSequence& of, std::int64_t h, std::size_t worker,

@@ -1,6 +1,6 @@
 // RuleProof: what a rule shows to the queries of a step, as runs of keys, by proof. RuleMemory: the
-// proofs of rules that do not change, kept from step to step: a sequence that has grown by a token
-// asks only where the rule was undecided for the 64 positions around it. Plan layer.
+// proofs of rules that do not change, kept from step to step: for a sequence that has grown by a
+// token, the rule is evaluated only where it was undecided for the 64 positions around. Plan layer.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -22,7 +22,7 @@ namespace quire::plan {
 /// Blocks in which tiles of queries are proved.
 inline constexpr BlockSize kTileBlocks{kernels::kQueryTile, 128};
 
-/// Which b, queries and keys a proof may be asked about.
+/// The b, queries and keys that a proof covers.
 struct ProofExtents {
   std::int64_t b_end = 0, q_begin = 0, q_end = 0, kv_end = 0;
 
@@ -42,7 +42,7 @@ class RuleProof {
   RuleProof(const MaskMod& rule, const ProofExtents& extents, const Options& options);
 
   bool by_head() const { return rows_.prover.depends_on_h(); }
-  /// Whether what it finds out stays true, and elements nobody asked about may be looked at.
+  /// Whether what is proved stays true, and elements that no query needs may be evaluated as well.
   bool can_be_kept() const;
   const ProofExtents& extents() const { return extents_; }
   void throw_first_fault() const;
@@ -57,7 +57,7 @@ class RuleProof {
   /// Of each tile of queries, the runs of kTileBlocks.
   void prove_tiles(const StepSequence& of, std::int64_t h, std::size_t worker,
                    std::vector<mask::RunList>& tiles);
-  /// Whether a query sees a key behind its own; by tiles.
+  /// Whether a query sees a key after its own; by tiles.
   bool shows_later(const StepSequence& of, std::int64_t h, std::size_t worker);
   /// Whether a query sees a key of begin <= key < end.
   bool sees(const StepSequence& of, std::int64_t h, std::int64_t begin, std::int64_t end,
@@ -97,7 +97,7 @@ class RuleProof {
 class RuleMemory final : public cache::StepMemory {
  public:
   /// The kept proof of a rule; a new one if there is none for these extents. Null: the rule reads
-  /// tables, whose contents may change, or can do something wrong where nobody asks.
+  /// tables, whose contents may change, or may fail for elements that no query needs.
   RuleProof* find(const MaskMod& rule, const ProofExtents& extents, std::int64_t heads,
                   std::size_t workers);
 

@@ -1,4 +1,4 @@
-// Groups sequences that are neighbours in the order of their first keys. Plan layer.
+// Sorts sequences by the memory of their first keys and groups neighbours. Plan layer.
 #include "plan/shared_prefixes.h"
 
 #include <algorithm>

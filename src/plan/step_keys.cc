@@ -1,4 +1,4 @@
-// Positions, trees and rules to runs. Plan layer.
+// Computes the runs of every row or tile of a step, sequence by sequence, in parallel. Plan layer.
 #include "plan/step_keys.h"
 
 #include <algorithm>
@@ -19,10 +19,10 @@ using mask::RunList;
 
 namespace {
 
-// A row of more runs is asked of the program: walking them would cost more than asking.
+// A row with more runs is left to the program: evaluating it costs less than walking them.
 constexpr std::int64_t kMostRuns = 64, kClose = 128;
 
-// Runs that are close to each other become one that is asked.
+// Runs that are close to each other become one run that the program decides.
 void join_close(Runs& runs) {
   std::size_t last = 0;
   for (std::size_t i = 1; i < runs.size(); ++i) {

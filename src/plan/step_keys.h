@@ -17,7 +17,8 @@
 
 namespace quire::plan {
 
-/// What the program of a step is asked, see StepSequence::is_common.
+/// The rule of a step, which decides for sequences without one of their own
+/// (StepSequence::is_common).
 struct StepRule {
   std::optional<MaskMod> program;  // positions and rule together
   std::int64_t q_heads = 1, group = 1;
@@ -35,11 +36,11 @@ class StepKeys final : public VisibleKeys {
                                           std::int64_t tile) const override;
   std::int64_t keys(std::int64_t sequence, std::int64_t h, std::int64_t tile) const override;
 
-  /// Whether some run is for the program to decide.
+  /// Whether some run is left to the program to decide.
   bool asks() const { return asks_; }
   /// The first sequence that sees a key that is not there; -1: none does.
   std::int64_t first_missing() const { return first_missing_; }
-  /// Whether some query of a sequence sees keys behind its own.
+  /// Whether some query of a sequence sees keys after its own.
   bool sees_later(std::int64_t sequence) const {
     return sees_later_[static_cast<std::size_t>(sequence)];
   }

@@ -31,8 +31,8 @@ struct StepSequence {
   /// positions only.
   std::span<const std::int64_t> parents = {};
   const MaskMod* rule = nullptr;  // of what positions show
-  /// The step's program can answer for it: its rule and window are those of the step. What is not
-  /// is written down to the key.
+  /// Its rule and window are those of the step, so the step's program can decide for it in the
+  /// kernels. If not, its runs are exact, key by key.
   bool is_common = true;
   bool is_chosen = false;  // its queries listed their keys (Kernel::kChosen)
 };

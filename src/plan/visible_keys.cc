@@ -1,4 +1,4 @@
-// Cuts rows of blocks at query tiles. Plan layer.
+// Divides the rows of block masks into query tiles of the kernels. Plan layer.
 #include "plan/visible_keys.h"
 
 #include <algorithm>

@@ -34,7 +34,8 @@ DefaultExecutor& state() {
 void before_fork() {
   try {
     (void)isa_choice();
-  } catch (...) {  // QUIRE_ISA is wrong: the first computation reports it
+  } catch (
+      ...) {  // NOLINT(bugprone-empty-catch): QUIRE_ISA is wrong; the first computation says so
   }
   state().mutex.lock();
 }

@@ -31,7 +31,8 @@ To saturate(double value) {
   // Both bounds are powers of two (or 0), hence exact doubles; the upper one is one past the
   // largest To.
   constexpr double kLow = static_cast<double>(std::numeric_limits<To>::min());
-  constexpr double kPastHigh = 2.0 * static_cast<double>(std::numeric_limits<To>::max() / 2 + 1);
+  constexpr To kHalfPastHigh = std::numeric_limits<To>::max() / 2 + 1;
+  constexpr double kPastHigh = 2.0 * static_cast<double>(kHalfPastHigh);
   const double whole = std::trunc(value);
   if (whole < kLow) return std::numeric_limits<To>::min();
   if (whole >= kPastHigh) return std::numeric_limits<To>::max();

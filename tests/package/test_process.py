@@ -92,7 +92,7 @@ EXEMPT = {
     r"\w+Plan::\w+Plan\(quire::\w+Plan&&\)|KVCache::KVCache\(quire::KVCache&&\)": "move an object",
     r"\w+Plan::(shape|is_paged|scratch_bytes|tokens|buffers)": "say what was planned",
     r"Attention(Backward)?Plan::Attention(Backward)?Plan\((?!quire::AttentionProblem)": "hand a problem to the one that has one",
-    r"AttentionProblem::(dense|rule|b_end|out_shape|stats_shape|key_weights_shape)|gradient_buffers": "sizes, options and names",
+    r"AttentionProblem::(dense|rule|b_end|queries_of|keys_of|(out|stats|states|key_weights)_shape)|gradient_buffers": "sizes, options and names",
     r"KVFormat::|(KVView|QuantizedTensor)::shape": "names and sizes of formats",
     r"AttentionShape::of|AttentionGradients::of": "read sizes; find by name",
     r"BlockMask::(batch|heads|shape|seq_lengths|block_size|block_rows|q_blocks|kv_blocks|q_begin|separate_full_blocks|numel|nbytes"

@@ -194,7 +194,9 @@ def forward_as_computed(
         if want_max:
             max_scores = _empty(shape[:3], dtype=compute, device=_CPU)
             max_view = _View(max_scores.data_ptr(), CODES[compute], max_scores.shape, max_scores.stride())
-    _attention(
+    plan = plain_plans if mods.block_mask is None else kept_plan
+    attention = _attention if plan is None else plan.run
+    attention(
         mods.options(),
         _input(query),
         _input(key),
@@ -203,6 +205,5 @@ def forward_as_computed(
         lse_view,
         max_view,
         *weights_views(mods.weights, (batch, heads, key.shape[2]), shape[:3], _compute_type(query, key, value)),
-        kept=plain_plans if mods.block_mask is None else kept_plan,
     )
     return out, lse, max_scores

@@ -136,9 +136,8 @@ Interval pow(const Interval& a, const Interval& b, Precision precision) {
   const bool maybe_nan = a.maybe_nan || b.maybe_nan;
   Interval r;
   const bool integer = is_single(b) && std::nearbyint(b.float_lo) == b.float_lo;  // inf included
-  if (a.float_lo >= 0) {
-    r = corners(a, b, maybe_nan, power);
-  } else if (integer && std::fmod(b.float_lo, 2) != 0 && std::isfinite(b.float_lo)) {
+  const bool odd = integer && std::isfinite(b.float_lo) && std::fmod(b.float_lo, 2) != 0;
+  if (a.float_lo >= 0 || odd) {
     r = corners(a, b, maybe_nan, power);
   } else if (integer) {
     r = corners(magnitude(a), b, maybe_nan, power);

@@ -220,6 +220,7 @@ T buffer_element(const TileBuffer& buffer, int64_t offset) noexcept {
   });
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): T is a type.
 #define QUIRE_GRADIENT_SUMS(T)                                                                    \
   template void add_lanes(const GradientTile&, const GradientBlock&, const BackwardFunctions<T>&, \
                           T*) noexcept;                                                           \
@@ -234,5 +235,6 @@ T buffer_element(const TileBuffer& buffer, int64_t offset) noexcept {
 QUIRE_GRADIENT_SUMS(float)
 QUIRE_GRADIENT_SUMS(double)
 #undef QUIRE_GRADIENT_SUMS
+// NOLINTEND(bugprone-macro-parentheses)
 
 }  // namespace quire::kernels

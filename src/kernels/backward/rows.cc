@@ -31,7 +31,7 @@ void write_rows(const ForwardFunctions<T>& functions, const ScratchRows<T>& from
 }
 
 std::size_t prepare_rows_scratch(int value_dims) {
-  return static_cast<std::size_t>(2 * kQueryTile * value_dims + kQueryTile);
+  return kQueryTile * (2 * static_cast<std::size_t>(value_dims) + 1);
 }
 
 namespace {

@@ -1,6 +1,6 @@
 // The sums of the backward pass where a row that is multiplied holds inf or NaN: a weight of
-// exactly 0 then adds nothing, instead of NaN. The same chains as the fast ones (backward_products-
-// inl.h), one element at a time. Slow and rare. Kernels layer.
+// exactly 0 then adds nothing, instead of NaN. The same chains as the fast ones (products-inl.h),
+// one element at a time. Slow and rare. Kernels layer.
 #pragma once
 #include "kernels/backward/functions.h"
 

@@ -8,8 +8,8 @@
 // on its class:
 //   uniform   once per tile start, 1 number
 //   lane      one number per lane            row       one number per row
-//   diagonal  a function of (row - lane): a window of rows + lanes - 1 numbers, index i = rows - 1
-//   - row + lane, so that
+//   diagonal  a function of (row - lane): a window of rows + lanes - 1 numbers; element (row, lane)
+//             is number rows - 1 - row + lane of it, so that
 //             every row reads contiguous lanes
 //   element   one number per element, in chunks of rows that stay in L1
 // Bools are bits: a 64-bit word per 64 elements.

@@ -59,7 +59,7 @@ class TileRunner {
   void mask(uint64_t* words) noexcept;
 
   /// One of the program's outputs at a row: the number of lane 0 (or of all, if it is broadcast),
-  /// the others behind it.
+  /// the others after it.
   const char* row_of(const TileOperand& output, int row) const noexcept {
     return address(output, {row, 0, 1, true}, {});
   }

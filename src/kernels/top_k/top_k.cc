@@ -65,7 +65,7 @@ class TopKRun {
   }
 
  private:
-  // Queries and weights in compute type, heads of a query one behind the other.
+  // Queries and weights in compute type, heads of a query one after the other.
   void load_rows(const TopKItem& item) noexcept {
     for (int q = 0; q < item.tile.queries; ++q) {
       const int64_t row = item.first_row + q;

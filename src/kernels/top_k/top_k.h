@@ -41,7 +41,7 @@ struct TopKItem {
   int64_t first_row = 0;  // of its queries in the tensors
   int64_t key_begin = 0, key_end = 0;
   // Where each query's keys go, one of the two:
-  int32_t* keys = nullptr;  // [queries][top_k], ascending, -1 behind the last
+  int32_t* keys = nullptr;  // [queries][top_k], ascending, -1 after the last
   // Candidates of a range of keys, in no order, and how many there are: [queries][range_step][kept]
   // and [queries][range_step], of which it has the first.
   void* candidates = nullptr;

@@ -1,6 +1,8 @@
 """quire.KVCache: what Python sees of the cache. The operations themselves are tested in C++ (tests/cache)."""
 
 import gc
+import os
+import subprocess
 
 import numpy as np
 import pytest
@@ -240,6 +242,19 @@ def test_files_and_functions(tmp_path):
         other.load_from(tmp_path / "none.kv")
     with pytest.raises(ValueError, match="belongs to no sequence of this cache"):
         other.length(a)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names")
+def test_a_pipe_cannot_be_read_twice(tmp_path):
+    cache = make()
+    a = cache.create()
+    append_ids(cache, a, list(range(9)))
+    cache.save_to(a, tmp_path / "a.kv")
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(f"cat '{tmp_path}/a.kv' > '{tmp_path}/pipe'", shell=True):
+        with pytest.raises(RuntimeError, match=r"\[KVCache::load_from\] cannot read again .*pipe"):
+            cache.load_from(tmp_path / "pipe")
+    assert cache.stats().sequences == 1
 
 
 def test_options_of_single_sequences():

@@ -4,21 +4,9 @@ import numpy
 import torch
 from quire import _core
 from quire.torch.trace import trace_mask_mod, trace_score_mod
+from quire.torch.views import CODES
 from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch.nn.attention.flex_attention import _vmap_for_bhqkv
-
-_NAMES = {
-    torch.float32: "f32",
-    torch.float64: "f64",
-    torch.bfloat16: "bf16",
-    torch.float16: "f16",
-    torch.int8: "i8",
-    torch.uint8: "u8",
-    torch.int16: "i16",
-    torch.int32: "i32",
-    torch.int64: "i64",
-    torch.bool: "bool",
-}
 
 
 def scores_of(sizes, dtype=torch.float32):
@@ -39,9 +27,7 @@ def by_torch(kind, mod, sizes, scores=None):
 
 
 def view(tensor):
-    return _core.View(
-        tensor.data_ptr(), _core.DTYPES[_NAMES[tensor.dtype]], tuple(tensor.shape), tensor.stride(), tensor
-    )
+    return _core.View(tensor.data_ptr(), CODES[tensor.dtype], tuple(tensor.shape), tensor.stride(), tensor)
 
 
 def by_quire(kind, mod, sizes, scores=None):

@@ -1,12 +1,13 @@
-// AttentionProblem: the dense problem, and the values that every problem derives. Attention layer.
+// AttentionProblem: the problem of dense tensors, and the values that are derived from any problem.
+// Plan layer.
 #include "quire/attention_problem.h"
 
 #include <algorithm>
 
-#include "attention/validate.h"
 #include "kernels/row_states.h"
+#include "layout/key_layout.h"
+#include "layout/query_layout.h"
 #include "plan/finish_states.h"
-#include "runtime/float_env.h"
 
 namespace quire {
 
@@ -19,15 +20,18 @@ AttentionProblem AttentionProblem::dense(const AttentionShape& shape,
   return problem;
 }
 
-AttentionProblem AttentionProblem::dense(const ConstTensorView& q, const KVView& k, const KVView& v,
-                                         const AttentionOptions& options, const char* function) {
-  return dense(attention::shape_of(function, q, k, v), options, function);
-}
-
 const MaskMod* AttentionProblem::rule() const {
   if (block_mask.has_value()) return &block_mask.mask_mod();
   if (mask_mod.has_value()) return &*mask_mod;
   return visible_rule.has_value() ? &*visible_rule : nullptr;
+}
+
+std::int64_t AttentionProblem::queries_of(std::int64_t sequence) const {
+  return queries == nullptr ? q_len : queries->length(sequence);
+}
+
+std::int64_t AttentionProblem::keys_of(std::int64_t sequence) const {
+  return layout == nullptr ? kv_len : layout->length(sequence);
 }
 
 std::int64_t AttentionProblem::b_end() const {

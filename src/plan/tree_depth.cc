@@ -1,5 +1,5 @@
-// Positions of trees as small tables that formulas read. Attention layer.
-#include "attention/tree_depth.h"
+// Writes the depths of a step into small tables and substitutes them for positions. Plan layer.
+#include "plan/tree_depth.h"
 
 #include <algorithm>
 #include <utility>
@@ -10,7 +10,7 @@
 #include "quire/mod.h"
 #include "quire/tensor.h"
 
-namespace quire::attention {
+namespace quire::plan {
 namespace {
 
 Buffer table(std::vector<std::int64_t> numbers, const char* name) {
@@ -20,19 +20,18 @@ Buffer table(std::vector<std::int64_t> numbers, const char* name) {
 
 }  // namespace
 
-StepDepths::StepDepths(std::span<const plan::StepSequence> sequences,
-                       std::span<const std::int64_t> mod_b)
+StepDepths::StepDepths(std::span<const StepSequence> sequences, std::span<const std::int64_t> mod_b)
     : mod_b_(table({mod_b.begin(), mod_b.end()}, "mod_b")),
       root_(mod_b_),
       first_(mod_b_),
       depths_(mod_b_) {
   std::vector<std::int64_t> root, first, depths;
-  for (const plan::StepSequence& of : sequences) {
+  for (const StepSequence& of : sequences) {
     // Queries and keys of a sequence without a tree lie before its root.
     root.push_back(of.parents.empty() ? std::max(of.length, of.q_begin + of.queries)
                                       : of.length - std::ssize(of.parents));
     first.push_back(std::ssize(depths));
-    const std::vector<std::int64_t> some = plan::depths_of(of);
+    const std::vector<std::int64_t> some = depths_of(of);
     depths.insert(depths.end(), some.begin(), some.end());
   }
   root_ = table(std::move(root), "roots");
@@ -59,4 +58,4 @@ bool reads_positions(const Formula& formula) {
   return root.q || root.kv;
 }
 
-}  // namespace quire::attention
+}  // namespace quire::plan

@@ -1,5 +1,5 @@
 // Reads and checks the key_indices of a problem, list by list: shape and dtype, keys that do not
-// exist, keys that are listed twice. Attention layer.
+// exist, keys that are listed twice. Plan layer.
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -9,31 +9,32 @@
 #include <utility>
 #include <vector>
 
-#include "attention/validate.h"
 #include "layout/chosen_keys.h"
-#include "layout/key_layout.h"
 #include "layout/query_layout.h"
+#include "plan/prepare_problem.h"
 #include "quire/error.h"
 #include "runtime/fail.h"
+#include "tensor/index_view.h"
 
-namespace quire::attention {
+namespace quire::plan {
 namespace {
 
 // One reading of a problem's lists.
 class IndicesReader {
  public:
   explicit IndicesReader(const AttentionProblem& problem)
-      : problem_(problem), view_(*problem.key_indices), most_(check_shape()) {}
+      : problem_(problem), view_(*problem.key_indices), numbers_(view_), most_(check_shape()) {}
 
   std::shared_ptr<const layout::ChosenKeys> read() {
     std::vector<std::int64_t> first{0};
-    for (std::int64_t b = 0; b < problem_.batch; ++b) first.push_back(first.back() + queries(b));
+    for (std::int64_t b = 0; b < problem_.batch; ++b)
+      first.push_back(first.back() + problem_.queries_of(b));
     const std::int64_t heads = by_head_ ? problem_.q_heads : 1;
     const std::int64_t lists = first.back() * heads;
     auto made = std::make_shared<layout::ChosenKeys>(std::move(first), heads, lists * most_);
     for (std::int64_t b = 0; b < problem_.batch; ++b)
       for (std::int64_t h = 0; h < heads; ++h)
-        for (std::int64_t row = 0; row < queries(b); ++row) {
+        for (std::int64_t row = 0; row < problem_.queries_of(b); ++row) {
           read_list({b, h, row}, made->keys());
           made->end_list();
         }
@@ -47,20 +48,11 @@ class IndicesReader {
   };
 
   bool is_packed() const { return problem_.q_shape.rank() == 3; }
-  std::int64_t queries(std::int64_t b) const {
-    return problem_.queries ? problem_.queries->length(b) : problem_.q_len;
-  }
-  std::int64_t keys(std::int64_t b) const {
-    return problem_.layout ? problem_.layout->length(b) : problem_.kv_len;
-  }
 
   // Returns k.
   std::int64_t check_shape() {
     const char* const where = problem_.function;
-    if (view_.dtype() != DType::i32 && view_.dtype() != DType::i64) {
-      fail(ErrorKind::type, where, "key_indices must be i32 or i64; got {}",
-           dtype_name(view_.dtype()));
-    }
+    check_indices(where, "key_indices", view_);
     const std::int64_t most = view_.rank() == 0 ? 0 : view_.dim(view_.rank() - 1);
     Shape by_head = problem_.stats_shape(), shared = by_head;
     const int head_axis = is_packed() && problem_.q_order == JaggedOrder::kHeads ? 0 : 1;
@@ -101,14 +93,9 @@ class IndicesReader {
            std::to_string(at.row);
   }
 
-  std::int64_t element(std::int64_t at) const {
-    return view_.dtype() == DType::i32 ? view_.data_as<std::int32_t>()[at]
-                                       : view_.data_as<std::int64_t>()[at];
-  }
-
   void read_list(const Place& at, std::vector<std::int32_t>& to) {
     const std::int64_t first = offset(at), step = view_.strides()[view_.rank() - 1];
-    const std::int64_t length = keys(at.b);
+    const std::int64_t length = problem_.keys_of(at.b);
     if (length > std::numeric_limits<std::int32_t>::max())
       fail(ErrorKind::value, problem_.function, "key_indices are for up to 2147483647 keys; got {}",
            length);
@@ -116,7 +103,7 @@ class IndicesReader {
     bool ascends = true;
     std::int64_t last = -1;
     for (std::int64_t i = 0; i < most_; ++i) {
-      const std::int64_t key = element(first + i * step);
+      const std::int64_t key = numbers_[first + i * step];
       if (key == -1) continue;
       if (key < 0 || key >= length) {
         fail(ErrorKind::value, problem_.function,
@@ -159,6 +146,7 @@ class IndicesReader {
 
   const AttentionProblem& problem_;
   const ConstTensorView& view_;
+  IndexView numbers_;
   bool by_head_ = false;
   std::int64_t most_;
   std::vector<std::uint64_t> words_;
@@ -172,4 +160,4 @@ void read_key_indices(AttentionProblem& problem) {
   problem.key_indices.reset();
 }
 
-}  // namespace quire::attention
+}  // namespace quire::plan

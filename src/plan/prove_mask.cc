@@ -1,14 +1,11 @@
-// Turns the rule of a problem into block masks: one for a dense batch, otherwise one per sequence.
-// Attention layer.
+// Proves the rule of a problem for the sizes of its sequences. Plan layer.
 #include <utility>
 #include <vector>
 
-#include "attention/validate.h"
-#include "layout/key_layout.h"
-#include "layout/query_layout.h"
 #include "mask/sequence_masks.h"
+#include "plan/prepare_problem.h"
 
-namespace quire::attention {
+namespace quire::plan {
 
 void prove_mask(AttentionProblem& problem) {
   if (!problem.mask_mod.has_value()) return;
@@ -22,8 +19,8 @@ void prove_mask(AttentionProblem& problem) {
   }
   std::vector<std::int64_t> q_lengths, kv_lengths, begins;
   for (std::int64_t i = 0; i < problem.batch; ++i) {
-    q_lengths.push_back(problem.queries ? problem.queries->length(i) : problem.q_len);
-    kv_lengths.push_back(problem.layout ? problem.layout->length(i) : problem.kv_len);
+    q_lengths.push_back(problem.queries_of(i));
+    kv_lengths.push_back(problem.keys_of(i));
     begins.push_back(problem.begin_of(i));
   }
   mask::SequenceMasks made = mask::create_sequence_masks(
@@ -33,4 +30,4 @@ void prove_mask(AttentionProblem& problem) {
   problem.mask_mod.reset();
 }
 
-}  // namespace quire::attention
+}  // namespace quire::plan

@@ -1,12 +1,14 @@
 // CacheStep: which sequences of which cache a step was planned for, and what must hold when it runs
-// over a layer. Attention layer.
+// over a layer. Plan layer.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "plan/step_keys.h"
 #include "quire/kv_cache.h"
 
-namespace quire::attention {
+namespace quire::plan {
 
 struct CacheStep {
   struct Sequence {
@@ -17,6 +19,10 @@ struct CacheStep {
     /// from it must not be found by prefix.
     bool makes_drafts = false;
   };
+
+  /// `step`: one entry for each of `tokens`. `keys`: what their queries see.
+  CacheStep(const KVCache& cache, std::int64_t group, std::span<const NewTokens> tokens,
+            std::span<const StepSequence> step, const StepKeys& keys);
 
   const void* cache = nullptr;  // the state of a KVCache
   std::uint64_t version = 0;
@@ -30,4 +36,4 @@ struct CacheStep {
   void mark_drafts(const KVCache& cache, std::int64_t layer) const noexcept;
 };
 
-}  // namespace quire::attention
+}  // namespace quire::plan
