@@ -105,11 +105,21 @@ class _Step:
     sequences: Varlen
     places: Any = None  # page and slot of each new token, if attention finds it through a table
     plans: dict[Any, StepPlan] = field(default_factory=dict)
+    pages: int = 0  # as many first pages of the pool as the tables name; the views of layers have different numbers
+
+    def count_pages(self, page_size: int) -> None:
+        table, lengths = self.sequences.block_table, self.sequences.seqused_k
+        assert table is not None and lengths is not None
+        used = torch.arange(table.shape[1]) < (-(-lengths // page_size))[:, None]
+        self.pages = 1 + int(torch.where(used, table, 0).max()) if table.numel() else 0
 
     def over_pages(
         self, query: Tensor, keys: Tensor, values: Tensor, scaling: float | None, score: Text | None, sinks: Any
     ) -> Tensor:
         """[tokens, heads, dim] for query [tokens, heads, dim] over pages [pages, page_size, heads, dim]."""
+        if not self.pages:
+            self.count_pages(keys.shape[1])
+        keys, values = keys[: self.pages], values[: self.pages]
         k, v = (view_of(one.transpose(1, 2)) for one in (keys, values))
         threads = openmp_threads()
         key = (score and score.text, scaling, sinks is None, query.shape, query.dtype, keys.shape, keys.dtype, threads)
