@@ -308,11 +308,13 @@ class BlockMask(TorchBlockMask):
     def _adjust_lists(self, new_q_len: int, new_kv_len: int) -> BlockMask:
         """The same where the core cannot: inside graphs and on other devices."""
         rows, columns = (-(-n // size) for n, size in zip((new_q_len, new_kv_len), self.BLOCK_SIZE))
-        lists: list[Tensor | None] = []
-        for counts, indices in ((self.kv_num_blocks, self.kv_indices), (self.full_kv_num_blocks, self.full_kv_indices)):
-            lists += (None, None) if counts is None else adjusted(counts, indices, rows, columns)
+        lists: Any = {}
+        for names in (KV_LISTS[:2], KV_LISTS[2:]):
+            counts, indices = (getattr(self, name) for name in names)
+            pair = (None, None) if counts is None else adjusted(counts, indices, rows, columns)
+            lists.update(zip(names, pair))
         part = BlockMask.from_kv_blocks(
-            *lists,
+            **lists,
             BLOCK_SIZE=self.BLOCK_SIZE,
             mask_mod=self.mask_mod,
             seq_lengths=(new_q_len, new_kv_len),

@@ -8,7 +8,6 @@ block_mask.py.
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,5 +44,4 @@ def lengths_of_part(
 def _mask(counts: Tensor, seq_lengths: tuple[int, int], block_size: tuple[int, int]) -> TorchBlockMask:
     """Torch's own, with lists of one column, which is enough for its lengths."""
     indices = torch.zeros_like(counts).unsqueeze(-1)
-    nothing: Any = (None,) * 6
-    return TorchBlockMask(seq_lengths, counts, indices, *nothing, BLOCK_SIZE=block_size)
+    return TorchBlockMask(seq_lengths, counts, indices, None, None, None, None, None, None, BLOCK_SIZE=block_size)
