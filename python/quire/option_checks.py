@@ -23,12 +23,12 @@ _KERNEL_OPTIONS = frozenset(
 )
 
 
-def check_scale(where: str, scale: Any) -> float | None:
+def check_scale(where: str, scale: Any, name: str = "scale") -> float | None:
     """The scale as a float; None if it is not given. NumPy numbers and tensors of one element are accepted."""
     if scale is None or type(scale) is float:
         return scale
     if isinstance(scale, (str, bytes)) or not (isinstance(scale, numbers.Real) or hasattr(scale, "__float__")):
-        raise TypeError(f"[{where}] scale must be a number; got {type(scale).__name__} {scale!r}")
+        raise TypeError(f"[{where}] {name} must be a number; got {type(scale).__name__} {scale!r}")
     return float(scale)
 
 

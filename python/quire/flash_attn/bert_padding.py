@@ -35,6 +35,10 @@ def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -
     """
     _check("index_put_first_axis", "values", values, 2)
     _check("index_put_first_axis", "indices", indices, 1)
+    if indices.shape != values.shape[:1]:
+        raise ValueError(
+            f"[index_put_first_axis] there must be an index for each of {values.shape[0]} rows; got {tuple(indices.shape)}"
+        )
     return values.new_zeros((first_axis_dim, *values.shape[1:])).index_put((indices,), values)
 
 
@@ -124,6 +128,7 @@ def _check(function: str, name: str, tensor: Tensor, axes: int) -> None:
 
 def _check_mask(function: str, hidden_states: Tensor, mask: Tensor) -> None:
     _check(function, "hidden_states", hidden_states, 2)
+    _check(function, "the mask", mask, 2)
     if mask.shape != hidden_states.shape[:2]:
         raise ValueError(
             f"[{function}] the mask must be [batch, seqlen], {tuple(hidden_states.shape[:2])}; got {tuple(mask.shape)}"

@@ -6,6 +6,7 @@ quire.torch.varlen.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -45,12 +46,16 @@ class Flash(NamedTuple):
         window = self.window_size
         if not isinstance(window, (tuple, list)) or len(window) != 2:
             raise ValueError(f"[{name}] window_size must be (left, right); got {window!r}")
-        softcap = 0.0 if self.softcap is None else check_scale(name, self.softcap)
+        numbers = {}
+        for option in ("softmax_scale", "softcap"):
+            numbers[option] = number = check_scale(name, getattr(self, option), option)
+            if number is not None and not math.isfinite(number):
+                raise ValueError(f"[{name}] {option} must be finite; got {number}")
         return self._replace(
             dropout_p=check_dropout(name, self.dropout_p),
-            softmax_scale=check_scale(name, self.softmax_scale),
+            softmax_scale=numbers["softmax_scale"],
             window_size=(check_int(name, "window_size", window[0]), check_int(name, "window_size", window[1])),
-            softcap=softcap or 0.0,
+            softcap=numbers["softcap"] or 0.0,
         )
 
 
@@ -107,8 +112,10 @@ def _score_mod(flash: Flash, q: Tensor, sequences: Varlen) -> Text | None:
     if not isinstance(slopes, Tensor) or tuple(slopes.shape) not in ((heads,), (batch, heads)):
         what = tuple(slopes.shape) if isinstance(slopes, Tensor) else type(slopes).__name__
         raise ValueError(f"[{flash.function}] alibi_slopes must be [{heads}] or [{batch}, {heads}]; got {what}")
-    if not slopes.is_floating_point():
-        raise TypeError(f"[{flash.function}] alibi_slopes must be floats; got {slopes.dtype}")
+    if not slopes.is_floating_point() or slopes.device.type != "cpu":
+        raise TypeError(
+            f"[{flash.function}] alibi_slopes must be floats on the CPU; got {slopes.dtype} on {slopes.device}"
+        )
     index = "h" if slopes.dim() == 1 else "b, h"
     text = f"{text} - slopes[{index}] * abs(q_idx + shift[b] - kv_idx)"
     return Text(text, ["slopes", "shift"], [slopes.detach(), sequences.shifts()])

@@ -66,10 +66,10 @@ def flash_attn_with_kvcache(
     check_int(_NAME, "num_splits", num_splits)
     with torch.no_grad():
         pages = _Pages.of(q, k_cache, v_cache, cache_batch_idx, block_table)
+        new = _new_tokens(k, v, k_cache, v_cache, q.shape[0])
         lengths = _lengths(q, k, pages, cache_seqlens, block_table)
         mask = _left_pad(cache_leftpad, lengths)
         rotary = _rotary(rotary_cos, rotary_sin, q, k, lengths, rotary_interleaved)
-        new = _new_tokens(k, v, k_cache, v_cache, q.shape[0])
         batch, q_len = q.shape[:2]
         count = 0 if new is None else new[0].shape[1]
         offsets = torch.arange(batch + 1, dtype=torch.int64, device="cpu") * q_len
@@ -138,7 +138,22 @@ class _Pages(NamedTuple):
                 f"[{_NAME}] block_table must name pages in 0..{self.pages - 1}; got {int(self.table[outside][0])}"
             )
         positions = lengths.long()[:, None] + torch.arange(new, device="cpu")
-        return self.table.long().gather(1, positions // size), positions % size
+        page, slot = self.table.long().gather(1, positions // size), positions % size
+        if new:
+            self._check_owners(used, lengths.long() + new, page * size + slot)
+        return page, slot
+
+    def _check_owners(self, used: Tensor, lengths: Tensor, written: Tensor) -> None:
+        """Raises ValueError if a token would be written where another sequence has one. lengths: with the new tokens;
+        written: slots of the pool."""
+        owners = torch.bincount(self.table[used].long(), minlength=self.pages)
+        if int(owners[written // self.size].max()) <= 1:
+            return  # nobody else has these pages
+        places = torch.arange(int(lengths.max()), device="cpu")
+        slots = self.table.long()[:, places // self.size] * self.size + places % self.size
+        owners = torch.bincount(slots[places < lengths[:, None]], minlength=self.pages * self.size)
+        if int(owners[written].max()) > 1:
+            raise ValueError(f"[{_NAME}] a new token of one sequence would overwrite a token of another")
 
 
 def _lengths(
@@ -152,7 +167,7 @@ def _lengths(
             raise ValueError(f"[{_NAME}] cache_seqlens is needed with {what}")
         given = pages.size
     if not isinstance(given, Tensor):
-        given = torch.full((batch,), check_int(_NAME, "cache_seqlens", given), dtype=torch.int32, device="cpu")
+        given = torch.full((batch,), check_int(_NAME, "cache_seqlens", given), dtype=torch.int64, device="cpu")
     _check_ints("cache_seqlens", given, (batch,))
     most = pages.size * pages.table.shape[1]
     outside = (given < 0) | (given > most)
@@ -181,11 +196,18 @@ def _new_tokens(
     if k is None or v is None:
         raise ValueError(f"[{_NAME}] k and v come together; {'k' if k is None else 'v'} is missing")
     for name, tensor, cache in (("k", k, k_cache), ("v", v, v_cache)):
-        wanted = (batch, k.shape[1] if k.dim() == 4 else 0, *cache.shape[2:])
+        if not isinstance(tensor, Tensor) or tensor.dim() != 4:
+            what = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise ValueError(f"[{_NAME}] {name} must be [batch, new tokens, heads, dim]; got {what}")
+        if any(stride == 0 and size > 1 for stride, size in zip(cache.stride(), cache.shape)):
+            raise ValueError(f"[{_NAME}] {name}_cache is expanded: its tokens share memory and cannot be written")
+        wanted = (batch, k.shape[1], *cache.shape[2:])
         if tuple(tensor.shape) != wanted:
             raise ValueError(f"[{_NAME}] {name} must be {wanted}, as {name}_cache has it; got {tuple(tensor.shape)}")
-        if tensor.dtype != cache.dtype:
-            raise TypeError(f"[{_NAME}] {name} must be {cache.dtype}, as {name}_cache; got {tensor.dtype}")
+        if tensor.dtype != cache.dtype or tensor.device != cache.device:
+            raise TypeError(
+                f"[{_NAME}] {name} must be {cache.dtype} on {cache.device}, as {name}_cache; got {tensor.dtype} on {tensor.device}"
+            )
     return k, v
 
 
@@ -198,9 +220,10 @@ class _Rotary(NamedTuple):
         """x [B, L, heads, dim]; token j of a sequence is at position lengths + j, or all are at `lengths`."""
         steps = torch.zeros(x.shape[1], dtype=torch.int64) if is_one_place else torch.arange(x.shape[1])
         places = lengths.long()[:, None] + steps
-        cos, sin = (one[places].unsqueeze(2).float() for one in (self.cos, self.sin))  # [B, L, 1, half]
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        cos, sin = (one[places].unsqueeze(2).to(dtype) for one in (self.cos, self.sin))  # [B, L, 1, half]
         half = cos.shape[-1]
-        turned, rest = x[..., : 2 * half].float(), x[..., 2 * half :]
+        turned, rest = x[..., : 2 * half].to(dtype), x[..., 2 * half :]
         if self.is_interleaved:
             a, b = turned[..., 0::2], turned[..., 1::2]
             out = torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
@@ -219,6 +242,10 @@ def _rotary(
         raise ValueError(f"[{_NAME}] rotary_cos and rotary_sin come together")
     if k is None:
         raise ValueError(f"[{_NAME}] rotary_cos and rotary_sin need k and v")
+    for name, tensor in (("rotary_cos", cos), ("rotary_sin", sin)):
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.device.type != "cpu":
+            what = f"{tensor.dtype} on {tensor.device}" if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise TypeError(f"[{_NAME}] {name} must be a tensor of floats on the CPU; got {what}")
     if cos.dim() != 2 or cos.shape != sin.shape or 2 * cos.shape[1] > q.shape[-1]:
         raise ValueError(
             f"[{_NAME}] rotary_cos and rotary_sin must be [places, at most {q.shape[-1] // 2}]; got {tuple(cos.shape)} and "
@@ -238,3 +265,5 @@ def _check_ints(name: str, tensor: Any, shape: tuple) -> None:
     if not fits:
         wanted = ", ".join("pages" if size is None else str(size) for size in shape)
         raise ValueError(f"[{_NAME}] {name} must be [{wanted}]; got {tuple(tensor.shape)}")
+    if tensor.device.type != "cpu":
+        raise ValueError(f"[{_NAME}] Quire computes on the CPU; got {name} on {tensor.device}")

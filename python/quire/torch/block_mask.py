@@ -18,11 +18,12 @@ from torch.nn.attention.flex_attention import (
     _compute_dq_write_order_from_block_mask,
     _mask_mod_signature,
     _sliced_mask_mod_error,
-    _transpose_ordered,
     noop_mask,
 )
 from torch.nn.attention.flex_attention import BlockMask as TorchBlockMask
 
+from quire.torch import torch_behaviour
+from quire.torch.block_lists import adjusted, transposed
 from quire.torch.blocks import KV_LISTS, Blocks, as_tensor, blocks_of_torch, convert
 from quire.torch.cuda_to_cpu import device_here
 from quire.torch.graph_blocks import blocks_of_words, encode
@@ -181,12 +182,12 @@ class BlockMask(TorchBlockMask):
             BLOCK_SIZE,
             mask_mod,
             seq_lengths,
-            compute_q_blocks and torch.compiler.is_compiling(),
+            compute_q_blocks=False,
             dq_write_order=dq_write_order,
             dq_write_order_full=dq_write_order_full,
             dq_kv_order=dq_kv_order,
         )
-        if compute_q_blocks and not torch.compiler.is_compiling():
+        if compute_q_blocks:
             for name in _Q_LISTS:
                 del mask._lists[name]  # made on demand
         return mask
@@ -216,7 +217,8 @@ class BlockMask(TorchBlockMask):
         else:
             kind = "full_" if name.startswith("full_") else ""
             counts, indices = lists[f"{kind}kv_num_blocks"], lists[f"{kind}kv_indices"]
-            pair = (None, None) if counts is None or indices is None else _transpose_ordered(counts, indices)
+            columns = -(-self.seq_lengths[1] // self.BLOCK_SIZE[1])
+            pair = (None, None) if counts is None or indices is None else transposed(counts, indices, columns)
             lists[f"{kind}q_num_blocks"], lists[f"{kind}q_indices"] = pair
 
     def _is_in_graph(self) -> bool:
@@ -276,13 +278,14 @@ class BlockMask(TorchBlockMask):
         if len(index) > counts.dim():
             raise IndexError(f"[BlockMask] takes at most {counts.dim()} indices; got {len(index)}")
         index = tuple(_keep_axis(one, size) for one, size in zip(index, counts.shape))
+        lengths = torch_behaviour.lengths_of_part(counts, self.seq_lengths, self.BLOCK_SIZE, index)
         whole: Any = {name: getattr(self, name) for name in KV_LISTS}
         lists: Any = {name: None if tensor is None else tensor[index] for name, tensor in whole.items()}
         part = BlockMask.from_kv_blocks(
             **lists,
             BLOCK_SIZE=self.BLOCK_SIZE,
             mask_mod=_sliced_mask_mod_error,
-            seq_lengths=self.seq_lengths,
+            seq_lengths=lengths,
             compute_q_blocks=self._has_q_lists(),
         )
         return self._carry_dq(part)
@@ -291,7 +294,7 @@ class BlockMask(TorchBlockMask):
         """The first rows and columns of blocks, for shorter queries and keys."""
         self._refuse_dq_order("adjusted")
         if self._is_in_graph() or not self._on_cpu():
-            return super()._adjust(new_q_len, new_kv_len)
+            return self._adjust_lists(new_q_len, new_kv_len)
         core = self._current_blocks().core._adjust(new_q_len, new_kv_len)
         part = BlockMask._from_blocks(Blocks(core, (new_q_len, new_kv_len), self.BLOCK_SIZE), self.mask_mod)
         if self._is_exposed or self._words is None:
@@ -300,6 +303,23 @@ class BlockMask(TorchBlockMask):
                 getattr(part, name)
         if not self._has_q_lists():
             part._lists.update(dict.fromkeys(_Q_LISTS))
+        return self._carry_dq(part)
+
+    def _adjust_lists(self, new_q_len: int, new_kv_len: int) -> BlockMask:
+        """The same where the core cannot: inside graphs and on other devices."""
+        rows, columns = (-(-n // size) for n, size in zip((new_q_len, new_kv_len), self.BLOCK_SIZE))
+        lists: Any = {}
+        for names in (KV_LISTS[:2], KV_LISTS[2:]):
+            counts, indices = (getattr(self, name) for name in names)
+            pair = (None, None) if counts is None else adjusted(counts, indices, rows, columns)
+            lists.update(zip(names, pair))
+        part = BlockMask.from_kv_blocks(
+            **lists,
+            BLOCK_SIZE=self.BLOCK_SIZE,
+            mask_mod=self.mask_mod,
+            seq_lengths=(new_q_len, new_kv_len),
+            compute_q_blocks=self._has_q_lists(),
+        )
         return self._carry_dq(part)
 
     def to(self, device: torch.device | str) -> BlockMask:

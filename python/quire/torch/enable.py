@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nested._internal.sdpa as torch_nested_sdpa
 import torch.nn.attention.flex_attention as torch_flex
+from torch.nn.attention.experimental._paged_attention import PagedAttention
 
 from quire import fork
 from quire.option_checks import check_flag
@@ -203,6 +204,36 @@ def _varlen_attn_out(
     )
 
 
+# The same for a hard-coded "cuda", while cuda_to_cpu is on.
+
+
+def _create_mask(mod_fn, B, H, Q_LEN, KV_LEN, device=None):
+    from quire.torch import originals
+    from quire.torch.cuda_to_cpu import device_here
+
+    return originals.create_mask(mod_fn, B, H, Q_LEN, KV_LEN, device_here(device))
+
+
+def _to(self, device):
+    from quire.torch import originals
+    from quire.torch.cuda_to_cpu import device_here
+
+    return originals.block_mask_to(self, device_here(device))
+
+
+def _init_paged_attention(self, n_pages, page_size, max_batch_size, device="cuda"):
+    from quire.torch import originals
+    from quire.torch.cuda_to_cpu import device_here
+
+    return originals.init_paged_attention(self, n_pages, page_size, max_batch_size, device_here(device))
+
+
+_EXCHANGED_FOR_CUDA = (
+    (torch_flex.create_mask, originals.create_mask.__code__, _create_mask.__code__),
+    (torch_flex.BlockMask.to, originals.block_mask_to.__code__, _to.__code__),
+    (PagedAttention.__init__, originals.init_paged_attention.__code__, _init_paged_attention.__code__),
+)
+
 _EXCHANGED = (
     (torch_flex.flex_attention, originals.flex_attention.__code__, _flex_attention.__code__),
     (torch_flex.create_block_mask, originals.create_block_mask.__code__, _create_block_mask.__code__),
@@ -237,10 +268,11 @@ _open_for_cuda = 0  # such blocks
 def _apply() -> None:
     wanted = _is_on or _open > 0
     cuda.is_on = _takes_cuda or _open_for_cuda > 0
-    for function, original, ours in _exchanged():
-        code = ours if wanted else original
-        if function.__code__ is not code:
-            function.__code__ = code
+    for is_wanted, exchanged in ((wanted, _exchanged()), (cuda.is_on, _EXCHANGED_FOR_CUDA)):
+        for function, original, ours in exchanged:
+            code = ours if is_wanted else original
+            if function.__code__ is not code:
+                function.__code__ = code
     torch_ring.apply(wanted)
 
 

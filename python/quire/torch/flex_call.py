@@ -47,8 +47,7 @@ class FlexCall(Call):
     enable_gqa: bool = True
     weight_reads: int = 0
     pages: Pages | None = None
-
-    function = "flex_attention"
+    function: str = "flex_attention"
 
     def views(self, inputs: Sequence[Tensor]) -> list[Any]:
         if self.pages is None or self.sequences is None:
@@ -66,10 +65,10 @@ class FlexCall(Call):
         is_f64 = torch.float64 in (query.dtype, key.dtype, value.dtype)
         compute = torch.float64 if is_f64 else torch.float32
         dtype = compute if self.is_wide else query.dtype
-        # Tokens outside any sequence are zero.
+        # Tokens outside any sequence are 0, with lse -inf, as rows that see nothing.
         out = torch.zeros((*query.shape[:2], value.shape[-1]), dtype=dtype, device=_CPU)
         lse, max_scores = (
-            torch.zeros(query.shape[:2], dtype=compute, device=_CPU) if is_wanted else None
+            torch.full(query.shape[:2], -torch.inf, dtype=compute, device=_CPU) if is_wanted else None
             for is_wanted in (want_lse, self.want_max)
         )
         weights = weights_views(mods.weights, (key.shape[0], query.shape[1]), query.shape[:2], compute)

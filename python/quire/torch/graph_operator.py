@@ -20,6 +20,7 @@ from quire.torch.graph_blocks import blocks_of_tensors, blocks_of_words
 from quire.torch.graph_library import define
 from quire.torch.graph_mod import bind
 from quire.torch.hooks import operator_hooks
+from quire.torch.validate import validate_mask_lengths
 
 
 def number_of_seed(seed: Tensor | None) -> int:
@@ -76,6 +77,8 @@ def _flex_attention(
     """(out, lse, max_scores, out before rounding), empty if not wanted."""
     dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
     mod = bind(_core.ScoreMod, score_mod, score_names, score_tensors, dtype).mod if score_mod else None
+    if blocks:
+        validate_mask_lengths(seq_lengths, query.size(2), key.size(2))
     mask = bound_mask(mask_mod, mask_names, mask_tensors, blocks, seq_lengths, block_size)
     if value.size(0) != key.size(0):
         value = value.expand(key.size(0), -1, -1, -1)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch.nested._internal.sdpa as torch_nested_sdpa
 import torch.nn.attention.flex_attention as torch_flex
+from torch.nn.attention.experimental._paged_attention import PagedAttention
 
 
 def _copy(function: Any) -> Callable:
@@ -26,7 +27,9 @@ def _copy(function: Any) -> Callable:
 
 flex_attention = _copy(torch_flex.flex_attention)
 create_block_mask = _copy(torch_flex.create_block_mask)
-create_mask = torch_flex.create_mask
+create_mask = _copy(torch_flex.create_mask)
+block_mask_to = _copy(torch_flex.BlockMask.to)
+init_paged_attention = _copy(PagedAttention.__init__)
 jagged_scaled_dot_product_attention = _copy(torch_nested_sdpa.jagged_scaled_dot_product_attention)
 
 

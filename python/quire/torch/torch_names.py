@@ -53,6 +53,7 @@ NEEDED = frozenset(
     torch.nested._internal.sdpa
     torch.nested._internal.sdpa.jagged_scaled_dot_product_attention
     torch.nn.attention.experimental._paged_attention.PagedAttention
+    torch.nn.attention.experimental._paged_attention.PagedAttention.__init__
     torch.nn.attention.flex_attention._Backend
     torch.nn.attention.flex_attention._DEFAULT_SPARSE_BLOCK_SIZE
     torch.nn.attention.flex_attention._LARGE_SPARSE_BLOCK_SIZE
@@ -61,7 +62,6 @@ NEEDED = frozenset(
     torch.nn.attention.flex_attention._mask_mod_signature
     torch.nn.attention.flex_attention._score_mod_signature
     torch.nn.attention.flex_attention._sliced_mask_mod_error
-    torch.nn.attention.flex_attention._transpose_ordered
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
     torch.ops.aten._to_copy.default

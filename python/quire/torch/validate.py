@@ -12,6 +12,7 @@ from torch.nn.attention.flex_attention import BlockMask as TorchBlockMask
 from torch.nn.attention.flex_attention import FlexKernelOptions, _Backend, _sliced_mask_mod_error
 
 from quire.option_checks import check_kernel_options
+from quire.torch import torch_behaviour
 
 _BACKENDS = get_args(_Backend)
 _OPTIONS = frozenset(FlexKernelOptions.__annotations__)
@@ -93,9 +94,14 @@ def validate_mask(block_mask: Any, q_len: int, kv_len: int) -> None:
             "[flex_attention] Cannot use mask_mod from a sliced BlockMask: the block mask is a part taken by [], and its "
             "mask_mod is gone. Set mask_mod, made from that of the whole mask and shifted to the part's positions"
         )
-    mask_q, mask_kv = block_mask.seq_lengths
+    validate_mask_lengths(block_mask.seq_lengths, q_len, kv_len)
+
+
+def validate_mask_lengths(seq_lengths: Any, q_len: int, kv_len: int) -> None:
+    """Raises torch's exception for a mask that was made for other lengths."""
+    mask_q, mask_kv = seq_lengths
     if (mask_q, mask_kv) != (q_len, kv_len):
-        raise ValueError(
+        raise torch_behaviour.error_of_lengths()(
             f"[flex_attention] block_mask was created for {mask_q} queries and {mask_kv} keys; got {q_len} and "
             f"{kv_len}. Make a new one, or, if its first rows and columns are what is wanted, take "
             "block_mask._adjust(q_len, kv_len)"

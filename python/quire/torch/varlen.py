@@ -31,6 +31,8 @@ from quire.torch.varlen_call import Varlen, varlen_call
 
 _is_compiling = torch.compiler.is_dynamo_compiling
 _INTEGERS = (torch.int32, torch.int64)
+_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_WIDEST = 1024  # head dim
 
 
 class Text(NamedTuple):
@@ -173,6 +175,8 @@ def varlen_attn_out(
     if not isinstance(out, Tensor) or tuple(out.shape) != shape or out.dtype != query.dtype or out.device.type != "cpu":
         what = f"{out.dtype} {tuple(out.shape)} on {out.device}" if isinstance(out, Tensor) else type(out).__name__
         raise ValueError(f"[{function}] out must be {query.dtype} {tuple(shape)} on the CPU; got {what}")
+    if not _is_compiling() and _overlaps_itself(out):
+        raise ValueError(f"[{function}] elements of out share memory: strides {out.stride()} of {tuple(shape)}")
     if _needs_grad((out, query, key, value)):
         raise RuntimeError(f"[{function}] writes into a tensor and has no gradient; take varlen_attn for gradients")
     if torch.is_autocast_enabled("cpu"):
@@ -308,6 +312,16 @@ def _checked_numbers(call: Packed) -> Packed:
     return call._replace(scale=scale, dropout_p=dropout_p, seed=seed)
 
 
+def _overlaps_itself(tensor: Tensor) -> bool:
+    """Whether two of its elements may be one: false for every view of a tensor that is not expanded."""
+    reach = 0
+    for stride, size in sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape) if size > 1):
+        if stride <= reach:
+            return tensor.numel() > 0
+        reach += stride * (size - 1)
+    return False
+
+
 def _checked_options(function: str, return_aux: Any, enable_gqa: Any, num_splits: Any) -> bool:
     """Whether lse is wanted."""
     check_flag(function, "enable_gqa", enable_gqa)
@@ -339,10 +353,16 @@ def check_packed(function: str, query: Any, key: Any, value: Any, sequences: Var
             raise TypeError(f"[{function}] {name} must be a tensor; got {type(tensor).__name__}")
         if tensor.device.type != "cpu":
             raise ValueError(f"[{function}] Quire computes on the CPU; got {name} on {tensor.device}")
+        if tensor.dtype not in _FLOATS:
+            raise TypeError(f"[{function}] {name} must be f32, f64, bf16 or f16; got {tensor.dtype}")
+        if tensor.is_nested or tensor.layout is not torch.strided:
+            raise TypeError(f"[{function}] {name} must be a dense tensor; got one of layout {tensor.layout}")
         is_paged = name != "query" and sequences.block_table is not None
         axes, what = (4, "[pages, page_size, heads, dim]") if is_paged else (3, "[total, heads, dim]")
         if tensor.dim() != axes:
             raise ValueError(f"[{function}] {name} must be {what}; got {tuple(tensor.shape)}")
+        if tensor.shape[-1] > _WIDEST:
+            raise ValueError(f"[{function}] head dims go up to {_WIDEST}; {name} has {tensor.shape[-1]}")
     if key.shape[:-1] != value.shape[:-1]:
         raise ValueError(
             f"[{function}] key and value must have the same tokens and heads; got {tuple(key.shape)} and {tuple(value.shape)}"

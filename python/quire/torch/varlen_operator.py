@@ -84,7 +84,8 @@ def _run_out(out: Tensor, query: Tensor, key: Tensor, value: Tensor, *given: Any
     arguments, want_lse = given[:18], given[18]
     call = _call(query, _score(query, arguments), arguments)
     is_f64 = torch.float64 in (query.dtype, key.dtype, value.dtype)
-    lse = query.new_zeros(query.shape[:2], dtype=torch.float64 if is_f64 else torch.float32) if want_lse else None
+    compute = torch.float64 if is_f64 else torch.float32
+    lse = query.new_full(query.shape[:2], -torch.inf, dtype=compute) if want_lse else None
     call.run_into((query, key, value), out, lse)
     dtype = _dtype_of_scores(query)
     return query.new_empty(0, dtype=dtype) if lse is None else lse.to(dtype)

@@ -14,11 +14,14 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from quire import KVCache, KVFormat
+from quire.option_checks import check_int
 from quire.quantized import format_of
 from quire.torch.views import view_of
 from quire.transformers.paged_states import PagedStates
 
 DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+_BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
+_STATE = {"window", "written", "length", "sizes", "rows"}  # of a Pool, in a file
 _SPARE_TOKENS = 4096  # of a new pool: memory that no token has used is never touched
 
 
@@ -33,7 +36,8 @@ class QuireCache(Cache):
         page_size: tokens of a page. Small pages are released and shared more closely; pages of 128 are read faster than
             pages of 16.
 
-    For one model at a time, on the CPU, without gradients. Its pool grows automatically.
+    For one model at a time, on the CPU, without gradients. Its pool grows automatically. copy.deepcopy and pickle copy
+    everything.
 
     >>> import torch, quire.transformers
     >>> from transformers import AutoModelForCausalLM, LlamaConfig
@@ -55,6 +59,10 @@ class QuireCache(Cache):
             raise NotImplementedError(
                 "[QuireCache] kv_format='int8_channel' needs calibrated scales, which a cache that fills itself has not; int8 finds its own"
             )
+        if check_int("QuireCache", "page_size", page_size) < 1:
+            raise ValueError(f"[QuireCache] page_size must be at least 1; got {page_size}")
+        if not hasattr(config, "get_text_config"):
+            raise TypeError(f"[QuireCache] config must be that of a model; got {type(config).__name__}")
         from transformers.cache_utils import get_layer_types_and_kwargs
 
         decoder = config.get_text_config(decoder=True)
@@ -82,6 +90,8 @@ class QuireCache(Cache):
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Makes row i a fork of what row beam_idx[i] was: pages are shared until one of them is written."""
+        if beam_idx.is_floating_point() or beam_idx.dtype is torch.bool or beam_idx.dim() != 1:
+            raise TypeError(f"[QuireCache] rows must be [n] ints; got {beam_idx.dtype} {tuple(beam_idx.shape)}")
         for pool in self.pools:
             pool.choose(beam_idx.tolist())
 
@@ -93,6 +103,8 @@ class QuireCache(Cache):
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeats each row `repeats` times, consecutively, by forks."""
+        if check_int("QuireCache", "repeats", repeats) < 1:
+            raise ValueError(f"[QuireCache] rows are repeated once at least; got {repeats}")
         for pool in self.pools:
             pool.choose([row for row in range(len(pool.sequences)) for _ in range(repeats)])
 
@@ -115,18 +127,31 @@ class QuireCache(Cache):
         torch.save({"format": 1, "pools": [pool.state() for pool in self.pools]}, file)
 
     def load(self, file: Any) -> QuireCache:
-        """Replaces the contents by what save() wrote; returns itself. Raises ValueError if the model differs or the
-        page size does not fit."""
-        state = torch.load(file, weights_only=True)
+        """Replaces the contents by what save() wrote; returns itself. Raises ValueError, and keeps its contents, if the
+        model or the format differs or the file is damaged."""
+        try:
+            state = torch.load(file, weights_only=True)
+        except OSError:
+            raise
+        except Exception as error:  # torch has many for files that are not its own
+            raise ValueError("[QuireCache] the file is not of a QuireCache") from error
         pools = state.get("pools") if isinstance(state, dict) and state.get("format") == 1 else None
-        if pools is None or [one["window"] for one in pools] != [pool.window for pool in self.pools]:
+        if not isinstance(pools, list) or any(not isinstance(one, dict) or set(one) != _STATE for one in pools):
+            raise ValueError("[QuireCache] the file is not of a QuireCache")
+        if [one["window"] for one in pools] != [pool.window for pool in self.pools]:
             raise ValueError("[QuireCache] the file is not of a cache of this model")
         if [len(one["written"]) for one in pools] != [len(pool.written) for pool in self.pools]:
             raise ValueError("[QuireCache] the file is of a model with another number of layers")
+        found = [pool.restored(one) for pool, one in zip(self.pools, pools, strict=True)]
         self.reset()
-        for pool, one in zip(self.pools, pools, strict=True):
-            pool.restore(one)
+        for pool, one, contents in zip(self.pools, pools, found, strict=True):
+            pool.take(one, *contents)
         return self
+
+    def offload(self, *args: Any, **kwargs: Any) -> None:
+        raise NotImplementedError("[QuireCache] pages are on the CPU: there is nothing to offload or to prefetch")
+
+    prefetch = offload
 
 
 class QuireLayer(CacheLayerMixin):
@@ -144,6 +169,10 @@ class QuireLayer(CacheLayerMixin):
     @property
     def batch_size(self) -> int:
         return len(self.pool.sequences) or -1
+
+    # Models that attend again to what an earlier step wrote (cross attention) read these.
+    keys = property(lambda self: self.pool.states(self.index)[0], lambda self, _: None)
+    values = property(lambda self: self.pool.states(self.index)[1], lambda self, _: None)
 
     @property
     def record_past(self) -> bool:
@@ -199,7 +228,7 @@ class Pool:
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Appends [batch, heads, new, dim] to a layer; the first layer of a step reserves the slots. Returns
         placeholders for all keys and values of the layer."""
-        batch, heads, new, _ = keys.shape
+        batch, _, new, _ = keys.shape
         self._check(keys, values)
         if self.cache is None:
             self._make(keys, values, batch * (new + max(3 * new, _SPARE_TOKENS)))
@@ -212,8 +241,17 @@ class Pool:
         rows = (view_of(one.detach().transpose(1, 2).flatten(0, 1)) for one in (keys, values))
         self.cache.write(layer, self.sequences, [new] * batch, *rows)
         self.written[layer] = self.length
-        sizes = ((batch, heads, self.length, one.shape[3]) for one in (keys, values))
-        found = [PagedStates.of(self, layer, size, keys.dtype) for size in sizes]
+        found = self.states(layer)
+        assert found[0] is not None and found[1] is not None
+        return found[0], found[1]
+
+    def states(self, layer: int) -> tuple[PagedStates | None, PagedStates | None]:
+        """Placeholders for all keys and values of a layer; None before the first."""
+        if self.cache is None:
+            return None, None
+        batch, heads, dtype = len(self.sequences), self.cache.kv_heads, _BY_NAME[self.dtype]
+        dims = (self.cache.head_dim, self.cache.v_head_dim)
+        found = [PagedStates.of(self, layer, (batch, heads, self.written[layer], dim), dtype) for dim in dims]
         return found[0], found[1]
 
     def _check(self, keys: Tensor, values: Tensor) -> None:
@@ -339,17 +377,32 @@ class Pool:
             sizes["dtype"] = self.dtype
         return {"window": self.window, "written": self.written, "length": self.length, "sizes": sizes, "rows": rows}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restored(self, state: dict[str, Any]) -> tuple[Any, list[Any]]:
+        """A KVCache with what state() described, and its sequences; (None, []) for an empty one."""
         if state["sizes"] is None:
-            return
-        self.dtype = state["sizes"]["dtype"]
+            return None, []
         tokens = len(state["rows"]) * (state["length"] + _SPARE_TOKENS)
-        self.cache = KVCache(
+        cache = KVCache(
             layers=len(self.written),
             page_size=self.page_size,
             n_pages=-(-tokens // self.page_size) + len(state["rows"]),
             **state["sizes"],
             **self.formats,
         )
-        self.sequences = [self.cache.load(row.numpy().tobytes()) for row in state["rows"]]
+        return cache, [cache.load(row.numpy().tobytes()) for row in state["rows"]]
+
+    def take(self, state: dict[str, Any], cache: Any, sequences: list[Any]) -> None:
+        """Replaces the contents by those that restored() made from the same state."""
+        self.cache, self.sequences = cache, sequences
+        self.dtype = "" if cache is None else state["sizes"]["dtype"]
         self.written, self.length = list(state["written"]), state["length"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copy.deepcopy: bytes in place of pages."""
+        kept = {name: getattr(self, name) for name in ("page_size", "formats", "keeps_past")}
+        return {**kept, **self.state()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.window, self.page_size, self.formats = state["window"], state["page_size"], state["formats"]
+        self.keeps_past, self._plan, self.written = state["keeps_past"], (None, None), state["written"]
+        self.take(state, *self.restored(state))

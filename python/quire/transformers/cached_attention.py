@@ -98,7 +98,8 @@ def _rule(module: torch.nn.Module, given: Any, is_causal: bool | None, begin: in
         return (lambda: bind_mask_mod(given.absolute).mod), 0, given
     if isinstance(given, BlockMask):
         raise NotImplementedError(
-            "[QuireCache] takes the masks that transformers makes, and tensors; got a BlockMask of the caller's"
+            "[QuireCache] takes the masks that transformers makes, and tensors; got a BlockMask of the caller's, or of a "
+            "model under torch.compile, where pages cannot be read"
         )
     if given.dtype is not torch.bool:
         return (lambda: _core.MaskMod("kv_idx >= 0")), 0, given

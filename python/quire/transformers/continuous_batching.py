@@ -8,14 +8,20 @@ of this package.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from quire import _core
+from quire.torch.graph_mod import bind
 from quire.torch.hooks import HookArguments
+from quire.torch.step_plan import StepPlan
+from quire.torch.threads import openmp_threads
 from quire.torch.varlen import Packed, Text, packed_attention
 from quire.torch.varlen_call import Varlen
+from quire.torch.views import view_of
 
 _names: set[str] = set()
 _NO_MASK = torch.empty(1, 1, 0, 0)  # has four axes: models pass it on unchanged, and attention ignores it
@@ -91,12 +97,54 @@ def _without_mask(get: Any) -> Any:
     return given
 
 
-class _Step(NamedTuple):
+@dataclass
+class _Step:
     """What the layers of an allocator share in a step. pages: of one token each (sliding windows) or of the allocator's
-    size."""
+    size. plans: over pages, made by the first layer that has its soft-cap, scale and heads."""
 
     sequences: Varlen
     places: Any = None  # page and slot of each new token, if attention finds it through a table
+    plans: dict[Any, StepPlan] = field(default_factory=dict)
+    pages: int = 0  # as many first pages of the pool as the tables name; the views of layers have different numbers
+
+    def count_pages(self, page_size: int) -> None:
+        table, lengths = self.sequences.block_table, self.sequences.seqused_k
+        assert table is not None and lengths is not None
+        used = torch.arange(table.shape[1]) < (-(-lengths // page_size))[:, None]
+        self.pages = 1 + int(torch.where(used, table, 0).max()) if table.numel() else 0
+
+    def over_pages(
+        self, query: Tensor, keys: Tensor, values: Tensor, scaling: float | None, score: Text | None, sinks: Any
+    ) -> Tensor:
+        """[tokens, heads, dim] for query [tokens, heads, dim] over pages [pages, page_size, heads, dim]."""
+        if not self.pages:
+            self.count_pages(keys.shape[1])
+        keys, values = keys[: self.pages], values[: self.pages]
+        k, v = (view_of(one.transpose(1, 2)) for one in (keys, values))
+        threads = openmp_threads()
+        key = (score and score.text, scaling, sinks is None, query.shape, query.dtype, keys.shape, keys.dtype, threads)
+        plan = self.plans.get(key)
+        if plan is None:
+            table, lengths = self.sequences.block_table, self.sequences.seqused_k
+            assert table is not None and lengths is not None
+            dtype = torch.float64 if query.dtype is torch.float64 else torch.float32
+            room = None if sinks is None else torch.empty(query.shape[1], dtype=dtype)
+            options = _core.Options(
+                "quire_attention",
+                None if score is None else bind(_core.ScoreMod, *score, dtype).mod,
+                None,
+                window=self.sequences.window[0] + 1,
+                scale=scaling,
+                enable_gqa=True,
+                openmp_threads=threads,
+                sinks=None if room is None else view_of(room),
+            )
+            queries = _core.JaggedViews(view_of(query), view_of(self.sequences.cu_seq_q))
+            pages = _core.PagedViews(k, v, view_of(table), view_of(lengths))
+            plan = self.plans[key] = StepPlan(_core.Plan(options, queries, pages, step=True), room)
+        out = query.new_zeros((*query.shape[:2], values.shape[3]))  # of tokens that only pad the batch as well
+        plan.run(query, k, v, out, sinks)
+        return out
 
 
 def batched_attention(
@@ -118,7 +166,9 @@ def batched_attention(
     step = _step_of(cache, allocator, given)
     keys, values = _keys_of(allocator, layer, step, given, tokens[1], tokens[2])
     score = None if softcap is None else Text(f"{float(softcap)!r} * tanh(score / {float(softcap)!r})", [], [])
-    sinks = None if s_aux is None else s_aux.reshape(-1)
+    sinks = None if s_aux is None else s_aux.detach().reshape(-1)
+    if step.sequences.block_table is not None:
+        return step.over_pages(tokens[0], keys, values, scaling, score, sinks).unsqueeze(0)
     call = Packed("quire_attention", step.sequences, score, None, scaling, enable_gqa=True, hooks=HookArguments(sinks))
     with torch.no_grad():
         out, _, _ = packed_attention(call, tokens[0], keys, values)

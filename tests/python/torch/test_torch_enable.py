@@ -7,6 +7,7 @@ import quire.torch as quire_torch
 import torch
 import torch.nn.attention.flex_attention as torch_flex
 from peer import causal
+from torch.nn.attention.experimental._paged_attention import PagedAttention as TorchPagedAttention
 from torch.nn.attention.flex_attention import create_block_mask as imported_before
 from torch.nn.attention.flex_attention import flex_attention as flex_imported_before
 
@@ -150,12 +151,19 @@ def test_cuda_is_the_cpu_where_that_was_asked_for(monkeypatch):
             quire_torch.create_block_mask(causal, None, None, 200, 200, "cuda:1")
             quire_torch.create_mask(causal, None, None, 20, 20, torch.device("cuda"))
             quire_torch.PagedAttention(4, 16, 2, device="cuda")
+            assert torch_flex.create_mask(causal, None, None, 20, 20, device="cuda").is_cpu
+            lists = torch.ones(1, 1, 1, dtype=torch.int32), torch.zeros(1, 1, 1, 1, dtype=torch.int32)
+            assert torch_flex.BlockMask.from_kv_blocks(*lists).to("cuda").kv_indices.is_cpu
+            assert TorchPagedAttention(4, 16, 2).page_table.is_cpu  # its default device is cuda
         assert len(warned) == 1 and mask.kv_num_blocks.device.type == "cpu"
         with quire_torch.enable():
             assert cuda_to_cpu.is_on
     assert not cuda_to_cpu.is_on
+    for call in (quire_torch.create_block_mask, torch_flex.create_mask):
+        with pytest.raises((AssertionError, RuntimeError)):
+            call(causal, None, None, 200, 200, "cuda")
     with pytest.raises((AssertionError, RuntimeError)):
-        quire_torch.create_block_mask(causal, None, None, 200, 200, "cuda")
+        TorchPagedAttention(4, 16, 2)
     quire_torch.enable(cuda_to_cpu=True)
     assert cuda_to_cpu.is_on
     quire_torch.disable()

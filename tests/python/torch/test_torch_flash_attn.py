@@ -183,7 +183,10 @@ def test_pages(page_size):
         ({"window_size": 3}, ValueError, "window_size must be"),
         ({"alibi_slopes": torch.rand(3)}, ValueError, "alibi_slopes must be"),
         ({"alibi_slopes": torch.ones(4, dtype=torch.int64)}, TypeError, "alibi_slopes must be floats"),
-        ({"softmax_scale": "1"}, TypeError, "scale must be a number"),
+        ({"alibi_slopes": torch.rand(4, device="meta")}, TypeError, "alibi_slopes must be floats on the CPU"),
+        ({"softmax_scale": "1"}, TypeError, "softmax_scale must be a number"),
+        ({"softcap": float("nan")}, ValueError, "softcap must be finite"),
+        ({"softcap": "30"}, TypeError, "softcap must be a number"),
         ({"bias": 1}, TypeError, "bias"),
     ],
 )
@@ -203,6 +206,14 @@ def test_shapes_that_do_not_fit():
         flash_attn_qkvpacked_func(q)
     with pytest.raises(ValueError, match="kv must be"):
         flash_attn_varlen_kvpacked_func(q[0], torch.randn(5, 3, 4, 16), offsets([5]), offsets([5]), 5, 5)
+
+
+def test_padding_that_does_not_fit():
+    x = torch.randn(2, 3, 4)
+    with pytest.raises(ValueError, match="the mask must be a tensor with 2 axes at least; got list"):
+        padding.unpad_input(x, [[1, 1, 0], [1, 0, 0]])
+    with pytest.raises(ValueError, match="an index for each of 2 rows; got"):
+        padding.pad_input(x[0, :2], torch.tensor([0]), 2, 3)
 
 
 def test_compiled():

@@ -130,6 +130,19 @@ def test_without_new_keys():
         ({"v": None}, ValueError, "v is missing"),
         ({"k": torch.randn(3, 2, 2, 8)}, ValueError, "k must be"),
         ({"k": torch.randn(3, 2, 2, 16).double()}, TypeError, "k must be torch.float32"),
+        ({"k": torch.randn(3, 2, 16)}, ValueError, r"k must be \[batch, new tokens, heads, dim\]; got \(3, 2, 16\)"),
+        ({"k": [1.0]}, ValueError, "k must be .* got list"),
+        ({"q": torch.ones(3, 2, 4, 16, dtype=torch.int32)}, TypeError, "query must be f32, f64, bf16 or f16"),
+        ({"softmax_scale": float("nan")}, ValueError, "softmax_scale must be finite; got nan"),
+        ({"softcap": float("inf")}, ValueError, "softcap must be finite; got inf"),
+        ({"cache_seqlens": 1 << 40}, ValueError, "cache_seqlens must be in 0..40"),
+        ({"rotary_cos": [1.0], "rotary_sin": [1.0]}, TypeError, "rotary_cos must be a tensor of floats"),
+        ({"cache_batch_idx": torch.tensor([0, 0, 1])}, ValueError, "would overwrite a token of another"),
+        (
+            {"block_table": torch.tensor([[0], [0], [2]]), "cache_seqlens": torch.tensor([5, 3, 33])},
+            ValueError,
+            "would overwrite a token of another",
+        ),
         ({"cache_batch_idx": torch.tensor([0, 1, 3])}, IndexError, "cache_batch_idx must be in 0..2"),
         ({"cache_leftpad": torch.tensor([6, 0, 0])}, ValueError, "cache_leftpad must be in"),
         ({"rotary_cos": torch.rand(40, 4)}, ValueError, "come together"),
@@ -155,3 +168,41 @@ def test_errors_leave_the_cache_alone(changed, error, text):
     with pytest.raises(error, match=text):
         flash_attn_with_kvcache(k_cache=k_cache, v_cache=v_cache, **{**given, **changed})
     assert torch.equal(k_cache, before[0]) and torch.equal(v_cache, before[1])
+
+
+def test_an_expanded_cache_is_refused_before_the_other_is_written():
+    k_cache, v_cache = caches()
+    before, new = k_cache.clone(), torch.randn(BATCH, 2, KV_HEADS, DIM)
+    q = torch.randn(BATCH, 2, HEADS, DIM)
+    with pytest.raises(ValueError, match="v_cache is expanded"):
+        flash_attn_with_kvcache(q, k_cache, v_cache[:1].expand_as(v_cache), new, new, cache_seqlens=LENGTHS)
+    assert torch.equal(k_cache, before)
+
+
+def test_a_shared_beginning_may_be_read_and_garbage_behind_the_pages_is_not():
+    """Three sequences share page 0; each appends to a page of its own."""
+    k_pages, v_pages = torch.randn(2, 6, 4, KV_HEADS, DIM)
+    table = torch.tensor([[0, 1, 99], [0, 2, -7], [0, 3, 12]])
+    q, new = torch.randn(3, 1, HEADS, DIM), torch.randn(3, 1, KV_HEADS, DIM)
+    out = flash_attn_with_kvcache(
+        q, k_pages, v_pages, new, new, cache_seqlens=torch.tensor([4, 4, 6]), block_table=table
+    )
+    for i, n in enumerate((5, 5, 7)):
+        k, v = (pages[table[i, :2]].flatten(0, 1)[:n] for pages in (k_pages, v_pages))
+        assert_near(out[i], one_sequence(q[i], k, v))
+    assert torch.equal(k_pages[2, 0], new[1, 0]) and torch.equal(v_pages[3, 2], new[2, 0])
+
+
+def test_rotation_in_f64_is_in_f64():
+    k_cache, v_cache = (one.double() for one in caches())
+    angle = torch.rand(CAPACITY, 4, dtype=torch.float64)
+    new = torch.randn(BATCH, 1, KV_HEADS, DIM, dtype=torch.float64)
+    q = torch.randn(BATCH, 1, HEADS, DIM, dtype=torch.float64)
+    rotary = dict(rotary_cos=angle.cos(), rotary_sin=angle.sin())
+    flash_attn_with_kvcache(q, k_cache, v_cache, new, new, cache_seqlens=LENGTHS, causal=True, **rotary)
+    at = angle[LENGTHS.long()][:, None]
+    pairs = torch.view_as_complex(new[:, 0, :, :8].unflatten(-1, (4, 2)).contiguous())
+    expected = torch.view_as_real(pairs * torch.polar(torch.ones_like(at), at)).flatten(-2)
+    found = k_cache[torch.arange(BATCH), LENGTHS.long()]
+    torch.testing.assert_close(found[..., :8], expected, rtol=1e-14, atol=1e-14)
+    assert torch.equal(found[..., 8:], new[:, 0, :, 8:])

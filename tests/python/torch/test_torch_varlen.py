@@ -209,6 +209,15 @@ def test_out_is_written_or_left_alone():
         ({"dropout_p": 2.0}, ValueError, "dropout_p must be in 0..1"),
         ({"seqused_k": torch.tensor([8, 4, 20, 300, 0, 40])}, ValueError, "sequence 0 has 8 in a slot of 7"),
         ({"nonsense": 1}, TypeError, "nonsense"),
+        ({"query": torch.ones(207, 4, 32, dtype=torch.int32)}, TypeError, "query must be f32, f64, bf16 or f16"),
+        ({"query": torch.randn(207, 4, 32).to_sparse()}, TypeError, "query must be a dense tensor"),
+        ({"scale": float("nan")}, ValueError, r"\[varlen_attn\] scale must be finite"),
+        (
+            {"cu_seq_q": torch.tensor([0, 9, 5, 20, 30, 40, 50])},
+            ValueError,
+            r"\[varlen_attn\] query: offsets must not fall",
+        ),
+        ({"seqused_k": torch.tensor([-1, 4, 20, 300, 0, 40])}, ValueError, "lengths must not be negative"),
     ],
 )
 def test_errors_name_what_is_wrong(changed, error, text):
@@ -225,6 +234,22 @@ def test_errors_name_what_is_wrong(changed, error, text):
     )
     with pytest.raises(error, match=text):
         varlen_attn(**{**given, **changed})
+
+
+def test_tokens_of_no_sequence_are_rows_that_see_nothing():
+    x, cu_seq = torch.randn(20, 2, 16), torch.tensor([3, 7, 15])
+    out, lse = varlen_attn(x, x, x, cu_seq, cu_seq, 8, 8, return_aux=AuxRequest(lse=True))
+    outside = torch.ones(20, dtype=torch.bool)
+    outside[3:15] = False
+    assert not out[outside].any() and (lse[:, outside] == -torch.inf).all() and lse[:, 3:15].isfinite().all()
+
+
+def test_out_that_overlaps_itself_is_refused():
+    x, cu_seq = torch.randn(20, 4, 16), torch.tensor([0, 20])
+    memory = torch.zeros(2000)
+    with pytest.raises(ValueError, match="elements of out share memory"):
+        varlen_attn_out(memory.as_strided((20, 4, 16), (4, 16, 1)), x, x, x, cu_seq, cu_seq, 20, 20)
+    assert not memory.any()
 
 
 def test_nothing_at_all():

@@ -1,12 +1,16 @@
 """QuireCache: the tokens of `eager` with other caches, by pages; beams, assisted decoding, windows that give pages back, growth, files."""
 
+import copy
+import io
+import pickle
+
 import pytest
 import quire.transformers.cache
 import torch
 from quire.transformers import QuireCache
 from small_models import DECODERS, model, padding
 from small_models import tokens as random_tokens
-from transformers import DynamicCache, LlamaConfig
+from transformers import AutoModelForSeq2SeqLM, BartConfig, DynamicCache, EncoderDecoderCache, LlamaConfig
 
 
 def tokens(batch, length):
@@ -153,6 +157,60 @@ def test_a_file_brings_everything_back(tmp_path):
         QuireCache(model("llama").config).load(tmp_path / "cache")
 
 
+@pytest.mark.parametrize("kv_format", [None, "int8+hadamard"])
+def test_copies_go_their_own_way(kv_format):
+    """A prompt that many requests begin with is read once and copied, as transformers' guide does it."""
+    made = model("gemma2")
+    made.set_attn_implementation("quire")
+    prompt, ends = tokens(1, 20), tokens(2, 6)
+    shared = QuireCache(made.config, kv_format=kv_format, page_size=8)
+    with torch.no_grad():
+        made(prompt, past_key_values=shared)
+        copies = [copy.deepcopy(shared), pickle.loads(pickle.dumps(shared))]
+        logits = [made(end[None], past_key_values=one).logits for end, one in zip(ends, copies)]
+        assert shared.get_seq_length() == 20 and copies[0].get_seq_length() == 26
+        for end, found in zip(ends, logits):
+            again = copy.deepcopy(shared)
+            assert torch.equal(made(end[None], past_key_values=again).logits, found)
+    assert copy.deepcopy(QuireCache(made.config)).get_seq_length() == 0
+    assert not torch.equal(*logits)
+
+
+def test_a_file_that_is_none_changes_nothing(tmp_path):
+    made = model("llama")
+    made.set_attn_implementation("quire")
+    cache, coded = QuireCache(made.config), QuireCache(made.config, kv_format="int8")
+    with torch.no_grad():
+        for one in (cache, coded):
+            made(tokens(2, 9), past_key_values=one)
+    damaged = io.BytesIO()
+    torch.save({"format": 1, "pools": [{"window": 0, "written": [1, 1]}]}, damaged)
+    damaged.seek(0)
+    for file in (io.BytesIO(b"nothing"), damaged):
+        with pytest.raises(ValueError, match="the file is not of a QuireCache"):
+            cache.load(file)
+    coded.save(tmp_path / "coded")
+    with pytest.raises(ValueError, match="k_format must be the cache's, plain"):
+        cache.load(tmp_path / "coded")
+    with pytest.raises(FileNotFoundError):
+        cache.load(tmp_path / "nowhere")
+    assert cache.get_seq_length() == 9 and cache.batch_size == 2
+
+
+@pytest.mark.parametrize("is_both", [False, True])
+def test_decoders_with_an_encoder(is_both):
+    torch.manual_seed(0)
+    sizes = dict(encoder_layers=1, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4)
+    config = BartConfig(
+        vocab_size=50, d_model=32, encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=64, **sizes
+    )
+    made = AutoModelForSeq2SeqLM.from_config(config, attn_implementation="quire").eval()
+    ids = torch.randint(3, 50, (2, 9))
+    settings = dict(max_new_tokens=8, min_new_tokens=8, do_sample=False, num_beams=3)
+    ours = EncoderDecoderCache(QuireCache(config), QuireCache(config) if is_both else DynamicCache())
+    assert torch.equal(made.generate(ids, past_key_values=ours, **settings), made.generate(ids, **settings))
+
+
 def test_what_it_does_not_do_is_said():
     made, ids = model("llama"), tokens(2, 5)
     with pytest.raises(ValueError, match="there is no format int9; there are int8, "):
@@ -161,6 +219,16 @@ def test_what_it_does_not_do_is_said():
         QuireCache(made.config, kv_format="int8_channel")
     with pytest.raises(ValueError, match="pages are on the CPU"):
         QuireCache(made.config).to("cuda")
+    with pytest.raises(ValueError, match="page_size must be at least 1; got 0"):
+        QuireCache(made.config, page_size=0)
+    with pytest.raises(TypeError, match="config must be that of a model; got NoneType"):
+        QuireCache(None)
+    with pytest.raises(NotImplementedError, match="nothing to offload"):
+        QuireCache(made.config).offload(0)
+    with pytest.raises(TypeError, match=r"rows must be \[n\] ints; got torch.float32"):
+        QuireCache(made.config).reorder_cache(torch.tensor([0.5]))
+    with pytest.raises(ValueError, match="rows are repeated once at least; got 0"):
+        QuireCache(made.config).batch_repeat_interleave(0)
     for implementation in ("eager", "sdpa"):
         made.set_attn_implementation(implementation)
         with torch.no_grad(), pytest.raises(NotImplementedError, match="only Quire's attention reads"):

@@ -58,6 +58,34 @@ def test_no_keys_are_gathered_and_no_mask_is_made(monkeypatch):
     assert len(steps) > 2 * NEW
 
 
+@pytest.mark.parametrize("name", ["llama", "gpt_oss"])
+def test_a_step_is_planned_once_for_all_layers_of_a_kind(monkeypatch, name):
+    made = model(name)
+    prompts = [tokens(1, n)[0].tolist() for n in PROMPTS]
+    plans, runs = [], []
+
+    class Watched(continuous_batching.StepPlan):
+        def __init__(self, *given):
+            plans.append(self)
+            super().__init__(*given)
+
+        def run(self, *given):
+            runs.append(self)
+            super().run(*given)
+
+    monkeypatch.setattr(continuous_batching, "StepPlan", Watched)
+    assert batched(made, prompts) == one_by_one(made, prompts)
+    kinds = len(set(getattr(made.config, "layer_types", None) or [0]))
+    assert len(plans) * made.config.num_hidden_layers == len(runs) * kinds and len(plans) >= NEW - 1
+
+
+def test_requests_with_the_same_beginning_share_pages():
+    made = model("llama")
+    begin = tokens(1, 48)[0].tolist()
+    prompts = [begin + tokens(1, n)[0].tolist() for n in (3, 20, 1)] + [begin[:40]]
+    assert batched(made, prompts, max_batch_tokens=64) == one_by_one(made, prompts)
+
+
 def test_other_implementations_are_left_alone():
     made = model("llama")
     prompts = [tokens(1, n)[0].tolist() for n in PROMPTS]
