@@ -299,11 +299,12 @@ kernels::DecodePrefix ForwardPlan::prefix_of(const ForwardTask& task) const {
           .tiles = task.prefix_tiles};
 }
 
-// Walks the shared keys with the rows of all members and stores their states.
+// Walks the shared keys with the rows of all members and stores their states: split by split if
+// there are more rows than the kernel takes, so that keys come from memory once.
 void ForwardPlan::run_prefix(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                              const PrefixTask& task, std::size_t worker) {
   const SharedPrefix& prefix = work_.shared.prefixes[task.prefix];
-  kernels::QueryRow rows[kernels::kDecodeRows];
+  kernels::QueryRow rows[kPrefixRows];
   ForwardTask of{.kernel = Kernel::kDecode, .kv_head = task.kv_head};
   std::int64_t count = 0;
   for (std::int64_t m = prefix.first; m < prefix.first + prefix.count; ++m, count += of.count) {
@@ -312,20 +313,30 @@ void ForwardPlan::run_prefix(const kernels::ForwardCall& call, const ForwardTens
     fill_rows(call, tensors, of, rows + count);
   }
   of.b = work_.shared.members[prefix.first];
-  const layout::KeyRange range{
-      task.split_begin * kernels::kSplitKeys,
-      std::min(prefix.tiles * kernels::kTileKeys, task.split_end * kernels::kSplitKeys)};
-  kernels::KeySequence keys = write_keys(of, {range, {}}, tensors, worker);
-  keys.length = prefix.tiles * kernels::kTileKeys;
-  const std::int64_t size = dtype_size(compute_type());
-  kernels::decode(call,
-                  {.keys = keys,
-                   .rows = rows,
-                   .row_count = static_cast<int>(count),
-                   .split_begin = task.split_begin,
-                   .split_end = task.split_end,
-                   .states = static_cast<char*>(states_.data()) + task.states * size},
-                  scratch(worker), faults_[worker]);
+  const std::int64_t keys_end = prefix.tiles * kernels::kTileKeys;
+  const std::int64_t state =
+      kernels::decode_state_size(call.value_dims) * dtype_size(compute_type());
+  auto* const states =
+      static_cast<char*>(states_.data()) + task.states * dtype_size(compute_type());
+  const std::int64_t at_once =
+      decode_rows_at_once(count) == count ? task.split_end - task.split_begin : 1;
+  for (std::int64_t split = task.split_begin; split < task.split_end; split += at_once) {
+    const layout::KeyRange range{split * kernels::kSplitKeys,
+                                 std::min(keys_end, (split + at_once) * kernels::kSplitKeys)};
+    kernels::KeySequence keys = write_keys(of, {range, {}}, tensors, worker);
+    keys.length = keys_end;
+    for (std::int64_t row = 0, some; row < count; row += some) {
+      some = decode_rows_at_once(count - row);
+      kernels::decode(call,
+                      {.keys = keys,
+                       .rows = rows + row,
+                       .row_count = static_cast<int>(some),
+                       .split_begin = split,
+                       .split_end = split + at_once,
+                       .states = states + ((split - task.split_begin) * count + row) * state},
+                      scratch(worker), faults_[worker]);
+    }
+  }
 }
 
 void ForwardPlan::run_decode(const kernels::ForwardCall& call, const ForwardTensors& tensors,

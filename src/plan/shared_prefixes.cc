@@ -42,7 +42,7 @@ class PrefixFinder {
     const layout::KeyLayout& keys = *request_.layout;
     for (std::int64_t b = 0; b < request_.batch; ++b) {
       const std::int64_t length = keys.length(b), queries = request_.queries->length(b);
-      if (length < kTileKeys || queries == 0 || 2 * rows(b) > kernels::kDecodeRows) continue;
+      if (length < kTileKeys || queries == 0 || 2 * rows(b) > kPrefixRows) continue;
       if (choose_kernel(request_.group(), queries, length) != Kernel::kDecode) continue;
       Candidate& one = candidates_.emplace_back();
       one.b = static_cast<std::int32_t>(b);
@@ -71,7 +71,7 @@ class PrefixFinder {
     for (; end < candidates_.size(); ++end) {
       const std::int64_t b = candidates_[end].b;
       if (candidates_[end].places[0] != candidates_[at].places[0]) break;
-      if (prefix.rows + rows(b) > kernels::kDecodeRows) break;
+      if (prefix.rows + rows(b) > kPrefixRows) break;
       const std::int64_t tiles =
           std::min(prefix.tiles, request_.layout->shared_keys(leader, b) / kTileKeys);
       if (tiles * prefix.count <= prefix.tiles * (prefix.count - 1)) break;

@@ -1,6 +1,6 @@
 // Groups sequences that begin with keys in the same memory, so that their rows walk those keys
-// once: in whole tiles, as many sequences as the decode kernel takes rows. Each continues alone
-// from there with its own state, so no bit depends on the grouping. Plan layer.
+// together, in whole tiles. Each continues alone from there with its own state, so no bit depends
+// on the grouping. Plan layer.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -8,6 +8,10 @@
 #include "plan/forward_request.h"
 
 namespace quire::plan {
+
+/// Rows of a key head that walk a prefix together. The decode kernel takes fewer; while it takes
+/// the next ones the keys of the split, 256 KiB of bf16 at 64 + 64 dims, are in the caches.
+inline constexpr std::int64_t kPrefixRows = 96;
 
 struct SharedPrefix {
   std::int64_t first = 0, count = 0;  // of its members, in SharedPrefixes::members

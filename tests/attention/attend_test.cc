@@ -75,7 +75,7 @@ TEST(Attend, SharedPrefixesChangeNoBit) {
       Harness harness(sizes(dtype, page_size));
       const SequenceId root = harness.create(1900);
       std::vector<NewTokens> step{{root, 1}};
-      for (const std::int64_t at : {1900, 1900, 1810, 700, 256, 255}) {
+      for (const std::int64_t at : {1900, 1900, 1900, 1900, 1810, 700, 256, 255}) {
         const SequenceId fork = harness.cache.fork(root, at);
         harness.append(fork, 1 + 31 * static_cast<std::int64_t>(step.size()));
         step.push_back({fork, step.size() == 2 ? 3 : 1});

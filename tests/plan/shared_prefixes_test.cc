@@ -35,7 +35,7 @@ ForwardRequest request(const std::vector<std::int64_t>& shared,
 }
 
 TEST(SharedPrefixes, NeighboursThatShareWholeTiles) {
-  // 4 rows each: three at a time. 1 and 3 share 2,000 keys, 0 and 4 less with them, 2 nothing.
+  // 1 and 3 share 2,000 keys, 0 and 4 less with them, 2 nothing.
   const SharedPrefixes found =
       find_shared_prefixes(request({10, 32, 0, 32, 5, 3}, {900, 2100, 2100, 2050, 700, 640}, 8));
   ASSERT_EQ(found.prefixes.size(), 2U);
@@ -48,11 +48,24 @@ TEST(SharedPrefixes, NeighboursThatShareWholeTiles) {
   EXPECT_EQ(found.prefixes[1].tiles, 8);
 }
 
-TEST(SharedPrefixes, NoMoreRowsThanTheKernelTakes) {
-  const std::vector<std::int64_t> pages(7, 20), lengths(7, 1300);
-  EXPECT_EQ(find_shared_prefixes(request(pages, lengths, 8)).members.size(), 6U);
-  EXPECT_EQ(find_shared_prefixes(request(pages, lengths, 2)).prefixes.size(), 1U);
-  EXPECT_TRUE(find_shared_prefixes(request(pages, lengths, 14)).prefixes.empty());
+TEST(SharedPrefixes, SoManyRowsAtATime) {
+  const auto members = [](std::int64_t sequences, std::int64_t group) {
+    const auto n = static_cast<std::size_t>(sequences);
+    const std::vector<std::int64_t> pages(n, 20), lengths(n, 1300);
+    std::vector<std::int64_t> counts;
+    for (const SharedPrefix& one :
+         find_shared_prefixes(request(pages, lengths, 2 * group)).prefixes)
+      counts.push_back(one.count);
+    return counts;
+  };
+  using Counts = std::vector<std::int64_t>;
+  EXPECT_EQ(members(7, 1), Counts{7});
+  EXPECT_EQ(members(8, 4), Counts{8});
+  EXPECT_EQ(members(8, 8), Counts{8});
+  EXPECT_EQ(members(24, 4), Counts{24});
+  EXPECT_EQ(members(25, 4), Counts{24});  // the last one walks alone
+  EXPECT_EQ(members(26, 4), (Counts{24, 2}));
+  EXPECT_EQ(members(2, 49), Counts{});
 }
 
 TEST(SharedPrefixes, TasksGoOnBehindThem) {

@@ -90,6 +90,7 @@ class QuireMetadataBuilder(AttentionMetadataBuilder[QuireMetadata]):
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self._is_cross = isinstance(kv_cache_spec, CrossAttentionSpec)
+        self._has_positions = type(self) is QuireMetadataBuilder  # vLLM's own variants cut requests and move them
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
@@ -105,6 +106,7 @@ class QuireMetadataBuilder(AttentionMetadataBuilder[QuireMetadata]):
             slot_mapping=common.slot_mapping,
             causal=common.causal,
             is_cross=self._is_cross,
+            has_positions=self._has_positions,
         )
 
 

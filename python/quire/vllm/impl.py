@@ -13,11 +13,13 @@ from vllm.v1.attention.backend import AttentionImpl, AttentionType
 
 from quire.vllm import pages as _pages
 from quire.vllm.layer_mods import LayerMods, mods_of, shifted_heads
+from quire.vllm.log import inform_of_the_unheard
 from quire.vllm.metadata import QuireMetadata
 from quire.vllm.rule import LayerRule
 
 _threads = torch.get_num_threads
 _ENCODERS = (AttentionType.ENCODER, AttentionType.ENCODER_ONLY)
+_MEANS_NOTHING = {"chunk_lookback": -1}  # values of arguments that only some backends know, by which models say "none"
 
 
 class QuireAttentionImpl(AttentionImpl[QuireMetadata]):
@@ -42,11 +44,12 @@ class QuireAttentionImpl(AttentionImpl[QuireMetadata]):
         use_alibi_sqrt: bool = False,
         **others: Any,
     ) -> None:
-        unknown = sorted(name for name, value in others.items() if value is not None)
+        unknown = sorted(name for name, value in others.items() if value not in (None, _MEANS_NOTHING.get(name)))
         if unknown:
             raise NotImplementedError(
                 f"[quire.vllm] a layer with {', '.join(unknown)} is not supported; QUIRE_VLLM=0 switches Quire off"
             )
+        inform_of_the_unheard()
         self.num_heads = num_heads
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.head_size = head_size

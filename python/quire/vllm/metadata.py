@@ -15,6 +15,7 @@ from torch import Tensor
 from quire import _core
 from quire.torch.step_plan import StepPlan
 from quire.torch.views import view_of
+from quire.vllm.layer_mods import LayerMods
 from quire.vllm.pages import Pages
 from quire.vllm.rule import LayerRule, mask_around, mask_of_step, options_of
 
@@ -22,7 +23,8 @@ from quire.vllm.rule import LayerRule, mask_around, mask_of_step, options_of
 @dataclass
 class QuireMetadata:
     """Of one step and one group of layers. query_start_loc [n + 1], seq_lens [n] (keys, those of this step included), block_table
-    [n, most blocks], int32 or int64. causal: of all requests, or a flag for each. is_cross: queries over keys of another sequence."""
+    [n, most blocks], int32 or int64. causal: of all requests, or a flag for each. is_cross: queries over keys of another sequence.
+    has_positions: a request's first key is its first token, as mods of one's own count; not so where vLLM cuts requests into chunks."""
 
     num_actual_tokens: int
     query_start_loc: Tensor
@@ -31,6 +33,7 @@ class QuireMetadata:
     slot_mapping: Tensor
     causal: bool | Tensor = True
     is_cross: bool = False
+    has_positions: bool = True
     plans: dict[Any, StepPlan] = field(default_factory=dict)
 
     def over_pages(self, rule: LayerRule, q: Tensor, pages: Pages, threads: int) -> StepPlan:
@@ -38,6 +41,11 @@ class QuireMetadata:
         key = (rule, q.shape[1:], q.dtype, pages.shape, threads)
         plan = self.plans.get(key)
         if plan is None:
+            if rule.mods != LayerMods() and (self.is_cross or not self.has_positions):
+                raise NotImplementedError(
+                    "[quire.vllm] set_mods has no effect on cross attention and on layers that see a request in pieces: their queries' "
+                    'positions in the request are not known here. Name the other layers (layers="*.self_attn.*")'
+                )
             sinks = _room_for_sinks(rule, q)
             queries = _core.JaggedViews(view_of(q[: self.num_actual_tokens]), view_of(self.query_start_loc))
             keys = _core.PagedViews(pages.k, pages.v, view_of(self.block_table), view_of(self.seq_lens))

@@ -15,6 +15,7 @@ from vllm.v1.attention.backends.mla.cpu_mla import CPUMLABackend, CPUMLAImpl
 from vllm.v1.attention.backends.mla.prefill.cpu_sdpa import CPUSDPAMLAPrefillBackend
 
 from quire.vllm.layer_mods import LayerMods, mods_of
+from quire.vllm.log import inform_of_the_unheard
 from quire.vllm.metadata import QuireMetadata, StepPlan, plan_over_tokens
 from quire.vllm.pages import latent_pages, view_of
 from quire.vllm.rule import LayerRule
@@ -40,6 +41,7 @@ class QuireMLAImpl(CPUMLAImpl):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
+        inform_of_the_unheard()
         self._rule = LayerRule(scale=self.scale)
 
     def forward_mqa(

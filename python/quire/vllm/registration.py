@@ -5,10 +5,11 @@ Where vLLM does not run on CPUs, or its seam is not the one that is known, it st
 
 from __future__ import annotations
 
-import logging
 import os
 
 import torch
+
+from quire.vllm.log import inform, log
 
 VARIABLE = "QUIRE_VLLM"
 _BACKENDS = {"CPU_ATTN": "quire.vllm.backend.QuireAttentionBackend", "CPU_MLA": "quire.vllm.mla.QuireMLABackend"}
@@ -23,15 +24,10 @@ def is_wanted() -> bool:
     return value != "0"
 
 
-def log() -> logging.Logger:
-    """A child of vLLM's logger, so that its handlers and levels hold."""
-    return logging.getLogger("vllm.quire")
-
-
 def register() -> None:
     """vLLM calls it in each of its processes; calling it again is fine. With QUIRE_VLLM=0 vLLM keeps its own attention."""
     if not is_wanted():
-        log().info("Quire: attention is left to vLLM (%s=0).", VARIABLE)
+        inform("Quire: attention is left to vLLM (%s=0).", VARIABLE)
         return
     try:
         from vllm.platforms import current_platform
@@ -44,15 +40,15 @@ def register() -> None:
         log().warning("Quire steps aside: this vLLM has another seam for attention (%s).", error)
         return
     if not current_platform.is_cpu():
-        log().info("Quire steps aside: vLLM runs on %s, and Quire is for CPUs.", current_platform.device_name)
+        inform("Quire steps aside: vLLM runs on %s, and Quire is for CPUs.", current_platform.device_name)
         return
     for backend, path in backends.items():
         register_backend(backend, path)
     for backend, path in prefill.items():
         register_mla_prefill_backend(backend, path)
-    log().info("Quire computes vLLM's attention on this CPU (%s=0 switches it off).", VARIABLE)
+    inform("Quire computes vLLM's attention on this CPU (%s=0 switches it off).", VARIABLE)
     if torch.cpu._is_amx_tile_supported():
-        log().info("Quire steps aside for latent attention (MLA) where vLLM takes AMX_MLA for it, as on this CPU.")
+        inform("Quire steps aside for latent attention (MLA) where vLLM takes AMX_MLA for it, as on this CPU.")
 
 
 def unregister() -> None:

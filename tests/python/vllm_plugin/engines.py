@@ -4,6 +4,7 @@ import contextlib
 import gc
 import random
 
+import numpy as np
 import quire.vllm
 from quire.vllm.registration import unregister
 
@@ -50,6 +51,19 @@ def is_on_quire(llm):
 def prompts(lengths, vocabulary=300, seed=0):
     draw = random.Random(seed)
     return [{"prompt_token_ids": [draw.randrange(2, vocabulary) for _ in range(n)]} for n in lengths]
+
+
+def sounds(lengths, seed=0):
+    """Prompts of an encoder-decoder model: noise of 2 seconds and the first tokens of what is said."""
+    from vllm.inputs import ExplicitEncoderDecoderPrompt, TextPrompt, TokensPrompt
+
+    noise = np.random.default_rng(seed)
+    found = []
+    for one in prompts(lengths, seed=seed):
+        heard = (noise.standard_normal(32000).astype(np.float32), 16000)
+        encoder = TextPrompt(prompt="", multi_modal_data={"audio": heard})
+        found.append(ExplicitEncoderDecoderPrompt(encoder_prompt=encoder, decoder_prompt=TokensPrompt(**one)))
+    return found
 
 
 def generate(llm, requests, tokens=12, **more):

@@ -65,7 +65,27 @@ CONFIGS = {
         intermediate_size=256,
         initializer_range=0.15,
     ),
+    # An encoder of sounds, and a decoder with cross attention over its 150 positions.
+    "whisper": lambda: transformers.WhisperConfig(
+        vocab_size=300,
+        num_mel_bins=20,
+        d_model=128,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=128,
+        decoder_ffn_dim=128,
+        max_source_positions=150,
+        max_target_positions=128,
+        init_std=0.15,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=1,
+        decoder_start_token_id=2,
+    ),
 }
+KINDS = {"bert": transformers.AutoModel, "whisper": transformers.WhisperForConditionalGeneration}
 
 
 def save(name, folder, dtype=torch.float32):
@@ -74,11 +94,23 @@ def save(name, folder, dtype=torch.float32):
     if not path.exists():
         torch.manual_seed(0)
         config = CONFIGS[name]()
-        kind = transformers.AutoModel if name == "bert" else transformers.AutoModelForCausalLM
-        kind.from_config(config, dtype=dtype).save_pretrained(path)
+        if name == "whisper":
+            KINDS[name](config).to(dtype).save_pretrained(path)
+            save_ears(path)
+        else:
+            KINDS.get(name, transformers.AutoModelForCausalLM).from_config(config, dtype=dtype).save_pretrained(path)
         if name == "bert":  # engines that pool want a tokenizer, and do not use it for tokens that are given
             words = Tokenizer(models.WordLevel({"[UNK]": 0, "[PAD]": 1}, unk_token="[UNK]"))
             transformers.PreTrainedTokenizerFast(
                 tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]"
             ).save_pretrained(path)
     return str(path)
+
+
+def save_ears(path):
+    """What turns 3 seconds of sound into 300 frames, and a tokenizer, whose words nobody reads."""
+    words = {f"w{i}": i for i in range(298)} | {"<|endoftext|>": 298, "<|startoftranscript|>": 299}
+    transformers.WhisperProcessor(
+        transformers.WhisperFeatureExtractor(feature_size=20, chunk_length=3),
+        transformers.WhisperTokenizer(vocab=words, merges=[]),
+    ).save_pretrained(path)
