@@ -73,8 +73,9 @@ def test_what_nobody_hears_is_said_when_a_layer_is_made(monkeypatch):
     heard = []
     handler = logging.Handler()
     handler.emit = lambda record: heard.append(record.getMessage())
-    logger = logging.Logger("apart", logging.WARNING)
+    logger = logging.getLogger("quire.apart")
     logger.addHandler(handler)
+    logger.setLevel(logging.WARNING)
     monkeypatch.setattr(log, "_unheard", [])
     monkeypatch.setattr(log, "log", lambda: logger)
     for _ in range(2):
