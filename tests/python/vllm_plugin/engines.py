@@ -14,10 +14,12 @@ def engine(model, is_quire, **more):
     """An LLM of small sizes; gone afterwards."""
     from vllm import LLM
     from vllm.distributed import cleanup_dist_env_and_memory
+    from vllm.model_executor.models import registry
     from vllm.plugins import load_general_plugins
     from vllm.v1.attention import selector
     from vllm.v1.attention.backends.mla.prefill import selector as prefill_selector
 
+    registry._run_in_subprocess = lambda look: look()  # at a model's class: a process of its own takes ten seconds
     load_general_plugins()  # which registers Quire; not again afterwards
     if is_quire:
         quire.vllm.register()
