@@ -139,11 +139,13 @@ struct ScoreBlocks {
     const T scale = args.scaled ? args.scale : T{1};
     StoreScores<T> store{at.scores, true, false, at.row_scales, scale};
     // One loop for all chains: of two, g++ gives one too few registers on AVX2, and it spills.
-    for (int left = args.dims; left > 0; left -= chain) {
+    int left = args.dims;
+    do {
       store.ends = multiplies && left <= chain;
       scores_chain<Product>(acc, keys, args.key_step, queries, HWY_MIN(left, chain), store);
       store.is_first = false;
-    }
+      left -= chain;
+    } while (left > 0);
     if (args.max == nullptr) return;
     T* max = args.max + vector * kLanesOf<T>;
     QUIRE_UNROLL for (size_t c = 0; c < C; ++c) {
