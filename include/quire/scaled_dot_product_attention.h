@@ -1,6 +1,6 @@
 // scaled_dot_product_attention: attention with a mask given as a tensor or a rule, causal or not,
 // with dropout, over dense and jagged batches; and the choice of a backend, which can explain why
-// it was not chosen. Public; attention layer.
+// it was not chosen. Public; sdpa layer.
 #pragma once
 #include <cstdint>
 #include <optional>

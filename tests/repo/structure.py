@@ -6,7 +6,7 @@ also to bad examples, which shows that each rule can fail. Paths are relative to
 
 import re
 
-# The arrows between the folders of src/: attention -> paged -> plan -> {mask, layout, cache} -> {mods, formula} -> kernels ->
+# The arrows between the folders of src/: sdpa -> attention -> paged -> plan -> {mask, layout, cache} -> {mods, formula} -> kernels ->
 # {tensor, runtime}, and draw -> mask. Each folder may include itself, what is listed here, and what those may include.
 ARROWS = {
     "runtime": [],
@@ -20,11 +20,13 @@ ARROWS = {
     "cache": ["mods", "quant"],
     "plan": ["mask", "layout", "cache", "quant"],
     "paged": ["plan"],
-    "attention": ["paged", "reference"],
+    "attention": ["paged"],
+    # scaled_dot_product_attention: its masks, broadcasting and backends, of which one is the reference.
+    "sdpa": ["attention", "reference"],
     # Drawings of masks and mods; nothing in the library depends on them.
     "draw": ["mask"],
     # quire/quire.h alone: all public headers of C++.
-    "umbrella": ["context_parallel", "draw"],
+    "umbrella": ["context_parallel", "draw", "sdpa"],
     # Sequences that are spread over processes, over whatever moves bytes (communicator.h).
     "context_parallel": ["attention"],
     # A Communicator over MPI, in a library of its own.
@@ -82,7 +84,7 @@ PUBLIC_LAYER = {
     "quire/paged.h": "attention",
     "quire/paged_step.h": "attention",
     "quire/flex_attention_backward.h": "attention",
-    "quire/scaled_dot_product_attention.h": "attention",
+    "quire/scaled_dot_product_attention.h": "sdpa",
     "quire/communicator.h": "context_parallel",
     "quire/context_parallel.h": "context_parallel",
     "quire/mpi_communicator.h": "mpi",

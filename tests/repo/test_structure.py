@@ -50,7 +50,7 @@ BAD = [
     (structure.check_arrows, "src/attention/x.cc", '#include "quire/draw.h"'),
     (structure.check_arrows, "src/cache/x.cc", '#include "mask/runs.h"'),
     (structure.check_arrows, "src/layout/x.cc", '#include "cache/pages.h"'),
-    (structure.check_arrows, "src/plan/x.cc", '#include "attention/sdpa.h"'),
+    (structure.check_arrows, "src/attention/x.cc", '#include "sdpa/sdpa_call.h"'),
     (structure.check_arrows, "src/plan/x.cc", '#include "reference/attention.h"'),
     (structure.check_arrows, "src/formula/x.cc", '#include "reference/evaluate.h"'),
     (structure.check_arrows, "src/reference/x.cc", '#include "kernels/tile/tile_program.h"'),
@@ -128,7 +128,7 @@ GOOD = [
     ),
     (
         structure.check_arrows,
-        "src/attention/x.cc",
+        "src/sdpa/x.cc",
         '#include "plan/p.h"\n#include "reference/a.h"\n#include "runtime/r.h"',
     ),
     (structure.check_arrows, "src/mods/x.cc", '#include "formula/graph.h"\n#include "kernels/tile/tile_program.h"'),

@@ -50,7 +50,7 @@ def test_the_five_calls_are_walked():
     firsts = [(file, functions[0]) for (file, functions), *_ in tables]
     assert ("src/attention/flex_attention.cc", "flex_attention") in firsts
     assert ("src/attention/flex_attention.cc", "attend") in firsts
-    assert ("src/attention/scaled_dot_product_attention.cc", "scaled_dot_product_attention") in firsts
+    assert ("src/sdpa/scaled_dot_product_attention.cc", "scaled_dot_product_attention") in firsts
     assert ("src/mask/create_block_mask.cc", "create_block_mask") in firsts
     assert ("python/quire/torch/flex_attention.py", "flex_attention") in firsts
 

@@ -326,8 +326,10 @@ void DecodeWalk<T>::run_units(bool values, Wanted wanted_of, Args& args,
   DecodeUnit units[kTileUnits];
   uint32_t wanted[kTileUnits];
   int used[kTileUnits], used_count = 0;  // of live_
-  for (int i = 0; i < live_count_; ++i)
-    if ((wanted[i] = wanted_of(live_[i])) != 0) used[used_count++] = i;
+  for (int i = 0; i < live_count_; ++i) {
+    wanted[i] = wanted_of(live_[i]);
+    if (wanted[i] != 0) used[used_count++] = i;
+  }
   const auto chain_of = [&](int i) {
     const int unit = live_[used[i]];
     return is_compact_ ? compact_chain_[unit] : unit * kUnitKeys / chain_keys(call_.pairs);

@@ -1,12 +1,12 @@
 // The attn_mask and is_causal of scaled_dot_product_attention as mods: a bool tensor is a mask that
-// reads it, a float tensor a score mod that adds it. Attention layer.
+// reads it, a float tensor a score mod that adds it. Sdpa layer.
 #pragma once
 #include <optional>
 
 #include "quire/mod.h"
 #include "quire/scaled_dot_product_attention.h"
 
-namespace quire::attention {
+namespace quire::sdpa {
 
 /// At most one of them.
 struct SdpaRules {
@@ -25,4 +25,4 @@ struct MaskTarget {
 /// broadcast or is neither bool nor float.
 SdpaRules sdpa_rules(const char* where, const SdpaOptions& options, const MaskTarget& target);
 
-}  // namespace quire::attention
+}  // namespace quire::sdpa

@@ -1,5 +1,5 @@
-// Checks the arguments, broadcasts axes of size 1, then merges leading axes. Attention layer.
-#include "attention/sdpa_call.h"
+// Checks the arguments, broadcasts axes of size 1, then merges leading axes. Sdpa layer.
+#include "sdpa/sdpa_call.h"
 
 #include <algorithm>
 #include <optional>
@@ -12,7 +12,7 @@
 #include "runtime/check_size.h"
 #include "runtime/fail.h"
 
-namespace quire::attention {
+namespace quire::sdpa {
 namespace {
 
 // The axes in front of [heads, length, dim].
@@ -52,9 +52,9 @@ Shape common_batch(const char* where, const ConstTensorView& q, const ConstTenso
 
 // Floats, and of one kind.
 void validate_dtypes(const char* where, DType q, DType k, DType v) {
-  check_float(where, "query", q);
-  check_float(where, "key", k);
-  check_float(where, "value", v);
+  attention::check_float(where, "query", q);
+  attention::check_float(where, "key", k);
+  attention::check_float(where, "value", v);
   if (q != k || q != v) {
     fail(ErrorKind::runtime, where,
          "query, key and value must have the same dtype; got {}, {} and {}", dtype_name(q),
@@ -71,14 +71,14 @@ void validate_sizes(const char* where, const ConstTensorView& q, const ConstTens
     }
   }
   validate_dtypes(where, q.dtype(), k.dtype(), v.dtype());
-  check_head_dims(where, q.dim(-1), k.dim(-1));
+  attention::check_head_dims(where, q.dim(-1), k.dim(-1));
   if (k.dim(-2) != v.dim(-2)) {
     fail(ErrorKind::value, where, "key and value must have the same length; got {} and {}",
          k.dim(-2), v.dim(-2));
   }
-  check_size(where, "the number of query heads", heads_of(q), 0, kMostCount);
-  check_size(where, "the number of key heads", heads_of(k), 0, kMostCount);
-  check_size(where, "the number of value heads", heads_of(v), 0, kMostCount);
+  check_size(where, "the number of query heads", heads_of(q), 0, attention::kMostCount);
+  check_size(where, "the number of key heads", heads_of(k), 0, attention::kMostCount);
+  check_size(where, "the number of value heads", heads_of(v), 0, attention::kMostCount);
   check_size(where, "q_len", q.dim(-2), 0, mask::kMostPosition);
   check_size(where, "kv_len", k.dim(-2), 0, mask::kMostPosition);
 }
@@ -142,8 +142,8 @@ SdpaHeads common_heads(const char* where, std::int64_t q, std::int64_t k, std::i
 }
 
 void validate_options(const char* where, const SdpaOptions& options) {
-  validate_scale(where, options.scale);
-  validate_dropout(where, options.dropout_p);
+  attention::validate_scale(where, options.scale);
+  attention::validate_dropout(where, options.dropout_p);
   if (options.is_causal && !std::holds_alternative<std::monostate>(options.attn_mask)) {
     fail(ErrorKind::value, where,
          "Explicit attn_mask should not be set when is_causal=True: give a rule such as causal & "
@@ -154,13 +154,13 @@ void validate_options(const char* where, const SdpaOptions& options) {
 Jagged with_heads(Jagged jagged, std::int64_t heads) {
   const bool by_token = jagged.order == JaggedOrder::kTokens;
   const std::int64_t total = jagged.values.dim(by_token ? 0 : 1);
-  jagged.values =
-      jagged.values.expand(jagged_shape(jagged.order, total, heads, jagged.values.dim(2)));
+  jagged.values = jagged.values.expand(
+      attention::jagged_shape(jagged.order, total, heads, jagged.values.dim(2)));
   return jagged;
 }
 
 // In every sequence the last query sees the last key.
-MaskMod bottom_right(const JaggedBatch& batch) {
+MaskMod bottom_right(const attention::JaggedBatch& batch) {
   std::vector<std::int64_t> shift(batch.q_rows.rows.length.size());
   for (std::size_t i = 0; i < shift.size(); ++i)
     shift[i] = batch.k_rows.rows.length[i] - batch.q_rows.rows.length[i];
@@ -168,7 +168,8 @@ MaskMod bottom_right(const JaggedBatch& batch) {
   return [&](auto b, auto, auto q_idx, auto kv_idx) { return q_idx + table[b] >= kv_idx; };
 }
 
-SdpaRules jagged_rules(const char* where, const JaggedBatch& batch, const SdpaOptions& options) {
+SdpaRules jagged_rules(const char* where, const attention::JaggedBatch& batch,
+                       const SdpaOptions& options) {
   if (std::holds_alternative<ConstTensorView>(options.attn_mask))
     fail(ErrorKind::value, where, "the attn_mask of a jagged batch must be a rule; got a tensor");
   if (const auto* rule = std::get_if<MaskMod>(&options.attn_mask)) return {.mask_mod = *rule};
@@ -198,13 +199,13 @@ SdpaCall sdpa_call(const char* function, const ConstTensorView& q, const ConstTe
   SdpaCall call;
   call.function = function;
   call.batch = common_batch(function, q, k, v);
-  check_size(function, "the batch size", element_count(call.batch), 0, kMostCount);
+  check_size(function, "the batch size", element_count(call.batch), 0, attention::kMostCount);
   validate_options(function, options);
   const std::int64_t q_len = q.dim(-2), kv_len = k.dim(-2), dims = q.dim(-1);
   call.q = merged(q.expand(with_heads(call.batch, heads.q, q_len, dims)), call.held);
   call.k = merged(k.expand(with_heads(call.batch, heads.kv, kv_len, dims)), call.held);
   call.v = merged(v.expand(with_heads(call.batch, heads.kv, kv_len, v.dim(-1))), call.held);
-  call.shape = shape_of(function, call.q, call.k, call.v);
+  call.shape = attention::shape_of(function, call.q, call.k, call.v);
   call.out_shape = with_heads(call.batch, heads.q, q_len, v.dim(-1));
   if (std::max({q.rank(), k.rank(), v.rank()}) == 2) call.out_shape.erase(0);
   call.rules = sdpa_rules(function, options, {call.batch, heads.q, q_len, kv_len});
@@ -213,10 +214,11 @@ SdpaCall sdpa_call(const char* function, const ConstTensorView& q, const ConstTe
 
 SdpaCall sdpa_call(const char* function, const Jagged& q, const Jagged& k, const Jagged& v,
                    const SdpaOptions& options) {
-  JaggedBatch batch = read_batch(function, q, k, v);
-  const JaggedSequences &q_rows = batch.q_rows, &k_rows = batch.k_rows, &v_rows = batch.v_rows;
+  attention::JaggedBatch batch = attention::read_batch(function, q, k, v);
+  const attention::JaggedSequences &q_rows = batch.q_rows, &k_rows = batch.k_rows,
+                                   &v_rows = batch.v_rows;
   validate_dtypes(function, q.values.dtype(), k.values.dtype(), v.values.dtype());
-  check_head_dims(function, q_rows.dim, k_rows.dim);
+  attention::check_head_dims(function, q_rows.dim, k_rows.dim);
   const SdpaHeads heads =
       common_heads(function, q_rows.heads, k_rows.heads, v_rows.heads, options.enable_gqa);
   validate_options(function, options);
@@ -233,7 +235,7 @@ SdpaCall sdpa_call(const char* function, const Jagged& q, const Jagged& k, const
                 .q_dtype = q.values.dtype(),
                 .k_dtype = k.values.dtype(),
                 .v_dtype = v.values.dtype()};
-  call.out_shape = jagged_shape(q.order, q_rows.total, heads.q, v_rows.dim);
+  call.out_shape = attention::jagged_shape(q.order, q_rows.total, heads.q, v_rows.dim);
   call.rules = jagged_rules(function, batch, options);
   call.jagged = std::move(batch);
   return call;
@@ -252,8 +254,9 @@ AttentionProblem sdpa_problem(SdpaCall& call, const SdpaOptions& options) {
                              .normalize = options.normalize,
                              .rope = options.rope,
                              .executor = options.executor};
-  if (call.jagged.has_value()) return jagged_problem(std::move(*call.jagged), all, call.function);
+  if (call.jagged.has_value())
+    return attention::jagged_problem(std::move(*call.jagged), all, call.function);
   return AttentionProblem::dense(call.shape, all, call.function);
 }
 
-}  // namespace quire::attention
+}  // namespace quire::sdpa

@@ -1,5 +1,5 @@
 // scaled_dot_product_attention, dense and jagged: check, turn masks into rules, choose a backend,
-// run it. Attention layer.
+// run it. Sdpa layer.
 #include "quire/scaled_dot_product_attention.h"
 
 #include <fmt/format.h>
@@ -10,17 +10,17 @@
 #include <limits>
 #include <utility>
 
-#include "attention/sdpa_call.h"
 #include "attention/validate.h"
 #include "mask/size_limits.h"
 #include "quire/error.h"
 #include "reference/attention.h"
 #include "runtime/float_env.h"
+#include "sdpa/sdpa_call.h"
 
 namespace quire {
 namespace {
 
-using attention::SdpaCall;
+using sdpa::SdpaCall;
 
 constexpr const char* kSdpa = "scaled_dot_product_attention";
 
@@ -164,7 +164,7 @@ Outputs nothing(const SdpaCall& call, DType type, bool has_weight_mod) {
 }
 
 Outputs fused(SdpaCall& call, const SdpaOptions& options, DType type) {
-  AttentionProblem problem = attention::sdpa_problem(call, options);
+  AttentionProblem problem = sdpa::sdpa_problem(call, options);
   const bool wants_lse = options.lse != nullptr;
   if (type == problem.q_dtype) {
     AuxOutput aux;
@@ -183,7 +183,7 @@ Outputs fused(SdpaCall& call, const SdpaOptions& options, DType type) {
 
 // What a plan would find wrong, of a call that none is made for.
 void check_unplanned(SdpaCall call, const SdpaOptions& options) {
-  AttentionProblem problem = attention::sdpa_problem(call, options);
+  AttentionProblem problem = sdpa::sdpa_problem(call, options);
   problem.most_dims = mask::kMostPosition;
   attention::checked(std::move(problem));
 }
@@ -217,7 +217,7 @@ template <class Input>
 std::vector<std::string> reasons(SDPBackend backend, const Input& q, const Input& k, const Input& v,
                                  const SdpaOptions& options) {
   try {
-    return backend_reasons(backend, attention::sdpa_call(kSdpa, q, k, v, options), options);
+    return backend_reasons(backend, sdpa::sdpa_call(kSdpa, q, k, v, options), options);
   } catch (const Error& error) {  // no backend computes a call that is wrong
     return {error.what()};
   }
@@ -226,7 +226,7 @@ std::vector<std::string> reasons(SDPBackend backend, const Input& q, const Input
 template <class Input>
 SDPBackend choose(const Input& q, const Input& k, const Input& v, const SdpaOptions& options) {
   try {
-    return first_backend(attention::sdpa_call(kSdpa, q, k, v, options), options);
+    return first_backend(sdpa::sdpa_call(kSdpa, q, k, v, options), options);
   } catch (const Error&) {
     return SDPBackend::kError;
   }
@@ -237,13 +237,13 @@ SDPBackend choose(const Input& q, const Input& k, const Input& v, const SdpaOpti
 Tensor scaled_dot_product_attention(const ConstTensorView& q, const ConstTensorView& k,
                                     const ConstTensorView& v, const SdpaOptions& options) {
   const FloatEnv float_env;
-  return run(attention::sdpa_call(kSdpa, q, k, v, options), options);
+  return run(sdpa::sdpa_call(kSdpa, q, k, v, options), options);
 }
 
 Tensor scaled_dot_product_attention(const Jagged& q, const Jagged& k, const Jagged& v,
                                     const SdpaOptions& options) {
   const FloatEnv float_env;
-  return run(attention::sdpa_call(kSdpa, q, k, v, options), options);
+  return run(sdpa::sdpa_call(kSdpa, q, k, v, options), options);
 }
 
 std::vector<std::string> why_not(SDPBackend backend, const ConstTensorView& q,

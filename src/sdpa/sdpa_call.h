@@ -1,21 +1,21 @@
 // SdpaCall: a call of scaled_dot_product_attention, dense or jagged, checked and converted to the
 // axes the kernels take: leading axes merged into one, axes of size 1 broadcast, masks turned into
-// rules. Attention layer.
+// rules. Sdpa layer.
 #pragma once
 #include <optional>
 #include <vector>
 
 #include "attention/jagged_batch.h"
-#include "attention/sdpa_mask.h"
 #include "quire/scaled_dot_product_attention.h"
+#include "sdpa/sdpa_mask.h"
 
-namespace quire::attention {
+namespace quire::sdpa {
 
 struct SdpaCall {
   /// [B, Hq, L, E], [B, Hkv, S, E], [B, Hkv, S, Ev]; of jagged batches their values with heads
   /// broadcast.
   ConstTensorView q = {}, k = {}, v = {};
-  std::optional<JaggedBatch> jagged = {};
+  std::optional<attention::JaggedBatch> jagged = {};
   AttentionShape shape = {};      // of q, k, v; jagged: only dims and dtypes
   Shape batch = {};               // the leading axes of a dense call; their product is B
   Shape out_shape = {};           // dense: [batch..., Hq, L, Ev], without heads if no input has any
@@ -39,4 +39,4 @@ SdpaCall sdpa_call(const char* function, const Jagged& q, const Jagged& k, const
 /// For the fused kernels. The call's sequences are moved into it.
 AttentionProblem sdpa_problem(SdpaCall& call, const SdpaOptions& options);
 
-}  // namespace quire::attention
+}  // namespace quire::sdpa

@@ -1,6 +1,6 @@
 // Indexes a mask tensor: axes along which it does not vary are dropped, the others follow b, h,
-// q_idx and kv_idx. Attention layer.
-#include "attention/sdpa_mask.h"
+// q_idx and kv_idx. Sdpa layer.
+#include "sdpa/sdpa_mask.h"
 
 #include <utility>
 #include <vector>
@@ -9,7 +9,7 @@
 #include "quire/mods.h"
 #include "runtime/fail.h"
 
-namespace quire::attention {
+namespace quire::sdpa {
 namespace {
 
 Shape scores_shape(const MaskTarget& target) {
@@ -111,4 +111,4 @@ SdpaRules sdpa_rules(const char* where, const SdpaOptions& options, const MaskTa
   return {.mask_mod = mods::causal_bottom_right(target.q_len, target.kv_len)};
 }
 
-}  // namespace quire::attention
+}  // namespace quire::sdpa

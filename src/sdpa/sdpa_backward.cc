@@ -1,20 +1,20 @@
 // scaled_dot_product_attention_backward: the gradients of the fused kernels, and sums over what was
-// broadcast. Attention layer.
+// broadcast. Sdpa layer.
 #include <utility>
 #include <vector>
 
-#include "attention/sdpa_call.h"
 #include "attention/validate.h"
 #include "mask/size_limits.h"
 #include "quire/error.h"
 #include "quire/scaled_dot_product_attention.h"
 #include "runtime/fail.h"
 #include "runtime/float_env.h"
+#include "sdpa/sdpa_call.h"
 
 namespace quire {
 namespace {
 
-using attention::SdpaCall;
+using sdpa::SdpaCall;
 
 constexpr const char* kSdpaBackward = "scaled_dot_product_attention_backward";
 
@@ -87,7 +87,7 @@ std::vector<BufferGradient> without_mask(std::vector<BufferGradient> made, bool 
 SdpaGradients run(SdpaCall call, const SdpaBackwardInputs& inputs, const SdpaOptions& options,
                   const WantedGradients& wanted) {
   check_mask_wanted(options, wanted.attn_mask);
-  AttentionProblem problem = attention::sdpa_problem(call, options);
+  AttentionProblem problem = sdpa::sdpa_problem(call, options);
   problem.most_dims = mask::kMostPosition;  // MATH may have computed the forward pass
   const Shape outs = problem.out_shape(), numbers = problem.stats_shape();
   Tensor held[3];
@@ -143,8 +143,8 @@ SdpaGradients scaled_dot_product_attention_backward(const SdpaBackwardInputs& in
                                                     const SdpaOptions& options,
                                                     const WantedGradients& wanted) {
   const FloatEnv float_env;
-  return run(attention::sdpa_call(kSdpaBackward, inputs.q, inputs.k, inputs.v, options), inputs,
-             options, wanted);
+  return run(sdpa::sdpa_call(kSdpaBackward, inputs.q, inputs.k, inputs.v, options), inputs, options,
+             wanted);
 }
 
 SdpaGradients scaled_dot_product_attention_backward(const JaggedSdpaBackwardInputs& inputs,
@@ -152,7 +152,7 @@ SdpaGradients scaled_dot_product_attention_backward(const JaggedSdpaBackwardInpu
                                                     const WantedGradients& wanted) {
   const FloatEnv float_env;
   return run(
-      attention::sdpa_call(kSdpaBackward, inputs.q, inputs.k, inputs.v, options),
+      sdpa::sdpa_call(kSdpaBackward, inputs.q, inputs.k, inputs.v, options),
       {inputs.q.values, inputs.k.values, inputs.v.values, inputs.out, inputs.lse, inputs.d_out},
       options, wanted);
 }
