@@ -71,7 +71,7 @@ Tensor make_tensor(const BlockMaskData& data, const BlockRows& rows,
               {.data = result.data(),
                .batch = data.batch,
                .heads = data.heads,
-               .row_bytes = width.value_or(1) * sizeof(std::int32_t)},
+               .row_bytes = static_cast<std::size_t>(width.value_or(1)) * sizeof(std::int32_t)},
               executor, fill_row);
   return result;
 }

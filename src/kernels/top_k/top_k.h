@@ -21,7 +21,7 @@ namespace quire::kernels {
 struct TopKTensor {
   const void* data = nullptr;
   DType dtype = DType::f32;
-  int64_t batch_step = 0, row_step = 0, head_step = 0, column_step = 0;
+  ptrdiff_t batch_step = 0, row_step = 0, head_step = 0, column_step = 0;
 };
 
 struct TopKCall {
