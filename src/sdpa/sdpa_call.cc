@@ -165,7 +165,9 @@ MaskMod bottom_right(const attention::JaggedBatch& batch) {
   for (std::size_t i = 0; i < shift.size(); ++i)
     shift[i] = batch.k_rows.rows.length[i] - batch.q_rows.rows.length[i];
   const Buffer table(shift, {.name = "shift"});
-  return [&](auto b, auto, auto q_idx, auto kv_idx) { return q_idx + table[b] >= kv_idx; };
+  return [&](const auto& b, const auto&, const auto& q_idx, const auto& kv_idx) {
+    return q_idx + table[b] >= kv_idx;
+  };
 }
 
 SdpaRules jagged_rules(const char* where, const attention::JaggedBatch& batch,

@@ -47,9 +47,12 @@ std::shared_ptr<void> allocate(size_t bytes) {
   return memory;
 }
 
+// What tensors without elements that nobody asked for point to: a plan holds a dozen of them.
+alignas(kAlignment) char no_elements[kAlignment];
+
 }  // namespace
 
-Tensor::Tensor() : Tensor(Shape{0}, DType::f32) {}
+Tensor::Tensor() : view_(no_elements, DType::f32, Shape{0}) {}
 
 Tensor::Tensor(const Shape& shape, DType dtype) : Tensor(empty(shape, dtype)) {
   std::memset(data(), 0, byte_count(shape, dtype));
