@@ -36,8 +36,9 @@ std::shared_ptr<void> allocate_aligned(size_t bytes, size_t alignment) {
   return {::operator new(bytes, std::align_val_t{alignment}), release};
 }
 
-// Whole cache lines and at least one, so that every tensor has a distinct address. Large tensors
-// use large pages: attention walks through many sequences at once, each in a page of its own.
+// Whole cache lines and at least one, so that every tensor that is asked for has a distinct
+// address. Large tensors use large pages: attention walks through many sequences at once, each in a
+// page of its own.
 std::shared_ptr<void> allocate(size_t bytes) {
   const size_t rounded =
       bytes == 0 ? kAlignment : (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -47,7 +48,7 @@ std::shared_ptr<void> allocate(size_t bytes) {
   return memory;
 }
 
-// What tensors without elements that nobody asked for point to: a plan holds a dozen of them.
+// Where all tensors made by default point to, without memory of their own: a plan holds a dozen.
 alignas(kAlignment) char no_elements[kAlignment];
 
 }  // namespace

@@ -6,8 +6,9 @@ also to bad examples, which shows that each rule can fail. Paths are relative to
 
 import re
 
-# The arrows between the folders of src/: sdpa -> attention -> paged -> plan -> {mask, layout, cache} -> {mods, formula} -> kernels ->
-# {tensor, runtime}, and draw -> mask. Each folder may include itself, what is listed here, and what those may include.
+# The arrows between the folders of src/: sdpa -> attention -> paged -> plan -> {mask, layout, cache} -> {mods, formula} ->
+# kernels -> {tensor, runtime}, and draw -> mask. Each folder may include itself, what is listed here, and what those may
+# include.
 ARROWS = {
     "runtime": [],
     "tensor": ["runtime"],

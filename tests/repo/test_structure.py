@@ -50,6 +50,7 @@ BAD = [
     (structure.check_arrows, "src/attention/x.cc", '#include "quire/draw.h"'),
     (structure.check_arrows, "src/cache/x.cc", '#include "mask/runs.h"'),
     (structure.check_arrows, "src/layout/x.cc", '#include "cache/pages.h"'),
+    (structure.check_arrows, "src/plan/x.cc", '#include "attention/validate.h"'),
     (structure.check_arrows, "src/attention/x.cc", '#include "sdpa/sdpa_call.h"'),
     (structure.check_arrows, "src/plan/x.cc", '#include "reference/attention.h"'),
     (structure.check_arrows, "src/formula/x.cc", '#include "reference/evaluate.h"'),

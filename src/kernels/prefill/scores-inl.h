@@ -63,8 +63,9 @@ HWY_INLINE void steps_by_rows(VecOf<typename Product::Sum> (&acc)[R][C], const E
   }
 }
 
-// With 16 registers a chain is long steps and then its stores: between two steps of 6 x 2 sums the
-// stores cost spills and copies, 5 to 9 % of the product (Zen 3). With 32 they hide there.
+// Whether the sums of a chain are stored between its last two steps. With 32 registers that hides
+// the stores. With 16 it makes g++ spill and copy the 6 x 2 sums, which costs 5 to 9 % of the
+// product (Zen 3): there the stores come last, after iterations of eight steps.
 constexpr bool kStoresBetweenSteps = HWY_TARGET != HWY_AVX2;
 
 // `steps` steps along the dims. Both pointers are advanced.
