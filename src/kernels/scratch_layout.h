@@ -17,6 +17,8 @@ class ScratchLayout {
     bytes_ += (count * sizeof(T) + 63) / 64 * 64;
     return reinterpret_cast<T*>(piece);
   }
+  /// What is left of the block, for somebody who lays it out anew.
+  void* rest() const { return block_ + bytes_; }
   size_t bytes() const { return bytes_; }
   bool counts_only() const { return block_ == nullptr; }
 

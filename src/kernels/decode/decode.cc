@@ -27,13 +27,12 @@ template <class T>
 struct Memory {
   DecodeState<T> total, split;
   T* ordered;
-  void* row_scratch;
+  void* row_scratch = nullptr;  // the rest: what the row kernel needs, only counting has to know
 
   Memory(const ForwardCall& call, int row_count, ScratchLayout& layout)
       : total(take_state<T>(row_count, call.value_dims, layout)),
         split(take_state<T>(row_count, call.value_dims, layout)),
-        ordered(layout.take<T>(total.columns)),
-        row_scratch(layout.take<char>(row_scratch_bytes(call))) {}
+        ordered(layout.take<T>(total.columns)) {}
 };
 
 // Rows that a split leaves to the row kernel.
@@ -178,6 +177,7 @@ void decode_in(const ForwardCall& call, const DecodeItem& item, void* scratch, T
   ScratchLayout layout(scratch);
   Memory<T> memory(call, item.row_count, layout);
   DecodeWalk<T> walk(call, item.keys, item.rows, item.row_count, ZeroWeights::kMultiply, layout);
+  memory.row_scratch = layout.rest();
   if (item.states != nullptr) {
     T* to = static_cast<T*>(item.states);
     for (int64_t i = item.split_begin; i < item.split_end; ++i) {
@@ -207,6 +207,7 @@ void merge_in(const ForwardCall& call, const DecodeItem& item, const void* state
               void* scratch, TileFault& fault) {
   ScratchLayout layout(scratch);
   Memory<T> memory(call, item.row_count, layout);
+  memory.row_scratch = layout.rest();
   const T* from = static_cast<const T*>(states);
   if (call.states.by_split) return store_splits(call, item, memory, from, splits, fault);
   begin_total(call, item, memory.total);
@@ -232,7 +233,7 @@ std::size_t scratch_bytes(const ForwardCall& call, int row_count) {
   ScratchLayout layout(nullptr);
   Memory<T>(call, row_count, layout);
   DecodeWalk<T>(call, {}, nullptr, row_count, ZeroWeights::kMultiply, layout);
-  return layout.bytes();
+  return layout.bytes() + row_scratch_bytes(call);
 }
 
 }  // namespace
