@@ -139,7 +139,7 @@ class TileChain {
 
 inline void tile_unit_values(const UnitValuesArgs<float>& args) {
   constexpr int kMostRows = 12;
-  constexpr UnitAhead kNothing[kUnitsAhead + 1];
+  constexpr UnitAhead kNothing[kUnitsAhead + 1] = {};
   HWY_ALIGN float weights[kMostRows * kDecodeScoreStep];  // those of the unit under way
   TileChain chain(args);
   bool ends = false;

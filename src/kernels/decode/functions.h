@@ -56,10 +56,10 @@ struct DecodeUnit {
 
 /// Rows of a unit to prefetch. Units of keys and values form one sequence.
 struct UnitAhead {
-  const char* at = nullptr;
-  ptrdiff_t step = 0;
-  int lines = 0;                      // of 64 bytes in a row; 0: nothing to prefetch
-  const char* const* rows = nullptr;  // where each of them lies, if not `step` apart from `at` on
+  const char* at;
+  ptrdiff_t step;
+  int lines;                // of 64 bytes in a row; 0: nothing to prefetch
+  const char* const* rows;  // where each of them lies, if not `step` apart from `at` on
 };
 
 /// scores[row][key] = key[d] * query[d] summed over d in chains of chain_dims, times scale if

@@ -79,14 +79,12 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
       scales_(values ? call.v_scales : call.k_scales),
       data_(static_cast<const char*>(values ? call.v : call.k)),
       values_(values),
+      kind_(unit_kind<T>(call, values)),
       rotated_(!values && call.rope.half > 0),
-      is_direct_(unit_kind<T>(call, values) == DecodeKind::kI8 ||
-                 unit_kind<T>(call, values) == DecodeKind::kCodePairs),
-      converted_(rotated_ ||
-                 (is_coded(coding_) && unit_kind<T>(call, values) != DecodeKind::kCodePairs) ||
+      is_direct_(kind_ == DecodeKind::kI8 || kind_ == DecodeKind::kCodePairs),
+      converted_(rotated_ || (is_coded(coding_) && kind_ != DecodeKind::kCodePairs) ||
                  (std::is_same_v<T, double> && rows_.dtype != DType::f64)),
       side_by_side_(rows_.column_step == 1),
-      kind_(unit_kind<T>(call, values)),
       columns_(values ? call.value_dims : call.dims),
       element_(is_coded(coding_) ? 1 : static_cast<ptrdiff_t>(dtype_size(rows_.dtype))),
       step_(rows_.row_step * element_),

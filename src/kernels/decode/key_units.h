@@ -80,7 +80,7 @@ class UnitRows {
 
   /// Where a placed unit can be prefetched.
   UnitAhead ahead(const PlacedUnits& units, int unit) const noexcept {
-    if (units.at[unit] != nullptr) return {units.at[unit], step_, lines_};
+    if (units.at[unit] != nullptr) return {units.at[unit], step_, lines_, nullptr};
     return {nullptr, 0, rows_.column_step == 1 ? lines_ : 1, units.rows + unit * kUnitKeys};
   }
 
@@ -110,11 +110,11 @@ class UnitRows {
   const RowScales& scales_;
   const char* data_;
   bool values_;
+  DecodeKind kind_;
   bool rotated_;       // keys of a call with rope
   bool is_direct_;     // codes that are found are read as they are: kI8, kCodePairs
   bool converted_;     // gathered in compute type
   bool side_by_side_;  // the numbers of a row
-  DecodeKind kind_;
   int columns_;
   ptrdiff_t element_, step_;  // bytes of a number, from key to key
   int lines_;                 // of 64 bytes in a row

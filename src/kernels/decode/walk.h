@@ -108,7 +108,8 @@ class DecodeWalk {
   std::optional<TileRunner> score_runner_;
   bool saw_nan_ = false;
   bool keeps_ = false;  // some row's scores
-  // The units of this tile that anybody sees, their keys, then their values, then what comes next.
+  // The units of this tile that anybody sees, their keys, then their values, then what comes next:
+  // kUnitsAhead entries, empty where there is no more. Written for each tile, and not read beyond.
   UnitAhead ahead_[4 * kTileUnits];
   PlacedUnits placed_keys_, placed_values_, placed_next_;
   int live_[kTileUnits];

@@ -11,10 +11,10 @@ class MemoryAhead {
  public:
   /// Rows of some bytes, `step` bytes apart; written: to be owned by this core's cache.
   struct Rows {
-    const char* at = nullptr;
-    std::ptrdiff_t step = 0;
-    std::int64_t rows = 0, bytes = 0;
-    bool is_written = false;
+    const char* at;
+    std::ptrdiff_t step;
+    std::int64_t rows, bytes;
+    bool is_written;
   };
 
   void add(Rows rows) noexcept {
@@ -50,7 +50,7 @@ class MemoryAhead {
  private:
   static std::int64_t lines_of(const Rows& rows) { return (rows.bytes + 63) / 64; }
 
-  Rows list_[4];  // queries, keys, values and outputs
+  Rows list_[4];  // queries, keys, values and outputs; the first count_ are set
   int count_ = 0, at_ = 0;
   std::int64_t row_ = 0, line_ = 0;  // of list_[at_], the next
   std::int64_t lines_ = 0;
