@@ -51,9 +51,15 @@ std::shared_ptr<void> allocate(size_t bytes) {
 // Where all tensors made by default point to, without memory of their own: a plan holds a dozen.
 alignas(kAlignment) char no_elements[kAlignment];
 
+// Checked once.
+const TensorView& view_of_nothing() {
+  static const TensorView view(no_elements, DType::f32, Shape{0});
+  return view;
+}
+
 }  // namespace
 
-Tensor::Tensor() : view_(no_elements, DType::f32, Shape{0}) {}
+Tensor::Tensor() : view_(view_of_nothing()) {}
 
 Tensor::Tensor(const Shape& shape, DType dtype) : Tensor(empty(shape, dtype)) {
   std::memset(data(), 0, byte_count(shape, dtype));
