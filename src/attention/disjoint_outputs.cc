@@ -11,32 +11,26 @@
 namespace quire::attention {
 namespace {
 
-// A tensor of a call and its name in error messages.
+// A tensor of a call, if it was given, and its name in error messages.
 struct NamedView {
   const char* name;
-  ConstTensorView view;
+  std::optional<ConstTensorView> view;
 };
-
-ConstTensorView given(const std::optional<TensorView>& view) {
-  return view.has_value() ? ConstTensorView(*view) : ConstTensorView();
-}
-ConstTensorView given(const std::optional<ConstTensorView>& view) {
-  return view.value_or(ConstTensorView());
-}
 
 void check_disjoint(const char* where, std::span<const NamedView> inputs,
                     std::span<const NamedView> outputs) {
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const NamedView& out = outputs[i];
-    const MemoryRange memory(out.view);
+    if (!out.view.has_value()) continue;
+    const MemoryRange memory(*out.view);
     if (memory.is_empty()) continue;
-    if (repeats_an_element(out.view)) {
+    if (repeats_an_element(*out.view)) {
       fail(ErrorKind::value, where,
            "{} must have a place for every element; got shape {} with strides {}", out.name,
-           to_string(out.view.shape()), to_string(out.view.strides()));
+           to_string(out.view->shape()), to_string(out.view->strides()));
     }
     const auto check = [&](const NamedView& other) {
-      if (memory.surely_overlaps(MemoryRange(other.view)))
+      if (other.view.has_value() && memory.surely_overlaps(MemoryRange(*other.view)))
         fail(ErrorKind::value, where, "{} must not share memory with {}", out.name, other.name);
     };
     for (const NamedView& in : inputs) check(in);
@@ -54,11 +48,11 @@ void validate_disjoint(const char* where, const plan::ForwardTensors& tensors,
                                          {"the scales of key", tensors.k_scales},
                                          {"the scales of value", tensors.v_scales}}};
   const std::array<NamedView, 6> outputs{{{"out", tensors.out},
-                                          {"lse", given(to.lse)},
-                                          {"max_scores", given(to.max_scores)},
-                                          {"key_weights", given(to.key_weights)},
-                                          {"entropy", given(to.entropy)},
-                                          {"states", given(to.states)}}};
+                                          {"lse", to.lse},
+                                          {"max_scores", to.max_scores},
+                                          {"key_weights", to.key_weights},
+                                          {"entropy", to.entropy},
+                                          {"states", to.states}}};
   check_disjoint(where, inputs, outputs);
   for (const Buffer& buffer : buffers) {
     const NamedView captured[] = {{buffer.name().c_str(), buffer.view()}};
@@ -73,20 +67,19 @@ void validate_disjoint(const char* where, const BackwardInputs& inputs,
                                        {"v", inputs.v.data},
                                        {"out", inputs.out},
                                        {"lse", inputs.lse},
-                                       {"d_out", given(inputs.d_out)},
-                                       {"d_lse", given(inputs.d_lse)},
-                                       {"the gradient of q", given(outputs.q)},
-                                       {"the gradient of k", given(outputs.k)},
-                                       {"the gradient of v", given(outputs.v)}}};
+                                       {"d_out", inputs.d_out},
+                                       {"d_lse", inputs.d_lse},
+                                       {"the gradient of q", outputs.q},
+                                       {"the gradient of k", outputs.k},
+                                       {"the gradient of v", outputs.v}}};
   const std::span views(all);
   check_disjoint(where, views.first(7), views.subspan(7));
   for (std::size_t i = 0; i < outputs.buffers.size(); ++i) {
     const NamedView one[] = {{"the gradient of a buffer", outputs.buffers[i]}};
     check_disjoint(where, views, one);
     for (std::size_t j = 0; j < buffers.size(); ++j) {
-      const NamedView others[] = {
-          {"a buffer", buffers[j].view()},
-          {"that of another", j < i ? ConstTensorView(outputs.buffers[j]) : ConstTensorView()}};
+      NamedView others[] = {{"a buffer", buffers[j].view()}, {"that of another", std::nullopt}};
+      if (j < i) others[1].view = outputs.buffers[j];
       check_disjoint(where, others, one);
     }
   }
