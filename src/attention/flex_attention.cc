@@ -28,12 +28,13 @@ namespace {
 
 struct Forward {
   /// The problem has been validated.
-  explicit Forward(AttentionProblem problem) : shape(problem) { make(std::move(problem)); }
+  explicit Forward(AttentionProblem&& problem) : shape(problem) { make(std::move(problem)); }
 
-  void make(AttentionProblem problem) {
+  void make(AttentionProblem&& problem) {
     plan::prove_mask(problem);
     std::optional<paged::PagedCall> found = paged::recognise_paged(problem);
-    plan = std::make_unique<plan::ForwardPlan>(found ? found->problem : std::move(problem));
+    if (found) problem = found->problem;
+    plan = std::make_unique<plan::ForwardPlan>(std::move(problem));
     pages = std::move(found);
   }
 
@@ -110,7 +111,8 @@ struct AttentionPlan::State : Forward {
 
 AttentionPlan::AttentionPlan(AttentionProblem problem) {
   const FloatEnv float_env;
-  state_ = std::make_unique<State>(attention::checked(std::move(problem)));
+  attention::check(problem);
+  state_ = std::make_unique<State>(std::move(problem));
 }
 AttentionPlan::AttentionPlan(const AttentionShape& shape, const AttentionOptions& options)
     : AttentionPlan(AttentionProblem::dense(shape, options)) {}
@@ -156,7 +158,7 @@ void run_attention(AttentionProblem problem, const ConstTensorView& q, const KVV
                    const KVView& v, const AttentionOutputs& outputs) {
   const FloatEnv float_env;
   problem.return_aux.key_weights = outputs.key_weights.has_value();
-  problem = attention::checked(std::move(problem));
+  attention::check(problem);
   attention::validate_outputs(problem, outputs);  // before planning for sizes that do not fit
   Forward(std::move(problem)).run(q, k, v, outputs);
 }
@@ -173,7 +175,8 @@ Tensor run_attention(AttentionProblem problem, const ConstTensorView& q, const K
   }
   const Shape out_shape = problem.out_shape(), rows = problem.stats_shape();
   const Shape keys = problem.key_weights_shape();
-  Forward state(attention::checked(std::move(problem)));
+  attention::check(problem);
+  Forward state(std::move(problem));
   // The run does not write holes of a jagged batch; without holes nothing has to be cleared.
   const auto make = [&](const Shape& shape, DType dtype) {
     const bool has_holes =
@@ -207,12 +210,13 @@ void finish_states(const AttentionProblem& given, std::span<const ConstTensorVie
     attention::validate_states(problem, one);
     if (!one.is_contiguous()) fail(ErrorKind::value, problem.function, "states must be row-major");
   }
+  const plan::ForwardRequest request(std::move(problem));
   plan::finish_states(
-      plan::ForwardRequest(problem), states,
-      {.out = attention::four_axes(outputs.out, problem.q_order),
+      request, states,
+      {.out = attention::four_axes(outputs.out, request.q_order),
        .lse = outputs.lse ? outputs.lse->data() : nullptr,
        .max_scores = outputs.max_scores ? outputs.max_scores->data() : nullptr,
-       .stats_by_row = problem.q_shape.rank() == 3 && problem.q_order == JaggedOrder::kTokens});
+       .stats_by_row = request.q_shape.rank() == 3 && request.q_order == JaggedOrder::kTokens});
 }
 
 Tensor flex_attention(const ConstTensorView& q, const KVView& k, const KVView& v,

@@ -33,11 +33,10 @@ void add_buffers(const Formula& formula, std::vector<Buffer>& to) {
 }
 
 // The forward's check, and what the backward pass cannot do.
-AttentionProblem checked(AttentionProblem problem) {
-  problem = attention::checked(std::move(problem));
+void check(AttentionProblem& problem) {
+  attention::check(problem);
   if (problem.visible != nullptr)
     fail(ErrorKind::not_implemented, problem.function, "a step over a cache has no gradients");
-  return problem;
 }
 
 void clear(const TensorView& view) {
@@ -166,7 +165,8 @@ struct AttentionBackwardPlan::State : Backward {
 AttentionBackwardPlan::AttentionBackwardPlan(AttentionProblem problem,
                                              const WantedGradients& wanted) {
   const FloatEnv float_env;
-  state_ = std::make_unique<State>(checked(std::move(problem)), wanted);
+  check(problem);
+  state_ = std::make_unique<State>(std::move(problem), wanted);
 }
 AttentionBackwardPlan::AttentionBackwardPlan(const AttentionShape& shape,
                                              const AttentionBackwardOptions& options)
@@ -208,7 +208,7 @@ std::vector<Buffer> gradient_buffers(const AttentionProblem& problem) {
 void run_attention_backward(AttentionProblem problem, const BackwardInputs& inputs,
                             const GradientOutputs& outputs) {
   const FloatEnv float_env;
-  problem = checked(std::move(problem));
+  check(problem);
   const WantedGradients wanted{.q = outputs.q.has_value(),
                                .k = outputs.k.has_value(),
                                .v = outputs.v.has_value(),
@@ -222,7 +222,7 @@ void run_attention_backward(AttentionProblem problem, const BackwardInputs& inpu
 AttentionGradients run_attention_backward(AttentionProblem problem, const BackwardInputs& inputs,
                                           const WantedGradients& wanted) {
   const FloatEnv float_env;
-  problem = checked(std::move(problem));
+  check(problem);
   attention::validate_run(problem, inputs.q, inputs.k, inputs.v);
   attention::validate_loss(problem, inputs);
   Backward state(std::move(problem), wanted);

@@ -247,11 +247,10 @@ void validate(const AttentionProblem& problem, const char* where) {
   validate_rope(where, problem);
 }
 
-AttentionProblem checked(AttentionProblem problem) {
+void check(AttentionProblem& problem) {
   fill_q_begin(problem);
   validate(problem, problem.function);
   plan::read_key_indices(problem);
-  return problem;
 }
 
 }  // namespace quire::attention

@@ -19,9 +19,8 @@ inline constexpr std::int64_t kMostCount = std::int64_t{1} << 30;
 /// sinks, q_begin, the masks.
 void validate(const AttentionProblem& problem, const char* where);
 
-/// The same in the name of the problem's function; returns it with q_begin filled in and
-/// key_indices read.
-AttentionProblem checked(AttentionProblem problem);
+/// The same in the name of the problem's function; fills in q_begin and reads key_indices.
+void check(AttentionProblem& problem);
 
 /// The options of a step over a cache or over pages. Throws Error for a negative window, a block
 /// mask and a q_begin.

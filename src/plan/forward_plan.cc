@@ -47,7 +47,7 @@ layout::KeyStrides ForwardTensors::key_strides() const {
           .v_scales = scales(v_scales)};
 }
 
-ForwardPlan::ForwardPlan(AttentionProblem problem)
+ForwardPlan::ForwardPlan(AttentionProblem&& problem)
     : request_(std::move(problem)), table_(&kernels::current_table()), rope_(request_) {
   request_.head_dim = std::max<std::int64_t>(request_.head_dim, 1);  // one_channel.h
   find_visible();
@@ -131,7 +131,7 @@ void ForwardPlan::compile_programs() {
 
 void ForwardPlan::allocate_scratch() {
   const std::size_t workers = request_.executor->concurrency();
-  const kernels::ForwardCall call = make_call({});
+  const kernels::ForwardCall call = make_call();
   std::size_t bytes = 0;
   if (work_.has_prefill) bytes = kernels::prefill_scratch_bytes(call, work_.most_tiles);
   if (work_.has_decode)
@@ -144,7 +144,7 @@ void ForwardPlan::allocate_scratch() {
   if (work_.state_elements > 0) states_ = Tensor::empty({work_.state_elements}, compute_type());
 }
 
-kernels::ForwardCall ForwardPlan::make_call(const ForwardTensors& tensors) const {
+kernels::ForwardCall ForwardPlan::make_call() const {
   kernels::ForwardCall call = call_of(request_, *table_);
   const auto pointer = [](const std::optional<kernels::TileProgram>& program) {
     return program.has_value() ? &*program : nullptr;
@@ -152,7 +152,11 @@ kernels::ForwardCall ForwardPlan::make_call(const ForwardTensors& tensors) const
   call.prefill = {pointer(prefill_score_), pointer(prefill_mask_)};
   call.decode = {pointer(decode_score_), pointer(decode_mask_)};
   call.rope = rope_.tables();
-  if (tensors.q.rank() != 4) return call;  // only to size scratch
+  return call;
+}
+
+kernels::ForwardCall ForwardPlan::make_call(const ForwardTensors& tensors) const {
+  kernels::ForwardCall call = make_call();
   call.q = tensors.q.data();
   call.k = tensors.k.data();
   call.v = tensors.v.data();

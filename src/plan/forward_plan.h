@@ -58,7 +58,7 @@ struct ForwardTensors {
 
 class ForwardPlan {
  public:
-  explicit ForwardPlan(AttentionProblem problem);
+  explicit ForwardPlan(AttentionProblem&& problem);
   ForwardPlan(const ForwardPlan&) = delete;
   ForwardPlan& operator=(const ForwardPlan&) = delete;
 
@@ -92,6 +92,7 @@ class ForwardPlan {
   void compile_prefill();
   void allocate_scratch();
 
+  kernels::ForwardCall make_call() const;  // without tensors: to size scratch
   kernels::ForwardCall make_call(const ForwardTensors& tensors) const;
   void find_visible();
   kernels::KeySequence write_keys(const ForwardTask& task, const SeenRange& seen,

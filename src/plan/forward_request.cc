@@ -41,7 +41,7 @@ std::optional<Formula> score_of(const AttentionProblem& problem) {
 
 }  // namespace
 
-ForwardRequest::ForwardRequest(AttentionProblem problem)
+ForwardRequest::ForwardRequest(AttentionProblem&& problem)
     : AttentionProblem(std::move(problem)),
       factor(factor_of(*this)),
       score(score_of(*this)),

@@ -15,7 +15,7 @@ namespace quire::plan {
 struct ForwardRequest : AttentionProblem {
   ForwardRequest() = default;
   /// Fills in layouts of dense tensors, q_begin and the executor, simplifies the score mod.
-  explicit ForwardRequest(AttentionProblem problem);
+  explicit ForwardRequest(AttentionProblem&& problem);
 
   double factor = 1;  // the scale, rounded to the compute type
   /// Of score mod and weight mod, one after the other, simplified; nothing if it gives the score

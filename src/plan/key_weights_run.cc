@@ -69,7 +69,7 @@ void ForwardPlan::allocate_weights(const ForwardTensors& tensors) {
   }
   if (!passes_any) return;
   compile_prefill();
-  const kernels::ForwardCall call = make_call({});
+  const kernels::ForwardCall call = make_call();
   const int tiles = weights_tiles();
   const std::size_t size = dtype_size(compute_type());
   weights_scratch_step_ =

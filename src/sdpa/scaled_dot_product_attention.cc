@@ -185,7 +185,7 @@ Outputs fused(SdpaCall& call, const SdpaOptions& options, DType type) {
 void check_unplanned(SdpaCall call, const SdpaOptions& options) {
   AttentionProblem problem = sdpa::sdpa_problem(call, options);
   problem.most_dims = mask::kMostPosition;
-  attention::checked(std::move(problem));
+  attention::check(problem);
 }
 
 bool has_hooks(const SdpaOptions& options) {

@@ -6,6 +6,7 @@
 
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "layout/jagged_layout.h"
 #include "layout/paged_layout.h"
@@ -35,7 +36,7 @@ ForwardTasks cut(const std::vector<std::int64_t>& q_lengths,
   request.queries = std::make_shared<layout::JaggedQueries>(rows_of(q_lengths));
   request.layout = std::make_shared<layout::JaggedLayout>(keys, keys.begin);
   request.q_len = request.queries->longest();
-  return make_tasks(ForwardRequest(request), nullptr, threads);
+  return make_tasks(ForwardRequest(std::move(request)), nullptr, threads);
 }
 
 ForwardTasks cut(const std::vector<std::int64_t>& lengths, std::int64_t threads) {
@@ -51,7 +52,7 @@ ForwardTasks cut_pages(std::int64_t page_size, bool heads_are_apart = false) {
   std::iota(pages.rbegin(), pages.rend(), 0);
   request.layout = std::make_shared<layout::PagedLayout>(
       page_size, pages, std::vector<std::int64_t>{3000, 3000, 0}, heads_are_apart);
-  return make_tasks(ForwardRequest(request), nullptr, 2);
+  return make_tasks(ForwardRequest(std::move(request)), nullptr, 2);
 }
 
 TEST(ForwardTasks, HeadsOfSmallPagesTakeTurns) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "layout/paged_layout.h"
@@ -31,7 +32,7 @@ ForwardRequest request(const std::vector<std::int64_t>& shared,
   made.queries = std::make_shared<layout::DenseQueries>(1);
   made.layout = std::make_shared<layout::PagedLayout>(64, pages, lengths);
   made.kv_len = *std::max_element(lengths.begin(), lengths.end());
-  return ForwardRequest(made);
+  return ForwardRequest(std::move(made));
 }
 
 TEST(SharedPrefixes, NeighboursThatShareWholeTiles) {
