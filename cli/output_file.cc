@@ -32,9 +32,29 @@ void remove_and_end(int signal) {
   std::raise(signal);
 }
 
-// Signals that end a program, unless they are ignored (nohup).
+constexpr std::array kEndingSignals = {SIGINT, SIGTERM, SIGHUP};
+
+// While it lives, signals that end a program wait: no temporary file is there that the handler does
+// not know.
+class SignalsWait {
+ public:
+  SignalsWait() {
+    sigset_t ending;
+    sigemptyset(&ending);
+    for (const int signal : kEndingSignals) sigaddset(&ending, signal);
+    pthread_sigmask(SIG_BLOCK, &ending, &before_);
+  }
+  ~SignalsWait() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsWait(const SignalsWait&) = delete;
+  SignalsWait& operator=(const SignalsWait&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+// Unless they are ignored (nohup).
 void watch_signals() {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal : kEndingSignals) {
     struct sigaction now {};
     if (sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_DFL)
       std::signal(signal, remove_and_end);
@@ -82,6 +102,7 @@ OutputFile::OutputFile(const char* where, const std::string& path)
 }
 
 void OutputFile::open_beside() {
+  const SignalsWait wait;
   std::string name = target_ + ".XXXXXX";
   const int file = mkstemp(name.data());
   if (file < 0) return;  // no new file in this folder; the old one may be writable
