@@ -1,4 +1,5 @@
-"""What the tests of the Python package share: the package comes from <build>/python, or from QUIRE_PYTHON_DIR."""
+"""What the tests of the Python package share: the package comes from <build>/python, or from QUIRE_PYTHON_DIR. Tests marked
+`slow` run with QUIRE_SLOW_TESTS=1 or `-m slow`."""
 
 import os
 import pathlib
@@ -28,6 +29,19 @@ sys.path.insert(0, str(package_dir()))
 settings.register_profile("quire", database=None, deadline=None, print_blob=True)
 settings.load_profile("quire")
 configuration.set_hypothesis_home_dir(ROOT / "build/hypothesis")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: takes many seconds; run with -m slow or QUIRE_SLOW_TESTS=1")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("-m") or os.environ.get("QUIRE_SLOW_TESTS"):
+        return
+    skip = pytest.mark.skip(reason="slow; run with -m slow or QUIRE_SLOW_TESTS=1")
+    for item in items:
+        if "slow" in item.keywords:
+            item.add_marker(skip)
 
 
 @pytest.fixture(scope="session")

@@ -297,6 +297,7 @@ def test_the_terminal(report):
     assert re.search(r"\nreport: \S+report\.html \(0\.\d+ MB", done.stdout)
 
 
+@pytest.mark.slow
 def test_with_torch(root, build_dir, python_env, tmp_path):
     pytest.importorskip("torch")
     done = make_report(root, build_dir, python_env, tmp_path / "report.html")

@@ -15,7 +15,10 @@ from quire.torch import TraceError, create_block_mask, flex_attention, graph_mod
 VALUES = (3, 5, 11)
 LENGTHS = (24, 32, 40)
 BACKENDS = pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-DYNAMIC = pytest.mark.parametrize("dynamic", [None, True])
+DYNAMIC = pytest.mark.parametrize(
+    "backend, dynamic",
+    [("eager", None), ("eager", True), ("aot_eager", None), pytest.param("aot_eager", True, marks=pytest.mark.slow)],
+)
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +69,6 @@ INT_MODS = {
 }
 
 
-@BACKENDS
 @DYNAMIC
 def test_ints(backend, dynamic):
     """All in one graph, so that it is compiled once."""
@@ -97,7 +99,6 @@ SIZE_MODS = {
 }
 
 
-@BACKENDS
 @DYNAMIC
 def test_sizes(backend, dynamic):
     def function(query, other):
@@ -163,7 +164,6 @@ def test_floats_wherever_they_are_kept(backend):
         torch.testing.assert_close(run(query, cap), function(query, cap))
 
 
-@BACKENDS
 @DYNAMIC
 def test_floats_in_several_mods_and_outside(backend, dynamic):
     """Computed before the mod, in it, and in the next layer. Nothing is compiled for each value."""
@@ -207,7 +207,6 @@ def test_rules_made_inside(backend):
     assert_same(function, calls, backend, dynamic=True)
 
 
-@BACKENDS
 @DYNAMIC
 def test_mask_mods(backend, dynamic):
     def mods(n, f):

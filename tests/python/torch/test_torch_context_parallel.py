@@ -236,7 +236,7 @@ def test_two_ranks_have_the_bits_of_one(tmp_path, exchange):
     assert on_ranks(tmp_path, compare, 2, causal, torch.float32, exchange) == [True, True]
 
 
-@pytest.mark.parametrize("exchange", ["least", "heads"])
+@pytest.mark.parametrize("exchange", ["least", pytest.param("heads", marks=pytest.mark.slow)])
 def test_traffic_is_what_is_sent(tmp_path, exchange):
     assert all(on_ranks(tmp_path, counted, 4, exchange))
 

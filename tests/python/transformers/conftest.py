@@ -1,4 +1,4 @@
-"""What the tests of quire.transformers share. Nothing is fetched from a hub; `slow` is explained in ../torch/conftest.py."""
+"""What the tests of quire.transformers share. Nothing is fetched from a hub; `slow` is explained in ../conftest.py."""
 
 import os
 
@@ -11,18 +11,6 @@ from transformers.utils import logging
 
 logging.set_verbosity_error()
 quire.transformers.register()
-
-
-def pytest_configure(config):
-    config.addinivalue_line("markers", "slow: takes many seconds; run with -m slow or QUIRE_SLOW_TESTS=1")
-
-
-def pytest_collection_modifyitems(config, items):
-    if config.getoption("-m") or os.environ.get("QUIRE_SLOW_TESTS"):
-        return
-    for item in items:
-        if "slow" in item.keywords:
-            item.add_marker(pytest.mark.skip(reason="slow; run with -m slow or QUIRE_SLOW_TESTS=1"))
 
 
 @pytest.fixture(autouse=True)
