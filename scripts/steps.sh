@@ -19,10 +19,10 @@ run_ctest() {
   ctest --preset "$preset" --parallel "$(nproc)" "$@"
 }
 
-# chosen_isas [slowest] [fastest]: of those this machine has, as a list of CMake's. Needs the release build.
+# chosen_isas [slowest] [fastest]: of those this machine has, as a list of CMake's. Needs the build of scripts/test.
 chosen_isas() {
   local isas which chosen=()
-  mapfile -t isas < <(build/release/tests/list_isas)
+  mapfile -t isas < <(build/test/tests/list_isas)
   for which in "$@"; do
     if [[ $which == slowest ]]; then chosen+=("${isas[0]}"); else chosen+=("${isas[-1]}"); fi
   done
@@ -32,9 +32,9 @@ chosen_isas() {
 # other_isas: an expression for all of them but the fastest.
 other_isas() {
   local others
-  others=$(build/release/tests/list_isas | sed '$d' | paste -sd '|')
+  others=$(build/test/tests/list_isas | sed '$d' | paste -sd '|')
   printf '(%s)' "${others:-none}"
 }
 
 # whole_calls_elsewhere: the names of ctest's whole calls and random tests on all ISAs but the fastest, and of all masks over MPI.
-whole_calls_elsewhere() { printf '^((attention|context_parallel|[a-z_]+_property)[.]%s|mpi_gallery_.*)$' "$(other_isas)"; }
+whole_calls_elsewhere() { printf '^((attention|context_parallel|plan|[a-z_]+_property)[.]%s|mpi_gallery_.*)$' "$(other_isas)"; }
