@@ -58,6 +58,9 @@ TEST(Fork, APoolHasThreadsOfTheChild) {
   EXPECT_EQ(sum_on(*pool), 0);
 }
 
+// AddressSanitizer of g++ 12 does not release the locks of its own allocator in a child, so the first
+// `new` there can wait for ever for a lock that one of the parent's threads held.
+#if !defined(__SANITIZE_ADDRESS__)
 TEST(Fork, WhileOtherThreadsRunAndChangeTheDefault) {
   const auto pool = make_thread_pool(3);
   std::atomic<bool> stop{false};
@@ -79,6 +82,7 @@ TEST(Fork, WhileOtherThreadsRunAndChangeTheDefault) {
   }
   stop = true;
 }
+#endif
 
 TEST(Fork, InsideABodyIsAnErrorInTheChild) {
   const auto pool = make_thread_pool(2);
