@@ -114,22 +114,25 @@ struct ScoreBlocks {
   using T = typename Product::Sum;
   using E = typename Product::Element;
   using Args = ScoresArgs<T, E>;
-  // What changes from block to block, in registers: a copy of the arguments would be read as
-  // vectors, which stalls right after scalar stores.
+  // What changes from block to block. Two pointers: a third would be passed in memory, which costs
+  // 1 % of prefill, and a copy of the arguments would be read as vectors right after scalar stores.
   struct Place {
     const E* keys;
     T* scores;
-    const T* row_scales;
   };
 
   static constexpr size_t most_rows(size_t vectors) { return block_rows(vectors); }
   static HWY_INLINE Place place(const Args& args, size_t vector) {
-    return {args.keys, args.scores + score_offset<T>(vector), args.row_scales};
+    return {args.keys, args.scores + score_offset<T>(vector)};
   }
   static HWY_INLINE void advance(const Args& args, Place& at, int rows) {
     at.keys += rows * args.key_step;
     at.scores += rows * kPanel;
-    if (at.row_scales != nullptr) at.row_scales += rows;
+  }
+  // Of the block's keys, or null.
+  static HWY_INLINE const T* row_scales(const Args& args, size_t vector, const Place& at) {
+    if (HWY_LIKELY(args.row_scales == nullptr)) return nullptr;
+    return args.row_scales + (at.scores - place(args, vector).scores) / kPanel;
   }
 
   template <size_t R, size_t C>
@@ -140,9 +143,10 @@ struct ScoreBlocks {
     VecOf<T> acc[R][C];
     const E* keys = at.keys;
     const E* queries = args.queries + vector * kLanesOf<T>;
-    const bool multiplies = args.scaled || at.row_scales != nullptr;
+    const T* const scales = row_scales(args, vector, at);
+    const bool multiplies = args.scaled || scales != nullptr;
     const T scale = args.scaled ? args.scale : T{1};
-    StoreScores<T> store{at.scores, true, false, at.row_scales, scale};
+    StoreScores<T> store{at.scores, true, false, scales, scale};
     // One loop for all chains: of two, g++ gives one too few registers on AVX2, and it spills.
     int left = args.dims;
     do {
