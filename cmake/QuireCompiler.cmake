@@ -7,7 +7,7 @@ set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)  # the Python module links the static library
 
 # Asserts stay on in the sanitizer and coverage builds (RelWithDebInfo); only Release defines NDEBUG.
-# QUIRE_QUICK saves a third of the library's build time; QuireIsas.cmake gives the kernels that run here their -O3 back.
+# QUIRE_QUICK saves a third of the library's build time; QuireIsas.cmake gives the kernels that run here -O2.
 if(QUIRE_QUICK)
   set(CMAKE_CXX_FLAGS_RELEASE "-O1 -DNDEBUG")
 else()

@@ -68,8 +68,8 @@ endif()
 # A file of its own in every build: tests replace its function (tests/support/amx_trap.h).
 set_source_files_properties(${PROJECT_SOURCE_DIR}/src/runtime/amx_usable.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 
-# Whose kernels are optimised in full: all, but in a quick build what this machine calls first. g++ takes 109 s for avx512_bf16
-# with -O3, 59 with -O1, 14 with -O0.
+# Whose kernels are optimised: all, but in a quick build what this machine calls first. g++ takes 100 s for avx512_bf16
+# with -O3, 64 with -O2, which is as fast (bench/forward_functions, Zen 4), 44 with -O1, 14 with -O0.
 set(quire_optimised_isas ${QUIRE_ISAS})
 if(QUIRE_QUICK AND quire_isas_here)
   list(GET quire_isas_here -1 quire_optimised_isas)
@@ -92,7 +92,7 @@ function(quire_add_isa_sources target)
     endif()
     if(QUIRE_QUICK)
       if(isa IN_LIST quire_optimised_isas)
-        list(APPEND options -O3)
+        list(APPEND options -O2)
       elseif(isa IN_LIST quire_isas_here)
         list(APPEND options -O1)
       else()
