@@ -58,8 +58,8 @@ TEST(Fork, APoolHasThreadsOfTheChild) {
   EXPECT_EQ(sum_on(*pool), 0);
 }
 
-// AddressSanitizer of g++ 12 does not release the locks of its own allocator in a child, so the first
-// `new` there can wait for ever for a lock that one of the parent's threads held.
+// AddressSanitizer of g++ 12 does not release the locks of its own allocator in a child, so the
+// first `new` there can wait for ever for a lock that one of the parent's threads held.
 #if !defined(__SANITIZE_ADDRESS__)
 TEST(Fork, WhileOtherThreadsRunAndChangeTheDefault) {
   const auto pool = make_thread_pool(3);
