@@ -57,12 +57,13 @@
 //  - A row whose O is not finite is computed again by the row kernel, which skips values with
 //    weight 0.
 //
-// Why these lengths. The error of a sum grows with its chains. Of outputs (f32, random normal, D =
-// 64), relative to torch's SDPA at S = 128 / 512 / 2,048: chains of 1,024 keys 1.00 / 1.33 / 1.65,
-// of 256 1.00 / 1.09 / 1.06, of 128 1.00 / 0.95 / 0.94, of 64 0.89 / 0.86 / 0.88. Half the dims to
-// a chain of scores takes another 0.15 from these and as much from the gradients, where the weights
-// are the scores' once more; beyond 128 dims one chain alone has more error than torch (1.4 at D =
-// 256). A chain costs a read, an addition and a write of its sum.
+// Why these chain lengths. The rounding error of a sum grows with the length of its chains. Error
+// of the outputs (f32, random normal, D = 64) relative to torch's SDPA at S = 128 / 512 / 2,048:
+// chains of 1,024 keys 1.00 / 1.33 / 1.65, of 256 keys 1.00 / 1.09 / 1.06, of 128 keys 1.00 / 0.95
+// / 0.94, of 64 keys 0.89 / 0.86 / 0.88. Halving the dims of a score chain takes another 0.15 off
+// these and as much off the error of the gradients, which recompute their weights from scores;
+// beyond 128 dims a single chain has more error than torch (1.4 at D = 256). Each chain costs a
+// read, an addition and a write of its sum.
 #pragma once
 #include <cstddef>
 
@@ -73,30 +74,30 @@ inline constexpr int kSplitTiles = 4;
 inline constexpr int kSplitKeys = kSplitTiles * kTileKeys;
 inline constexpr int kPartialSums = 16;
 inline constexpr double kLog2e = 1.4426950408889634;  // rounded to the compute type
-/// Numbers a row of queries, keys or values has at most.
+/// The largest head dim of queries, keys and values.
 inline constexpr int kMostHeadDim = 1024;
 
-/// Keys of a chain of O. `pairs`: bf16 products, whose sums lose nothing that the roundings to bf16
-/// around them would leave.
+/// Keys per chain of O. `pairs`: bf16 products; shorter chains would gain nothing there, because
+/// rounding to bf16 outweighs the error of the sums.
 constexpr int chain_keys(bool pairs) { return pairs ? kTileKeys : 128; }
 
-/// Dims of a chain of a score, given all dims: half of them, in whole panels of 16, from 16 to 64.
-/// (32 are 2 chains of 16, 64 2 of 32, 80 48 + 32, 256 4 of 64.)
+/// Dims per chain of a score: half of all dims, in whole panels of 16, from 16 to 64. (32 are 2
+/// chains of 16, 64 2 of 32, 80 48 + 32, 256 4 of 64.)
 constexpr int chain_dims(int dims, bool pairs) {
   if (pairs) return 128;
   const int half = (dims + 31) / 32 * 16;
   return half < 64 ? half : 64;
 }
 
-/// Queries of a chain of the gradients of keys and values, counted from the first of a query tile.
+/// Queries per chain of the gradients of keys and values, counted from the first query of a tile.
 inline constexpr int kChainQueries = 32;
 
-/// Whether scores may stay as they are and c hold the scale: no product with c, or with what a mask
-/// hides, overflows or vanishes.
+/// Whether c may hold the scale and scores may stay unscaled: no product with c, not even that of a
+/// score a mask hides, overflows or vanishes.
 constexpr bool is_scaled(double scale) { return scale >= 0x1p-100 && scale <= 0x1p100; }
 
-/// By what a difference of scores is multiplied to become an exponent of 2: of scores as they are,
-/// or as `scale` and a score mod have left them.
+/// The factor c that turns a difference of scores into an exponent of 2. It includes `scale` unless
+/// scores are natural: already scaled and changed by the score mod.
 template <class T>
 constexpr T exponent_factor(bool natural, double scale) {
   const T log2e = static_cast<T>(kLog2e);

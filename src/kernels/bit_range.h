@@ -4,7 +4,7 @@
 
 namespace quire::kernels {
 
-/// Bits [begin, end) of 64, for 0 <= begin < 64; an end of 64 or more is the word's.
+/// Bits [begin, end) of 64, for 0 <= begin < 64; an end above 64 counts as 64.
 constexpr uint64_t bits_between(int begin, int end) {
   const uint64_t below = end >= 64 ? ~uint64_t{0} : (uint64_t{1} << end) - 1;
   return below & ~((uint64_t{1} << begin) - 1);

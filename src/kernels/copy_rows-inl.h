@@ -15,7 +15,7 @@ HWY_INLINE void copy_row(const E* from, ptrdiff_t step, int columns, T* HWY_REST
   if (step == 1 && columns >= kN) {
     int c = 0;
     for (; c + kN <= columns; c += kN) hn::StoreU(load_widened(d, from + c), d, out + c);
-    // The rest together with some that are there already.
+    // The last vector overlaps elements that are already written.
     if (c < columns) hn::StoreU(load_widened(d, from + columns - kN), d, out + columns - kN);
     return;
   }

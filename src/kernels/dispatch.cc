@@ -16,7 +16,7 @@ QUIRE_FOR_EACH_ISA(X)
 #undef X
 
 const KernelTable& table_for(Isa isa) {
-  // Throws, and lists what there is, unless this CPU can run it.
+  // Throws and lists the available ISAs if this CPU cannot run `isa`.
   switch (find_isa("kernels", isa_name(isa), available_isas())) {
 #define X(name)   \
   case Isa::name: \

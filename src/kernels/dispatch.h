@@ -5,8 +5,8 @@
 
 namespace quire::kernels {
 
-// The table of an ISA out of available_isas(). Throws Error for another one: its code must not run
-// here.
+// The table of an ISA from available_isas(). Throws Error for any other: this CPU cannot run its
+// code.
 const KernelTable& table_for(Isa isa);
 
 // The table of current_isa(); throws as that does. Take it once per plan, not once per tile.

@@ -1,5 +1,5 @@
-// Dropout of weights in place, in both orders of scores: queries across the lanes, keys across the
-// lanes. The rule is that of dropout.h. Kernels layer.
+// Applies dropout to weights in place, for both layouts of scores: queries across the lanes and
+// keys across the lanes. dropout.h defines the rule. Kernels layer.
 #pragma once
 #include "kernels/decode/functions.h"
 #include "kernels/decode/softmax-inl.h"
@@ -10,7 +10,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
 
-// As many weights as there are lanes of 32 bits, by one word each.
+// One weight per 32-bit lane, each kept or dropped by its own word.
 HWY_INLINE void keep_or_drop(VU word, const DropoutRule& rule, float* weights) {
   const auto kept = hn::RebindMask(kF32, hn::Gt(word, hn::Set(kU32, rule.last_dropped)));
   const V scaled = hn::Mul(hn::LoadU(kF32, weights), hn::Set(kF32, static_cast<float>(rule.scale)));

@@ -23,15 +23,16 @@ namespace quire::kernels {
 
 struct Dropout;
 
-inline constexpr int kDropoutKeys = 64;  // of 16 counters
+inline constexpr int kDropoutKeys = 64;  // keys that share 16 counters
 
 struct DropoutRule {
-  uint32_t last_dropped = 0;  // words up to this one
+  uint32_t last_dropped = 0;  // words up to this one drop their weight
   uint32_t key[2] = {};
-  double scale = 1;  // of what is kept
+  double scale = 1;  // factor of weights that are kept
 };
 
-/// The words of a tile: counters of its keys from `counter` on, and the rest of the counter.
+/// Where the words of a tile come from: the counters of its keys begin at `counter`; the other
+/// parts of the counter are the same for all of them.
 struct DropoutPlace {
   uint32_t counter = 0;  // of the tile's first key
   uint32_t q_idx = 0, h = 0, b = 0;
@@ -39,7 +40,7 @@ struct DropoutPlace {
 
 /// For 0 < p <= 1.
 DropoutRule dropout_rule(const Dropout& dropout) noexcept;
-/// Of the tile that begins with this key, a multiple of kDropoutKeys.
+/// For the tile that begins at `key`, a multiple of kDropoutKeys.
 DropoutPlace dropout_place(int64_t b, int64_t h, int64_t q_idx, int64_t key) noexcept;
 
 }  // namespace quire::kernels

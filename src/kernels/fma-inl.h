@@ -45,9 +45,9 @@ HWY_INLINE VD fms(VD a, VD b, VD c) { return hn::MulSub(a, b, c); }
 
 #endif
 
-// The same for an accumulator in a block of registers. g++ 12 makes now and then a factor the
-// destination; the accumulators wander from register to register, and where there are only 16, two
-// of twelve go through memory: 0.90 of the peak instead of 0.97.
+// The same for an accumulator in a block of registers. g++ 12 sometimes makes a factor the
+// destination register. Accumulators then move from register to register, and where there are only
+// 16, two of twelve go through memory: 0.90 of the peak instead of 0.97.
 #if HWY_TARGET == HWY_AVX2
 HWY_INLINE V fma_in_place(V a, V b, V acc) {
   asm("vfmadd231ps %2, %1, %0" : "+x"(acc.raw) : "x"(a.raw), "x"(b.raw));

@@ -36,14 +36,14 @@ struct KeyRuns {
   int64_t count = 0;
 };
 
-/// Keys that a row chose, ascending, each once: of what its runs and the mask show it sees these
-/// alone. count < 0: it made no choice.
+/// The keys a row has chosen, ascending, each once: of the keys that its runs and the mask show,
+/// the row sees only these. count < 0: the row has no such list.
 struct KeyList {
   const int32_t* keys = nullptr;
   int64_t count = -1;
 
   bool is_choice() const { return count >= 0; }
-  /// The first from `key` on; one past the last if there is none.
+  /// The first chosen key >= `key`; one past the last if there is none.
   const int32_t* from(int64_t key) const noexcept {
     return std::lower_bound(keys, keys + count, key);
   }
@@ -57,36 +57,36 @@ struct ForwardTensor {
 
 /// Tile programs for one orientation. Null: no such mod.
 struct ForwardPrograms {
-  const TileProgram* score = nullptr;  // score mod without mask; scores come in scaled
+  const TileProgram* score = nullptr;  // score mod without mask; its input is already scaled
   const TileProgram* mask = nullptr;   // mask only
 };
 
-/// Weights dropped at random after the row sum was taken: each with probability p, by a number that
-/// (seed, b, h, q_idx, kv_idx) alone decides; what is left is divided by 1 - p. p = 0: none.
+/// Drops weights at random after the row sum was taken, each with probability p; (seed, b, h,
+/// q_idx, kv_idx) alone decide which. The others are divided by 1 - p. p = 0: no dropout.
 struct Dropout {
   double p = 0;
   uint64_t seed = 0;
 };
 
-/// What weighs a key.
+/// Where the weights of keys come from.
 enum class WeightRule : uint8_t {
   kSoftmax,
   kFormula,     // the score program gives weights
-  kFormulaSum,  // and they are divided by their sum
+  kFormulaSum,  // as kFormula, then divided by their sum
 };
 
-/// What the weights of a row are multiplied by in the end: 0 if nothing is visible, or nothing has
-/// weight. `sum`: the row's final one.
+/// The final factor of a row's weights: 1 for kFormula, else 1 / `sum`, or 0 where the row's final
+/// sum is 0 (nothing is visible, or nothing has weight).
 template <class T>
 T weight_factor(WeightRule rule, T sum) {
   if (rule == WeightRule::kFormula) return 1;
   return sum == 0 ? T{0} : 1 / sum;
 }
 
-/// Rows as running states instead of outputs (row_states.h), in the order of lse.
+/// Keeps rows as running states instead of outputs (row_states.h), in the order of lse.
 struct RowStates {
-  void* data = nullptr;  // null: rows end, and outputs are written
-  bool resumes = false;  // they hold what came before
+  void* data = nullptr;  // null: rows are finished and outputs written
+  bool resumes = false;  // states hold earlier keys already
   int64_t splits = 1;    // states of a row: 1, or one for each of its splits
   bool by_split = false;
 };
@@ -99,13 +99,14 @@ struct ForwardCall {
   void* lse = nullptr;         // in compute type, or null
   void* max_scores = nullptr;  // in compute type, natural units, or null
   int64_t stat_step = 1;       // of lse and max_scores, from row to row
-  // The final maximum, as scores are, and sum of every row, as lse; null: not kept.
+  // The final maximum (in the form of the scores) and sum of every row, laid out as lse; null: not
+  // kept.
   void *row_max = nullptr, *row_sum = nullptr;
   RowStates states;
   ForwardTensor q_rows, k_rows, v_rows, out_rows;
   RowCoding k_coding, v_coding;  // codes: k_rows and v_rows count bytes, columns side by side
-  /// Rope over keys that are codes of rotated rows: how many numbers that rotation
-  /// (coding/rotate.h) mixes. It is undone when they are read, and queries are not rotated.
+  /// Rope over keys that are codes of rows rotated by coding/rotate.h: the block size of that
+  /// rotation. It is undone when keys are read, so queries are not rotated that way.
   int k_mixed = 0;
   RowScales k_scales, v_scales;
   int dims = 0, value_dims = 0;
@@ -124,7 +125,7 @@ struct ForwardCall {
   const void* sinks = nullptr;
   WeightRule weights = WeightRule::kSoftmax;  // formulas are always natural
   RopeTables rope;
-  bool lse_with_sinks = false;  // lse, and in the backward pass its gradient, is of the whole sum
+  bool lse_with_sinks = false;  // lse, and its gradient in the backward pass, include the sinks
   ForwardPrograms prefill;      // queries across the lanes, keys as rows
   ForwardPrograms decode;       // keys across the lanes, rows by lists of h and q_idx
 };

@@ -1,4 +1,4 @@
-// Weights of keys by the ISA's vectors; the rules are those of key_weights.h. Kernels layer.
+// Computes the weights of keys on vectors, by the rules of key_weights.h. Kernels layer.
 #pragma once
 #include "kernels/decode/softmax-inl.h"
 #include "kernels/key_weights.h"
@@ -7,7 +7,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
 
-// What a weight adds to the entropy; nothing where it is 0, which may stand for -inf.
+// What a weight adds to the entropy: nothing where it is 0, since the difference may be -inf there.
 template <class T>
 HWY_INLINE VecOf<T> add_entropy(VecOf<T> p, VecOf<T> inverse, VecOf<T> difference, VecOf<T> sum) {
   constexpr hn::ScalableTag<T> d;
@@ -15,7 +15,7 @@ HWY_INLINE VecOf<T> add_entropy(VecOf<T> p, VecOf<T> inverse, VecOf<T> differenc
   return fma(hn::Mul(p, inverse), finite, sum);
 }
 
-// A weight before it is divided by the row's sum; `difference`: from the row's maximum.
+// A weight before it is divided by the row's sum; `difference`: score minus the row's maximum.
 template <bool kFormula, class T>
 HWY_INLINE VecOf<T> weight_of(VecOf<T> score, VecOf<T> difference, VecOf<T> c) {
   constexpr hn::ScalableTag<T> d;
@@ -75,7 +75,7 @@ HWY_INLINE void weigh_unit(const RowWeightsArgs<T>& args, T* scores,
   }
 }
 
-// Of one tile; returns what it adds to the entropy.
+// One tile, in place; returns what it adds to the entropy.
 template <bool kFormula, class T>
 HWY_INLINE T weigh_row_tile(const RowWeightsArgs<T>& args, T* scores, int keys) {
   constexpr hn::ScalableTag<T> d;

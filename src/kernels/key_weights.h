@@ -1,15 +1,15 @@
-// The weights that queries gave to keys, and their entropy, from scores and the finished states of
-// the rows: what beside the output a call can be asked for. One definition for both orientations.
-// Kernels layer.
+// The weights that queries gave to keys, and their entropy: optional outputs of a call, computed
+// from scores and the finished states of rows. One definition for both orientations. Kernels layer.
 //
 // Order of arithmetic: with M and L the final maximum and sum of a row (attention_order.h), c the
 // exponent factor: p = exp2((s - M) * c), weight = p * (1 / L); a hidden key has 0, a row without a
 // visible key 0 everywhere. A key's weight over queries: 16 partial sums from +0, by query mod 16
 // counted from the call's first, fma(p, 1 / L, sum), queries ascending; then a tree +8 +4 +2 +1.
-// Entropy: of a tile of 256 keys 16 partial sums from +0 by key mod 16 of fma(p * (1 / L), s - M,
-// sum), a tree; tiles of a split added up from 0, ascending, splits likewise; log(L) minus that,
-// times the scale in scaled form. Of weights by a formula p is the score, 0 where that is -inf, and
-// 1 / L is 1 unless they are divided by their sum; there is no entropy.
+// Entropy: for each tile of 256 keys 16 partial sums from +0, by key mod 16, of fma(p * (1 / L), s
+// - M, sum), then a tree; tiles of a split are added up from 0, ascending, and so are splits; the
+// entropy is log(L) minus that sum, which scaled form multiplies by the scale. Where a formula
+// gives the weights, p is the score, or 0 where that is -inf, and 1 / L is 1 unless weights are
+// divided by their sum; there is no entropy.
 #pragma once
 #include <cstddef>
 #include <cstdint>

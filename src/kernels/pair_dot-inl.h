@@ -19,7 +19,7 @@ HWY_INLINE V pair_dot(VU a, VU b, V acc) {
   return V{vbfdotq_f32(acc.raw, vreinterpretq_bf16_u32(a.raw), vreinterpretq_bf16_u32(b.raw))};
 }
 
-// With the pair that lies at `b`, in every lane; any alignment.
+// The same with the pair at `b` in every lane; any alignment.
 HWY_INLINE V pair_dot_with(VU a, const void* b, V acc) {
   uint32_t bits;
   std::memcpy(&bits, b, 4);
@@ -40,8 +40,8 @@ HWY_INLINE V pair_dot(VU a, VU b, V acc) {
   return V{_mm512_dpbf16_ps(acc.raw, (__m512bh)a.raw, (__m512bh)b.raw)};
 }
 
-// With the pair that lies at `b`, in every lane; any alignment. As text: g++ 12 would load it into
-// a register first.
+// The same with the pair at `b` in every lane; any alignment. Inline assembly, because g++ 12 would
+// load the pair into a register first.
 HWY_INLINE V pair_dot_with(VU a, const void* b, V acc) {
   struct Pair {
     char bytes[4];

@@ -18,7 +18,7 @@ template <class T>
 using VecOf = hn::Vec<hn::ScalableTag<T>>;
 template <class T>
 constexpr size_t kLanesOf = hn::MaxLanes(hn::ScalableTag<T>());
-// Vectors of a panel of 16 lanes.
+// How many vectors make a panel of 16 lanes.
 template <class T>
 constexpr size_t kVectorsOf = kPanel / kLanesOf<T>;
 
@@ -27,7 +27,7 @@ struct FmaProduct {
   using Element = T;
   using Sum = T;
   using Operand = VecOf<T>;
-  static constexpr int kNumbers = 1;  // of either factor, in a step
+  static constexpr int kNumbers = 1;  // numbers of each factor per step
   static HWY_INLINE Operand load(const T* p) { return hn::LoadU(hn::ScalableTag<T>(), p); }
   static HWY_INLINE Operand broadcast(const T* p) { return hn::Set(hn::ScalableTag<T>(), *p); }
   static HWY_INLINE VecOf<T> multiply_add(Operand a, Operand b, VecOf<T> acc) {
@@ -53,8 +53,8 @@ struct PairProduct {
 };
 #endif
 
-// Vectors of a register block, at most; and rows, given vectors. 32 registers: 24 accumulators, the
-// vectors of a step and a broadcast. 16 registers: 6 x 2 + 2 + 1.
+// The most vectors of a register block, and the most rows for a number of vectors. 32 registers: 24
+// accumulators, the vectors of a step and a broadcast. 16 registers: 6 x 2 + 2 + 1.
 #if HWY_TARGET == HWY_SCALAR
 constexpr size_t kBlockVectors = 1;
 constexpr size_t block_rows(size_t /*vectors*/) { return 4; }
@@ -84,7 +84,7 @@ HWY_INLINE void product_step(VecOf<typename Product::Sum> (&acc)[R][C],
   }
 }
 
-// `steps` of them, a_step and b_step elements apart. Both pointers are advanced.
+// `steps` steps, a_step and b_step elements apart. Both pointers are advanced.
 template <class Product, size_t R, size_t C, class E>
 HWY_INLINE void product_chain(VecOf<typename Product::Sum> (&acc)[R][C], const E*& a,
                               ptrdiff_t a_row, ptrdiff_t a_step, const E*& b, ptrdiff_t b_step,
@@ -116,7 +116,7 @@ HWY_INLINE void last_two_steps(VecOf<typename Product::Sum> (&acc)[R][C], const 
     QUIRE_UNROLL for (size_t c = 0; c < C; ++c) acc[r][c] =
         Product::multiply_add(y, Product::load(b + b_step + c * kN), acc[r][c]);
     store.row(r, acc[r]);
-    asm volatile("" ::: "memory");  // g++ would gather the stores again
+    asm volatile("" ::: "memory");  // keeps g++ from moving the stores together
   }
 }
 
@@ -126,7 +126,7 @@ HWY_INLINE void clear_block(VecOf<T> (&acc)[R][C]) {
       acc[r][c] = hn::Zero(hn::ScalableTag<T>());
 }
 
-// A stretch of a chain: `steps` of them, and if the chain ends there, each row is stored.
+// Part of a chain: `steps` steps, and if the chain ends there, each row is stored.
 template <class Product, size_t R, size_t C, class E, class Store>
 HWY_INLINE void chain_stretch(VecOf<typename Product::Sum> (&acc)[R][C], const E* a,
                               ptrdiff_t a_row, ptrdiff_t a_step, const E* b, ptrdiff_t b_step,
@@ -139,7 +139,7 @@ HWY_INLINE void chain_stretch(VecOf<typename Product::Sum> (&acc)[R][C], const E
   QUIRE_UNROLL for (size_t r = 0; r < R; ++r) store.row(r, acc[r]);
 }
 
-// The blocks of one number of vectors, by number of rows.
+// The block functions for C vectors, indexed by rows - 1.
 template <class Work, size_t C, size_t... R>
 constexpr auto make_row_blocks(std::index_sequence<R...>) {
   struct Blocks {
@@ -176,7 +176,7 @@ HWY_INLINE void product_blocks(const typename Work::Args& args, int rows, int pa
   size_t v = 0;
   for (; v + kBlockVectors <= vectors; v += kBlockVectors)
     product_rows<Work, kBlockVectors>(args, rows, v);
-  // Panels that do not fill a block: only where a block has several.
+  // The last panels, if they do not fill a block; only where a block holds several panels.
   if constexpr (kPer < kBlockVectors) {
     if constexpr (kPer * 3 < kBlockVectors)
       if (vectors - v == kPer * 3) return product_rows<Work, kPer * 3>(args, rows, v);

@@ -1,4 +1,5 @@
-// Rotation of rows in place; the order of arithmetic is in rope.h. Kernels layer.
+// Rotates rows, in place or while converting them; rope.h has the order of arithmetic. Kernels
+// layer.
 #pragma once
 #include <type_traits>
 
@@ -42,7 +43,7 @@ HWY_INLINE Angle<T> load_angle(const T* cos, const T* sin, int count) {
   return {load_part<kWhole>(cos, count), load_part<kWhole>(sin, count)};
 }
 
-// Numbers of a row of E in compute type: a whole vector, or `count`, `step` apart.
+// Loads numbers of a row of E in compute type: a whole vector, or `count` of them, `step` apart.
 template <bool kWhole, class T, class E>
 HWY_INLINE VecOf<T> load_numbers(const E* from, int count, int step) {
   constexpr hn::ScalableTag<T> d;
@@ -52,7 +53,8 @@ HWY_INLINE VecOf<T> load_numbers(const E* from, int count, int step) {
   return hn::LoadU(d, lanes);
 }
 
-// Pairs i .. of a row; `count` of them, if not a whole vector. `from` may be the row itself.
+// Rotates the pairs of a row from pair i on: a whole vector of them, or `count`. `from` may be the
+// row itself.
 template <bool kWhole, bool kInterleaved, class T, class E>
 HWY_INLINE void rotate_pairs(int half, const E* from, T* row, int i, int count,
                              const Angle<T>& angle) {
@@ -85,7 +87,7 @@ HWY_INLINE void rotate_pairs(int half, const E* from, T* row, int i, int count,
   }
 }
 
-// cos and sin of the 16 positions from 16 * block on, without what is below 16: [2][half].
+// cos and sin of position 16 * block, which its 16 positions share: [2][half].
 template <class T>
 HWY_INLINE void block_angles(const RopeTables& tables, int64_t block, T* to) {
   constexpr int kN = static_cast<int>(kLanesOf<T>);
@@ -104,8 +106,8 @@ HWY_INLINE void block_angles(const RopeTables& tables, int64_t block, T* to) {
   if (i < half) vector(std::false_type(), i, half - i);
 }
 
-// Rows with the angles row_angle(whole, shared, k, i, lanes) of pairs i .. of row k, where shared
-// is angle_of(whole, i, lanes), once for all rows.
+// Rotates `count` rows. row_angle(whole, shared, k, i, lanes) gives the angles of row k from pair i
+// on; `shared` is angle_of(whole, i, lanes), computed once for all rows.
 template <bool kInterleaved, class T, class E, class AngleOf, class RowAngle>
 HWY_INLINE void rotate_block(const RotateArgs<T>& args, const E* from, T* rows, int count,
                              const AngleOf& angle_of, const RowAngle& row_angle) {
@@ -126,7 +128,7 @@ HWY_INLINE void rotate_block(const RotateArgs<T>& args, const E* from, T* rows, 
   if (i < half) vector(std::false_type(), i, half - i);
 }
 
-// The numbers behind the pairs, of rows that are not rotated in place.
+// Converts the numbers after the pairs, for rows that are not rotated in place.
 template <class T, class E>
 HWY_INLINE void copy_rest(const RotateArgs<T>& args, const E* from) {
   T* row = args.rows;

@@ -17,7 +17,7 @@ inline constexpr int kRopeLow = 16, kRopeMid = 64;
 
 /// Rows of `half` numbers of compute type. half = 0: nothing is rotated.
 struct RopeTables {
-  const void *cos = nullptr, *sin = nullptr;  // of every position; null: from those below
+  const void *cos = nullptr, *sin = nullptr;  // of every position; null: made from the tables below
   ptrdiff_t cos_step = 0, sin_step = 0;       // elements from position to position
   /// [rows][2][half], cos and sin: of positions 1024 i, 16 i (64 rows) and i (16 rows).
   const void *high = nullptr, *mid = nullptr, *low = nullptr;
@@ -25,8 +25,8 @@ struct RopeTables {
   bool interleaved = false;  // pairs (2i, 2i + 1), else (i, i + half)
 };
 
-/// Rotates rows of positions `position`, position + 1, ...; `back`: by the negative angles. In
-/// place, or from rows of another type, whose numbers lie side by side, converted.
+/// Rotates rows at positions `position`, position + 1, ...; `back`: by the negative angles. Either
+/// in place, or from contiguous rows of another type, which are converted.
 template <class T>
 struct RotateArgs {
   const RopeTables* tables = nullptr;
@@ -38,7 +38,7 @@ struct RotateArgs {
   const void* from = nullptr;  // null: in place
   DType dtype = DType::f32;    // of `from`
   ptrdiff_t from_step = 0;     // elements from row to row
-  int columns = 0;             // of a row of `from`; those behind the pairs are converted alone
+  int columns = 0;             // of a row of `from`; those after the pairs are only converted
 };
 
 }  // namespace quire::kernels

@@ -1,5 +1,5 @@
-// One exponential per row with a sink: of sink and maximum the larger has the weight 1. Kernels
-// layer.
+// Folds in the sink with one exponential per row: the larger of sink and maximum has weight 1.
+// Kernels layer.
 #include "kernels/row_end.h"
 
 #include <cmath>
@@ -23,7 +23,7 @@ EndedRow<T> fold_sink(const ForwardCall& call, T sink, T m, T l) noexcept {
   if (l == 0) return {sink, 0, 0};
   const T natural = call.natural ? m : m * static_cast<T>(call.scale);
   if (sink <= natural) return {natural, l + weight(call, sink, natural), 1};
-  const T factor = weight(call, natural, sink);  // of a NaN a NaN
+  const T factor = weight(call, natural, sink);  // NaN if an argument is
   return {sink, std::fma(l, factor, T(1)), factor};
 }
 

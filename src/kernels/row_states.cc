@@ -60,7 +60,7 @@ void finish_in(const ForwardCall& call, const QueryRow& row, const void* const* 
   const RunningState<T> total{scratch, scratch + 1, scratch + kRowStateHead};
   clear(total, call.value_dims);
   for (int64_t i = 0; i < count; ++i) {
-    // Only read; a state has one type for both.
+    // The state is only read here; there is no const form of its type.
     T* const next = const_cast<T*>(static_cast<const T*>(states[i]));
     fold(call, total, {next, next + 1, next + kRowStateHead});
   }

@@ -1,8 +1,8 @@
-// Running states of rows: what a row is after some of its keys (m, l, O as attention_order.h has
-// them), kept between runs, so that consecutive runs over consecutive keys give the bits of one
-// run. Keys of a run begin at a multiple of kSplitKeys of the row's own keys, so that splits are
-// the same. One form for all kernels and ISAs: m, l, then, from kRowStateHead on, O in the order of
-// its columns. A row that has seen nothing: m = -inf, l = 0, O = 0. Kernels layer.
+// The running state of a row after some of its keys (m, l, O as in attention_order.h), kept between
+// runs, so that runs over consecutive keys give the bits of one run. Keys of a run begin at a
+// multiple of kSplitKeys of the row's own keys, so that splits are the same. One layout for all
+// kernels and ISAs: m, l, then O from kRowStateHead on, columns in order. A row that has seen
+// nothing has m = -inf, l = 0, O = 0. Kernels layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace quire::kernels {
 
 inline constexpr int kRowStateHead = 16;
 
-/// Columns of O in a state, whole vectors of every ISA, and elements of a state.
+/// Columns of O in a state, in whole vectors of every ISA, and the elements of a state.
 int row_state_columns(int value_dims);
 int64_t row_state_size(int value_dims);
 
@@ -22,7 +22,7 @@ struct RunningState {
   T *m, *l, *o;
 };
 
-/// Where the state of a row lies, or of split `split` of it where a run gives one for each.
+/// The state of a row, or of its split `split` in a run that keeps one per split.
 template <class T>
 RunningState<T> state_of_row(const ForwardCall& call, int64_t stat_offset, int64_t split = 0) {
   T* const at = static_cast<T*>(call.states.data) +
@@ -34,8 +34,8 @@ RunningState<T> state_of_row(const ForwardCall& call, int64_t stat_offset, int64
 template <class T>
 void clear(const RunningState<T>& state, int value_dims) noexcept;
 
-/// Stores (m, l, O); O of a row that has seen nothing is not read. False, and nothing is stored, if
-/// the row is one for the row kernel: something in it is not finite.
+/// Stores (m, l, O); O is not read if the row has seen nothing. Returns false and stores nothing if
+/// something is not finite: that row is left to the row kernel.
 template <class T>
 bool store(const RunningState<T>& to, T m, T l, const T* o, int value_dims) noexcept;
 

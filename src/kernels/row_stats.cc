@@ -1,4 +1,4 @@
-// Uses one log for every ISA; std::fma is exact on all of them. Kernels layer.
+// Computes lse with the same log on every ISA; std::fma is exact on all of them. Kernels layer.
 #include "kernels/row_stats.h"
 
 #include <cmath>
@@ -25,7 +25,7 @@ void write_stats(const ForwardCall& call, const RowState<T>& state, int rows,
   for (int row = 0; row < rows; ++row) {
     if (row_max != nullptr) row_max[row * call.stat_step] = state.m[row];
     if (row_sum != nullptr) row_sum[row * call.stat_step] = state.l[row];
-    // The largest of -0 and +0 is either, by the order in which keys came, and must not show: + 0.
+    // Whether the maximum of -0 and +0 is -0 depends on the order of the keys; + 0 hides that.
     const T m = state.m[row] + T(0);
     if (lse != nullptr) {
       T& to = lse[row * call.stat_step];

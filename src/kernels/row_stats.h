@@ -11,13 +11,13 @@ namespace quire::kernels {
 template <class T>
 struct RowState {
   const T *m, *l;
-  const EndedRow<T>* ended = nullptr;  // of a call that ends rows (has_end)
+  const EndedRow<T>* ended = nullptr;  // only where rows are ended (has_end)
 };
 
-/// Of `rows` rows, to the stat_offset-th place on, stat_step apart. lse: natural form m + log(l),
-/// scaled form fma(m, scale, log(l)); -inf for a row that saw nothing. With lse_with_sinks: of the
-/// ended row m + log(l), the sink for a row that saw nothing. Of a formula's weights: their sum.
-/// max_scores: m, scaled form m * scale. row_max and row_sum: m and l.
+/// Writes the statistics of `rows` rows from index stat_offset on, stat_step apart. lse: natural
+/// form m + log(l), scaled form fma(m, scale, log(l)); -inf for a row that saw nothing. With
+/// lse_with_sinks: m + log(l) of the ended row, the sink for a row that saw nothing. For weights by
+/// a formula: their sum. max_scores: m, scaled form m * scale. row_max and row_sum: m and l.
 template <class T>
 void write_stats(const ForwardCall& call, const RowState<T>& state, int rows,
                  int64_t stat_offset) noexcept;

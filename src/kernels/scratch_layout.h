@@ -17,7 +17,7 @@ class ScratchLayout {
     bytes_ += (count * sizeof(T) + 63) / 64 * 64;
     return reinterpret_cast<T*>(piece);
   }
-  /// What is left of the block, for somebody who lays it out anew.
+  /// The unused rest of the block, which the caller lays out separately.
   void* rest() const { return block_ + bytes_; }
   size_t bytes() const { return bytes_; }
   bool counts_only() const { return block_ == nullptr; }

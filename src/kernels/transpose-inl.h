@@ -101,8 +101,8 @@ HWY_INLINE void transpose_block(const float* from, ptrdiff_t step, char* to, ptr
 #endif
 
 // to[i][lane] = from[lane * step + i] for i < columns rounded down to a multiple of 4, and all
-// kPanelLanes lanes. Returns how many columns that is. Unless `ahead` is 0, the lines so many
-// columns further on are asked for, into L2; they need not exist.
+// kPanelLanes lanes. Returns how many columns that is. Unless `ahead` is 0, the lines `ahead`
+// columns further on are prefetched into L2; they need not exist.
 HWY_INLINE int64_t transpose_columns(const float* from, ptrdiff_t step, int64_t columns, char* to,
                                      ptrdiff_t to_bytes, ptrdiff_t ahead = 0) {
   int64_t c = 0;

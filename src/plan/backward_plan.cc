@@ -87,7 +87,7 @@ int BackwardPlan::queries_of(const TilePlace& place) const {
       kQueryTile, forward_.queries->length(place.b) - place.tile * kQueryTile));
 }
 
-// Chunk after chunk, so the chunk whose turn it is in a query tile has always been claimed.
+// Chunk by chunk, so that the chunk whose turn it is for a query tile has always been claimed.
 void BackwardPlan::list_items() {
   first_tile_.push_back(0);
   std::int64_t most_chunks = 0;
@@ -126,7 +126,8 @@ void BackwardPlan::allocate_scratch() {
                kernels::prepare_rows_scratch(static_cast<int>(forward_.v_head_dim)) * size);
   gradient_offset_ = (gradient_offset_ + 63) / 64 * 64;
   const std::size_t bytes = gradient_offset_ + gradient_->thread_bytes();
-  scratch_step_ = (bytes + 4095) / 4096 * 4096 + 64 * 5;  // workers' memory in different cache sets
+  scratch_step_ =
+      (bytes + 4095) / 4096 * 4096 + 64 * 5;  // puts workers' memory into different cache sets
   scratch_ = Tensor::empty({static_cast<std::int64_t>(scratch_step_ * workers)}, DType::u8);
   spans_.resize(workers * static_cast<std::size_t>(forward_.layout->max_spans()));
   faults_.resize(workers);

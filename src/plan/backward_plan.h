@@ -59,7 +59,7 @@ class BackwardPlan {
   std::size_t scratch_bytes() const;
 
  private:
-  // Keys of a sequence (of all, if they share them), a key head, a chunk.
+  // The keys of a sequence (of all sequences, if they share keys), a key head and a chunk.
   struct Item {
     std::int32_t b = 0, kv_head = 0, chunk = 0;
   };
@@ -110,15 +110,15 @@ class BackwardPlan {
                      const TilePlace& place);
   void write_sinks(const TensorView& to) const;
   bool wants_sinks() const;
-  // Of the mods: without the sinks'.
+  // Buffers of the mods, without that of the sinks.
   std::size_t mod_buffers() const { return request_.buffers.size() - (wants_sinks() ? 1 : 0); }
   void* scratch(std::size_t worker);
-  // Of this run; null without a score mod.
+  // The runner of the current run; null without a score mod.
   kernels::GradientRunner* runner(std::size_t worker);
 
   BackwardRequest request_;
   const ForwardRequest& forward_;  // of request_
-  WantedGradients wanted_;         // by the caller; request_.wanted is what is computed
+  WantedGradients wanted_;         // by the caller; request_.wanted: what is computed
   const kernels::KernelTable* table_;
   bool is_f64_ = false, is_small_ = false;
   std::int64_t chunk_keys_ = 0;
@@ -128,13 +128,13 @@ class BackwardPlan {
   std::optional<GradientPlan> gradient_;
   std::vector<std::optional<kernels::GradientRunner>>
       runners_;                          // of every worker, made when needed
-  std::optional<PageGradients> pages_;   // of a layout that has some
+  std::optional<PageGradients> pages_;   // if the layout has pages
   std::vector<kernels::KeySpan> spans_;  // [workers][max_spans]
   std::vector<Item> items_;
-  std::vector<std::int64_t> first_tile_;  // of every sequence, all its heads; and the end
+  std::vector<std::int64_t> first_tile_;  // of every sequence, with all its heads; then the end
   std::vector<kernels::TileFault> faults_;
   std::vector<std::uint64_t> live_;         // of every tile
-  std::vector<std::uint8_t> is_large_;      // of every tile: a row is
+  std::vector<std::uint8_t> is_large_;      // of every tile: whether it has large rows
   std::atomic<bool> has_large_ = false;     // of this run
   std::optional<LargeRows> large_rows_;     // made when needed
   std::unique_ptr<kernels::Turn[]> turns_;  // of every tile

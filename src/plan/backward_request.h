@@ -21,7 +21,8 @@ struct BackwardRequest {
   bool shares_keys;
   ForwardRequest forward;
   WantedGradients wanted;
-  /// Those that get a gradient. What the simplified score mod does not read has gradient 0.
+  /// The buffers that get a gradient. It is 0 where the simplified score mod does not read the
+  /// buffer.
   std::vector<Buffer> buffers;
 };
 

@@ -112,8 +112,8 @@ void BackwardPlan::run_typed(const BackwardTensors& tensors) {
   if (pages_.has_value()) pages_->end_run(*forward_.executor, *table_, page_outputs(tensors));
 }
 
-// Whether rows can be walked again for their sums (large_rows.h): not by the kernels of the forward
-// pass where heads are wider than these take.
+// Whether rows can be walked again for their sums (large_rows.h): not where heads are wider than
+// the kernels of the forward pass take.
 bool BackwardPlan::may_correct(const BackwardTensors& tensors) const {
   return !forward_.weight_mod.has_value() && tensors.v.dim(3) > 0 &&
          std::max(forward_.head_dim, forward_.v_head_dim) <= kernels::kMostHeadDim;
@@ -284,7 +284,7 @@ void BackwardPlan::run_item(const kernels::BackwardCall& call, const BackwardTen
                                   {begin, count}, mod, scratch(worker));
   const std::int64_t group = forward_.group();
   const std::int64_t end = request_.shares_keys ? forward_.batch : item.b + 1;
-  // Heads of all items, counted in the order of the items.
+  // Counts the heads of all items, in the order of the items.
   auto ordinal = static_cast<int>(static_cast<std::int64_t>(number) * (end - item.b) * group);
   for (std::int64_t b = item.b; b < end; ++b) {
     for (std::int64_t h = item.kv_head * group; h < (item.kv_head + 1) * group; ++h) {

@@ -1,4 +1,4 @@
-// Which tokens become drafts, and the checks of a layer before a step runs over it. Plan layer.
+// Decides which tokens become drafts, and checks a layer before a step runs over it. Plan layer.
 #include "plan/cache_step.h"
 
 #include "cache/kv_cache_state.h"
@@ -10,8 +10,8 @@
 namespace quire::plan {
 namespace {
 
-// Whether the rule may show other keys to another sequence with the same ids so far: it reads b or
-// a table.
+// Whether the rule may show other keys to another sequence with the same ids so far: it does if it
+// reads b or a table.
 bool reads_more_than_ids(const MaskMod& rule) {
   const Formula simple = formula::simplify(rule.formula(), Precision::kF32);
   return !simple.buffers().empty() ||
@@ -24,7 +24,7 @@ CacheStep::CacheStep(const KVCache& of, std::int64_t layers, std::span<const New
                      std::span<const StepSequence> step, const StepKeys& keys)
     : cache(&of.state()), version(of.version()), group(layers) {
   sequences.reserve(tokens.size());
-  const MaskMod* known = nullptr;  // most have the same
+  const MaskMod* known = nullptr;  // most sequences have the same rule
   bool is_particular = false;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const StepSequence& one = step[i];
@@ -62,7 +62,7 @@ void CacheStep::check(const char* where, const KVCache& of, std::int64_t layer) 
 }
 
 void CacheStep::mark_drafts(const KVCache& of, std::int64_t layer) const noexcept {
-  // Nothing in the cache follows from the last layer's output.
+  // Nothing in the cache depends on the last layer's output.
   if (layer + 1 == of.options().layers) return;
   for (const Sequence& sequence : sequences)
     if (sequence.makes_drafts) of.state().make_drafts(sequence.slot, sequence.q_begin);

@@ -15,8 +15,8 @@ struct CacheStep {
     std::uint32_t slot = 0;
     std::int64_t length = 0;
     std::int64_t q_begin = 0;
-    /// What is computed for its queries may depend on more than the ids before them: what follows
-    /// from it must not be found by prefix.
+    /// Outputs of its queries may depend on more than the ids before them, so tokens computed from
+    /// these outputs must not be found by prefix.
     bool makes_drafts = false;
   };
 
@@ -29,10 +29,10 @@ struct CacheStep {
   std::int64_t group = 0;
   std::vector<Sequence> sequences;  // that have queries
 
-  /// Throws Error "[where] ..." for another cache, one that has changed, a layer of another group,
-  /// and tokens that are not written in the layer.
+  /// Throws Error "[where] ..." if this is another cache, the cache has changed, the layer belongs
+  /// to another group, or tokens are not written in the layer.
   void check(const char* where, const KVCache& cache, std::int64_t layer) const;
-  /// Tokens that later layers compute from this one's output become drafts where they must.
+  /// Marks tokens that later layers compute from this layer's output as drafts, where necessary.
   void mark_drafts(const KVCache& cache, std::int64_t layer) const noexcept;
 };
 

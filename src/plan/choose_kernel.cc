@@ -19,7 +19,7 @@ Kernel choose_kernel(std::int64_t group, std::int64_t q_len, std::int64_t kv_len
 Kernel choose_kernel_of_lists(std::int64_t group, std::int64_t q_len, std::int64_t kv_len,
                               std::int64_t keys, std::int64_t together) {
   if (q_len == 1 && together == group) return Kernel::kDecode;
-  // A product of a row with its keys costs so many quarters of one in tiles.
+  // A product of a row with its keys costs this many quarters of one in tiles.
   const std::int64_t quarters = together >= 8 ? 6 : together >= 4 ? 8 : together >= 2 ? 12 : 20;
   if (keys * quarters < kv_len * 4) return Kernel::kChosen;
   return choose_kernel(group, q_len, kv_len);

@@ -8,15 +8,15 @@
 namespace quire::plan {
 
 enum class Kernel : std::uint8_t {
-  kDecode,   // few query rows per key head: keys across the lanes
-  kPrefill,  // many: queries across the lanes
-  kChosen,   // many that chose their keys: decode, query by query
+  kDecode,   // few query rows per key head; keys across the lanes
+  kPrefill,  // many query rows; queries across the lanes
+  kChosen,   // many queries that chose their keys; decoded query by query
 };
 
-/// Rows per key head (group: query heads per key head) that decode whatever the length: they fit
-/// the registers in one pass over the keys.
+/// Up to this many rows per key head (group: query heads per key head) decode whatever the length:
+/// they fit the registers in one pass over the keys.
 inline constexpr std::int64_t kDecodeRowsAlways = 12;
-/// Over long keys two or three passes still beat lanes half empty (f32, D = 128: equal at 24 rows).
+/// Over long keys two or three passes still beat half-empty lanes (f32, D = 128: equal at 24 rows).
 inline constexpr std::int64_t kDecodeRowsLong = 24;
 inline constexpr std::int64_t kLongKeys = 1024;
 
@@ -25,18 +25,18 @@ inline constexpr std::int64_t kLongKeys = 1024;
 /// prefill. 64 heads of 1: 64 of 1,024 lanes, decode.
 Kernel choose_kernel(std::int64_t group, std::int64_t q_len, std::int64_t kv_len);
 
-/// The same where queries chose their keys, `keys` of them on average, and `together` heads choose
-/// alike. Query by query just these are read, for all heads that choose alike; tiles of queries
-/// compute nearly everything that lies between them. One query: decode. 4,096 queries of 512 keys
-/// of 4,096, 8 heads together: query by query; 2,048 keys: tiles.
+/// The same where queries chose their keys, `keys` of them on average; `together` heads share each
+/// choice. Query by query, only the chosen keys are read, once for all heads that share them; tiles
+/// of queries compute nearly everything in between as well. One query: decode. 4,096 queries of 512
+/// keys of 4,096, 8 heads together: query by query; 2,048 keys: tiles.
 Kernel choose_kernel_of_lists(std::int64_t group, std::int64_t q_len, std::int64_t kv_len,
                               std::int64_t keys, std::int64_t together);
 
-/// Of a sequence of a call, given its lengths; chosen: null if queries made no choice.
+/// The kernel for a sequence of a call, given its lengths; chosen: null if queries made no choice.
 Kernel kernel_of_sequence(const layout::ChosenKeys* chosen, std::int64_t sequence,
                           std::int64_t group, std::int64_t q_len, std::int64_t kv_len);
 
-/// Query tiles of one item: as many as fit the caches (most), fewer if threads would run out of
+/// Query tiles of one item: as many as fit the caches (`most`), fewer if threads would run out of
 /// items. 512 tiles, 16 at most, 2 threads: 16. 16 tiles, 2 threads: 2.
 int tiles_per_item(std::int64_t tiles, int most, std::int64_t threads);
 

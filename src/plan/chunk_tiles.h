@@ -18,7 +18,7 @@ struct ChunkTile {
 
 class ChunkTiles {
  public:
-  /// visible: of `source`. longest_kv: keys of the longest sequence.
+  /// visible: made from `source`. longest_kv: keys of the longest sequence.
   ChunkTiles(const BlockMasks& source, const BlockMaskKeys& visible, std::int64_t longest_kv,
              std::int64_t chunk_keys);
 

@@ -10,10 +10,10 @@
 
 namespace quire::plan {
 
-/// States of a row in a run that keeps those of splits: as many as the longest sequence has.
+/// States per row in a run that keeps one per split: as many as the longest sequence has splits.
 std::int64_t state_count(const AttentionProblem& problem);
 
-/// states: row-major, in the order of their keys. Of `tensors` the outputs are used.
+/// states: row-major, in the order of their keys. Only the outputs of `tensors` are used.
 void finish_states(const ForwardRequest& request, std::span<const ConstTensorView> states,
                    const ForwardTensors& tensors);
 

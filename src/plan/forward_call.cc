@@ -20,8 +20,8 @@ kernels::WeightRule weight_rule_of(const ForwardRequest& request) {
 
 namespace {
 
-// Whether keys, or values, can be factors of bf16 products: numbers of bf16, or codes that are.
-// Tile registers take rows as they lie, so codes would have to be written out for them.
+// Whether keys, or values, can be factors of bf16 products: bf16 numbers, or codes that are exact
+// in bf16. Tile registers read rows in place, so codes would have to be written out for them.
 bool are_bf16(DType dtype, const kernels::RowCoding& coding, const kernels::PairFunctions& pairs) {
   if (!is_coded(coding)) return dtype == DType::bf16;
   return are_bf16_codes(coding) && pairs.tiles == nullptr;

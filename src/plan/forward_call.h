@@ -20,19 +20,20 @@ kernels::ForwardCall call_of(const ForwardRequest& request, const kernels::Kerne
 /// How scores become weights.
 kernels::WeightRule weight_rule_of(const ForwardRequest& request);
 
-/// Into `to`, [q_heads] of compute type, made if it is empty. Nothing without sinks.
+/// Reads the sinks into `to`, [q_heads] of compute type, which is allocated if empty. Does nothing
+/// without sinks.
 void read_sinks(const ForwardRequest& request, Tensor& to);
 
-/// Of [batch, heads, len, dim].
+/// The steps of a view [batch, heads, len, dim].
 kernels::ForwardTensor steps_of(const ConstTensorView& view);
 
-/// Of scales [batch, heads, len, scales of a row]; without rows if there are none.
+/// The rows of scales [batch, heads, len, scales of a row]; empty if there are no scales.
 kernels::RowScales scale_rows(const ConstTensorView& scales);
 
-/// For all tiles of a request, queries along the lanes.
+/// Options for all tiles of a request, queries along the lanes.
 formula::CompileOptions compile_options(const ForwardRequest& request, int max_rows);
 
-/// Simplified; nothing if it is always true.
+/// The rule, simplified; nothing if it is always true.
 std::optional<Formula> rule_to_evaluate(const MaskMod& rule);
 
 }  // namespace quire::plan

@@ -21,7 +21,7 @@ using kernels::kQueryTile;
 
 namespace {
 
-// Whether values are the first columns of keys' rows.
+// Whether values are the first columns of the keys' rows.
 bool v_is_in_k(const ConstTensorView& k, const ConstTensorView& v) {
   return k.data() == v.data() && k.dtype() == v.dtype() && v.dim(3) <= k.dim(3) &&
          k.strides() == v.strides();
@@ -178,7 +178,7 @@ kernels::ForwardCall ForwardPlan::make_call(const ForwardTensors& tensors) const
   }
   call.k_scales = scale_rows(tensors.k_scales);
   call.v_scales = scale_rows(tensors.v_scales);
-  // Rows that are decoded or rotated on their way are no longer those of the values.
+  // Rows that are decoded or rotated when read no longer serve as values.
   call.v_in_k = v_is_in_k(tensors.k, tensors.v) && !kernels::is_coded(call.k_coding) &&
                 !kernels::is_coded(call.v_coding) && !request_.rope.has_value();
   return call;
@@ -198,20 +198,20 @@ kernels::KeySequence ForwardPlan::write_keys(const ForwardTask& task, const Seen
                               spans.subspan(first));
   };
   const auto [range, gap] = seen;
-  // What nobody sees is one span, instead of those of several pages.
+  // A gap that no query sees becomes one span, instead of one per page.
   if (gap.end - gap.begin < 2 * layout.page_size() || layout.page_size() == 0)
     return {spans.data(), write(range, 0), layout.length(task.b)};
   const std::int64_t front = write({range.begin, gap.begin}, 0);
   const auto at = static_cast<std::size_t>(front);
   const std::int64_t after = write({gap.end, range.end}, at + 1);
-  spans[at] = spans[at + 1];  // an address that is there
+  spans[at] = spans[at + 1];  // any address that exists
   spans[at].begin = front == 0 ? gap.begin : spans[at - 1].end;
   spans[at].end = spans[at + 1].begin;
   return {spans.data(), front + 1 + after, layout.length(task.b)};
 }
 
-// Up to 64 queries from row `place.row`, a multiple of 64, on. lanes: [64], used where a sequence's
-// visible keys are known row by row.
+// A tile of up to 64 queries from row `place.row`, a multiple of 64, on. lanes: [64], used where a
+// sequence's visible keys are known row by row.
 kernels::QueryTile ForwardPlan::tile_of(const kernels::ForwardCall& call,
                                         const ForwardTensors& tensors, const RowPlace& place,
                                         kernels::LaneRuns* lanes) const {
@@ -364,7 +364,7 @@ void ForwardPlan::run_decode(const kernels::ForwardCall& call, const ForwardTens
                   scratch(worker), faults_[worker]);
 }
 
-// Query by query: the heads of each that choose alike are rows of one item.
+// Query by query: heads that share their choice of keys are rows of one item.
 void ForwardPlan::run_chosen(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                              const ForwardTask& task, std::size_t worker) {
   const std::int64_t group = request_.group(), end = task.first + task.count;

@@ -43,11 +43,11 @@ struct ForwardTensors {
   void* max_scores = nullptr;
   bool stats_by_row = false;  // lse, max_scores and entropy are [batch, q_len, q_heads]
   void* entropy = nullptr;    // as lse
-  /// As lse, or null: maxima as scores are, and sums (kernels::ForwardCall). Runs that want the
-  /// weights of keys keep their own.
+  /// Laid out as lse, or null: row maxima in the form of the scores, and row sums
+  /// (kernels::ForwardCall). Runs that want the weights of keys keep their own.
   void *row_max = nullptr, *row_sum = nullptr;
   KeyWeightsOutput key_weights = {};
-  /// Instead of out, lse and max_scores, of a request that keeps states.
+  /// Written instead of out, lse and max_scores if the request keeps states.
   void* states = nullptr;
   std::int64_t state_rows = 0;  // from head to head
   bool resumes = false;
@@ -70,7 +70,7 @@ class ForwardPlan {
   const ForwardRequest& request() const { return request_; }
   DType compute_type() const { return request_.compute_type(); }
   const ForwardTasks& tasks() const { return work_; }
-  /// What its mods read at each run.
+  /// The buffers that its mods read at each run.
   std::span<const Buffer> buffers() const { return buffers_; }
   /// Of all sequences together.
   std::int64_t queries() const;
@@ -167,9 +167,10 @@ class ForwardPlan {
   std::vector<kernels::KeySpan> spans_;  // [workers][max_spans]
   std::vector<kernels::TileFault> faults_;
   std::size_t scratch_step_ = 0;
-  // Of runs that want the weights of keys: the maxima, then the sums of all rows; scores of
-  // sequences with one query, [batch][q_heads][kv_len]; sums of splits [rows][splits].
-  bool keeps_ = false, prefetches_ = false;  // in the run under way
+  // For runs that want the weights of keys: row_states_ has the maxima, then the sums of all rows;
+  // kept_scores_ the scores of sequences with one query, [batch][q_heads][kv_len]; entropy_parts_
+  // the sums of splits, [rows][splits].
+  bool keeps_ = false, prefetches_ = false;  // in the current run
   Tensor row_states_, kept_scores_, entropy_parts_, weights_scratch_;
   std::size_t weights_scratch_step_ = 0;
   Tensor scratch_, states_, sinks_;

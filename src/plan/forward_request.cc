@@ -14,7 +14,7 @@ namespace {
 
 static_assert(kernels::kMostHeadDim == 1024);  // AttentionProblem::most_dims
 
-// 1 / sqrt(head_dim) if not given; without channels there is nothing to scale.
+// 1 / sqrt(head_dim) if no scale is given; without channels there is nothing to scale.
 double factor_of(const AttentionProblem& problem) {
   const auto channels = static_cast<double>(std::max<std::int64_t>(problem.head_dim, 1));
   const double exact = problem.scale.value_or(1 / std::sqrt(channels));

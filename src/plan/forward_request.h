@@ -18,7 +18,7 @@ struct ForwardRequest : AttentionProblem {
   explicit ForwardRequest(AttentionProblem&& problem);
 
   double factor = 1;  // the scale, rounded to the compute type
-  /// Of score mod and weight mod, one after the other, simplified; nothing if it gives the score
+  /// The score mod followed by the weight mod, simplified; nothing if the result is the score
   /// itself.
   std::optional<Formula> score = {};
   std::shared_ptr<Executor> held = {};  // shares ownership of the default executor

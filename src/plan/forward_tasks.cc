@@ -24,7 +24,7 @@ std::int64_t chunks_of(std::int64_t rows) {
   return chunks;
 }
 
-// A task of more keys is sorted by its work.
+// Tasks with more keys are sorted by their work.
 constexpr std::int64_t kShortWork = 256;
 
 // Whether several heads of a page of keys lie in one page of virtual memory. Where a TLB miss comes
@@ -94,7 +94,7 @@ class TaskMaker {
     if (request_.states == KeptStates::kSplits) return Kernel::kDecode;
     return kernel_of_sequence(request_.chosen.get(), b, group_, queries(b), keys(b));
   }
-  // Passes over the keys that the queries of one key head take, at most.
+  // The most passes over the keys that the queries of one key head take.
   std::int64_t units(std::int64_t b) const {
     return kernel(b) == Kernel::kPrefill ? group_ * ceil_div(queries(b), kQueryTile)
                                          : chunks_of(group_ * queries(b));
@@ -239,7 +239,7 @@ void TaskMaker::add_decode(std::int64_t b) {
   }
 }
 
-// Some queries at a time: enough that finding their keys' places costs little.
+// Some queries at a time: enough that looking up where their keys lie costs little.
 void TaskMaker::add_chosen(std::int64_t b) {
   constexpr std::int64_t kQueriesAtOnce = 16;
   const std::int64_t rows = group_ * queries(b);
@@ -260,7 +260,8 @@ void TaskMaker::add_chosen(std::int64_t b) {
   }
 }
 
-// Sorts sequences the way their tasks are ordered if all decode: sorting tasks would take longer.
+// Sorts sequences by the order of their tasks, if all of them decode: sorting tasks would take
+// longer.
 std::vector<std::int32_t> TaskMaker::by_length() const {
   std::vector<std::int32_t> order(request_.batch);
   std::iota(order.begin(), order.end(), 0);

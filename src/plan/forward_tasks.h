@@ -14,7 +14,7 @@
 namespace quire::plan {
 
 /// Query tiles (prefill) or query rows (decode) [first, first + count) of the heads that share a
-/// key head, head after head; of queries that chose their keys, query after query. Decode: splits
+/// key head, head after head; where queries chose their keys, query after query. Decode: splits
 /// [split_begin, split_end).
 struct ForwardTask {
   Kernel kernel = Kernel::kPrefill;
@@ -23,7 +23,8 @@ struct ForwardTask {
   std::int64_t split_begin = 0, split_end = 0;
   std::int64_t states = -1;  // decode, cut: where its states begin
   std::int64_t work = 0;     // keys, once for every tile of queries or group of rows
-  // Decode: keys that were walked together with others. Splits begin after those that are whole.
+  // Decode: keys that were walked together with others. Splits begin after those that lie entirely
+  // in the prefix.
   std::int64_t prefix_tiles = 0;
   std::int64_t prefix_states = -1;  // where its rows' states of split 0 begin
   std::int64_t prefix_step = 0;     // from split to split
@@ -41,9 +42,10 @@ struct ForwardTasks {
   std::vector<ForwardTask> merges;   // after all tasks: sequences whose splits were cut
   std::vector<PrefixTask> prefixes;  // before all tasks
   SharedPrefixes shared;
-  std::vector<std::int64_t> claims;  // first task of each, and the end: what a thread takes at once
-  std::int64_t state_elements = 0;   // of all cut tasks
-  int most_tiles = 0;                // of a prefill task
+  std::vector<std::int64_t>
+      claims;  // first task of each claim (what a thread takes at once), and the end
+  std::int64_t state_elements = 0;  // of all tasks that were cut
+  int most_tiles = 0;               // of a prefill task
   bool has_prefill = false, has_decode = false;
 };
 

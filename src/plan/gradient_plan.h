@@ -21,8 +21,8 @@ struct GradientRequest {
   std::span<const Buffer> buffers = {};  // those that get a gradient; empty: value and slope only
 };
 
-/// Elements of `from`, row-major and of type float or double, to floats of any dtype and strides;
-/// null: zeros.
+/// Copies elements of `from`, row-major and of type float or double, to floats of any dtype and
+/// strides; null: zeros.
 template <class T>
 void write_elements(const T* from, const TensorView& to);
 
@@ -39,16 +39,16 @@ class GradientPlan {
   const kernels::GradientSizes& sizes() const { return sizes_; }
   const kernels::GradientTargets& targets() const { return targets_; }
 
-  /// Scratch of one thread (kernels::GradientRunner), and what all of them share, which the plan
-  /// holds itself: turns, and sums of gradients that are not returned in compute type.
+  /// Scratch of one thread (kernels::GradientRunner). What threads share the plan holds itself:
+  /// turns, and sums of gradients that are not returned in compute type.
   std::size_t thread_bytes() const { return thread_bytes_; }
   std::size_t shared_bytes() const;
 
-  /// Before the first task of a run: `outputs` are for the request's buffers, in that order, of any
-  /// strides. They must stay until end_run. Allocates only for the first output in compute type
-  /// that is not row-major.
+  /// Call before the first task of a run: `outputs` are for the request's buffers, in that order,
+  /// of any strides. They must stay valid until end_run. Allocates only for the first output in
+  /// compute type that is not row-major.
   void begin_run(std::span<const TensorView> outputs);
-  /// After the last task: writes what is not in the outputs yet.
+  /// Call after the last task: writes what is not in the outputs yet.
   void end_run(std::span<const TensorView> outputs) const;
 
  private:

@@ -1,5 +1,5 @@
-// The weights of keys after a run: of sequences with one query from the scores that the walk has
-// kept, of others by a second pass over the keys, which reads no values. Plan layer.
+// The weights of keys after a run: for sequences with one query from the scores that the walk kept,
+// for others by a second pass over the keys, which reads no values. Plan layer.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -23,7 +23,7 @@ using kernels::kSplitKeys;
 
 namespace {
 
-// Queries [begin, end) of a sequence of `length`.
+// Queries [begin, end) of a sequence with `length` queries.
 QueryRange range_in(const QueryRange& given, std::int64_t length) {
   const auto place = [length](std::int64_t at) {
     return std::clamp<std::int64_t>(at < 0 ? at + length : at, 0, length);
@@ -56,11 +56,11 @@ std::int64_t ForwardPlan::weights_place(const KeyWeightsOutput& to, std::int64_t
   return (count == 0 ? 0 : span.key_offset) + h * to.head_step;
 }
 
-// Memory that a run without weights does not need.
+// Allocates what a run without weights does not need.
 void ForwardPlan::allocate_weights(const ForwardTensors& tensors) {
   const std::int64_t rows = element_count(request_.stats_shape());
   if (row_states_.numel() != 2 * rows) row_states_ = Tensor::empty({2 * rows}, compute_type());
-  bool keeps_any = false, passes_any = false;  // a sequence without queries is passed, too
+  bool keeps_any = false, passes_any = false;  // a sequence without queries takes a pass, too
   for (std::int64_t b = 0; b < request_.batch; ++b)
     (keeps_scores(b) ? keeps_any : passes_any) = true;
   if (keeps_any && !weighs_in_place(tensors)) {
@@ -84,7 +84,7 @@ void ForwardPlan::allocate_weights(const ForwardTensors& tensors) {
     entropy_parts_ = Tensor::empty({rows * splits}, compute_type());
 }
 
-// Whether scores are kept where the weights go.
+// Whether scores are kept in the memory where the weights go.
 bool ForwardPlan::weighs_in_place(const ForwardTensors& tensors) {
   return tensors.key_weights.data != nullptr && tensors.key_weights.key_step == 1;
 }
@@ -104,8 +104,8 @@ int ForwardPlan::weights_tiles() const {
                                        static_cast<int>(request_.v_head_dim), l2_cache_bytes());
 }
 
-// A sink's share of a row's sum, as the keys' count: e^(sink - m), or infinity where keys weigh
-// nothing beside it. `distance`: sink - m in natural units.
+// What a sink adds to a row's sum, in the units of the keys' weights: e^(sink - m), or infinity
+// where keys weigh nothing beside it. `distance`: sink - m in natural units.
 template <class T>
 T ForwardPlan::sink_weight(T distance) const {
   constexpr T kMost = std::is_same_v<T, double> ? T{700} : T{80};
@@ -113,7 +113,7 @@ T ForwardPlan::sink_weight(T distance) const {
   return kernels::decode_functions<T>(*table_).exp2(distance * static_cast<T>(kernels::kLog2e));
 }
 
-// Sinks of a head into the sums of its rows. A row that sees nothing stays 0.
+// Adds the sinks of a head to the sums of its rows. A row that sees nothing stays 0.
 template <class T>
 void ForwardPlan::add_sinks(const ForwardTensors& tensors, std::int64_t b, std::int64_t h) {
   const Rows rows = rows_of(tensors, b, h);
@@ -137,7 +137,8 @@ bool ForwardPlan::is_natural() const {
          request_.weight_mod.has_value();
 }
 
-// The one query of a sequence: weights in place of its scores, then to where they belong.
+// The one query of a sequence: turns its scores into weights in place, then moves them to the
+// output.
 template <class T>
 void ForwardPlan::finish_kept(const ForwardTensors& tensors, std::int64_t b, std::int64_t h) {
   const Rows rows = rows_of(tensors, b, h);
@@ -171,7 +172,7 @@ void ForwardPlan::finish_kept(const ForwardTensors& tensors, std::int64_t b, std
 template <class T>
 T ForwardPlan::entropy_of(std::int64_t h, std::int64_t stat, T weighted) const {
   const T sum = (static_cast<const T*>(row_states_.data()) + row_states_.numel() / 2)[stat];
-  if (sum == 0 || std::isinf(sum)) return 0;  // nothing, or the sink alone
+  if (sum == 0 || std::isinf(sum)) return 0;  // nothing is visible, or only the sink has weight
   T scaled = is_natural() ? weighted : weighted * static_cast<T>(request_.factor);
   if (request_.sinks.has_value()) {
     const T distance = sink_distance<T>(h, stat);
@@ -181,7 +182,7 @@ T ForwardPlan::entropy_of(std::int64_t h, std::int64_t stat, T weighted) const {
   return kernels::decode_functions<T>(*table_).log(sum) - scaled;
 }
 
-// The keys of one split of one head, for all queries of a sequence that are asked about.
+// The keys of one split of one head, for all queries of a sequence that are in the range.
 template <class T>
 void ForwardPlan::add_weights(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                               const WeightsTask& task, std::size_t worker) {
@@ -238,7 +239,7 @@ void ForwardPlan::add_weights(const kernels::ForwardCall& call, const ForwardTen
     *out = tree_sum(sums + key * kernels::kPanel);
 }
 
-// Sums of splits to the entropy of a head's queries.
+// Adds up the sums of splits to the entropy of a head's queries.
 template <class T>
 void ForwardPlan::finish_entropy(const ForwardTensors& tensors, std::int64_t b, std::int64_t h) {
   const Rows rows = rows_of(tensors, b, h);
@@ -282,7 +283,7 @@ void ForwardPlan::run_weights(const kernels::ForwardCall& call, const ForwardTen
   });
 }
 
-// Places for keys that a shorter sequence does not have.
+// Clears the places of keys that a shorter sequence does not have.
 template <class T>
 void ForwardPlan::clear_behind(const KeyWeightsOutput& to, std::int64_t b, std::int64_t h) const {
   if (to.data == nullptr || to.is_packed) return;

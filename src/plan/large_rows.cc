@@ -1,4 +1,4 @@
-// Computes maximum and sum of such rows by a forward plan with one channel of values. Plan layer.
+// Computes maximum and sum of large rows by a forward plan with one channel of values. Plan layer.
 #include "plan/large_rows.h"
 
 #include "kernels/backward/lse_correction.h"

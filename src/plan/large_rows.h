@@ -13,8 +13,8 @@
 
 namespace quire::plan {
 
-/// From here on a row is large: below, weights are off by 2^-18 at most, which is what scores of
-/// that size are.
+/// Rows with |lse| above this are large. Below, weights are off by 2^-18 at most, no more than the
+/// rounding of scores of that size.
 inline constexpr double kLargeLse = 128;
 
 /// Whether a live row is large.
@@ -31,12 +31,12 @@ class LargeRows {
   /// Walks all rows. Allocates, the first time. Throws as ForwardPlan::run does.
   void run(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v);
 
-  /// By what the weights e^(score - lse) of a row must be multiplied; 1 where the lse is not that
-  /// of the row's keys, as when keys are divided among calls.
+  /// The factor that the weights e^(score - lse) of a row need; 1 where the lse is not that of the
+  /// row's keys, as when keys are divided among calls.
   template <class T>
   T correction(const kernels::ForwardCall& call, std::int64_t h, std::int64_t row, T lse) const;
 
-  /// The number of a row: as lse lies, [batch, heads, queries].
+  /// The index of a row in lse, [batch, heads, queries].
   std::int64_t row_number(std::int64_t batch, std::int64_t h, std::int64_t row) const {
     return (batch * forward_.q_heads + h) * rows_ + row;
   }

@@ -37,7 +37,7 @@ void clear_rows(const TensorView& to, std::int64_t page, std::int64_t begin, std
   }
 }
 
-// body(i) for i in [0, count), each of so many rows.
+// Calls body(i) for i in [0, count), in tasks; each i has so many rows.
 template <class Body>
 void for_pages(Executor& executor, std::int64_t count, std::int64_t rows, const Body& body) {
   const std::int64_t at_once =
@@ -64,7 +64,7 @@ PageGradients::PageGradients(const layout::KeyLayout& layout, const Sizes& sizes
   if (sizes_.wants_v) v_sums_ = make(sizes_.v_head_dim);
 }
 
-// A sequence that has a page twice is two users.
+// A sequence that uses a page twice counts as two users.
 void PageGradients::count_users(const layout::KeyLayout& layout) {
   for (std::int64_t b = 0; b < sizes_.sequences; ++b) {
     const std::int64_t length = layout.length(b);

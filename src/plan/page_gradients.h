@@ -4,7 +4,7 @@
 //
 // Order of a sum: chunks of keys ascending, then sequences, then keys. It depends on sequences and
 // lengths alone, not on threads. Turns follow the order in which a BackwardPlan claims its items,
-// so the item that is waited for is always under way.
+// so the item that others wait for is always running.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -26,7 +26,7 @@ struct PageUse {
   std::int32_t first = 0, count = 0;  // rows of the chunk
   std::int32_t row = 0;               // of the page, where they begin
   std::int32_t sum = -1;              // number of the page's sum; -1: there is no such page
-  std::int32_t turn = 0;              // of this use among those of the page
+  std::int32_t turn = 0;              // of this use among the uses of the page
 };
 
 class PageGradients {
@@ -45,15 +45,15 @@ class PageGradients {
     const TensorView* k = nullptr;
     const TensorView* v = nullptr;
   };
-  /// Before the first item: sums become 0, and so do unused rows of the outputs.
+  /// Call before the first item: sums become 0, and so do unused rows of the outputs.
   void begin_run(Executor& executor, const Outputs& outputs);
-  /// After the last: sums to their pages.
+  /// Call after the last item: writes the sums to their pages.
   void end_run(Executor& executor, const kernels::KernelTable& table, const Outputs& outputs);
 
-  /// Ascending. All other keys of the chunk are the only user of their page.
+  /// Ascending. Pages of the chunk's other keys have no other user.
   std::span<const PageUse> uses(std::int64_t sequence, std::int64_t chunk) const;
 
-  /// The rows of a use in the sums, for one key head; null where not wanted. To be added to between
+  /// The rows of a use in the sums, for one key head; null where not wanted. Add to them between
   /// turn.wait_for(use.turn) and turn.pass(use.turn).
   template <class T>
   struct Sums {
@@ -80,10 +80,11 @@ class PageGradients {
 
   Sizes sizes_;
   std::int64_t page_size_;
-  std::vector<Page> pages_;           // up to the last that is used
+  std::vector<Page> pages_;           // up to the last page that is used
   std::vector<std::int32_t> shared_;  // pages that have a sum, by its number
   std::vector<PageUse> uses_;
-  std::vector<std::int64_t> first_use_{0};  // of every chunk of every sequence, chunks outside
+  std::vector<std::int64_t> first_use_{
+      0};  // of every chunk of every sequence; chunks are the outer loop
   std::unique_ptr<kernels::Turn[]> turns_;  // [sums][heads]
   Tensor k_sums_, v_sums_;                  // [sums, heads, page_size, whole panels of columns]
 };

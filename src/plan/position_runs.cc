@@ -25,7 +25,7 @@ Runs intersection(const Runs& a, const Runs& b) {
 
 namespace {
 
-// Keys before `limit` that a query at this depth of its path sees.
+// Adds the keys before `limit` that a query at this depth of its path sees.
 void add_window(Runs& runs, const PositionWindow& of, std::int64_t depth, std::int64_t limit) {
   const std::int64_t end = std::min(depth + 1, limit);
   const std::int64_t begin =
@@ -74,7 +74,8 @@ void add_tile(Runs& runs, const StepSequence& of, std::int64_t q_idx, std::int64
   if (window.sinks > 0 && top <= window.sinks && bottom > 0)
     return add_run(runs, 0, bottom_end, false);
   add_run(runs, 0, std::min(window.sinks, top), true);
-  // What the last query no longer sees, what all see, what the first does not see yet.
+  // Keys that the last query no longer sees, keys that all see, keys that the first does not see
+  // yet.
   add_run(runs, top, std::min(bottom, bottom_end), false);
   add_run(runs, bottom, top_end, true);
   add_run(runs, std::max(top_end, bottom), bottom_end, false);

@@ -1,5 +1,5 @@
-// Runs of keys that positions show to queries of a step: causal, windows with and without sinks,
-// trees. Nothing is proved. Plan layer.
+// Runs of keys that positions alone show to the queries of a step: causal, windows with and without
+// sinks, trees. Proves nothing. Plan layer.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -13,7 +13,7 @@ using Runs = std::vector<kernels::KeyRun>;
 
 /// Adds keys begin <= key < end, if there are any; joins them with the last run where it can.
 void add_run(Runs& runs, std::int64_t begin, std::int64_t end, bool full);
-/// Keys of both, asked where one of them is.
+/// Keys in both lists; the mask program is asked where it is in either of them.
 Runs intersection(const Runs& a, const Runs& b);
 
 /// What positions show to single queries.
@@ -28,7 +28,8 @@ class PositionRows {
   std::vector<std::int64_t> depths_, path_;
 };
 
-/// What all queries of a tile, some of them, or none see by position; some: the program is asked.
+/// Adds the runs that the queries of a tile see by position; where only some queries see a key, the
+/// program is asked.
 void add_tile(Runs& runs, const StepSequence& of, std::int64_t q_idx, std::int64_t queries);
 
 }  // namespace quire::plan

@@ -1,5 +1,5 @@
-// Asks for the memory of tasks that a worker will do next: small tensors in a burst, two tasks
-// ahead; larger ones bit by bit while the task before is computed. Changes no result. Plan layer.
+// Prefetches the memory of a worker's next tasks: small tensors in a burst, two tasks ahead; larger
+// ones bit by bit while the task before is computed. Changes no result. Plan layer.
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
@@ -14,13 +14,13 @@ using kernels::kQueryTile;
 
 namespace {
 
-// Bytes of a tensor that are asked for at once.
+// Bytes of a tensor that are prefetched at once.
 constexpr std::int64_t kBurst = 4096;
 
 }  // namespace
 
-// Whether tasks ahead are prefetched: not what the caches hold anyway. There it costs 7 to 16 % of
-// sequences of 16 to 64 keys.
+// Whether tasks ahead are prefetched: not if everything is in the caches anyway, where prefetching
+// costs 7 to 16 % for sequences of 16 to 64 keys.
 bool ForwardPlan::comes_from_memory(const ForwardTensors& tensors) const {
   constexpr std::int64_t kCached = std::int64_t{4} << 20;
   const auto bytes = [](const auto& view) {
@@ -33,9 +33,9 @@ bool ForwardPlan::comes_from_memory(const ForwardTensors& tensors) const {
 // Short sequences finish before the memory of the next one has arrived, so it is prefetched two
 // tasks ahead (hardware prefetchers stop at page ends, and such a sequence hardly fills a page), to
 // L2, which can have more lines outstanding than L1. 16 keys of 64 dims: 0.27 of the peak instead
-// of 0.18 (Zen 4). Of rows with gaps between them, as tokens of a jagged batch have, hardware knows
-// nothing: 1,000 sequences of 1 to 64 take 0.9 of the time. Of more than kBurst bytes a core would
-// wait: these are asked for bit by bit (memory_of).
+// of 0.18 (Zen 4). Hardware does not follow rows with gaps between them, such as tokens of a jagged
+// batch: with prefetching, 1,000 sequences of 1 to 64 take 0.9 of the time. For more than kBurst
+// bytes a core would wait: these are prefetched bit by bit (memory_of).
 void ForwardPlan::prefetch(const ForwardTensors& tensors, std::size_t i) const {
   constexpr std::int64_t kMostWithGaps = 16384;
   if (i >= work_.tasks.size()) return;
@@ -65,8 +65,8 @@ void ForwardPlan::prefetch(const ForwardTensors& tensors, std::size_t i) const {
   ask(tensors.v, span.value_offset, span.end, std::false_type());
 }
 
-// What a prefill task will use beyond what is asked for in a burst, if it is little enough to wait
-// in L2. It follows task `before`, whose keys are there already.
+// What a prefill task will use beyond the burst, if it is little enough to wait in L2. The task
+// follows `before`, whose keys are there already.
 kernels::MemoryAhead ForwardPlan::memory_of(const ForwardTensors& tensors, const ForwardTask& task,
                                             const ForwardTask& before) const {
   constexpr std::int64_t kMost = std::int64_t{128} << 10;

@@ -1,5 +1,5 @@
-// What turns the rules of a checked problem into what plans read: lists of keys that queries chose,
-// and masks that were proved. Plan layer.
+// Converts the rules of a checked problem to the form that plans read: lists of chosen keys, and
+// proved masks. Plan layer.
 #pragma once
 #include "quire/attention_problem.h"
 

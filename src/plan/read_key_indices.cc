@@ -19,7 +19,7 @@
 namespace quire::plan {
 namespace {
 
-// One reading of a problem's lists.
+// Reads the lists of a problem, once.
 class IndicesReader {
  public:
   explicit IndicesReader(const AttentionProblem& problem)
@@ -117,7 +117,7 @@ class IndicesReader {
     if (!ascends) sort(at, {to.begin() + static_cast<std::ptrdiff_t>(begin), to.end()}, length);
   }
 
-  // By a bit per key where that is not much more than the list.
+  // Uses a bit per key where that is not much more memory than the list.
   void sort(const Place& at, std::span<std::int32_t> list, std::int64_t length) {
     constexpr std::int64_t kWord = 64;
     if (length > static_cast<std::int64_t>(list.size()) * kWord * 4) {

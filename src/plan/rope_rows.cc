@@ -1,5 +1,5 @@
-// From theta by few sines: rows of angles are products of the row before with the first. Plan
-// layer.
+// Computes angles from theta with few sines: each row is the product of the row before and the
+// first. Plan layer.
 #include "plan/rope_rows.h"
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 namespace quire::plan {
 namespace {
 
-// Rows of cos and sin of 0, step, 2 * step, ... times each frequency. Made in f64 one from the
-// other, with an error of some 1e-16 a row.
+// Rows of cos and sin of 0, step, 2 * step, ... times each frequency. Each row is computed from the
+// one before, in f64, with an error of some 1e-16 per row.
 template <class T>
 void fill(const std::vector<double>& frequencies, double step, Tensor& to) {
   const auto half = static_cast<std::int64_t>(frequencies.size());
@@ -29,7 +29,7 @@ void fill(const std::vector<double>& frequencies, double step, Tensor& to) {
   }
 }
 
-// Whether rows can be read where they lie.
+// Whether rows can be read in place.
 bool lies_well(const ConstTensorView& table, DType dtype) {
   return table.dtype() == dtype && (table.strides()[1] == 1 || table.dim(1) == 1);
 }

@@ -1,5 +1,5 @@
 // RopeRows: the cos and sin of positions as the kernels take them, for one plan: made from theta
-// once, or the caller's tables, read in place where they can be, else converted at each run. Plan
+// once, or the caller's tables, read in place where possible, else converted at each run. Plan
 // layer.
 #pragma once
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace quire::plan {
 
 class RopeRows {
  public:
-  /// Of a problem that was validated; nothing without rope.
+  /// For a validated problem; empty without rope.
   explicit RopeRows(const AttentionProblem& problem);
 
   /// Converts the caller's tables again where they are not read in place. Allocates nothing.
@@ -32,7 +32,7 @@ class RopeRows {
   Tensor high_, mid_, low_;  // [rows, 2, half]
 };
 
-/// Positions that queries and keys of a problem have: 0 .. the last one.
+/// How many positions the queries and keys of a problem need: up to the last one.
 std::int64_t rope_positions(const AttentionProblem& problem);
 
 }  // namespace quire::plan

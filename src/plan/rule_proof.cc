@@ -1,5 +1,5 @@
-// Proves bands of 64 positions in blocks and keeps them; rows are evaluated key by key where their
-// band is undecided. Plan layer.
+// Proves bands of 64 positions in blocks and keeps the results; rows whose band is undecided are
+// evaluated key by key. Plan layer.
 #include "plan/rule_proof.h"
 
 #include <algorithm>

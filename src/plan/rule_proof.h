@@ -1,6 +1,6 @@
-// RuleProof: what a rule shows to the queries of a step, as runs of keys, by proof. RuleMemory: the
-// proofs of rules that do not change, kept from step to step: for a sequence that has grown by a
-// token, the rule is evaluated only where it was undecided for the 64 positions around. Plan layer.
+// RuleProof: proves which keys a rule shows to the queries of a step, as runs. RuleMemory: keeps
+// the proofs of rules that do not change from step to step: when a sequence has grown by a token,
+// the rule is evaluated only where it was undecided for the 64 positions around. Plan layer.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -42,22 +42,22 @@ class RuleProof {
   RuleProof(const MaskMod& rule, const ProofExtents& extents, const Options& options);
 
   bool by_head() const { return rows_.prover.depends_on_h(); }
-  /// Whether what is proved stays true, and elements that no query needs may be evaluated as well.
+  /// Whether the proof stays true, and elements that no query needs may be evaluated as well.
   bool can_be_kept() const;
   const ProofExtents& extents() const { return extents_; }
   void throw_first_fault() const;
 
-  /// Before rows are proved: what is known about the positions around their queries.
+  /// Call before prove_rows: proves what it can about the positions around the queries.
   void prepare(std::span<const StepSequence* const> sequences, Executor& executor);
-  /// Of each query, the runs of keys that head h sees.
+  /// For each query, the runs of keys that head h sees.
   void prove_rows(const StepSequence& of, std::int64_t h, std::size_t worker,
                   std::vector<mask::RunList>& rows);
-  /// Before tiles are proved.
+  /// Call before prove_tiles.
   void prepare_tiles();
-  /// Of each tile of queries, the runs of kTileBlocks.
+  /// For each tile of queries, the runs of kTileBlocks.
   void prove_tiles(const StepSequence& of, std::int64_t h, std::size_t worker,
                    std::vector<mask::RunList>& tiles);
-  /// Whether a query sees a key after its own; by tiles.
+  /// Whether a query sees a key after its own; decided tile by tile.
   bool shows_later(const StepSequence& of, std::int64_t h, std::size_t worker);
   /// Whether a query sees a key of begin <= key < end.
   bool sees(const StepSequence& of, std::int64_t h, std::int64_t begin, std::int64_t end,
@@ -74,7 +74,7 @@ class RuleProof {
     mask::BlockProver prover;
     std::vector<mask::BlockProver::Worker> workers;
   };
-  // 64 positions, what all of them see, what some of them may see.
+  // 64 positions: what all of them see, and what some of them may see.
   struct Band {
     std::int64_t number = 0, b = 0, h = 0;
     friend bool operator==(const Band&, const Band&) = default;
@@ -108,7 +108,7 @@ class RuleMemory final : public cache::StepMemory {
     std::size_t workers = 1;
     std::unique_ptr<RuleProof> proof;  // null: it cannot be kept
   };
-  std::vector<Kept> kept_;  // the last used one last
+  std::vector<Kept> kept_;  // the most recently used one last
 };
 
 }  // namespace quire::plan

@@ -11,11 +11,11 @@
 
 namespace quire::plan {
 
-/// Nobody sees a key of the gap. It is empty where it would not save much.
+/// A range of keys with a gap that no row sees. The gap is empty where it would not save much.
 struct SeenRange {
   layout::KeyRange range = {}, gap = {};
 
-  /// Of these, the keys begin <= key < end.
+  /// The part of it in begin <= key < end.
   SeenRange between(std::int64_t begin, std::int64_t end) const {
     SeenRange part = *this;
     part.range = {std::max(range.begin, begin), std::min(range.end, end)};
@@ -48,7 +48,7 @@ class SeenTiles {
     if (range_.begin >= range_.end) return {};
     return {down(range_.begin), std::min(up(range_.end), length_)};
   }
-  /// For streaming rules: first tokens, and the last ones.
+  /// The gap suits streaming rules, which show the first and the last tokens.
   SeenRange seen() const {
     constexpr std::int64_t kLeast = 4 * kernels::kTileKeys;
     const layout::KeyRange all = range(), inside{up(gap_.begin), down(gap_.end)};
@@ -62,7 +62,7 @@ class SeenTiles {
   static std::int64_t down(std::int64_t key) { return key / kTile * kTile; }
   static std::int64_t up(std::int64_t key) { return ceil_div(key, kTile) * kTile; }
 
-  // The larger part is left.
+  // Of the two parts that remain, keeps the larger.
   void take_from_gap(std::int64_t begin, std::int64_t end) {
     begin = std::max(begin, gap_.begin);
     end = std::min(end, gap_.end);

@@ -13,7 +13,7 @@ namespace {
 
 using kernels::kTileKeys;
 
-// Sequences with the same memory at these positions are likely to share everything before.
+// Sequences with the same memory at these positions probably share everything before them.
 constexpr std::array<std::int64_t, 4> kLooks{kTileKeys - 1, 1023, 4095, 16383};
 
 struct Candidate {
@@ -48,7 +48,7 @@ class PrefixFinder {
       one.b = static_cast<std::int32_t>(b);
       for (std::size_t i = 0; i < kLooks.size(); ++i)
         one.places[i] = kLooks[i] < length ? keys.place(b, kLooks[i]) : -1;
-      if (one.places[0] < 0) candidates_.pop_back();  // these keys were released
+      if (one.places[0] < 0) candidates_.pop_back();  // the first keys were released
     }
   }
 

@@ -40,7 +40,8 @@ bool is_prefill(const StepSequence& of, std::int64_t group) {
   return !of.is_chosen && choose_kernel(group, of.queries, of.length) == Kernel::kPrefill;
 }
 
-// Rows of single queries: of those that decode, and of those the program cannot answer for.
+// Whether a sequence has runs per query: if it decodes, or if the step's program cannot decide for
+// it.
 bool by_row(const StepSequence& of, std::int64_t group) {
   return !of.is_common || !is_prefill(of, group);
 }
@@ -49,15 +50,15 @@ bool reads_hole(const StepSequence& of, const KeyRun& run) {
   return run.begin < of.hole_end && run.end > of.hole_begin;
 }
 
-// What was found out about one sequence: runs of its rows, of its tiles, or of the lanes of these.
+// The results for one sequence: runs of its rows, of its tiles, or of the lanes of its tiles.
 struct Found {
   std::vector<Runs> lists;  // [planes][rows, tiles or rows]
   std::int64_t planes = 1;
   bool misses = false, later = false;
 };
 
-// The proofs of a step: one for what its program answers for, one for each other rule. Those that
-// can be are taken from earlier steps.
+// The proofs of a step: one for what the step's program decides, one for each other rule. Proofs
+// are taken from earlier steps where possible.
 class StepProofs {
  public:
   StepProofs(std::span<const StepSequence> sequences, const StepRule& rule, Executor& executor)
@@ -83,7 +84,7 @@ class StepProofs {
     }
   }
 
-  // Null: positions decide.
+  // Null: positions alone decide.
   RuleProof* of(std::size_t i) const { return proofs_[i]; }
   void throw_first_fault() const {
     for (const RuleProof& one : made_) one.throw_first_fault();
@@ -117,7 +118,7 @@ struct StepKeys::Builder {
   const StepRule& rule;
   StepKeys& keys;
 
-  // Sequences without a rule, one list after the other, without a proof.
+  // Sequences without a rule: one list after the other, nothing to prove.
   void add_positions(const StepSequence& of, Found& found) const {
     const bool rows = by_row(of, rule.group);
     found.lists.resize(
@@ -134,7 +135,7 @@ struct StepKeys::Builder {
     }
   }
 
-  // The rule key by key: of rows that decode, or that nobody else can answer for.
+  // Evaluates the rule key by key, for rows that decode or that the step's program cannot decide.
   void add_rule_rows(const StepSequence& of, RuleProof& proof, std::size_t worker,
                      Found& found) const {
     found.planes = proof.by_head() ? rule.q_heads : 1;
@@ -158,7 +159,7 @@ struct StepKeys::Builder {
     }
   }
 
-  // In blocks, of tiles of queries.
+  // Proves the rule in blocks, for tiles of queries.
   void add_rule_tiles(const StepSequence& of, RuleProof& proof, std::size_t worker,
                       Found& found) const {
     found.planes = proof.by_head() ? rule.q_heads : 1;
@@ -175,7 +176,7 @@ struct StepKeys::Builder {
     }
   }
 
-  // Keys that are not there are taken out; whether one of them is seen is found out.
+  // Removes keys that do not exist, and finds out whether a query sees one of them.
   void cut_hole(const StepSequence& of, RuleProof* proof, std::size_t worker, Found& found) const {
     if (of.hole_begin == of.hole_end) return;
     const std::int64_t per_plane = std::ssize(found.lists) / found.planes;
@@ -198,7 +199,7 @@ struct StepKeys::Builder {
     }
   }
 
-  // The lists of a sequence to their places in the keys.
+  // Moves the lists of a sequence to their places in the keys.
   void store(std::size_t i, const Found& found) {
     const StepSequence& of = sequences[i];
     const bool tiles = is_prefill(of, rule.group);
@@ -234,7 +235,7 @@ struct StepKeys::Builder {
     return runs.size() == 1 && runs[0].full && runs[0].begin == 0 && runs[0].end == of.length;
   }
 
-  // Without an address until all runs are there.
+  // Has no address until all runs are stored.
   kernels::KeyRuns stored(const Runs& runs) {
     for (const KeyRun& run : runs) keys.asks_ |= !run.full;
     keys.runs_.insert(keys.runs_.end(), runs.begin(), runs.end());

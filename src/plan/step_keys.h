@@ -1,7 +1,7 @@
-// StepKeys: what the queries of a step over a KVCache see, written down as runs of keys once per
-// step, for all layers. Where position decides (causal, windows, trees) nothing is proved; a rule
-// is proved for the rows of the step, key by key where they decode and in blocks where they
-// prefill. Plan layer.
+// StepKeys: what the queries of a step over a KVCache see, as runs of keys, determined once per
+// step for all layers. Where positions decide (causal, windows, trees) nothing is proved; a rule is
+// proved for the rows of the step, key by key where they decode and in blocks where they prefill.
+// Plan layer.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -28,7 +28,7 @@ struct StepRule {
 
 class StepKeys final : public VisibleKeys {
  public:
-  /// Throws the Error of the first visible element of a rule that did something wrong.
+  /// Throws the Error of the first visible element of a rule with a fault.
   StepKeys(std::span<const StepSequence> sequences, const StepRule& rule);
 
   kernels::KeyRuns row(std::int64_t sequence, std::int64_t h, std::int64_t row) const override;
@@ -38,7 +38,7 @@ class StepKeys final : public VisibleKeys {
 
   /// Whether some run is left to the program to decide.
   bool asks() const { return asks_; }
-  /// The first sequence that sees a key that is not there; -1: none does.
+  /// The first sequence that sees a key that does not exist; -1: none does.
   std::int64_t first_missing() const { return first_missing_; }
   /// Whether some query of a sequence sees keys after its own.
   bool sees_later(std::int64_t sequence) const {

@@ -1,4 +1,4 @@
-// Joins positions and rule to one mask mod, and sets what a step's queries see. Plan layer.
+// Joins positions and rule into one mask mod, and determines what a step's queries see. Plan layer.
 #include "plan/step_rule.h"
 
 #include <utility>

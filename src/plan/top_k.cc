@@ -1,5 +1,5 @@
-// Tiles of queries, or ranges of keys where queries are few, and the merge of what ranges found.
-// Plan layer.
+// Divides top_k_keys into tiles of queries, or into ranges of keys where queries are few, and
+// merges the candidates of ranges. Plan layer.
 #include "plan/top_k.h"
 
 #include <algorithm>
@@ -98,8 +98,8 @@ class TopK {
     call_.mask = &*program_;
   }
 
-  // Items: tiles of queries, fewer at a time where threads would run out of them; and where even
-  // single queries are too few, ranges of keys, of which each has its own candidates.
+  // Items are tiles of queries, smaller ones where threads would run out of items; where even
+  // single queries are too few, ranges of keys, each with its own candidates.
   void cut() {
     const auto threads = static_cast<std::int64_t>(executor_->concurrency());
     tile_ = static_cast<int>(

@@ -19,8 +19,8 @@ struct TopKProblem {
   Executor* executor = nullptr;
 };
 
-/// i32 [B, L, top_k]. Throws the Error of the first visible element of the mask's rule that did
-/// something wrong.
+/// i32 [B, L, top_k]. Throws the Error of the first visible element of the mask's rule with a
+/// fault.
 Tensor top_k(const TopKProblem& problem);
 
 }  // namespace quire::plan

@@ -41,8 +41,8 @@ StepDepths::StepDepths(std::span<const StepSequence> sequences, std::span<const 
 
 Formula StepDepths::substituted(const Formula& formula) const {
   const detail::ModArguments of = detail::mod_arguments();
-  // The branch that is not taken reads inside the table too: an index outside is an error in it as
-  // well.
+  // Both branches are evaluated, so the one that is not taken must read inside the table too: an
+  // index outside is an error there as well.
   const auto depth = [&](const IntExpr& at) {
     const auto in_front = at < root_[of.b];
     return where(in_front, at, depths_[where(in_front, 0, first_[of.b] + (at - root_[of.b]))]);

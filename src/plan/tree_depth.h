@@ -10,8 +10,8 @@
 
 namespace quire::plan {
 
-/// Formulas of a step with trees, asked with depths: tables by the number of the sequence in the
-/// step, which `b` of the results is; the formula itself sees what `mod_b` says.
+/// Rewrites the formulas of a step with trees to use depths. `b` of the results is the number of
+/// the sequence in the step, by which tables are read; the formula itself sees b as `mod_b` says.
 class StepDepths {
  public:
   StepDepths(std::span<const StepSequence> sequences, std::span<const std::int64_t> mod_b);
@@ -27,7 +27,7 @@ class StepDepths {
   Buffer mod_b_, root_, first_, depths_;
 };
 
-/// Whether it reads q_idx or kv_idx.
+/// Whether the formula reads q_idx or kv_idx.
 bool reads_positions(const Formula& formula);
 
 }  // namespace quire::plan

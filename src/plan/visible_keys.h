@@ -16,9 +16,10 @@ class VisibleKeys {
  public:
   virtual ~VisibleKeys() = default;
 
-  /// Of query `row` of a sequence that decodes.
+  /// What query `row` of a sequence that decodes sees.
   virtual kernels::KeyRuns row(std::int64_t sequence, std::int64_t h, std::int64_t row) const = 0;
-  /// Of the queries of a tile (kQueryTile rows) of one that prefills, lanes and what they see.
+  /// What the queries of a tile (kQueryTile rows) see, in a sequence that prefills: lanes and their
+  /// runs.
   virtual std::span<const kernels::LaneRuns> tile(std::int64_t sequence, std::int64_t h,
                                                   std::int64_t tile) const = 0;
   /// Keys that the first queries of a tile see.
@@ -27,13 +28,14 @@ class VisibleKeys {
 
 class BlockMaskKeys final : public VisibleKeys {
  public:
-  /// `source` has masks. Lengths: of the longest sequence; a mask of one sequence knows its own.
+  /// `source` has masks. Lengths are those of the longest sequence; a mask of one sequence has its
+  /// own.
   BlockMaskKeys(const BlockMasks& source, std::int64_t longest_q, std::int64_t longest_kv);
 
   kernels::KeyRuns row(std::int64_t sequence, std::int64_t h, std::int64_t row) const override;
   std::span<const kernels::LaneRuns> tile(std::int64_t sequence, std::int64_t h,
                                           std::int64_t tile) const override;
-  /// The same, of a plane of a mask; and how many tiles such a plane has.
+  /// The same for a plane of a mask; and how many tiles such a plane has.
   std::span<const kernels::LaneRuns> tile_of_plane(std::int64_t mask, std::int64_t plane,
                                                    std::int64_t tile) const;
   std::int64_t q_tiles(std::int64_t mask) const { return masks_[mask].q_tiles; }

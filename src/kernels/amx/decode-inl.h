@@ -1,7 +1,7 @@
-// bf16 in decode with the bits of tile registers, on vectors: chains of even and of odd numbers
-// side by side, 32 dims or 32 keys a step (attention_order.h). While they are computed, subnormals
-// are 0 as they are in tiles; scales and sums of O are applied afterwards, when they are not.
-// Kernels layer.
+// bf16 products of the decode kernel on vectors, with the same bits as tile registers: separate
+// chains of even and of odd numbers, 32 dims or 32 keys per step (attention_order.h). Subnormals
+// are 0 in these products, as they are in tiles; scales and sums of O are applied afterwards, where
+// subnormals count. Kernels layer.
 #pragma once
 #include <cstring>
 
@@ -12,7 +12,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
 
-// Subnormals are 0 while it lives. Nothing is moved across its ends.
+// Subnormals are 0 during its lifetime. The compiler moves nothing across its beginning and end.
 class WithoutSubnormals {
  public:
   HWY_INLINE WithoutSubnormals() : before_(_mm_getcsr()) {
@@ -32,7 +32,7 @@ class WithoutSubnormals {
   unsigned before_;
 };
 
-// As KeysBf16, with sums of their own for odd dims.
+// As KeysBf16, with separate sums for odd dims.
 struct KeysTiles {
   using Query = float;
   using Scales = NoScales;
@@ -58,7 +58,7 @@ struct ScoreChain<KeysTiles> {
   static HWY_INLINE V sum(const V (&acc)[kCount], int row, V before, bool is_first, int dims) {
     const V zero = hn::Zero(kF32);
     V even = acc[row], odd = acc[kCount / 2 + row];
-    // A tile adds the products of what it is filled up with: a sum of -0 becomes +0.
+    // A tile also adds the products of its zero padding: a sum of -0 becomes +0.
     if (HWY_UNLIKELY(dims < 2 * kStepPairs)) {
       even = hn::Add(even, zero);
       odd = hn::Add(odd, zero);
@@ -84,7 +84,7 @@ inline void tile_unit_scores(const UnitScoresArgs<float>& args) {
   }
 }
 
-// Of each two keys the even one, or the odd one; columns as of Bf16Values.
+// The even or the odd key of each two; columns in the order of Bf16Values.
 template <int kKey>
 struct TileValues : Bf16Values {
   static constexpr int kKeys = 2;
@@ -134,13 +134,13 @@ class TileChain {
   static constexpr auto kN = static_cast<ptrdiff_t>(kLanes);
   ptrdiff_t plane_;
   float* sums_;
-  int32_t* step_;  // under way
+  int32_t* step_;  // number of the current step
 };
 
 inline void tile_unit_values(const UnitValuesArgs<float>& args) {
   constexpr int kMostRows = 12;
   constexpr UnitAhead kNothing[kUnitsAhead + 1] = {};
-  HWY_ALIGN float weights[kMostRows * kDecodeScoreStep];  // those of the unit under way
+  HWY_ALIGN float weights[kMostRows * kDecodeScoreStep];  // those of the current unit
   TileChain chain(args);
   bool ends = false;
   {

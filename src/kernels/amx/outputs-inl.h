@@ -1,7 +1,7 @@
-// Outputs by tile registers: of a panel O[column][query] += values[column][key] *
-// weights[key][query], 32 keys a step, so that weights are taken as the softmax left them and only
-// values are turned, once for all queries of an item. Here are values in that form, and what is
-// done to such an O. Kernels layer.
+// Outputs on tile registers: for each panel O[column][query] += values[column][key] *
+// weights[key][query], 32 keys per step. Weights are used as the softmax left them; only values are
+// transposed, once for all queries of an item. Holds the transposition of values and the operations
+// on such an O, not the products. Kernels layer.
 #pragma once
 #include <cstring>
 
@@ -12,7 +12,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
 
-// out[column][key / 2] for 32 keys at a time: pairs side by side, then turned.
+// out[column][key / 2] for 32 keys at a time: interleaved to pairs, then transposed.
 inline void tile_pair_values(const RowsView& view, uint32_t* out, ptrdiff_t out_step,
                              int out_columns) noexcept {
   HWY_ALIGN uint32_t pairs[kStepPairs * kMostHeadDim];
@@ -47,7 +47,7 @@ inline void tile_add_sums(const AddSumsArgs& args) noexcept {
         args.out + at);
 }
 
-// Of each lane what `fold` does to a row.
+// Does to each lane what `fold` does to a row.
 inline void tile_fold(const FoldArgs<float>& args) noexcept {
   const V none = hn::Set(kF32, -__builtin_inff()), c = hn::Set(kF32, args.exponent_factor);
   const V m = hn::LoadU(kF32, args.m), split_m = hn::LoadU(kF32, args.split_m);

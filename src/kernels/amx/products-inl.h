@@ -1,10 +1,11 @@
-// Products of tile registers that are worked on while vectors are: a step is four loads and four
-// products, which take 64 cycles and hardly an instruction that vectors could use. The softmax of
-// one query tile so hides the scores of the next and the outputs of the one before. Kernels layer.
+// Tile-register products that advance while vectors are computed on: a step is four loads and four
+// products, which take 64 cycles but few of the instruction slots that vectors need. The softmax of
+// one query tile thus hides the scores of the next and the outputs of the previous one. Kernels
+// layer.
 //
-// Steps come in bursts. On Emerald Rapids a step took 77 cycles among others of its kind and some
-// 200 with stores of weights before each; of a burst the first alone meets them, and products are
-// still under way when the next weights are computed. (Bursts themselves have not been timed.)
+// Steps come in bursts. On Emerald Rapids a step took 77 cycles right after other steps and some
+// 200 right after stores of weights; in a burst only the first step follows such stores, and
+// products still run while the next weights are computed. (Bursts themselves have not been timed.)
 #pragma once
 #include "kernels/amx/tiles-inl.h"
 #include "kernels/pairs-inl.h"

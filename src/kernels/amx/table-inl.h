@@ -1,4 +1,4 @@
-// The kernels of AMX: AVX-512's with bf16 products, and in place of these products those of tile
+// The kernels of AMX: those of AVX-512 with bf16 products, but with these products on tile
 // registers. Included by isa/amx.cc alone. Kernels layer.
 #pragma once
 #include "kernels/amx/decode-inl.h"
@@ -65,7 +65,7 @@ constexpr PairFunctions kTilePairs{.load_queries = &tile_load_queries,
                                    .step = kStepPairs,
                                    .tiles = &kPairTiles};
 
-// What differs from the other table.
+// The tables that differ from those of avx512_bf16.
 struct AmxTables {
   DecodeFunctions<float> decode;
   PeakFunctions peaks;

@@ -1,10 +1,10 @@
-// The eight tile registers of AMX: 16 rows of 64 bytes each, all of them, always. Instructions are
-// written out: the compilers' own functions take register numbers as text, and g++'s do not say
-// that they read memory. Kernels layer.
+// The eight tile registers of AMX, always used in full: 16 rows of 64 bytes each. Instructions are
+// inline assembly: the compilers' intrinsics take register numbers as text, and g++'s do not
+// declare that they read memory. Kernels layer.
 //
-// tdpbf16ps multiplies 16 rows of 16 pairs by 16 pairs of 16 columns: of each element, a chain of
-// fused multiply-adds over the even numbers and one over the odd ones, both from 0, are added, and
-// their sum is added to what is there. Subnormals are 0 on their way in and out.
+// tdpbf16ps multiplies 16 rows of 16 pairs by 16 pairs of 16 columns. For each element, a chain of
+// fused multiply-adds over the even numbers and one over the odd numbers, both from 0, are added,
+// and their sum is added to the accumulator. Subnormals are 0 on input and output.
 #pragma once
 #include "kernels/prefill/forward_functions.h"
 #include "kernels/simd-inl.h"
@@ -12,7 +12,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
 
-constexpr int kTileRows = 16;   // of all tiles; of pairs, too, in a step
+constexpr int kTileRows = 16;   // of every tile; also the pairs of a step
 constexpr int kTileBytes = 64;  // of a row
 constexpr int kStepPairs = 16;
 

@@ -103,8 +103,8 @@ void BackwardChunk<T>::run_tile(int first, int rows) noexcept {
   if (call_.wants_q) add_queries(first);
 }
 
-// Rows that saw nothing in the forward see nothing. Where a key is not finite, lanes without a
-// query come out NaN: words hide them.
+// Rows that saw nothing in the forward pass see nothing here. Where a key is not finite, lanes
+// without a query become NaN; the words hide them.
 template <class T>
 TileActivity BackwardChunk<T>::look(int first, int rows) noexcept {
   const QueryTile& at = tile_->at;
@@ -120,7 +120,7 @@ TileActivity BackwardChunk<T>::look(int first, int rows) noexcept {
   return find_activity(memory_.words, rows, at.queries);
 }
 
-// Neighbouring groups that look alike are one block.
+// Adjacent groups that see the same panels are one block.
 template <class T>
 void BackwardChunk<T>::list_blocks(const TileActivity& activity) noexcept {
   block_count_ = 0;
@@ -241,7 +241,7 @@ void BackwardChunk<T>::differentiate(const Block& block, int first) noexcept {
   if (wants_modified_) differentiate_mod(block);
 }
 
-// From modified scores to buffers, and to the scores before the mod.
+// Takes gradients of modified scores to the captured buffers and to the scores before the mod.
 template <class T>
 void BackwardChunk<T>::differentiate_mod(const Block& block) noexcept {
   gradient_->collect(tile_at(memory_.gradients), block.of.row_begin, block.of.row_end,
@@ -255,7 +255,7 @@ void BackwardChunk<T>::differentiate_mod(const Block& block) noexcept {
        .uniform = kind == SlopeKind::kUniform ? static_cast<T>(gradient_->uniform_slope()) : T(1)});
 }
 
-// Whole groups of 16 keys; a block is made of such.
+// Applies dropout to whole groups of 16 keys, which a block consists of.
 template <class T>
 void BackwardChunk<T>::drop(const Block& block, int first, T* values) noexcept {
   const int group_begin = block.of.row_begin / kKeyGroup;

@@ -1,7 +1,7 @@
-// The backward kernel: the gradients that one chunk of keys of one key head takes part in. Scores
-// are recomputed by the forward's own primitives; the gradients of its keys and values are summed
-// up in scratch over all query tiles that see them, and what it adds to the gradients of queries
-// goes to their rows in turn, chunk after chunk. Kernels layer.
+// The backward kernel: the gradients to which one chunk of keys of one key head contributes. Scores
+// are recomputed by the forward's own primitives. The gradients of the chunk's keys and values are
+// summed in scratch over all query tiles that see them; what the chunk adds to the gradients of
+// queries goes to their rows in turn, chunk after chunk. Kernels layer.
 //
 // Order of arithmetic, for f32 calls (f64 the same): scores as in attention_order.h, times scale
 // and through the mod, in either form; P = exp2((t - lse) * log2e), so that a row that sees one key
@@ -39,13 +39,13 @@
 
 namespace quire::kernels {
 
-/// Keys of a chunk: a multiple of every tile's; what is summed up in scratch stays in L2. A
+/// Keys of a chunk: a multiple of every tile size, so few that their sums in scratch stay in L2. A
 /// constant of the order of arithmetic, like the splits of the forward: 384 for dims up to 256
 /// together, 192 up to 512, else 64.
 int backward_chunk_keys(int dims, int value_dims);
 
-/// Keys of a tile, at most: P and dS of these are what L1 holds. A constant of the order of
-/// arithmetic too: the length of the chains of dQ.
+/// The most keys of a tile: their P and dS fit L1. A constant of the order of arithmetic too: it is
+/// the length of the chains of dQ.
 inline constexpr int kBackwardTileKeys = 96;
 
 /// Scratch a thread needs, aligned to 64 bytes.
@@ -71,15 +71,15 @@ class BackwardChunk {
   BackwardChunk(const BackwardCall& call, std::span<const KeySpan> keys, const ChunkPlace& place,
                 GradientRunner* gradient, void* scratch);
 
-  /// A query tile that may see something of the chunk.
+  /// Adds a query tile that may see something of the chunk.
   void add(const BackwardTile& tile) noexcept;
   /// After the last tile: the gradients of keys and values are complete.
   void finish() noexcept;
-  /// Then: writes these rows to their tensors, the first of them at these offsets.
+  /// After finish: writes these rows to their tensors, the first row at these offsets.
   void write(const ChunkRows& rows, int64_t d_k_offset, int64_t d_v_offset) noexcept;
-  /// Or adds them to sums in compute type, rows of whole panels one after the other.
+  /// Instead of write: adds the rows to sums in compute type, contiguous rows of whole panels.
   void add_to(const ChunkRows& rows, T* d_k, T* d_v) noexcept;
-  /// The first of the mask program.
+  /// Replaces `fault` if the mask program has an earlier one.
   void report(TileFault& fault) const noexcept;
 
  private:
@@ -121,12 +121,12 @@ class BackwardChunk {
   T scale_;
   bool wants_modified_;      // gradients of modified scores are needed as such
   DropoutRule dropout_;      // if call.forward.dropout.p > 0
-  int64_t b_ = -1, h_ = -1;  // of the head under way
-  bool has_sums_ = false;    // of heads before it
-  // Of the tile under way:
+  int64_t b_ = -1, h_ = -1;  // the current head
+  bool has_sums_ = false;    // there are sums of earlier heads
+  // Of the current tile:
   const BackwardTile* tile_ = nullptr;
   bool loaded_ = false;
-  RowPrefetch next_q_, next_d_out_;             // rows of the tile before it, which mostly is next
+  RowPrefetch next_q_, next_d_out_;  // rows of the previous tile, which usually comes next
   uint64_t spoiled_q_ = 0, spoiled_d_out_ = 0;  // lanes whose rows are not finite
   bool is_full_ = false;                        // everything is visible: there are no words
   bool spoiled_tile_ = false;                   // holds a key or value that is not finite

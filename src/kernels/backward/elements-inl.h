@@ -75,7 +75,7 @@ void score_gradients(const ScoreGradientsArgs<T>& args) noexcept {
   }
 }
 
-// change(x, offset of its lanes) of all elements of a block, in place; 0 where hidden.
+// change(x, offset of its lanes) for all elements of a block, in place; 0 where hidden.
 template <class T, class Change>
 HWY_INLINE void for_block(const BlockShape& block, T* data, const Change& change) {
   constexpr hn::ScalableTag<T> d;
@@ -131,7 +131,7 @@ void apply_slopes(const ApplySlopesArgs<T>& args) noexcept {
 
 enum class FactorKind { kNone, kRow, kElement };
 
-// The lanes of C vectors, so that no addition waits for the one before.
+// Sums the lanes of C vectors at once, so that no addition waits for the one before.
 template <class T, FactorKind kFactor, size_t C>
 HWY_INLINE void add_lane_vectors(const AddLaneSumsArgs<T>& args, size_t vector) {
   constexpr hn::ScalableTag<T> d;

@@ -29,7 +29,7 @@ struct WeightsArgs {
 };
 
 /// Gradients of weights to gradients of scores, in place: weight * (d_weight - delta). Hidden ones
-/// become +0; `only_weighted`: and those with weight 0.
+/// become +0; with `only_weighted`, so do those with weight 0.
 template <class T>
 struct ScoreGradientsArgs {
   BlockShape block;
@@ -39,8 +39,8 @@ struct ScoreGradientsArgs {
   bool only_weighted = false;
 };
 
-/// Weights of a formula in place, times `inverse` of their lane. Hidden ones become +0, and so does
-/// a lane with an inverse of 0.
+/// Weights by a formula, in place: each is multiplied by the `inverse` of its lane. Hidden ones
+/// become +0, and so does a lane with an inverse of 0.
 template <class T>
 struct FormulaWeightsArgs {
   BlockShape block;
@@ -48,8 +48,8 @@ struct FormulaWeightsArgs {
   const T* inverse = nullptr;  // [16 * panels]
 };
 
-/// Gradients of these in place: inverse * (d_weight - delta). Hidden ones become +0, and so does a
-/// lane with an inverse of 0.
+/// Gradients of weights by a formula, in place: inverse * (d_weight - delta). Hidden ones become
+/// +0, and so does a lane with an inverse of 0.
 template <class T>
 struct FormulaGradientsArgs {
   BlockShape block;
@@ -73,7 +73,7 @@ template <class T>
 struct AddLaneSumsArgs {
   BlockShape block;  // words are not used
   const T* gradients = nullptr;
-  /// Of row 0: one for each lane from the block's first on, or one for all; null: 1.
+  /// Factors of row 0: one for each lane from the block's first on, or one for all; null: 1.
   const T* factors = nullptr;
   ptrdiff_t factor_step = 0;  // from row to row
   bool factor_per_row = false;
@@ -97,7 +97,7 @@ struct AddToKeysArgs {
 /// row[key][column].
 template <class T>
 struct AddToQueriesArgs {
-  const ChainRun* runs = nullptr;  // of one chain: ends_chain is not looked at
+  const ChainRun* runs = nullptr;  // of one chain; ends_chain is ignored
   int run_count = 0;
   const T* weights = nullptr;    // the panel
   int queries = 0, columns = 0;  // queries <= 16, columns a multiple of 16

@@ -23,7 +23,7 @@ constexpr int gather_copies(int64_t elements) { return elements <= kCopiesLimit 
 enum class OtherRow : uint8_t {
   kMissing,  // not brought in yet
   kFinite,
-  kWild,  // holds an inf or NaN: must not be multiplied by the weight 0 of who does not see it
+  kWild,  // holds inf or NaN: must not be multiplied by the weight 0 of what does not see it
 };
 
 /// The sums of one site, of compute type T, and the index each of them belongs to (-1: none yet).
@@ -71,7 +71,7 @@ struct GradientMemory {
   TargetCopy* targets;    // one per target
   void* weights;          // products: d_modified * factor, [panel][row][16]
   int64_t weights_panel;  // elements between panels
-  void* turned;           // of 16 rows: [64 lanes][16 rows]
+  void* turned;           // of 16 rows, transposed: [64 lanes][16 rows]
   bool* passed;           // per query turn
 
   GradientMemory(const GradientProgram& program, const GradientSizes& sizes, ScratchLayout& layout);

@@ -51,8 +51,8 @@ T tree_sum(T* numbers, int n) {
   return numbers[0];
 }
 
-// The elements under one index get `value`, a dot's times the elements of the other side. A 0 adds
-// nothing: the other side may hold a NaN that no query saw.
+// Adds `value` to the elements under one index; for a dot, times the elements of the other side. A
+// value of 0 adds nothing: the other side may hold a NaN that no query saw.
 template <class T>
 void add_entry(const SiteMerge<T>& merge, int64_t entry, T value) {
   const int64_t index = merge.sums.index[entry], width = merge.site.width;
@@ -65,7 +65,7 @@ void add_entry(const SiteMerge<T>& merge, int64_t entry, T value) {
                                                                trailing_offset_of(*merge.other, t));
 }
 
-// A row of a product.
+// Adds a row of a product.
 template <class T>
 void add_row(const SiteMerge<T>& merge, int64_t entry) {
   const int64_t index = merge.sums.index[entry], width = merge.site.width;

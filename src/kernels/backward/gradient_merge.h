@@ -13,10 +13,11 @@ namespace quire::kernels {
 struct GradientHead {
   int ordinal = 0;
   int64_t q_begin = 0, q_len = 0;    // q_idx of the tiles to come; they begin at q_begin + 64 i
-  int64_t kv_begin = 0, kv_len = 0;  // kv_idx likewise, at any place
+  int64_t kv_begin = 0, kv_len = 0;  // kv_idx likewise; tiles begin anywhere
 };
 
-/// Only what the head can touch: it may be far shorter than the longest. `bytes` of a number.
+/// Clears only the sums that the head can touch, which may be far fewer than the longest head has.
+/// `bytes`: size of a number.
 void clear_sums(const GradientSite& site, const SiteSums& sums, const GradientHead& head,
                 size_t bytes) noexcept;
 

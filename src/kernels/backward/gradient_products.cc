@@ -1,5 +1,5 @@
-// Products of a block: weights [key][16 queries] with rows of keys, or turned, [query][16 keys],
-// with rows of queries. No SIMD of its own. Kernels layer.
+// Products of a block: weights [key][16 queries] with rows of keys, or transposed, [query][16
+// keys], with rows of queries. No SIMD of its own. Kernels layer.
 #include "kernels/backward/gradient_products.h"
 
 #include <algorithm>
@@ -40,7 +40,7 @@ struct Product {
   }
 };
 
-// Rows with an inf or NaN: element by element, none for a weight of 0.
+// Rows with an inf or NaN, element by element: a weight of 0 adds nothing.
 template <class T>
 void add_slowly(const Product<T>& with) {
   const bool by_key = with.tile.site.pattern == GradientPattern::kDotLane;
@@ -82,7 +82,7 @@ void add_to_queries(const Product<T>& with, const ForwardFunctions<T>& functions
   }
 }
 
-// 16 keys at a time, their weights turned.
+// 16 keys at a time, with their weights transposed.
 template <class T>
 void add_to_keys(const Product<T>& with, T* turned, const ForwardFunctions<T>& functions) {
   const ChainRun chain{0, 0, (with.block.panel_end - with.block.panel_begin) * kPanel};

@@ -13,20 +13,20 @@ namespace quire::kernels {
 
 /// d(modified score)/d(score).
 enum class SlopeKind : uint8_t {
-  kOne,      // score + something: there is nothing to multiply by
+  kOne,      // score + something: no multiplication is needed
   kUniform,  // one number for the tile, 0 too
   kElement,  // a tile of numbers
 };
 
-/// How contributions d_modified * factor of a tile's elements come together. Classes are those of
-/// the index (of a dot: of both indices together), queries across the lanes, keys as rows.
+/// How the contributions d_modified * factor of a tile's elements are added up. Classes are those
+/// of the index (of a dot: of both indices together), queries across the lanes, keys as rows.
 enum class GradientPattern : uint8_t {
   kUniform,   // bias[h]: one number per head of an item
   kLane,      // bias[h, q_idx], w[type[q_idx]]: a number per query
   kRow,       // bias[h, kv_idx]: a number per key
   kDiagonal,  // table[q_idx - kv_idx + n], clamped too: a number per diagonal
-  kOwned,     // bias[b, h, q_idx, kv_idx]: straight into the gradient, nobody else adds there
-  kShared,    // pos[q_idx, kv_idx]: straight into the gradient, in turns
+  kOwned,     // bias[b, h, q_idx, kv_idx]: directly into the gradient, nothing else adds there
+  kShared,    // pos[q_idx, kv_idx]: directly into the gradient, in turns
   kGather,    // w[type[b, q_idx, kv_idx]]: into a copy of the gradient per thread
   kDotLane,   // the q side of dot(a[h, q_idx], b[kv_idx]): a product
   kDotRow,    // the kv side of it
@@ -40,11 +40,12 @@ struct GradientSite {
   int64_t width = 1;  // elements under one index: sum and dot read several
   bool has_factor = false;
   TileOperand factor = {};  // float
-  /// int32 or int64. kOwned, kShared: at (row 0, lane 0), uniform; from there by the steps.
+  /// int32 or int64. kOwned, kShared: the uniform index at (row 0, lane 0), from which the steps
+  /// count.
   TileOperand index = {};
   int64_t lane_step = 0, row_step = 0;
-  /// dot: the element of the other side is multiplied in. Offset (int64) and entry of the program's
-  /// buffers; -1: not a dot.
+  /// For a dot, contributions are multiplied by the element of the other side: its offset (int64)
+  /// and its entry in the program's buffers; -1: not a dot.
   int16_t other_buffer = -1;
   TileOperand other_offset = {};
 };

@@ -78,7 +78,7 @@ void gather_row(const GradientTile& tile, const TargetCopy& to, int panel, const
   }
 }
 
-// Several elements an index: a sum's all alike, a dot's times those of the other side.
+// Several elements per index: a sum adds the same to all, a dot multiplies by the other side's.
 template <class T>
 void gather_wide(const GradientTile& tile, const TargetCopy& to, const TileBuffer* other, int row,
                  int panel, const T (&from)[kPanel]) {

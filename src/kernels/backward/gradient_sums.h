@@ -26,11 +26,11 @@ void add_rows(const GradientTile& tile, const GradientBlock& block, T* sums) noe
 template <class T>
 void add_diagonals(const GradientTile& tile, const GradientBlock& block,
                    const SiteSums& sums) noexcept;
-/// Straight into the gradient at affine places.
+/// Adds directly to the gradient, at affine offsets.
 template <class T>
 void add_direct(const GradientTile& tile, const GradientBlock& block, T* gradient) noexcept;
-/// Into a private copy, at an index per element; a dot's elements of the other side come from
-/// `other`, sums and loads pass null.
+/// Adds to a private copy, at an index per element; a dot's other side is read from `other`, which
+/// is null for sums and loads.
 template <class T>
 void add_gathered(const GradientTile& tile, const GradientBlock& block, const TargetCopy& to,
                   const TileBuffer* other) noexcept;

@@ -109,7 +109,7 @@ void BackwardChunk<T>::load_queries() noexcept {
   loaded_ = true;
 }
 
-// Of calls with sinks: what keys weigh takes its part of every row of d_out.
+// For calls with sinks: multiplies every row of d_out by the keys' share of the weights.
 template <class T>
 void BackwardChunk<T>::scale_d_out(const T* share) noexcept {
   const int queries = tile_->at.queries;
@@ -135,7 +135,7 @@ uint64_t BackwardChunk<T>::load_rows(const RowsView& from, T* rows, ptrdiff_t st
   return spoiled;
 }
 
-// Sums of their own for every head: hundreds of chains in one sum would cost the last digits.
+// Every head has its own sums: hundreds of chains in one sum would cost the last digits.
 template <class T>
 void BackwardChunk<T>::begin_head(const QueryTile& at) noexcept {
   if (at.b == b_ && at.h == h_) return;
@@ -148,7 +148,7 @@ void BackwardChunk<T>::begin_head(const QueryTile& at) noexcept {
   h_ = at.h;
 }
 
-// The head that ends; the first one's sums are taken as they are.
+// Adds the sums of the head that ends; those of the first head are taken as they are.
 template <class T>
 void BackwardChunk<T>::add_to_sums() noexcept {
   if (!has_sums_) {

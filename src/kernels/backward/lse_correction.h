@@ -1,5 +1,5 @@
-// What rounding took from a large lse (plan/large_rows.h): by what the weights of its row, and the
-// shares of keys and sink, are off. No SIMD. Kernels layer.
+// Corrects the rounding of a large lse (plan/large_rows.h): by which factor it makes the weights of
+// its row, and the shares of keys and sink, wrong. No SIMD. Kernels layer.
 #pragma once
 #include <cstdint>
 
@@ -8,12 +8,12 @@
 
 namespace quire::kernels {
 
-/// e^(lse - what it was rounded from), of a row of query head `h` with `m` and `l` as end_row takes
-/// them. 1 if they are not finite, or `lse` is not theirs within its roundings.
+/// e^(lse - its value before rounding), for a row of query head `h` with `m` and `l` as end_row
+/// takes them. 1 if these are not finite, or if `lse` differs from theirs by more than rounding.
 template <class T>
 T lse_correction(const ForwardCall& call, int64_t h, T m, T l, T lse) noexcept;
 
-/// Shares by a rounded lse, put right.
+/// Corrects shares that were computed from a rounded lse.
 template <class T>
 SinkShares<T> corrected(const ForwardCall& call, const SinkShares<T>& shares,
                         T correction) noexcept {

@@ -31,8 +31,8 @@ struct BackwardMemory {
   ptrdiff_t step, value_step;     // of rows of q and k, of v and d_out
   T *keys, *values;               // [chunk]
   uint32_t* key_pairs = nullptr;  // [chunk][pairs]
-  T *d_keys, *d_values;           // [chunk], of the head under way; in the end of all
-  T *sum_keys = nullptr, *sum_values = nullptr;  // the same of the heads before it, if several
+  T *d_keys, *d_values;           // [chunk], of the current head; at the end, of all heads
+  T *sum_keys = nullptr, *sum_values = nullptr;  // the same of earlier heads, if several
   bool* spoiled_keys;                            // [chunk]: key or value is not finite
   T* d_queries;                                  // [64] rows
   T *queries, *d_outs;                           // [64] rows

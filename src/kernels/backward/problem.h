@@ -22,7 +22,7 @@ struct BackwardCall {
   ForwardCall forward;
   const void* d_out = nullptr;  // null: 0
   ForwardTensor d_out_rows;
-  bool wants_q = false;      // tiles say where
+  bool wants_q = false;      // gradients of q; tiles say where they go
   bool shares_keys = false;  // several heads, or batch entries, see the keys of a chunk
   GradientTensor d_k, d_v;
   const GradientProgram* gradient = nullptr;  // of the score mod; null: there is none
@@ -31,16 +31,16 @@ struct BackwardCall {
 /// A query tile and its rows' numbers, as prepare_rows leaves them.
 struct BackwardTile {
   QueryTile at;  // out_offset: into d_out; stat_offset is not used
-  /// [64], compute type; +inf without a query. Of a formula's weights: by what they are multiplied,
-  /// 1 or 1 / their sum; 0 without a query.
+  /// [64], compute type; +inf for lanes without a query. For weights by a formula: their factor, 1
+  /// or 1 / their sum; 0 for lanes without a query.
   const void* lse = nullptr;
   const void* delta = nullptr;  // [64]
-  const void* share = nullptr;  // [64]: by what d_out is multiplied; null: 1 (sinks)
+  const void* share = nullptr;  // [64]: factor of d_out (sinks); null: 1
   uint64_t live = 0;            // rows that see something
   void* d_q = nullptr;          // rows of compute type, whole panels of columns
   ptrdiff_t d_q_step = 0;
   Turn* turn = nullptr;  // of those rows
-  int number = 0;        // of this chunk among those that see the tile
+  int number = 0;        // of this chunk among those that the tile sees
 };
 
 }  // namespace quire::kernels

@@ -36,7 +36,7 @@ std::size_t prepare_rows_scratch(int value_dims) {
 
 namespace {
 
-// Rows of a formula's weights; `lse` holds their sums and becomes what weights are multiplied by.
+// Rows whose weights a formula gave; `lse` holds their sums and becomes the factor of the weights.
 template <class T>
 void prepare_formula(const ForwardCall& forward, int rows, const T* d_sum,
                      RowNumbers<T>& numbers) noexcept {
@@ -46,7 +46,7 @@ void prepare_formula(const ForwardCall& forward, int rows, const T* d_sum,
     if (forward.weights == WeightRule::kFormula) {
       sum = 1;
       delta = -d_sum[row];
-    } else if (sum == 0) {  // the output is 0, whatever they are
+    } else if (sum == 0) {  // the output is 0, whatever the weights are
       delta = 0;
       continue;
     } else {

@@ -1,6 +1,5 @@
-// Codes of one byte to pairs of bf16, which has all their numbers exactly, in registers. The scales
-// of such codes are no part of it: they multiply scores and weights (attention_order.h). Kernels
-// layer.
+// Converts codes of one byte to pairs of bf16, in registers; bf16 represents all of them exactly.
+// Scales are not applied here: they multiply scores and weights (attention_order.h). Kernels layer.
 #pragma once
 #include <bit>
 
@@ -37,8 +36,8 @@ constexpr uint32_t bf16_of_magnitude(int magnitude) {
                                                                   << (7 - kMantissa);
 }
 
-// The two bytes of these, found by the magnitude, and where they go: four codes of a lane to two
-// pairs, and 32 codes of one key, then 32 of the next, to 32 pairs.
+// The two bytes of these bf16 numbers, indexed by magnitude, and where they go: four codes of a
+// lane to two pairs, and 32 codes of one key, then 32 of the next, to 32 pairs.
 template <CodeType kType>
 struct CodeTables {
   alignas(64) uint8_t low[128], high[128], of_lane[2][64], of_keys[2][64];
@@ -63,7 +62,7 @@ template <CodeType kType>
 HWY_INLINE void widen_codes(__m512i codes, const uint8_t (&places)[2][64],
                             const CodeTables<kType>& tables, VU (&pairs)[2]) {
   const __m512i sign = _mm512_set1_epi8(-128);
-  // Of 7 bits, the others are not looked at: -128 finds 0.
+  // Only 7 bits are used: -128 finds 0.
   const __m512i magnitude = kType == CodeType::kI8 ? _mm512_abs_epi8(codes) : codes;
   const __m512i low = _mm512_permutex2var_epi8(_mm512_load_si512(tables.low), magnitude,
                                                _mm512_load_si512(tables.low + 64));

@@ -280,7 +280,7 @@ inline void widen_rows_bf16(const DecodeRowsArgs<uint16_t>& args) noexcept {
   widen_rows_of<CodeType::kE5M2>(args);
 }
 
-// A weight for codes under a scale. What has no weight keeps none, whatever its scale is.
+// A weight times the scale of its code. A weight of 0 stays 0, whatever the scale is.
 HWY_INLINE V weight_of_codes(V weight, V scale) {
   return hn::IfThenElseZero(hn::Ne(weight, hn::Zero(kF32)), hn::Mul(weight, scale));
 }

@@ -11,7 +11,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
 
-// Divisions by scales below this are divisions; above, products with 1 / scale, which is finite.
+// Numbers are divided by scales below this; above, they are multiplied by 1 / scale, which is
+// finite.
 constexpr float kSmallScale = 0x1p-120f;
 
 HWY_INLINE uint32_t magnitude_bits(float x) {
@@ -41,7 +42,7 @@ HWY_INLINE uint32_t largest_magnitude(const float* from, int count) {
   return largest;
 }
 
-// Of finite numbers.
+// The range of finite numbers.
 HWY_INLINE RowRange range_of(const float* from, int count) {
   RowRange range{.largest = largest_magnitude(from, count), .least = from[0], .most = from[0]};
   if (range.largest >= kInfinityBits) return range;
@@ -120,7 +121,7 @@ HWY_INLINE void write_bytes(const IntegerCodes& rule, const float* from, int cou
 }
 
 HWY_INLINE void write_f32(float x, char* to) { std::memcpy(to, &x, 4); }
-// The number as f16, and what became of it.
+// Writes x as f16; returns the value it was rounded to.
 HWY_INLINE float write_f16(float x, char* to) {
   const F16Bits half = narrowed_f16(x);
   std::memcpy(to, &half, 2);
@@ -148,7 +149,7 @@ HWY_INLINE bool encode_u8(const float* from, int count, char* codes, char* scale
   const float width = range.most - range.least;
   const bool fits = range.largest < kInfinityBits && magnitude_bits(width) < kInfinityBits;
   float found = width / 255;
-  if (!fits || found < kSmallScale) {  // one number, or next to
+  if (!fits || found < kSmallScale) {  // all numbers are equal, or nearly
     std::memset(codes, 0, static_cast<size_t>(count));
     const float x = range.least;
     write_f32(fits ? (x == 0 ? 1 : __builtin_fabsf(x)) : kNotANumber, scale);

@@ -8,7 +8,7 @@
 
 namespace quire::kernels {
 
-/// Codes to rows of T, columns behind as zeros.
+/// Decodes codes to rows of T; further columns become 0.
 template <class T>
 struct DecodeRowsArgs {
   RowCoding coding;
@@ -39,11 +39,11 @@ struct EncodeRowsArgs {
 struct CodingFunctions {
   void (*decode_f32)(const DecodeRowsArgs<float>&) noexcept;
   void (*decode_f64)(const DecodeRowsArgs<double>&) noexcept;
-  /// Of are_bf16_codes: the codes' own numbers, as bf16. Scales are not read.
+  /// For are_bf16_codes: the codes' own numbers, as bf16. Scales are not read.
   void (*widen_bf16)(const DecodeRowsArgs<uint16_t>&) noexcept;
   /// Returns the first row with a number that has no code: NaN, infinity, or so large that a scale
-  /// in f16 overflows. It and those behind it are still written: their scales are NaN where rows or
-  /// groups have their own, so that they decode to NaN. `rows` if there is none.
+  /// in f16 overflows. It and the rows after it are still written: their scales are NaN where rows
+  /// or groups have their own, so that they decode to NaN. `rows` if there is none.
   int (*encode)(const EncodeRowsArgs&) noexcept;
 };
 

@@ -13,7 +13,7 @@
 namespace quire::kernels {
 
 enum class CodeType : uint8_t {
-  kNone,  // no codes: numbers as a dtype says
+  kNone,  // no codes: numbers of a dtype
   kI8,
   kU8,
   kU4,    // 0..15. Of 32 channels in 16 bytes, byte i holds channel i low and channel 16 + i high
@@ -22,9 +22,9 @@ enum class CodeType : uint8_t {
 };
 
 enum class CodeShift : uint8_t {
-  kNone,    // 4 bits count from -8
-  kZero,    // a zero point behind each scale: (code - zero) * scale
-  kMinimum  // a minimum behind each scale: code * scale + minimum
+  kNone,    // no shift; codes of 4 bits count from -8
+  kZero,    // a zero point after each scale: (code - zero) * scale
+  kMinimum  // a minimum after each scale: code * scale + minimum
 };
 
 /// Channels that share a scale in formats with groups; also the unit in which 4 bits are packed.
@@ -35,8 +35,8 @@ struct RowCoding {
   CodeShift shift = CodeShift::kNone;
   /// Channels that share a scale: 0 all of a row, 1 none, else kCodeGroup.
   int group = 0;
-  bool f16_scales = false;  // f32 else
-  /// Each group is its f16 scale and its codes behind it, as in ggml; there are no scales beside.
+  bool f16_scales = false;  // otherwise f32
+  /// Each group is its f16 scale followed by its codes, as in ggml; there are no separate scales.
   bool in_blocks = false;
   /// Numbers a rotation mixes (rotate.h); 0 or 1: none.
   int rotation = 0;
@@ -46,8 +46,8 @@ struct RowCoding {
 
 constexpr bool is_coded(const RowCoding& coding) { return coding.codes != CodeType::kNone; }
 
-/// Codes of one byte whose numbers bf16 has exactly, under one scale for all of a row: products
-/// with them can be products of bf16 pairs, and the scale a factor of the score, or of the weight.
+/// Codes of one byte that bf16 represents exactly, under one scale for all of a row: products with
+/// them can be products of bf16 pairs, and the scale a factor of the score, or of the weight.
 constexpr bool are_bf16_codes(const RowCoding& coding) {
   const bool is_exact = coding.codes == CodeType::kI8 || coding.codes == CodeType::kE4M3 ||
                         coding.codes == CodeType::kE5M2;

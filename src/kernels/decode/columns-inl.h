@@ -1,6 +1,6 @@
-// Keys from rows in memory to columns across the lanes: a chunk of 32-bit numbers of each of kLanes
-// keys becomes as many vectors. Values move, nothing is computed, and no byte after a key's last
-// number is read. Also the prefetch cursor that runs beside it. Kernels layer.
+// Transposes keys from rows in memory to columns across the lanes: a chunk of 32-bit numbers of
+// each of kLanes keys becomes as many vectors. Values move, nothing is computed, and no byte after
+// a key's last number is read. Also holds the cursors that prefetch meanwhile. Kernels layer.
 #pragma once
 #include <cstring>
 
@@ -10,8 +10,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
 
-// Walks the lines of a unit for prefetching: through rows side by side one after the other, else
-// through 16 rows line by line.
+// Walks the cache lines of a unit for prefetching: straight through if its rows are contiguous,
+// else across 16 rows, line by line.
 struct StepCursor {
   const char* at = nullptr;
   ptrdiff_t inner = 0, wrap = 0;  // from line to line, and in addition after every 16
@@ -26,8 +26,8 @@ struct StepCursor {
     at = unit.at + (dense ? first_key * unit.step
                           : static_cast<ptrdiff_t>(unit.lines) * first_key / kUnitKeys * 64);
   }
-  // The next `count` lines, a divisor of 16: the first of them; they lie `inner` apart. When there
-  // are no more, `idle` again and again.
+  // Returns the first of the next `count` lines, which lie `inner` apart; `count` divides 16. Once
+  // there are no more, returns `idle`.
   HWY_INLINE const char* take(int count, const char* idle) {
     if (left <= 0) {
       inner = 0;
@@ -45,11 +45,11 @@ struct StepCursor {
   }
 };
 
-// Prefetches the lines of a unit whose rows lie each where a list says, a few at a time.
+// Prefetches the lines of a unit whose rows have an address each, a few lines at a time.
 template <int kLocality>
 struct ListCursor {
   const char* const* rows = nullptr;
-  int lines = 0, line = 0, left = 0;  // of a row, of these the next, of all
+  int lines = 0, line = 0, left = 0;  // lines of a row, the next of them, lines left in all
 
   HWY_INLINE void start(const UnitAhead& unit, int first_key) {
     if (unit.rows == nullptr) return;
@@ -65,7 +65,8 @@ struct ListCursor {
       QUIRE_UNROLL for (int i = 0; i < kCount; ++i) __builtin_prefetch(at + 64 * i, 0, kLocality);
       left -= kCount;
       line += kCount;
-    } else if (2 * (lines - line) == kCount && left >= kCount) {  // the rest of a row, and the next
+    } else if (2 * (lines - line) == kCount &&
+               left >= kCount) {  // the rest of a row and the next row
       const char* const next = rows[1];
       QUIRE_UNROLL for (int i = 0; i < kCount / 2; ++i) {
         __builtin_prefetch(at + 64 * i, 0, kLocality);
@@ -90,8 +91,8 @@ struct ListCursor {
   }
 };
 
-// Whole units of the other kind than the one that is read, which its cursor leaves out: there are
-// few of those.
+// Prefetches a whole unit of the kind (with or without a list of rows) that the cursor in use does
+// not handle; there are few of those.
 template <int kLocality>
 void prefetch_other(const UnitAhead& unit, bool is_list) {
   if (is_list == (unit.rows != nullptr)) return;
@@ -103,7 +104,7 @@ void prefetch_other(const UnitAhead& unit, bool is_list) {
   }
 }
 
-// Rows of keys that lie `step` bytes apart, or each where a list says; from some byte of theirs on.
+// Rows of keys, `step` bytes apart or with an address each, from some byte of each row on.
 struct StepRows {
   static constexpr bool kIsList = false;
   using NearCursor = StepCursor;
@@ -135,13 +136,13 @@ struct ListRows {
 
 constexpr int kChunk = 8;  // numbers of 32 bits
 
-// All of a chunk.
+// Reads a whole chunk.
 struct WholeChunk {
   HWY_INLINE __m256i load(const char* from) const {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
   }
 };
-// The first `bytes` of it (even), then zeros.
+// Reads the first `bytes` bytes of a chunk (an even number), then zeros.
 struct PartOfChunk {
   __mmask16 halves;
   explicit HWY_INLINE PartOfChunk(int bytes)
@@ -191,7 +192,7 @@ struct WholeChunk {
     return rows;
   }
 };
-// Copied to where whole chunks can be read.
+// Copies the bytes that exist to where whole chunks can be read.
 struct PartOfChunk {
   int bytes;
   HWY_ALIGN char copy[kLanes * 4 * kChunk] = {};

@@ -22,12 +22,12 @@ DecodeState<T> stored_state(T* at, int value_dims) {
   return {at, at + 1, at + kStateHead, decode_columns(value_dims)};
 }
 
-// What both entry points have in scratch.
+// The scratch of both entry points.
 template <class T>
 struct Memory {
   DecodeState<T> total, split;
   T* ordered;
-  void* row_scratch = nullptr;  // the rest: what the row kernel needs, only counting has to know
+  void* row_scratch = nullptr;  // the rest, for the row kernel; its size matters only when counting
 
   Memory(const ForwardCall& call, int row_count, ScratchLayout& layout)
       : total(take_state<T>(row_count, call.value_dims, layout)),
@@ -54,13 +54,13 @@ void finish_item(const ForwardCall& call, const DecodeItem& item, const Memory<T
   }
 }
 
-// The row's running state, in `memory.total`, O in the order of its columns.
+// The row's running state, in `memory.total`, with the columns of O in order.
 template <class T>
 RunningState<T> running_state(const DecodeState<T>& total, int i) {
   return {total.m + i, total.l + i, total.o + i * total.columns};
 }
 
-// What the rows were before these keys; cleared in a run that keeps no states.
+// Loads the rows' states from before these keys; clears them in a run that keeps no states.
 template <class T>
 void begin_total(const ForwardCall& call, const DecodeItem& item, const DecodeState<T>& total) {
   clear_state(total, item.row_count);
@@ -81,7 +81,7 @@ void fold_ordered(const ForwardCall& call, const Memory<T>& memory, int i,
   fold(call, running_state(memory.total, i), {split.m, split.l, memory.ordered});
 }
 
-// Stores running states in the place of outputs.
+// Stores running states instead of outputs.
 template <class T>
 void store_running(const ForwardCall& call, const DecodeItem& item, const Memory<T>& memory,
                    uint32_t slow, TileFault& fault) {
@@ -112,7 +112,7 @@ const T* prefix_state(const DecodeItem& item, int64_t split) {
 // Folds row `i` of consecutive states into `total`; returns whether the row is a slow one.
 template <class T>
 uint32_t fold_stored(const ForwardCall& call, const DecodeState<T>& total, int i, const T* from) {
-  // Only read; a state has one type for both.
+  // The state is only read here; there is no const form of its type.
   const DecodeState<T> stored = stored_state(const_cast<T*>(from), call.value_dims);
   DecodeState<T> row = total;
   row.m += i;
@@ -122,7 +122,7 @@ uint32_t fold_stored(const ForwardCall& call, const DecodeState<T>& total, int i
   return slow_rows(stored, 1) << i;
 }
 
-// A state of every split, of a run that wants these.
+// Stores a state for every split, in a run that asks for that.
 template <class T>
 void store_splits(const ForwardCall& call, const DecodeItem& item, const Memory<T>& memory,
                   const T* from, int64_t splits, TileFault& fault) {
@@ -136,13 +136,13 @@ void store_splits(const ForwardCall& call, const DecodeItem& item, const Memory<
         compute_split(call, item.keys, item.rows[i], split, memory.row_scratch, fault);
     }
   }
-  // The longest sequence has more.
+  // The longest sequence has more splits.
   for (int64_t split = splits; split < call.states.splits; ++split)
     for (int i = 0; i < item.row_count; ++i)
       clear(state_of_row<T>(call, item.rows[i].stat_offset, split), call.value_dims);
 }
 
-// The splits that are whole in the prefix.
+// Folds the splits that lie entirely in the prefix.
 template <class T>
 uint32_t fold_prefix(const ForwardCall& call, const DecodeItem& item, const DecodeState<T>& total) {
   uint32_t slow = 0;
@@ -154,7 +154,8 @@ uint32_t fold_prefix(const ForwardCall& call, const DecodeItem& item, const Deco
   return slow;
 }
 
-// A split from its first tile, or from where the prefix ends. Whether anything was visible.
+// Runs a split from its first tile, or from the end of the prefix. Returns whether anything was
+// visible.
 template <class T>
 bool run_split(const ForwardCall& call, const DecodeItem& item, int64_t split, DecodeWalk<T>& walk,
                const DecodeState<T>& state) {

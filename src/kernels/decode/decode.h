@@ -12,28 +12,30 @@
 
 namespace quire::kernels {
 
-/// Up to here keys across the lanes, above queries across the lanes.
+/// The most rows of an item. choose_kernel (plan/) decides which calls decode.
 inline constexpr int kDecodeRows = 12;
 
-/// What came before the item's own keys: tiles that its rows have walked together with others.
+/// Keys before the item's own: tiles that its rows have already walked together with others.
 struct DecodePrefix {
-  /// [split][row], as `states` of the item that walked them, of this item's first row; null: none.
+  /// [split][row], as the `states` of the item that walked them, from this item's first row on;
+  /// null: there is no prefix.
   const void* states = nullptr;
   int64_t step = 0;   // elements from split to split
-  int64_t tiles = 0;  // a split that is not whole goes on from its state
+  int64_t tiles = 0;  // a split that ends after the prefix continues from its state
 };
 
 struct DecodeItem {
   KeySequence keys;
-  /// Heads of one key head; of one sequence, or of several that share all these keys (programs take
-  /// b from a list then).
+  /// Rows of query heads that share one key head, of one sequence or of several that share all
+  /// these keys (programs then take b from a list).
   const QueryRow* rows = nullptr;
   int row_count = 0;
-  /// Splits [split_begin, split_end) of kSplitKeys keys each. With states == nullptr all of the
-  /// sequence's, or all that are not whole in the prefix: outputs are written.
+  /// Splits [split_begin, split_end) of kSplitKeys keys each. With states == nullptr these are all
+  /// splits of the sequence, or all that do not lie entirely in the prefix, and outputs are
+  /// written.
   int64_t split_begin = 0, split_end = 0;
-  /// Else: one state per split, [split - split_begin][row], decode_state_size elements of compute
-  /// type each, for merge_splits. Aligned as T.
+  /// Otherwise one state per split is written here, [split - split_begin][row], decode_state_size
+  /// elements of compute type each, for merge_splits. Aligned as T.
   void* states = nullptr;
   DecodePrefix prefix = {};
 };
@@ -44,12 +46,12 @@ int64_t decode_state_size(int value_dims);
 /// Scratch a thread needs for items of up to `row_count` rows and their merge, aligned to 64 bytes.
 std::size_t decode_scratch_bytes(const ForwardCall& call, int row_count);
 
-/// `fault` is replaced by an earlier one if a visible element does something wrong.
+/// Replaces `fault` if a visible element of this item has an earlier one.
 void decode(const ForwardCall& call, const DecodeItem& item, void* scratch,
             TileFault& fault) noexcept;
 
-/// The states of all splits of an item's rows, folded in order, to outputs. states: [split][row].
-/// Of `item`, the splits and its own states do not matter.
+/// Folds the states of all splits of an item's rows in order and writes the outputs. states:
+/// [split][row]. The splits and states of `item` are not used.
 void merge_splits(const ForwardCall& call, const DecodeItem& item, const void* states,
                   int64_t splits, void* scratch, TileFault& fault) noexcept;
 

@@ -1,9 +1,10 @@
 // The primitives of the decode kernel (keys across the lanes), one table per ISA and compute type;
 // the loop over tiles is decode.cc. Plain structs: every ISA's object includes this. Kernels layer.
 //
-// Keys are worked on in units of 16, which lie `step` bytes apart in memory, or each where a list
-// says, their numbers side by side. Scores of a tile lie [row][key], rows kDecodeScoreStep apart;
-// weights replace scores in place. O of a row may hold its columns in another order (`reorder`).
+// Keys are processed in units of 16. They lie `step` bytes apart in memory or have an address each;
+// the numbers of a key are contiguous. Scores of a tile are [row][key], rows kDecodeScoreStep
+// apart; weights replace scores in place. O of a row may hold its columns in another order
+// (`reorder`).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -23,11 +24,11 @@ inline constexpr int kUnitsAhead = 8;
 /// Queries and O are padded to a multiple of this.
 inline constexpr int kDecodeColumns = 32;
 
-/// Rows are worked on in blocks of 8, 4, 2 or 1; with so many left, the next block has so many, of
-/// which the last may not exist.
+/// Rows are processed in blocks of 8, 4, 2 or 1: kRowBlock[n] is the size of the next block if n
+/// rows are left. The last row of a block may be padding.
 constexpr int8_t kRowBlock[] = {0, 1, 2, 4, 4, 4, 4, 8, 8, 8, 8, 8, 8};
 
-/// Rows that exist in memory.
+/// Rows in memory, padding included.
 constexpr size_t padded_rows(int rows) {
   return static_cast<size_t>(rows % 4 == 3 ? rows + 1 : rows);
 }
@@ -38,8 +39,8 @@ enum class DecodeKind : uint8_t {
   kBf16,       // widened; f32 only
   kF16,        // widened; f32 only
   kPairs,      // products of bf16 pairs, where the ISA has them
-  kI8,         // codes of one byte under a scale per key, decoded on their way; f32 on vectors only
-  kCodePairs,  // codes that bf16 has exactly, as kPairs; scales multiply scores and weights
+  kI8,         // codes of one byte under a scale per key, decoded when loaded; f32 on vectors only
+  kCodePairs,  // codes that are exact in bf16, as kPairs; scales multiply scores and weights
   kTiles       // bf16, in the order of tile registers (attention_order.h); queries are widened
 };
 
@@ -47,11 +48,11 @@ struct DecodeUnit {
   const char* at = nullptr;  // its first key, even if that is not wanted
   int place = 0;             // which unit of the tile
   int begin = 0, end = 0;    // values: keys that may be read; of pairs even, or all
-  bool begins_chain = true;  // values: no unit before it is of the same chain
-  bool ends_chain = true;    // no unit after it is
-  // Null, or where each of the 16 keys lies, anywhere.
+  bool begins_chain = true;  // values: no earlier unit belongs to the same chain
+  bool ends_chain = true;    // no later unit does
+  // Null, or the address of each of the 16 keys.
   const char* const* rows = nullptr;
-  const float* scales = nullptr;  // codes: of each of the 16 keys
+  const float* scales = nullptr;  // codes: scales of the 16 keys
 };
 
 /// Rows of a unit to prefetch. Units of keys and values form one sequence.
@@ -59,7 +60,7 @@ struct UnitAhead {
   const char* at;
   ptrdiff_t step;
   int lines;                // of 64 bytes in a row; 0: nothing to prefetch
-  const char* const* rows;  // where each of them lies, if not `step` apart from `at` on
+  const char* const* rows;  // address of each row, if they are not `step` apart from `at` on
 };
 
 /// scores[row][key] = key[d] * query[d] summed over d in chains of chain_dims, times scale if
@@ -74,8 +75,8 @@ struct UnitScoresArgs {
   /// ahead[i] is unit i itself; at least unit_count + kUnitsAhead of them.
   const UnitAhead* ahead = nullptr;
   int rows = 0, dims = 0;
-  /// For each block of rows (kRowBlock) [query_step][rows of the block]: T, or 32-bit pairs. Behind
-  /// the dims there is -0, which adds nothing to a chain, not even to one that is -0.
+  /// For each block of rows (kRowBlock) [query_step][rows of the block]: T, or 32-bit pairs. The
+  /// dims are padded with -0, which adds nothing to a chain, not even to one that is -0.
   const void* queries = nullptr;
   ptrdiff_t query_step = 0;
   bool natural = false;
@@ -83,33 +84,36 @@ struct UnitScoresArgs {
   T* scores = nullptr;
 };
 
-/// Scores of one row to weights, in place. Moves m and l; returns what O must be multiplied by.
+/// Turns the scores of one row into weights, in place. Updates m and l; returns the factor for O.
 template <class T>
 struct RowSoftmaxArgs {
   T* scores = nullptr;
-  int unit_begin = 0, unit_end = 0;  // nothing else is visible
+  int unit_begin = 0, unit_end = 0;  // units outside are hidden
   int keys = 0;                      // of the tile
   const uint64_t* words = nullptr;   // bit k of word w: key 64 w + k is visible; null: all are
   T exponent_factor = 1;             // attention_order.h
   T *m = nullptr, *l = nullptr;
-  uint16_t* bf16_weights = nullptr;     // [256]: rounded ones too; null: not wanted
-  const float* value_scales = nullptr;  // [256]: kCodePairs, what they are multiplied by first
-  bool skips_hidden = false;            // units without a visible key are left as they are
+  uint16_t* bf16_weights =
+      nullptr;  // [256]: also gets the weights rounded to bf16; null: not wanted
+  const float* value_scales =
+      nullptr;                // [256]: kCodePairs: factors of the weights before they are rounded
+  bool skips_hidden = false;  // units without a visible key are left unchanged
 };
 
-/// Weights of one row, in place: dropped, or multiplied by the rule's scale.
+/// Applies dropout to the weights of one row, in place: each becomes 0 or is multiplied by the
+/// rule's scale.
 template <class T>
 struct DropRowArgs {
   T* weights = nullptr;              // the tile's first key
   int unit_begin = 0, unit_end = 0;  // the rest is not touched
   const DropoutRule* rule = nullptr;
   DropoutPlace place;
-  uint16_t* bf16_weights = nullptr;  // as of the softmax, which need not write them then
+  uint16_t* bf16_weights = nullptr;  // as in RowSoftmaxArgs, which need not write them then
   const float* value_scales = nullptr;
 };
 
-/// O[row] += for each chain of chain_keys, weight[key] * value[key] added up over its keys,
-/// ascending, from 0. Until it ends, it lies in `chain`.
+/// Adds to O[row], for each chain of chain_keys keys, the sum of weight[key] * value[key], keys
+/// ascending, from 0. A chain that has not ended is kept in `chain`.
 template <class T>
 struct UnitValuesArgs {
   DecodeKind kind = DecodeKind::kOwn;
@@ -117,7 +121,7 @@ struct UnitValuesArgs {
   const DecodeUnit* units = nullptr;
   int unit_count = 0;
   ptrdiff_t step = 0;
-  const UnitAhead* ahead = nullptr;        // as above
+  const UnitAhead* ahead = nullptr;        // as in UnitScoresArgs
   int rows = 0, columns = 0;               // columns that exist
   const T* weights = nullptr;              // [row][kDecodeScoreStep]
   const uint16_t* bf16_weights = nullptr;  // pairs: [row][kDecodeScoreStep]
@@ -126,8 +130,8 @@ struct UnitValuesArgs {
   ptrdiff_t out_step = 0;
 };
 
-/// kTiles: three planes of padded rows, which hold the sums of a chain, and those of the even and
-/// of the odd keys of the step under way; then that step's number.
+/// kTiles: three planes of padded rows, which hold the sums of a chain and those of the even and
+/// the odd keys of the current step; then the number of that step.
 constexpr size_t tile_chain_size(int rows, size_t out_step) {
   return 3 * padded_rows(rows) * out_step + 16;
 }
@@ -136,17 +140,17 @@ template <class T>
 struct DecodeFunctions {
   void (*scores)(const UnitScoresArgs<T>&) noexcept;
   T (*softmax)(const RowSoftmaxArgs<T>&) noexcept;
-  /// Weights that a formula gave: hidden ones and -inf become 0, m 0; returns 1. exponent_factor is
-  /// not looked at.
+  /// For weights that a formula gave: hidden ones and -inf become 0, m becomes 0; returns 1.
+  /// Ignores exponent_factor.
   T (*take_weights)(const RowSoftmaxArgs<T>&) noexcept;
   void (*drop)(const DropRowArgs<T>&) noexcept;
   void (*values)(const UnitValuesArgs<T>&) noexcept;
   /// x[i] *= factor
   void (*rescale)(T* x, int count, T factor) noexcept;
-  /// The columns of an O in their order. `count` a multiple of kDecodeColumns; not in place.
+  /// Puts the columns of an O in order. `count` is a multiple of kDecodeColumns; not in place.
   void (*reorder)(DecodeKind kind, const T* from, int count, T* to) noexcept;
   T (*log)(T x) noexcept;
-  /// Of the softmax.
+  /// The exponential of the softmax.
   T (*exp2)(T x) noexcept;
 };
 

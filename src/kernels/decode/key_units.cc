@@ -45,7 +45,8 @@ const KeySpan& SpanCursor::search(int64_t key) noexcept {
 
 namespace {
 
-// Codes of one byte under a scale per key, whose chains are whole chunks of any ISA's loads.
+// Whether rows are codes that can be read in place: one byte each under a scale per key, in chains
+// that are whole chunks of any ISA's loads.
 bool are_direct(const ForwardCall& call, const RowCoding& coding, int columns) {
   const int chain = chain_dims(columns, false);
   return coding.codes == CodeType::kI8 && coding.group == 0 && !call.f64 && call.table != nullptr &&
@@ -196,7 +197,7 @@ void UnitRows<T>::place_scales(int64_t key, int keys, const char** scales) noexc
     const auto end = static_cast<int>(std::min<int64_t>(keys, span.end - key));
     for (; i < end; ++i, at += scales_.row_step * size) scales[i] = at;
   }
-  // Rows that do not exist have the scale of the last one.
+  // Padding rows get the scale of the last key.
   for (int i = keys; i % kUnitKeys != 0; ++i) scales[i] = scales[keys - 1];
 }
 
@@ -251,8 +252,8 @@ bool UnitRows<T>::find(const PlacedUnits& units, uint32_t wanted, DecodeUnit& un
   unit.begin = 0;
   unit.end = kUnitKeys;
   if (wanted != kAllKeys) {
-    // Keys must all be there, since the lanes of a unit are loaded together; values only must have
-    // no holes, and pairs no halves.
+    // All keys of a unit must be readable, since its lanes are loaded together; values only must
+    // have no gaps, and pairs no missing half.
     unit.begin = std::countr_zero(wanted);
     unit.end = std::bit_width(wanted);
     if (!values_ || wanted >> unit.begin != (1u << (unit.end - unit.begin)) - 1) return false;

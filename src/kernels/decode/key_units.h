@@ -19,9 +19,9 @@ inline constexpr uint32_t kAllKeys = (1u << kUnitKeys) - 1;
 template <class T>
 DecodeKind unit_kind(const ForwardCall& call, bool values);
 
-/// Addresses of the units of a tile, null where a unit has keys in several spans, or numbers that
-/// do not lie side by side: then `rows` has the address of each of its keys. (Rows that do not
-/// exist have that of the last one.) Of codes also the addresses of the scales of all keys.
+/// Addresses of the units of a tile; null where the keys of a unit lie in several spans or their
+/// numbers are not contiguous: then `rows` has the address of each key. (Padding rows have that of
+/// the last key.) For codes also the addresses of the scales of all keys.
 struct PlacedUnits {
   const char* at[kTileUnits];
   const char* rows[kTileKeys];
@@ -33,7 +33,7 @@ class SpanCursor {
  public:
   explicit SpanCursor(const KeySequence& keys) : keys_(keys) {}
 
-  /// The span that holds `key`; near the last one it takes a few steps.
+  /// The span that holds `key`; takes a few steps if that is near the last one.
   const KeySpan& find(int64_t key) noexcept {
     const KeySpan* const last = keys_.spans + at_;
     if (key < last->begin) return search(key);
@@ -56,7 +56,7 @@ class UnitRows {
  public:
   UnitRows(const ForwardCall& call, const KeySequence& keys, bool values, ScratchLayout& layout);
 
-  /// Of units that are found, or gathered.
+  /// The kind of units that are found in place, or of gathered ones.
   DecodeKind kind(bool gathered = false) const {
     return gathered && kind_ == DecodeKind::kI8 ? DecodeKind::kOwn : kind_;
   }
@@ -65,29 +65,30 @@ class UnitRows {
   /// used at once: at 128 dims a unit takes 8 KiB, and several would leave L1 before they are read.
   int slots() const { return converted_ ? 1 : kSlots; }
 
-  /// Codes that are read as they lie: their scales, `keys` of them from `key` on, for find and
-  /// gather. Null: other rows, which need none.
+  /// For codes that are read in place: loads the scales of `keys` keys from `key` on, for find and
+  /// gather. Returns null for other rows, which need none.
   const float* load_scales(int64_t key, int keys) noexcept;
 
   /// The units of a tile: `keys` keys from `key` on.
   void place(int64_t key, int keys, PlacedUnits& units) noexcept;
 
-  /// Keys of a list, `count` of them, counted from `key`, as units from `unit` on.
+  /// Places `count` keys of a list, counted from `key`, as units from `unit` on.
   void place_list(int64_t key, const int16_t* keys, int count, int unit,
                   PlacedUnits& units) noexcept;
-  /// Asks for the row of a key, into L1 or L2.
+  /// Prefetches the row of a key into L1 or L2.
   void prefetch(int64_t key, bool into_l1) noexcept;
 
-  /// Where a placed unit can be prefetched.
+  /// What to prefetch for a placed unit.
   UnitAhead ahead(const PlacedUnits& units, int unit) const noexcept {
     if (units.at[unit] != nullptr) return {units.at[unit], step_, lines_, nullptr};
     return {nullptr, 0, rows_.column_step == 1 ? lines_ : 1, units.rows + unit * kUnitKeys};
   }
 
-  /// A placed unit to be read where it, or each of its keys, lies: keys of which `wanted` has the
-  /// bit. False: it must be gathered.
+  /// Sets `unit` to a placed unit that is read in place, with the keys whose bits are set in
+  /// `wanted`. Returns false if it must be gathered.
   bool find(const PlacedUnits& units, uint32_t wanted, DecodeUnit& unit) const noexcept;
-  /// The same, gathered into a slot, and rotated (rope). `first`: the tile's first key.
+  /// The same for a unit that is gathered into a slot, and rotated (rope). `first`: the tile's
+  /// first key.
   void gather(const PlacedUnits& units, uint32_t wanted, int slot, int64_t first,
               DecodeUnit& unit) noexcept;
 
@@ -112,9 +113,9 @@ class UnitRows {
   bool values_;
   DecodeKind kind_;
   bool rotated_;       // keys of a call with rope
-  bool is_direct_;     // codes that are found are read as they are: kI8, kCodePairs
+  bool is_direct_;     // codes of found units are read in place: kI8, kCodePairs
   bool converted_;     // gathered in compute type
-  bool side_by_side_;  // the numbers of a row
+  bool side_by_side_;  // the numbers of a row are contiguous
   int columns_;
   ptrdiff_t element_, step_;  // bytes of a number, from key to key
   int lines_;                 // of 64 bytes in a row

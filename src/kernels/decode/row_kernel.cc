@@ -21,8 +21,8 @@ void spoil(const DecodeState<T>& total) {
   std::fill_n(total.o, total.columns, kNan);
 }
 
-// Folds splits [begin, end) into a state that is kept, or, of a run with a state for each, replaces
-// those.
+// Folds splits [begin, end) into the state that is kept, or replaces their states in a run that
+// keeps one per split.
 template <class T>
 void compute_states(const ForwardCall& call, const KeySequence& keys, const QueryRow& row,
                     int64_t begin, int64_t end, void* scratch, TileFault& fault) {

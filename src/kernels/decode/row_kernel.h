@@ -25,7 +25,7 @@ std::size_t row_scratch_bytes(const ForwardCall& call);
 void compute_row(const ForwardCall& call, const KeySequence& keys, const QueryRow& row,
                  void* scratch, TileFault& fault) noexcept;
 
-/// Of a run that keeps a state of every split: that of one.
+/// Writes the state of one split, in a run that keeps a state per split.
 void compute_split(const ForwardCall& call, const KeySequence& keys, const QueryRow& row,
                    int64_t split, void* scratch, TileFault& fault) noexcept;
 

@@ -54,7 +54,7 @@ RowVisibility::RowVisibility(const ForwardCall& call, const QueryRow* rows, int 
 int64_t RowVisibility::next_tile(int64_t tile) const noexcept {
   if (everything_) return tile;
   int64_t next = std::numeric_limits<int64_t>::max();
-  const KeyList* of = nullptr;  // whose place `at` is
+  const KeyList* of = nullptr;  // the list that `at` points into
   const int32_t* at = near_;
   for (int i = 0; i < row_count_; ++i) {
     int64_t of_row = tile;
@@ -117,9 +117,9 @@ void RowVisibility::ask_mask(int64_t key, int keys) noexcept {
           asked_[asking[i] * groups_ + g] & answers_[i * groups_ + g];
 }
 
-// Of what the rows see, what they chose.
+// Hides what rows see but did not choose.
 void RowVisibility::keep_chosen(int64_t key, int keys) noexcept {
-  const int32_t* of = nullptr;  // whose words these are: the heads of a group mostly choose alike
+  const int32_t* of = nullptr;  // the list these words are for; heads of a group mostly share one
   uint64_t chosen[kTileKeys / kWordKeys] = {};
   for (int i = 0; i < row_count_; ++i) {
     const KeyList& list = rows_[i].chosen;

@@ -1,5 +1,5 @@
 // What each row of a decode item may see of a tile of keys: a bit per key, from the rows' lists of
-// runs and, where these say so, the mask program. Kernels layer.
+// runs and, where these leave it open, the mask program. Kernels layer.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -11,7 +11,7 @@
 
 namespace quire::kernels {
 
-/// list.from(key), found in a few steps if it is not far behind `near`, a place in the list.
+/// list.from(key), found in a few steps if it is not far after `near`, a place in the list.
 const int32_t* first_from(const KeyList& list, int64_t key, const int32_t* near) noexcept;
 
 class RowVisibility {
@@ -50,8 +50,8 @@ class RowVisibility {
   int groups_ = 0;
   bool everything_;       // no row has a list
   bool chooses_ = false;  // some row made a choice
-  // Of the first row's list, where the last tile began. Tiles come in order, and rows mostly have
-  // one list: searching it by halves for each would take longer than a tile's few keys.
+  // Where the last tile began in the first row's list. Tiles come in order, and rows mostly share
+  // one list: a binary search for each would take longer than a tile's few keys.
   const int32_t* near_ = nullptr;
   bool all_ = false;
   uint32_t sees_ = 0;

@@ -98,8 +98,8 @@ HWY_INLINE T largest(const RowSoftmaxArgs<T>& args) {
   return hn::GetLane(hn::MaxOfLanes(d, max[0]));  // there is no NaN among them
 }
 
-// The weights of the units in bf16, too, multiplied by scales if there are any; nothing if not
-// wanted.
+// Also writes the weights of the units in bf16, multiplied by scales if there are any; does nothing
+// if these are not wanted.
 HWY_INLINE void narrow_weights(const float* weights, int unit_begin, int unit_end, uint16_t* to,
                                const float* scales) {
   if (to == nullptr) return;

@@ -1,7 +1,7 @@
 // Values of the decode kernel: O[row][column] += weight[row][key] * value[key][column], columns
 // across the lanes, keys ascending in fma chains of chain_keys, each from 0. A value is loaded and
 // widened once for all rows of a block; blocks of columns outside, the 16 keys of a unit inside.
-// bf16 numbers are taken apart as they lie, so that O holds its columns in another order until
+// bf16 numbers are unpacked in memory order, so O holds its columns in another order until
 // `reorder`. Kernels layer.
 #pragma once
 #include <cstring>
@@ -15,8 +15,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
 
-// Bytes [0, bytes) of what a vector would load, then zeros, where a vector can load them. A copy,
-// because not all targets have masked loads of all types.
+// A copy of bytes [0, bytes) of a vector, then zeros, for a whole load: not all targets have masked
+// loads of all types.
 template <size_t kBytes>
 struct PaddedBytes {
   HWY_ALIGN char bytes[kBytes] = {};
@@ -31,8 +31,8 @@ template <class D, class E>
 struct PlainValues {
   using Tag = D;
   using Weight = hn::TFromD<D>;
-  static constexpr int kKeys = 1;     // a step
-  static constexpr int kVectors = 1;  // accumulators of a line
+  static constexpr int kKeys = 1;     // keys per step
+  static constexpr int kVectors = 1;  // accumulators per line
   static constexpr int kBytes = static_cast<int>(hn::MaxLanes(D()) * sizeof(E));
   static constexpr int kColumnBytes = sizeof(E);
   struct Line {
@@ -161,16 +161,15 @@ HWY_INLINE typename Values::Line load_line(const char* at, ptrdiff_t step, int p
   }
 }
 
-// Units that a block goes through before its sums are written: what takes 8 KiB, so that with those
-// that come next there are 16 KiB in L1.
+// Units that a block processes before its sums are written: 8 KiB of values, so that together with
+// the next ones 16 KiB are in L1.
 constexpr int kMostValueUnits = 4;
 HWY_INLINE int value_units_at_once(int row_bytes) {
   return HWY_MAX(1, HWY_MIN(kMostValueUnits, 8192 / (kUnitKeys * row_bytes)));
 }
 
 // One block: units of one chain, rows [first_row, + kRows), lines [first_line, + kLines). kPart:
-// the last line, of which only `part` bytes exist. While it goes by, as many lines ahead are
-// prefetched.
+// the last line, of which only `part` bytes exist. As many lines as it reads are prefetched ahead.
 template <class Rows>
 struct ValueBlock {
   const DecodeUnit* units;
@@ -326,7 +325,7 @@ void unit_values(const UnitValuesArgs<hn::TFromD<typename Values::Tag>>& args,
                  const typename Values::Weight* weights) {
   const int at_once = value_units_at_once(args.columns * Values::kColumnBytes);
   for (int unit = 0, units; unit < args.unit_count; unit += units) {
-    // As many as lie alike, up to the end of a chain.
+    // As many units as are addressed the same way, up to the end of a chain.
     const bool is_list = args.units[unit].rows != nullptr;
     for (units = 1; units < at_once && unit + units < args.unit_count; ++units)
       if (args.units[unit + units - 1].ends_chain ||

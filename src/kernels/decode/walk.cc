@@ -76,7 +76,7 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
   scores_ = layout.take<T>(padded * kDecodeScoreStep);
   const bool chooses = call.chooses;
   compact_ = layout.take<T>(chooses ? padded * kDecodeScoreStep : 0);
-  // Keys side by side are not at consecutive positions, which a rotation on read counts on.
+  // Compacted keys are not at consecutive positions, which rotation on read requires.
   compacts_ =
       chooses && zero_weights == ZeroWeights::kMultiply && !call.pairs && call.rope.half == 0;
   const auto columns = static_cast<size_t>(decode_columns(call.value_dims));
@@ -91,7 +91,7 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
   void* scratch = layout.take<char>(program_bytes(call.decode.score));
   if (rows == nullptr) return;  // counting
   load_queries();
-  // Weights of rows that do not exist.
+  // Padding rows have weight 0.
   std::fill_n(scores_, padded * kDecodeScoreStep, T{0});
   if (chooses) std::fill_n(compact_, padded * kDecodeScoreStep, T{0});
   if (bf16_weights_ != nullptr) std::fill_n(bf16_weights_, padded * kDecodeScoreStep, 0);
@@ -155,7 +155,8 @@ typename DecodeWalk<T>::Tile DecodeWalk<T>::tile_at(int64_t index) const noexcep
   return {index, keys, (keys + kUnitKeys - 1) / kUnitKeys};
 }
 
-// Of the tiles that have spans for all their keys; an item that was cut has those of its splits.
+// The end of the tiles that have spans for all their keys; an item that was cut has spans only for
+// its own splits.
 template <class T>
 int64_t DecodeWalk<T>::end_tile() const noexcept {
   const int64_t end = sequence_.spans[sequence_.span_count - 1].end;
@@ -172,7 +173,7 @@ template <class T>
 bool DecodeWalk<T>::run_tiles(int64_t begin, int64_t end, const DecodeState<T>& state) noexcept {
   end = std::min<int64_t>(end, (sequence_.length + kTileKeys - 1) / kTileKeys);
   bool any = false;
-  int64_t kept = begin;  // the tiles before it are
+  int64_t kept = begin;  // tiles before this one have their scores kept
   for (int64_t index = visible_.next_tile(begin); index < end; index = next_) {
     next_ = visible_.next_tile(index + 1);
     const Tile tile = tile_at(index);
@@ -186,7 +187,7 @@ bool DecodeWalk<T>::run_tiles(int64_t begin, int64_t end, const DecodeState<T>& 
   return any;
 }
 
-// The units that are read, in order, and what is prefetched after them.
+// Lists the units that are read, in order, and what is prefetched after them.
 template <class T>
 void DecodeWalk<T>::plan_prefetch(const Tile& tile) noexcept {
   live_count_ = 0;
@@ -204,7 +205,7 @@ void DecodeWalk<T>::plan_prefetch(const Tile& tile) noexcept {
   values_.place(tile.index * kTileKeys, tile.keys, placed_values_);
   UnitAhead* to = ahead_;
   for (int i = 0; i < live_count_; ++i) *to++ = keys_.ahead(placed_keys_, live_[i]);
-  // Latent keys have come as keys: while they are read as values, the next tile is asked for.
+  // Latent values have been loaded as keys: while they are read, the next tile is prefetched.
   if (!call_.v_in_k)
     for (int i = 0; i < live_count_; ++i) *to++ = values_.ahead(placed_values_, live_[i]);
   if (next_ < end_tile() && !compacts_) {
@@ -218,7 +219,7 @@ void DecodeWalk<T>::plan_prefetch(const Tile& tile) noexcept {
   while (to < last);
 }
 
-// Puts the keys that somebody sees side by side if they then fill at most half as many units.
+// Compacts the keys that any row sees if they then fill at most half as many units.
 template <class T>
 bool DecodeWalk<T>::plan_compact(const Tile& tile) noexcept {
   const int chain_units = chain_keys(call_.pairs) / kUnitKeys;
@@ -245,12 +246,12 @@ bool DecodeWalk<T>::plan_compact(const Tile& tile) noexcept {
     live_[unit] = unit;
   }
   live_count_ = units;
-  std::fill_n(ahead_, 2 * units + kUnitsAhead + 1, UnitAhead{});  // was asked for a tile ago
+  std::fill_n(ahead_, 2 * units + kUnitsAhead + 1, UnitAhead{});  // was prefetched one tile ago
   return true;
 }
 
-// The next tile's keys and values, of all rows. A few of them go straight into L1, where nothing
-// else would bring them; 16 keys and values of 128 f32 are 16 KiB.
+// Prefetches the next tile's keys and values, for all rows. A few of them go straight into L1,
+// where nothing else would bring them; 16 keys and values of 128 f32 are 16 KiB.
 template <class T>
 void DecodeWalk<T>::prefetch_chosen() noexcept {
   if (next_ >= end_tile()) return;
@@ -272,7 +273,7 @@ void DecodeWalk<T>::prefetch_chosen() noexcept {
   }
 }
 
-// From side by side to their places in the tile.
+// Moves compacted scores to their places in the tile.
 template <class T>
 void DecodeWalk<T>::spread_scores() noexcept {
   for (int row = 0; row < row_count_; ++row) {
@@ -282,7 +283,7 @@ void DecodeWalk<T>::spread_scores() noexcept {
   }
 }
 
-// And back: a row that does not see a key has weight 0.
+// Compacts the weights again: a row that does not see a key has weight 0.
 template <class T>
 void DecodeWalk<T>::collect_weights() noexcept {
   for (int row = 0; row < row_count_; ++row) {
@@ -314,8 +315,8 @@ void DecodeWalk<T>::run_tile(const Tile& tile, const DecodeState<T>& state) noex
   add_values(state);
 }
 
-// Live units in calls as long as possible: all of a call are found or all gathered, and of those
-// there is only so much memory.
+// Processes live units in calls as long as possible: within a call all are found in place or all
+// gathered, and memory for gathered units is limited.
 template <class T>
 template <class Args, class Wanted>
 void DecodeWalk<T>::run_units(bool values, Wanted wanted_of, Args& args,
@@ -325,7 +326,7 @@ void DecodeWalk<T>::run_units(bool values, Wanted wanted_of, Args& args,
   const UnitAhead* const ahead = values ? ahead_ + live_count_ : ahead_;
   DecodeUnit units[kTileUnits];
   uint32_t wanted[kTileUnits];
-  int used[kTileUnits], used_count = 0;  // of live_
+  int used[kTileUnits], used_count = 0;  // indices into live_
   for (int i = 0; i < live_count_; ++i) {
     wanted[i] = wanted_of(live_[i]);
     if (wanted[i] != 0) used[used_count++] = i;
@@ -399,7 +400,7 @@ void DecodeWalk<T>::apply_score_mod(const Tile& tile) noexcept {
                        0, row_count_, score_max_, visible_.all() ? nullptr : visible_.words(0));
 }
 
-// The scores of rows whose keys' weights are asked for; of hidden keys -inf.
+// Keeps the scores of rows whose weights of keys are wanted; hidden keys get -inf.
 template <class T>
 void DecodeWalk<T>::keep_scores(const Tile& tile) noexcept {
   for (int row = 0; row < row_count_; ++row) {
@@ -419,7 +420,7 @@ void DecodeWalk<T>::keep_scores(const Tile& tile) noexcept {
   }
 }
 
-// Tiles that were skipped.
+// The same for tiles that were skipped.
 template <class T>
 void DecodeWalk<T>::keep_hidden(int64_t begin, int64_t end) noexcept {
   const int64_t first = begin * kTileKeys, last = std::min(end * kTileKeys, sequence_.length);
@@ -466,7 +467,7 @@ void DecodeWalk<T>::apply_softmax(const Tile& tile, const DecodeState<T>& state)
   }
 }
 
-// The weights that the softmax has just made.
+// Applies dropout to the weights that the softmax has just made.
 template <class T>
 void DecodeWalk<T>::drop(const Tile& tile, const RowSoftmaxArgs<T>& made, int row) noexcept {
   const QueryRow& at = rows_[row];

@@ -44,18 +44,18 @@ class DecodeWalk {
   DecodeWalk(const ForwardCall& call, const KeySequence& keys, const QueryRow* rows, int row_count,
              ZeroWeights zero_weights, ScratchLayout& layout);
 
-  /// The state of the split's keys, from scratch. Returns whether anything was visible; `state` is
-  /// cleared else.
+  /// Computes the state of the split's keys from nothing. Returns whether anything was visible; if
+  /// not, `state` is cleared.
   bool run_split(int64_t split, const DecodeState<T>& state) noexcept;
 
-  /// Tiles [begin, end), or up to the sequence's end, into a state that others began. Returns
-  /// whether anything was visible.
+  /// Continues a state with tiles [begin, end), or up to the sequence's end. Returns whether
+  /// anything was visible.
   bool run_tiles(int64_t begin, int64_t end, const DecodeState<T>& state) noexcept;
 
   /// With ZeroWeights::kSkip: whether a visible score was NaN so far.
   bool saw_nan() const { return saw_nan_; }
 
-  /// Takes over the first thing a visible element did wrong.
+  /// Replaces `fault` if a visible element has an earlier one.
   void report(TileFault& fault) const noexcept;
 
  private:
@@ -96,7 +96,7 @@ class DecodeWalk {
   RowVisibility visible_;
   T scale_;
   bool drops_;
-  bool compacts_ = false;  // rows made choices: few keys of a tile are worked on side by side
+  bool compacts_ = false;  // rows chose their keys: the few keys seen in a tile are compacted
   DropoutRule dropout_;    // if drops_
   void* query_memory_;     // as UnitScoresArgs wants them: T, or 32-bit pairs
   T* query_row_;           // [query_step_]
@@ -107,25 +107,25 @@ class DecodeWalk {
   int64_t *batches_, *heads_, *queries_;
   std::optional<TileRunner> score_runner_;
   bool saw_nan_ = false;
-  bool keeps_ = false;  // some row's scores
-  // The units of this tile that anybody sees, their keys, then their values, then what comes next:
-  // kUnitsAhead entries, empty where there is no more. Written for each tile, and not read beyond.
+  bool keeps_ = false;  // some row's scores are kept
+  // The units of this tile that any row sees: their keys, then their values, then kUnitsAhead
+  // entries of what comes next, empty where there is nothing. Written for each tile.
   UnitAhead ahead_[4 * kTileUnits];
   PlacedUnits placed_keys_, placed_values_, placed_next_;
   int live_[kTileUnits];
   int live_count_ = 0;
   int64_t next_ = -1;                  // tile
-  int unit_begin_ = 0, unit_end_ = 0;  // of this tile, where anybody sees anything
-  // Where the keys that somebody sees are so few that they were put side by side: which keys of the
-  // tile they are, and scores, then weights. Scores need as few units as hold them all; a unit of
-  // values (kUnitKeys places each) has no keys of two chains.
+  int unit_begin_ = 0, unit_end_ = 0;  // of this tile, where any row sees anything
+  // Set where so few keys are seen that they are compacted: which keys of the tile they are, and
+  // their scores, then weights. Scores use as few units as possible; a unit of values (kUnitKeys
+  // places each) has no keys of two chains.
   bool is_compact_ = false;
   int16_t scored_key_[kTileKeys], compact_key_[kTileKeys];
   int scored_count_ = 0;
   int compact_count_[kTileUnits], compact_chain_[kTileUnits];
   T* compact_;                           // as scores_
   int64_t first_key_ = 0;                // of this tile
-  const float* value_scales_ = nullptr;  // of this tile, if values are codes read as they lie
+  const float* value_scales_ = nullptr;  // of this tile, if values are codes read in place
 };
 
 }  // namespace quire::kernels

@@ -5,7 +5,7 @@
 #define HWY_BASELINE_TARGETS HWY_AVX3
 #define HWY_COMPILE_ONLY_STATIC
 #include <hwy/highway.h>
-// As avx512_bf16.cc. The instructions on tiles are written as text and need no target.
+// As avx512_bf16.cc. The tile instructions are inline assembly and need no target.
 #undef HWY_TARGET_STR
 #define HWY_TARGET_STR HWY_TARGET_STR_AVX3 ",avx512bf16"
 #include "kernels/amx/table-inl.h"

@@ -1,6 +1,6 @@
-// Division by a number that many share: a product with its reciprocal and one or two corrections,
-// which give the quotient rounded to nearest as a division would, in a third of the time on Zen 4.
-// Kernels layer.
+// Division of many numbers by the same divisor: a product with its reciprocal and one or two
+// corrections, which give the quotient rounded to nearest as a division would, in a third of the
+// time on Zen 4. Kernels layer.
 #pragma once
 #include <bit>
 
@@ -23,8 +23,8 @@ class PlainDivisor {
 
 // With r = 1/c rounded, q near x/c and e = x - q c, which fma computes exactly, q + e r is x/c
 // rounded to nearest if q is within one unit in the last place of it and c's significand is not all
-// ones (Markstein 1990). Numbers whose quotient or rest could come near an end of the exponents'
-// range are divided.
+// ones (Markstein 1990). Numbers whose quotient or remainder could come near either end of the
+// exponent range are divided instead.
 template <int kCorrections>
 class CorrectedDivisor {
  public:

@@ -1,6 +1,6 @@
-// VectorPair: two vectors that go through a long function in step. Written out, the operations of
-// each step stand side by side; one after the other, the CPU would have to look far ahead to find
-// the second chain while it waits for the first. Kernels layer.
+// VectorPair: two vectors that go through a long function together, their operations interleaved
+// step by step. One after the other, the CPU would have to look far ahead to find the second chain
+// while it waits for the first. Kernels layer.
 #pragma once
 #include "kernels/fma-inl.h"
 #include "kernels/math/minmax-inl.h"

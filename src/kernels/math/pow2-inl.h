@@ -26,8 +26,8 @@ HWY_INLINE V times_pow2_wide(V p, V shifted, V n) { return times_pow2(p, shifted
 
 #else
 
-// By a power of two that leaves p normal, which is exact, and by what remains: 1, or the way into
-// the subnormals or to infinity.
+// Multiplies by a power of two that leaves p normal, which is exact, then by the rest: 1, or the
+// step into the subnormals or to infinity.
 HWY_INLINE V times_pow2_in_steps(V p, VI wanted, VI first) {
   const VI second = hn::Sub(hn::Add(wanted, hn::Set(kI32, 127 << 23)), first);
   return hn::Mul(hn::Mul(p, hn::BitCast(kF32, first)), hn::BitCast(kF32, second));

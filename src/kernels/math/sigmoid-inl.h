@@ -10,7 +10,7 @@ namespace quire::kernels::QUIRE_ISA_NS {
 
 // 2^y, y <= 0 a function of |x|, in the parts that exp2_fraction and times_pow2 take.
 struct Decay {
-  V a;              // |x|, limited to where nothing is left of x 2^y
+  V a;              // |x|, limited to where x 2^y vanishes
   V shifted, n, f;  // y + kShift; y = n + f
 };
 

@@ -52,7 +52,7 @@ HWY_INLINE V with_large_lanes(V x, V y, double (*function)(double)) {
   return y;
 }
 
-// Of |x|, so that the sign of -0 comes back at the end.
+// Computed from |x|; the sign, that of -0 too, comes back at the end.
 HWY_INLINE V sin(V x) {
   const V a = hn::Abs(x), shift = hn::Set(kF32, 0x1.8p23f);
   const V shifted = fma(a, hn::Set(kF32, kInversePi), shift);

@@ -7,7 +7,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
 
-// Added to what is there.
+// Adds to the existing sums.
 template <class T>
 struct AddOutputs {
   T* out;
@@ -21,12 +21,13 @@ struct AddOutputs {
   }
 };
 
-// The chains of a tile: the first one finds O before its factors, or nothing.
+// Adds the chains of a tile to O; before the first one, O is multiplied by its factors or does not
+// exist.
 template <class T>
 struct AddChain {
   AddOutputs<T> outputs;
   bool is_first;
-  const T* factors;  // of the block's rows; null: nothing there
+  const T* factors;  // of the block's rows; null: there is no O yet
   template <size_t C>
   HWY_INLINE void row(size_t r, const VecOf<T> (&vectors)[C]) const {
     constexpr hn::ScalableTag<T> d;

@@ -58,8 +58,8 @@ void Prefill<T>::run_ahead(int64_t key, int rows, const KeyTile& keys) noexcept 
   computed_ = false;
 }
 
-// Scores of query tile i to next_scores, before scales, masks and mods. Pairs of groups of keys by
-// pairs of panels are listed, what is left is computed at once. (Of a pair of panels one may not be
+// Scores of query tile i to next_scores, before scales, masks and mods. Products of two groups of
+// keys by two panels are queued, the rest is computed at once. (One panel of a pair may not be
 // wanted, or not exist: there is memory for it.)
 template <class T>
 void Prefill<T>::list_scores(int i, const KeyTile& keys) noexcept {
@@ -128,7 +128,7 @@ void Prefill<T>::list_outputs(const Weighed& last, const KeyTile& keys) noexcept
   }
 }
 
-// Weights of a query tile to `pairs`; groups of which a panel sees nothing have weight 0.
+// Weights of a query tile to `pairs`; groups of which a panel sees nothing get weight 0.
 template <class T>
 typename Prefill<T>::Weighed Prefill<T>::weigh(int i, int64_t key, int rows) noexcept {
   Weighed now;

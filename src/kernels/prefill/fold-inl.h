@@ -7,7 +7,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
 
-// What both sides of a row are multiplied by.
+// The factors of both sides of a row.
 template <class T>
 struct FoldFactors {
   T a, b;

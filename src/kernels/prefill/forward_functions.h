@@ -65,8 +65,8 @@ struct ScoresArgs {
   T scale = 1;
 };
 
-/// Hidden elements become -inf; `max` is raised by the visible ones. Bit `lane` of words[row] is
-/// that of the first panel's lane 0 shifted by first_lane.
+/// Hidden elements become -inf; `max` is raised by the visible ones. Bit first_lane + i of
+/// words[row] is for lane i of the first panel.
 template <class T>
 struct MaskScoresArgs {
   T* scores = nullptr;
@@ -75,8 +75,8 @@ struct MaskScoresArgs {
   T* max = nullptr;
 };
 
-/// Scores of one panel to weights, in place, for the groups of 16 keys in `groups` (bit g: keys
-/// 16 g ..). Moves m, l; factor = what O must be multiplied by.
+/// Turns scores of one panel into weights, in place, for the groups of 16 keys in `groups` (bit g:
+/// keys 16 g ..). Updates m and l; `factor` gets what O must be multiplied by.
 template <class T>
 struct SoftmaxArgs {
   T* scores = nullptr;  // the panel, key 0 of the tile
@@ -89,26 +89,27 @@ struct SoftmaxArgs {
   T* factor = nullptr;
 };
 
-/// Weights of one panel, in place: dropped, or multiplied by the rule's scale.
+/// Applies dropout to the weights of one panel, in place: each becomes 0 or is multiplied by the
+/// rule's scale.
 template <class T>
 struct DropPanelArgs {
   T* weights = nullptr;  // the panel, key 0 of the tile
-  uint32_t groups = 0;   // as of the softmax
+  uint32_t groups = 0;   // as in SoftmaxArgs
   int rows = 0;
   const DropoutRule* rule = nullptr;
   DropoutPlace place;  // q_idx: of lane 0
 };
 
-/// Keys side by side, in rows of weights and of values. A chain goes on through all runs up to the
-/// next that ends one.
+/// Consecutive keys, as rows of weights and of values. A chain continues through all runs up to one
+/// that ends it.
 struct ChainRun {
   int weight_row = 0, value_row = 0, rows = 0;
   bool ends_chain = true;
 };
 
-/// O[query][column] += for each chain, weight[key][query] * value[key][column] added up over its
-/// keys, ascending, from 0. Element: T, or uint32_t for bf16 pairs of keys (2i, 2i + 1), of which
-/// each is a row then.
+/// Adds to O[query][column], for each chain, the sum of weight[key][query] * value[key][column],
+/// keys ascending, from 0. Element: T, or uint32_t for bf16 pairs of keys (2i, 2i + 1); each pair
+/// is a row then.
 template <class T, class Element = T>
 struct AccumulateArgs {
   const ChainRun* runs = nullptr;  // at least one; the last ends a chain
@@ -119,7 +120,8 @@ struct AccumulateArgs {
   int queries = 0, columns = 0;  // queries <= 16, columns a multiple of 16
   T* out = nullptr;              // rows out_step elements apart
   ptrdiff_t out_step = 0;
-  const T* factor = nullptr;  // [16]: O is multiplied by it first; null: O is the first chain
+  const T* factor =
+      nullptr;  // [16]: O is multiplied by it first; null: O starts with the first chain
 };
 
 /// Folds the state of a split into that of the splits before it, row by row.
@@ -145,8 +147,8 @@ struct FinishArgs {
   ptrdiff_t row_step = 0, column_step = 1;
 };
 
-/// What an indexer makes of scores: sums[lane] = fma(weights[row], relu(score[row][lane]),
-/// sums[lane]), row after row. relu leaves a NaN.
+/// The sums of an indexer: sums[lane] = fma(weights[row], relu(score[row][lane]), sums[lane]), row
+/// after row. relu keeps NaN.
 template <class T>
 struct WeighHeadsArgs {
   const T* scores = nullptr;  // first panel, first row
@@ -162,8 +164,8 @@ struct ForwardFunctions {
   void (*scores)(const ScoresArgs<T>&) noexcept;
   void (*mask_scores)(const MaskScoresArgs<T>&) noexcept;
   void (*softmax)(const SoftmaxArgs<T>&) noexcept;
-  /// Weights that a formula gave: -inf becomes 0, m 0, the factors 1; max and exponent_factor are
-  /// not looked at.
+  /// For weights that a formula gave: -inf becomes 0, m becomes 0, the factors become 1. Ignores
+  /// max and exponent_factor.
   void (*take_weights)(const SoftmaxArgs<T>&) noexcept;
   void (*rotate)(const RotateArgs<T>&) noexcept;
   void (*drop)(const DropPanelArgs<T>&) noexcept;
@@ -175,8 +177,8 @@ struct ForwardFunctions {
   void (*row_weights)(const RowWeightsArgs<T>&) noexcept;
 };
 
-/// A product of tile registers: two groups of 16 rows by two of 16 columns, 32 numbers a step.
-/// Rows, and groups, are so many bytes apart.
+/// A product of tile registers: two groups of 16 rows by two of 16 columns, 32 numbers per step.
+/// Steps between rows and between groups are in bytes.
 struct TileProduct {
   const char* a = nullptr;  // 64 bytes of each row a step
   ptrdiff_t a_row = 0, a_next = 0;
@@ -187,16 +189,16 @@ struct TileProduct {
   ptrdiff_t a_out = 0, b_out = 0;
 };
 
-/// Products that are done one after the other, a step here and there, while something else is
-/// computed. Until they are done, no other function on tiles may be called.
+/// Products that are done in order, a few steps at a time, while something else is computed. Until
+/// all are done, no other function on tiles may be called.
 struct TileProducts {
   static constexpr int kMost = 2 * (kTileKeys / 32 + kMostHeadDim / 32);
   TileProduct list[kMost];
   int count = 0;
-  int at = 0, step = 0;  // under way
+  int at = 0, step = 0;  // the current product and its next step
 };
 
-/// Weights of a panel in bf16: [key / 2][16], panels so many pairs apart.
+/// From panel to panel of weights in bf16, [key / 2][16], in pairs.
 inline constexpr ptrdiff_t kPairPanelStep = kTileKeys / 2 * kPanel + 64;
 
 /// O[column][lane] = O * factor + sums, of one panel; without factors the sums alone.
@@ -209,20 +211,19 @@ struct AddSumsArgs {
 
 /// For ISAs with tile registers. O of a panel lies [column][16 queries] until `rows`.
 struct PairTiles {
-  /// On a thread, before any of the functions that multiply and after the last of them, which
-  /// leaves no tile behind.
+  /// Call on each thread: `begin` before the first function that multiplies, `end` after the last,
+  /// which releases the tiles.
   void (*begin)() noexcept;
   void (*end)() noexcept;
-  /// Does what is left of them, and forgets them.
+  /// Completes the remaining products and empties the list.
   void (*run)(TileProducts& products) noexcept;
-  /// The product with the scale, if `scaled`, and the maximum of scores that are there.
+  /// Finishes scores: multiplies by the scale, if `scaled`, and raises the maximum.
   void (*finish_scores)(const ScoresArgs<float, uint32_t>&) noexcept;
-  /// As ForwardFunctions::softmax, but the weights go to pairs, [key / 2][16], and meanwhile
-  /// products are worked on. Keys that do not exist, and scores of groups that do, may be
-  /// overwritten.
+  /// As ForwardFunctions::softmax, but the weights go to pairs, [key / 2][16], and products advance
+  /// meanwhile. Keys that do not exist, and scores of groups that do, may be overwritten.
   void (*softmax)(const SoftmaxArgs<float>&, uint32_t* pairs, TileProducts& products) noexcept;
   void (*add_sums)(const AddSumsArgs&) noexcept;
-  /// Of one panel; `queries` and `step` are not looked at.
+  /// For one panel; ignores `queries` and `step`.
   void (*fold)(const FoldArgs<float>&) noexcept;
   /// out[query][column] = from[column][query], 16 queries of a panel, rows `columns` apart.
   void (*rows)(const float* from, int columns, float* out) noexcept;
@@ -244,13 +245,14 @@ struct PairFunctions {
   void (*pair_values)(const RowsView& from, uint32_t* out, ptrdiff_t out_step,
                       int out_columns) noexcept;
   /// Weights of a panel, [key][16] floats, to pairs [key / 2][16], in place (a uint32_t lies where
-  /// a float was); an odd last key pairs with 0. `scales`, of each key: weights of codes; or null.
+  /// a float was); an odd last key pairs with 0. `scales`: factors of each key's weights, for
+  /// codes; or null.
   void (*pair_weights)(float* weights, int keys, const float* scales) noexcept;
   void (*accumulate)(const AccumulateArgs<float, uint32_t>&) noexcept;
-  /// Rows of pairs along d have a multiple of so many, zeros behind the last one: 1, or the 16 of a
+  /// Rows of pairs along d are padded with zeros to a multiple of this: 1, or the 16 pairs of a
   /// step of a tile register.
   int step = 1;
-  /// Where products are those of tile registers; `accumulate` is null then.
+  /// Set where products are those of tile registers; `accumulate` is null then.
   const PairTiles* tiles = nullptr;
 };
 

@@ -31,7 +31,7 @@ class Prefill {
   }
 
   void run(TileFault& fault) noexcept;
-  /// Instead: what its queries gave to some keys (prefill/key_weights.cc).
+  /// Instead of run: the weights its queries gave to some keys (prefill/key_weights.cc).
   void add_weights(const KeyWeightsItem& of, TileFault& fault) noexcept;
 
  private:
@@ -92,9 +92,9 @@ class Prefill {
   bool seen_[kMaxQueryTiles] = {};      // `total` holds a split
   uint32_t live_[kMaxQueryTiles] = {};  // panels that saw a key in this split
   uint64_t slow_[kMaxQueryTiles] = {};  // rows for the row kernel
-  double lines_per_work_ = 0;           // of item_.ahead, for each panel of a key's scores
-  double lines_due_ = 0;                // and not asked for yet
-  bool computed_ = false;               // scores are there already, but for scale and maximum
+  double lines_per_work_ = 0;           // lines of item_.ahead per panel of a key's scores
+  double lines_due_ = 0;                // lines not prefetched yet
+  bool computed_ = false;               // scores exist already, without scale and maximum
 };
 
 }  // namespace quire::kernels

@@ -70,8 +70,8 @@ bool KeyTileLoader<T>::values_lie_well() const noexcept {
          v.column_step == 1 && v.row_step == call_.value_dims && call_.value_dims % kPanel == 0;
 }
 
-// Latent keys: one row serves for both, as it lies or as it was copied. Pairs are interleaved
-// another way, and whole panels of a value must not reach beyond its key.
+// Latent keys: one row serves as key and as value, in place or copied. Not for pairs, which
+// interleave values differently, nor where whole panels of a value would reach beyond its key.
 template <class T>
 bool KeyTileLoader<T>::values_are_keys(const KeySpan& span) const noexcept {
   return call_.v_in_k && !call_.pairs && span.key_offset == span.value_offset &&
@@ -188,7 +188,8 @@ void KeyTileLoader<T>::copy_run(const KeySpan& span, int64_t key, int begin, int
                value_step_);
 }
 
-// In bf16, codes as their own numbers with their scales beside them; columns up to `step` are 0.
+// Copies rows in bf16; codes become their own numbers, with scales kept separately. Columns up to
+// `step` are 0.
 template <class T>
 void KeyTileLoader<T>::write_pairs(const RowCoding& coding, const RowScales& scales,
                                    const RowsView& rows, int64_t scale_offset, uint16_t* to,
@@ -202,7 +203,7 @@ void KeyTileLoader<T>::write_pairs(const RowCoding& coding, const RowScales& sca
   copy_scales(args.scales, args.scale_step, rows.rows, all_scales + first);
 }
 
-// In compute type, decoded if they are codes; columns up to `step` are 0.
+// Copies rows in compute type, decoded if they are codes; columns up to `step` are 0.
 template <class T>
 void KeyTileLoader<T>::write_rows(const RowCoding& coding, const RowScales& scales,
                                   const RowsView& rows, int64_t scale_offset, T* to,
@@ -218,7 +219,7 @@ void KeyTileLoader<T>::write_rows(const RowCoding& coding, const RowScales& scal
   decode_rows(*call_.table, args);
 }
 
-// Bits move; the remaining columns become 0.
+// Copies bits; the remaining columns become 0.
 template <class T>
 void KeyTileLoader<T>::copy_bf16(const RowsView& from, uint16_t* to, ptrdiff_t to_step) noexcept {
   const auto* row = static_cast<const uint16_t*>(from.data);

@@ -15,7 +15,7 @@ namespace quire::kernels {
 struct KeyTile {
   const void *keys = nullptr, *values = nullptr;
   ptrdiff_t key_step = 0, value_step = 0;  // in elements, or in pairs
-  /// Pairs made of codes: the scale of each key, and value; null: numbers are what they are.
+  /// For pairs made of codes: the scale of each key and of each value; null: there are no scales.
   const float *key_scales = nullptr, *value_scales = nullptr;
 };
 
@@ -32,8 +32,8 @@ class KeyTileLoader {
  public:
   KeyTileLoader(const ForwardCall& call, const KeySequence& keys, ScratchLayout& layout);
 
-  /// `rows` keys from `key` on, at most 256. wanted[row]: some query sees it, and it may be read;
-  /// null: all are wanted. Without values there are none. Valid until the next call.
+  /// Loads `rows` keys from `key` on, at most 256. wanted[row]: some query sees it, and it may be
+  /// read; null: all are wanted. Values are loaded only `with_values`. Valid until the next call.
   KeyTile load(int64_t key, int rows, const bool* wanted, bool with_values = true) noexcept;
 
   /// Whether load would copy anything even if all keys were wanted.

@@ -1,5 +1,5 @@
-// What queries gave to keys: scores once more, and weights by the finished states of their rows
-// (kernels/key_weights.h). No values are read. Kernels layer.
+// The weights that queries gave to keys: recomputes scores, and turns them into weights by the
+// finished states of their rows (kernels/key_weights.h). Reads no values. Kernels layer.
 #include <algorithm>
 
 #include "kernels/bit_range.h"
@@ -33,7 +33,7 @@ void Prefill<T>::add_weights(const KeyWeightsItem& of, TileFault& fault) noexcep
     if (found != nullptr && found->before(fault)) fault = *found;
 }
 
-// Of one query tile and one tile of keys, panel by panel.
+// One query tile and one tile of keys, panel by panel.
 template <class T>
 void Prefill<T>::add_weights(int i, int64_t key, int rows, const KeyWeightsItem& of) noexcept {
   const QueryTile& tile = item_.tiles[i];

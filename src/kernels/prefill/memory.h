@@ -16,7 +16,7 @@
 
 namespace quire::kernels {
 
-// Of one query tile: all splits so far, or the current one.
+// The state of one query tile: of all splits so far, or of the current one.
 template <class T>
 struct PrefillState {
   T *m, *l, *o;  // [64], [64], [64][columns]
@@ -36,8 +36,8 @@ struct PrefillMemory {
   bool* wanted;            // [256]
   T* rotated;              // [64][dims], with rope
   void *score_scratch, *row_scratch;
-  // With tile registers: what is worked on, and what belongs to the query tile that is ahead of
-  // others, or behind.
+  // With tile registers: products in progress, and the scores and weights of the query tiles one
+  // ahead and one behind.
   TileProducts* products;
   T *next_scores, *last_factor;  // as scores and factor
   uint32_t *pairs, *last_pairs;  // weights: [4][kPairPanelStep]

@@ -1,5 +1,5 @@
-// MemoryAhead: what the next item will read and write, asked for in small parts while this one is
-// computed. A burst would make the core wait for memory and then memory for the core. Changes no
+// MemoryAhead: prefetches what the next item will read and write, in small parts while this one is
+// computed. In one burst, the core would wait for memory and then memory for the core. Changes no
 // result. Kernels layer.
 #pragma once
 #include <cstddef>
@@ -9,7 +9,8 @@ namespace quire::kernels {
 
 class MemoryAhead {
  public:
-  /// Rows of some bytes, `step` bytes apart; written: to be owned by this core's cache.
+  /// Rows of `bytes` bytes, `step` bytes apart; `is_written`: fetched to be owned by this core's
+  /// cache.
   struct Rows {
     const char* at;
     std::ptrdiff_t step;
@@ -27,10 +28,10 @@ class MemoryAhead {
     lines_ += rows.rows * lines_of(rows);
   }
 
-  /// Lines of 64 bytes that have not been asked for.
+  /// Lines of 64 bytes that have not been prefetched.
   std::int64_t lines() const noexcept { return lines_; }
 
-  /// The next ones, into L2.
+  /// Prefetches the next lines into L2.
   void ask(std::int64_t lines) noexcept {
     for (; lines > 0 && at_ < count_; --lines, --lines_) {
       const Rows& rows = list_[at_];

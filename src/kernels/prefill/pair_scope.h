@@ -1,5 +1,5 @@
-// What products of bf16 pairs ask of their callers: how long rows of pairs are, and what a thread
-// does before the first product and after the last (tile registers). Plain code. Kernels layer.
+// What callers of bf16 pair products need: how long rows of pairs are, and what a thread does
+// before the first product and after the last (tile registers). Plain code. Kernels layer.
 #pragma once
 #include "kernels/forward_problem.h"
 #include "kernels/kernel_table.h"
@@ -7,7 +7,7 @@
 
 namespace quire::kernels {
 
-/// Tile registers, or null: not of this call.
+/// The functions of tile registers; null if the call does not use them.
 inline const PairTiles* tiles_of(const ForwardCall& call) {
   return call.pairs && call.table != nullptr ? call.table->pairs->tiles : nullptr;
 }

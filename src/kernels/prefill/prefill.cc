@@ -50,7 +50,7 @@ void Prefill<T>::reset(PrefillState<T>& state, int i) noexcept {
   std::fill_n(state.l, lanes, T(0));
 }
 
-// What the rows were after the keys before these.
+// Loads the rows' states from before these keys.
 template <class T>
 void Prefill<T>::load_states(int i) noexcept {
   const QueryTile& tile = item_.tiles[i];
@@ -93,7 +93,7 @@ void Prefill<T>::run_tile(int64_t key, int rows) noexcept {
   }
 }
 
-// What is left to ask for, spread over the work of this tile of keys and of those after it.
+// Spreads the remaining prefetches over the work on this tile of keys and on those after it.
 template <class T>
 void Prefill<T>::share_out(int rows) noexcept {
   int64_t work = 0;
@@ -105,7 +105,7 @@ void Prefill<T>::share_out(int rows) noexcept {
                     std::max(tiles, 1.0);
 }
 
-// After scores or outputs of so many keys by panels.
+// Prefetches after scores or outputs; `work`: keys times panels.
 template <class T>
 void Prefill<T>::ask_ahead(int64_t work) noexcept {
   if (item_.ahead == nullptr) return;
@@ -115,8 +115,8 @@ void Prefill<T>::ask_ahead(int64_t work) noexcept {
   item_.ahead->ask(lines);
 }
 
-// Null if keys can be read where they lie: nothing inside of what is computed
-// is hidden from all. (Rows outside of every group are not read anyway.)
+// Null if keys can be read in place: no key among those computed is hidden from all queries. (Rows
+// outside of every group are not read anyway.)
 template <class T>
 const bool* Prefill<T>::wanted_rows(int64_t key, int rows) noexcept {
   bool holes = false, all = false;
@@ -178,7 +178,7 @@ uint32_t Prefill<T>::groups_of(int i, int panel) const noexcept {
   return groups;
 }
 
-// Weights, the rescaling they ask for, and what they add to O, panel by panel.
+// Computes weights, rescales O by their factors and adds weights x values, panel by panel.
 template <class T>
 void Prefill<T>::apply_softmax(int i, int64_t key, int rows, const KeyTile& keys) noexcept {
   for (int panel = 0; panel < panels_of(item_.tiles[i]); ++panel) {
@@ -220,8 +220,8 @@ void Prefill<T>::weigh_in_place(int i, int panel, int64_t key,
 
 namespace {
 
-// The stretches of keys without a gap that a panel sees, cut where chains end. Pairs: whole groups,
-// as far as the tile's `rows` go.
+// The runs of keys that a panel sees, cut where chains end. Pairs: whole groups, as far as the
+// tile's `rows` go.
 int list_runs(const TileActivity& activity, int panel, int rows, bool pairs,
               ChainRun (&runs)[kKeyGroups]) {
   const int groups = chain_keys(pairs) / kKeyGroup;
@@ -315,7 +315,7 @@ void Prefill<T>::fold(int i, const PrefillState<T>& ended) noexcept {
   functions_.fold(args);
 }
 
-// O in rows. The state of the split is not needed any more.
+// Transposes O to rows, into the memory of the split's state, which is no longer needed.
 template <class T>
 void Prefill<T>::turn_outputs(int i) noexcept {
   if constexpr (std::is_same_v<T, float>) {
@@ -361,7 +361,8 @@ void Prefill<T>::finish(int i, TileFault& fault) noexcept {
   compute_again(i, slow | slow_[i], fault);
 }
 
-// Instead of outputs. Returns the rows that are for the row kernel, whose states are as they were.
+// Stores states instead of outputs. Returns the rows left to the row kernel, whose states are
+// unchanged.
 template <class T>
 uint64_t Prefill<T>::store_states(int i) noexcept {
   const QueryTile& tile = item_.tiles[i];
@@ -376,7 +377,7 @@ uint64_t Prefill<T>::store_states(int i) noexcept {
   return slow;
 }
 
-// By the row kernel.
+// Computes the rows in `slow` again, with the row kernel.
 template <class T>
 void Prefill<T>::compute_again(int i, uint64_t slow, TileFault& fault) noexcept {
   const QueryTile& tile = item_.tiles[i];

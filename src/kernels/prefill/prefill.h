@@ -32,11 +32,11 @@ struct PrefillItem {
   KeySequence keys;
   const QueryTile* tiles = nullptr;
   int tile_count = 0;            // at most kMaxQueryTiles
-  MemoryAhead* ahead = nullptr;  // what comes after it; null: not asked for
+  MemoryAhead* ahead = nullptr;  // memory of the next item, to prefetch; null: none
 };
 
 /// The weights that queries of one head gave to keys [key_begin, key_end), whole tiles from the
-/// first key of a split on, of a run that is over (call.row_max, call.row_sum).
+/// first key of a split on, after a run that kept call.row_max and call.row_sum.
 struct KeyWeightsItem {
   PrefillItem queries;
   int64_t key_begin = 0, key_end = 0;
@@ -46,16 +46,16 @@ struct KeyWeightsItem {
   void* entropy = nullptr;  // [tile_count][64]: of these keys, at most a split; replaced
 };
 
-/// Query tiles of an item: enough to make the traffic of a key tile cheap, few enough to stay in
-/// an L2 of `l2_bytes` (their queries and outputs; 0: of a size that is not known). With 1 MiB 16
-/// for 64 dims, 8 for 128; with 256 KiB 4 and 2; at least 1, and no more for a larger cache.
+/// Query tiles of an item: enough to make the traffic of a key tile cheap, few enough that their
+/// queries and outputs stay in an L2 of `l2_bytes` (0: size unknown). With 1 MiB 16 for 64 dims, 8
+/// for 128; with 256 KiB 4 and 2; at least 1, and no more for a larger cache.
 int query_tiles_per_item(int dims, int value_dims, int64_t l2_bytes);
 inline constexpr int kMaxQueryTiles = 16;
 
 /// Scratch a thread needs, aligned to 64 bytes.
 std::size_t prefill_scratch_bytes(const ForwardCall& call, int tile_count);
 
-/// `fault` is replaced if a visible element has an earlier one.
+/// Replaces `fault` if a visible element of this item has an earlier one.
 void prefill(const ForwardCall& call, const PrefillItem& item, void* scratch,
              TileFault& fault) noexcept;
 

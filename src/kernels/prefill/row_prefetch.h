@@ -12,15 +12,15 @@ namespace quire::kernels {
 class RowPrefetch {
  public:
   RowPrefetch() = default;
-  /// As many rows as `view` has, `distance` rows away from it. They need not exist. Nothing if
-  /// columns do not lie together.
+  /// Prefetches as many rows as `view` has, `distance` rows away from it. They need not exist. Does
+  /// nothing if columns are not contiguous.
   RowPrefetch(const RowsView& view, int64_t distance)
       : step_(view.row_step * static_cast<ptrdiff_t>(dtype_size(view.dtype))),
         bytes_(static_cast<uintptr_t>(view.columns) * dtype_size(view.dtype)),
         next_(reinterpret_cast<uintptr_t>(view.data) + static_cast<uintptr_t>(distance * step_)),
         left_(view.column_step == 1 ? view.rows : 0) {}
 
-  /// The next few. A core has room for some 20 to 50 lines under way.
+  /// The next few rows. A core can have some 20 to 50 lines in flight.
   void bring_some() noexcept {
     for (int rows = std::min(left_, 4); rows > 0; --rows, --left_) {
       for (uintptr_t at = next_; at < next_ + bytes_; at += 64)

@@ -8,9 +8,10 @@
 namespace quire::kernels {
 namespace {
 
-// Keys between two calls of a score mod: their scores take 12 KiB, and the products go in sixes.
+// Keys between two calls of a score mod: their scores take 12 KiB, and 48 is a multiple of the 6
+// rows of a product's block.
 constexpr int kModRows = 48;
-// Panels of scores between two questions for memory that comes next: two register blocks or so.
+// Panels of scores between two prefetches: about two register blocks.
 constexpr int kAskPanels = 48;
 
 }  // namespace
@@ -21,7 +22,7 @@ void Prefill<T>::compute_scores(int i, int64_t key, int rows, const KeyTile& key
   const TileActivity& activity = memory_.activity[i];
   std::fill_n(memory_.max, kQueryTile, kMinusInf<T>);
   if (call_.natural) begin_mods(i, key, rows);
-  // Neighbouring groups that look alike are one block.
+  // Adjacent groups that see the same panels are one block.
   for (int g = 0; g < kKeyGroups;) {
     const GroupActivity block = activity.take_block(g, call_.natural);
     if (block.empty()) continue;
@@ -124,8 +125,7 @@ void Prefill<T>::raw_scores(int i, const GroupActivity& block, const KeyTile& ke
                      .scale = scale_});
 }
 
-// Rows of a group that nobody sees and that were not computed, next to some
-// that were.
+// Hides the rows of a group that no query sees and that were not computed, next to some that were.
 template <class T>
 void Prefill<T>::hide_rows(const GroupActivity& group, int row_begin, int row_end) noexcept {
   for (int panel = group.panel_begin; panel < group.panel_end && row_begin < row_end; ++panel) {
@@ -135,7 +135,8 @@ void Prefill<T>::hide_rows(const GroupActivity& group, int row_begin, int row_en
   }
 }
 
-// What the score mod computes once per tile; without one, everything is visible to mask_scores.
+// Runs what the score mod computes once per tile; without one, sets all bits of a full tile for
+// mask_scores.
 template <class T>
 void Prefill<T>::begin_mods(int i, int64_t key, int rows) noexcept {
   if (!score_runner_.has_value()) {

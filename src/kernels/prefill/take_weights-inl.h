@@ -1,5 +1,5 @@
-// Weights that a formula gave, in the place of the softmax's: panels of prefill. Their sums are the
-// softmax's: 16 partial sums by key, then a tree. Kernels layer.
+// Takes weights that a formula gave, in place of the softmax, for panels of prefill. They are
+// summed as in the softmax: 16 partial sums by key, then a tree. Kernels layer.
 #pragma once
 #include "kernels/prefill/softmax-inl.h"
 

@@ -25,8 +25,8 @@ struct TileActivity {
   bool holes = false;  // a key inside a group's rows is hidden from all: it must not be read
   GroupActivity groups[kKeyGroups];
 
-  /// Group g and those after it that look alike, as one; g goes on behind them. Masked groups stay
-  /// alone unless `with_masked`.
+  /// Group g and adjacent ones with the same panels as one block; g moves past them. Masked groups
+  /// stay alone unless `with_masked`.
   GroupActivity take_block(int& g, bool with_masked) const noexcept;
 };
 

@@ -20,7 +20,7 @@ TileCoords coords_of(const QueryTile& tile, int64_t key, int rows) noexcept {
 
 namespace {
 
-// Words of the queries that chose each key. False: nobody chose any of these.
+// Words of the queries that chose each key. False: no query chose any of these keys.
 bool find_chosen_words(const QueryTile& tile, int64_t key, int rows, uint64_t* words) noexcept {
   std::fill_n(words, rows, 0);
   bool any = false;

@@ -12,8 +12,8 @@
 
 namespace quire::kernels {
 
-/// Where `rows` keys from `key` on and the queries of a tile stand, for a program with queries
-/// across the lanes.
+/// The coordinates of `rows` keys from `key` on and the queries of a tile, for a program with
+/// queries across the lanes.
 TileCoords coords_of(const QueryTile& tile, int64_t key, int rows) noexcept;
 
 class TileVisibility {

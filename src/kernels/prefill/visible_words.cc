@@ -8,7 +8,7 @@
 namespace quire::kernels {
 namespace {
 
-// Without words: whether a list sees none or all of the keys.
+// Whether a list sees none or all of the keys; writes no words.
 Visibility visibility(const KeyRuns& visible, int64_t key, int rows) {
   if (visible.count < 0) return Visibility::kAll;
   const KeyRun* run = first_behind(visible, key);

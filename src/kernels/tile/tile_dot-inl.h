@@ -1,5 +1,5 @@
 // dot(a[.., lane], b[.., row]) in tile programs: a product of two small matrices. The lanes' rows
-// are turned once per call, then each row of the tile is one chain per lane, several rows at a
+// are transposed once per call, then each row of the tile is one chain per lane, several rows at a
 // time. The chains are those of trailing_chain (tile_load-inl.h), to the bit. f32 only. Kernels
 // layer.
 #pragma once
@@ -33,7 +33,7 @@ HWY_INLINE const float* dot_elements(const TileBuffer& buffer, int64_t offset, i
   return room;
 }
 
-// A block of the lanes of a panel, turned: [element][lane].
+// A block of the lanes of a panel, transposed: [element][lane].
 HWY_NOINLINE void turn_lanes(const DotSide& side, size_t valid, int64_t first, int64_t count,
                              float (&lanes)[kDotBlock][kPanelLanes]) {
   float room[kDotBlock];

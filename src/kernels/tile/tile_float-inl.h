@@ -75,7 +75,7 @@ QUIRE_BINARY_FUNCTOR(FloatMax, maximum)
 #undef QUIRE_UNARY_FUNCTOR
 #undef QUIRE_BINARY_FUNCTOR
 
-// f32 -> f32 with an operation that holds numbers.
+// f32 -> f32 with an operation that has members.
 template <TileFinish kFinish, class Operation>
 HWY_INLINE void float_map(const TileArgs& args, const Operation& operation) {
   for (int panel = 0; panel < args.panels; ++panel) {
@@ -100,7 +100,7 @@ HWY_INLINE void float_map(const TileArgs& args, const Operation& operation) {
     finish.done(args, panel);
   }
 }
-// x / divisor, and of that cap * tanh.
+// x / divisor, and cap * tanh of that.
 template <class Divisor>
 struct Quotient {
   Divisor divisor;

@@ -19,8 +19,8 @@ struct TileArgs {
   ptrdiff_t a_panel, b_panel, out_panel;
   int64_t rows;
   int panels;
-  // Lanes of function row r that exist: valid - r * valid_step. Only what reads memory by index
-  // must look.
+  // Lanes of function row r that exist: valid - r * valid_step. Only functions that read memory by
+  // index need it.
   int64_t valid, valid_step;
   // kIota, kStrided: number or offset at (row, lane) = *a + first + row * row_step + lane *
   // lane_step.

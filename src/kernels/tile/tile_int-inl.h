@@ -92,8 +92,8 @@ struct IntFloorDiv {
   static HWY_INLINE int32_t apply(int32_t a, int32_t b) {
     const int32_t divisor = b == 0 ? 1 : b;
     const double quotient = static_cast<double>(a) / static_cast<double>(divisor);
-    // INT32_MIN / -1 is proved away where it counts; beyond a tile's edge it must only not be
-    // undefined.
+    // INT32_MIN / -1 is proved not to occur where it counts; beyond a tile's edge it only must not
+    // be undefined.
     const int32_t q = static_cast<int32_t>(quotient > 2147483647.0 ? 2147483647.0 : quotient);
     const int32_t rest = IntSub::apply(a, IntMul::apply(q, divisor));
     const int32_t floor =
@@ -156,7 +156,7 @@ struct FloatToInt64 {
   }
 };
 
-// Numbers of existing lanes in one panel of a function row.
+// Number of existing lanes in one panel of a function row.
 HWY_INLINE size_t valid_lanes(const TileArgs& args, int panel, int64_t row) {
   const int64_t left = args.valid - row * args.valid_step - panel * kPanelLanes;
   return left < 0 ? 0 : left > kPanelLanes ? kPanelLanes : static_cast<size_t>(left);

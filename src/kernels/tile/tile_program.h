@@ -4,8 +4,8 @@
 // layer.
 //
 // A tile has up to max_rows rows and `groups` groups of 64 lanes. Every value has a class that says
-// along which axes it varies; a value is computed once per what it varies over, and never depends
-// on its class:
+// along which axes it varies. It is computed once for each place along those axes; its numbers
+// never depend on its class:
 //   uniform   once per tile start, 1 number
 //   lane      one number per lane            row       one number per row
 //   diagonal  a function of (row - lane): a window of rows + lanes - 1 numbers; element (row, lane)
@@ -120,8 +120,8 @@ enum class TileOp : uint8_t {
 inline constexpr int kTileOpCount = static_cast<int>(TileOp::kDotL) + 1;
 
 /// Whether an f32 operation can write the score tile itself: the cheap ones, and tanh for
-/// soft-capping. Beside any other function a pass of its own costs little, and three variants of
-/// each would be much code.
+/// soft-capping. Any other function costs so much that a separate pass adds little, and three
+/// variants of each would be much code.
 constexpr bool finishes(TileOp op) {
   switch (op) {
     case TileOp::kCopyF:
@@ -192,7 +192,7 @@ struct TileBuffer {
   std::string name = {};
 };
 
-/// Something that only visible elements may do wrong.
+/// A mistake that counts only where an element is visible.
 struct TileCheck {
   enum class Kind : uint8_t { kIndex, kDivisor };
   Kind kind = Kind::kIndex;

@@ -322,7 +322,7 @@ int64_t TileRunner::value_at(const TileOperand& operand, int row, int lane,
   return value;
 }
 
-// Slow on purpose: only runs where a check saw something outside, and most of that is hidden.
+// Slow: only runs where a check saw something outside, and most of that is hidden.
 void TileRunner::find_faults(const Chunk& chunk, const uint64_t* words) noexcept {
   for (size_t c = 0; c < program_.checks.size(); ++c) {
     if (!suspects()[c]) continue;

@@ -28,7 +28,7 @@ struct ScoreTile {
   ptrdiff_t panel_step = 0;
 };
 
-/// The first thing a visible element did wrong, in the logical order b, h, q, kv.
+/// The first fault of a visible element, in the logical order b, h, q, kv.
 struct TileFault {
   bool found = false;
   int64_t at[kCoordCount] = {};

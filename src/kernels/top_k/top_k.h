@@ -31,7 +31,7 @@ struct TopKCall {
   TopKTensor weights;  // [batch, rows, heads]
   int heads = 0, dims = 0;
   int64_t top_k = 0;  // places of a list of keys
-  int64_t kept = 0;   // how many of them there can be keys for
+  int64_t kept = 0;   // how many of them can be filled
   bool f64 = false;
   const TileProgram* mask = nullptr;  // queries across the lanes
 };
@@ -43,7 +43,7 @@ struct TopKItem {
   // Where each query's keys go, one of the two:
   int32_t* keys = nullptr;  // [queries][top_k], ascending, -1 after the last
   // Candidates of a range of keys, in no order, and how many there are: [queries][range_step][kept]
-  // and [queries][range_step], of which it has the first.
+  // and [queries][range_step]; both point to this item's range.
   void* candidates = nullptr;
   int64_t* counts = nullptr;
   int64_t range_step = 1;
@@ -55,8 +55,8 @@ std::size_t candidate_bytes(bool f64);
 
 void top_k(const TopKCall& call, const TopKItem& item, void* scratch, TileFault& fault) noexcept;
 
-/// Of one query: the best of several ranges' candidates, `ranges` times `kept` places with `counts`
-/// each, to its keys. Uses the candidates' memory.
+/// For one query: writes the best candidates of several ranges to its keys. candidates:
+/// [ranges][kept], of which counts[range] are set; they are overwritten.
 void merge_top_k(const TopKCall& call, void* candidates, const int64_t* counts, int64_t ranges,
                  int32_t* keys) noexcept;
 

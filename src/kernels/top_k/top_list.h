@@ -1,6 +1,6 @@
-// TopList: the k best of scores that come one by one, keys ascending: the largest, of equal ones
-// the smallest key. Holds up to a fixed number of candidates in memory of its owner's. Kernels
-// layer.
+// TopList: the k best of scores that come one by one, keys ascending: the largest scores, and among
+// equal ones the smallest keys. Holds up to a fixed number of candidates in memory that its owner
+// provides. Kernels layer.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -18,7 +18,7 @@ struct Candidate {
   }
 };
 
-/// Candidates that a list of k has room for: the more, the seldomer they are sifted.
+/// Candidates that a list of k has room for: the more, the less often they are sifted.
 constexpr int64_t top_list_size(int64_t k) { return 2 * k + 64; }
 
 template <class T>
@@ -34,10 +34,10 @@ class TopList {
     items_[count_++] = {score, key};
     if (count_ == top_list_size(k_)) sift();
   }
-  /// What a score must be above, once there are k.
+  /// Once there are k: what a score must exceed.
   T least() const { return least_; }
 
-  /// The best, k at most, in no order. Then it is done with.
+  /// The best, k at most, in no order. The list must not be used afterwards.
   int64_t finish() noexcept {
     if (count_ > k_) sift();
     return count_;
