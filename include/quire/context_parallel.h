@@ -36,7 +36,7 @@ struct Range {
   friend bool operator==(const Range&, const Range&) = default;
 };
 
-/// Pieces begin at its multiples, which is where the order of arithmetic cuts the keys of a row.
+/// Pieces begin at multiples of this, where the order of arithmetic splits the keys of a row.
 inline constexpr std::int64_t kPieceUnit = 1024;
 
 /// Which rank holds which pieces of a sequence. A rank's tensors hold its pieces in ascending
@@ -86,31 +86,31 @@ QUIRE_API Shards plan_shards(std::int64_t length, int ranks, const ShardOptions&
 struct ShardReport {
   std::vector<double> pairs;              // visible pairs of each rank's queries
   std::vector<std::int64_t> tokens;       // of each rank
-  std::vector<std::int64_t> received;     // tokens whose keys and values travel to a rank
+  std::vector<std::int64_t> received;     // tokens whose keys and values are sent to a rank
   double balance = 1, token_balance = 1;  // largest ÷ mean
   /// Tokens received ÷ (ranks - 1) * length, what gathering all keys on all ranks would move.
   double share_of_gathering = 0;
 };
 QUIRE_API ShardReport report(const Shards& shards, const BlockMask& mask);
 
-/// What travels in flex_attention and its backward pass. The bits of outputs do not depend on it.
+/// What is sent in flex_attention and its backward pass. The bits of outputs do not depend on it.
 enum class Exchange : std::uint8_t {
   kLeast,  // whichever of the two sends fewer bytes, among those that balance the work
-  kKeys,   // keys and values, to where somebody sees them; best for sparse masks and few key heads
+  kKeys,   // keys and values, to ranks that need them; best for sparse masks and few key heads
   /// Every rank computes some key heads, and the query heads that share them, over the whole
-  /// sequence: their queries, keys and values travel there and outputs back. Best where much is
+  /// sequence: their queries, keys and values are sent there, and outputs back. Best where much is
   /// visible and there are about as many key heads as query heads. Gradients have the bits of one
   /// process.
   kHeads,
 };
 
-/// Bytes that travel in the forward and in the backward pass, for all ranks together, and what
-/// gathering all keys and values on all ranks moves.
+/// Bytes sent in the forward and in the backward pass, by all ranks together, and what gathering
+/// all keys and values on all ranks would move.
 struct Traffic {
   std::int64_t forward = 0, backward = 0, gathering = 0;
 };
-/// `shape`: of the whole sequence or of a rank's part, lengths are not read. No mask: everything is
-/// visible. Outputs and their gradients in q's dtype.
+/// `shape`: that of the whole sequence or of a rank's part; its lengths are not read. Without a
+/// mask everything is visible. Outputs and their gradients count in q's dtype.
 QUIRE_API Traffic traffic(const Shards& shards, const std::optional<BlockMask>& mask,
                           const AttentionShape& shape, Exchange exchange = Exchange::kLeast);
 
@@ -138,10 +138,10 @@ struct Output {
 
 /// q [B, Hq, tokens, E], k [B, Hkv, tokens, E], v [B, Hkv, tokens, Ev]: this rank's, any strides.
 /// All ranks must call. out and lse are, bit for bit, this rank's rows of flex_attention over the
-/// whole sequence. Memory: where keys travel, q's states in compute type, own keys and values once
-/// more, two pieces of others'; where heads travel, own tensors and outputs once more and two heads
-/// of the whole sequence. If one rank finds a mistake, or arguments differ between
-/// ranks, all ranks throw Error.
+/// whole sequence. Memory if keys are sent: the states of q in compute type, a copy of this rank's
+/// keys and values, and two pieces of other ranks' keys. If heads are sent: a copy of this rank's
+/// tensors and outputs, and two heads of the whole sequence. If one rank finds a mistake, or
+/// arguments differ between ranks, all ranks throw Error.
 QUIRE_API Output flex_attention(const ConstTensorView& q, const ConstTensorView& k,
                                 const ConstTensorView& v, const Shards& shards, Communicator& group,
                                 const Options& options = {});
@@ -158,14 +158,14 @@ struct BackwardInputs {
 
 struct Gradients {
   Tensor q, k, v;  // of this rank's tensors
-  /// Of the score mod's buffers with wants_gradient, as gradient_buffers has them: the part of what
-  /// this rank computed. The sum over all ranks is the gradient, as with other parameters.
+  /// For the score mod's buffers with wants_gradient, in the order of gradient_buffers: this rank's
+  /// part. The sum over all ranks is the gradient, as with other parameters.
   std::vector<Tensor> buffers = {};
 };
 
-/// The gradients of flex_attention, the same bits from run to run. Where heads travel, those of one
-/// process. Where keys travel, sums over pieces of keys ascending, then over ranks ascending, in
-/// compute type: not the bits of one process, within the same error bound.
+/// The gradients of flex_attention, the same bits from run to run. If heads are sent, they are
+/// those of one process. If keys are sent, they are summed over pieces of keys ascending, then over
+/// ranks ascending, in compute type: not the bits of one process, but within the same error bound.
 QUIRE_API Gradients flex_attention_backward(const BackwardInputs& inputs, const Shards& shards,
                                             Communicator& group, const Options& options = {});
 

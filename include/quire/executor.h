@@ -15,18 +15,16 @@
 
 namespace quire {
 
-// Implement it to run Quire on a pool of your own. What run()
-// must do: - Call body(index, worker) once for every index in
-// [0, n), on any threads, and return when all calls have
-// returned. - Claim indices from one ascending counter, each
-// claim running to completion. So when index i runs, all lower
-// ones
-//   have been claimed: an index may wait for lower ones, and for nothing else.
+// Implement it to run Quire on a pool of your own. What run() must do:
+// - Call body(index, worker) once for every index in [0, n), on any threads, and return when all
+//   calls have returned.
+// - Claim indices from one ascending counter, each claim running to completion. So when index i
+//   runs, all lower ones have been claimed: an index may wait for lower ones, and for nothing else.
 // - worker is in [0, concurrency()); no two concurrent calls of one run share it: it selects
-// scratch memory.
+//   scratch memory.
 // - When a body throws, claim nothing more, let running calls finish, then rethrow the exception of
-// the lowest
-//   index that threw. As claims ascend, that is the same exception for any number of threads.
+//   the lowest index that threw. As claims ascend, that is the same exception for any number of
+//   threads.
 // - run() may be called from several threads at once, and from inside a body, without deadlock.
 // - concurrency() is at least 1 and constant; calls reject an executor that returns 0.
 class QUIRE_API Executor {

@@ -8,15 +8,16 @@
 
 namespace quire::attention {
 
-// An output is refused, with an Error "[where] ...", if an element of it stands for several (a
+// An output is refused, with an Error "[where] ...", if several of its elements share memory (a
 // stride of 0) or if it surely shares memory with an input or another output (tensor/overlap.h).
 // Allocates nothing.
 
-/// Of a forward pass, under its usual names, and against the buffers its mods capture.
+/// For a forward pass: its outputs, under their usual names, against its inputs and the buffers its
+/// mods capture.
 void validate_disjoint(const char* where, const plan::ForwardTensors& tensors,
                        const AttentionOutputs& to, std::span<const Buffer> buffers);
 
-/// Of a backward pass: gradients against inputs, captured buffers and one another.
+/// For a backward pass: gradients against inputs, captured buffers and one another.
 void validate_disjoint(const char* where, const BackwardInputs& inputs,
                        const GradientOutputs& outputs, std::span<const Buffer> buffers);
 

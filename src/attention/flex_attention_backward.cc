@@ -32,7 +32,7 @@ void add_buffers(const Formula& formula, std::vector<Buffer>& to) {
   }
 }
 
-// The forward's check, and what the backward pass cannot do.
+// The forward's checks, and a check for what the backward pass does not support.
 void check(AttentionProblem& problem) {
   attention::check(problem);
   if (problem.visible != nullptr)
@@ -48,7 +48,7 @@ void clear(const TensorView& view) {
   for (std::int64_t i = 0; i < view.dim(0); ++i) clear(view.select(0, i));
 }
 
-// Whether some row of a jagged batch belongs to no sequence: the run does not write it.
+// Whether some row of a jagged batch belongs to no sequence: the run does not write such rows.
 bool has_holes(const AttentionProblem& problem) {
   if (problem.q_shape.rank() != 3) return false;
   const auto total = [](const Shape& shape, JaggedOrder order) {
@@ -64,7 +64,7 @@ bool has_holes(const AttentionProblem& problem) {
          keys != total(problem.v_shape, problem.v_order);
 }
 
-// Gradients go through numbers: codes become what they decode to, and have none themselves.
+// Gradients pass through numbers: codes are replaced by what they decode to, and get no gradient.
 AttentionProblem without_codes(AttentionProblem problem, const WantedGradients& wanted) {
   const auto check = [&](const char* name, bool is_wanted, const KVFormat& format) {
     if (format.is_plain() || !is_wanted) return;
@@ -200,7 +200,7 @@ std::vector<Buffer> gradient_buffers(const AttentionProblem& problem) {
   if (problem.score_mod.has_value()) add_buffers(problem.score_mod->formula(), buffers);
   if (problem.weight_mod.has_value()) add_buffers(problem.weight_mod->formula(), buffers);
   if (const MaskMod* rule = problem.rule()) add_buffers(rule->formula(), buffers);
-  // A sum of its own, even if a mod reads the same buffer.
+  // Has a sum of its own, even if a mod reads the same buffer.
   if (problem.sinks && problem.sinks->wants_gradient()) buffers.push_back(*problem.sinks);
   return buffers;
 }
@@ -213,7 +213,7 @@ void run_attention_backward(AttentionProblem problem, const BackwardInputs& inpu
                                .k = outputs.k.has_value(),
                                .v = outputs.v.has_value(),
                                .buffers = !outputs.buffers.empty()};
-  // Before planning for sizes that do not fit.
+  // Checked before planning for sizes that do not fit.
   attention::validate_run(problem, inputs.q, inputs.k, inputs.v);
   attention::validate_loss(problem, inputs);
   Backward(std::move(problem), wanted).run(inputs, outputs);

@@ -1,5 +1,5 @@
-// Problems over jagged batches: queries, keys and values have as many sequences, and keys are as
-// long as values. Attention layer.
+// Problems over jagged batches: queries, keys and values have equally many sequences, and keys and
+// values equal lengths. Attention layer.
 #include "attention/jagged_batch.h"
 
 #include <algorithm>

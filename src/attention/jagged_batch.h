@@ -20,14 +20,13 @@ struct JaggedSequences {
 /// Throws Error "[where] name: ..." for values of another rank and as layout::read_rows does.
 JaggedSequences read_sequences(const char* where, const char* name, const Jagged& jagged);
 
-/// Query, key and value of a call, read.
+/// The query, key and value of a call, with their sequences.
 struct JaggedBatch {
   Jagged q, k, v;
   JaggedSequences q_rows, k_rows, v_rows;
 };
 
-/// Also throws Error for numbers of sequences that differ, and keys and values of different
-/// lengths.
+/// Throws Error also if the numbers of sequences differ, or keys and values differ in length.
 JaggedBatch read_batch(const char* where, const Jagged& q, const Jagged& k, const Jagged& v);
 
 /// AttentionProblem::jagged of a batch that was read before.
@@ -37,7 +36,7 @@ AttentionProblem jagged_problem(JaggedBatch batch, const AttentionOptions& optio
 /// The shape of values: [total, heads, dim] or [heads, total, dim].
 Shape jagged_shape(JaggedOrder order, std::int64_t total, std::int64_t heads, std::int64_t dim);
 
-/// What the axes of keys or values count.
+/// Which axes of keys or values count heads and tokens.
 inline quant::CodedAxes coded_axes(const KVView& view, JaggedOrder order) {
   if (view.data.rank() != 3) return {};
   const bool by_token = order == JaggedOrder::kTokens;

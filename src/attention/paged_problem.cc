@@ -61,8 +61,8 @@ TensorView pages_of(const TensorView& cache, std::int64_t page_size) {
 
 namespace {
 
-// What follows from keys, values and table; of the queries heads, dim and dtype are still to be
-// set.
+// The part of a problem that follows from keys, values and table; heads, dim and dtype of the
+// queries are set later.
 AttentionProblem problem_of_keys(const PagedKeys& keys, std::int64_t batch,
                                  const AttentionOptions& options, const char* function) {
   layout::PageTable table = layout::read_page_table(function, {.page_table = keys.page_table,

@@ -32,9 +32,9 @@ struct Step {
   std::vector<layout::PageRow> pages;
   std::vector<std::int64_t> q_begin;
   std::vector<StepSequence> sequences;
-  std::vector<const SequenceOptions*> own;  // what is particular about each, or null
-  std::vector<std::int64_t> mod_b;          // of each, as mods see it
-  std::vector<MaskMod> tree_rules;          // rules of sequences with a tree, asked with depths
+  std::vector<const SequenceOptions*> own;  // options of each sequence, or null
+  std::vector<std::int64_t> mod_b;          // b of each sequence, as mods see it
+  std::vector<MaskMod> tree_rules;          // rules of sequences with a tree, with depths
   std::int64_t longest_q = 0, longest_kv = 0, tokens = 0;
 };
 
@@ -48,7 +48,7 @@ void check_options(const char* where, const KVLayerGroup& sizes, const AttendQue
   attention::check_step_options(where, options);
 }
 
-// The options of sequences by slot: sorted, so that a step finds its own.
+// The options of sequences, sorted by slot, so that a step finds its own.
 std::vector<const SequenceOptions*> sorted_options(const char* where, const KVCache& cache,
                                                    const AttentionOptions& options) {
   std::vector<const SequenceOptions*> sorted;
@@ -142,13 +142,13 @@ Step read_step(const char* where, const KVCache& cache, std::int64_t group,
   return step;
 }
 
-// The group's window, and the call's, which is all that is left of it where it is smaller.
+// The window of the group or of the call, whichever is smaller; only the group's has sink tokens.
 PositionWindow window_of(const KVLayerGroup& sizes, std::int64_t window) {
   if (window > 0 && (sizes.window == 0 || window < sizes.window)) return {.window = window};
   return {.window = sizes.window, .sinks = sizes.sink_tokens};
 }
 
-// Positions decide unless there is a rule and nothing that positions say beside it.
+// Positions decide unless there is a rule and neither a window nor a tree.
 void set_rules(Step& step, const KVLayerGroup& sizes, const AttentionOptions& options) {
   const MaskMod* const common = options.mask_mod ? &*options.mask_mod : nullptr;
   for (std::size_t i = 0; i < step.sequences.size(); ++i) {
@@ -170,7 +170,8 @@ bool has_trees(const Step& step) {
                              [](const StepSequence& of) { return !of.parents.empty(); });
 }
 
-// Mods of a step with trees count along paths. `asked`: the program of sequences without a tree.
+// Mods of a step with trees count positions along paths. `asked`: the program of sequences without
+// a tree.
 void set_depths(const char* where, Step& step, AttentionProblem& problem, MaskMod& asked) {
   if (!has_trees(step)) return;
   if (problem.rope.has_value()) {
@@ -180,7 +181,7 @@ void set_depths(const char* where, Step& step, AttentionProblem& problem, MaskMo
         "write keys that are rotated, without rope");
   }
   const plan::StepDepths depths(step.sequences, step.mod_b);
-  // A rule that several sequences have is asked once.
+  // A rule that consecutive sequences share is rewritten once.
   const MaskMod* known = nullptr;
   step.tree_rules.reserve(step.sequences.size());
   for (std::size_t i = 0; i < step.sequences.size(); ++i) {
@@ -209,7 +210,7 @@ void set_depths(const char* where, Step& step, AttentionProblem& problem, MaskMo
   problem.mod_b.clear();
 }
 
-// What was proved in earlier steps, for who has the lock.
+// The proofs of earlier steps. The caller holds the lock.
 plan::RuleMemory* memory_of(const KVCache& cache) {
   std::unique_ptr<cache::StepMemory>& memory = cache.state().step_memory;
   if (memory == nullptr) memory = std::make_unique<plan::RuleMemory>();

@@ -15,7 +15,7 @@ namespace {
 
 using mask::kMostPosition;
 
-// That formats fit the head dims, and dtypes are those of numbers.
+// Formats must fit the head dims, and dtypes must be floats.
 void validate_dtypes(const char* where, const AttentionShape& shape) {
   if (!shape.k_format.is_plain()) shape.k_format.code_bytes(shape.head_dim);
   if (!shape.v_format.is_plain()) shape.v_format.code_bytes(shape.v_head_dim);
@@ -76,7 +76,7 @@ void validate_mask_lengths(const char* where, const AttentionProblem& problem) {
        q_len, kv_len, problem.q_len, problem.kv_len);
 }
 
-// One mask for the whole batch.
+// Checks one mask for the whole batch.
 void validate_mask(const char* where, const AttentionProblem& problem) {
   const BlockMask& mask = *problem.block_mask;
   mask.mask_mod();  // throws for an indexed mask
@@ -90,7 +90,7 @@ void validate_mask(const char* where, const AttentionProblem& problem) {
     fail(ErrorKind::value, where, "the block mask has {} rows of blocks where {} queries need {}",
          mask.q_blocks(), problem.q_len, blocks);
   }
-  // A mask with more entries than queries is used up to the queries', as in torch.
+  // Of a mask with more entries than the queries have, the first are used, as in torch.
   if (mask.batch() < problem.batch && mask.batch() != 1) {
     fail(ErrorKind::value, where,
          "the block mask must have a batch of 1, or one of {} or more, as the query; got {}",
@@ -103,7 +103,7 @@ void validate_mask(const char* where, const AttentionProblem& problem) {
   }
 }
 
-// A mask per sequence.
+// Checks a mask per sequence.
 void validate_masks(const char* where, const AttentionProblem& problem) {
   const JaggedBlockMask& masks = problem.block_mask.per_sequence();
   if (masks.sequences() != problem.batch) {
@@ -129,7 +129,7 @@ void validate_masks(const char* where, const AttentionProblem& problem) {
 void validate_masks_and_rules(const char* where, const AttentionProblem& problem) {
   if (problem.block_mask.has_value() && problem.mask_mod.has_value())
     fail(ErrorKind::value, where, "give mask_mod or block_mask, not both");
-  if (problem.visible != nullptr) return;  // checked where the step was read
+  if (problem.visible != nullptr) return;  // checked when the step was read
   if (!problem.sequence_options.empty())
     fail(ErrorKind::value, where, "sequence_options are for attend");
   if (problem.window != 0) {
@@ -192,7 +192,7 @@ void validate_weight_mod(const char* where, const AttentionProblem& problem) {
     fail(ErrorKind::value, where, "there are no max_scores with weight_mod");
 }
 
-// The mask's q_begin, or 0, if none is given.
+// Sets q_begin to the mask's, or to 0, if none is given.
 void fill_q_begin(AttentionProblem& problem) {
   if (!problem.q_begin.empty()) return;
   const BlockMasks& masks = problem.block_mask;

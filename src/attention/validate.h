@@ -1,5 +1,5 @@
-// The checks of attention calls. A problem is checked once per call, before anything is planned;
-// the tensors of a run against the problem. Texts of errors begin with the name of the public
+// The checks of attention calls: a problem is checked once per call, before anything is planned,
+// and the tensors of a run against the problem. Error texts begin with the name of the public
 // function that was called. Attention layer.
 #pragma once
 #include <cstdint>
@@ -10,16 +10,16 @@
 
 namespace quire::attention {
 
-/// Head dims the kernels take.
+/// The largest head dim the kernels take.
 inline constexpr std::int64_t kMostDims = kernels::kMostHeadDim;
-/// Batches, heads.
+/// The most batches or heads.
 inline constexpr std::int64_t kMostCount = std::int64_t{1} << 30;
 
 /// Throws Error naming what does not fit: dtypes, heads, batches, dims, lengths, scale, dropout_p,
 /// sinks, q_begin, the masks.
 void validate(const AttentionProblem& problem, const char* where);
 
-/// The same in the name of the problem's function; fills in q_begin and reads key_indices.
+/// The same, reported under the problem's function name; fills in q_begin and reads key_indices.
 void check(AttentionProblem& problem);
 
 /// The options of a step over a cache or over pages. Throws Error for a negative window, a block
@@ -37,23 +37,23 @@ void validate_rope(const char* where, const AttentionProblem& problem);
 AttentionShape shape_of(const char* where, const ConstTensorView& q, const KVView& k,
                         const KVView& v);
 
-/// The tensors of a run against what the plan was made for.
+/// Checks the tensors of a run against what the plan was made for.
 void validate_run(const AttentionProblem& problem, const ConstTensorView& q, const KVView& k,
                   const KVView& v);
-/// Shapes, dtypes and order of out, lse and max_scores.
+/// Checks shapes, dtypes and order of out, lse and max_scores.
 void validate_outputs(const AttentionProblem& problem, const AttentionOutputs& outputs);
 
-/// States that a run of the problem keeps.
+/// Checks the states that a run of the problem keeps.
 void validate_states(const AttentionProblem& problem, const ConstTensorView& states);
 /// How many rows of states lie between those of two heads.
 std::int64_t state_rows(const AttentionProblem& problem, const ConstTensorView& states);
 
-/// The queries of key_weights.
+/// Checks the query range of key_weights.
 void validate_query_range(const AttentionProblem& problem, const QueryRange& range);
 
-/// out, lse and their gradients.
+/// Checks out, lse and their gradients.
 void validate_loss(const AttentionProblem& problem, const BackwardInputs& inputs);
-/// Gradients against what they are gradients of: one for each that is wanted, and no other.
+/// Checks gradients against their tensors: one for each that is wanted, and no other.
 void validate_gradients(const AttentionProblem& problem, const WantedGradients& wanted,
                         const std::vector<Buffer>& buffers, const GradientOutputs& outputs);
 

@@ -36,7 +36,7 @@ void check_tensor(const char* where, const char* name, const ConstTensorView& vi
   }
 }
 
-// The dtype of the tensor it is the gradient of, or the compute type.
+// A gradient has the dtype of its tensor, or the compute type.
 void validate_gradient(const AttentionProblem& problem, const char* name, bool is_wanted,
                        const std::optional<TensorView>& given, const Shape& shape, DType dtype) {
   const char* const where = problem.function;
@@ -122,7 +122,7 @@ std::int64_t state_rows(const AttentionProblem& problem, const ConstTensorView& 
 void validate_states(const AttentionProblem& problem, const ConstTensorView& states) {
   check_tensor(problem.function, "states", states, problem.states_shape(), problem.compute_type());
   if (states.is_contiguous()) return;
-  // Some rows of a larger tensor of states.
+  // The states may be some rows of a larger tensor.
   const bool are_rows =
       problem.q_shape.rank() == 4 && states.select(0, 0).select(0, 0).is_contiguous() &&
       states.strides()[1] % states.strides()[2] == 0 &&
@@ -132,7 +132,7 @@ void validate_states(const AttentionProblem& problem, const ConstTensorView& sta
 
 void validate_query_range(const AttentionProblem& problem, const QueryRange& range) {
   const bool to_the_end = range.end == std::numeric_limits<std::int64_t>::max();
-  if (problem.q_shape.rank() == 3) return;  // every sequence has what it has of it
+  if (problem.q_shape.rank() == 3) return;  // each sequence is limited to what it has
   const std::int64_t most = problem.q_len;
   const auto place = [&](std::int64_t at) { return at < 0 ? at + most : at; };
   const std::int64_t end = to_the_end ? most : place(range.end);

@@ -91,7 +91,7 @@ void Agreement::exchange(const std::exception_ptr& failed, bool compares) {
 void refuse(const char* function, Communicator& group, const std::string& text) {
   try {
     Agreement(function, group).check([&] { throw Error(ErrorKind::runtime, text); });
-  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): this rank's own, which it knows
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): this rank's own error, which it knows
   }
 }
 

@@ -17,13 +17,13 @@ class Agreement {
   /// `where`: the function that was called, in texts of errors.
   Agreement(const char* where, Communicator& group) : where_(where), group_(group) {}
 
-  /// Something all ranks must have equal. Call in the same order everywhere.
+  /// A value that must be equal on all ranks. Call in the same order everywhere.
   void add(const char* name, std::int64_t value) { facts_.push_back({name, value}); }
   void add(const char* name, const std::string& text);
 
-  /// Runs a rank's own checks, which add() facts; what they throw is told to the others. Returns if
-  /// all ranks passed theirs and agree; throws Error on every rank else: the own one where it was
-  /// thrown.
+  /// Runs this rank's own checks, which add() facts; what they throw is reported to the others.
+  /// Returns if all ranks passed their checks and agree; otherwise throws Error on every rank, its
+  /// own one where a check threw.
   void check(const std::function<void()>& own);
   /// The same at the end of a call: `failed` is what went wrong here, or null.
   void finish(const std::exception_ptr& failed);

@@ -20,8 +20,8 @@ namespace {
 
 constexpr const char* kAttend = "context_parallel.attend";
 
-// Where this rank's keys stand in their sequences, for mods: key j of sequence b is key
-// first[b, j // piece] + j % piece of the whole.
+// Where this rank's keys are in their sequences, for mods: key j of sequence b is key first[b, j //
+// piece] + j % piece of the whole.
 class Positions {
  public:
   Positions(std::span<const Shards> shards, int rank) : piece_(shards[0].piece_length()) {
@@ -75,7 +75,8 @@ void check(const ConstTensorView& q, const PagedKeys& keys, std::span<const Shar
   }
 }
 
-// States of rows as they travel: [count][rows](m, l, O), without the room states have in memory.
+// States of rows as they are sent: [count][rows](m, l, O), without the padding states have in
+// memory.
 template <class T>
 class Packed {
  public:
@@ -161,7 +162,7 @@ Output attend(const ConstTensorView& q, const PagedKeys& keys, std::span<const S
   AttentionProblem problem;
   Tensor mine;
   Agreement agreement(kAttend, group);
-  // Nothing but the last exchange depends on others: what goes wrong before it is told there.
+  // Only the last exchange depends on other ranks: errors before it are reported there.
   agreement.check([&] {
     check(q, keys, shards, group, options);
     AttentionOptions given{.score_mod = options.score_mod,
@@ -213,7 +214,7 @@ Output attend(const KVCache& cache, std::int64_t layer, std::span<const Sequence
   const FloatEnv float_env;
   Tensor lengths, table;
   PagedKeys keys;
-  // A handle that is stale is this rank's mistake, and all have to know.
+  // A stale handle is this rank's mistake, and all ranks must be told.
   Agreement(kAttend, group).check([&] {
     const std::int64_t of = cache.group_of(layer);
     const auto count = static_cast<std::int64_t>(sequences.size());

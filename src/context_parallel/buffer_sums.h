@@ -12,10 +12,10 @@ class BufferSums {
  public:
   explicit BufferSums(const std::vector<Buffer>& buffers);
 
-  /// Room for what one run adds.
+  /// Tensors for what one run adds.
   std::vector<Tensor> make_parts() const;
   static std::vector<TensorView> views_of(std::vector<Tensor>& parts);
-  /// In the buffers' dtypes; half precision in f32, rounded.
+  /// Adds in the buffers' dtypes; half precision is added in f32 and rounded.
   void add(const std::vector<Tensor>& parts);
   std::vector<Tensor> take() && { return std::move(sums_); }
 

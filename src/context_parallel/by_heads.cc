@@ -1,5 +1,5 @@
-// Heads one after the other: forward, rows of a piece as soon as the keys they see have come;
-// backward, a head when all of it has. Context_parallel layer.
+// Computes heads one after the other. Forward: the rows of a piece as soon as the keys they see
+// have arrived. Backward: a head when all of it has arrived. Context_parallel layer.
 #include "context_parallel/by_heads.h"
 
 #include <algorithm>
@@ -69,7 +69,7 @@ struct PieceResults {
         lse({of.batch, of.q_heads / of.kv_heads, tokens}, of.compute_type()) {}
 };
 
-// What ranks give besides q, k and v; equal on all of them, 0 where a rank has none of it.
+// What ranks give besides q, k and v; equal on all ranks that have it, 0 where a rank has none.
 struct LossKinds {
   std::int64_t out = 0, d_out = 0, d_lse = 0;  // 1 + a dtype; 0: no rank has it
 };
@@ -99,7 +99,7 @@ LossKinds agree_on_loss(Call& call, const BackwardInputs& inputs) {
   return found;
 }
 
-// A tensor of the loss as it travels: [B, H, tokens, dim]; zeros where this rank has none.
+// A tensor of the loss as it is sent: [B, H, tokens, dim]; zeros where this rank has none.
 class LossField {
  public:
   LossField(const std::optional<ConstTensorView>& view, std::int64_t kind, const Shape& shape) {

@@ -36,7 +36,7 @@ void check_mask(const char* where, const Shards& shards, const AttentionShape& s
   mask.mask_mod();  // throws for one that was taken away
 }
 
-// Of blocks and rule.
+// A hash of the mask's blocks and rule.
 std::int64_t mask_hash(const std::optional<BlockMask>& mask, const PieceMap& map) {
   if (!mask.has_value()) return 0;
   std::int64_t hash = hash_bytes(nullptr, 0);
@@ -104,13 +104,13 @@ std::int64_t Call::keys_end(std::int64_t piece) const {
 std::vector<LocalRange> Call::queries_of(std::int64_t piece) const {
   std::vector<LocalRange> found;
   std::int64_t last = -2;    // piece of queries that the open range ends with
-  std::int64_t joined = -2;  // last piece of this rank looked at
+  std::int64_t joined = -2;  // the last of this rank's pieces so far
   for (const std::int64_t mine : mine_) {
     const bool follows = joined == mine - 1;
     joined = mine;
     if (!follows) last = -2;
     if (!map_->sees(mine, piece)) continue;
-    if (last >= 0) {  // no gap in the tokens since: what lies between belongs to it
+    if (last >= 0) {  // no gap in the tokens since: the pieces in between join the range
       found.back().range.end = shards_.piece(mine).end;
     } else {
       found.push_back({shards_.piece(mine), shards_.place(mine)});

@@ -22,8 +22,8 @@ struct LocalRange {
 
 class Call {
  public:
-  /// Checks what this rank was given and, with the others, that all were given the same: throws
-  /// Error on every rank.
+  /// Checks what this rank was given and, together with the others, that all ranks were given the
+  /// same; throws Error on every rank.
   Call(const char* where, const ConstTensorView& q, const ConstTensorView& k,
        const ConstTensorView& v, const Shards& shards, Communicator& group, const Options& options);
 
@@ -45,10 +45,10 @@ class Call {
   Exchange exchange(Pass pass) const {
     return choose_exchange(options_.exchange, options_.block_mask, shards_, *map_, shape_, pass);
   }
-  /// This rank's queries that see a piece of keys, as few ranges as there are; each from the first
-  /// piece of queries that sees it to the last.
+  /// This rank's queries that see a piece of keys, in as few ranges as possible; each range goes
+  /// from its first piece of queries that sees it to the last.
   std::vector<LocalRange> queries_of(std::int64_t piece) const;
-  /// Those queries over that piece. Keys of the run are counted from the piece's first.
+  /// The attention of those queries over that piece. Keys are counted from the piece's first.
   AttentionProblem problem(const LocalRange& queries, std::int64_t piece) const;
 
  private:

@@ -1,4 +1,5 @@
-// The forward pass: states of this rank's rows, resumed piece by piece. Context_parallel layer.
+// The forward pass: the states of this rank's rows continue from piece to piece of the keys.
+// Context_parallel layer.
 #include <exception>
 #include <limits>
 #include <utility>
@@ -22,7 +23,7 @@ void clear_states(Tensor& states) {
     states.data_as<T>()[i] = -std::numeric_limits<T>::infinity();
 }
 
-// This rank's rows while pieces of keys go by.
+// This rank's rows while pieces of keys arrive.
 class Rows {
  public:
   Rows(const Call& call, const ConstTensorView& q) : call_(call), q_(q) {
@@ -71,7 +72,7 @@ Output flex_attention(const ConstTensorView& q, const ConstTensorView& k, const 
   Call call(kForward, q, k, v, shards, group, options);
   if (call.exchange(Pass::kForward) == Exchange::kHeads) return attend_by_heads(call, q, k, v);
   KeyStream keys(call, k, v);
-  // After an error others still get what they need, and learn of it at the end.
+  // After an error other ranks still get what they need, and learn of it at the end.
   Output made;
   std::exception_ptr failed;
   const auto try_to = [&](auto work) {

@@ -1,5 +1,5 @@
-// The backward pass: pieces of keys go by as in the forward pass; what this rank's queries add to
-// the gradients of others' keys goes back to these. Context_parallel layer.
+// The backward pass: pieces of keys arrive as in the forward pass; what this rank's queries add to
+// the gradients of other ranks' keys is sent back to those ranks. Context_parallel layer.
 //
 // Order of sums, in compute type: gradients of queries over pieces ascending; those of keys over
 // this rank's ranges of queries ascending, then over ranks ascending.
@@ -24,7 +24,7 @@ namespace {
 constexpr const char* kBackward = "context_parallel.flex_attention_backward";
 constexpr int kGradientTag = 2;
 
-// to += from, [B, H, rows, dim] of equal shape; rows of both lie together.
+// to += from, [B, H, rows, dim] of equal shape; rows of both are contiguous.
 template <class T>
 void add(const ConstTensorView& from, const TensorView& to) {
   for (std::int64_t b = 0; b < from.dim(0); ++b) {
@@ -59,7 +59,8 @@ class Backward {
     v_ = Tensor({of.kv_batch, of.kv_heads, of.kv_len, of.v_head_dim}, wide_);
   }
 
-  /// What this rank's queries add to a piece: to `to`, which is 0, and to its own gradients.
+  /// Computes what this rank's queries add to a piece: to `to`, which is 0, and to its own
+  /// gradients.
   void see(const PieceKeys& keys, const PieceGradients& to) {
     for (const LocalRange& queries : call_.queries_of(keys.piece)) {
       const std::int64_t begin = queries.at, end = begin + queries.range.size();
@@ -84,7 +85,7 @@ class Backward {
     }
   }
 
-  /// Room for the gradients of a piece, 0.
+  /// Memory for the gradients of a piece, set to 0.
   PieceGradients make(std::int64_t piece) const {
     const AttentionShape& of = call_.shape();
     const std::int64_t tokens = call_.shards().piece(piece).size();
@@ -99,7 +100,7 @@ class Backward {
             TensorView(message.data + k_bytes, wide_, v)};
   }
 
-  /// The next rank's part of one of this rank's pieces.
+  /// Adds the next rank's part to one of this rank's pieces.
   void add_keys(std::int64_t piece, const PieceGradients& part) {
     const std::int64_t at = call_.shards().place(piece);
     const std::int64_t end = at + call_.shards().piece(piece).size();
@@ -123,15 +124,15 @@ class Backward {
   BufferSums buffers_;
 };
 
-// Sums of this rank's pieces, and what it sends to others. Ranks go through all pieces in the same
-// order and may be kLag steps apart: at step s a rank takes what others have added to its piece s -
-// kLag, and waits until what it sent before that step has been taken. Whoever waits at a step so
-// waits for somebody at an earlier one: they cannot wait for one another in a circle.
+// Sums up this rank's pieces and keeps track of what it sends. Ranks go through all pieces in the
+// same order and may be kLag steps apart: at step s a rank receives what others have added to its
+// piece s - kLag, and waits until its messages for earlier pieces have been received. A rank that
+// waits thus waits for a rank at an earlier step, so ranks cannot wait for each other in a circle.
 class KeySums {
  public:
   KeySums(Call& call, Backward& backward) : call_(call), backward_(backward) {}
 
-  /// This rank's own part of one of its pieces, which waits for those of lower ranks.
+  /// This rank's own part of one of its pieces; it is added after those of lower ranks.
   void add_own(std::int64_t piece, PieceGradients own) {
     waiting_.push_back({piece, std::move(own)});
   }
@@ -139,7 +140,7 @@ class KeySums {
     const int owner = call_.shards().owners()[static_cast<std::size_t>(piece)];
     sent_.push_back({piece, call_.group().isend(part.message, owner, kGradientTag)});
   }
-  /// Before a piece is looked at; after the last one, up to pieces() + kLag.
+  /// Call before each piece; after the last one, up to pieces() + kLag.
   void begin_step(std::int64_t step) {
     while (!sent_.empty() && sent_.front().first < step - kLag) {
       call_.group().wait(sent_.front().second);
@@ -224,7 +225,7 @@ Gradients flex_attention_backward(const BackwardInputs& inputs, const Shards& sh
       try {
         if (failed == nullptr) backward.see(here, part);
       } catch (...) {
-        failed = std::current_exception();  // others still wait for what this rank owes them
+        failed = std::current_exception();  // other ranks still wait for what this rank owes them
       }
     }
     if (call.is_mine(piece))

@@ -12,7 +12,7 @@ TokenField field_of(const ConstTensorView& view, std::int64_t kv_heads) {
   return {view.dim(0), view.dim(1) / kv_heads, view.dim(3), view.dtype()};
 }
 
-// Of equal shape [B, H, rows, dim]; rows of `to` lie together.
+// Views of equal shape [B, H, rows, dim]; rows of `to` are contiguous.
 void copy_rows(const ConstTensorView& from, const TensorView& to) {
   if (from.numel() == 0) return;
   for (std::int64_t b = 0; b < from.dim(0); ++b)

@@ -1,7 +1,7 @@
-// HeadExchange: every rank has some tokens of all heads; here they come to have all tokens of some
-// heads, and what was computed of these goes back. A message is one piece of tokens of one key head
-// and of the query heads that share it; pieces arrive in ascending order, a head after the other,
-// the next head under way. Context_parallel layer.
+// HeadExchange: every rank starts with some tokens of all heads, receives all tokens of some heads,
+// and sends back what was computed for them. A message is one piece of tokens of one key head and
+// of the query heads that share it; pieces arrive in ascending order, one head after the other,
+// while the next head is on its way. Context_parallel layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -15,18 +15,20 @@ namespace quire::context_parallel {
 
 class HeadExchange {
  public:
-  /// Begins to send `given` and to receive `wanted`, all of this rank's tokens: [B, H, tokens, dim]
-  /// with as many heads as there are keys' or queries'. Rows of `wanted` lie together.
+  /// Starts sending `given` and receiving `wanted`, all of this rank's tokens: [B, H, tokens, dim]
+  /// with as many heads as keys or as queries have. Rows of `wanted` are contiguous.
   HeadExchange(const Call& call, std::vector<ConstTensorView> given,
                std::vector<TensorView> wanted);
 
   const HeadRange& heads() const { return mine_; }
-  /// Heads one after the other, pieces ascending; each piece of each head.
+  /// Waits for a piece of a head. Call for each piece of each head: heads in order, pieces
+  /// ascending.
   void take(std::int64_t head, std::int64_t piece);
-  /// What was given, all tokens of the head: [B, heads of the group, length, dim]. Pieces not yet
-  /// taken are not set.
+  /// What was given, for all tokens of the head: [B, heads of the group, length, dim]. Pieces not
+  /// taken yet are not set.
   ConstTensorView whole(std::size_t index) const { return whole_[index]; }
-  /// The results of a piece, as `wanted`: [B, heads of the group, tokens of the piece, dim].
+  /// Sends the results of a piece, in the order of `wanted`: [B, heads of the group, tokens of the
+  /// piece, dim].
   void give(std::int64_t head, std::int64_t piece, const std::vector<ConstTensorView>& parts);
   /// Waits until `wanted` is complete and others have what they need.
   void finish();
@@ -47,7 +49,7 @@ class HeadExchange {
   void send(const std::vector<ConstTensorView>& parts, int to, int tag);
   void receive_head(std::int64_t head);
   void send_given();
-  // Rows of one of this rank's pieces, of the heads that go with a key head.
+  // Rows of one of this rank's pieces, for the heads that belong to a key head.
   template <class View>
   View mine(const View& view, std::int64_t head, std::int64_t piece) const;
   std::vector<TensorView> targets(std::int64_t head, std::int64_t piece) const;

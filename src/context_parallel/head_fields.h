@@ -1,5 +1,5 @@
-// Which heads a rank computes where heads are exchanged, and what of each token travels for them:
-// sizes, without memory. Context_parallel layer.
+// Which heads a rank computes when heads are exchanged, and what is sent per token for them: sizes,
+// without memory. Context_parallel layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace quire::context_parallel {
 
-/// Key heads that a rank computes, as even as can be: 5 heads on 2 ranks are 0..1 and 2..4.
+/// Key heads that a rank computes, as evenly as possible: 5 heads on 2 ranks are 0..1 and 2..4.
 struct HeadRange {
   std::int64_t begin = 0, end = 0;
 
@@ -20,7 +20,7 @@ struct HeadRange {
   std::int64_t size() const { return end - begin; }
 };
 
-/// A tensor's part in a message for each token, for one key head.
+/// What a tensor contributes to a message per token, for one key head.
 struct TokenField {
   std::int64_t batch = 1, heads = 1, dim = 1;
   DType dtype = DType::f32;
@@ -32,7 +32,7 @@ struct TokenField {
   }
 };
 
-/// What of each token goes to the rank that computes a head, and what comes back.
+/// What of each token is sent to the rank that computes a head, and what is sent back.
 struct HeadFields {
   std::vector<TokenField> there, back;
 };

@@ -1,6 +1,6 @@
 // KeyStream: the keys and values of all pieces that a rank needs, one piece after the other,
-// ascending: its own where they lie, others' as they arrive, the next two always under way. What
-// others need of its own is on its way to them from the start. Context_parallel layer.
+// ascending: its own in place, those of other ranks as they arrive, with the next two always on
+// their way. What others need of this rank's own is sent from the start. Context_parallel layer.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -19,10 +19,10 @@ struct PieceKeys {
 
 class KeyStream {
  public:
-  /// Begins to send and to receive.
+  /// Starts sending and receiving.
   KeyStream(const Call& call, const ConstTensorView& k, const ConstTensorView& v);
 
-  /// The keys of a piece that this rank needs; pieces ascending. Views are good until the next
+  /// The keys of a piece that this rank needs; pieces ascending. Views are valid until the next
   /// call.
   PieceKeys get(std::int64_t piece);
   /// Waits until all others have what they need.
@@ -46,7 +46,7 @@ class KeyStream {
   ConstTensorView k_, v_;
   std::array<Slot, 2> slots_;
   std::int64_t next_ = 0;    // piece to receive
-  std::int64_t given_ = -1;  // slot whose piece the caller has
+  std::int64_t given_ = -1;  // slot of the piece that the caller has
   std::vector<Communicator::Ticket> sends_;
 };
 

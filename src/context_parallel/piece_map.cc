@@ -1,4 +1,4 @@
-// Adds up runs of blocks by pieces. Context_parallel layer.
+// Adds up the runs of blocks by pieces. Context_parallel layer.
 #include "context_parallel/piece_map.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ PieceMap::PieceMap(const std::optional<BlockMask>& mask, std::int64_t length,
   }
   const mask::BlockRows& rows = mask->block_rows();
   const BlockSize block = mask->block_size();
-  std::map<std::int64_t, double> planes;  // how many (batch, head) have each
+  std::map<std::int64_t, double> planes;  // how many (batch, head) share each plane
   for (std::int64_t b = 0; b < mask->batch(); ++b)
     for (std::int64_t h = 0; h < mask->heads(); ++h) planes[rows.plane(b, h)] += 1;
   for (const auto& [plane, times] : planes) {

@@ -1,6 +1,6 @@
 // PieceMap: a block mask seen piece by piece: which pieces of queries see anything of which pieces
-// of keys, and how many visible pairs each piece of queries has. From it follow who needs which
-// keys and how work is balanced. Context_parallel layer.
+// of keys, and how many visible pairs each piece of queries has. This decides which rank needs
+// which keys and how work is balanced. Context_parallel layer.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -13,14 +13,14 @@ namespace quire::context_parallel {
 
 class PieceMap {
  public:
-  /// Without a mask everything is visible. Of a mask, batch entries and heads are counted together.
+  /// Without a mask everything is visible. Batch entries and heads of a mask are counted together.
   PieceMap(const std::optional<BlockMask>& mask, std::int64_t length, std::int64_t piece_length);
 
   std::int64_t pieces() const { return pieces_; }
   bool sees(std::int64_t q_piece, std::int64_t kv_piece) const {
     return sees_[static_cast<std::size_t>(q_piece * pieces_ + kv_piece)];
   }
-  /// Visible pairs of a piece of queries: those of partial blocks are taken for half of the block.
+  /// Visible pairs of a piece of queries; a partial block counts as half visible.
   double pairs(std::int64_t q_piece) const { return pairs_[static_cast<std::size_t>(q_piece)]; }
   /// [rank][piece]: whether a rank's queries see anything of a piece of keys.
   std::vector<std::vector<bool>> needs(const Shards& shards) const;

@@ -18,7 +18,7 @@ namespace {
 
 using Owners = std::vector<int>;
 
-// The largest of some numbers to their mean.
+// The ratio of the largest number to the mean.
 template <class T>
 double largest_to_mean(const std::vector<T>& numbers) {
   const double sum = std::accumulate(numbers.begin(), numbers.end(), 0.0);
@@ -82,7 +82,7 @@ class Planner {
   }
 
  private:
-  // What is sent; plans that do not balance come after all that do.
+  // The traffic; plans that do not balance cost more than any that do.
   double cost_of(const Owners& owners) const {
     const ShardReport made = report_of({length_, ranks_, piece_length_, owners}, map_);
     const double over = std::max(0.0, made.balance - options_.balance) +
@@ -91,8 +91,8 @@ class Planner {
   }
   static constexpr double kTooMuch = 1000;
 
-  // Runs of pieces of equal weight (visible pairs, or tokens), `turns` for each rank, there and
-  // back again: 0 1 2 2 1 0.
+  // Assigns runs of pieces of equal weight (visible pairs, or tokens), `turns` for each rank, back
+  // and forth: 0 1 2 2 1 0.
   Owners in_turn(int turns, bool by_pairs) const {
     const std::int64_t runs = std::int64_t{ranks_} * turns;
     double total = 0, sum = 0;
@@ -110,7 +110,7 @@ class Planner {
     return owners;
   }
 
-  // The heaviest piece to the rank that has least.
+  // Assigns the heaviest remaining piece to the rank with the least work.
   Owners heavy_first() const {
     std::vector<std::int64_t> order(static_cast<std::size_t>(map_.pieces()));
     std::iota(order.begin(), order.end(), 0);
@@ -127,8 +127,8 @@ class Planner {
     return owners;
   }
 
-  // While the busiest rank has too much: the change between it and another that leaves the larger
-  // of both smallest, a piece given or two exchanged.
+  // While the busiest rank has too much, gives away one of its pieces or exchanges two: whichever
+  // change leaves the busier of both ranks with least.
   void even_out(Owners& owners) const {
     std::vector<double> load(static_cast<std::size_t>(ranks_));
     for (std::size_t i = 0; i < owners.size(); ++i)

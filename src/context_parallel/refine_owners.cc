@@ -58,7 +58,7 @@ class Search {
 
  private:
   int owner(std::int64_t piece) const { return owners_[static_cast<std::size_t>(piece)]; }
-  // Pieces of a rank's queries that see a piece of keys.
+  // How many pieces of a rank's queries see a piece of keys.
   int& seen(int rank, std::int64_t piece) {
     return seen_[static_cast<std::size_t>(rank * pieces_ + piece)];
   }
@@ -69,7 +69,7 @@ class Search {
       if (map_.sees(piece, kv)) seen(rank, kv) += by;
   }
 
-  // A piece, its queries and keys, to another rank.
+  // Moves a piece, its queries and keys, to another rank.
   void move(std::int64_t piece, int to) {
     const int from = owner(piece);
     if (from == to) return;
@@ -85,8 +85,8 @@ class Search {
     owners_[static_cast<std::size_t>(piece)] = to;
   }
 
-  // Share of gathering; what lies over the wanted balances counts many times; and a little for
-  // every piece that does not follow another of its rank.
+  // The share of gathering, plus a large penalty for imbalance beyond what is wanted, plus a small
+  // one for every piece that does not follow another piece of its rank.
   double cost() const {
     const double ranks = ranks_, pieces = static_cast<double>(pieces_);
     const double most = *std::max_element(load_.begin(), load_.end());

@@ -9,8 +9,8 @@
 
 namespace quire::context_parallel {
 
-/// From these owners on; the same result everywhere. Some 50,000 exchanges of 64 pieces: a tenth of
-/// a second.
+/// Starts from these owners; the result is the same on every rank. Some 50,000 exchanges of 64
+/// pieces: a tenth of a second.
 std::vector<int> refine_owners(const PieceMap& map, std::vector<int> owners, int ranks,
                                const ShardOptions& options);
 

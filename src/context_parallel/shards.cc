@@ -1,4 +1,4 @@
-// Shards: where pieces are, and cutting and joining tensors. Context_parallel layer.
+// Shards: where pieces are, and how tensors are cut and joined. Context_parallel layer.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -120,7 +120,7 @@ Tensor unshard(const ConstTensorView& mine, const Shards& shards, Communicator& 
   shape[axis_at] = shards.length();
   Tensor made = Tensor::empty(shape, mine.dtype());
   const std::size_t element = dtype_size(mine.dtype());
-  // All send the size of the largest.
+  // All ranks send as much as the one with the most tokens.
   std::int64_t most = 0;
   for (int rank = 0; rank < shards.ranks(); ++rank) most = std::max(most, shards.tokens(rank));
   shape[axis_at] = most;

@@ -30,10 +30,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr const char* kThreadGroup = "thread group";
 
-// One side of a message. Whoever finds the other one copies.
+// One side of a message. The side that finds the other one copies.
 struct Transfer {
   Message message;
-  std::optional<Clock::time_point> done;  // when it ends; it may lie ahead, on a slow link
+  std::optional<Clock::time_point> done;  // when it is complete; in the future on a slow link
 };
 
 // What all ranks share.
@@ -119,7 +119,7 @@ class Hub {
     int given = 0, read = 0;
   };
 
-  // `other`: whom we wait for; -1: everybody.
+  // `other`: the rank we wait for; -1: all ranks.
   template <class Ready>
   void wait_until(std::unique_lock<std::mutex>& lock, Ready ready, int other) {
     const auto limit = std::chrono::duration<double>(options_.timeout_seconds);

@@ -1,4 +1,4 @@
-// Counts of bytes by pieces. Context_parallel layer.
+// Counts the bytes of a call, piece by piece. Context_parallel layer.
 #include "context_parallel/traffic.h"
 
 #include "context_parallel/head_fields.h"
@@ -7,7 +7,7 @@
 namespace quire::context_parallel {
 namespace {
 
-// Tokens whose keys travel, once for each rank that needs them.
+// Tokens whose keys are sent, once for each rank that needs them.
 std::int64_t tokens_received(const Shards& shards, const PieceMap& map) {
   const std::vector<std::vector<bool>> needs = map.needs(shards);
   std::int64_t tokens = 0;

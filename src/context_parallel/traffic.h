@@ -1,4 +1,4 @@
-// What travels in a call, in bytes, and which of two ways is taken. Context_parallel layer.
+// How many bytes a call sends, and which of the two exchanges it uses. Context_parallel layer.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -8,9 +8,10 @@
 
 namespace quire::context_parallel {
 
-/// kKeys or kHeads, for kLeast by bytes: heads where each rank gets as many of them, the mask is
-/// the same for all, and fewer bytes travel.
 enum class Pass : std::uint8_t { kForward, kBackward };
+
+/// Returns kKeys or kHeads. kLeast is decided by bytes: heads if all ranks get equally many, the
+/// mask is the same for all heads, and fewer bytes are sent.
 Exchange choose_exchange(Exchange asked, const std::optional<BlockMask>& mask, const Shards& shards,
                          const PieceMap& map, const AttentionShape& shape, Pass pass);
 

@@ -25,10 +25,11 @@ void check(int result, const char* function) {
   throw Error(ErrorKind::runtime, std::string("[mpi] ") + function + ": " + text);
 }
 
-// Counts of MPI are ints: larger messages go in parts.
+// MPI counts in ints: larger messages are sent in parts.
 constexpr std::size_t kMostBytes = std::size_t{1} << 30;
 
-// MPI moves large messages only inside of calls. While this lives, a thread makes some.
+// MPI moves large messages only inside its calls. During the lifetime of this object, a thread
+// makes such calls.
 class Progress {
  public:
   explicit Progress(MPI_Comm comm) {

@@ -37,7 +37,7 @@ void clear_rows(const TensorView& to, std::int64_t page, std::int64_t begin, std
   }
 }
 
-// Calls body(i) for i in [0, count), in tasks; each i has so many rows.
+// Calls body(i) for i in [0, count), in tasks; each i covers `rows` rows.
 template <class Body>
 void for_pages(Executor& executor, std::int64_t count, std::int64_t rows, const Body& body) {
   const std::int64_t at_once =

@@ -83,8 +83,7 @@ class PageGradients {
   std::vector<Page> pages_;           // up to the last page that is used
   std::vector<std::int32_t> shared_;  // pages that have a sum, by its number
   std::vector<PageUse> uses_;
-  std::vector<std::int64_t> first_use_{
-      0};  // of every chunk of every sequence; chunks are the outer loop
+  std::vector<std::int64_t> first_use_{0};  // of every chunk of every sequence, chunk by chunk
   std::unique_ptr<kernels::Turn[]> turns_;  // [sums][heads]
   Tensor k_sums_, v_sums_;                  // [sums, heads, page_size, whole panels of columns]
 };

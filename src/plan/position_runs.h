@@ -13,7 +13,7 @@ using Runs = std::vector<kernels::KeyRun>;
 
 /// Adds keys begin <= key < end, if there are any; joins them with the last run where it can.
 void add_run(Runs& runs, std::int64_t begin, std::int64_t end, bool full);
-/// Keys in both lists; the mask program is asked where it is in either of them.
+/// Keys in both lists; a run is full only where both are, otherwise the mask program is asked.
 Runs intersection(const Runs& a, const Runs& b);
 
 /// What positions show to single queries.

@@ -1,4 +1,4 @@
-// What codes and scales must look like. Quant layer.
+// Checks the shapes and dtypes of codes and scales. Quant layer.
 #include "quant/coded_view.h"
 
 #include "quire/error.h"
@@ -8,7 +8,7 @@ namespace quire {
 namespace quant {
 namespace {
 
-// What the scales of codes of this shape must be.
+// The shape that the scales of codes of this shape must have.
 Shape scale_shape(const KVFormat& format, const Shape& numbers, const CodedAxes& axes) {
   const std::int64_t dim = numbers[numbers.rank() - 1];
   const std::int64_t heads = axes.head < 0 ? 1 : numbers[static_cast<std::size_t>(axes.head)];
@@ -25,7 +25,7 @@ bool is_for_all_heads(const KVFormat& format, const ConstTensorView& scales) {
   return format.scale == ScaleAxis::kHead && scales.numel() == 1 && scales.rank() <= 1;
 }
 
-// The numbers of a row lie side by side.
+// Whether the numbers of a row are contiguous.
 bool rows_are_dense(const ConstTensorView& scales, std::size_t row_axes) {
   std::int64_t step = 1;
   for (std::size_t i = scales.rank(); i-- > scales.rank() - row_axes;) {

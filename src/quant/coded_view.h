@@ -6,13 +6,14 @@
 
 namespace quire::quant {
 
-/// Which axes of a tensor count batch entries (or pages), heads and tokens; -1: there is none.
+/// Which axes of a tensor count batch entries (or pages), heads and tokens; -1: there is no such
+/// axis.
 struct CodedAxes {
   int batch = 0, head = 1, token = 2;
 };
 
-/// Throws Error "[where] name ..." for codes of another dtype, codes of a row that do not lie side
-/// by side, and scales of another dtype, shape or place. Plain tensors pass.
+/// Throws Error "[where] name ..." for codes of another dtype, codes of a row that are not
+/// contiguous, and scales of another dtype, shape or place. Plain tensors pass.
 void check_coded(const char* where, const char* name, const KVView& view, const CodedAxes& axes);
 
 /// The scales of a checked view: [batch, heads, tokens, scales of a row], with strides of 0 along

@@ -1,4 +1,4 @@
-// Names, sizes and what there is no kernel for. Quant layer.
+// The names and sizes of formats, and which formats have a kernel. Quant layer.
 #include "quire/kv_format.h"
 
 #include <fmt/format.h>
@@ -39,7 +39,7 @@ const Named* named(KVFormat format) {
   return found == kFormats.end() ? nullptr : found;
 }
 
-// Without a name there are codes of one byte under scales of a head.
+// Formats without a name: codes of one byte under scales per channel or per head.
 bool exists(const KVFormat& format) {
   if (named(format) != nullptr) return true;
   return format.offset == CodeOffset::kNone && format.place == ScalePlace::kBeside &&

@@ -1,5 +1,5 @@
-// Rows to codes and back, chunks of rows on the executor. All arithmetic is in the primitives of
-// the ISA (kernels/coding/). Quant layer.
+// Converts rows to codes and back, chunks of rows on the executor. All arithmetic is in the
+// primitives of the ISA (kernels/coding/). Quant layer.
 #include "quire/quantize.h"
 
 #include <algorithm>
@@ -57,7 +57,8 @@ void check_tensor(const char* where, const Shape& shape, int head_axis) {
   }
 }
 
-// Of rank 4 the first axis counts batch entries; of the others, which is the head's is given.
+// `head_axis` counts heads; of the other axes the last counts tokens and, with rank 4, the first
+// batch entries.
 quant::CodedAxes axes_of(std::size_t rank, int head_axis) {
   if (rank == 2) return {.batch = -1, .head = -1, .token = 0};
   if (rank == 3) return {.batch = -1, .head = head_axis, .token = head_axis == 0 ? 1 : 0};
@@ -65,7 +66,7 @@ quant::CodedAxes axes_of(std::size_t rank, int head_axis) {
   return {.batch = kOthers[head_axis][0], .head = head_axis, .token = kOthers[head_axis][1]};
 }
 
-// Rows as the encoder takes them.
+// Reads rows in the form the encoder takes.
 struct RowReader {
   const ConstTensorView& from;
   const Rows& rows;
@@ -88,7 +89,7 @@ float largest_code(KVStorage storage) {
   return storage == KVStorage::kFp8E5M2 ? 57344 : 127;
 }
 
-// Scales of channels or heads that make the largest number the largest code.
+// Finds scales of channels or heads that map the largest number to the largest code.
 Tensor find_scales(const RowReader& reader, const KVFormat& format, int head_axis,
                    Executor& executor) {
   const Rows& rows = reader.rows;
@@ -131,7 +132,7 @@ Shape with_last(Shape shape, std::int64_t last) {
   return shape;
 }
 
-// Room for the scales of codes of this shape, if each row has its own.
+// Memory for the scales of codes of this shape, if each row has its own.
 Tensor room_for_scales(const KVFormat& format, Shape shape) {
   const std::int64_t dim = shape[shape.rank() - 1];
   shape.erase(shape.rank() - 1);

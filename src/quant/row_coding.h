@@ -1,4 +1,4 @@
-// From a public KVFormat to what kernels are told. Quant layer.
+// Converts a public KVFormat to the RowCoding of kernels. Quant layer.
 #pragma once
 #include <cstdint>
 
@@ -7,7 +7,7 @@
 
 namespace quire::quant {
 
-/// The format exists and fits the head dim.
+/// `format` exists and fits the head dim.
 kernels::RowCoding row_coding(const KVFormat& format, std::int64_t head_dim);
 
 }  // namespace quire::quant

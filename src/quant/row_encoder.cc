@@ -1,4 +1,4 @@
-// Rows are read a few at a time, so that they stay in the nearest cache. Quant layer.
+// Encodes rows a few at a time, so that they stay in the nearest cache. Quant layer.
 #include "quant/row_encoder.h"
 
 #include <algorithm>
@@ -61,8 +61,8 @@ int RowEncoder::encode(const kernels::RowsView& rows, const CodePlace& to) const
 }
 
 int RowEncoder::first_without_code(const kernels::RowsView& rows) const noexcept {
-  // Of one row, codes with scales in blocks and scales beside them; scales that are given do not
-  // matter here.
+  // Room for one row: codes with scales in blocks, and separate scales. Given scales do not matter
+  // here.
   std::byte codes[kernels::kMostHeadDim + kernels::kMostHeadDim / kernels::kCodeGroup * 2];
   float scales[kernels::kMostHeadDim] = {};
   return encode(rows, {.codes = codes, .scales = reinterpret_cast<std::byte*>(scales)});

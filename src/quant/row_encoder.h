@@ -11,8 +11,8 @@
 
 namespace quire::quant {
 
-/// Where codes and scales of rows go; steps in bytes. Scales of channels and heads are read there,
-/// and have a step of 0.
+/// Where codes and scales of rows go; steps in bytes. Scales of channels and heads are read, and
+/// have a step of 0.
 struct CodePlace {
   std::byte* codes = nullptr;
   std::ptrdiff_t code_step = 0;
@@ -20,7 +20,7 @@ struct CodePlace {
   std::ptrdiff_t scale_step = 0;
 };
 
-/// Whether scales belong to rows, which find their own, or are given for all of them.
+/// Whether each row finds its own scales; otherwise scales are given for all rows.
 inline bool has_row_scales(const KVFormat& format) {
   return format.has_scales() &&
          (format.scale == ScaleAxis::kToken || format.scale == ScaleAxis::kGroup);
@@ -31,15 +31,15 @@ inline bool has_given_scales(const KVFormat& format) {
 
 class RowEncoder {
  public:
-  /// The format has codes, exists and fits the head dim.
+  /// `format` has codes, exists and fits the head dim.
   RowEncoder(const KVFormat& format, std::int64_t head_dim);
 
-  /// Codes all rows and returns the first that holds a number without a code (NaN, infinity, too
+  /// Encodes all rows and returns the first that holds a number without a code (NaN, infinity, too
   /// large for a scale in f16), or how many rows there are. Allocates nothing.
   int encode(const kernels::RowsView& rows, const CodePlace& to) const noexcept;
-  /// The same number, without writing anything but to memory of its own.
+  /// Returns the same without writing any codes.
   int first_without_code(const kernels::RowsView& rows) const noexcept;
-  /// One row as f32, rotated: what is coded.
+  /// One row as f32, rotated: what encode converts to codes.
   void read(const kernels::RowsView& row, float* to) const noexcept;
 
  private:

@@ -69,14 +69,14 @@ std::vector<std::string> backend_reasons(SDPBackend backend, const SdpaCall& cal
   return reasons;
 }
 
-// The first of FLASH, EFFICIENT, MATH without a reason; kError if there is none.
+// The first of FLASH, EFFICIENT, MATH that can compute the call; kError if none can.
 SDPBackend first_backend(const SdpaCall& call, const SdpaOptions& options) {
   for (const SDPBackend backend : kInOrder)
     if (backend_reasons(backend, call, options).empty()) return backend;
   return SDPBackend::kError;
 }
 
-// The same, but throws Error with the reasons of each if none is left.
+// The same, but throws Error with all reasons if no backend is left.
 SDPBackend required_backend(const SdpaCall& call, const SdpaOptions& options) {
   const SDPBackend found = first_backend(call, options);
   if (found != SDPBackend::kError) return found;
@@ -155,7 +155,7 @@ Outputs jagged_math(const SdpaCall& call, const SdpaOptions& options) {
   return {std::move(made.out), made.lse.reshape(call.rows())};
 }
 
-// Nothing to see: 0, and an lse of -inf; weights of a formula have the sum 0.
+// The result where nothing is visible: 0, and an lse of -inf; weights of a formula have the sum 0.
 Outputs nothing(const SdpaCall& call, DType type, bool has_weight_mod) {
   Tensor lse = Tensor::empty(call.rows(), DType::f64);
   std::fill_n(lse.data_as<double>(), lse.numel(),
@@ -181,7 +181,7 @@ Outputs fused(SdpaCall& call, const SdpaOptions& options, DType type) {
   return {made.out.reshape(call.out_shape), made.lse.reshape(call.rows())};
 }
 
-// What a plan would find wrong, of a call that none is made for.
+// Checks a call that no plan is made for as a plan would.
 void check_unplanned(SdpaCall call, const SdpaOptions& options) {
   AttentionProblem problem = sdpa::sdpa_problem(call, options);
   problem.most_dims = mask::kMostPosition;
@@ -218,7 +218,7 @@ std::vector<std::string> reasons(SDPBackend backend, const Input& q, const Input
                                  const SdpaOptions& options) {
   try {
     return backend_reasons(backend, sdpa::sdpa_call(kSdpa, q, k, v, options), options);
-  } catch (const Error& error) {  // no backend computes a call that is wrong
+  } catch (const Error& error) {  // no backend computes an invalid call
     return {error.what()};
   }
 }

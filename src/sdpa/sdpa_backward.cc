@@ -1,4 +1,4 @@
-// scaled_dot_product_attention_backward: the gradients of the fused kernels, and sums over what was
+// scaled_dot_product_attention_backward: gradients by the fused kernels, summed over axes that were
 // broadcast. Sdpa layer.
 #include <utility>
 #include <vector>
@@ -101,7 +101,7 @@ SdpaGradients run(SdpaCall call, const SdpaBackwardInputs& inputs, const SdpaOpt
   std::vector<BufferGradient> made;
   for (const Buffer& buffer : gradient_buffers(problem))
     made.push_back({buffer, Tensor(buffer.shape(), buffer.dtype())});
-  const bool has_mask = problem.score_mod.has_value();  // a mask of floats, the first of them
+  const bool has_mask = problem.score_mod.has_value();  // a float mask, which is the first of them
   if (call.is_empty()) {
     attention::validate_loss(problem, given);
     SdpaGradients zeros{.q = zero(wanted.q, inputs.q),
@@ -111,7 +111,8 @@ SdpaGradients run(SdpaCall call, const SdpaBackwardInputs& inputs, const SdpaOpt
     if (wanted.buffers) zeros.buffers = without_mask(std::move(made), has_mask);
     return zeros;
   }
-  // In the axes of the call. Sums are rounded once, except over the heads of jagged batches.
+  // The gradient in the axes of the call. Sums are rounded once, except over the heads of jagged
+  // batches.
   const auto gradient = [&](bool is_wanted, const ConstTensorView& input,
                             const ConstTensorView& axes) -> std::optional<Tensor> {
     if (!is_wanted) return std::nullopt;

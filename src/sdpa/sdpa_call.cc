@@ -50,7 +50,7 @@ Shape common_batch(const char* where, const ConstTensorView& q, const ConstTenso
   return *all;
 }
 
-// Floats, and of one kind.
+// All must be floats of the same dtype.
 void validate_dtypes(const char* where, DType q, DType k, DType v) {
   attention::check_float(where, "query", q);
   attention::check_float(where, "key", k);

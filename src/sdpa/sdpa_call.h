@@ -12,14 +12,14 @@
 namespace quire::sdpa {
 
 struct SdpaCall {
-  /// [B, Hq, L, E], [B, Hkv, S, E], [B, Hkv, S, Ev]; of jagged batches their values with heads
+  /// [B, Hq, L, E], [B, Hkv, S, E], [B, Hkv, S, Ev]; for jagged batches their values, with heads
   /// broadcast.
   ConstTensorView q = {}, k = {}, v = {};
   std::optional<attention::JaggedBatch> jagged = {};
   AttentionShape shape = {};      // of q, k, v; jagged: only dims and dtypes
   Shape batch = {};               // the leading axes of a dense call; their product is B
   Shape out_shape = {};           // dense: [batch..., Hq, L, Ev], without heads if no input has any
-  SdpaRules rules = {};           // of attn_mask or is_causal
+  SdpaRules rules = {};           // from attn_mask or is_causal
   std::vector<Tensor> held = {};  // copies of inputs whose leading axes strides cannot merge
   const char* function = nullptr;  // in error messages
 
@@ -36,7 +36,7 @@ SdpaCall sdpa_call(const char* function, const ConstTensorView& q, const ConstTe
 SdpaCall sdpa_call(const char* function, const Jagged& q, const Jagged& k, const Jagged& v,
                    const SdpaOptions& options);
 
-/// For the fused kernels. The call's sequences are moved into it.
+/// The problem for the fused kernels. The call's sequences are moved into it.
 AttentionProblem sdpa_problem(SdpaCall& call, const SdpaOptions& options);
 
 }  // namespace quire::sdpa

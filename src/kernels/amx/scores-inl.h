@@ -1,5 +1,5 @@
-// Scores by tile registers: 16 keys where they lie times 16 queries across the lanes, 32 dims a
-// step; two groups of keys by two panels of queries at a time, so that a product needs one load.
+// Scores on tile registers: 16 keys, read in place, times 16 queries across the lanes, 32 dims per
+// step; two groups of keys by two panels of queries at a time, so that each product needs one load.
 // Kernels layer.
 #pragma once
 #include <cstring>
@@ -39,7 +39,7 @@ HWY_INLINE void score_steps(const uint32_t* keys, ptrdiff_t key_step, const uint
   }
 }
 
-// Whole groups to where the scores lie.
+// Stores whole groups to the scores.
 template <int kGroups, int kPanels>
 HWY_INLINE void store_scores(float* to) {
   store_tile<0>(to, kTileBytes);
@@ -49,7 +49,7 @@ HWY_INLINE void store_scores(float* to) {
     store_tile<3>(to + kScorePanelStep + kTileRows * kPanel, kTileBytes);
 }
 
-// Of one panel: the scale, if there is one, and the largest.
+// Finishes one panel: multiplies by the scale, if there is one, and finds the maxima.
 HWY_INLINE void finish_scores(const TileScoresArgs& args, float* scores, int rows, float* max) {
   if (args.scaled) {
     const V scale = hn::Set(kF32, args.scale);
@@ -85,8 +85,8 @@ HWY_INLINE void score_groups(const TileScoresArgs& args, int row) {
   if (panel < args.panels) score_block<kGroups, 1>(args, row, panel);
 }
 
-// Fewer than 16 keys: through copies on both sides, because a tile has all its rows. What the other
-// rows hold does not matter.
+// Fewer than 16 keys: both input and output are copied, because a tile always has all 16 rows. What
+// the unused rows hold does not matter.
 HWY_NOINLINE void score_rest(const TileScoresArgs& args, int row) {
   const int rows = args.rows - row;
   HWY_ALIGN uint32_t keys[kTileRows * kMostHeadDim / 2];

@@ -126,7 +126,7 @@ class BackwardChunk {
   // Of the current tile:
   const BackwardTile* tile_ = nullptr;
   bool loaded_ = false;
-  RowPrefetch next_q_, next_d_out_;  // rows of the previous tile, which usually comes next
+  RowPrefetch next_q_, next_d_out_;             // rows of the tile before it, usually the next one
   uint64_t spoiled_q_ = 0, spoiled_d_out_ = 0;  // lanes whose rows are not finite
   bool is_full_ = false;                        // everything is visible: there are no words
   bool spoiled_tile_ = false;                   // holds a key or value that is not finite

@@ -1,5 +1,5 @@
-// Corrects the rounding of a large lse (plan/large_rows.h): by which factor it makes the weights of
-// its row, and the shares of keys and sink, wrong. No SIMD. Kernels layer.
+// Corrects the rounding of a large lse (plan/large_rows.h): the factor by which the weights of its
+// row, and the shares of keys and sink, are off. No SIMD. Kernels layer.
 #pragma once
 #include <cstdint>
 

@@ -93,11 +93,9 @@ struct RowSoftmaxArgs {
   const uint64_t* words = nullptr;   // bit k of word w: key 64 w + k is visible; null: all are
   T exponent_factor = 1;             // attention_order.h
   T *m = nullptr, *l = nullptr;
-  uint16_t* bf16_weights =
-      nullptr;  // [256]: also gets the weights rounded to bf16; null: not wanted
-  const float* value_scales =
-      nullptr;                // [256]: kCodePairs: factors of the weights before they are rounded
-  bool skips_hidden = false;  // units without a visible key are left unchanged
+  uint16_t* bf16_weights = nullptr;     // [256]: gets them in bf16, too; null: not wanted
+  const float* value_scales = nullptr;  // [256]: kCodePairs: multiply the weights before rounding
+  bool skips_hidden = false;            // units without a visible key are left unchanged
 };
 
 /// Applies dropout to the weights of one row, in place: each becomes 0 or is multiplied by the

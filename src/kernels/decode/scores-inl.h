@@ -20,11 +20,11 @@ HWY_INLINE double fma_lane(double a, double b, double c) { return __builtin_fma(
 
 HWY_INLINE float fma_lane(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 
-// Keys that are numbers.
+// Keys that are numbers, which have no scales.
 struct NoScales {
   HWY_INLINE NoScales(const DecodeUnit&, int) {}
 };
-// Those of keys from `first` on.
+// The scales of keys from `first` on.
 struct LaneScales {
   V scale;
   HWY_INLINE LaneScales(const DecodeUnit& unit, int first)
@@ -137,7 +137,7 @@ constexpr bool kScalesScores<KeysCodePairs<kType>> = true;
 
 constexpr int kUnitVectors = kUnitKeys / static_cast<int>(kLanes);
 
-// How Keys add up: dims of a chain, sums that it has (acc[kRows * kSums]), and what it comes to.
+// How Keys are summed up: dims per chain, sums per chain (acc[kRows * kSums]), and their total.
 template <class Keys>
 struct ScoreChain {
   static constexpr int kSums = 1;
@@ -151,8 +151,8 @@ struct ScoreChain {
 };
 
 // Keys [first, first + kVectors * kLanes) of kUnits units, one after the other, by kRows rows. Few
-// units at a time: with those that come next on the way there are twice as many in L1, 16 KiB of
-// f32 at 128 dims.
+// units at a time: with the next ones being prefetched, L1 holds twice as many, 16 KiB of f32 at
+// 128 dims.
 template <class Keys, int kRows, int kVectors, int kUnits, class Rows>
 HWY_NOINLINE void score_block(const UnitScoresArgs<float>& args, int unit_idx, int first,
                               int first_row) {

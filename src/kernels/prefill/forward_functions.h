@@ -120,8 +120,7 @@ struct AccumulateArgs {
   int queries = 0, columns = 0;  // queries <= 16, columns a multiple of 16
   T* out = nullptr;              // rows out_step elements apart
   ptrdiff_t out_step = 0;
-  const T* factor =
-      nullptr;  // [16]: O is multiplied by it first; null: O starts with the first chain
+  const T* factor = nullptr;  // [16]: O is multiplied by it first; null: there is no O yet
 };
 
 /// Folds the state of a split into that of the splits before it, row by row.

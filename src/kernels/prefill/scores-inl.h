@@ -15,13 +15,13 @@ constexpr ptrdiff_t score_offset(size_t c) {
          static_cast<ptrdiff_t>(c % kVectorsOf<T> * kLanesOf<T>);
 }
 
-// The sums of the chains so far: the first is stored, the others are added; the last one makes
-// scores of them.
+// Stores the sum of a chain: the first is stored, the others are added to it, and the last turns
+// the total into scores.
 template <class T>
 struct StoreScores {
   T* scores;
   bool is_first;
-  bool ends;            // the last, and multiplied by something
+  bool ends;            // the last chain, with something to multiply by
   const T* row_scales;  // or null
   T scale;              // natural form, else 1
   template <size_t C>
@@ -147,7 +147,8 @@ struct ScoreBlocks {
     const bool multiplies = args.scaled || scales != nullptr;
     const T scale = args.scaled ? args.scale : T{1};
     StoreScores<T> store{at.scores, true, false, scales, scale};
-    // One loop for all chains: of two, g++ gives one too few registers on AVX2, and it spills.
+    // One loop for all chains: with two, g++ gives one of them too few registers on AVX2 and
+    // spills.
     int left = args.dims;
     do {
       store.ends = multiplies && left <= chain;
