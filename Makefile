@@ -13,7 +13,7 @@ deps: ## Install what is missing (apt) and make .venv
 build: deps ## Build everything into build/release
 	@scripts/build release
 
-demo: deps ## Build what it takes for this machine, then show what Quire does: some minutes
+demo: deps ## Build what it takes for this machine, then show what Quire does: about two minutes
 	@SECONDS=0; scripts/build demo:demo_programs && QUIRE_DEMO_SECONDS=$$((115 - SECONDS)) scripts/demo
 
 docs: build ## Build the documentation as a site into build/site, every link checked

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -112,10 +113,9 @@ struct Problem {
 /// Random numbers in -1..1.
 inline void fill(Tensor& values, std::uint64_t seed) {
   std::uint64_t state = seed * 0x9e3779b97f4a7c15u;
-  for (std::int64_t i = 0; i < values.numel(); ++i) {
+  for (float& value : std::span(values.data_as<float>(), values.numel())) {
     state = state * 6364136223846793005u + 1442695040888963407u;
-    values.data_as<float>()[i] =
-        static_cast<float>(static_cast<std::int32_t>(state >> 32)) * 0x1p-31f;
+    value = static_cast<float>(static_cast<std::int32_t>(state >> 32)) * 0x1p-31f;
   }
 }
 

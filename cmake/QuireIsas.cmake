@@ -93,10 +93,10 @@ function(quire_add_isa_sources target)
     if(QUIRE_QUICK)
       if(isa IN_LIST quire_optimised_isas)
         list(APPEND options -O2)
-      elseif(isa IN_LIST quire_isas_here)
+      elseif(isa IN_LIST quire_isas_here AND NOT QUIRE_ONLY_ISAS STREQUAL "native")
         list(APPEND options -O1)
       else()
-        list(APPEND options -O0)  # never runs here: that it compiles is what counts
+        list(APPEND options -O0)  # never or hardly ever runs here: that it compiles is what counts
       endif()
     endif()
     set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${options}"
