@@ -172,7 +172,7 @@ def test_as_a_subdirectory(root, cmake, generator, tmp_path):
         f'get_property(targets DIRECTORY {root} PROPERTY BUILDSYSTEM_TARGETS)\nmessage(STATUS "targets: ${{targets}}")\n'
     )
     text = run(cmake, "-S", tmp_path, "-B", tmp_path / "build", *generator)
-    assert re.search(r"targets: hwy_headers;quire$", text, re.MULTILINE), text
+    assert re.search(r"targets: hwy_headers;quire_kernels;quire$", text, re.MULTILINE), text
     assert "CMAKE_BUILD_TYPE:STRING=\n" in (tmp_path / "build/CMakeCache.txt").read_text()
 
 
