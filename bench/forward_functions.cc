@@ -186,9 +186,10 @@ void pair_weights(benchmark::State& state) {
   if (current_table().pairs == nullptr) return state.SkipWithError("no bf16 products");
   const int rows = static_cast<int>(state.range(0));
   Buffer64<float> tile(rows * kPanel);
-  const double share = share_of_peak(state, Arithmetic::f32, 32.0 * rows, [&] {
-    current_table().pairs->pair_weights(tile.data, rows, nullptr);
-  });
+  const ChainRun run{.rows = rows};
+  const PairWeightsArgs args{.weights = tile.data, .runs = &run, .run_count = 1};
+  const double share = share_of_peak(state, Arithmetic::f32, 32.0 * rows,
+                                     [&] { current_table().pairs->pair_weights(args); });
   state.counters["cycles_per_16"] = 1 / share;
 }
 template <class T>

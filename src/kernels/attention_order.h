@@ -54,6 +54,15 @@
 //    is multiplied by Hadamard's matrix before the scores and O before the division
 //    (coding/rotate.h): additions over pairs 1, 2, 4, .. apart, then one product with 1 /
 //    sqrt(block).
+//  - Quantised keys and values of int8, both, with queries of bf16 or f16 (up to kMostIntegerDims
+//    dims, no rope) that are not multiplied as bf16 above: a query becomes integers of 16 bits, its
+//    numbers (rotated, if the format says so) times the power of two that makes the largest 2^14 to
+//    2^15, rounded to the nearest, ties to even, 32,767 at most. Its sum with a key's codes is exact.
+//    The score is that sum, rounded to f32, times the key's scale, times the query's power of two
+//    taken back, a rounding each. Weights of a row's tile, after dropout, times their values' scales
+//    (0 if the weight is) become integers in the same way, by their largest; what the tile adds to
+//    O is the exact sum with the codes, rounded to f32, times the power of two taken back. Where a
+//    number is not finite, that power is NaN. (Exponents are taken to be at least -112.)
 //  - A row whose O is not finite is computed again by the row kernel, which skips values with
 //    weight 0.
 //
@@ -76,6 +85,9 @@ inline constexpr int kPartialSums = 16;
 inline constexpr double kLog2e = 1.4426950408889634;  // rounded to the compute type
 /// The largest head dim of queries, keys and values.
 inline constexpr int kMostHeadDim = 1024;
+/// The most dims of keys that are multiplied as integers: sums of 512 products of -128 and 32,767
+/// still fit into 32 bits, and so do those of the 256 keys of a tile.
+inline constexpr int kMostIntegerDims = 512;
 
 /// Keys per chain of O. `pairs`: bf16 products; shorter chains would gain nothing there, because
 /// rounding to bf16 outweighs the error of the sums.

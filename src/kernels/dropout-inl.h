@@ -71,7 +71,7 @@ void drop_row(const DropRowArgs<T>& args) noexcept {
     }
   }
   if constexpr (sizeof(T) == 4)
-    narrow_weights(args.weights, args.unit_begin, args.unit_end, args.bf16_weights,
+    narrow_weights(args.weights, args.unit_begin, args.unit_end, args.pair_weights,
                    args.value_scales);
 }
 

@@ -29,6 +29,7 @@ struct KernelTable {
   const ForwardFunctions<float>* forward_f32;  // queries across the lanes
   const ForwardFunctions<double>* forward_f64;
   const PairFunctions* pairs;                // null where the ISA has no bf16 products
+  const PairFunctions* integers;             // products of codes
   const DecodeFunctions<float>* decode_f32;  // keys across the lanes
   const DecodeFunctions<double>* decode_f64;
   const BackwardFunctions<float>* backward_f32;  // beside those of forward

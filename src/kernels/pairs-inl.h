@@ -1,13 +1,41 @@
-// Converts queries, keys, values and weights to the 32-bit pairs of bf16 that PairProduct takes.
-// Only where the ISA has the instruction. Kernels layer.
+// Converts queries, keys, values and weights to the 32-bit pairs that products of pairs take: values
+// of 16 bits of any kind, the rest bf16, only where the ISA multiplies that. Kernels layer.
 #pragma once
 #include "kernels/coding/decode-inl.h"
 #include "kernels/pair_dot-inl.h"
 #include "kernels/prefill/load_queries-inl.h"
 
-#if defined(QUIRE_BF16_DOT)
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
+
+// out[column] = (even[column], odd[column]); null: 0.
+HWY_INLINE void interleave_rows(const uint16_t* even, const uint16_t* odd, ptrdiff_t step,
+                                int columns, uint32_t* HWY_RESTRICT out) {
+  constexpr int kN = static_cast<int>(kLanes);
+  const hn::Rebind<uint16_t, U32> narrow;
+  int c = 0;
+  if (step == 1 && odd != nullptr) {
+    for (; c + kN <= columns; c += kN) {
+      const VU low = hn::PromoteTo(kU32, hn::LoadU(narrow, even + c));
+      const VU high = hn::PromoteTo(kU32, hn::LoadU(narrow, odd + c));
+      hn::StoreU(hn::Or(low, hn::ShiftLeft<16>(high)), kU32, out + c);
+    }
+  }
+  for (; c < columns; ++c)
+    out[c] = even[c * step] | (odd == nullptr ? 0u : static_cast<uint32_t>(odd[c * step]) << 16);
+}
+
+inline void pair_values(const RowsView& view, uint32_t* out, ptrdiff_t out_step,
+                        int out_columns) noexcept {
+  const auto* from = static_cast<const uint16_t*>(view.data);
+  for (int r = 0; r < view.rows; r += 2, from += 2 * view.row_step, out += out_step) {
+    const uint16_t* odd = r + 1 < view.rows ? from + view.row_step : nullptr;
+    interleave_rows(from, odd, view.column_step, view.columns, out);
+    for (int c = view.columns; c < out_columns; ++c) out[c] = 0;
+  }
+}
+
+#if defined(QUIRE_BF16_DOT)
 
 // One row: columns 2i and 2i + 1 to out[i].
 HWY_INLINE void pair_row(const uint16_t* from, ptrdiff_t step, int columns, uint32_t* out) {
@@ -48,35 +76,8 @@ inline void pair_load_queries(const RowsView& view, int panels, uint32_t* out) n
   }
 }
 
-// out[column] = (even[column], odd[column]); null: 0.
-HWY_INLINE void interleave_rows(const uint16_t* even, const uint16_t* odd, ptrdiff_t step,
-                                int columns, uint32_t* HWY_RESTRICT out) {
-  constexpr int kN = static_cast<int>(kLanes);
-  const hn::Rebind<uint16_t, U32> narrow;
-  int c = 0;
-  if (step == 1 && odd != nullptr) {
-    for (; c + kN <= columns; c += kN) {
-      const VU low = hn::PromoteTo(kU32, hn::LoadU(narrow, even + c));
-      const VU high = hn::PromoteTo(kU32, hn::LoadU(narrow, odd + c));
-      hn::StoreU(hn::Or(low, hn::ShiftLeft<16>(high)), kU32, out + c);
-    }
-  }
-  for (; c < columns; ++c)
-    out[c] = even[c * step] | (odd == nullptr ? 0u : static_cast<uint32_t>(odd[c * step]) << 16);
-}
-
-inline void pair_values(const RowsView& view, uint32_t* out, ptrdiff_t out_step,
-                        int out_columns) noexcept {
-  const auto* from = static_cast<const uint16_t*>(view.data);
-  for (int r = 0; r < view.rows; r += 2, from += 2 * view.row_step, out += out_step) {
-    const uint16_t* odd = r + 1 < view.rows ? from + view.row_step : nullptr;
-    interleave_rows(from, odd, view.column_step, view.columns, out);
-    for (int c = view.columns; c < out_columns; ++c) out[c] = 0;
-  }
-}
-
 // The instructions take subnormals for 0; weights are 0 or at least 2^-64.
-inline void pair_weights(float* weights, int keys, const float* scales) noexcept {
+HWY_INLINE void pair_run(float* weights, int keys, const float* scales) {
   for (int key = 0; key < keys; key += 2) {
     QUIRE_UNROLL for (int lane = 0; lane < kPanel; lane += static_cast<int>(kLanes)) {
       const float* from = weights + key * kPanel + lane;
@@ -91,6 +92,13 @@ inline void pair_weights(float* weights, int keys, const float* scales) noexcept
   }
 }
 
+inline void pair_weights(const PairWeightsArgs& args) noexcept {
+  for (const ChainRun *run = args.runs, *end = run + args.run_count; run != end; ++run)
+    pair_run(args.weights + run->weight_row * kPanel, run->rows,
+             args.value_scales == nullptr ? nullptr : args.value_scales + run->value_row);
+}
+
+#endif
+
 }  // namespace quire::kernels::QUIRE_ISA_NS
 HWY_AFTER_NAMESPACE();
-#endif

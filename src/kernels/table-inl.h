@@ -26,6 +26,7 @@ const KernelTable& table() noexcept {
                                       .forward_f32 = &kForward<float>,
                                       .forward_f64 = &kForward<double>,
                                       .pairs = kPairs,
+                                      .integers = &kIntegerFunctions,
                                       .decode_f32 = &kDecodeF32,
                                       .decode_f64 = &kDecodeF64,
                                       .backward_f32 = &kBackward<float>,

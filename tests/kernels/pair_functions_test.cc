@@ -171,7 +171,8 @@ TEST_F(PairFunctionsTest, WeightsAreRoundedToNearestEven) {
         expected[p * kPanel + q] =
             pair(BFloat16(weights[2 * p * kPanel + q]),
                  2 * p + 1 < keys ? BFloat16(weights[(2 * p + 1) * kPanel + q]) : BFloat16());
-    functions().pair_weights(weights.data(), keys, nullptr);
+    const ChainRun run{.rows = keys};
+    functions().pair_weights({.weights = weights.data(), .runs = &run, .run_count = 1});
     std::memcpy(got.data(), weights.data(), got.size() * sizeof(uint32_t));
     EXPECT_EQ(got, expected);
   }

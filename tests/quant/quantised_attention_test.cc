@@ -16,6 +16,7 @@
 #include "quire/mods.h"
 #include "quire/paged.h"
 #include "tests/support/attention_case.h"
+#include "tests/support/row_rules.h"
 #include "tests/support/same_bits.h"
 
 namespace quire {
@@ -266,7 +267,7 @@ TEST(QuantisedAttention, PagesOfAnySizeHaveTheBitsOfDenseKeys) {
 }
 
 class QuantisedBits : public ::testing::TestWithParam<DType> {};
-INSTANTIATE_TEST_SUITE_P(, QuantisedBits, ::testing::Values(DType::f32, DType::bf16),
+INSTANTIATE_TEST_SUITE_P(, QuantisedBits, ::testing::Values(DType::f32, DType::bf16, DType::f16),
                          [](const auto& one) { return std::string(dtype_name(one.param)); });
 
 TEST_P(QuantisedBits, DoNotDependOnBatchThreadsChunksOrKernel) {
@@ -424,6 +425,69 @@ TEST(QuantisedAttention, QueriesOfBf16AgainstF64) {
       }
     }
   }
+}
+
+// Queries of f16 over codes of i8, which are multiplied as integers on every ISA: the rules, bit by
+// bit. Queries of bf16 take the same path where the ISA has no products of bf16.
+TEST(QuantisedAttention, IntegersFollowTheRules) {
+  for (const std::int64_t dim : {2, 6, 32, 80, 128, 258, 512}) {
+    for (const std::int64_t q_len : {1, 3, 30}) {
+      AttentionCase c = small(q_len, DType::f16);
+      c.head_dim = dim;
+      c.v_head_dim = dim == 512 ? 40 : dim;
+      const Coded t(c, KVFormat::of("int8"), KVFormat::of("int8"));
+      for (const char* rule : {"kv_idx >= 0", "kv_idx % 7 != q_idx % 5", "kv_idx == 1100"}) {
+        const Result got =
+            run({.mask_mod = MaskMod::parse(rule)},
+                [&](const AttentionOptions& o) { return flex_attention(t.numbers.q, t.k, t.v, o); });
+        const std::int64_t row = q_len / 2, b = 1, h = 3, kv_head = 1;
+        std::vector<float> key(static_cast<std::size_t>(dim)), value = key;
+        const auto codes = [&](const QuantizedTensor& x, std::int64_t i, std::vector<float>& to) {
+          to.resize(static_cast<std::size_t>(x.codes.shape()[3]));
+          for (std::size_t d = 0; d < to.size(); ++d)
+            to[d] = static_cast<float>(
+                x.codes.at<std::int8_t>({b, kv_head, i, static_cast<std::int64_t>(d)}));
+          return to.data();
+        };
+        testing::RowInput<float> input;
+        for (std::int64_t d = 0; d < dim; ++d)
+          input.q.push_back(static_cast<float>(t.numbers.q.load_float({b, h, row, d})));
+        input.keys = c.kv_len;
+        input.value_dims = static_cast<int>(c.v_head_dim);
+        input.key = [&](std::int64_t i) { return codes(t.k, i, key); };
+        input.value = [&](std::int64_t i) { return codes(t.v, i, value); };
+        input.key_scale = [&](std::int64_t i) { return t.k.scales.at<float>({b, kv_head, i}); };
+        input.value_scale = [&](std::int64_t i) { return t.v.scales.at<float>({b, kv_head, i}); };
+        input.visible = [&](std::int64_t i) {
+          if (std::string(rule) == "kv_idx >= 0") return true;
+          if (std::string(rule) == "kv_idx == 1100") return i == 1100;
+          return i % 7 != row % 5;
+        };
+        input.scale = 1 / std::sqrt(static_cast<double>(dim));
+        const testing::RowOutput<float> wanted = testing::row_by_rules(input);
+        const std::string what = std::to_string(dim) + " " + std::to_string(q_len) + " " + rule;
+        EXPECT_EQ(static_cast<float>(got.lse.view().load_float({b, h, row})), wanted.lse) << what;
+        for (std::int64_t d = 0; d < c.v_head_dim; ++d)
+          ASSERT_EQ(got.out.view().load_float({b, h, row, d}),
+                    static_cast<double>(Float16(wanted.out[static_cast<std::size_t>(d)])))
+              << what << " " << d;
+      }
+    }
+  }
+}
+
+// Few keys of many, which decode puts side by side; with queries of f16 as integers.
+TEST(QuantisedAttention, ChosenKeysAreThoseAMaskShows) {
+  AttentionCase c = small(1, DType::f16);
+  const Coded t(c, KVFormat::of("int8"), KVFormat::of("int8"));
+  Tensor chosen(Shape{2, 1, 40}, DType::i32);
+  for (int i = 0; i < 80; ++i) chosen.data_as<std::int32_t>()[i] = i % 40 * 31 + i / 40;
+  const auto call = [&](const AttentionOptions& options) {
+    return run(options,
+               [&](const AttentionOptions& o) { return flex_attention(t.numbers.q, t.k, t.v, o); });
+  };
+  expect_same(call({.key_indices = chosen.view()}),
+              call({.mask_mod = MaskMod::parse("(kv_idx % 31 == b) & (kv_idx < 31 * 40)")}), "int8");
 }
 
 // Few keys of many, which decode puts side by side.

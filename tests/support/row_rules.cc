@@ -41,6 +41,27 @@ struct State {
   std::vector<T> o;
 };
 
+// Numbers as integers of 16 bits, and the power of two that takes them back.
+struct Integers {
+  std::vector<std::int64_t> numbers;
+  float inverse;
+
+  explicit Integers(const std::vector<float>& from) : numbers(from.size()) {
+    float largest = 0;
+    bool is_finite = true;
+    for (const float x : from) {
+      largest = std::max(largest, std::abs(x));
+      is_finite &= std::isfinite(x);
+    }
+    const int exponent = largest == 0 ? -112 : std::max(std::ilogb(largest), -112);
+    inverse = is_finite ? std::ldexp(1.0f, exponent - 14) : std::numeric_limits<float>::quiet_NaN();
+    for (std::size_t i = 0; is_finite && i < from.size(); ++i) {
+      const float scaled = std::nearbyint(std::ldexp(from[i], 14 - exponent));
+      numbers[i] = static_cast<std::int64_t>(std::clamp(scaled, -32767.0f, 32767.0f));
+    }
+  }
+};
+
 template <class T>
 class Row {
  public:
@@ -82,6 +103,32 @@ class Row {
     return sum;
   }
 
+  T integer_score(std::int64_t key) const {
+    const Integers q(std::vector<float>(in_.q.begin(), in_.q.end()));
+    const T* const codes = in_.key(key);
+    std::int64_t sum = 0;
+    for (std::size_t d = 0; d < in_.q.size(); ++d)
+      sum += q.numbers[d] * static_cast<std::int64_t>(codes[d]);
+    return static_cast<T>(sum) * in_.key_scale(key) * q.inverse;
+  }
+
+  void add_integer_values(std::int64_t begin, const std::vector<T>& p, std::vector<T>& o) const {
+    std::vector<float> weights(p.size(), 0);
+    for (std::size_t i = 0; i < p.size(); ++i)
+      if (p[i] != 0)
+        weights[i] =
+            static_cast<float>(p[i] * in_.value_scale(begin + static_cast<std::int64_t>(i)));
+    const Integers integers(weights);
+    std::vector<std::int64_t> sums(o.size(), 0);
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      if (integers.numbers[i] == 0) continue;
+      const T* const codes = in_.value(begin + static_cast<std::int64_t>(i));
+      for (std::size_t d = 0; d < o.size(); ++d)
+        sums[d] += integers.numbers[i] * static_cast<std::int64_t>(codes[d]);
+    }
+    for (std::size_t d = 0; d < o.size(); ++d) o[d] += static_cast<T>(sums[d]) * integers.inverse;
+  }
+
   // 32 dims a step, zeros behind the last.
   float tile_dot(const float* k) const {
     float sum = 0;
@@ -116,7 +163,7 @@ class Row {
     s_.assign(static_cast<std::size_t>(in_.keys), 0);
     for (std::int64_t i = 0; i < in_.keys; ++i) {
       if (!visible(i)) continue;
-      const T raw = dot(in_.key(i));
+      const T raw = in_.key_scale ? integer_score(i) : dot(in_.key(i));
       at(i) = natural_ ? raw * scale_ : raw;
     }
     if (in_.mod) in_.mod(s_);
@@ -151,6 +198,7 @@ class Row {
     if (in_.kept)
       for (std::int64_t i = begin; i < end; ++i)
         p[static_cast<std::size_t>(i - begin)] *= in_.kept(i);
+    if (in_.value_scale) return add_integer_values(begin, p, split.o);
     const std::size_t length = in_.pairs ? 256 : 128;
     for (std::size_t first = 0; first < p.size(); first += length) {
       std::vector<T> chain(split.o.size(), 0);

@@ -23,6 +23,8 @@ struct RowInput {
   double scale = 1;
   bool pairs = false;  // products of bf16 pairs, as current_isa() has them (pair_product.h)
   bool tiles = false;  // of these, by tile registers
+  /// Codes that are multiplied as integers: key and value give codes, these their scales.
+  std::function<T(std::int64_t)> key_scale, value_scale;
 };
 
 template <class T>

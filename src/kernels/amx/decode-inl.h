@@ -156,7 +156,7 @@ inline void tile_unit_values(const UnitValuesArgs<float>& args) {
       const ptrdiff_t at = unit.place * kUnitKeys;
       for (size_t row = 0; row < padded_rows(args.rows); ++row)
         hn::StoreU(load_widened(kF32, reinterpret_cast<const Bf16Bits*>(
-                                          args.bf16_weights + row * kDecodeScoreStep + at)),
+                                          args.pair_weights + row * kDecodeScoreStep + at)),
                    kF32, weights + row * kDecodeScoreStep + at);
       half.ahead = args.ahead + u;
       half.chain = chain.of_keys(0);

@@ -39,8 +39,6 @@ struct EncodeRowsArgs {
 struct CodingFunctions {
   void (*decode_f32)(const DecodeRowsArgs<float>&) noexcept;
   void (*decode_f64)(const DecodeRowsArgs<double>&) noexcept;
-  /// For are_bf16_codes: the codes' own numbers, as bf16. Scales are not read.
-  void (*widen_bf16)(const DecodeRowsArgs<uint16_t>&) noexcept;
   /// Returns the first row with a number that has no code: NaN, infinity, or so large that a scale
   /// in f16 overflows. It and the rows after it are still written: their scales are NaN where rows
   /// or groups have their own, so that they decode to NaN. `rows` if there is none.

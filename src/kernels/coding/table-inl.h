@@ -7,7 +7,6 @@ namespace quire::kernels::QUIRE_ISA_NS {
 
 constexpr CodingFunctions kCoding{.decode_f32 = &decode_rows_f32,
                                   .decode_f64 = &decode_rows_f64,
-                                  .widen_bf16 = &widen_rows_bf16,
                                   .encode = &encode_rows};
 
 }  // namespace quire::kernels::QUIRE_ISA_NS

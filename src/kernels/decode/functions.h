@@ -41,6 +41,7 @@ enum class DecodeKind : uint8_t {
   kPairs,      // products of bf16 pairs, where the ISA has them
   kI8,         // codes of one byte under a scale per key, decoded when loaded; f32 on vectors only
   kCodePairs,  // codes that are exact in bf16, as kPairs; scales multiply scores and weights
+  kIntegers,   // codes of i8 times integers of 16 bits; scales multiply scores and weights
   kTiles       // bf16, in the order of tile registers (attention_order.h); queries are widened
 };
 
@@ -76,9 +77,11 @@ struct UnitScoresArgs {
   const UnitAhead* ahead = nullptr;
   int rows = 0, dims = 0;
   /// For each block of rows (kRowBlock) [query_step][rows of the block]: T, or 32-bit pairs. The
-  /// dims are padded with -0, which adds nothing to a chain, not even to one that is -0.
+  /// dims are padded with -0, which adds nothing to a chain, not even to one that is -0. Pairs of
+  /// kIntegers: of every four dims the even ones, then the odd ones, padded with 0.
   const void* queries = nullptr;
   ptrdiff_t query_step = 0;
+  const T* row_scales = nullptr;  // [rows], of kIntegers: what sums are multiplied by
   bool natural = false;
   T scale = 0;
   T* scores = nullptr;
@@ -93,7 +96,7 @@ struct RowSoftmaxArgs {
   const uint64_t* words = nullptr;   // bit k of word w: key 64 w + k is visible; null: all are
   T exponent_factor = 1;             // attention_order.h
   T *m = nullptr, *l = nullptr;
-  uint16_t* bf16_weights = nullptr;     // [256]: gets them in bf16, too; null: not wanted
+  uint16_t* pair_weights = nullptr;     // [256]: gets them in bf16, too; null: not wanted
   const float* value_scales = nullptr;  // [256]: kCodePairs: multiply the weights before rounding
   bool skips_hidden = false;            // units without a visible key are left unchanged
 };
@@ -106,8 +109,16 @@ struct DropRowArgs {
   int unit_begin = 0, unit_end = 0;  // the rest is not touched
   const DropoutRule* rule = nullptr;
   DropoutPlace place;
-  uint16_t* bf16_weights = nullptr;  // as in RowSoftmaxArgs, which need not write them then
+  uint16_t* pair_weights = nullptr;  // as in RowSoftmaxArgs, which need not write them then
   const float* value_scales = nullptr;
+};
+
+/// The weights of one row, times their values' scales, as integers of 16 bits.
+struct CodeWeightsArgs {
+  const float* weights = nullptr;
+  int unit_begin = 0, unit_end = 0;
+  const float* value_scales = nullptr;  // [256]
+  int16_t* to = nullptr;                // [256]
 };
 
 /// Adds to O[row], for each chain of chain_keys keys, the sum of weight[key] * value[key], keys
@@ -122,7 +133,8 @@ struct UnitValuesArgs {
   const UnitAhead* ahead = nullptr;        // as in UnitScoresArgs
   int rows = 0, columns = 0;               // columns that exist
   const T* weights = nullptr;              // [row][kDecodeScoreStep]
-  const uint16_t* bf16_weights = nullptr;  // pairs: [row][kDecodeScoreStep]
+  const uint16_t* pair_weights = nullptr;  // pairs: [row][kDecodeScoreStep]
+  const T* row_scales = nullptr;           // as in UnitScoresArgs
   T* out = nullptr;                        // [row][out_step]
   T* chain = nullptr;                      // as out; kTiles: see tile_chain_size
   ptrdiff_t out_step = 0;
@@ -145,6 +157,10 @@ struct DecodeFunctions {
   void (*values)(const UnitValuesArgs<T>&) noexcept;
   /// x[i] *= factor
   void (*rescale)(T* x, int count, T factor) noexcept;
+  /// kIntegers. `count` numbers, a multiple of kDecodeColumns, as integers of 16 bits. Both return
+  /// what takes the integers back.
+  float (*code_numbers)(const float* from, int count, int16_t* to) noexcept;
+  float (*code_weights)(const CodeWeightsArgs&) noexcept;
   /// Puts the columns of an O in order. `count` is a multiple of kDecodeColumns; not in place.
   void (*reorder)(DecodeKind kind, const T* from, int count, T* to) noexcept;
   T (*log)(T x) noexcept;

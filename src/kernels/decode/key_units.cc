@@ -59,6 +59,7 @@ template <class T>
 DecodeKind unit_kind(const ForwardCall& call, bool values) {
   if (std::is_same_v<T, double> || (!values && call.rope.half > 0)) return DecodeKind::kOwn;
   const RowCoding& coding = values ? call.v_coding : call.k_coding;
+  if (call.integers) return DecodeKind::kIntegers;
   if (is_coded(coding) && call.pairs) return DecodeKind::kCodePairs;
   if (is_coded(coding)) {
     const int columns = values ? call.value_dims : call.dims;
@@ -82,8 +83,9 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
       values_(values),
       kind_(unit_kind<T>(call, values)),
       rotated_(!values && call.rope.half > 0),
-      is_direct_(kind_ == DecodeKind::kI8 || kind_ == DecodeKind::kCodePairs),
-      converted_(rotated_ || (is_coded(coding_) && kind_ != DecodeKind::kCodePairs) ||
+      is_direct_(kind_ == DecodeKind::kI8 || kind_ == DecodeKind::kCodePairs ||
+                 kind_ == DecodeKind::kIntegers),
+      converted_(rotated_ || (is_coded(coding_) && !call.pairs) ||
                  (std::is_same_v<T, double> && rows_.dtype != DType::f64)),
       side_by_side_(rows_.column_step == 1),
       columns_(values ? call.value_dims : call.dims),

@@ -69,6 +69,9 @@ class UnitRows {
   /// gather. Returns null for other rows, which need none.
   const float* load_scales(int64_t key, int keys) noexcept;
 
+  /// The scales that find and gather use, by place in the tile.
+  const float* unit_scales() const { return unit_scales_; }
+
   /// The units of a tile: `keys` keys from `key` on.
   void place(int64_t key, int keys, PlacedUnits& units) noexcept;
 
@@ -113,7 +116,7 @@ class UnitRows {
   bool values_;
   DecodeKind kind_;
   bool rotated_;       // keys of a call with rope
-  bool is_direct_;     // codes of found units are read in place: kI8, kCodePairs
+  bool is_direct_;     // codes of found units are read in place: kI8, kCodePairs, kIntegers
   bool converted_;     // gathered in compute type
   bool side_by_side_;  // the numbers of a row are contiguous
   int columns_;

@@ -120,7 +120,7 @@ T row_softmax(const RowSoftmaxArgs<T>& args) noexcept {
   *args.l = hn::GetLane(fma(hn::Set(d, *args.l), factor, sum));
   *args.m = m;
   if constexpr (sizeof(T) == 4)
-    narrow_weights(args.scores, args.unit_begin, args.unit_end, args.bf16_weights,
+    narrow_weights(args.scores, args.unit_begin, args.unit_end, args.pair_weights,
                    args.value_scales);
   return hn::GetLane(factor);
 }
@@ -140,7 +140,7 @@ T take_row_weights(const RowSoftmaxArgs<T>& args) noexcept {
   *args.l += tree_sum<T>(sum);
   *args.m = 0;
   if constexpr (sizeof(T) == 4)
-    narrow_weights(args.scores, args.unit_begin, args.unit_end, args.bf16_weights,
+    narrow_weights(args.scores, args.unit_begin, args.unit_end, args.pair_weights,
                    args.value_scales);
   return 1;
 }

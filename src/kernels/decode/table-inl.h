@@ -1,5 +1,6 @@
 // The tables of the decode kernel's primitives of one ISA. Kernels layer.
 #pragma once
+#include "kernels/decode/integers-inl.h"
 #include "kernels/decode/scores-inl.h"
 #include "kernels/decode/softmax-inl.h"
 #include "kernels/decode/values-inl.h"
@@ -13,6 +14,8 @@ constexpr DecodeFunctions<float> kDecodeF32{.scores = &scores_f32,
                                             .drop = &drop_row<float>,
                                             .values = &values_f32,
                                             .rescale = &rescale_numbers<float>,
+                                            .code_numbers = &code_numbers,
+                                            .code_weights = &code_weights,
                                             .reorder = &reorder<float>,
                                             .log = &log_f32,
                                             .exp2 = &exp2_number<float>};
@@ -22,6 +25,8 @@ constexpr DecodeFunctions<double> kDecodeF64{.scores = &scores_f64,
                                              .drop = &drop_row<double>,
                                              .values = &values_f64,
                                              .rescale = &rescale_numbers<double>,
+                                             .code_numbers = nullptr,
+                                             .code_weights = nullptr,
                                              .reorder = &reorder<double>,
                                              .log = &log_f64,
                                              .exp2 = &exp2_number<double>};

@@ -78,11 +78,14 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
   compact_ = layout.take<T>(chooses ? padded * kDecodeScoreStep : 0);
   // Compacted keys are not at consecutive positions, which rotation on read requires.
   compacts_ =
-      chooses && zero_weights == ZeroWeights::kMultiply && !call.pairs && call.rope.half == 0;
+      chooses && zero_weights == ZeroWeights::kMultiply && call.rope.half == 0 &&
+      (!call.pairs || call.integers);
   const auto columns = static_cast<size_t>(decode_columns(call.value_dims));
   chain_ = layout.take<T>(values_.kind() == DecodeKind::kTiles ? tile_chain_size(row_count, columns)
                                                                : padded * columns);
-  bf16_weights_ = call.pairs ? layout.take<uint16_t>(padded * kDecodeScoreStep) : nullptr;
+  pair_weights_ = call.pairs ? layout.take<uint16_t>(padded * kDecodeScoreStep) : nullptr;
+  query_scales_ = layout.take<T>(call.integers ? padded : 0);
+  weight_scales_ = layout.take<T>(call.integers ? padded : 0);
   const bool has_score = call.decode.score != nullptr;
   score_max_ = layout.take<T>(has_score ? padded * kGroupLanes : 0);
   batches_ = layout.take<int64_t>(padded);
@@ -94,7 +97,8 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
   // Padding rows have weight 0.
   std::fill_n(scores_, padded * kDecodeScoreStep, T{0});
   if (chooses) std::fill_n(compact_, padded * kDecodeScoreStep, T{0});
-  if (bf16_weights_ != nullptr) std::fill_n(bf16_weights_, padded * kDecodeScoreStep, 0);
+  if (pair_weights_ != nullptr) std::fill_n(pair_weights_, padded * kDecodeScoreStep, 0);
+  if (call.integers) std::fill_n(weight_scales_, padded, T{0});
   for (int i = 0; i < row_count; ++i) {
     batches_[i] = rows[i].b;
     heads_[i] = rows[i].h;
@@ -109,13 +113,15 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
 template <class T>
 void DecodeWalk<T>::load_queries() noexcept {
   const bool pairs = keys_.kind() == DecodeKind::kPairs || keys_.kind() == DecodeKind::kCodePairs;
-  if (pairs) query_step_ /= 2;
+  if (pairs || call_.integers) query_step_ /= 2;
   const ptrdiff_t element = static_cast<ptrdiff_t>(dtype_size(call_.q_rows.dtype));
   const auto numbers = padded_rows(row_count_) * static_cast<size_t>(query_step_);
   auto* const pair_memory = static_cast<uint32_t*>(query_memory_);
   auto* const memory = static_cast<T*>(query_memory_);
   if (pairs)
     std::fill_n(pair_memory, numbers, 0x80008000u);
+  else if (call_.integers)
+    std::fill_n(pair_memory, numbers, 0u);
   else
     std::fill_n(memory, numbers, T{-0.0});
   for (int i = 0, first = 0; i < row_count_; ++i) {
@@ -142,9 +148,29 @@ void DecodeWalk<T>::load_queries() noexcept {
                      .rows = query_row_,
                      .count = 1,
                      .position = rows_[i].q_idx});
-      for (int d = 0; d < call_.dims; ++d) memory[at + d * block] = query_row_[d];
+      if (call_.integers)
+        code_query(i, pair_memory + at, block);
+      else
+        for (int d = 0; d < call_.dims; ++d) memory[at + d * block] = query_row_[d];
     }
     if (i + 1 == first + block) first = i + 1;
+  }
+}
+
+// The query of row `i`, in query_row_, as integers: of every four dims the even ones are a pair, and
+// the odd ones.
+template <class T>
+void DecodeWalk<T>::code_query(int i, uint32_t* pairs, ptrdiff_t pair_step) noexcept {
+  if constexpr (std::is_same_v<T, float>) {
+    const int dims = call_.dims, padded = whole_blocks(dims);
+    int16_t numbers[kMostIntegerDims];
+    std::fill(query_row_ + dims, query_row_ + padded, T{0});
+    query_scales_[i] = functions_->code_numbers(query_row_, padded, numbers);
+    for (int d = 0; d < dims; d += 4, pairs += 2 * pair_step) {
+      pairs[0] = static_cast<uint16_t>(numbers[d]) | uint32_t{static_cast<uint16_t>(numbers[d + 2])} << 16;
+      pairs[pair_step] =
+          static_cast<uint16_t>(numbers[d + 1]) | uint32_t{static_cast<uint16_t>(numbers[d + 3])} << 16;
+    }
   }
 }
 
@@ -289,12 +315,31 @@ void DecodeWalk<T>::collect_weights() noexcept {
   for (int row = 0; row < row_count_; ++row) {
     const T* const from = scores_ + row * kDecodeScoreStep;
     T* const to = compact_ + row * kDecodeScoreStep;
-    for (int unit = 0; unit < live_count_; ++unit)
-      for (int i = unit * kUnitKeys; i < unit * kUnitKeys + compact_count_[unit]; ++i) {
+    for (int unit = 0; unit < live_count_; ++unit) {
+      const int begin = unit * kUnitKeys, end = begin + compact_count_[unit];
+      std::fill(to + end, to + begin + kUnitKeys, T{0});
+      for (int i = begin; i < end; ++i) {
         const int key = compact_key_[i];
         const bool sees = visible_.all() || (visible_.words(row)[key / 64] >> (key % 64) & 1) != 0;
         to[i] = sees ? from[key] : T{0};
       }
+    }
+  }
+}
+
+// The weights of a tile as integers, with their values' scales.
+template <class T>
+void DecodeWalk<T>::code_weights() noexcept {
+  if constexpr (std::is_same_v<T, float>) {
+    for (int row = 0; row < row_count_; ++row) {
+      const ptrdiff_t at = row * kDecodeScoreStep;
+      weight_scales_[row] =
+          functions_->code_weights({.weights = (is_compact_ ? compact_ : scores_) + at,
+                                    .unit_begin = is_compact_ ? 0 : unit_begin_,
+                                    .unit_end = is_compact_ ? live_count_ : unit_end_,
+                                    .value_scales = values_.unit_scales(),
+                                    .to = reinterpret_cast<int16_t*>(pair_weights_) + at});
+    }
   }
 }
 
@@ -312,6 +357,7 @@ void DecodeWalk<T>::run_tile(const Tile& tile, const DecodeState<T>& state) noex
   if (zero_weights_ == ZeroWeights::kSkip) look_for_nan(tile);
   apply_softmax(tile, state);
   if (is_compact_) collect_weights();
+  if (call_.integers) code_weights();
   add_values(state);
 }
 
@@ -370,6 +416,7 @@ void DecodeWalk<T>::compute_scores() noexcept {
   args.dims = call_.dims;
   args.queries = query_memory_;
   args.query_step = query_step_;
+  args.row_scales = query_scales_;
   args.natural = call_.natural;
   args.scale = scale_;
   args.scores = is_compact_ ? compact_ : scores_;
@@ -447,14 +494,15 @@ void DecodeWalk<T>::apply_softmax(const Tile& tile, const DecodeState<T>& state)
   args.keys = tile.keys;
   args.exponent_factor = exponent_factor<T>(call_.natural, call_.scale);
   const size_t weights = (args.unit_end - args.unit_begin) * kUnitKeys;
+  const bool wants_pairs = pair_weights_ != nullptr && !call_.integers;
   for (int row = 0; row < row_count_; ++row) {
     args.scores = scores_ + row * kDecodeScoreStep;
-    if (bf16_weights_ != nullptr) args.bf16_weights = bf16_weights_ + row * kDecodeScoreStep;
+    if (wants_pairs) args.pair_weights = pair_weights_ + row * kDecodeScoreStep;
     args.value_scales = value_scales_;
     if (!visible_.sees(row)) {
       std::fill_n(args.scores + args.unit_begin * kUnitKeys, weights, T{0});
-      if (bf16_weights_ != nullptr)
-        std::fill_n(args.bf16_weights + args.unit_begin * kUnitKeys, weights, 0);
+      if (wants_pairs)
+        std::fill_n(args.pair_weights + args.unit_begin * kUnitKeys, weights, 0);
       continue;
     }
     args.words = visible_.all() ? nullptr : visible_.words(row);
@@ -476,7 +524,7 @@ void DecodeWalk<T>::drop(const Tile& tile, const RowSoftmaxArgs<T>& made, int ro
                     .unit_end = made.unit_end,
                     .rule = &dropout_,
                     .place = dropout_place(at.b, at.h, at.q_idx, tile.index * kTileKeys),
-                    .bf16_weights = made.bf16_weights,
+                    .pair_weights = made.pair_weights,
                     .value_scales = made.value_scales});
 }
 
@@ -500,7 +548,8 @@ void DecodeWalk<T>::add_values(const DecodeState<T>& state) noexcept {
   args.rows = row_count_;
   args.columns = call_.value_dims;
   args.weights = is_compact_ ? compact_ : scores_;
-  args.bf16_weights = bf16_weights_;
+  args.pair_weights = pair_weights_;
+  args.row_scales = weight_scales_;
   args.out = state.o;
   args.chain = chain_;
   args.out_step = state.columns;

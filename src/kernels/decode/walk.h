@@ -72,6 +72,8 @@ class DecodeWalk {
   void prefetch_chosen() noexcept;
   void spread_scores() noexcept;
   void collect_weights() noexcept;
+  void code_query(int i, uint32_t* pairs, ptrdiff_t pair_step) noexcept;
+  void code_weights() noexcept;
   void run_tile(const Tile& tile, const DecodeState<T>& state) noexcept;
   template <class Args, class Wanted>
   void run_units(bool values, Wanted wanted, Args& args,
@@ -103,7 +105,8 @@ class DecodeWalk {
   ptrdiff_t query_step_;
   T *scores_, *score_max_;  // [rows][kDecodeScoreStep], [rows][64]
   T* chain_;                // as the O of a state
-  uint16_t* bf16_weights_;  // as scores_
+  uint16_t* pair_weights_;  // as scores_; of pairs
+  T *query_scales_, *weight_scales_;  // [rows], of integers: what takes them back
   int64_t *batches_, *heads_, *queries_;
   std::optional<TileRunner> score_runner_;
   bool saw_nan_ = false;

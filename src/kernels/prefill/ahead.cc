@@ -162,7 +162,8 @@ void Prefill<T>::weigh_panel(int i, int panel, int64_t key, int rows, uint32_t g
       float* const weights = args.scores + first * kPanel;
       std::fill(weights + std::min(kKeyGroup, rows - first) * kPanel, weights + kKeyGroup * kPanel,
                 0.f);
-      call_.table->pairs->pair_weights(weights, kKeyGroup, nullptr);
+      const ChainRun run{.rows = kKeyGroup};
+      pair_functions(call_).pair_weights({.weights = weights, .runs = &run, .run_count = 1});
       std::memcpy(pairs + first / 2 * kPanel, weights, kGroupSize / 2);
     }
   }

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/attention_order.h"
+#include "kernels/coding/functions.h"
 #include "kernels/dropout.h"
 #include "kernels/key_weights.h"
 #include "kernels/rope.h"
@@ -50,7 +51,7 @@ struct CopyRowsArgs {
 };
 
 /// Scores: out[panel][row][lane] = key[row][d] * query[d][lane] summed over d, in chains of
-/// chain_dims. Element: T, or uint32_t for bf16 pairs (d, d + 1); `dims` then counts pairs.
+/// chain_dims. Element: T, or uint32_t for pairs (d, d + 1); `dims` then counts pairs.
 template <class T, class Element = T>
 struct ScoresArgs {
   const Element* keys = nullptr;  // rows key_step elements apart
@@ -61,7 +62,8 @@ struct ScoresArgs {
   T* max = nullptr;                  // [16 * panels], raised by all of them; null: not kept
   /// [rows]: what the sums of each row, of codes, are multiplied by; null: they are not.
   const T* row_scales = nullptr;
-  bool scaled = false;  // natural form: the product with `scale` is stored
+  const T* lane_scales = nullptr;  // [16 * panels]: the same of each query; of integers only
+  bool scaled = false;             // natural form: the product with `scale` is stored
   T scale = 1;
 };
 
@@ -108,8 +110,8 @@ struct ChainRun {
 };
 
 /// Adds to O[query][column], for each chain, the sum of weight[key][query] * value[key][column],
-/// keys ascending, from 0. Element: T, or uint32_t for bf16 pairs of keys (2i, 2i + 1); each pair
-/// is a row then.
+/// keys ascending, from 0. Element: T, or uint32_t for pairs of keys (2i, 2i + 1); each pair is a
+/// row then.
 template <class T, class Element = T>
 struct AccumulateArgs {
   const ChainRun* runs = nullptr;  // at least one; the last ends a chain
@@ -121,6 +123,25 @@ struct AccumulateArgs {
   T* out = nullptr;              // rows out_step elements apart
   ptrdiff_t out_step = 0;
   const T* factor = nullptr;  // [16]: O is multiplied by it first; null: there is no O yet
+  const T* weight_scales = nullptr;  // [16]: what sums are multiplied by; of integers only
+};
+
+/// Weights of a panel, [key][16] floats, to pairs [key / 2][16], in place (a uint32_t lies where a
+/// float was), run by run; an odd last key of a run pairs with 0.
+struct PairWeightsArgs {
+  float* weights = nullptr;  // the panel
+  const ChainRun* runs = nullptr;
+  int run_count = 0;
+  const float* value_scales = nullptr;  // of codes: factors of each key's weights; or null
+  float* scales = nullptr;              // [16]: gets AccumulateArgs::weight_scales; of integers only
+};
+
+/// Queries to pairs of integers.
+struct CodeQueriesArgs {
+  const float* queries = nullptr;  // [dims][64], as load_queries leaves them
+  int dims = 0, panels = 0;        // dims: even
+  uint32_t* pairs = nullptr;       // [dims / 2][64]
+  float* scales = nullptr;         // [64]: gets ScoresArgs::lane_scales
 };
 
 /// Folds the state of a split into that of the splits before it, row by row.
@@ -228,25 +249,26 @@ struct PairTiles {
   void (*rows)(const float* from, int columns, float* out) noexcept;
 };
 
-/// Products of bf16 pairs: 32-bit elements hold (even, odd), the even one low. Null where the ISA
-/// has no instruction for them. `from` is bf16 everywhere.
+/// Products of pairs, of bf16 or of integers of 16 bits: 32-bit elements hold (even, odd), the even
+/// one low.
 struct PairFunctions {
-  /// out[d / 2][lane], 64 lanes a row: pairs along d; an odd end pairs with 0; lanes [rows, 16 *
-  /// panels) are 0.
-  void (*load_queries)(const RowsView& from, int panels, uint32_t* out) noexcept;
-  /// out[row][d / 2]: pairs along d; an odd end pairs with 0. For keys that cannot be read in
-  /// place: column_step other than 1, an odd number of columns, an odd row_step.
-  void (*copy_rows)(const RowsView& from, uint32_t* out, ptrdiff_t out_step) noexcept;
+  /// Of bf16 only. out[d / 2][lane], 64 lanes a row: pairs along d; an odd end pairs with 0; lanes
+  /// [rows, 16 * panels) are 0.
+  void (*load_queries)(const RowsView& from, int panels, uint32_t* out) noexcept = nullptr;
+  /// Of bf16 only. out[row][d / 2]: pairs along d; an odd end pairs with 0. For keys that cannot be
+  /// read in place: column_step other than 1, an odd number of columns, an odd row_step.
+  void (*copy_rows)(const RowsView& from, uint32_t* out, ptrdiff_t out_step) noexcept = nullptr;
+  /// Of integers only.
+  void (*code_queries)(const CodeQueriesArgs&) noexcept = nullptr;
+  /// Codes to the numbers of 16 bits that are multiplied; scales are not read. Null for tiles.
+  void (*widen_codes)(const DecodeRowsArgs<uint16_t>&) noexcept = nullptr;
   /// Keys need not be aligned to 4 bytes.
   void (*scores)(const ScoresArgs<float, uint32_t>&) noexcept;
   /// out[key / 2][column]: rows 2i and 2i + 1 of `from` interleaved, later columns are 0; an odd
   /// last row pairs with 0. For tiles out[column][key / 2], zeros up to a whole step.
   void (*pair_values)(const RowsView& from, uint32_t* out, ptrdiff_t out_step,
                       int out_columns) noexcept;
-  /// Weights of a panel, [key][16] floats, to pairs [key / 2][16], in place (a uint32_t lies where
-  /// a float was); an odd last key pairs with 0. `scales`: factors of each key's weights, for
-  /// codes; or null.
-  void (*pair_weights)(float* weights, int keys, const float* scales) noexcept;
+  void (*pair_weights)(const PairWeightsArgs&) noexcept;
   void (*accumulate)(const AccumulateArgs<float, uint32_t>&) noexcept;
   /// Rows of pairs along d are padded with zeros to a multiple of this: 1, or the 16 pairs of a
   /// step of a tile register.

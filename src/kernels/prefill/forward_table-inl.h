@@ -6,6 +6,7 @@
 #include "kernels/prefill/accumulate-inl.h"
 #include "kernels/prefill/finish-inl.h"
 #include "kernels/prefill/fold-inl.h"
+#include "kernels/prefill/integers-inl.h"
 #include "kernels/prefill/load_queries-inl.h"
 #include "kernels/prefill/mask_scores-inl.h"
 #include "kernels/prefill/scores-inl.h"
@@ -32,9 +33,17 @@ constexpr ForwardFunctions<T> kForward{.load_queries = &load_queries<T>,
                                        .panel_weights = &panel_weights<T>,
                                        .row_weights = &row_weights<T>};
 
+constexpr PairFunctions kIntegerFunctions{.code_queries = &code_queries,
+                                          .widen_codes = &widen_rows_i16,
+                                          .scores = &integer_scores,
+                                          .pair_values = &pair_values,
+                                          .pair_weights = &integer_weights,
+                                          .accumulate = &integer_accumulate};
+
 #if defined(QUIRE_BF16_DOT)
 constexpr PairFunctions kPairFunctions{.load_queries = &pair_load_queries,
                                        .copy_rows = &pair_copy_rows,
+                                       .widen_codes = &widen_rows_bf16,
                                        .scores = &scores<PairProduct>,
                                        .pair_values = &pair_values,
                                        .pair_weights = &pair_weights,

@@ -49,7 +49,7 @@ KeyTileLoader<T>::KeyTileLoader(const ForwardCall& call, const KeySequence& keys
       keys_(layout.take<T>(kTileKeys * key_step_)),
       values_(layout.take<T>(
           static_cast<size_t>(kTileKeys * ptrdiff_t{tile_columns(call.value_dims)}))),
-      bf16_values_(layout.take<uint16_t>(
+      half_values_(layout.take<uint16_t>(
           call.pairs ? static_cast<size_t>(kTileKeys * whole_panels(call.value_dims)) : 0)),
       key_scales_(call.pairs && is_coded(call.k_coding) ? layout.take<float>(kTileKeys) : nullptr),
       value_scales_(call.pairs && is_coded(call.v_coding) ? layout.take<float>(kTileKeys)
@@ -126,7 +126,7 @@ void KeyTileLoader<T>::copy(int64_t key, int rows, const bool* wanted, bool with
       if (with_values && !call_.pairs)
         std::memset(values_ + row * value_step_, 0, value_step_ * sizeof(T));
       if (with_values && call_.pairs) {
-        std::memset(bf16_values_ + ptrdiff_t{row} * call_.value_dims, 0,
+        std::memset(half_values_ + ptrdiff_t{row} * call_.value_dims, 0,
                     static_cast<size_t>(call_.value_dims) * 2);
       }
       if (key_scales_ != nullptr) key_scales_[row] = 0;
@@ -141,7 +141,7 @@ void KeyTileLoader<T>::copy(int64_t key, int rows, const bool* wanted, bool with
     row = end;
   }
   if (with_values && call_.pairs) {
-    call_.table->pairs->pair_values({.data = bf16_values_,
+    pair_functions(call_).pair_values({.data = half_values_,
                                      .dtype = DType::bf16,
                                      .row_step = call_.value_dims,
                                      .rows = rows,
@@ -176,7 +176,7 @@ void KeyTileLoader<T>::copy_run(const KeySpan& span, int64_t key, int begin, int
                   2 * key_step_, begin, key_scales_);
     if (with_values)
       write_pairs(call_.v_coding, call_.v_scales, values, value_scale,
-                  bf16_values_ + ptrdiff_t{begin} * call_.value_dims, call_.value_dims, begin,
+                  half_values_ + ptrdiff_t{begin} * call_.value_dims, call_.value_dims, begin,
                   value_scales_);
     return;
   }
@@ -188,7 +188,7 @@ void KeyTileLoader<T>::copy_run(const KeySpan& span, int64_t key, int begin, int
                value_step_);
 }
 
-// Copies rows in bf16; codes become their own numbers, with scales kept separately. Columns up to
+// Copies rows in 16 bits; codes become their own numbers, with scales kept separately. Columns up to
 // `step` are 0.
 template <class T>
 void KeyTileLoader<T>::write_pairs(const RowCoding& coding, const RowScales& scales,
@@ -199,7 +199,7 @@ void KeyTileLoader<T>::write_pairs(const RowCoding& coding, const RowScales& sca
   args.out = to;
   args.out_step = step;
   args.out_columns = static_cast<int>(step);
-  call_.table->coding->widen_bf16(args);
+  pair_functions(call_).widen_codes(args);
   copy_scales(args.scales, args.scale_step, rows.rows, all_scales + first);
 }
 

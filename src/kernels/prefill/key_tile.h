@@ -57,7 +57,7 @@ class KeyTileLoader {
   const KeySequence& sequence_;
   ptrdiff_t key_step_, value_step_, value_columns_;
   T *keys_, *values_;                  // [256][key_step], [256][value_columns]
-  uint16_t* bf16_values_;              // pairs: rows before they are interleaved
+  uint16_t* half_values_;              // pairs: rows of 16 bits before they are interleaved
   float *key_scales_, *value_scales_;  // [256]; null: as in KeyTile
 };
 

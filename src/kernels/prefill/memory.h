@@ -35,6 +35,9 @@ struct PrefillMemory {
   TileActivity* activity;  // [tiles]
   bool* wanted;            // [256]
   T* rotated;              // [64][dims], with rope
+  T* plain_queries;        // [dims][64], of integers: before they are coded
+  T* query_scales;         // [tiles][64], of integers
+  T* weight_scales;        // [16], of integers
   void *score_scratch, *row_scratch;
   // With tile registers: products in progress, and the scores and weights of the query tiles one
   // ahead and one behind.
@@ -65,6 +68,9 @@ struct PrefillMemory {
     activity = layout.take<TileActivity>(tiles);
     wanted = layout.take<bool>(kTileKeys);
     rotated = layout.take<T>(call.rope.half > 0 ? static_cast<size_t>(kQueryTile * call.dims) : 0);
+    plain_queries = layout.take<T>(call.integers ? static_cast<size_t>(kQueryTile * call.dims) : 0);
+    query_scales = layout.take<T>(call.integers ? static_cast<size_t>(tiles * kQueryTile) : 0);
+    weight_scales = layout.take<T>(call.integers ? kPanel : 0);
     const bool tiled = tiles_of(call) != nullptr;
     products = layout.take<TileProducts>(tiled ? 1 : 0);
     next_scores = layout.take<T>(tiled ? kQueryPanels * kScorePanelStep : 0);

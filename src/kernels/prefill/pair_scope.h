@@ -1,5 +1,5 @@
-// What callers of bf16 pair products need: how long rows of pairs are, and what a thread does
-// before the first product and after the last (tile registers). Plain code. Kernels layer.
+// What callers of pair products need: their functions, how long rows of pairs are, and what a thread
+// does before the first product and after the last (tile registers). Plain code. Kernels layer.
 #pragma once
 #include "kernels/forward_problem.h"
 #include "kernels/kernel_table.h"
@@ -7,14 +7,19 @@
 
 namespace quire::kernels {
 
+/// If the call multiplies pairs.
+inline const PairFunctions& pair_functions(const ForwardCall& call) {
+  return call.integers ? *call.table->integers : *call.table->pairs;
+}
+
 /// The functions of tile registers; null if the call does not use them.
 inline const PairTiles* tiles_of(const ForwardCall& call) {
-  return call.pairs && call.table != nullptr ? call.table->pairs->tiles : nullptr;
+  return call.pairs && call.table != nullptr ? pair_functions(call).tiles : nullptr;
 }
 
 /// Pairs along d of a row of queries or keys, if the call multiplies pairs.
 inline int row_pairs(const ForwardCall& call) {
-  const int pairs = (call.dims + 1) / 2, step = call.table->pairs->step;
+  const int pairs = (call.dims + 1) / 2, step = pair_functions(call).step;
   return (pairs + step - 1) / step * step;
 }
 

@@ -158,12 +158,21 @@ void Prefill<T>::load_queries(int i) noexcept {
     from.column_step = 1;
   }
   T* const to = memory_.queries + static_cast<size_t>(i) * memory_.query_size;
-  if (call_.pairs)
-    call_.table->pairs->load_queries(from, panels_of(tile), reinterpret_cast<uint32_t*>(to));
-  else
-    functions_.load_queries({from, panels_of(tile), to});
-  rotate(to, call_.dims, call_.k_coding.rotation, kQueryTile, panels_of(tile) * kPanel);
+  const int panels = panels_of(tile);
   loaded_[i] = true;
+  if (call_.pairs && !call_.integers)
+    return pair_functions(call_).load_queries(from, panels, reinterpret_cast<uint32_t*>(to));
+  T* const numbers = call_.integers ? memory_.plain_queries : to;
+  functions_.load_queries({from, panels, numbers});
+  rotate(numbers, call_.dims, call_.k_coding.rotation, kQueryTile, panels * kPanel);
+  if constexpr (std::is_same_v<T, float>) {
+    if (call_.integers)
+      pair_functions(call_).code_queries({.queries = numbers,
+                                          .dims = call_.dims,
+                                          .panels = panels,
+                                          .pairs = reinterpret_cast<uint32_t*>(to),
+                                          .scales = memory_.query_scales + i * kQueryTile});
+  }
 }
 
 // Groups of keys of which a panel sees something.
@@ -260,20 +269,23 @@ void Prefill<T>::accumulate(int i, int panel, int rows, const KeyTile& keys) noe
               .columns = columns_,
               .out = current(i).o + ptrdiff_t{panel} * kPanel * columns_,
               .out_step = columns_,
-              .factor = (live_[i] >> panel & 1) != 0 ? memory_.factor + panel * kPanel : nullptr});
+              .factor = (live_[i] >> panel & 1) != 0 ? memory_.factor + panel * kPanel : nullptr,
+              .weight_scales = memory_.weight_scales});
   };
   if (!call_.pairs) return call(functions_.accumulate);
   if constexpr (std::is_same_v<T, float>) {
     // Rows of a group that were not computed have weight 0 and values of 0.
+    const PairFunctions& pairs = pair_functions(call_);
+    pairs.pair_weights({.weights = weights,
+                        .runs = runs,
+                        .run_count = count,
+                        .value_scales = keys.value_scales,
+                        .scales = memory_.weight_scales});
     for (ChainRun* run = runs; run != runs + count; ++run) {
-      const float* const scales =
-          keys.value_scales == nullptr ? nullptr : keys.value_scales + run->value_row;
-      call_.table->pairs->pair_weights(weights + ptrdiff_t{run->weight_row} * kPanel, run->rows,
-                                       scales);
       run->value_row /= 2;
       run->rows = (run->rows + 1) / 2;
     }
-    call(call_.table->pairs->accumulate);
+    call(pairs.accumulate);
   }
 }
 

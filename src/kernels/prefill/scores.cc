@@ -97,7 +97,7 @@ void Prefill<T>::raw_scores(int i, const GroupActivity& block, const KeyTile& ke
   if (call_.pairs) {
     if constexpr (std::is_same_v<T, float>) {
       const auto function =
-          computed_ ? call_.table->pairs->tiles->finish_scores : call_.table->pairs->scores;
+          computed_ ? tiles_of(call_)->finish_scores : pair_functions(call_).scores;
       function(
           {.keys = static_cast<const uint32_t*>(keys.keys) + block.row_begin * keys.key_step,
            .key_step = keys.key_step,
@@ -108,6 +108,7 @@ void Prefill<T>::raw_scores(int i, const GroupActivity& block, const KeyTile& ke
            .scores = scores,
            .max = lanes_max,
            .row_scales = keys.key_scales == nullptr ? nullptr : keys.key_scales + block.row_begin,
+           .lane_scales = call_.integers ? memory_.query_scales + i * kQueryTile + block.panel_begin * kPanel : nullptr,
            .scaled = call_.natural,
            .scale = static_cast<float>(scale_)});
     }

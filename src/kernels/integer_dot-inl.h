@@ -1,0 +1,107 @@
+// Products of pairs of 16-bit integers: integer_dot(a, b, acc) adds a0 * b0 + a1 * b1 of every 32-bit
+// lane to acc, exactly. Sums live in vectors of f32 as bits, so that the loops of other products can
+// carry them. Also the coding of f32 numbers as such integers, with one power of two for all of a
+// row (attention_order.h). Kernels layer.
+#pragma once
+#include <cstring>
+
+#include "kernels/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace quire::kernels::QUIRE_ISA_NS {
+
+HWY_INLINE V integer_dot(VU a, VU b, V acc) {
+#if HWY_TARGET == HWY_SCALAR
+  const auto product = [&](int shift) {
+    return static_cast<int32_t>(static_cast<int16_t>(a.raw >> shift)) *
+           static_cast<int32_t>(static_cast<int16_t>(b.raw >> shift));
+  };
+  const VI sum{hn::BitCast(kI32, acc).raw + product(0) + product(16)};
+  return hn::BitCast(kF32, sum);
+#elif HWY_TARGET == HWY_NEON
+  const int16x8_t x = vreinterpretq_s16_u32(a.raw), y = vreinterpretq_s16_u32(b.raw);
+  const int32x4_t low = vmull_s16(vget_low_s16(x), vget_low_s16(y));
+  const int32x4_t high = vmull_s16(vget_high_s16(x), vget_high_s16(y));
+  return hn::BitCast(kF32, hn::Add(hn::BitCast(kI32, acc), VI{vpaddq_s32(low, high)}));
+#elif HWY_TARGET == HWY_AVX2
+  const VI products{_mm256_madd_epi16(a.raw, b.raw)};
+  return hn::BitCast(kF32, hn::Add(hn::BitCast(kI32, acc), products));
+#else
+  const VI products{_mm512_madd_epi16(a.raw, b.raw)};
+  return hn::BitCast(kF32, hn::Add(hn::BitCast(kI32, acc), products));
+#endif
+}
+
+// The pair at `at` in every lane; any alignment.
+HWY_INLINE VU pair_in_all_lanes(const void* at) {
+  uint32_t pair;
+  std::memcpy(&pair, at, sizeof(pair));
+  return hn::Set(kU32, pair);
+}
+
+// The sum as a number, rounded.
+HWY_INLINE V integer_sum(V acc) { return hn::ConvertTo(kF32, hn::BitCast(kI32, acc)); }
+
+// A step of product-inl.h: two numbers of each factor.
+struct IntegerProduct {
+  using Element = uint32_t;
+  using Sum = float;
+  using Operand = VU;
+  static HWY_INLINE VU load(const uint32_t* p) { return hn::LoadU(kU32, p); }
+  static HWY_INLINE VU broadcast(const uint32_t* p) { return pair_in_all_lanes(p); }
+  static HWY_INLINE V multiply_add(VU a, VU b, V acc) { return integer_dot(a, b, acc); }
+};
+
+// The magnitude of a number as bits, ordered as numbers are, with infinity and NaN on top.
+HWY_INLINE VI magnitude_bits(V x) { return hn::BitCast(kI32, hn::Abs(x)); }
+
+// How numbers become integers: times a power of two that makes the largest of them 2^14 to 2^15.
+struct IntegerCoding {
+  V factor, inverse;  // inverse: NaN if a number is not finite
+  M is_finite;
+
+  explicit HWY_INLINE IntegerCoding(VI largest) {
+    // Exponents below 15, of numbers below 2^-112, would take the factor beyond the largest number.
+    const VI exponent = hn::Max(hn::ShiftRight<23>(largest), hn::Set(kI32, 15));
+    factor = hn::BitCast(kF32, hn::ShiftLeft<23>(hn::Sub(hn::Set(kI32, 268), exponent)));
+    is_finite = hn::RebindMask(kF32, hn::Lt(exponent, hn::Set(kI32, 255)));
+    const V power = hn::BitCast(kF32, hn::ShiftLeft<23>(hn::Sub(exponent, hn::Set(kI32, 14))));
+    inverse = hn::IfThenElse(is_finite, power, hn::Set(kF32, __builtin_nanf("")));
+  }
+
+  // To the nearest, ties to even; 32,767 at most.
+  HWY_INLINE VI code(V x) const {
+    const V most = hn::Set(kF32, 32767), scaled = hn::Mul(hn::IfThenElseZero(is_finite, x), factor);
+    return hn::NearestInt(hn::Max(hn::Min(scaled, most), hn::Neg(most)));
+  }
+  HWY_INLINE VU pair(V even, V odd) const {
+    const VU low = hn::And(hn::BitCast(kU32, code(even)), hn::Set(kU32, 0xffffu));
+    return hn::Or(low, hn::ShiftLeft<16>(hn::BitCast(kU32, code(odd))));
+  }
+};
+
+// The same for numbers that lie in memory one after the other, all under one power of two.
+HWY_INLINE IntegerCoding coding_of(VI largest_of_lanes) {
+  HWY_ALIGN int32_t lanes[kLanes];
+  hn::Store(largest_of_lanes, kI32, lanes);
+  int32_t largest = 0;
+  for (size_t i = 0; i < kLanes; ++i) largest = HWY_MAX(largest, lanes[i]);
+  return IntegerCoding(hn::Set(kI32, largest));
+}
+
+// `count` numbers, a multiple of kLanes, to integers of 16 bits. Returns the power of two that takes
+// them back.
+inline float code_numbers(const float* from, int count, int16_t* to) noexcept {
+  constexpr int kN = static_cast<int>(kLanes);
+  const hn::Rebind<int16_t, I32> narrow;
+  VI largest = hn::Zero(kI32);
+  for (int i = 0; i < count; i += kN)
+    largest = hn::Max(largest, magnitude_bits(hn::LoadU(kF32, from + i)));
+  const IntegerCoding coding = coding_of(largest);
+  for (int i = 0; i < count; i += kN)
+    hn::StoreU(hn::DemoteTo(narrow, coding.code(hn::LoadU(kF32, from + i))), narrow, to + i);
+  return hn::GetLane(coding.inverse);
+}
+
+}  // namespace quire::kernels::QUIRE_ISA_NS
+HWY_AFTER_NAMESPACE();
