@@ -10,25 +10,39 @@
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
 
+// Makes g++ compute a vector here, into a register.
+#if HWY_TARGET != HWY_SCALAR
+template <class Vector>
+HWY_INLINE void in_register(Vector& x) {
+#if HWY_TARGET == HWY_NEON
+  asm("" : "+w"(x.raw));
+#else
+  asm("" : "+v"(x.raw));
+#endif
+}
+#endif
+
 HWY_INLINE V integer_dot(VU a, VU b, V acc) {
 #if HWY_TARGET == HWY_SCALAR
   const auto product = [&](int shift) {
     return static_cast<int32_t>(static_cast<int16_t>(a.raw >> shift)) *
            static_cast<int32_t>(static_cast<int16_t>(b.raw >> shift));
   };
-  const VI sum{hn::BitCast(kI32, acc).raw + product(0) + product(16)};
-  return hn::BitCast(kF32, sum);
-#elif HWY_TARGET == HWY_NEON
+  return hn::BitCast(kF32, VI{hn::BitCast(kI32, acc).raw + product(0) + product(16)});
+#else
+#if HWY_TARGET == HWY_NEON
   const int16x8_t x = vreinterpretq_s16_u32(a.raw), y = vreinterpretq_s16_u32(b.raw);
   const int32x4_t low = vmull_s16(vget_low_s16(x), vget_low_s16(y));
   const int32x4_t high = vmull_s16(vget_high_s16(x), vget_high_s16(y));
-  return hn::BitCast(kF32, hn::Add(hn::BitCast(kI32, acc), VI{vpaddq_s32(low, high)}));
+  const VI products{vpaddq_s32(low, high)};
 #elif HWY_TARGET == HWY_AVX2
   const VI products{_mm256_madd_epi16(a.raw, b.raw)};
-  return hn::BitCast(kF32, hn::Add(hn::BitCast(kI32, acc), products));
 #else
   const VI products{_mm512_madd_epi16(a.raw, b.raw)};
-  return hn::BitCast(kF32, hn::Add(hn::BitCast(kI32, acc), products));
+#endif
+  VI sum = hn::Add(hn::BitCast(kI32, acc), products);
+  in_register(sum);  // or g++ adds many products to each other first, in more than there are
+  return hn::BitCast(kF32, sum);
 #endif
 }
 

@@ -77,8 +77,8 @@ struct UnitScoresArgs {
   const UnitAhead* ahead = nullptr;
   int rows = 0, dims = 0;
   /// For each block of rows (kRowBlock) [query_step][rows of the block]: T, or 32-bit pairs. The
-  /// dims are padded with -0, which adds nothing to a chain, not even to one that is -0. Pairs of
-  /// kIntegers: of every four dims the even ones, then the odd ones, padded with 0.
+  /// dims are padded with -0, which adds nothing to a chain, not even to one that is -0. For
+  /// kIntegers [row][query_step] integers of 16 bits, padded with 0.
   const void* queries = nullptr;
   ptrdiff_t query_step = 0;
   const T* row_scales = nullptr;  // [rows], of kIntegers: what sums are multiplied by
@@ -136,7 +136,7 @@ struct UnitValuesArgs {
   const uint16_t* pair_weights = nullptr;  // pairs: [row][kDecodeScoreStep]
   const T* row_scales = nullptr;           // as in UnitScoresArgs
   T* out = nullptr;                        // [row][out_step]
-  T* chain = nullptr;                      // as out; kTiles: see tile_chain_size
+  T* chain = nullptr;  // as out (kIntegers: i32 in place of T); kTiles: see tile_chain_size
   ptrdiff_t out_step = 0;
 };
 

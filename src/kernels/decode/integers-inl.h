@@ -1,5 +1,6 @@
-// Weights of the decode kernel as integers of 16 bits: one row of a tile, keys across the lanes, all
-// under one power of two (attention_order.h). Kernels layer.
+// Decode over codes that are multiplied as integers: scores, weights and values of a few rows. A
+// key's codes are widened in place, dims across the lanes, and the lanes of its sums added up in the
+// end: sums of integers are exact in any order, so nothing must be transposed before. Kernels layer.
 #pragma once
 #include "kernels/coding/decode-inl.h"
 #include "kernels/decode/functions.h"
@@ -8,12 +9,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
 
+// Weights of one row of a tile, keys across the lanes, all under one power of two.
 inline float code_weights(const CodeWeightsArgs& args) noexcept {
   constexpr int kN = static_cast<int>(kLanes);
   const hn::Rebind<int16_t, I32> narrow;
   const int begin = args.unit_begin * kUnitKeys, end = args.unit_end * kUnitKeys;
   const auto weight = [&](int i) {
-    return weight_of_codes(hn::LoadU(kF32, args.weights + i), hn::LoadU(kF32, args.value_scales + i));
+    return weight_of_codes(hn::LoadU(kF32, args.weights + i),
+                           hn::LoadU(kF32, args.value_scales + i));
   };
   VI largest = hn::Zero(kI32);
   for (int i = begin; i < end; i += kN) largest = hn::Max(largest, magnitude_bits(weight(i)));
@@ -22,6 +25,306 @@ inline float code_weights(const CodeWeightsArgs& args) noexcept {
     hn::StoreU(hn::DemoteTo(narrow, coding.code(weight(i))), narrow, args.to + i);
   return hn::GetLane(coding.inverse);
 }
+
+HWY_INLINE const char* row_of(const DecodeUnit& unit, ptrdiff_t step, int key) {
+  return unit.rows == nullptr ? unit.at + key * step : unit.rows[key];
+}
+
+// Rows of what comes later into L2: those of keys [begin, end). From there codes come in time: they
+// are few for the work on each of them.
+HWY_INLINE void prefetch_rows(const UnitAhead& unit, int begin, int end) {
+  for (int key = begin; key < end && unit.lines > 0; ++key) {
+    const char* row = unit.rows == nullptr ? unit.at + key * unit.step : unit.rows[key];
+    __builtin_prefetch(row, 0, 2);
+    for (int line = 1; line < unit.lines; ++line) __builtin_prefetch(row + 64 * line, 0, 2);
+  }
+}
+
+#if HWY_TARGET == HWY_SCALAR
+
+inline void integer_unit_scores(const UnitScoresArgs<float>& args) noexcept {
+  const auto* queries = static_cast<const int16_t*>(args.queries);
+  for (int u = 0; u < args.unit_count; ++u) {
+    const DecodeUnit& unit = args.units[u];
+    for (int row = 0; row < args.rows; ++row) {
+      float* out = args.scores + row * kDecodeScoreStep + unit.place * kUnitKeys;
+      for (int key = 0; key < kUnitKeys; ++key) {
+        const auto* codes = reinterpret_cast<const int8_t*>(row_of(unit, args.step, key));
+        int32_t sum = 0;
+        for (int d = 0; d < args.dims; ++d) sum += codes[d] * queries[row * args.query_step + d];
+        const float score = static_cast<float>(sum) * unit.scales[key] * args.row_scales[row];
+        out[key] = args.natural ? score * args.scale : score;
+      }
+    }
+  }
+}
+
+inline void integer_unit_values(const UnitValuesArgs<float>& args) noexcept {
+  for (int u = 0; u < args.unit_count; ++u) {
+    const DecodeUnit& unit = args.units[u];
+    for (int row = 0; row < args.rows; ++row) {
+      const auto* weights = reinterpret_cast<const int16_t*>(args.pair_weights) +
+                            row * kDecodeScoreStep + unit.place * kUnitKeys;
+      auto* const chain = reinterpret_cast<int32_t*>(args.chain) + row * args.out_step;
+      for (int c = 0; c < args.columns; ++c) {
+        int32_t sum = unit.begins_chain ? 0 : chain[c];
+        for (int key = unit.begin; key < unit.end; ++key)
+          sum += weights[key] * static_cast<int8_t>(row_of(unit, args.step, key)[c]);
+        chain[c] = sum;
+        if (unit.ends_chain)
+          args.out[row * args.out_step + c] += static_cast<float>(sum) * args.row_scales[row];
+      }
+    }
+  }
+}
+
+#else
+
+using Words = hn::Repartition<int16_t, F32>;
+constexpr Words kWords;
+constexpr int kWordLanes = 2 * static_cast<int>(kLanes);
+
+// kWordLanes codes as integers of 16 bits.
+HWY_INLINE hn::Vec<Words> widened_codes(const char* at) {
+  const hn::Rebind<int8_t, Words> bytes;
+  return hn::PromoteTo(kWords, hn::LoadU(bytes, reinterpret_cast<const int8_t*>(at)));
+}
+
+// The first `count` of them, then zeros.
+HWY_INLINE hn::Vec<Words> widened_codes(const char* at, int count) {
+  HWY_ALIGN char copy[kWordLanes] = {};
+  std::memcpy(copy, at, static_cast<size_t>(count));
+  return widened_codes(copy);
+}
+
+// Lane i of the result: the sum of the lanes of sums[i].
+HWY_INLINE VI sums_of_lanes(const int32_t (&sums)[kLanes][kLanes]) {
+  const hn::RepartitionToWide<I32> wide;
+  VI quarters[kLanes / 4];
+  QUIRE_UNROLL for (size_t i = 0; i < kLanes / 4; ++i) {
+    VI halves[2];
+    QUIRE_UNROLL for (size_t j = 0; j < 2; ++j) {
+      const VI a = hn::Load(kI32, sums[4 * i + 2 * j]), b = hn::Load(kI32, sums[4 * i + 2 * j + 1]);
+      halves[j] = hn::Add(hn::InterleaveLower(kI32, a, b), hn::InterleaveUpper(kI32, a, b));
+    }
+    const auto a = hn::BitCast(wide, halves[0]), b = hn::BitCast(wide, halves[1]);
+    quarters[i] = hn::Add(hn::BitCast(kI32, hn::InterleaveLower(wide, a, b)),
+                          hn::BitCast(kI32, hn::InterleaveUpper(wide, a, b)));
+  }
+  // Each block of 128 bits holds sums of the same keys.
+#if HWY_TARGET == HWY_NEON
+  return quarters[0];
+#elif HWY_TARGET == HWY_AVX2
+  return hn::Add(hn::ConcatLowerLower(kI32, quarters[1], quarters[0]),
+                 hn::ConcatUpperUpper(kI32, quarters[1], quarters[0]));
+#else
+  const auto halves_of = [](VI a, VI b) {
+    return hn::Add(hn::ConcatLowerLower(kI32, b, a), hn::ConcatUpperUpper(kI32, b, a));
+  };
+  const VI low = halves_of(quarters[0], quarters[1]), high = halves_of(quarters[2], quarters[3]);
+  return hn::Add(VI{_mm512_shuffle_i32x4(low.raw, high.raw, 0x88)},
+                 VI{_mm512_shuffle_i32x4(low.raw, high.raw, 0xdd)});
+#endif
+}
+
+// acc[key][row] += the products of some keys' codes with kWordLanes numbers of each query.
+template <int kRows, int kKeys>
+HWY_INLINE void add_products(const hn::Vec<Words> (&keys)[kKeys], const int16_t* queries,
+                             ptrdiff_t query_step, V (&acc)[kKeys][kRows]) {
+  QUIRE_UNROLL for (int g = 0; g < kRows; ++g) {
+    VU query = hn::BitCast(kU32, hn::LoadU(kWords, queries + g * query_step));
+    in_register(query);  // or g++ loads it for each key
+    QUIRE_UNROLL for (int i = 0; i < kKeys; ++i) acc[i][g] =
+        integer_dot(hn::BitCast(kU32, keys[i]), query, acc[i][g]);
+  }
+}
+
+// One unit by rows [first_row, first_row + kRows).
+template <int kRows>
+HWY_NOINLINE void integer_score_block(const UnitScoresArgs<float>& args, int unit_idx,
+                                      int first_row) {
+  constexpr int kN = static_cast<int>(kLanes);
+  constexpr int kKeys = kRows >= 4 ? 2 : 4;  // side by side, so that no sum waits for itself
+  const DecodeUnit& unit = args.units[unit_idx];
+  const UnitAhead& far = args.ahead[unit_idx + kUnitsAhead];
+  const ptrdiff_t query_step = args.query_step;
+  const int16_t* const queries =
+      static_cast<const int16_t*>(args.queries) + first_row * query_step;
+  const int whole = args.dims / kWordLanes * kWordLanes, rest = args.dims - whole;
+  for (int first = 0; first < kUnitKeys; first += kN) {
+    HWY_ALIGN int32_t sums[kRows][kLanes][kLanes];
+    for (int i = 0; i < kN; i += kKeys) {
+      const char* codes[kKeys];
+      for (int j = 0; j < kKeys; ++j) codes[j] = row_of(unit, args.step, first + i + j);
+      if (first_row == 0) prefetch_rows(far, first + i, first + i + kKeys);
+      V acc[kKeys][kRows];
+      QUIRE_UNROLL for (int j = 0; j < kKeys; ++j) QUIRE_UNROLL for (int g = 0; g < kRows; ++g)
+          acc[j][g] = hn::Zero(kF32);
+      for (int d = 0; d < whole; d += kWordLanes) {
+        hn::Vec<Words> keys[kKeys];
+        QUIRE_UNROLL for (int j = 0; j < kKeys; ++j) keys[j] = widened_codes(codes[j] + d);
+        add_products(keys, queries + d, query_step, acc);
+      }
+      if (rest > 0) {
+        hn::Vec<Words> keys[kKeys];
+        QUIRE_UNROLL for (int j = 0; j < kKeys; ++j) keys[j] =
+            widened_codes(codes[j] + whole, rest);
+        add_products(keys, queries + whole, query_step, acc);
+      }
+      QUIRE_UNROLL for (int j = 0; j < kKeys; ++j) QUIRE_UNROLL for (int g = 0; g < kRows; ++g)
+          hn::Store(hn::BitCast(kI32, acc[j][g]), kI32, sums[g][i + j]);
+    }
+    const V scales = hn::LoadU(kF32, unit.scales + first);
+    float* const out =
+        args.scores + first_row * kDecodeScoreStep + unit.place * kUnitKeys + first;
+    QUIRE_UNROLL for (int g = 0; g < kRows; ++g) {
+      V score = hn::Mul(hn::ConvertTo(kF32, sums_of_lanes(sums[g])), scales);
+      score = hn::Mul(score, hn::Set(kF32, args.row_scales[first_row + g]));
+      if (args.natural) score = hn::Mul(score, hn::Set(kF32, args.scale));
+      hn::StoreU(score, kF32, out + g * kDecodeScoreStep);
+    }
+  }
+}
+
+inline void integer_unit_scores(const UnitScoresArgs<float>& args) noexcept {
+  for (int unit = 0; unit < args.unit_count; ++unit) {
+    for (int row = 0; row < args.rows; row += kRowBlock[args.rows - row]) {
+      switch (kRowBlock[args.rows - row]) {
+        case 8:
+          integer_score_block<4>(args, unit, row);
+          integer_score_block<4>(args, unit, row + 4);
+          break;
+        case 4:
+          integer_score_block<4>(args, unit, row);
+          break;
+        case 2:
+          integer_score_block<2>(args, unit, row);
+          break;
+        default:
+          integer_score_block<1>(args, unit, row);
+      }
+    }
+  }
+}
+
+// Columns [c, c + kWordLanes) of two keys, interleaved: of each 8 columns the first 4 in pairs[0],
+// the other 4 in pairs[1].
+HWY_INLINE void pairs_of_columns(hn::Vec<Words> even, hn::Vec<Words> odd, VU (&pairs)[2]) {
+  pairs[0] = hn::BitCast(kU32, hn::InterleaveLower(kWords, even, odd));
+  pairs[1] = hn::BitCast(kU32, hn::InterleaveUpper(kWords, even, odd));
+}
+
+// Some units of one chain.
+struct IntegerUnits {
+  const DecodeUnit* units;
+  int count;
+};
+
+// Rows [first_row, first_row + kRows), kLines times kWordLanes columns from `first` on; kPart: of one
+// such line only `count` columns.
+template <int kRows, int kLines, bool kPart>
+HWY_NOINLINE void integer_value_block(const UnitValuesArgs<float>& args, const IntegerUnits& of,
+                                      int first_row, int first, int count) {
+  constexpr int kN = static_cast<int>(kLanes), kVectors = 2 * kLines;
+  const ptrdiff_t place = first_row * args.out_step + first;
+  float* const chain = args.chain + place;
+  V acc[kRows][kVectors];
+  if (of.units[0].begins_chain) {
+    QUIRE_UNROLL for (int g = 0; g < kRows; ++g) QUIRE_UNROLL for (int i = 0; i < kVectors; ++i)
+        acc[g][i] = hn::Zero(kF32);
+  } else {
+    QUIRE_UNROLL for (int g = 0; g < kRows; ++g) QUIRE_UNROLL for (int i = 0; i < kVectors; ++i)
+        acc[g][i] = hn::LoadU(kF32, chain + g * args.out_step + i * kN);
+  }
+  for (int u = 0; u < of.count; ++u) {
+    const DecodeUnit& unit = of.units[u];
+    const bool is_list = unit.rows != nullptr;
+    const uint16_t* weights =
+        args.pair_weights + first_row * kDecodeScoreStep + unit.place * kUnitKeys + unit.begin;
+    const char* at = unit.at + unit.begin * args.step + first;
+    for (int key = unit.begin; key < unit.end; key += 2, weights += 2, at += 2 * args.step) {
+      const char* const even = is_list ? unit.rows[key] + first : at;
+      const char* const odd = is_list ? unit.rows[key + 1] + first : at + args.step;
+      VU pairs[kLines][2];
+      QUIRE_UNROLL for (int j = 0; j < kLines; ++j) {
+        if constexpr (kPart)
+          pairs_of_columns(widened_codes(even, count), widened_codes(odd, count), pairs[j]);
+        else
+          pairs_of_columns(widened_codes(even + j * kWordLanes),
+                           widened_codes(odd + j * kWordLanes), pairs[j]);
+      }
+      QUIRE_UNROLL for (int g = 0; g < kRows; ++g) {
+        const VU weight = pair_in_all_lanes(weights + g * kDecodeScoreStep);
+        QUIRE_UNROLL for (int i = 0; i < kVectors; ++i) acc[g][i] =
+            integer_dot(pairs[i / 2][i % 2], weight, acc[g][i]);
+      }
+    }
+  }
+  const bool ends_chain = of.units[of.count - 1].ends_chain;
+  QUIRE_UNROLL for (int g = 0; g < kRows; ++g) QUIRE_UNROLL for (int i = 0; i < kVectors; ++i) {
+    const ptrdiff_t at = g * args.out_step + i * kN;
+    if (!ends_chain) {
+      hn::StoreU(acc[g][i], kF32, chain + at);
+      continue;
+    }
+    const V total = hn::Mul(integer_sum(acc[g][i]), hn::Set(kF32, args.row_scales[first_row + g]));
+    float* const out = args.out + place + at;
+    hn::StoreU(hn::Add(hn::LoadU(kF32, out), total), kF32, out);
+  }
+}
+
+template <int kRows>
+HWY_INLINE void integer_value_rows(const UnitValuesArgs<float>& args, const IntegerUnits& of,
+                                   const UnitAhead* far, int first_row) {
+  constexpr int kLines = 4 / kRows, kColumns = kLines * kWordLanes;  // 8 vectors of sums
+  const int blocks = (args.columns + kColumns - 1) / kColumns;
+  const int keys = (kUnitKeys + blocks - 1) / blocks;  // of each unit ahead, by a block
+  for (int block = 0; block < blocks; ++block) {
+    for (int u = 0; u < of.count && first_row == 0; ++u)
+      prefetch_rows(far[u], block * keys, HWY_MIN((block + 1) * keys, kUnitKeys));
+    int first = block * kColumns;
+    if (args.columns - first >= kColumns) {
+      integer_value_block<kRows, kLines, false>(args, of, first_row, first, kColumns);
+      continue;
+    }
+    for (; args.columns - first >= kWordLanes; first += kWordLanes)
+      integer_value_block<kRows, 1, false>(args, of, first_row, first, kWordLanes);
+    if (first < args.columns)
+      integer_value_block<kRows, 1, true>(args, of, first_row, first, args.columns - first);
+  }
+}
+
+// Units that share one load and store of their sums: 8 KiB of codes of 128 dims.
+constexpr int kMostIntegerUnits = 4;
+
+inline void integer_unit_values(const UnitValuesArgs<float>& args) noexcept {
+  for (int unit = 0; unit < args.unit_count;) {
+    IntegerUnits of{args.units + unit, 1};
+    while (of.count < kMostIntegerUnits && unit + of.count < args.unit_count &&
+           !of.units[of.count - 1].ends_chain)
+      ++of.count;
+    const UnitAhead* const far = args.ahead + unit + kUnitsAhead;
+    for (int row = 0; row < args.rows; row += kRowBlock[args.rows - row]) {
+      switch (kRowBlock[args.rows - row]) {
+        case 8:
+          integer_value_rows<4>(args, of, far, row);
+          integer_value_rows<4>(args, of, far, row + 4);
+          break;
+        case 4:
+          integer_value_rows<4>(args, of, far, row);
+          break;
+        case 2:
+          integer_value_rows<2>(args, of, far, row);
+          break;
+        default:
+          integer_value_rows<1>(args, of, far, row);
+      }
+    }
+    unit += of.count;
+  }
+}
+
+#endif
 
 }  // namespace quire::kernels::QUIRE_ISA_NS
 HWY_AFTER_NAMESPACE();

@@ -7,9 +7,9 @@
 
 #include "kernels/coding/code_pairs-inl.h"
 #include "kernels/decode/columns-inl.h"
+#include "kernels/decode/integers-inl.h"
 #include "kernels/float16-inl.h"
 #include "kernels/fma-inl.h"
-#include "kernels/integer_dot-inl.h"
 #include "kernels/pair_dot-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -100,24 +100,6 @@ struct KeysI8 {
     add<kRows>(number<3>(x, scales), q + 3 * kRows, acc);
   }
 };
-// Four codes are two pairs: the even ones and the odd ones.
-struct KeysIntegers {
-  using Query = uint32_t;
-  using Scales = NoScales;
-  static constexpr int kNumbers = 2;
-  static constexpr int kBytes = 1;
-  template <int kRows>
-  static HWY_INLINE void step(VU x, const uint32_t* q, V (&acc)[kRows], const NoScales&) {
-    const hn::Repartition<int16_t, U32> words;
-    const auto codes = hn::BitCast(words, x);
-    const VU even = hn::BitCast(kU32, hn::ShiftRight<8>(hn::ShiftLeft<8>(codes)));
-    const VU odd = hn::BitCast(kU32, hn::ShiftRight<8>(codes));
-    QUIRE_UNROLL for (int g = 0; g < kRows; ++g) acc[g] =
-        integer_dot(even, pair_in_all_lanes(q + g), acc[g]);
-    QUIRE_UNROLL for (int g = 0; g < kRows; ++g) acc[g] =
-        integer_dot(odd, pair_in_all_lanes(q + kRows + g), acc[g]);
-  }
-};
 #if defined(QUIRE_BF16_DOT)
 struct KeysPairs {
   using Query = uint32_t;
@@ -148,7 +130,7 @@ struct KeysCodePairs {
 
 // Whether the scales of the keys multiply their scores.
 template <class Keys>
-constexpr bool kScalesScores = std::is_same_v<Keys, KeysIntegers>;
+constexpr bool kScalesScores = false;
 #if defined(QUIRE_BF16_DOT)
 template <CodeType kType>
 constexpr bool kScalesScores<KeysCodePairs<kType>> = true;
@@ -166,17 +148,6 @@ struct ScoreChain {
   template <int kRows>
   static HWY_INLINE V sum(const V (&acc)[kRows], int row, V before, bool is_first, int /*dims*/) {
     return is_first ? acc[row] : hn::Add(before, acc[row]);
-  }
-};
-
-// Integers: one exact sum.
-template <>
-struct ScoreChain<KeysIntegers> {
-  static constexpr int kSums = 1;
-  static HWY_INLINE int dims(int all) { return all; }
-  template <int kRows>
-  static HWY_INLINE V sum(const V (&acc)[kRows], int row, V, bool, int) {
-    return integer_sum(acc[row]);
   }
 };
 
@@ -266,8 +237,6 @@ HWY_NOINLINE void score_block(const UnitScoresArgs<float>& args, int unit_idx, i
         if constexpr (kScalesScores<Keys>) {
           if (is_last) sum = hn::Mul(sum, LaneScales(unit[u], first + v * kN).scale);
         }
-        if constexpr (std::is_same_v<Keys, KeysIntegers>)
-          sum = hn::Mul(sum, hn::Set(kF32, args.row_scales[first_row + g]));
         hn::StoreU(scaled ? hn::Mul(sum, scale) : sum, kF32, to);
       }
     }
@@ -349,7 +318,7 @@ inline void scores_f32(const UnitScoresArgs<float>& args) noexcept {
       return unit_scores<KeysCodePairs<CodeType::kE5M2>>(args);
 #endif
     case DecodeKind::kIntegers:
-      return unit_scores<KeysIntegers>(args);
+      return integer_unit_scores(args);
     case DecodeKind::kTiles:  // amx/decode-inl.h
       return;
   }
@@ -393,32 +362,8 @@ inline void scores_f64(const UnitScoresArgs<double>& args) noexcept {
 }
 
 #if HWY_TARGET == HWY_SCALAR
-inline void plain_integer_scores(const UnitScoresArgs<float>& args) {
-  for (int u = 0; u < args.unit_count; ++u) {
-    const DecodeUnit& unit = args.units[u];
-    for (int row = 0, first = 0; row < args.rows; ++row) {
-      const int block = kRowBlock[args.rows - first];
-      const auto* q = static_cast<const uint32_t*>(args.queries) + first * args.query_step + row - first;
-      float* out = args.scores + row * kDecodeScoreStep + unit.place * kUnitKeys;
-      for (int key = 0; key < kUnitKeys; ++key) {
-        const auto* codes = reinterpret_cast<const int8_t*>(
-            unit.rows == nullptr ? unit.at + key * args.step : unit.rows[key]);
-        int32_t sum = 0;
-        for (int d = 0; d < args.dims; ++d) {
-          // Dims 0, 2 and 1, 3 of every four are pairs.
-          const uint32_t pair = q[(d / 4 * 2 + d % 2) * block];
-          sum += codes[d] * static_cast<int16_t>(pair >> (d % 4 / 2 * 16));
-        }
-        const float score = static_cast<float>(sum) * unit.scales[key] * args.row_scales[row];
-        out[key] = args.natural ? score * args.scale : score;
-      }
-      if (row + 1 == first + block) first = row + 1;
-    }
-  }
-}
-
 inline void scores_f32(const UnitScoresArgs<float>& args) noexcept {
-  if (args.kind == DecodeKind::kIntegers) return plain_integer_scores(args);
+  if (args.kind == DecodeKind::kIntegers) return integer_unit_scores(args);
   if (args.kind == DecodeKind::kBf16) return plain_scores<float, Bf16Bits>(args);
   if (args.kind == DecodeKind::kF16) return plain_scores<float, F16Bits>(args);
   plain_scores<float, float>(args);

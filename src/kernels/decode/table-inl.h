@@ -1,6 +1,5 @@
 // The tables of the decode kernel's primitives of one ISA. Kernels layer.
 #pragma once
-#include "kernels/decode/integers-inl.h"
 #include "kernels/decode/scores-inl.h"
 #include "kernels/decode/softmax-inl.h"
 #include "kernels/decode/values-inl.h"

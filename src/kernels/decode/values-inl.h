@@ -8,9 +8,9 @@
 
 #include "kernels/coding/code_pairs-inl.h"
 #include "kernels/decode/columns-inl.h"
+#include "kernels/decode/integers-inl.h"
 #include "kernels/float16-inl.h"
 #include "kernels/fma-inl.h"
-#include "kernels/integer_dot-inl.h"
 #include "kernels/pair_dot-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -65,34 +65,6 @@ struct I8Values {
   }
   static HWY_INLINE void step(const Line& line, const float* weight, V (&acc)[1]) {
     acc[0] = fma(line.x, hn::Set(kF32, *weight), acc[0]);
-  }
-};
-
-// Codes of two keys a step, interleaved: of each 8 columns the first 4, then the other 4.
-struct IntegerValues {
-  using Tag = F32;
-  using Weight = uint16_t;
-  static constexpr int kKeys = 2;
-  static constexpr int kVectors = 2;
-  static constexpr int kBytes = 2 * kLanes;
-  static constexpr int kColumnBytes = 1;
-  struct Line {
-    VU low, high;
-  };
-  static HWY_INLINE Line load(const char* at, ptrdiff_t step, const DecodeUnit&, int) {
-    const hn::Repartition<int16_t, F32> words;
-    const hn::Rebind<int8_t, decltype(words)> bytes;
-    const auto even =
-        hn::PromoteTo(words, hn::LoadU(bytes, reinterpret_cast<const int8_t*>(at)));
-    const auto odd =
-        hn::PromoteTo(words, hn::LoadU(bytes, reinterpret_cast<const int8_t*>(at + step)));
-    return {hn::BitCast(kU32, hn::InterleaveLower(words, even, odd)),
-            hn::BitCast(kU32, hn::InterleaveUpper(words, even, odd))};
-  }
-  static HWY_INLINE void step(const Line& line, const uint16_t* weight, V (&acc)[2]) {
-    const VU w = pair_in_all_lanes(weight);
-    acc[0] = integer_dot(line.low, w, acc[0]);
-    acc[1] = integer_dot(line.high, w, acc[1]);
   }
 };
 
@@ -190,17 +162,6 @@ HWY_INLINE typename Values::Line load_line(const char* at, ptrdiff_t step, int p
   }
 }
 
-// What a chain adds to O: its sum.
-template <class Values, class Vector, class T>
-HWY_INLINE Vector chain_total(Vector sum, [[maybe_unused]] const UnitValuesArgs<T>& args,
-                              [[maybe_unused]] int row) {
-#if HWY_TARGET != HWY_SCALAR
-  if constexpr (std::is_same_v<Values, IntegerValues>)
-    return hn::Mul(integer_sum(sum), hn::Set(kF32, args.row_scales[row]));
-#endif
-  return sum;
-}
-
 // Units that a block processes before its sums are written: 8 KiB of values, so that together with
 // the next ones 16 KiB are in L1.
 constexpr int kMostValueUnits = 4;
@@ -284,8 +245,7 @@ HWY_NOINLINE void value_block(const UnitValuesArgs<hn::TFromD<typename Values::T
     QUIRE_UNROLL for (int g = 0; g < kRows; ++g) QUIRE_UNROLL for (int j = 0; j < kLines; ++j)
         QUIRE_UNROLL for (int i = 0; i < Values::kVectors; ++i) {
       T* const to = out + g * out_step + (j * Values::kVectors + i) * kN;
-      const auto total = chain_total<Values>(acc[g][j][i], args, block.first_row + g);
-      hn::StoreU(hn::Add(hn::LoadU(D(), to), total), D(), to);
+      hn::StoreU(hn::Add(hn::LoadU(D(), to), acc[g][j][i]), D(), to);
     }
   } else {
     QUIRE_UNROLL for (int g = 0; g < kRows; ++g) QUIRE_UNROLL for (int j = 0; j < kLines; ++j)
@@ -390,32 +350,6 @@ void unit_values(const UnitValuesArgs<hn::TFromD<typename Values::Tag>>& args,
   }
 }
 
-#if HWY_TARGET == HWY_SCALAR
-// Sums of a chain that has not ended are kept as bits, as those of other ISAs are.
-inline void plain_integer_values(const UnitValuesArgs<float>& args) {
-  for (int u = 0; u < args.unit_count; ++u) {
-    const DecodeUnit& unit = args.units[u];
-    for (int row = 0; row < args.rows; ++row) {
-      const auto* weights = reinterpret_cast<const int16_t*>(args.pair_weights) +
-                            row * kDecodeScoreStep + unit.place * kUnitKeys;
-      float* const chain = args.chain + row * args.out_step;
-      for (int c = 0; c < args.columns; ++c) {
-        int32_t sum = 0;
-        if (!unit.begins_chain) std::memcpy(&sum, chain + c, sizeof(sum));
-        for (int key = unit.begin; key < unit.end; ++key) {
-          const char* at = unit.rows == nullptr ? unit.at + key * args.step : unit.rows[key];
-          sum += weights[key] * static_cast<int8_t>(at[c]);
-        }
-        if (unit.ends_chain)
-          args.out[row * args.out_step + c] += static_cast<float>(sum) * args.row_scales[row];
-        else
-          std::memcpy(chain + c, &sum, sizeof(sum));
-      }
-    }
-  }
-}
-#endif
-
 inline void values_f32(const UnitValuesArgs<float>& args) noexcept {
   switch (args.kind) {
     case DecodeKind::kOwn:
@@ -446,11 +380,7 @@ inline void values_f32(const UnitValuesArgs<float>& args) noexcept {
       return unit_values<CodePairValues<CodeType::kE5M2>>(args, args.pair_weights);
 #endif
     case DecodeKind::kIntegers:
-#if HWY_TARGET == HWY_SCALAR
-      return plain_integer_values(args);
-#else
-      return unit_values<IntegerValues>(args, args.pair_weights);
-#endif
+      return integer_unit_values(args);
     case DecodeKind::kTiles:  // amx/decode-inl.h
       return;
   }

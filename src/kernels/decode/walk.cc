@@ -113,17 +113,15 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
 template <class T>
 void DecodeWalk<T>::load_queries() noexcept {
   const bool pairs = keys_.kind() == DecodeKind::kPairs || keys_.kind() == DecodeKind::kCodePairs;
-  if (pairs || call_.integers) query_step_ /= 2;
+  if (pairs) query_step_ /= 2;
   const ptrdiff_t element = static_cast<ptrdiff_t>(dtype_size(call_.q_rows.dtype));
   const auto numbers = padded_rows(row_count_) * static_cast<size_t>(query_step_);
   auto* const pair_memory = static_cast<uint32_t*>(query_memory_);
   auto* const memory = static_cast<T*>(query_memory_);
   if (pairs)
     std::fill_n(pair_memory, numbers, 0x80008000u);
-  else if (call_.integers)
-    std::fill_n(pair_memory, numbers, 0u);
   else
-    std::fill_n(memory, numbers, T{-0.0});
+    std::fill_n(memory, numbers, call_.integers ? T{0} : T{-0.0});
   for (int i = 0, first = 0; i < row_count_; ++i) {
     const int block = kRowBlock[row_count_ - first];
     const ptrdiff_t at = first * query_step_ + i - first;
@@ -149,7 +147,7 @@ void DecodeWalk<T>::load_queries() noexcept {
                      .count = 1,
                      .position = rows_[i].q_idx});
       if (call_.integers)
-        code_query(i, pair_memory + at, block);
+        code_query(i);
       else
         for (int d = 0; d < call_.dims; ++d) memory[at + d * block] = query_row_[d];
     }
@@ -157,20 +155,14 @@ void DecodeWalk<T>::load_queries() noexcept {
   }
 }
 
-// The query of row `i`, in query_row_, as integers: of every four dims the even ones are a pair, and
-// the odd ones.
+// The query of row `i`, in query_row_, as integers.
 template <class T>
-void DecodeWalk<T>::code_query(int i, uint32_t* pairs, ptrdiff_t pair_step) noexcept {
+void DecodeWalk<T>::code_query(int i) noexcept {
   if constexpr (std::is_same_v<T, float>) {
-    const int dims = call_.dims, padded = whole_blocks(dims);
-    int16_t numbers[kMostIntegerDims];
-    std::fill(query_row_ + dims, query_row_ + padded, T{0});
-    query_scales_[i] = functions_->code_numbers(query_row_, padded, numbers);
-    for (int d = 0; d < dims; d += 4, pairs += 2 * pair_step) {
-      pairs[0] = static_cast<uint16_t>(numbers[d]) | uint32_t{static_cast<uint16_t>(numbers[d + 2])} << 16;
-      pairs[pair_step] =
-          static_cast<uint16_t>(numbers[d + 1]) | uint32_t{static_cast<uint16_t>(numbers[d + 3])} << 16;
-    }
+    std::fill(query_row_ + call_.dims, query_row_ + query_step_, T{0});
+    query_scales_[i] =
+        functions_->code_numbers(query_row_, static_cast<int>(query_step_),
+                                 static_cast<int16_t*>(query_memory_) + i * query_step_);
   }
 }
 

@@ -72,7 +72,7 @@ class DecodeWalk {
   void prefetch_chosen() noexcept;
   void spread_scores() noexcept;
   void collect_weights() noexcept;
-  void code_query(int i, uint32_t* pairs, ptrdiff_t pair_step) noexcept;
+  void code_query(int i) noexcept;
   void code_weights() noexcept;
   void run_tile(const Tile& tile, const DecodeState<T>& state) noexcept;
   template <class Args, class Wanted>
