@@ -33,10 +33,15 @@ HWY_INLINE const char* row_of(const DecodeUnit& unit, ptrdiff_t step, int key) {
 // Rows of what comes later into L2: those of keys [begin, end). From there codes come in time: they
 // are few for the work on each of them.
 HWY_INLINE void prefetch_rows(const UnitAhead& unit, int begin, int end) {
-  for (int key = begin; key < end && unit.lines > 0; ++key) {
+  const int lines = unit.lines;
+  for (int key = begin; key < end && lines > 0; ++key) {
     const char* row = unit.rows == nullptr ? unit.at + key * unit.step : unit.rows[key];
     __builtin_prefetch(row, 0, 2);
-    for (int line = 1; line < unit.lines; ++line) __builtin_prefetch(row + 64 * line, 0, 2);
+    if (HWY_LIKELY(lines == 2)) {  // 128 dims
+      __builtin_prefetch(row + 64, 0, 2);
+      continue;
+    }
+    for (int line = 1; line < lines; ++line) __builtin_prefetch(row + 64 * line, 0, 2);
   }
 }
 
@@ -97,17 +102,19 @@ HWY_INLINE hn::Vec<Words> widened_codes(const char* at, int count) {
   return widened_codes(copy);
 }
 
-// Lane i of the result: the sum of the lanes of sums[i].
-HWY_INLINE VI sums_of_lanes(const int32_t (&sums)[kLanes][kLanes]) {
+// Sums of two keys side by side: of each block of 128 bits, a's and b's in turn.
+HWY_INLINE VI paired_sums(V a, V b) {
+  const VI x = hn::BitCast(kI32, a), y = hn::BitCast(kI32, b);
+  return hn::Add(hn::InterleaveLower(kI32, x, y), hn::InterleaveUpper(kI32, x, y));
+}
+
+// Lane i of the result: the sum of the lanes of key i; keys 2j and 2j + 1 are pairs[j].
+HWY_INLINE VI sums_of_lanes(const int32_t (&pairs)[kLanes / 2][kLanes]) {
   const hn::RepartitionToWide<I32> wide;
   VI quarters[kLanes / 4];
   QUIRE_UNROLL for (size_t i = 0; i < kLanes / 4; ++i) {
-    VI halves[2];
-    QUIRE_UNROLL for (size_t j = 0; j < 2; ++j) {
-      const VI a = hn::Load(kI32, sums[4 * i + 2 * j]), b = hn::Load(kI32, sums[4 * i + 2 * j + 1]);
-      halves[j] = hn::Add(hn::InterleaveLower(kI32, a, b), hn::InterleaveUpper(kI32, a, b));
-    }
-    const auto a = hn::BitCast(wide, halves[0]), b = hn::BitCast(wide, halves[1]);
+    const auto a = hn::BitCast(wide, hn::Load(kI32, pairs[2 * i]));
+    const auto b = hn::BitCast(wide, hn::Load(kI32, pairs[2 * i + 1]));
     quarters[i] = hn::Add(hn::BitCast(kI32, hn::InterleaveLower(wide, a, b)),
                           hn::BitCast(kI32, hn::InterleaveUpper(wide, a, b)));
   }
@@ -151,8 +158,9 @@ HWY_NOINLINE void integer_score_block(const UnitScoresArgs<float>& args, int uni
   const int16_t* const queries =
       static_cast<const int16_t*>(args.queries) + first_row * query_step;
   const int whole = args.dims / kWordLanes * kWordLanes, rest = args.dims - whole;
+  const V scale = hn::Set(kF32, args.natural ? args.scale : 1.0f);
   for (int first = 0; first < kUnitKeys; first += kN) {
-    HWY_ALIGN int32_t sums[kRows][kLanes][kLanes];
+    HWY_ALIGN int32_t sums[kRows][kLanes / 2][kLanes];
     for (int i = 0; i < kN; i += kKeys) {
       const char* codes[kKeys];
       for (int j = 0; j < kKeys; ++j) codes[j] = row_of(unit, args.step, first + i + j);
@@ -171,17 +179,16 @@ HWY_NOINLINE void integer_score_block(const UnitScoresArgs<float>& args, int uni
             widened_codes(codes[j] + whole, rest);
         add_products(keys, queries + whole, query_step, acc);
       }
-      QUIRE_UNROLL for (int j = 0; j < kKeys; ++j) QUIRE_UNROLL for (int g = 0; g < kRows; ++g)
-          hn::Store(hn::BitCast(kI32, acc[j][g]), kI32, sums[g][i + j]);
+      QUIRE_UNROLL for (int j = 0; j < kKeys; j += 2) QUIRE_UNROLL for (int g = 0; g < kRows; ++g)
+          hn::Store(paired_sums(acc[j][g], acc[j + 1][g]), kI32, sums[g][(i + j) / 2]);
     }
     const V scales = hn::LoadU(kF32, unit.scales + first);
     float* const out =
         args.scores + first_row * kDecodeScoreStep + unit.place * kUnitKeys + first;
     QUIRE_UNROLL for (int g = 0; g < kRows; ++g) {
-      V score = hn::Mul(hn::ConvertTo(kF32, sums_of_lanes(sums[g])), scales);
-      score = hn::Mul(score, hn::Set(kF32, args.row_scales[first_row + g]));
-      if (args.natural) score = hn::Mul(score, hn::Set(kF32, args.scale));
-      hn::StoreU(score, kF32, out + g * kDecodeScoreStep);
+      const V row_scale = hn::Set(kF32, args.row_scales[first_row + g]);
+      const V score = hn::Mul(hn::ConvertTo(kF32, sums_of_lanes(sums[g])), scales);
+      hn::StoreU(hn::Mul(hn::Mul(score, row_scale), scale), kF32, out + g * kDecodeScoreStep);
     }
   }
 }
