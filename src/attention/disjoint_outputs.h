@@ -8,8 +8,8 @@
 
 namespace quire::attention {
 
-// An output is refused, with an Error "[where] ...", if several of its elements share memory (a
-// stride of 0) or if it surely shares memory with an input or another output (tensor/overlap.h).
+// Throws Error "[where] ..." for an output of which several elements share memory (a stride of 0),
+// and for one that surely shares memory with an input or another output (tensor/overlap.h).
 // Allocates nothing.
 
 /// For a forward pass: its outputs, under their usual names, against its inputs and the buffers its

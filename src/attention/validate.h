@@ -15,8 +15,8 @@ inline constexpr std::int64_t kMostDims = kernels::kMostHeadDim;
 /// The most batches or heads.
 inline constexpr std::int64_t kMostCount = std::int64_t{1} << 30;
 
-/// Throws Error naming what does not fit: dtypes, heads, batches, dims, lengths, scale, dropout_p,
-/// sinks, q_begin, the masks.
+/// Throws Error naming what does not fit: dtypes, sizes, heads, batches, masks and rules, q_begin,
+/// scale, dropout_p, sinks, weight_mod, rope.
 void validate(const AttentionProblem& problem, const char* where);
 
 /// The same, reported under the problem's function name; fills in q_begin and reads key_indices.
@@ -40,7 +40,8 @@ AttentionShape shape_of(const char* where, const ConstTensorView& q, const KVVie
 /// Checks the tensors of a run against what the plan was made for.
 void validate_run(const AttentionProblem& problem, const ConstTensorView& q, const KVView& k,
                   const KVView& v);
-/// Checks shapes, dtypes and order of out, lse and max_scores.
+/// Checks shapes, dtypes and order of all outputs. Throws Error for one that the problem does not
+/// have.
 void validate_outputs(const AttentionProblem& problem, const AttentionOutputs& outputs);
 
 /// Checks the states that a run of the problem keeps.
@@ -48,7 +49,8 @@ void validate_states(const AttentionProblem& problem, const ConstTensorView& sta
 /// How many rows of states lie between those of two heads.
 std::int64_t state_rows(const AttentionProblem& problem, const ConstTensorView& states);
 
-/// Checks the query range of key_weights.
+/// Checks the query range of key_weights; for jagged batches nothing is checked, since the range is
+/// cut to each sequence.
 void validate_query_range(const AttentionProblem& problem, const QueryRange& range);
 
 /// Checks out, lse and their gradients.

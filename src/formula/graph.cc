@@ -48,6 +48,8 @@ std::size_t Graph::slot_of(const Node& node, std::span<const NodeId> args) const
 
 void Graph::grow() {
   table_.assign(table_.empty() ? 64 : table_.size() * 2, kNoNode);
+  nodes_.reserve(table_.size() / 2);
+  args_.reserve(table_.size() / 2);
   for (std::size_t i = 0; i < nodes_.size(); ++i)
     table_[slot_of(nodes_[i], args_of(nodes_[i]))] = static_cast<NodeId>(i);
 }
@@ -79,7 +81,10 @@ std::int32_t Graph::add_buffer(const Buffer& buffer) {
 
 NodeId copy_reachable(const Graph& from, NodeId root, Graph& to, std::vector<NodeId>& map) {
   map.resize(from.size(), kNoNode);
-  std::vector<NodeId> stack{root}, args;
+  std::vector<NodeId> stack, args;
+  stack.reserve(from.size());
+  args.reserve(kMaxRank);
+  stack.push_back(root);
   while (!stack.empty()) {
     const NodeId id = stack.back();
     if (map[id] != kNoNode) {

@@ -7,6 +7,7 @@
 
 #include "formula/compile/compile.h"
 #include "formula/first_fault.h"
+#include "formula/graph.h"
 #include "kernels/dispatch.h"
 #include "layout/chosen_keys.h"
 #include "plan/finish_states.h"
@@ -57,7 +58,7 @@ ForwardPlan::ForwardPlan(AttentionProblem&& problem)
   allocate_scratch();
   for (const std::optional<Formula>* formula : {&request_.score, &mask_formula_})
     if (formula->has_value())
-      std::ranges::copy((*formula)->buffers(), std::back_inserter(buffers_));
+      std::ranges::copy((*formula)->graph().buffers(), std::back_inserter(buffers_));
   if (request_.sinks.has_value()) buffers_.push_back(*request_.sinks);
   if (request_.rope.has_value() && request_.rope->cos.has_value()) {
     buffers_.push_back(*request_.rope->cos);

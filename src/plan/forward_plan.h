@@ -2,9 +2,10 @@
 // programs, visible keys, tasks, scratch. run() allocates nothing; it is used for every layer and
 // step of the same sizes. The caller has validated the sizes. Plan layer.
 //
-// Flow of run(): keys that sequences share, where there are any; then executor -> task -> the
-// layout writes the spans of its keys, offsets are filled in
-// -> kernels::prefill or kernels::decode (-> merge_splits where a sequence was cut) -> faults.
+// Flow of run(): keys that sequences share, where there are any; then executor -> tasks: the layout
+// writes the spans of a task's keys, offsets are filled in, kernels::prefill or kernels::decode
+// computes it; then executor -> merge_splits for sequences that were cut; then the first fault is
+// thrown; then weights of keys and entropy, where they are wanted.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -150,7 +151,7 @@ class ForwardPlan {
   template <class T>
   void finish_entropy(const ForwardTensors& tensors, std::int64_t b, std::int64_t h);
   template <class T>
-  void clear_behind(const KeyWeightsOutput& to, std::int64_t b, std::int64_t h) const;
+  void clear_tail(const KeyWeightsOutput& to, std::int64_t b, std::int64_t h) const;
   template <class T>
   void run_weights(const kernels::ForwardCall& call, const ForwardTensors& tensors);
 

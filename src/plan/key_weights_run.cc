@@ -165,7 +165,7 @@ void ForwardPlan::finish_kept(const ForwardTensors& tensors, std::int64_t b, std
   T* const out = static_cast<T*>(to.data) + weights_place(to, b, h);
   for (std::int64_t key = 0; (out != scores || !counts) && key < keys; ++key)
     out[key * to.key_step] = counts ? scores[key] : T{0};
-  clear_behind<T>(to, b, h);
+  clear_tail<T>(to, b, h);
 }
 
 // log(L) minus the sum of weight * (score - M), in natural units, the sink's included.
@@ -279,13 +279,13 @@ void ForwardPlan::run_weights(const kernels::ForwardCall& call, const ForwardTen
     const auto b = static_cast<std::int64_t>(i) / heads, h = static_cast<std::int64_t>(i) % heads;
     if (keeps_scores(b)) return finish_kept<T>(tensors, b, h);
     if (tensors.entropy != nullptr) finish_entropy<T>(tensors, b, h);
-    clear_behind<T>(tensors.key_weights, b, h);
+    clear_tail<T>(tensors.key_weights, b, h);
   });
 }
 
 // Clears the places of keys that a shorter sequence does not have.
 template <class T>
-void ForwardPlan::clear_behind(const KeyWeightsOutput& to, std::int64_t b, std::int64_t h) const {
+void ForwardPlan::clear_tail(const KeyWeightsOutput& to, std::int64_t b, std::int64_t h) const {
   if (to.data == nullptr || to.is_packed) return;
   T* const out = static_cast<T*>(to.data) + weights_place(to, b, h);
   for (std::int64_t key = request_.layout->length(b); key < request_.kv_len; ++key)

@@ -34,8 +34,8 @@ DefaultExecutor& state() {
 void before_fork() {
   try {
     (void)isa_choice();
-  } catch (
-      ...) {  // NOLINT(bugprone-empty-catch): QUIRE_ISA is wrong; the first computation says so
+    // QUIRE_ISA is wrong: the first computation says so. NOLINTNEXTLINE(bugprone-empty-catch)
+  } catch (...) {
   }
   state().mutex.lock();
 }

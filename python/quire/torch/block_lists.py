@@ -11,10 +11,10 @@ from torch import Tensor
 
 
 def transposed(counts: Tensor, indices: Tensor, columns: int) -> tuple[Tensor, Tensor]:
-    """The lists of the columns: counts [..., columns], indices [..., columns, rows], ascending, those that are not
-    listed behind. The lists may be narrower than `columns`; a block below 0 is none."""
+    """The lists of the columns: counts [..., columns] and indices [..., columns, rows], the listed rows first, then the
+    others, each part ascending. The given lists may be narrower than `columns`; negative entries are ignored."""
     is_listed = (_places(indices) < counts.unsqueeze(-1)) & (indices >= 0)
-    listed = torch.where(is_listed, indices, columns).to(torch.int64)  # a column behind the last takes the others
+    listed = torch.where(is_listed, indices, columns).to(torch.int64)  # unlisted ones go to an extra column
     dense = indices.new_zeros((*indices.shape[:-1], columns + 1), dtype=torch.int32)
     rows = dense.scatter(-1, listed, 1)[..., :columns].transpose(-2, -1)
     order = torch.argsort(rows, dim=-1, descending=True, stable=True)
@@ -22,8 +22,8 @@ def transposed(counts: Tensor, indices: Tensor, columns: int) -> tuple[Tensor, T
 
 
 def adjusted(counts: Tensor, indices: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor]:
-    """The lists of the first rows, with those of their blocks that are among the first columns, in their order; 0
-    behind them."""
+    """The lists of the first `rows` rows, with only the blocks among the first `columns` columns, in their order;
+    unused entries are 0."""
     counts, indices = counts[..., :rows], indices[..., :rows, :]
     is_kept = (_places(indices) < counts.unsqueeze(-1)) & (indices < columns)
     order = torch.argsort(is_kept.to(torch.int32), dim=-1, descending=True, stable=True)

@@ -39,6 +39,7 @@ class Emitter {
 
   void mark_used(const LowRoots& roots);
   void emit_outputs(const std::vector<LowId>& outputs);
+  void reserve_phases();
   void keep_score();
   void emit_node(LowId id);
   void emit_final(LowId score, bool fused);
@@ -227,6 +228,13 @@ void Emitter::release_arguments(const LowNode& node) {
   }
 }
 
+void Emitter::reserve_phases() {
+  std::array<std::size_t, kernels::kTileClassCount> counts = {};
+  for (LowId id = 0; id < low_.size(); ++id)
+    if (uses_[id] > 0) ++counts[static_cast<std::size_t>(low_[id].value_class)];
+  for (std::size_t i = 0; i < counts.size(); ++i) program_.phases[i].reserve(counts[i]);
+}
+
 void Emitter::emit_node(LowId id) {
   const LowNode& node = low_[id];
   TileOperand& place = places_[id];
@@ -330,6 +338,7 @@ TileProgram Emitter::emit(const LowRoots& roots) {
   const bool fused = program_.has_score && can_finish(score);
   places_.assign(low_.size(), TileOperand());
   expansions_.assign(low_.size(), -1);
+  reserve_phases();
   for (LowId id = 0; id < low_.size(); ++id) {
     if (uses_[id] == 0) continue;
     if (id == score && fused) continue;

@@ -7,7 +7,9 @@ using kernels::TileClass;
 using kernels::TileOp;
 using kernels::TileType;
 
-std::size_t LowNodeHash::operator()(const LowNode& node) const {
+namespace {
+
+std::size_t hash_of(const LowNode& node) {
   std::size_t hash =
       static_cast<std::size_t>(node.op) << 8 | static_cast<std::size_t>(node.value_class);
   const auto mix = [&](std::int64_t value) {
@@ -18,6 +20,8 @@ std::size_t LowNodeHash::operator()(const LowNode& node) const {
   mix(static_cast<std::int64_t>(node.type) << 32 | node.buffer << 16 | node.other_buffer);
   return hash;
 }
+
+}  // namespace
 
 TileClass join(TileClass a, TileClass b) {
   if (a == TileClass::kUniform || a == b) return b;
@@ -32,10 +36,28 @@ TileClass affine_class(std::int64_t lane_step, std::int64_t row_step) {
   return opposite ? TileClass::kDiagonal : TileClass::kElement;
 }
 
+// Where the node's id is, or belongs.
+LowId& LowGraph::slot_of(const LowNode& node) {
+  const std::size_t mask = table_.size() - 1;
+  std::size_t slot = hash_of(node) & mask;
+  while (table_[slot] != kNoLow && nodes_[table_[slot]] != node) slot = (slot + 1) & mask;
+  return table_[slot];
+}
+
+void LowGraph::grow() {
+  table_.assign(table_.empty() ? 32 : table_.size() * 2, kNoLow);
+  nodes_.reserve(table_.size() / 2);
+  for (LowId id = 0; id < size(); ++id) slot_of(nodes_[id]) = id;
+}
+
 LowId LowGraph::add(const LowNode& node) {
-  const auto [at, is_new] = known_.try_emplace(node, size());
-  if (is_new) nodes_.push_back(node);
-  return at->second;
+  if (2 * (nodes_.size() + 1) > table_.size()) grow();
+  LowId& slot = slot_of(node);
+  if (slot == kNoLow) {
+    slot = size();
+    nodes_.push_back(node);
+  }
+  return slot;
 }
 
 LowId LowGraph::add_op(TileOp op, TileType type, LowId a, LowId b, LowId c) {

@@ -28,10 +28,6 @@ struct LowNode {
   friend bool operator==(const LowNode&, const LowNode&) = default;
 };
 
-struct LowNodeHash {
-  std::size_t operator()(const LowNode& node) const;
-};
-
 /// An integer as uniform + lane * lane_step + row * row_step, modulo 2^64.
 struct LowAffine {
   bool known = false;
@@ -72,10 +68,13 @@ class LowGraph {
   int check_of(LowId id) const;
 
  private:
+  LowId& slot_of(const LowNode& node);
+  void grow();
+
   std::vector<LowNode> nodes_;
+  std::vector<LowId> table_;  // open addressing, 2^n slots, kNoLow if empty
   std::vector<LowCheck> checks_;
   std::unordered_map<LowId, int> check_of_;
-  std::unordered_map<LowNode, LowId, LowNodeHash> known_;
 };
 
 kernels::TileClass join(kernels::TileClass a, kernels::TileClass b);

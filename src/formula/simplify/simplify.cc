@@ -117,6 +117,7 @@ std::vector<char> used_by(const Graph& graph, std::span<const NodeId> roots) {
 std::vector<NodeId> rewrite(const Graph& from, std::span<const NodeId> roots, Rewriter& rewriter) {
   const std::vector<char> used = used_by(from, roots);
   std::vector<NodeId> simple(used.size(), kNoNode), args;
+  args.reserve(kMaxRank);
   for (std::size_t i = 0; i < used.size(); ++i) {
     if (!used[i]) continue;
     const Node& node = from[static_cast<NodeId>(i)];

@@ -136,20 +136,17 @@ void DecodeWalk<T>::load_queries() noexcept {
       for (int d = 0; d < (call_.dims + 1) / 2; ++d)
         pair_memory[at + d * block] = numbers_of_row[d];
     } else {
+      T* const to = block == 1 && !call_.integers ? memory + at : query_row_;
       forward_functions<T>(*call_.table)
-          .copy_rows(
-              {.from = row, .out = query_row_, .out_step = query_step_, .out_columns = call_.dims});
-      rotate(query_row_, call_.dims, call_.k_coding.rotation);
+          .copy_rows({.from = row, .out = to, .out_step = query_step_, .out_columns = call_.dims});
+      rotate(to, call_.dims, call_.k_coding.rotation);
       if (call_.rope.half > 0)
         forward_functions<T>(*call_.table)
-            .rotate({.tables = &call_.rope,
-                     .rows = query_row_,
-                     .count = 1,
-                     .position = rows_[i].q_idx});
+            .rotate({.tables = &call_.rope, .rows = to, .count = 1, .position = rows_[i].q_idx});
       if (call_.integers)
         code_query(i);
       else
-        for (int d = 0; d < call_.dims; ++d) memory[at + d * block] = query_row_[d];
+        for (int d = 0; block > 1 && d < call_.dims; ++d) memory[at + d * block] = to[d];
     }
     if (i + 1 == first + block) first = i + 1;
   }

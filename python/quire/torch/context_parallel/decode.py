@@ -35,8 +35,8 @@ def attend(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """query [n, Hq, L, E], the same on every rank, over keys of n sequences of which each rank holds the pieces that its shards say.
 
-    key_pages [pages, Hkv, page_size, E], value_pages and page_table int [n, most pages], lengths int [n]: this rank's, pieces one
-    behind the other. Every rank gets the whole output. exact: states of every 1,024 keys travel, and the bits are those of one
+    key_pages [pages, Hkv, page_size, E], value_pages and page_table int [n, most pages], lengths int [n]: this rank's, its pieces
+    one after the other. Every rank gets the whole output. exact: states of every 1,024 keys travel, and the bits are those of one
     process; otherwise one state per rank, within the error bound. q_begin: positions of first queries; the last tokens if not given.
     No gradient.
     """
