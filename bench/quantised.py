@@ -1,6 +1,6 @@
 """Attention over quantised keys and values beside the same call over bf16 and f32, in one process and interleaved; medians.
 
-    python bench/quantised.py [decode[=KV_HEADS]|paged[=PAGE_SIZE]|prefill|quality|write] ...
+    python bench/quantised.py [decode[=KV_HEADS]|paged[=PAGE_SIZE]|prefill|quality|queries|write] ...
 
 decode: 32 query heads over 8 key heads (32 and 4: groups of 1 and 8), D = 128, 8,192 keys, keys and values far beyond L3. Two threads,
 or what QUIRE_NUM_THREADS says. Ratios are of times: above 1 the quantised call is faster.
@@ -200,6 +200,25 @@ def quality() -> None:
                 print(f"  {name + ('+hadamard' if rotated else ''):22} {found:.2e}  {found / base:.2f}")
 
 
+def queries() -> None:
+    """Error of calls with queries of 16 bits over int8, against f64 over the same numbers, over that of rounding the outputs."""
+    import ml_dtypes
+
+    print("queries of 16 bits over int8: error / error of rounding the exact outputs")
+    for length, dim, scale in ((128, 64, 1.0), (1024, 128, 1.0), (8192, 128, 1.0), (1024, 128, 4.0), (1024, 128, 0.2)):
+        k8, v8 = (quire.quantize(numbers((1, 2, length, dim), seed), "int8") for seed in (2, 3))
+        ratios = []
+        for dtype in (np.float16, ml_dtypes.bfloat16):
+            q = (scale * numbers((1, 2, 64, dim), 1)).astype(dtype)
+            exact = attention(q, quire.dequantize(k8), quire.dequantize(v8))
+            found = np.asarray(quire.flex_attention(q, k8, v8)).astype(np.float64)
+            rounded = exact.astype(np.float32).astype(dtype).astype(np.float64)
+            ratios.append(float(np.sqrt(((found - exact) ** 2).mean() / ((rounded - exact) ** 2).mean())))
+        print(
+            f"  {length:5} keys, D {dim:3}, queries x {scale:<4} f16 {ratios[0]:.2f}   bf16 {ratios[1]:.2f}", flush=True
+        )
+
+
 def main() -> None:
     wanted = sys.argv[1:] or ["decode", "prefill", "quality"]
     print(quire.info() if callable(quire.info) else "", flush=True)
@@ -211,7 +230,7 @@ def main() -> None:
         elif what == "paged":
             paged(int(argument or 16))
         else:
-            {"prefill": prefill, "quality": quality, "write": write}[what]()
+            {"prefill": prefill, "quality": quality, "queries": queries, "write": write}[what]()
 
 
 if __name__ == "__main__":

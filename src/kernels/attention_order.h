@@ -57,12 +57,13 @@
 //  - Quantised keys and values of int8, both, with queries of bf16 or f16 (up to kMostIntegerDims
 //    dims, no rope) that are not multiplied as bf16 above: a query becomes integers of 16 bits, its
 //    numbers (rotated, if the format says so) times the power of two that makes the largest 2^14 to
-//    2^15, rounded to the nearest, ties to even, 32,767 at most. Its sum with a key's codes is exact.
-//    The score is that sum, rounded to f32, times the key's scale, times the query's power of two
-//    taken back, a rounding each. Weights of a row's tile, after dropout, times their values' scales
-//    (0 if the weight is) become integers in the same way, by their largest; what the tile adds to
-//    O is the exact sum with the codes, rounded to f32, times the power of two taken back. Where a
-//    number is not finite, that power is NaN. (Exponents are taken to be at least -112.)
+//    2^15, rounded to the nearest, ties to even, 32,767 at most. Its sum with a key's codes is
+//    exact. The score is that sum, rounded to f32, times the key's scale, times the query's power
+//    of two taken back, a rounding each. Weights of a row's tile, after dropout, times their
+//    values' scales (0 if the weight is) become integers in the same way, by their largest; what
+//    the tile adds to O is the exact sum with the codes, rounded to f32, times the power of two
+//    taken back. Where a number is not finite, that power is NaN. (Exponents are taken to be at
+//    least -112.)
 //  - A row whose O is not finite is computed again by the row kernel, which skips values with
 //    weight 0.
 //

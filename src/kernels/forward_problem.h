@@ -116,7 +116,7 @@ struct ForwardCall {
       false;  // form of the softmax (attention_order.h): a score mod, or not is_scaled(scale)
   bool pairs = false;     // products of pairs: of bf16, or of codes
   bool integers = false;  // of codes as integers (attention_order.h)
-  bool chooses = false;  // rows have lists of chosen keys
+  bool chooses = false;   // rows have lists of chosen keys
   // Latent keys: k and v begin at the same address with the same steps, so that a value is the
   // first columns of its key's row wherever a span has the same offsets for both.
   bool v_in_k = false;

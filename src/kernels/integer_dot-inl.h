@@ -1,7 +1,7 @@
-// Products of pairs of 16-bit integers: integer_dot(a, b, acc) adds a0 * b0 + a1 * b1 of every 32-bit
-// lane to acc, exactly. Sums live in vectors of f32 as bits, so that the loops of other products can
-// carry them. Also the coding of f32 numbers as such integers, with one power of two for all of a
-// row (attention_order.h). Kernels layer.
+// Products of pairs of 16-bit integers: integer_dot(a, b, acc) adds a0 * b0 + a1 * b1 of every
+// 32-bit lane to acc, exactly. Sums live in vectors of f32 as bits, so that the loops of other
+// products can carry them. Also the coding of f32 numbers as such integers, with one power of two
+// for all of a row (attention_order.h). Kernels layer.
 #pragma once
 #include <cstring>
 
@@ -103,8 +103,8 @@ HWY_INLINE IntegerCoding coding_of(VI largest_of_lanes) {
   return IntegerCoding(hn::Set(kI32, largest));
 }
 
-// `count` numbers, a multiple of kLanes, to integers of 16 bits. Returns the power of two that takes
-// them back.
+// `count` numbers, a multiple of kLanes, to integers of 16 bits. Returns the power of two that
+// takes them back.
 inline float code_numbers(const float* from, int count, int16_t* to) noexcept {
   constexpr int kN = static_cast<int>(kLanes);
   const hn::Rebind<int16_t, I32> narrow;

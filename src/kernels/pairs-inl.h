@@ -1,5 +1,5 @@
-// Converts queries, keys, values and weights to the 32-bit pairs that products of pairs take: values
-// of 16 bits of any kind, the rest bf16, only where the ISA multiplies that. Kernels layer.
+// Converts queries, keys, values and weights to the 32-bit pairs that products of pairs take:
+// values of 16 bits of any kind, the rest bf16, only where the ISA multiplies that. Kernels layer.
 #pragma once
 #include "kernels/coding/decode-inl.h"
 #include "kernels/pair_dot-inl.h"

@@ -437,9 +437,9 @@ TEST(QuantisedAttention, IntegersFollowTheRules) {
       c.v_head_dim = dim == 512 ? 40 : dim;
       const Coded t(c, KVFormat::of("int8"), KVFormat::of("int8"));
       for (const char* rule : {"kv_idx >= 0", "kv_idx % 7 != q_idx % 5", "kv_idx == 1100"}) {
-        const Result got =
-            run({.mask_mod = MaskMod::parse(rule)},
-                [&](const AttentionOptions& o) { return flex_attention(t.numbers.q, t.k, t.v, o); });
+        const Result got = run({.mask_mod = MaskMod::parse(rule)}, [&](const AttentionOptions& o) {
+          return flex_attention(t.numbers.q, t.k, t.v, o);
+        });
         const std::int64_t row = q_len / 2, b = 1, h = 3, kv_head = 1;
         std::vector<float> key(static_cast<std::size_t>(dim)), value = key;
         const auto codes = [&](const QuantizedTensor& x, std::int64_t i, std::vector<float>& to) {
@@ -476,6 +476,30 @@ TEST(QuantisedAttention, IntegersFollowTheRules) {
   }
 }
 
+// Queries and weights as integers lose less than rounding the outputs to f16 does.
+TEST(QuantisedAttention, IntegersAreAsExactAsTheOutputs) {
+  for (const std::int64_t q_len : {1, 33}) {
+    for (const std::int64_t dim : {64, 128}) {
+      AttentionCase c = small(q_len, DType::f16);
+      c.head_dim = c.v_head_dim = dim;
+      Coded t(c, KVFormat::of("int8"), KVFormat::of("int8"));
+      const Result got = run(
+          {}, [&](const AttentionOptions& o) { return flex_attention(t.numbers.q, t.k, t.v, o); });
+      t.numbers.k = t.k_numbers;
+      t.numbers.v = t.v_numbers;
+      const AttentionValues exact = testing::exact(c, t.numbers);
+      const Tensor out = got.out.to(DType::f64), rounded = exact.out.to(DType::f16).to(DType::f64);
+      double error = 0, rounding = 0;
+      for (std::int64_t i = 0; i < exact.out.numel(); ++i) {
+        const double wanted = exact.out.data_as<double>()[i];
+        error += std::pow(out.data_as<double>()[i] - wanted, 2);
+        rounding += std::pow(rounded.data_as<double>()[i] - wanted, 2);
+      }
+      EXPECT_LE(std::sqrt(error / rounding), 1.25) << q_len << " " << dim;
+    }
+  }
+}
+
 // Few keys of many, which decode puts side by side; with queries of f16 as integers.
 TEST(QuantisedAttention, ChosenKeysAreThoseAMaskShows) {
   AttentionCase c = small(1, DType::f16);
@@ -487,7 +511,8 @@ TEST(QuantisedAttention, ChosenKeysAreThoseAMaskShows) {
                [&](const AttentionOptions& o) { return flex_attention(t.numbers.q, t.k, t.v, o); });
   };
   expect_same(call({.key_indices = chosen.view()}),
-              call({.mask_mod = MaskMod::parse("(kv_idx % 31 == b) & (kv_idx < 31 * 40)")}), "int8");
+              call({.mask_mod = MaskMod::parse("(kv_idx % 31 == b) & (kv_idx < 31 * 40)")}),
+              "int8");
 }
 
 // Few keys of many, which decode puts side by side.

@@ -5,8 +5,7 @@
 
 namespace quire::kernels::QUIRE_ISA_NS {
 
-constexpr CodingFunctions kCoding{.decode_f32 = &decode_rows_f32,
-                                  .decode_f64 = &decode_rows_f64,
-                                  .encode = &encode_rows};
+constexpr CodingFunctions kCoding{
+    .decode_f32 = &decode_rows_f32, .decode_f64 = &decode_rows_f64, .encode = &encode_rows};
 
 }  // namespace quire::kernels::QUIRE_ISA_NS

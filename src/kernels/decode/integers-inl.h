@@ -1,6 +1,7 @@
 // Decode over codes that are multiplied as integers: scores, weights and values of a few rows. A
-// key's codes are widened in place, dims across the lanes, and the lanes of its sums added up in the
-// end: sums of integers are exact in any order, so nothing must be transposed before. Kernels layer.
+// key's codes are widened in place, dims across the lanes, and the lanes of its sums added up in
+// the end: sums of integers are exact in any order, so nothing must be transposed before. Kernels
+// layer.
 #pragma once
 #include "kernels/coding/decode-inl.h"
 #include "kernels/decode/functions.h"
@@ -155,8 +156,7 @@ HWY_NOINLINE void integer_score_block(const UnitScoresArgs<float>& args, int uni
   const DecodeUnit& unit = args.units[unit_idx];
   const UnitAhead& far = args.ahead[unit_idx + kUnitsAhead];
   const ptrdiff_t query_step = args.query_step;
-  const int16_t* const queries =
-      static_cast<const int16_t*>(args.queries) + first_row * query_step;
+  const int16_t* const queries = static_cast<const int16_t*>(args.queries) + first_row * query_step;
   const int whole = args.dims / kWordLanes * kWordLanes, rest = args.dims - whole;
   const V scale = hn::Set(kF32, args.natural ? args.scale : 1.0f);
   for (int first = 0; first < kUnitKeys; first += kN) {
@@ -183,8 +183,7 @@ HWY_NOINLINE void integer_score_block(const UnitScoresArgs<float>& args, int uni
           hn::Store(paired_sums(acc[j][g], acc[j + 1][g]), kI32, sums[g][(i + j) / 2]);
     }
     const V scales = hn::LoadU(kF32, unit.scales + first);
-    float* const out =
-        args.scores + first_row * kDecodeScoreStep + unit.place * kUnitKeys + first;
+    float* const out = args.scores + first_row * kDecodeScoreStep + unit.place * kUnitKeys + first;
     QUIRE_UNROLL for (int g = 0; g < kRows; ++g) {
       const V row_scale = hn::Set(kF32, args.row_scales[first_row + g]);
       const V score = hn::Mul(hn::ConvertTo(kF32, sums_of_lanes(sums[g])), scales);
@@ -227,8 +226,8 @@ struct IntegerUnits {
   int count;
 };
 
-// Rows [first_row, first_row + kRows), kLines times kWordLanes columns from `first` on; kPart: of one
-// such line only `count` columns.
+// Rows [first_row, first_row + kRows), kLines times kWordLanes columns from `first` on; kPart: of
+// one such line only `count` columns.
 template <int kRows, int kLines, bool kPart>
 HWY_NOINLINE void integer_value_block(const UnitValuesArgs<float>& args, const IntegerUnits& of,
                                       int first_row, int first, int count) {

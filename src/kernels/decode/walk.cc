@@ -77,9 +77,8 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
   const bool chooses = call.chooses;
   compact_ = layout.take<T>(chooses ? padded * kDecodeScoreStep : 0);
   // Compacted keys are not at consecutive positions, which rotation on read requires.
-  compacts_ =
-      chooses && zero_weights == ZeroWeights::kMultiply && call.rope.half == 0 &&
-      (!call.pairs || call.integers);
+  compacts_ = chooses && zero_weights == ZeroWeights::kMultiply && call.rope.half == 0 &&
+              (!call.pairs || call.integers);
   const auto columns = static_cast<size_t>(decode_columns(call.value_dims));
   chain_ = layout.take<T>(values_.kind() == DecodeKind::kTiles ? tile_chain_size(row_count, columns)
                                                                : padded * columns);
@@ -490,8 +489,7 @@ void DecodeWalk<T>::apply_softmax(const Tile& tile, const DecodeState<T>& state)
     args.value_scales = value_scales_;
     if (!visible_.sees(row)) {
       std::fill_n(args.scores + args.unit_begin * kUnitKeys, weights, T{0});
-      if (wants_pairs)
-        std::fill_n(args.pair_weights + args.unit_begin * kUnitKeys, weights, 0);
+      if (wants_pairs) std::fill_n(args.pair_weights + args.unit_begin * kUnitKeys, weights, 0);
       continue;
     }
     args.words = visible_.all() ? nullptr : visible_.words(row);

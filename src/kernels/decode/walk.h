@@ -103,9 +103,9 @@ class DecodeWalk {
   void* query_memory_;     // as UnitScoresArgs wants them: T, or 32-bit pairs
   T* query_row_;           // [query_step_]
   ptrdiff_t query_step_;
-  T *scores_, *score_max_;  // [rows][kDecodeScoreStep], [rows][64]
-  T* chain_;                // as the O of a state
-  uint16_t* pair_weights_;  // as scores_; of pairs
+  T *scores_, *score_max_;            // [rows][kDecodeScoreStep], [rows][64]
+  T* chain_;                          // as the O of a state
+  uint16_t* pair_weights_;            // as scores_; of pairs
   T *query_scales_, *weight_scales_;  // [rows], of integers: what takes them back
   int64_t *batches_, *heads_, *queries_;
   std::optional<TileRunner> score_runner_;

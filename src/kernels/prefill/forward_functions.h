@@ -122,7 +122,7 @@ struct AccumulateArgs {
   int queries = 0, columns = 0;  // queries <= 16, columns a multiple of 16
   T* out = nullptr;              // rows out_step elements apart
   ptrdiff_t out_step = 0;
-  const T* factor = nullptr;  // [16]: O is multiplied by it first; null: there is no O yet
+  const T* factor = nullptr;         // [16]: O is multiplied by it first; null: there is no O yet
   const T* weight_scales = nullptr;  // [16]: what sums are multiplied by; of integers only
 };
 
@@ -133,7 +133,7 @@ struct PairWeightsArgs {
   const ChainRun* runs = nullptr;
   int run_count = 0;
   const float* value_scales = nullptr;  // of codes: factors of each key's weights; or null
-  float* scales = nullptr;              // [16]: gets AccumulateArgs::weight_scales; of integers only
+  float* scales = nullptr;  // [16]: gets AccumulateArgs::weight_scales; of integers only
 };
 
 /// Queries to pairs of integers.

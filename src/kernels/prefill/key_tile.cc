@@ -142,12 +142,12 @@ void KeyTileLoader<T>::copy(int64_t key, int rows, const bool* wanted, bool with
   }
   if (with_values && call_.pairs) {
     pair_functions(call_).pair_values({.data = half_values_,
-                                     .dtype = DType::bf16,
-                                     .row_step = call_.value_dims,
-                                     .rows = rows,
-                                     .columns = call_.value_dims},
-                                    reinterpret_cast<uint32_t*>(values_), value_step_,
-                                    static_cast<int>(value_columns_));
+                                       .dtype = DType::bf16,
+                                       .row_step = call_.value_dims,
+                                       .rows = rows,
+                                       .columns = call_.value_dims},
+                                      reinterpret_cast<uint32_t*>(values_), value_step_,
+                                      static_cast<int>(value_columns_));
   }
 }
 
@@ -188,8 +188,8 @@ void KeyTileLoader<T>::copy_run(const KeySpan& span, int64_t key, int begin, int
                value_step_);
 }
 
-// Copies rows in 16 bits; codes become their own numbers, with scales kept separately. Columns up to
-// `step` are 0.
+// Copies rows in 16 bits; codes become their own numbers, with scales kept separately. Columns up
+// to `step` are 0.
 template <class T>
 void KeyTileLoader<T>::write_pairs(const RowCoding& coding, const RowScales& scales,
                                    const RowsView& rows, int64_t scale_offset, uint16_t* to,

@@ -1,5 +1,6 @@
-// What callers of pair products need: their functions, how long rows of pairs are, and what a thread
-// does before the first product and after the last (tile registers). Plain code. Kernels layer.
+// What callers of pair products need: their functions, how long rows of pairs are, and what a
+// thread does before the first product and after the last (tile registers). Plain code. Kernels
+// layer.
 #pragma once
 #include "kernels/forward_problem.h"
 #include "kernels/kernel_table.h"

@@ -108,7 +108,9 @@ void Prefill<T>::raw_scores(int i, const GroupActivity& block, const KeyTile& ke
            .scores = scores,
            .max = lanes_max,
            .row_scales = keys.key_scales == nullptr ? nullptr : keys.key_scales + block.row_begin,
-           .lane_scales = call_.integers ? memory_.query_scales + i * kQueryTile + block.panel_begin * kPanel : nullptr,
+           .lane_scales = call_.integers
+                              ? memory_.query_scales + i * kQueryTile + block.panel_begin * kPanel
+                              : nullptr,
            .scaled = call_.natural,
            .scale = static_cast<float>(scale_)});
     }
