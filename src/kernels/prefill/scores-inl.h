@@ -63,12 +63,8 @@ HWY_INLINE void steps_by_rows(VecOf<typename Product::Sum> (&acc)[R][C], const E
   }
 }
 
-// Whether the sums of a chain are stored between its last two steps. With 32 registers that hides
-// the stores. With 16 it makes g++ spill and copy the 6 x 2 sums, which costs 5 to 9 % of the
-// product (Zen 3): there the stores come last, after iterations of eight steps.
-constexpr bool kStoresBetweenSteps = HWY_TARGET != HWY_AVX2;
-
-// `steps` steps along the dims. Both pointers are advanced.
+// `steps` steps along the dims, eight per iteration where the stores come last. Both pointers are
+// advanced.
 template <class Product, size_t R, size_t C, class E>
 HWY_INLINE void keys_chain(VecOf<typename Product::Sum> (&acc)[R][C], const E*& keys,
                            ptrdiff_t key_step, const E*& queries, int steps) {
