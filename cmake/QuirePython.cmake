@@ -17,6 +17,11 @@ target_link_libraries(quire_core PRIVATE quire fmt::fmt)
 if(QUIRE_QUICK)
   target_compile_options(quire_core PRIVATE -O0)  # 19 s in place of 28: it hands arguments on, others compute
 endif()
+foreach(nanobind IN ITEMS nanobind-static nanobind-static-abi3)
+  if(TARGET ${nanobind} AND QUIRE_UNITY)
+    set_target_properties(${nanobind} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+  endif()
+endforeach()
 
 # Links to files and, for folders, to the whole folder: a new file in one is there without CMake.
 file(GLOB python_files CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/python/quire ${PROJECT_SOURCE_DIR}/python/quire/*)

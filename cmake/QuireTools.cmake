@@ -21,6 +21,9 @@ if(cli_sources)
   # Like the tests, it shows the inside of the library; `bench` measures as bench/ does.
   target_include_directories(quire_cli PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/cli ${PROJECT_SOURCE_DIR})
   target_link_libraries(quire_cli PRIVATE quire CLI11::CLI11 fmt::fmt)
+  if(QUIRE_QUICK)
+    target_compile_options(quire_cli PRIVATE -O0)  # it reads arguments and prints; the library computes
+  endif()
   if(NOT QUIRE_UNITY)
     target_precompile_headers(quire_cli PRIVATE <CLI/CLI.hpp>)  # 5 s a file otherwise
   endif()
