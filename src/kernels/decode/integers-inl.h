@@ -15,7 +15,7 @@ inline float code_weights(const CodeWeightsArgs& args) noexcept {
   constexpr int kN = static_cast<int>(kLanes);
   const hn::Rebind<int16_t, I32> narrow;
   const int begin = args.unit_begin * kUnitKeys, end = args.unit_end * kUnitKeys;
-  const auto weight = [&](int i) {
+  const auto weight = [&](int i) HWY_ATTR {
     return weight_of_codes(hn::LoadU(kF32, args.weights + i),
                            hn::LoadU(kF32, args.value_scales + i));
   };

@@ -48,7 +48,7 @@ inline void code_queries(const CodeQueriesArgs& args) noexcept {
 // The weights of a panel with their values' scales: all of a query under one power of two.
 inline void integer_weights(const PairWeightsArgs& args) noexcept {
   for (int lane = 0; lane < kPanel; lane += static_cast<int>(kLanes)) {
-    const auto weight = [&](const ChainRun& run, int key) {
+    const auto weight = [&](const ChainRun& run, int key) HWY_ATTR {
       const V p = hn::LoadU(kF32, args.weights + (run.weight_row + key) * kPanel + lane);
       return weight_of_codes(p, hn::Set(kF32, args.value_scales[run.value_row + key]));
     };
