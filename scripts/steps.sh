@@ -37,4 +37,4 @@ other_isas() {
 }
 
 # whole_calls_elsewhere: the names of ctest's whole calls and random tests on all ISAs but the fastest, and of all masks over MPI.
-whole_calls_elsewhere() { printf '^((attention|context_parallel|plan|[a-z_]+_property)[.]%s|mpi_gallery_.*)$' "$(other_isas)"; }
+whole_calls_elsewhere() { printf '^((attention|context_parallel|plan|quant|[a-z_]+_property)[.]%s|mpi_gallery_.*)$' "$(other_isas)"; }

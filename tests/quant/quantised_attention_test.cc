@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <random>
 #include <string>
@@ -12,6 +13,7 @@
 #include "quire/error.h"
 #include "quire/executor.h"
 #include "quire/flex_attention_backward.h"
+#include "quire/isa.h"
 #include "quire/jagged.h"
 #include "quire/mods.h"
 #include "quire/paged.h"
@@ -427,50 +429,67 @@ TEST(QuantisedAttention, QueriesOfBf16AgainstF64) {
   }
 }
 
-// Queries of f16 over codes of i8, which are multiplied as integers on every ISA: the rules, bit by
-// bit. Queries of bf16 take the same path where the ISA has no products of bf16.
+// Row q_idx of batch entry 1, head 3, by the rules of integers.
+testing::RowOutput<float> integer_row(const Coded& t, std::int64_t q_idx,
+                                      const std::function<bool(std::int64_t)>& visible) {
+  const std::int64_t b = 1, h = 3, kv_head = 1, dims = t.numbers.q.shape()[3];
+  std::vector<float> key, value;
+  const auto codes = [&](const QuantizedTensor& x, std::int64_t i, std::vector<float>& to) {
+    to.resize(static_cast<std::size_t>(x.codes.shape()[3]));
+    for (std::size_t d = 0; d < to.size(); ++d)
+      to[d] = static_cast<float>(
+          x.codes.at<std::int8_t>({b, kv_head, i, static_cast<std::int64_t>(d)}));
+    return to.data();
+  };
+  testing::RowInput<float> input;
+  for (std::int64_t d = 0; d < dims; ++d)
+    input.q.push_back(static_cast<float>(t.numbers.q.load_float({b, h, q_idx, d})));
+  input.keys = t.k.codes.shape()[2];
+  input.value_dims = static_cast<int>(t.v.codes.shape()[3]);
+  input.key = [&](std::int64_t i) { return codes(t.k, i, key); };
+  input.value = [&](std::int64_t i) { return codes(t.v, i, value); };
+  input.key_scale = [&](std::int64_t i) { return t.k.scales.at<float>({b, kv_head, i}); };
+  input.value_scale = [&](std::int64_t i) { return t.v.scales.at<float>({b, kv_head, i}); };
+  input.visible = visible;
+  input.scale = 1 / std::sqrt(static_cast<double>(dims));
+  return testing::row_by_rules(input);
+}
+
+// Queries of f16 over codes of i8, which every ISA multiplies as integers: the rules, bit by bit,
+// in decode and prefill. Queries of bf16 take the same path where the ISA has no products of bf16.
 TEST(QuantisedAttention, IntegersFollowTheRules) {
+  struct Rule {
+    const char* text;
+    bool (*visible)(std::int64_t q_idx, std::int64_t kv_idx);
+  };
+  const Rule rules[] = {
+      {"kv_idx >= 0", [](std::int64_t, std::int64_t) { return true; }},
+      {"kv_idx % 7 != q_idx % 5", [](std::int64_t q, std::int64_t kv) { return kv % 7 != q % 5; }},
+      {"kv_idx == 1100", [](std::int64_t, std::int64_t kv) { return kv == 1100; }}};
   for (const std::int64_t dim : {2, 6, 32, 80, 128, 258, 512}) {
     for (const std::int64_t q_len : {1, 3, 30}) {
       AttentionCase c = small(q_len, DType::f16);
       c.head_dim = dim;
       c.v_head_dim = dim == 512 ? 40 : dim;
       const Coded t(c, KVFormat::of("int8"), KVFormat::of("int8"));
-      for (const char* rule : {"kv_idx >= 0", "kv_idx % 7 != q_idx % 5", "kv_idx == 1100"}) {
-        const Result got = run({.mask_mod = MaskMod::parse(rule)}, [&](const AttentionOptions& o) {
-          return flex_attention(t.numbers.q, t.k, t.v, o);
-        });
-        const std::int64_t row = q_len / 2, b = 1, h = 3, kv_head = 1;
-        std::vector<float> key(static_cast<std::size_t>(dim)), value = key;
-        const auto codes = [&](const QuantizedTensor& x, std::int64_t i, std::vector<float>& to) {
-          to.resize(static_cast<std::size_t>(x.codes.shape()[3]));
-          for (std::size_t d = 0; d < to.size(); ++d)
-            to[d] = static_cast<float>(
-                x.codes.at<std::int8_t>({b, kv_head, i, static_cast<std::int64_t>(d)}));
-          return to.data();
-        };
-        testing::RowInput<float> input;
-        for (std::int64_t d = 0; d < dim; ++d)
-          input.q.push_back(static_cast<float>(t.numbers.q.load_float({b, h, row, d})));
-        input.keys = c.kv_len;
-        input.value_dims = static_cast<int>(c.v_head_dim);
-        input.key = [&](std::int64_t i) { return codes(t.k, i, key); };
-        input.value = [&](std::int64_t i) { return codes(t.v, i, value); };
-        input.key_scale = [&](std::int64_t i) { return t.k.scales.at<float>({b, kv_head, i}); };
-        input.value_scale = [&](std::int64_t i) { return t.v.scales.at<float>({b, kv_head, i}); };
-        input.visible = [&](std::int64_t i) {
-          if (std::string(rule) == "kv_idx >= 0") return true;
-          if (std::string(rule) == "kv_idx == 1100") return i == 1100;
-          return i % 7 != row % 5;
-        };
-        input.scale = 1 / std::sqrt(static_cast<double>(dim));
-        const testing::RowOutput<float> wanted = testing::row_by_rules(input);
-        const std::string what = std::to_string(dim) + " " + std::to_string(q_len) + " " + rule;
-        EXPECT_EQ(static_cast<float>(got.lse.view().load_float({b, h, row})), wanted.lse) << what;
-        for (std::int64_t d = 0; d < c.v_head_dim; ++d)
-          ASSERT_EQ(got.out.view().load_float({b, h, row, d}),
-                    static_cast<double>(Float16(wanted.out[static_cast<std::size_t>(d)])))
-              << what << " " << d;
+      for (const Rule& rule : rules) {
+        const std::int64_t q_idx = q_len / 2;
+        const auto visible = [&](std::int64_t i) { return rule.visible(q_idx, i); };
+        const testing::RowOutput<float> wanted = integer_row(t, q_idx, visible);
+        for (const Isa isa : available_isas()) {
+          const ScopedIsa scoped(isa);
+          const Result got = run(
+              {.mask_mod = MaskMod::parse(rule.text)},
+              [&](const AttentionOptions& o) { return flex_attention(t.numbers.q, t.k, t.v, o); });
+          const std::string what = std::string(isa_name(isa)) + " " + std::to_string(dim) + " " +
+                                   std::to_string(q_len) + " " + rule.text;
+          EXPECT_EQ(static_cast<float>(got.lse.view().load_float({1, 3, q_idx})), wanted.lse)
+              << what;
+          for (std::int64_t d = 0; d < c.v_head_dim; ++d)
+            ASSERT_EQ(got.out.view().load_float({1, 3, q_idx, d}),
+                      static_cast<double>(Float16(wanted.out[static_cast<std::size_t>(d)])))
+                << what << " " << d;
+        }
       }
     }
   }
