@@ -10,7 +10,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
 
-// Makes g++ compute a vector here, into a register.
+// Makes g++ compute a vector here and keep it in a register. Also ends its reordering of sums.
 #if HWY_TARGET != HWY_SCALAR
 template <class Vector>
 HWY_INLINE void in_register(Vector& x) {
@@ -41,7 +41,7 @@ HWY_INLINE V integer_dot(VU a, VU b, V acc) {
   const VI products{_mm512_madd_epi16(a.raw, b.raw)};
 #endif
   VI sum = hn::Add(hn::BitCast(kI32, acc), products);
-  in_register(sum);  // or g++ adds many products to each other first, in more than there are
+  in_register(sum);  // or g++ first adds products to each other and runs out of registers
   return hn::BitCast(kF32, sum);
 #endif
 }
