@@ -45,25 +45,26 @@
 //    added, and that is added to the sum of the steps before, from 0; subnormals are 0 in all of
 //    it. A score is one such sum, and so is what a tile of keys adds to O.
 //  - Quantised keys and values are decoded to f32 first, a rounding for each of zero point, scale
-//    and minimum (coding/row_coding.h), and then are f32 like any others. Except with queries of
-//    bf16 that nothing rotates, where the ISA multiplies pairs and has no tile registers: codes of
-//    one byte under one scale for their row (int8 and fp8, are_bf16_codes) are bf16 numbers as they
-//    are. Their products are those of bf16; a score is the sum of its chains times the key's scale,
-//    rounded, before anything else; the weight of a value is rounded to bf16 after the product with
-//    its scale, rounded (0 if the weight is). l is the sum of the weights alone. With a rotation, q
-//    is multiplied by Hadamard's matrix before the scores and O before the division
+//    and minimum (coding/row_coding.h), and then are f32 like any others. With a rotation, q is
+//    multiplied by Hadamard's matrix before the scores and O before the division
 //    (coding/rotate.h): additions over pairs 1, 2, 4, .. apart, then one product with 1 /
-//    sqrt(block).
-//  - Quantised keys and values of int8, both, with queries of bf16 or f16 (up to kMostIntegerDims
-//    dims, no rope) that are not multiplied as bf16 above: a query becomes integers of 16 bits, its
-//    numbers (rotated, if the format says so) times the power of two that makes the largest 2^14 to
-//    2^15, rounded to the nearest, ties to even, 32,767 at most. Its sum with a key's codes is
-//    exact. The score is that sum, rounded to f32, times the key's scale, times the query's power
-//    of two taken back, a rounding each. Weights of a row's tile, after dropout, times their
+//    sqrt(block). There are two exceptions, for queries of 16 bits without rope.
+//  - Keys and values of int8, both, queries of bf16 or f16 (an even number of dims, up to
+//    kMostIntegerDims): a query becomes integers of 16 bits, its numbers (rotated, if the format
+//    says so) times the largest power of two that leaves them within 32,639 = 127 * 257, rounded
+//    to the nearest, ties to even. (So an integer is two signed bytes.) Its sum with a key's codes
+//    is exact. The score is that sum, rounded to f32, times the key's scale, times the query's
+//    power of two taken back, a rounding each. Weights of a row's tile, after dropout, times their
 //    values' scales (0 if the weight is) become integers in the same way, by their largest; what
 //    the tile adds to O is the exact sum with the codes, rounded to f32, times the power of two
-//    taken back. Where a number is not finite, that power is NaN. (Exponents are taken to be at
-//    least -112.)
+//    taken back. Where a number is not finite, that power is NaN. (Exponents of the largest number
+//    are taken to be at least -112.)
+//  - Other codes of one byte under one scale for their row (fp8, or int8 beside them;
+//    are_bf16_codes), with queries of bf16 that nothing rotates, where the ISA multiplies pairs and
+//    has no tile registers: they are bf16 numbers as they are, and products are those of bf16; a
+//    score is the sum of its chains times the key's scale, rounded, before anything else; the
+//    weight of a value is rounded to bf16 after the product with its scale, rounded (0 if the
+//    weight is). l is the sum of the weights alone.
 //  - A row whose O is not finite is computed again by the row kernel, which skips values with
 //    weight 0.
 //
@@ -86,7 +87,7 @@ inline constexpr int kPartialSums = 16;
 inline constexpr double kLog2e = 1.4426950408889634;  // rounded to the compute type
 /// The largest head dim of queries, keys and values.
 inline constexpr int kMostHeadDim = 1024;
-/// The most dims of keys that are multiplied as integers: sums of 512 products of -128 and 32,767
+/// The most dims of keys that are multiplied as integers: sums of 512 products of -128 and 32,639
 /// still fit into 32 bits, and so do those of the 256 keys of a tile.
 inline constexpr int kMostIntegerDims = 512;
 

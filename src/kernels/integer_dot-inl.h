@@ -29,20 +29,24 @@ HWY_INLINE V integer_dot(VU a, VU b, V acc) {
            static_cast<int32_t>(static_cast<int16_t>(b.raw >> shift));
   };
   return hn::BitCast(kF32, VI{hn::BitCast(kI32, acc).raw + product(0) + product(16)});
-#else
-#if HWY_TARGET == HWY_NEON
+#elif HWY_TARGET == HWY_NEON
   const int16x8_t x = vreinterpretq_s16_u32(a.raw), y = vreinterpretq_s16_u32(b.raw);
   const int32x4_t low = vmull_s16(vget_low_s16(x), vget_low_s16(y));
   const int32x4_t high = vmull_s16(vget_high_s16(x), vget_high_s16(y));
-  const VI products{vpaddq_s32(low, high)};
-#elif HWY_TARGET == HWY_AVX2
-  const VI products{_mm256_madd_epi16(a.raw, b.raw)};
-#else
-  const VI products{_mm512_madd_epi16(a.raw, b.raw)};
-#endif
-  VI sum = hn::Add(hn::BitCast(kI32, acc), products);
+  VI sum = hn::Add(hn::BitCast(kI32, acc), VI{vpaddq_s32(low, high)});
   in_register(sum);  // or g++ first adds products to each other and runs out of registers
   return hn::BitCast(kF32, sum);
+#else
+  // With intrinsics g++ adds products to each other first, or copies sums from register to
+  // register.
+#if defined(QUIRE_VNNI)
+  asm("vpdpwssd %2, %1, %0" : "+v"(acc.raw) : "v"(a.raw), "v"(b.raw));
+#elif HWY_TARGET == HWY_AVX2
+  asm("vpaddd %1, %0, %0" : "+x"(acc.raw) : "x"(_mm256_madd_epi16(a.raw, b.raw)));
+#else
+  asm("vpaddd %1, %0, %0" : "+v"(acc.raw) : "v"(_mm512_madd_epi16(a.raw, b.raw)));
+#endif
+  return acc;
 #endif
 }
 
@@ -69,28 +73,45 @@ struct IntegerProduct {
 // The magnitude of a number as bits, ordered as numbers are, with infinity and NaN on top.
 HWY_INLINE VI magnitude_bits(V x) { return hn::BitCast(kI32, hn::Abs(x)); }
 
-// How numbers become integers: times a power of two that makes the largest of them 2^14 to 2^15.
+// How numbers become integers: times the largest power of two that leaves all of them within 32,639
+// = 127 * 257, so that an integer is two signed bytes.
 struct IntegerCoding {
   V factor, inverse;  // inverse: NaN if a number is not finite
   M is_finite;
 
   explicit HWY_INLINE IntegerCoding(VI largest) {
+    const VI infinity = hn::Set(kI32, 0x7f800000);
+    is_finite = hn::RebindMask(kF32, hn::Lt(largest, infinity));
+    // What is added carries into the exponent where 2^14 times the mantissa is above 32,639.
+    const VI next = hn::Add(hn::Min(largest, infinity), hn::Set(kI32, 0x101ff));
     // Exponents below 15, of numbers below 2^-112, would take the factor beyond the largest number.
-    const VI exponent = hn::Max(hn::ShiftRight<23>(largest), hn::Set(kI32, 15));
+    const VI exponent = hn::Max(hn::ShiftRight<23>(next), hn::Set(kI32, 15));
     factor = hn::BitCast(kF32, hn::ShiftLeft<23>(hn::Sub(hn::Set(kI32, 268), exponent)));
-    is_finite = hn::RebindMask(kF32, hn::Lt(exponent, hn::Set(kI32, 255)));
     const V power = hn::BitCast(kF32, hn::ShiftLeft<23>(hn::Sub(exponent, hn::Set(kI32, 14))));
     inverse = hn::IfThenElse(is_finite, power, hn::Set(kF32, __builtin_nanf("")));
   }
 
-  // To the nearest, ties to even; 32,767 at most.
+  // To the nearest, ties to even. Any integer if a number is not finite: `inverse` is NaN then.
   HWY_INLINE VI code(V x) const {
-    const V most = hn::Set(kF32, 32767), scaled = hn::Mul(hn::IfThenElseZero(is_finite, x), factor);
-    return hn::NearestInt(hn::Max(hn::Min(scaled, most), hn::Neg(most)));
+#if HWY_TARGET == HWY_SCALAR
+    return hn::NearestInt(hn::Mul(hn::IfThenElseZero(is_finite, x), factor));
+#elif HWY_TARGET == HWY_NEON
+    return hn::NearestInt(hn::Mul(x, factor));
+#elif HWY_TARGET == HWY_AVX2  // not Highway's, which looks for overflow
+    return VI{_mm256_cvtps_epi32(hn::Mul(x, factor).raw)};
+#else
+    return VI{_mm512_cvtps_epi32(hn::Mul(x, factor).raw)};
+#endif
   }
   HWY_INLINE VU pair(V even, V odd) const {
-    const VU low = hn::And(hn::BitCast(kU32, code(even)), hn::Set(kU32, 0xffffu));
-    return hn::Or(low, hn::ShiftLeft<16>(hn::BitCast(kU32, code(odd))));
+    const VU low = hn::BitCast(kU32, code(even));
+    const VU high = hn::ShiftLeft<16>(hn::BitCast(kU32, code(odd)));
+#if HWY_TARGET == HWY_SCALAR
+    return hn::Or(hn::And(low, hn::Set(kU32, 0xffffu)), high);
+#else
+    const hn::Repartition<uint16_t, U32> words;
+    return hn::BitCast(kU32, hn::OddEven(hn::BitCast(words, high), hn::BitCast(words, low)));
+#endif
   }
 };
 

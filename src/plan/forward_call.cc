@@ -37,9 +37,9 @@ bool multiplies_pairs(const ForwardRequest& request, const kernels::ForwardCall&
          are_bf16(request.v_dtype, call.v_coding, *pairs);
 }
 
-// Queries of 16 bits over codes that are integers, where the ISA does not take those for bf16.
+// Queries of 16 bits over codes that are integers.
 bool multiplies_integers(const ForwardRequest& request, const kernels::ForwardCall& call) {
-  if (call.pairs || (request.q_dtype != DType::bf16 && request.q_dtype != DType::f16)) return false;
+  if (request.q_dtype != DType::bf16 && request.q_dtype != DType::f16) return false;
   if (request.rope.has_value() || call.dims % 2 != 0 || call.dims > kernels::kMostIntegerDims)
     return false;
   return are_integer_codes(call.k_coding) && are_integer_codes(call.v_coding);
@@ -62,9 +62,8 @@ kernels::ForwardCall call_of(const ForwardRequest& request, const kernels::Kerne
   call.lse_with_sinks = request.lse_with_sinks;
   call.k_coding = quant::row_coding(request.k_format, request.head_dim);
   call.v_coding = quant::row_coding(request.v_format, request.v_head_dim);
-  call.pairs = multiplies_pairs(request, call);
   call.integers = multiplies_integers(request, call);
-  call.pairs |= call.integers;
+  call.pairs = call.integers || multiplies_pairs(request, call);
   if (request.rope.has_value()) std::swap(call.k_mixed, call.k_coding.rotation);
   call.q_rows.dtype = call.out_rows.dtype = request.q_dtype;
   call.k_rows.dtype = request.k_dtype;

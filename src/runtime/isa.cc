@@ -51,7 +51,8 @@ bool cpu_has(Isa isa) {
     case Isa::avx512:
       return avx512;
     case Isa::avx512_bf16:
-      return avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
+      return avx512 && __builtin_cpu_supports("avx512bf16") &&
+             __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
     case Isa::amx:
       return cpu_has(Isa::avx512_bf16) && amx_is_usable();
   }

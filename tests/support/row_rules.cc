@@ -53,11 +53,12 @@ struct Integers {
       largest = std::max(largest, std::abs(x));
       is_finite &= std::isfinite(x);
     }
-    const int exponent = largest == 0 ? -112 : std::max(std::ilogb(largest), -112);
+    int exponent = largest == 0 ? -112 : std::max(std::ilogb(largest), -112);
+    // 127 * 257: as two signed bytes
+    if (largest > std::ldexp(32639.0f, exponent - 14)) ++exponent;
     inverse = is_finite ? std::ldexp(1.0f, exponent - 14) : std::numeric_limits<float>::quiet_NaN();
     for (std::size_t i = 0; is_finite && i < from.size(); ++i) {
-      const float scaled = std::nearbyint(std::ldexp(from[i], 14 - exponent));
-      numbers[i] = static_cast<std::int64_t>(std::clamp(scaled, -32767.0f, 32767.0f));
+      numbers[i] = static_cast<std::int64_t>(std::nearbyint(std::ldexp(from[i], 14 - exponent)));
     }
   }
 };

@@ -109,27 +109,31 @@ HWY_INLINE VI paired_sums(V a, V b) {
   return hn::Add(hn::InterleaveLower(kI32, x, y), hn::InterleaveUpper(kI32, x, y));
 }
 
-// Lane i of the result: the sum of the lanes of key i; keys 2j and 2j + 1 are pairs[j].
-HWY_INLINE VI sums_of_lanes(const int32_t (&pairs)[kLanes / 2][kLanes]) {
+// The same of four keys: a and b hold two each. Each block of 128 bits of the result holds one lane
+// per key.
+HWY_INLINE VI quartered_sums(VI a, VI b) {
   const hn::RepartitionToWide<I32> wide;
-  VI quarters[kLanes / 4];
-  QUIRE_UNROLL for (size_t i = 0; i < kLanes / 4; ++i) {
-    const auto a = hn::BitCast(wide, hn::Load(kI32, pairs[2 * i]));
-    const auto b = hn::BitCast(wide, hn::Load(kI32, pairs[2 * i + 1]));
-    quarters[i] = hn::Add(hn::BitCast(kI32, hn::InterleaveLower(wide, a, b)),
-                          hn::BitCast(kI32, hn::InterleaveUpper(wide, a, b)));
-  }
-  // Each block of 128 bits holds sums of the same keys.
+  const auto x = hn::BitCast(wide, a), y = hn::BitCast(wide, b);
+  return hn::Add(hn::BitCast(kI32, hn::InterleaveLower(wide, x, y)),
+                 hn::BitCast(kI32, hn::InterleaveUpper(wide, x, y)));
+}
+
+constexpr int kQuarters = static_cast<int>(kLanes) / 4;
+
+// Lane i of the result: the sum of the lanes of key i; four keys in a row share a vector.
+HWY_INLINE VI sums_of_lanes(const int32_t (&quarters)[kQuarters][kLanes]) {
+  VI of[kQuarters];
+  QUIRE_UNROLL for (int i = 0; i < kQuarters; ++i) of[i] = hn::Load(kI32, quarters[i]);
 #if HWY_TARGET == HWY_NEON
-  return quarters[0];
+  return of[0];
 #elif HWY_TARGET == HWY_AVX2
-  return hn::Add(hn::ConcatLowerLower(kI32, quarters[1], quarters[0]),
-                 hn::ConcatUpperUpper(kI32, quarters[1], quarters[0]));
+  return hn::Add(hn::ConcatLowerLower(kI32, of[1], of[0]),
+                 hn::ConcatUpperUpper(kI32, of[1], of[0]));
 #else
   const auto halves_of = [](VI a, VI b) {
     return hn::Add(hn::ConcatLowerLower(kI32, b, a), hn::ConcatUpperUpper(kI32, b, a));
   };
-  const VI low = halves_of(quarters[0], quarters[1]), high = halves_of(quarters[2], quarters[3]);
+  const VI low = halves_of(of[0], of[1]), high = halves_of(of[2], of[3]);
   return hn::Add(VI{_mm512_shuffle_i32x4(low.raw, high.raw, 0x88)},
                  VI{_mm512_shuffle_i32x4(low.raw, high.raw, 0xdd)});
 #endif
@@ -147,46 +151,65 @@ HWY_INLINE void add_products(const hn::Vec<Words> (&keys)[kKeys], const int16_t*
   }
 }
 
+// Keys of a block of sums: as many as registers hold.
+template <int kRows>
+constexpr int kKeysAtOnce = kRows >= 4 && HWY_TARGET == HWY_AVX2 ? 2 : 4;
+
+// sums[row]: lanes of a vector for each two of kKeysAtOnce keys.
+template <int kRows>
+HWY_INLINE void integer_sums(const char* const* keys, int dims, const int16_t* queries,
+                             ptrdiff_t query_step, VI (&sums)[kKeysAtOnce<kRows> / 2][kRows]) {
+  constexpr int kKeys = kKeysAtOnce<kRows>;
+  V acc[kKeys][kRows];
+  QUIRE_UNROLL for (int j = 0; j < kKeys; ++j) QUIRE_UNROLL for (int g = 0; g < kRows; ++g)
+      acc[j][g] = hn::Zero(kF32);
+  for (int d = 0; d < dims; d += kWordLanes) {
+    hn::Vec<Words> codes[kKeys];
+    if (HWY_LIKELY(dims - d >= kWordLanes)) {
+      QUIRE_UNROLL for (int j = 0; j < kKeys; ++j) codes[j] = widened_codes(keys[j] + d);
+    } else {
+      QUIRE_UNROLL for (int j = 0; j < kKeys; ++j) codes[j] = widened_codes(keys[j] + d, dims - d);
+    }
+    add_products(codes, queries + d, query_step, acc);
+  }
+  QUIRE_UNROLL for (int j = 0; j < kKeys / 2; ++j) QUIRE_UNROLL for (int g = 0; g < kRows; ++g)
+      sums[j][g] = paired_sums(acc[2 * j][g], acc[2 * j + 1][g]);
+}
+
 // One unit by rows [first_row, first_row + kRows).
 template <int kRows>
 HWY_NOINLINE void integer_score_block(const UnitScoresArgs<float>& args, int unit_idx,
                                       int first_row) {
-  constexpr int kN = static_cast<int>(kLanes);
-  constexpr int kKeys = kRows >= 4 ? 2 : 4;  // side by side, so that no sum waits for itself
+  constexpr int kN = static_cast<int>(kLanes), kKeys = kKeysAtOnce<kRows>;
   const DecodeUnit& unit = args.units[unit_idx];
   const UnitAhead& far = args.ahead[unit_idx + kUnitsAhead];
   const ptrdiff_t query_step = args.query_step;
   const int16_t* const queries = static_cast<const int16_t*>(args.queries) + first_row * query_step;
-  const int whole = args.dims / kWordLanes * kWordLanes, rest = args.dims - whole;
   const V scale = hn::Set(kF32, args.natural ? args.scale : 1.0f);
   for (int first = 0; first < kUnitKeys; first += kN) {
-    HWY_ALIGN int32_t sums[kRows][kLanes / 2][kLanes];
-    for (int i = 0; i < kN; i += kKeys) {
-      const char* codes[kKeys];
-      for (int j = 0; j < kKeys; ++j) codes[j] = row_of(unit, args.step, first + i + j);
-      if (first_row == 0) prefetch_rows(far, first + i, first + i + kKeys);
-      V acc[kKeys][kRows];
-      QUIRE_UNROLL for (int j = 0; j < kKeys; ++j) QUIRE_UNROLL for (int g = 0; g < kRows; ++g)
-          acc[j][g] = hn::Zero(kF32);
-      for (int d = 0; d < whole; d += kWordLanes) {
-        hn::Vec<Words> keys[kKeys];
-        QUIRE_UNROLL for (int j = 0; j < kKeys; ++j) keys[j] = widened_codes(codes[j] + d);
-        add_products(keys, queries + d, query_step, acc);
+    HWY_ALIGN int32_t quarters[kRows][kQuarters][kLanes];
+    for (int i = 0; i < kN; i += 4) {
+      const char* codes[4];
+      for (int j = 0; j < 4; ++j) codes[j] = row_of(unit, args.step, first + i + j);
+      if (first_row == 0) prefetch_rows(far, first + i, first + i + 4);
+      VI pairs[2][kRows];
+      if constexpr (kKeys == 4) {
+        integer_sums<kRows>(codes, args.dims, queries, query_step, pairs);
+      } else {
+        VI pair[1][kRows];
+        QUIRE_UNROLL for (int j = 0; j < 2; ++j) {
+          integer_sums<kRows>(codes + 2 * j, args.dims, queries, query_step, pair);
+          QUIRE_UNROLL for (int g = 0; g < kRows; ++g) pairs[j][g] = pair[0][g];
+        }
       }
-      if (rest > 0) {
-        hn::Vec<Words> keys[kKeys];
-        QUIRE_UNROLL for (int j = 0; j < kKeys; ++j) keys[j] =
-            widened_codes(codes[j] + whole, rest);
-        add_products(keys, queries + whole, query_step, acc);
-      }
-      QUIRE_UNROLL for (int j = 0; j < kKeys; j += 2) QUIRE_UNROLL for (int g = 0; g < kRows; ++g)
-          hn::Store(paired_sums(acc[j][g], acc[j + 1][g]), kI32, sums[g][(i + j) / 2]);
+      QUIRE_UNROLL for (int g = 0; g < kRows; ++g)
+          hn::Store(quartered_sums(pairs[0][g], pairs[1][g]), kI32, quarters[g][i / 4]);
     }
     const V scales = hn::LoadU(kF32, unit.scales + first);
     float* const out = args.scores + first_row * kDecodeScoreStep + unit.place * kUnitKeys + first;
     QUIRE_UNROLL for (int g = 0; g < kRows; ++g) {
       const V row_scale = hn::Set(kF32, args.row_scales[first_row + g]);
-      const V score = hn::Mul(hn::ConvertTo(kF32, sums_of_lanes(sums[g])), scales);
+      const V score = hn::Mul(hn::ConvertTo(kF32, sums_of_lanes(quarters[g])), scales);
       hn::StoreU(hn::Mul(hn::Mul(score, row_scale), scale), kF32, out + g * kDecodeScoreStep);
     }
   }
@@ -220,10 +243,37 @@ HWY_INLINE void pairs_of_columns(hn::Vec<Words> even, hn::Vec<Words> odd, VU (&p
   pairs[1] = hn::BitCast(kU32, hn::InterleaveUpper(kWords, even, odd));
 }
 
-// Some units of one chain.
+// Some units of one chain, and what is prefetched meanwhile.
 struct IntegerUnits {
   const DecodeUnit* units;
   int count;
+  const UnitAhead* far = nullptr;  // one for each unit
+};
+
+// What a block of `kColumns` columns prefetches: the same columns of the rows of a unit that comes
+// later, into L2.
+template <int kColumns>
+class ColumnsAhead {
+ public:
+  HWY_INLINE ColumnsAhead(const UnitAhead& unit, int first, bool wanted)
+      : at_(unit.at + first), step_(unit.step), first_(first) {
+    if (wanted && first % 64 < kColumns && first / 64 < unit.lines)
+      rows_ = unit.rows == nullptr ? kInPlace : unit.rows;
+  }
+  HWY_INLINE void fetch(int key) const {
+    if (rows_ == nullptr) return;
+    const char* row = rows_ == kInPlace ? at_ + key * step_ : rows_[key] + first_;
+    QUIRE_UNROLL for (int byte = 0; byte < kColumns; byte += 64)
+        __builtin_prefetch(row + byte, 0, 2);
+  }
+
+ private:
+  static constexpr const char* kNoRows[1] = {};
+  static constexpr const char* const* kInPlace = kNoRows;
+  const char* at_;
+  ptrdiff_t step_;
+  int first_;
+  const char* const* rows_ = nullptr;  // null: nothing to prefetch
 };
 
 // Rows [first_row, first_row + kRows), kLines times kWordLanes columns from `first` on; kPart: of
@@ -245,12 +295,15 @@ HWY_NOINLINE void integer_value_block(const UnitValuesArgs<float>& args, const I
   for (int u = 0; u < of.count; ++u) {
     const DecodeUnit& unit = of.units[u];
     const bool is_list = unit.rows != nullptr;
+    const ColumnsAhead<kLines * kWordLanes> far(of.far[u], first, first_row == 0);
     const uint16_t* weights =
         args.pair_weights + first_row * kDecodeScoreStep + unit.place * kUnitKeys + unit.begin;
     const char* at = unit.at + unit.begin * args.step + first;
     for (int key = unit.begin; key < unit.end; key += 2, weights += 2, at += 2 * args.step) {
       const char* const even = is_list ? unit.rows[key] + first : at;
       const char* const odd = is_list ? unit.rows[key + 1] + first : at + args.step;
+      far.fetch(key);
+      far.fetch(key + 1);
       VU pairs[kLines][2];
       QUIRE_UNROLL for (int j = 0; j < kLines; ++j) {
         if constexpr (kPart)
@@ -279,25 +332,20 @@ HWY_NOINLINE void integer_value_block(const UnitValuesArgs<float>& args, const I
   }
 }
 
+// Vectors of sums: half of the registers.
+constexpr int kMostValueSums = HWY_TARGET == HWY_AVX2 ? 8 : 16;
+
 template <int kRows>
 HWY_INLINE void integer_value_rows(const UnitValuesArgs<float>& args, const IntegerUnits& of,
-                                   const UnitAhead* far, int first_row) {
-  constexpr int kLines = 4 / kRows, kColumns = kLines * kWordLanes;  // 8 vectors of sums
-  const int blocks = (args.columns + kColumns - 1) / kColumns;
-  const int keys = (kUnitKeys + blocks - 1) / blocks;  // of each unit ahead, by a block
-  for (int block = 0; block < blocks; ++block) {
-    for (int u = 0; u < of.count && first_row == 0; ++u)
-      prefetch_rows(far[u], block * keys, HWY_MIN((block + 1) * keys, kUnitKeys));
-    int first = block * kColumns;
-    if (args.columns - first >= kColumns) {
-      integer_value_block<kRows, kLines, false>(args, of, first_row, first, kColumns);
-      continue;
-    }
-    for (; args.columns - first >= kWordLanes; first += kWordLanes)
-      integer_value_block<kRows, 1, false>(args, of, first_row, first, kWordLanes);
-    if (first < args.columns)
-      integer_value_block<kRows, 1, true>(args, of, first_row, first, args.columns - first);
-  }
+                                   int first_row) {
+  constexpr int kLines = HWY_MIN(kMostValueSums / 2 / kRows, 4), kColumns = kLines * kWordLanes;
+  int first = 0;
+  for (; args.columns - first >= kColumns; first += kColumns)
+    integer_value_block<kRows, kLines, false>(args, of, first_row, first, kColumns);
+  for (; args.columns - first >= kWordLanes; first += kWordLanes)
+    integer_value_block<kRows, 1, false>(args, of, first_row, first, kWordLanes);
+  if (first < args.columns)
+    integer_value_block<kRows, 1, true>(args, of, first_row, first, args.columns - first);
 }
 
 // Units that share one load and store of their sums: 8 KiB of codes of 128 dims.
@@ -305,25 +353,24 @@ constexpr int kMostIntegerUnits = 4;
 
 inline void integer_unit_values(const UnitValuesArgs<float>& args) noexcept {
   for (int unit = 0; unit < args.unit_count;) {
-    IntegerUnits of{args.units + unit, 1};
+    IntegerUnits of{args.units + unit, 1, args.ahead + unit + kUnitsAhead};
     while (of.count < kMostIntegerUnits && unit + of.count < args.unit_count &&
            !of.units[of.count - 1].ends_chain)
       ++of.count;
-    const UnitAhead* const far = args.ahead + unit + kUnitsAhead;
     for (int row = 0; row < args.rows; row += kRowBlock[args.rows - row]) {
       switch (kRowBlock[args.rows - row]) {
         case 8:
-          integer_value_rows<4>(args, of, far, row);
-          integer_value_rows<4>(args, of, far, row + 4);
+          integer_value_rows<4>(args, of, row);
+          integer_value_rows<4>(args, of, row + 4);
           break;
         case 4:
-          integer_value_rows<4>(args, of, far, row);
+          integer_value_rows<4>(args, of, row);
           break;
         case 2:
-          integer_value_rows<2>(args, of, far, row);
+          integer_value_rows<2>(args, of, row);
           break;
         default:
-          integer_value_rows<1>(args, of, far, row);
+          integer_value_rows<1>(args, of, row);
       }
     }
     unit += of.count;

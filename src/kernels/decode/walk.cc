@@ -365,9 +365,10 @@ void DecodeWalk<T>::run_units(bool values, Wanted wanted_of, Args& args,
     wanted[i] = wanted_of(live_[i]);
     if (wanted[i] != 0) used[used_count++] = i;
   }
+  const int shift = std::countr_zero(static_cast<unsigned>(chain_keys(call_.pairs) / kUnitKeys));
   const auto chain_of = [&](int i) {
     const int unit = live_[used[i]];
-    return is_compact_ ? compact_chain_[unit] : unit * kUnitKeys / chain_keys(call_.pairs);
+    return is_compact_ ? compact_chain_[unit] : unit >> shift;
   };
   args.units = units;
   args.unit_count = 0;

@@ -45,24 +45,29 @@ inline void code_queries(const CodeQueriesArgs& args) noexcept {
   }
 }
 
-// The weights of a panel with their values' scales: all of a query under one power of two.
+// The weights of a panel with their values' scales, in place: all of a query under one power of
+// two.
 inline void integer_weights(const PairWeightsArgs& args) noexcept {
   for (int lane = 0; lane < kPanel; lane += static_cast<int>(kLanes)) {
-    const auto weight = [&](const ChainRun& run, int key) HWY_ATTR {
-      const V p = hn::LoadU(kF32, args.weights + (run.weight_row + key) * kPanel + lane);
-      return weight_of_codes(p, hn::Set(kF32, args.value_scales[run.value_row + key]));
-    };
     VI largest = hn::Zero(kI32);
-    for (const ChainRun *run = args.runs, *end = run + args.run_count; run != end; ++run)
-      for (int key = 0; key < run->rows; ++key)
-        largest = hn::Max(largest, magnitude_bits(weight(*run, key)));
+    for (const ChainRun *run = args.runs, *end = run + args.run_count; run != end; ++run) {
+      float* const weights = args.weights + run->weight_row * kPanel + lane;
+      for (int key = 0; key < run->rows; ++key) {
+        const V scale = hn::Set(kF32, args.value_scales[run->value_row + key]);
+        const V weight = weight_of_codes(hn::LoadU(kF32, weights + key * kPanel), scale);
+        hn::StoreU(weight, kF32, weights + key * kPanel);
+        largest = hn::Max(largest, magnitude_bits(weight));
+      }
+    }
     const IntegerCoding coding(largest);
     hn::StoreU(coding.inverse, kF32, args.scales + lane);
     for (const ChainRun *run = args.runs, *end = run + args.run_count; run != end; ++run) {
-      auto* const to = reinterpret_cast<uint32_t*>(args.weights) + run->weight_row * kPanel + lane;
+      float* const weights = args.weights + run->weight_row * kPanel + lane;
+      auto* const to = reinterpret_cast<uint32_t*>(weights);
       for (int key = 0; key < run->rows; key += 2) {
-        const V even = weight(*run, key);
-        const V odd = key + 1 < run->rows ? weight(*run, key + 1) : hn::Zero(kF32);
+        const V even = hn::LoadU(kF32, weights + key * kPanel);
+        const V odd =
+            key + 1 < run->rows ? hn::LoadU(kF32, weights + (key + 1) * kPanel) : hn::Zero(kF32);
         hn::StoreU(coding.pair(even, odd), kU32, to + key / 2 * kPanel);
       }
     }
