@@ -48,7 +48,7 @@
 //    and minimum (coding/row_coding.h), and then are f32 like any others. With a rotation, q is
 //    multiplied by Hadamard's matrix before the scores and O before the division
 //    (coding/rotate.h): additions over pairs 1, 2, 4, .. apart, then one product with 1 /
-//    sqrt(block). There are two exceptions, for queries of 16 bits without rope.
+//    sqrt(block). There are three exceptions, for queries of 16 bits without rope.
 //  - Keys and values of int8, both, queries of bf16 or f16 (an even number of dims, up to
 //    kMostIntegerDims): a query becomes integers of 16 bits, its numbers (rotated, if the format
 //    says so) times the largest power of two that leaves them within 32,639 = 127 * 257, rounded
@@ -59,6 +59,16 @@
 //    the tile adds to O is the exact sum with the codes, rounded to f32, times the power of two
 //    taken back. Where a number is not finite, that power is NaN. (Exponents of the largest number
 //    are taken to be at least -112.)
+//  - Keys and values of u8, int4, q8_0 or q4_0, or int8 beside them, with queries of bf16 (an even
+//    number of dims, up to kMostRowDims): rows of those codes become integers first. With codes of
+//    n bits counted from the middle, c, a number of a group is c * s + a, where a is 0, (middle -
+//    zero) * s or middle * s + minimum, each operation rounded. r = s * 2^(n-1). Of all groups of a
+//    row the largest |r| + |a|, rounded, decides about its power of two, which is kRowShift bits
+//    less than that of queries above. By it r and a are rounded to integers R and A, ties to even,
+//    and the row's integers are ((c * R + 2^(n-2)) >> (n-1)) + A. From there they are codes of int8
+//    with the power of two taken back as their scale. Queries over such keys are row_query_shift
+//    bits shorter, weights of such values kRowWeightShift. Where a scale is not finite, the power
+//    taken back is NaN.
 //  - Other codes of one byte under one scale for their row (fp8, or int8 beside them;
 //    are_bf16_codes), with queries of bf16 that nothing rotates, where the ISA multiplies pairs and
 //    has no tile registers: they are bf16 numbers as they are, and products are those of bf16; a
@@ -90,6 +100,14 @@ inline constexpr int kMostHeadDim = 1024;
 /// The most dims of keys that are multiplied as integers: sums of 512 products of -128 and 32,639
 /// still fit into 32 bits, and so do those of the 256 keys of a tile.
 inline constexpr int kMostIntegerDims = 512;
+
+/// Rows of codes that become integers have this many bits less than the 16 of a query; their
+/// factors are shorter, too, so that sums still fit into 32 bits: queries by the number of dims, and
+/// weights for the 256 keys of a tile. (2,041 * 8,160 * 128 and 2,041 * 4,080 * 256 are 2.13e9.)
+inline constexpr int kRowShift = 4;
+inline constexpr int kMostRowDims = 256;
+constexpr int row_query_shift(int dims) { return dims <= 128 ? 2 : 3; }
+inline constexpr int kRowWeightShift = 3;
 
 /// Keys per chain of O. `pairs`: bf16 products; shorter chains would gain nothing there, because
 /// rounding to bf16 outweighs the error of the sums.

@@ -22,6 +22,13 @@ HWY_INLINE void in_register(Vector& x) {
 }
 #endif
 
+// Vectors of integers of 16 bits.
+#if HWY_TARGET != HWY_SCALAR
+using Words = hn::Repartition<int16_t, F32>;
+constexpr Words kWords;
+constexpr int kWordLanes = 2 * static_cast<int>(kLanes);
+#endif
+
 HWY_INLINE V integer_dot(VU a, VU b, V acc) {
 #if HWY_TARGET == HWY_SCALAR
   const auto product = [&](int shift) {
@@ -74,20 +81,21 @@ struct IntegerProduct {
 HWY_INLINE VI magnitude_bits(V x) { return hn::BitCast(kI32, hn::Abs(x)); }
 
 // How numbers become integers: times the largest power of two that leaves all of them within 32,639
-// = 127 * 257, so that an integer is two signed bytes.
+// = 127 * 257, so that an integer is two signed bytes; `shift` bits less where both factors of a
+// product were made integers.
 struct IntegerCoding {
   V factor, inverse;  // inverse: NaN if a number is not finite
   M is_finite;
 
-  explicit HWY_INLINE IntegerCoding(VI largest) {
+  explicit HWY_INLINE IntegerCoding(VI largest, int shift = 0) {
     const VI infinity = hn::Set(kI32, 0x7f800000);
     is_finite = hn::RebindMask(kF32, hn::Lt(largest, infinity));
     // What is added carries into the exponent where 2^14 times the mantissa is above 32,639.
     const VI next = hn::Add(hn::Min(largest, infinity), hn::Set(kI32, 0x101ff));
     // Exponents below 15, of numbers below 2^-112, would take the factor beyond the largest number.
     const VI exponent = hn::Max(hn::ShiftRight<23>(next), hn::Set(kI32, 15));
-    factor = hn::BitCast(kF32, hn::ShiftLeft<23>(hn::Sub(hn::Set(kI32, 268), exponent)));
-    const V power = hn::BitCast(kF32, hn::ShiftLeft<23>(hn::Sub(exponent, hn::Set(kI32, 14))));
+    factor = hn::BitCast(kF32, hn::ShiftLeft<23>(hn::Sub(hn::Set(kI32, 268 - shift), exponent)));
+    const V power = hn::BitCast(kF32, hn::ShiftLeft<23>(hn::Sub(exponent, hn::Set(kI32, 14 - shift))));
     inverse = hn::IfThenElse(is_finite, power, hn::Set(kF32, __builtin_nanf("")));
   }
 
@@ -103,9 +111,11 @@ struct IntegerCoding {
     return VI{_mm512_cvtps_epi32(hn::Mul(x, factor).raw)};
 #endif
   }
-  HWY_INLINE VU pair(V even, V odd) const {
-    const VU low = hn::BitCast(kU32, code(even));
-    const VU high = hn::ShiftLeft<16>(hn::BitCast(kU32, code(odd)));
+  HWY_INLINE VU pair(V even, V odd) const { return pair_of(code(even), code(odd)); }
+  // Two integers as one number of 32 bits.
+  static HWY_INLINE VU pair_of(VI even, VI odd) {
+    const VU low = hn::BitCast(kU32, even);
+    const VU high = hn::ShiftLeft<16>(hn::BitCast(kU32, odd));
 #if HWY_TARGET == HWY_SCALAR
     return hn::Or(hn::And(low, hn::Set(kU32, 0xffffu)), high);
 #else
@@ -116,23 +126,23 @@ struct IntegerCoding {
 };
 
 // The same for numbers that lie in memory one after the other, all under one power of two.
-HWY_INLINE IntegerCoding coding_of(VI largest_of_lanes) {
+HWY_INLINE IntegerCoding coding_of(VI largest_of_lanes, int shift) {
   HWY_ALIGN int32_t lanes[kLanes];
   hn::Store(largest_of_lanes, kI32, lanes);
   int32_t largest = 0;
   for (size_t i = 0; i < kLanes; ++i) largest = HWY_MAX(largest, lanes[i]);
-  return IntegerCoding(hn::Set(kI32, largest));
+  return IntegerCoding(hn::Set(kI32, largest), shift);
 }
 
 // `count` numbers, a multiple of kLanes, to integers of 16 bits. Returns the power of two that
 // takes them back.
-inline float code_numbers(const float* from, int count, int16_t* to) noexcept {
+inline float code_numbers(const float* from, int count, int shift, int16_t* to) noexcept {
   constexpr int kN = static_cast<int>(kLanes);
   const hn::Rebind<int16_t, I32> narrow;
   VI largest = hn::Zero(kI32);
   for (int i = 0; i < count; i += kN)
     largest = hn::Max(largest, magnitude_bits(hn::LoadU(kF32, from + i)));
-  const IntegerCoding coding = coding_of(largest);
+  const IntegerCoding coding = coding_of(largest, shift);
   for (int i = 0; i < count; i += kN)
     hn::StoreU(hn::DemoteTo(narrow, coding.code(hn::LoadU(kF32, from + i))), narrow, to + i);
   return hn::GetLane(coding.inverse);

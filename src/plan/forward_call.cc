@@ -37,12 +37,17 @@ bool multiplies_pairs(const ForwardRequest& request, const kernels::ForwardCall&
          are_bf16(request.v_dtype, call.v_coding, *pairs);
 }
 
-// Queries of 16 bits over codes that are integers.
+// Queries of bf16 over codes that are integers, or become them; those of f16, whose outputs have
+// three more digits, only if nothing is lost over codes.
 bool multiplies_integers(const ForwardRequest& request, const kernels::ForwardCall& call) {
   if (request.q_dtype != DType::bf16 && request.q_dtype != DType::f16) return false;
-  if (request.rope.has_value() || call.dims % 2 != 0 || call.dims > kernels::kMostIntegerDims)
-    return false;
-  return are_integer_codes(call.k_coding) && are_integer_codes(call.v_coding);
+  if (request.rope.has_value() || call.dims % 2 != 0) return false;
+  const bool exact_keys = are_exact_integers(call.k_coding);
+  const bool exact_values = are_exact_integers(call.v_coding);
+  if (call.dims > (exact_keys ? kernels::kMostIntegerDims : kernels::kMostRowDims)) return false;
+  if (request.q_dtype == DType::f16) return exact_keys && exact_values;
+  return (exact_keys || become_integers(call.k_coding)) &&
+         (exact_values || become_integers(call.v_coding));
 }
 
 }  // namespace

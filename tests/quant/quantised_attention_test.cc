@@ -10,6 +10,7 @@
 #include <random>
 #include <string>
 
+#include "kernels/attention_order.h"
 #include "quire/error.h"
 #include "quire/executor.h"
 #include "quire/flex_attention_backward.h"
@@ -121,7 +122,7 @@ TEST(QuantisedAttention, BitsOfTheNumbersCodesDecodeTo) {
 }
 
 TEST(QuantisedAttention, KeysAndValuesOfDifferentFormatsAndQueriesOfAnyType) {
-  for (const DType dtype : {DType::bf16, DType::f16, DType::f64}) {
+  for (const DType dtype : {DType::f16, DType::f64}) {
     for (const std::int64_t q_len : {2, 40}) {
       const Coded t(small(q_len, dtype), KVFormat::of("u8"), KVFormat::of("int4"));
       const auto call = [&](const KVView& k, const KVView& v) {
@@ -406,9 +407,11 @@ TEST_P(QuantisedBits, EveryCodeOfOneByteIsItsNumber) {
 // weights to bf16 and of the output, are the same where the ISA multiplies pairs. Dropout, which
 // writes weights anew, keeps prefill and decode equal.
 TEST(QuantisedAttention, QueriesOfBf16AgainstF64) {
-  for (const char* name : {"int8", "fp8_e4m3", "fp8_e5m2"}) {
-    for (const std::int64_t dim : {6, 17, 64, 80, 128, 200}) {
+  for (const std::string& name : KVFormat::names()) {
+    const bool has_groups = name == "int4" || name == "q8_0" || name == "q4_0";
+    for (const std::int64_t dim : {6, 17, 64, 80, 128, 200, 224}) {
       for (const std::int64_t q_len : {1, 6, 33}) {
+        if (has_groups && dim % 32 != 0) continue;
         AttentionCase c = small(q_len, DType::bf16);
         c.head_dim = c.v_head_dim = dim;
         c.kv_len = 333;
@@ -429,35 +432,101 @@ TEST(QuantisedAttention, QueriesOfBf16AgainstF64) {
   }
 }
 
+// The codes of a row of batch entry 1, key head 1, as integers, and what takes these back, by the
+// rules.
+struct CodedRow {
+  std::vector<float> numbers;
+  float scale;
+
+  CodedRow(const QuantizedTensor& x, std::int64_t key) {
+    const std::int64_t dims = x.shape()[3];
+    const std::string name = x.format.name();
+    const auto byte = [&](std::int64_t i) {
+      return name == "int8" ? static_cast<std::uint8_t>(x.codes.at<std::int8_t>({1, 1, key, i}))
+                            : x.codes.at<std::uint8_t>({1, 1, key, i});
+    };
+    const auto half = [&](std::int64_t i) {
+      const std::uint8_t bytes[] = {byte(i), byte(i + 1)};
+      Float16 number;
+      std::memcpy(&number, bytes, 2);
+      return static_cast<float>(number);
+    };
+    if (name == "int8") {
+      for (std::int64_t d = 0; d < dims; ++d)
+        numbers.push_back(static_cast<std::int8_t>(byte(d)));
+      scale = x.scales.at<float>({1, 1, key});
+      return;
+    }
+    const std::int64_t group = name == "u8" ? dims : 32, groups = dims / group;
+    const int bits = name == "int4" || name == "q4_0" ? 4 : 8;
+    std::vector<float> reach, offset, bound;
+    for (std::int64_t g = 0; g < groups; ++g) {
+      float s = 0, a = 0;
+      if (name == "u8") {
+        s = x.scales.at<float>({1, 1, key, 0});
+        a = (128 - x.scales.at<float>({1, 1, key, 1})) * s;
+      } else if (name == "int4") {
+        s = static_cast<float>(x.scales.view().load_float({1, 1, key, g, 0}));
+        a = 8 * s + static_cast<float>(x.scales.view().load_float({1, 1, key, g, 1}));
+      } else {
+        s = half(g * (name == "q8_0" ? 34 : 18));
+      }
+      reach.push_back(std::ldexp(s, bits - 1));
+      offset.push_back(a);
+      bound.push_back(std::abs(reach.back()) + std::abs(a));
+    }
+    scale = testing::Integers(bound, kernels::kRowShift).inverse;
+    for (std::int64_t d = 0; d < dims; ++d) {
+      const auto g = static_cast<std::size_t>(d / group);
+      const std::int64_t in_group = d % 32;
+      std::int64_t code = 0;
+      if (name == "u8") code = std::int64_t{byte(d)} - 128;
+      if (name == "q8_0")
+        code = static_cast<std::int8_t>(byte(static_cast<std::int64_t>(g) * 34 + 2 + in_group));
+      if (bits == 4) {
+        const std::int64_t block = name == "int4" ? 16 : 18, skipped = name == "int4" ? 0 : 2;
+        const std::uint8_t both =
+            byte(static_cast<std::int64_t>(g) * block + skipped + in_group % 16);
+        code = (in_group < 16 ? both & 15 : both >> 4) - 8;
+      }
+      const auto factor = static_cast<std::int64_t>(std::nearbyint(reach[g] / scale));
+      const auto shift = static_cast<std::int64_t>(std::nearbyint(offset[g] / scale));
+      const std::int64_t product = code * factor + (std::int64_t{1} << (bits - 2));
+      numbers.push_back(static_cast<float>((product >> (bits - 1)) + shift));
+    }
+  }
+};
+
 // Row q_idx of batch entry 1, head 3, by the rules of integers.
 testing::RowOutput<float> integer_row(const Coded& t, std::int64_t q_idx,
                                       const std::function<bool(std::int64_t)>& visible) {
-  const std::int64_t b = 1, h = 3, kv_head = 1, dims = t.numbers.q.shape()[3];
-  std::vector<float> key, value;
-  const auto codes = [&](const QuantizedTensor& x, std::int64_t i, std::vector<float>& to) {
-    to.resize(static_cast<std::size_t>(x.codes.shape()[3]));
-    for (std::size_t d = 0; d < to.size(); ++d)
-      to[d] = static_cast<float>(
-          x.codes.at<std::int8_t>({b, kv_head, i, static_cast<std::int64_t>(d)}));
-    return to.data();
-  };
+  const std::int64_t b = 1, h = 3, dims = t.numbers.q.shape()[3];
+  std::vector<CodedRow> keys, values;
   testing::RowInput<float> input;
   for (std::int64_t d = 0; d < dims; ++d)
     input.q.push_back(static_cast<float>(t.numbers.q.load_float({b, h, q_idx, d})));
   input.keys = t.k.codes.shape()[2];
-  input.value_dims = static_cast<int>(t.v.codes.shape()[3]);
-  input.key = [&](std::int64_t i) { return codes(t.k, i, key); };
-  input.value = [&](std::int64_t i) { return codes(t.v, i, value); };
-  input.key_scale = [&](std::int64_t i) { return t.k.scales.at<float>({b, kv_head, i}); };
-  input.value_scale = [&](std::int64_t i) { return t.v.scales.at<float>({b, kv_head, i}); };
+  for (std::int64_t i = 0; i < input.keys; ++i) {
+    keys.emplace_back(t.k, i);
+    values.emplace_back(t.v, i);
+  }
+  const auto at = [](std::int64_t i) { return static_cast<std::size_t>(i); };
+  input.value_dims = static_cast<int>(t.v.shape()[3]);
+  input.key = [&](std::int64_t i) { return keys[at(i)].numbers.data(); };
+  input.value = [&](std::int64_t i) { return values[at(i)].numbers.data(); };
+  input.key_scale = [&](std::int64_t i) { return keys[at(i)].scale; };
+  input.value_scale = [&](std::int64_t i) { return values[at(i)].scale; };
+  if (t.k.format.name() != "int8") input.query_shift = kernels::row_query_shift(static_cast<int>(dims));
+  if (t.v.format.name() != "int8") input.weight_shift = kernels::kRowWeightShift;
   input.visible = visible;
   input.scale = 1 / std::sqrt(static_cast<double>(dims));
   return testing::row_by_rules(input);
 }
 
-// Queries of f16 over codes of i8, which every ISA multiplies as integers: the rules, bit by bit,
-// in decode and prefill. Queries of bf16 take the same path where the ISA has no products of bf16.
-TEST(QuantisedAttention, IntegersFollowTheRules) {
+// Whole calls over codes that are multiplied as integers: the rules, bit by bit, in decode and
+// prefill, on every ISA.
+void expect_integer_rules(DType dtype, const char* k_format, const char* v_format, std::int64_t dim,
+                          std::int64_t v_dim) {
   struct Rule {
     const char* text;
     bool (*visible)(std::int64_t q_idx, std::int64_t kv_idx);
@@ -466,33 +535,48 @@ TEST(QuantisedAttention, IntegersFollowTheRules) {
       {"kv_idx >= 0", [](std::int64_t, std::int64_t) { return true; }},
       {"kv_idx % 7 != q_idx % 5", [](std::int64_t q, std::int64_t kv) { return kv % 7 != q % 5; }},
       {"kv_idx == 1100", [](std::int64_t, std::int64_t kv) { return kv == 1100; }}};
-  for (const std::int64_t dim : {2, 6, 32, 80, 128, 258, 512}) {
-    for (const std::int64_t q_len : {1, 3, 30}) {
-      AttentionCase c = small(q_len, DType::f16);
-      c.head_dim = dim;
-      c.v_head_dim = dim == 512 ? 40 : dim;
-      const Coded t(c, KVFormat::of("int8"), KVFormat::of("int8"));
-      for (const Rule& rule : rules) {
-        const std::int64_t q_idx = q_len / 2;
-        const auto visible = [&](std::int64_t i) { return rule.visible(q_idx, i); };
-        const testing::RowOutput<float> wanted = integer_row(t, q_idx, visible);
-        for (const Isa isa : available_isas()) {
-          const ScopedIsa scoped(isa);
-          const Result got = run(
-              {.mask_mod = MaskMod::parse(rule.text)},
-              [&](const AttentionOptions& o) { return flex_attention(t.numbers.q, t.k, t.v, o); });
-          const std::string what = std::string(isa_name(isa)) + " " + std::to_string(dim) + " " +
-                                   std::to_string(q_len) + " " + rule.text;
-          EXPECT_EQ(static_cast<float>(got.lse.view().load_float({1, 3, q_idx})), wanted.lse)
-              << what;
-          for (std::int64_t d = 0; d < c.v_head_dim; ++d)
-            ASSERT_EQ(got.out.view().load_float({1, 3, q_idx, d}),
-                      static_cast<double>(Float16(wanted.out[static_cast<std::size_t>(d)])))
-                << what << " " << d;
+  for (const std::int64_t q_len : {1, 3, 30}) {
+    AttentionCase c = small(q_len, dtype);
+    c.head_dim = dim;
+    c.v_head_dim = v_dim;
+    const Coded t(c, KVFormat::of(k_format), KVFormat::of(v_format));
+    for (const Rule& rule : rules) {
+      const std::int64_t q_idx = q_len / 2;
+      const auto visible = [&](std::int64_t i) { return rule.visible(q_idx, i); };
+      const testing::RowOutput<float> wanted = integer_row(t, q_idx, visible);
+      for (const Isa isa : available_isas()) {
+        const ScopedIsa scoped(isa);
+        const Result got = run(
+            {.mask_mod = MaskMod::parse(rule.text)},
+            [&](const AttentionOptions& o) { return flex_attention(t.numbers.q, t.k, t.v, o); });
+        const std::string what = std::string(isa_name(isa)) + " " + k_format + " " + v_format +
+                                 " " + std::to_string(dim) + " " + std::to_string(q_len) + " " +
+                                 rule.text;
+        EXPECT_EQ(static_cast<float>(got.lse.view().load_float({1, 3, q_idx})), wanted.lse) << what;
+        for (std::int64_t d = 0; d < v_dim; ++d) {
+          const float out = wanted.out[static_cast<std::size_t>(d)];
+          const double rounded = dtype == DType::f16 ? static_cast<double>(Float16(out))
+                                                     : static_cast<double>(BFloat16(out));
+          ASSERT_EQ(got.out.view().load_float({1, 3, q_idx, d}), rounded) << what << " " << d;
         }
       }
     }
   }
+}
+
+TEST(QuantisedAttention, IntegersFollowTheRules) {
+  for (const std::int64_t dim : {2, 6, 32, 80, 128, 258, 512})
+    expect_integer_rules(DType::f16, "int8", "int8", dim, dim == 512 ? 40 : dim);
+  expect_integer_rules(DType::bf16, "int8", "int8", 128, 128);
+}
+
+TEST(QuantisedAttention, IntegersMadeOfCodesFollowTheRules) {
+  for (const char* name : {"u8", "int4", "q8_0", "q4_0"}) {
+    for (const std::int64_t dim : {32, 128, 256}) expect_integer_rules(DType::bf16, name, name, dim, dim);
+    expect_integer_rules(DType::bf16, name, "int8", 96, 50);
+    expect_integer_rules(DType::bf16, "int8", name, 34, 288);
+  }
+  for (const std::int64_t dim : {2, 50, 80}) expect_integer_rules(DType::bf16, "u8", "u8", dim, dim + 1);
 }
 
 // Queries and weights as integers lose less than rounding the outputs to f16 does.

@@ -41,28 +41,6 @@ struct State {
   std::vector<T> o;
 };
 
-// Numbers as integers of 16 bits, and the power of two that takes them back.
-struct Integers {
-  std::vector<std::int64_t> numbers;
-  float inverse;
-
-  explicit Integers(const std::vector<float>& from) : numbers(from.size()) {
-    float largest = 0;
-    bool is_finite = true;
-    for (const float x : from) {
-      largest = std::max(largest, std::abs(x));
-      is_finite &= std::isfinite(x);
-    }
-    int exponent = largest == 0 ? -112 : std::max(std::ilogb(largest), -112);
-    // 127 * 257: as two signed bytes
-    if (largest > std::ldexp(32639.0f, exponent - 14)) ++exponent;
-    inverse = is_finite ? std::ldexp(1.0f, exponent - 14) : std::numeric_limits<float>::quiet_NaN();
-    for (std::size_t i = 0; is_finite && i < from.size(); ++i) {
-      numbers[i] = static_cast<std::int64_t>(std::nearbyint(std::ldexp(from[i], 14 - exponent)));
-    }
-  }
-};
-
 template <class T>
 class Row {
  public:
@@ -105,7 +83,7 @@ class Row {
   }
 
   T integer_score(std::int64_t key) const {
-    const Integers q(std::vector<float>(in_.q.begin(), in_.q.end()));
+    const Integers q(std::vector<float>(in_.q.begin(), in_.q.end()), in_.query_shift);
     const T* const codes = in_.key(key);
     std::int64_t sum = 0;
     for (std::size_t d = 0; d < in_.q.size(); ++d)
@@ -119,7 +97,7 @@ class Row {
       if (p[i] != 0)
         weights[i] =
             static_cast<float>(p[i] * in_.value_scale(begin + static_cast<std::int64_t>(i)));
-    const Integers integers(weights);
+    const Integers integers(weights, in_.weight_shift);
     std::vector<std::int64_t> sums(o.size(), 0);
     for (std::size_t i = 0; i < p.size(); ++i) {
       if (integers.numbers[i] == 0) continue;
@@ -295,6 +273,22 @@ RowOutput<T> finish(const RowInput<T>& input, const State<T>& total, bool natura
 }
 
 }  // namespace
+
+Integers::Integers(const std::vector<float>& from, int shift) : numbers(from.size()) {
+  float largest = 0;
+  bool is_finite = true;
+  for (const float x : from) {
+    largest = std::max(largest, std::abs(x));
+    is_finite &= std::isfinite(x);
+  }
+  int exponent = largest == 0 ? -112 : std::max(std::ilogb(largest), -112);
+  // 127 * 257: as two signed bytes
+  if (largest > std::ldexp(32639.0f, exponent - 14)) ++exponent;
+  const int bits = 14 - shift;
+  inverse = is_finite ? std::ldexp(1.0f, exponent - bits) : std::numeric_limits<float>::quiet_NaN();
+  for (std::size_t i = 0; is_finite && i < from.size(); ++i)
+    numbers[i] = static_cast<std::int64_t>(std::nearbyint(std::ldexp(from[i], bits - exponent)));
+}
 
 template <class T>
 RowOutput<T> row_by_rules(const RowInput<T>& input) {

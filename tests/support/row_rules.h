@@ -23,8 +23,19 @@ struct RowInput {
   double scale = 1;
   bool pairs = false;  // products of bf16 pairs, as current_isa() has them (pair_product.h)
   bool tiles = false;  // of these, by tile registers
-  /// Codes that are multiplied as integers: key and value give codes, these their scales.
+  /// Codes that are multiplied as integers: key and value give codes, or what became of them, these
+  /// their scales; by how many bits queries and weights are shorter.
   std::function<T(std::int64_t)> key_scale, value_scale;
+  int query_shift = 0, weight_shift = 0;
+};
+
+/// Numbers as integers of 16 bits less `shift`, and the power of two that takes them back: NaN if
+/// one is not finite.
+struct Integers {
+  std::vector<std::int64_t> numbers;
+  float inverse;
+
+  explicit Integers(const std::vector<float>& from, int shift = 0);
 };
 
 template <class T>

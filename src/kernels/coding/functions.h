@@ -36,6 +36,42 @@ struct EncodeRowsArgs {
   ptrdiff_t scale_step = 0;
 };
 
+/// How rows of codes become integers (attention_order.h), a row after the other: for each group of
+/// channels the multiplier and the offset, twice each in 32 bits; and what takes a row's integers
+/// back. Written for up to 15 rows more than asked for.
+struct IntegerRules {
+  int32_t *multipliers = nullptr, *offsets = nullptr;  // [group][step]; offsets if codes are shifted
+  float* scales = nullptr;                             // NaN if a scale is not finite
+  ptrdiff_t step = 0;
+};
+
+/// The same from a later row on.
+inline IntegerRules rules_from(const IntegerRules& rules, int row) {
+  return {.multipliers = rules.multipliers + row,
+          .offsets = rules.offsets + row,
+          .scales = rules.scales + row,
+          .step = rules.step};
+}
+
+struct FindIntegersArgs {
+  RowCoding coding;
+  const char* scales = nullptr;  // of the first row; codes in blocks: its first block
+  ptrdiff_t scale_step = 0;      // bytes from row to row
+  int rows = 0, columns = 0;
+  IntegerRules to;
+};
+
+struct IntegerRowsArgs {
+  RowCoding coding;
+  const char* codes = nullptr;
+  ptrdiff_t code_step = 0;  // bytes from row to row
+  int rows = 0, columns = 0;
+  IntegerRules by;  // from the first of the rows on
+  int16_t* out = nullptr;
+  ptrdiff_t out_step = 0;
+  int out_columns = 0;  // further ones become 0
+};
+
 struct CodingFunctions {
   void (*decode_f32)(const DecodeRowsArgs<float>&) noexcept;
   void (*decode_f64)(const DecodeRowsArgs<double>&) noexcept;
@@ -43,6 +79,9 @@ struct CodingFunctions {
   /// in f16 overflows. It and the rows after it are still written: their scales are NaN where rows
   /// or groups have their own, so that they decode to NaN. `rows` if there is none.
   int (*encode)(const EncodeRowsArgs&) noexcept;
+  /// Rows of codes as integers of 16 bits, in two steps.
+  void (*find_integers)(const FindIntegersArgs&) noexcept;
+  void (*integer_rows)(const IntegerRowsArgs&) noexcept;
 };
 
 }  // namespace quire::kernels

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/attention_order.h"
+
 namespace quire::kernels {
 
 enum class CodeType : uint8_t {
@@ -54,10 +56,29 @@ constexpr bool are_bf16_codes(const RowCoding& coding) {
   return is_exact && coding.shift == CodeShift::kNone && coding.group == 0 && !coding.f16_scales;
 }
 
-/// Codes that can be multiplied as integers, with the scale of a row as a factor of the score, or
-/// of the weight.
-constexpr bool are_integer_codes(const RowCoding& coding) {
+/// Codes that can be multiplied as integers: as they are, under one scale for all of a row, which is
+/// a factor of the score, or of the weight ..
+constexpr bool are_exact_integers(const RowCoding& coding) {
   return coding.codes == CodeType::kI8 && coding.group == 0;
+}
+/// .. or as integers that a row's scales make of them (attention_order.h).
+constexpr bool become_integers(const RowCoding& coding) {
+  const bool is_integer = coding.codes == CodeType::kI8 || coding.codes == CodeType::kU8 ||
+                          coding.codes == CodeType::kU4;
+  return is_integer && coding.group != 1 && !are_exact_integers(coding);
+}
+
+/// By how many bits queries, or weights, are shorter as integers.
+constexpr int integer_query_shift(const RowCoding& keys, int dims) {
+  return become_integers(keys) ? row_query_shift(dims) : 0;
+}
+constexpr int integer_weight_shift(const RowCoding& values) {
+  return become_integers(values) ? kRowWeightShift : 0;
+}
+
+/// Groups of channels under one scale in a row of `columns`, unless each has its own.
+constexpr int code_groups(const RowCoding& coding, int columns) {
+  return coding.group == 0 ? 1 : columns / kCodeGroup;
 }
 
 /// Scales beside the codes: row `i` of a span at data + (offset of the span + i * row_step).

@@ -42,6 +42,7 @@ enum class DecodeKind : uint8_t {
   kI8,         // codes of one byte under a scale per key, decoded when loaded; f32 on vectors only
   kCodePairs,  // codes that are exact in bf16, as kPairs; scales multiply scores and weights
   kIntegers,   // codes of i8 times integers of 16 bits; scales multiply scores and weights
+  kIntegerRows,  // the same with integers of 16 bits that other codes became
   kTiles       // bf16, in the order of tile registers (attention_order.h); queries are widened
 };
 
@@ -118,6 +119,7 @@ struct CodeWeightsArgs {
   const float* weights = nullptr;
   int unit_begin = 0, unit_end = 0;
   const float* value_scales = nullptr;  // [256]
+  int shift = 0;                        // attention_order.h
   int16_t* to = nullptr;                // [256]
 };
 
@@ -157,9 +159,9 @@ struct DecodeFunctions {
   void (*values)(const UnitValuesArgs<T>&) noexcept;
   /// x[i] *= factor
   void (*rescale)(T* x, int count, T factor) noexcept;
-  /// kIntegers. `count` numbers, a multiple of kDecodeColumns, as integers of 16 bits. Both return
-  /// what takes the integers back.
-  float (*code_numbers)(const float* from, int count, int16_t* to) noexcept;
+  /// kIntegers. `count` numbers, a multiple of kDecodeColumns, as integers of 16 bits less `shift`.
+  /// Both return what takes the integers back.
+  float (*code_numbers)(const float* from, int count, int shift, int16_t* to) noexcept;
   float (*code_weights)(const CodeWeightsArgs&) noexcept;
   /// Puts the columns of an O in order. `count` is a multiple of kDecodeColumns; not in place.
   void (*reorder)(DecodeKind kind, const T* from, int count, T* to) noexcept;

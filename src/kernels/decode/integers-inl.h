@@ -3,7 +3,7 @@
 // the end: sums of integers are exact in any order, so nothing must be transposed before. Kernels
 // layer.
 #pragma once
-#include "kernels/coding/decode-inl.h"
+#include "kernels/coding/integer_rows-inl.h"
 #include "kernels/decode/functions.h"
 #include "kernels/integer_dot-inl.h"
 
@@ -21,7 +21,7 @@ inline float code_weights(const CodeWeightsArgs& args) noexcept {
   };
   VI largest = hn::Zero(kI32);
   for (int i = begin; i < end; i += kN) largest = hn::Max(largest, magnitude_bits(weight(i)));
-  const IntegerCoding coding = coding_of(largest);
+  const IntegerCoding coding = coding_of(largest, args.shift);
   for (int i = begin; i < end; i += kN)
     hn::StoreU(hn::DemoteTo(narrow, coding.code(weight(i))), narrow, args.to + i);
   return hn::GetLane(coding.inverse);
@@ -48,14 +48,15 @@ HWY_INLINE void prefetch_rows(const UnitAhead& unit, int begin, int end) {
 
 #if HWY_TARGET == HWY_SCALAR
 
-inline void integer_unit_scores(const UnitScoresArgs<float>& args) noexcept {
+template <class Code>
+void integer_scores_of(const UnitScoresArgs<float>& args) {
   const auto* queries = static_cast<const int16_t*>(args.queries);
   for (int u = 0; u < args.unit_count; ++u) {
     const DecodeUnit& unit = args.units[u];
     for (int row = 0; row < args.rows; ++row) {
       float* out = args.scores + row * kDecodeScoreStep + unit.place * kUnitKeys;
       for (int key = 0; key < kUnitKeys; ++key) {
-        const auto* codes = reinterpret_cast<const int8_t*>(row_of(unit, args.step, key));
+        const auto* codes = reinterpret_cast<const Code*>(row_of(unit, args.step, key));
         int32_t sum = 0;
         for (int d = 0; d < args.dims; ++d) sum += codes[d] * queries[row * args.query_step + d];
         const float score = static_cast<float>(sum) * unit.scales[key] * args.row_scales[row];
@@ -65,7 +66,8 @@ inline void integer_unit_scores(const UnitScoresArgs<float>& args) noexcept {
   }
 }
 
-inline void integer_unit_values(const UnitValuesArgs<float>& args) noexcept {
+template <class Code>
+void integer_values_of(const UnitValuesArgs<float>& args) {
   for (int u = 0; u < args.unit_count; ++u) {
     const DecodeUnit& unit = args.units[u];
     for (int row = 0; row < args.rows; ++row) {
@@ -75,7 +77,7 @@ inline void integer_unit_values(const UnitValuesArgs<float>& args) noexcept {
       for (int c = 0; c < args.columns; ++c) {
         int32_t sum = unit.begins_chain ? 0 : chain[c];
         for (int key = unit.begin; key < unit.end; ++key)
-          sum += weights[key] * static_cast<int8_t>(row_of(unit, args.step, key)[c]);
+          sum += weights[key] * reinterpret_cast<const Code*>(row_of(unit, args.step, key))[c];
         chain[c] = sum;
         if (unit.ends_chain)
           args.out[row * args.out_step + c] += static_cast<float>(sum) * args.row_scales[row];
@@ -86,21 +88,21 @@ inline void integer_unit_values(const UnitValuesArgs<float>& args) noexcept {
 
 #else
 
-using Words = hn::Repartition<int16_t, F32>;
-constexpr Words kWords;
-constexpr int kWordLanes = 2 * static_cast<int>(kLanes);
-
-// kWordLanes codes as integers of 16 bits.
-HWY_INLINE hn::Vec<Words> widened_codes(const char* at) {
+// kWordLanes codes, or integers made of codes, as integers of 16 bits.
+template <class Code>
+HWY_INLINE hn::Vec<Words> words_of(const char* at) {
+  if constexpr (sizeof(Code) == 2)
+    return hn::LoadU(kWords, reinterpret_cast<const int16_t*>(at));
   const hn::Rebind<int8_t, Words> bytes;
   return hn::PromoteTo(kWords, hn::LoadU(bytes, reinterpret_cast<const int8_t*>(at)));
 }
 
 // The first `count` of them, then zeros.
-HWY_INLINE hn::Vec<Words> widened_codes(const char* at, int count) {
-  HWY_ALIGN char copy[kWordLanes] = {};
-  std::memcpy(copy, at, static_cast<size_t>(count));
-  return widened_codes(copy);
+template <class Code>
+HWY_INLINE hn::Vec<Words> words_of(const char* at, int count) {
+  HWY_ALIGN char copy[kWordLanes * sizeof(Code)] = {};
+  std::memcpy(copy, at, static_cast<size_t>(count) * sizeof(Code));
+  return words_of<Code>(copy);
 }
 
 // Sums of two keys side by side: of each block of 128 bits, a's and b's in turn.
@@ -156,7 +158,7 @@ template <int kRows>
 constexpr int kKeysAtOnce = kRows >= 4 && HWY_TARGET == HWY_AVX2 ? 2 : 4;
 
 // sums[row]: lanes of a vector for each two of kKeysAtOnce keys.
-template <int kRows>
+template <class Code, int kRows>
 HWY_INLINE void integer_sums(const char* const* keys, int dims, const int16_t* queries,
                              ptrdiff_t query_step, VI (&sums)[kKeysAtOnce<kRows> / 2][kRows]) {
   constexpr int kKeys = kKeysAtOnce<kRows>;
@@ -166,9 +168,11 @@ HWY_INLINE void integer_sums(const char* const* keys, int dims, const int16_t* q
   for (int d = 0; d < dims; d += kWordLanes) {
     hn::Vec<Words> codes[kKeys];
     if (HWY_LIKELY(dims - d >= kWordLanes)) {
-      QUIRE_UNROLL for (int j = 0; j < kKeys; ++j) codes[j] = widened_codes(keys[j] + d);
+      QUIRE_UNROLL for (int j = 0; j < kKeys; ++j) codes[j] =
+          words_of<Code>(keys[j] + d * static_cast<int>(sizeof(Code)));
     } else {
-      QUIRE_UNROLL for (int j = 0; j < kKeys; ++j) codes[j] = widened_codes(keys[j] + d, dims - d);
+      QUIRE_UNROLL for (int j = 0; j < kKeys; ++j) codes[j] =
+          words_of<Code>(keys[j] + d * static_cast<int>(sizeof(Code)), dims - d);
     }
     add_products(codes, queries + d, query_step, acc);
   }
@@ -177,7 +181,7 @@ HWY_INLINE void integer_sums(const char* const* keys, int dims, const int16_t* q
 }
 
 // One unit by rows [first_row, first_row + kRows).
-template <int kRows>
+template <class Code, int kRows>
 HWY_NOINLINE void integer_score_block(const UnitScoresArgs<float>& args, int unit_idx,
                                       int first_row) {
   constexpr int kN = static_cast<int>(kLanes), kKeys = kKeysAtOnce<kRows>;
@@ -194,11 +198,11 @@ HWY_NOINLINE void integer_score_block(const UnitScoresArgs<float>& args, int uni
       if (first_row == 0) prefetch_rows(far, first + i, first + i + 4);
       VI pairs[2][kRows];
       if constexpr (kKeys == 4) {
-        integer_sums<kRows>(codes, args.dims, queries, query_step, pairs);
+        integer_sums<Code, kRows>(codes, args.dims, queries, query_step, pairs);
       } else {
         VI pair[1][kRows];
         QUIRE_UNROLL for (int j = 0; j < 2; ++j) {
-          integer_sums<kRows>(codes + 2 * j, args.dims, queries, query_step, pair);
+          integer_sums<Code, kRows>(codes + 2 * j, args.dims, queries, query_step, pair);
           QUIRE_UNROLL for (int g = 0; g < kRows; ++g) pairs[j][g] = pair[0][g];
         }
       }
@@ -215,22 +219,23 @@ HWY_NOINLINE void integer_score_block(const UnitScoresArgs<float>& args, int uni
   }
 }
 
-inline void integer_unit_scores(const UnitScoresArgs<float>& args) noexcept {
+template <class Code>
+void integer_scores_of(const UnitScoresArgs<float>& args) {
   for (int unit = 0; unit < args.unit_count; ++unit) {
     for (int row = 0; row < args.rows; row += kRowBlock[args.rows - row]) {
       switch (kRowBlock[args.rows - row]) {
         case 8:
-          integer_score_block<4>(args, unit, row);
-          integer_score_block<4>(args, unit, row + 4);
+          integer_score_block<Code, 4>(args, unit, row);
+          integer_score_block<Code, 4>(args, unit, row + 4);
           break;
         case 4:
-          integer_score_block<4>(args, unit, row);
+          integer_score_block<Code, 4>(args, unit, row);
           break;
         case 2:
-          integer_score_block<2>(args, unit, row);
+          integer_score_block<Code, 2>(args, unit, row);
           break;
         default:
-          integer_score_block<1>(args, unit, row);
+          integer_score_block<Code, 1>(args, unit, row);
       }
     }
   }
@@ -251,16 +256,22 @@ struct IntegerUnits {
 };
 
 // What a block of `kColumns` columns prefetches: the same columns of the rows of a unit that comes
-// later, into L2.
-template <int kColumns>
+// later, into L2. Where integers were made of codes, these are elsewhere: the first block
+// prefetches all of a row.
+template <class Code, int kColumns>
 class ColumnsAhead {
  public:
   HWY_INLINE ColumnsAhead(const UnitAhead& unit, int first, bool wanted)
-      : at_(unit.at + first), step_(unit.step), first_(first) {
-    if (wanted && first % 64 < kColumns && first / 64 < unit.lines)
+      : unit_(unit), at_(unit.at + first), step_(unit.step), first_(first) {
+    const bool is_here = sizeof(Code) == 2 ? first == 0 : first % 64 < kColumns;
+    if (wanted && is_here && first / 64 < unit.lines)
       rows_ = unit.rows == nullptr ? kInPlace : unit.rows;
   }
   HWY_INLINE void fetch(int key) const {
+    if constexpr (sizeof(Code) == 2) {
+      if (rows_ != nullptr) prefetch_rows(unit_, key, key + 1);
+      return;
+    }
     if (rows_ == nullptr) return;
     const char* row = rows_ == kInPlace ? at_ + key * step_ : rows_[key] + first_;
     QUIRE_UNROLL for (int byte = 0; byte < kColumns; byte += 64)
@@ -270,6 +281,7 @@ class ColumnsAhead {
  private:
   static constexpr const char* kNoRows[1] = {};
   static constexpr const char* const* kInPlace = kNoRows;
+  const UnitAhead& unit_;
   const char* at_;
   ptrdiff_t step_;
   int first_;
@@ -278,7 +290,7 @@ class ColumnsAhead {
 
 // Rows [first_row, first_row + kRows), kLines times kWordLanes columns from `first` on; kPart: of
 // one such line only `count` columns.
-template <int kRows, int kLines, bool kPart>
+template <class Code, int kRows, int kLines, bool kPart>
 HWY_NOINLINE void integer_value_block(const UnitValuesArgs<float>& args, const IntegerUnits& of,
                                       int first_row, int first, int count) {
   constexpr int kN = static_cast<int>(kLanes), kVectors = 2 * kLines;
@@ -295,22 +307,24 @@ HWY_NOINLINE void integer_value_block(const UnitValuesArgs<float>& args, const I
   for (int u = 0; u < of.count; ++u) {
     const DecodeUnit& unit = of.units[u];
     const bool is_list = unit.rows != nullptr;
-    const ColumnsAhead<kLines * kWordLanes> far(of.far[u], first, first_row == 0);
+    const ColumnsAhead<Code, kLines * kWordLanes> far(of.far[u], first, first_row == 0);
     const uint16_t* weights =
         args.pair_weights + first_row * kDecodeScoreStep + unit.place * kUnitKeys + unit.begin;
-    const char* at = unit.at + unit.begin * args.step + first;
+    constexpr int kBytes = kWordLanes * static_cast<int>(sizeof(Code));
+    const ptrdiff_t skipped = first * static_cast<int>(sizeof(Code));
+    const char* at = unit.at + unit.begin * args.step + skipped;
     for (int key = unit.begin; key < unit.end; key += 2, weights += 2, at += 2 * args.step) {
-      const char* const even = is_list ? unit.rows[key] + first : at;
-      const char* const odd = is_list ? unit.rows[key + 1] + first : at + args.step;
+      const char* const even = is_list ? unit.rows[key] + skipped : at;
+      const char* const odd = is_list ? unit.rows[key + 1] + skipped : at + args.step;
       far.fetch(key);
       far.fetch(key + 1);
       VU pairs[kLines][2];
       QUIRE_UNROLL for (int j = 0; j < kLines; ++j) {
         if constexpr (kPart)
-          pairs_of_columns(widened_codes(even, count), widened_codes(odd, count), pairs[j]);
+          pairs_of_columns(words_of<Code>(even, count), words_of<Code>(odd, count), pairs[j]);
         else
-          pairs_of_columns(widened_codes(even + j * kWordLanes),
-                           widened_codes(odd + j * kWordLanes), pairs[j]);
+          pairs_of_columns(words_of<Code>(even + j * kBytes), words_of<Code>(odd + j * kBytes),
+                           pairs[j]);
       }
       QUIRE_UNROLL for (int g = 0; g < kRows; ++g) {
         const VU weight = pair_in_all_lanes(weights + g * kDecodeScoreStep);
@@ -335,23 +349,24 @@ HWY_NOINLINE void integer_value_block(const UnitValuesArgs<float>& args, const I
 // Vectors of sums: half of the registers.
 constexpr int kMostValueSums = HWY_TARGET == HWY_AVX2 ? 8 : 16;
 
-template <int kRows>
+template <class Code, int kRows>
 HWY_INLINE void integer_value_rows(const UnitValuesArgs<float>& args, const IntegerUnits& of,
                                    int first_row) {
   constexpr int kLines = HWY_MIN(kMostValueSums / 2 / kRows, 4), kColumns = kLines * kWordLanes;
   int first = 0;
   for (; args.columns - first >= kColumns; first += kColumns)
-    integer_value_block<kRows, kLines, false>(args, of, first_row, first, kColumns);
+    integer_value_block<Code, kRows, kLines, false>(args, of, first_row, first, kColumns);
   for (; args.columns - first >= kWordLanes; first += kWordLanes)
-    integer_value_block<kRows, 1, false>(args, of, first_row, first, kWordLanes);
+    integer_value_block<Code, kRows, 1, false>(args, of, first_row, first, kWordLanes);
   if (first < args.columns)
-    integer_value_block<kRows, 1, true>(args, of, first_row, first, args.columns - first);
+    integer_value_block<Code, kRows, 1, true>(args, of, first_row, first, args.columns - first);
 }
 
 // Units that share one load and store of their sums: 8 KiB of codes of 128 dims.
 constexpr int kMostIntegerUnits = 4;
 
-inline void integer_unit_values(const UnitValuesArgs<float>& args) noexcept {
+template <class Code>
+void integer_values_of(const UnitValuesArgs<float>& args) {
   for (int unit = 0; unit < args.unit_count;) {
     IntegerUnits of{args.units + unit, 1, args.ahead + unit + kUnitsAhead};
     while (of.count < kMostIntegerUnits && unit + of.count < args.unit_count &&
@@ -360,17 +375,17 @@ inline void integer_unit_values(const UnitValuesArgs<float>& args) noexcept {
     for (int row = 0; row < args.rows; row += kRowBlock[args.rows - row]) {
       switch (kRowBlock[args.rows - row]) {
         case 8:
-          integer_value_rows<4>(args, of, row);
-          integer_value_rows<4>(args, of, row + 4);
+          integer_value_rows<Code, 4>(args, of, row);
+          integer_value_rows<Code, 4>(args, of, row + 4);
           break;
         case 4:
-          integer_value_rows<4>(args, of, row);
+          integer_value_rows<Code, 4>(args, of, row);
           break;
         case 2:
-          integer_value_rows<2>(args, of, row);
+          integer_value_rows<Code, 2>(args, of, row);
           break;
         default:
-          integer_value_rows<1>(args, of, row);
+          integer_value_rows<Code, 1>(args, of, row);
       }
     }
     unit += of.count;
@@ -378,6 +393,16 @@ inline void integer_unit_values(const UnitValuesArgs<float>& args) noexcept {
 }
 
 #endif
+
+inline void integer_unit_scores(const UnitScoresArgs<float>& args) noexcept {
+  if (args.kind == DecodeKind::kIntegers) return integer_scores_of<int8_t>(args);
+  integer_scores_of<int16_t>(args);
+}
+
+inline void integer_unit_values(const UnitValuesArgs<float>& args) noexcept {
+  if (args.kind == DecodeKind::kIntegers) return integer_values_of<int8_t>(args);
+  integer_values_of<int16_t>(args);
+}
 
 }  // namespace quire::kernels::QUIRE_ISA_NS
 HWY_AFTER_NAMESPACE();

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "kernels/coding/rotate.h"
+#include "kernels/coding/tile_rules.h"
 #include "kernels/kernel_table.h"
 #include "kernels/prefill/pair_scope.h"
 #include "kernels/typed_functions.h"
@@ -59,6 +60,7 @@ template <class T>
 DecodeKind unit_kind(const ForwardCall& call, bool values) {
   if (std::is_same_v<T, double> || (!values && call.rope.half > 0)) return DecodeKind::kOwn;
   const RowCoding& coding = values ? call.v_coding : call.k_coding;
+  if (call.integers && become_integers(coding)) return DecodeKind::kIntegerRows;
   if (call.integers) return DecodeKind::kIntegers;
   if (is_coded(coding) && call.pairs) return DecodeKind::kCodePairs;
   if (is_coded(coding)) {
@@ -85,6 +87,7 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
       rotated_(!values && call.rope.half > 0),
       is_direct_(kind_ == DecodeKind::kI8 || kind_ == DecodeKind::kCodePairs ||
                  kind_ == DecodeKind::kIntegers),
+      is_made_(kind_ == DecodeKind::kIntegerRows),
       converted_(rotated_ || (is_coded(coding_) && !call.pairs) ||
                  (std::is_same_v<T, double> && rows_.dtype != DType::f64)),
       side_by_side_(rows_.column_step == 1),
@@ -94,12 +97,20 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
       lines_(static_cast<int>(
           whole_lines(is_coded(coding_) ? code_bytes(coding_, columns_) : columns_ * element_) /
           64)),
-      slot_step_(
-          whole_lines(columns_ * (converted_ ? static_cast<ptrdiff_t>(sizeof(T)) : element_))),
+      slot_step_(whole_lines(columns() * (converted_ ? static_cast<ptrdiff_t>(sizeof(T))
+                                          : is_made_ ? 2
+                                                     : element_))),
       slots_(layout.take<char>(slots() * kUnitKeys * slot_step_)),
-      unit_scales_(layout.take<float>(is_direct_ ? kTileKeys : 0)),
+      unit_scales_(layout.take<float>(is_direct_ || is_made_ ? kTileKeys + kUnitKeys : 0)),
       spans_(keys),
-      ahead_spans_(keys) {}
+      ahead_spans_(keys) {
+  if (is_made_) rules_ = take_rules(code_groups(coding_, columns_), layout);
+}
+
+template <class T>
+int UnitRows<T>::columns() const {
+  return is_made_ ? (columns_ + kDecodeColumns - 1) / kDecodeColumns * kDecodeColumns : columns_;
+}
 
 template <class T>
 const char* UnitRows<T>::address(const KeySpan& span, int64_t key) const noexcept {
@@ -205,7 +216,12 @@ void UnitRows<T>::place_scales(int64_t key, int keys, const char** scales) noexc
 
 template <class T>
 const float* UnitRows<T>::load_scales(int64_t key, int keys) noexcept {
-  if (!is_direct_) return nullptr;
+  if (!is_direct_ && !is_made_) return nullptr;
+  if (is_made_) {
+    find_integers(key, keys);
+    std::fill(unit_scales_ + keys, unit_scales_ + kTileKeys, 0.0f);
+    return unit_scales_;
+  }
   for (int i = 0; i < keys;) {
     const KeySpan& span = spans_.find(key + i);
     const int64_t offset = values_ ? span.value_scale_offset : span.key_scale_offset;
@@ -217,6 +233,56 @@ const float* UnitRows<T>::load_scales(int64_t key, int keys) noexcept {
   }
   std::fill(unit_scales_ + keys, unit_scales_ + kTileKeys, 0.0f);
   return unit_scales_;
+}
+
+// The rules of the keys of a tile, span by span.
+template <class T>
+void UnitRows<T>::find_integers(int64_t key, int keys) noexcept {
+  for (int i = 0; i < keys;) {
+    const KeySpan& span = spans_.find(key + i);
+    const auto end = static_cast<int>(std::min<int64_t>(keys, span.end - key));
+    FindIntegersArgs args{
+        .coding = coding_, .rows = end - i, .columns = columns_, .to = rules_from(rules_, i)};
+    if (coding_.in_blocks) {
+      args.scales = address(span, key + i);
+      args.scale_step = step_;
+    } else {
+      const int64_t offset = values_ ? span.value_scale_offset : span.key_scale_offset;
+      args.scale_step = scales_.row_step * scale_bytes(coding_);
+      args.scales = static_cast<const char*>(scales_.data) + offset * scale_bytes(coding_) +
+                    (key + i - span.begin) * args.scale_step;
+    }
+    args.to.scales = unit_scales_ + i;
+    call_.table->coding->find_integers(args);
+    i = end;
+  }
+}
+
+// Rows of a unit as integers; those that are not wanted are zeros and not read.
+template <class T>
+void UnitRows<T>::gather_integers(const PlacedUnits& units, uint32_t wanted, const DecodeUnit& unit,
+                                  char* to) const noexcept {
+  const char* const found = units.at[unit.place];
+  const int first = unit.place * kUnitKeys;
+  const auto write = [&](const char* from, int row, int count) {
+    char* const out = to + row * slot_step_;
+    call_.table->coding->integer_rows({.coding = coding_,
+                                       .codes = from,
+                                       .code_step = step_,
+                                       .rows = count,
+                                       .columns = columns_,
+                                       .by = rules_from(rules_, first + row),
+                                       .out = reinterpret_cast<int16_t*>(out),
+                                       .out_step = slot_step_ / 2,
+                                       .out_columns = columns()});
+  };
+  if (found != nullptr && wanted == kAllKeys) return write(found, 0, kUnitKeys);
+  for (int i = 0; i < kUnitKeys; ++i) {
+    if ((wanted >> i & 1) == 0)
+      std::memset(to + i * slot_step_, 0, slot_step_);
+    else
+      write(found == nullptr ? units.rows[first + i] : found + i * step_, i, 1);
+  }
 }
 
 template <class T>
@@ -249,7 +315,7 @@ void UnitRows<T>::copy_row(const char* from, char* to) const noexcept {
 
 template <class T>
 bool UnitRows<T>::find(const PlacedUnits& units, uint32_t wanted, DecodeUnit& unit) const noexcept {
-  if (converted_ && !is_direct_) return false;
+  if ((converted_ && !is_direct_) || is_made_) return false;
   unit.at = units.at[unit.place];
   unit.begin = 0;
   unit.end = kUnitKeys;
@@ -279,7 +345,8 @@ void UnitRows<T>::gather(const PlacedUnits& units, uint32_t wanted, int slot, in
   unit.at = to;
   unit.begin = 0;
   unit.end = kUnitKeys;
-  if (is_direct_) unit.scales = unit_scales_ + unit.place * kUnitKeys;
+  if (is_direct_ || is_made_) unit.scales = unit_scales_ + unit.place * kUnitKeys;
+  if (is_made_) return gather_integers(units, wanted, unit, to);
   const bool is_decoded = is_coded(coding_) && converted_ && found != nullptr && wanted == kAllKeys;
   if (is_decoded) decode(found, scales[0], kUnitKeys, to);  // all in one span
   // All rows of a plain unit, a step apart.

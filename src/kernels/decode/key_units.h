@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/coding/functions.h"
 #include "kernels/decode/functions.h"
 #include "kernels/forward_problem.h"
 #include "kernels/prefill/forward_functions.h"
@@ -65,8 +66,16 @@ class UnitRows {
   /// used at once: at 128 dims a unit takes 8 KiB, and several would leave L1 before they are read.
   int slots() const { return converted_ ? 1 : kSlots; }
 
-  /// For codes that are read in place: loads the scales of `keys` keys from `key` on, for find and
-  /// gather. Returns null for other rows, which need none.
+  /// How many numbers of a row are read, and kept in sums: integers made of codes are padded with
+  /// zeros.
+  int columns() const;
+
+  /// How many units further than kUnitsAhead to prefetch: integers are made of codes a tile of
+  /// scales at a time.
+  int further_ahead() const { return is_made_ ? kTileUnits - kUnitsAhead : 0; }
+
+  /// For codes that are read in place, or become integers: loads the scales of `keys` keys from
+  /// `key` on, for find and gather. Returns null for other rows, which need none.
   const float* load_scales(int64_t key, int keys) noexcept;
 
   /// The scales that find and gather use, by place in the tile.
@@ -103,6 +112,9 @@ class UnitRows {
 
   const char* address(const KeySpan& span, int64_t key) const noexcept;
   void place_scales(int64_t key, int keys, const char** scales) noexcept;
+  void find_integers(int64_t key, int keys) noexcept;
+  void gather_integers(const PlacedUnits& units, uint32_t wanted, const DecodeUnit& unit,
+                       char* to) const noexcept;
   void decode(const char* from, const char* scale, int rows, char* to) const noexcept;
   void place_rows(int64_t key, int keys, const char** rows) noexcept;
   void copy_row(const char* from, char* to) const noexcept;
@@ -117,6 +129,7 @@ class UnitRows {
   DecodeKind kind_;
   bool rotated_;       // keys of a call with rope
   bool is_direct_;     // codes of found units are read in place: kI8, kCodePairs, kIntegers
+  bool is_made_;       // gathered as integers that codes become: kIntegerRows
   bool converted_;     // gathered in compute type
   bool side_by_side_;  // the numbers of a row are contiguous
   int columns_;
@@ -124,7 +137,8 @@ class UnitRows {
   int lines_;                 // of 64 bytes in a row
   ptrdiff_t slot_step_;       // bytes from row to row of a gathered unit
   char* slots_;
-  float* unit_scales_;  // [kTileUnits][16], if is_direct_
+  float* unit_scales_;  // [kTileUnits][16], if is_direct_ or is_made_
+  IntegerRules rules_;  // of the tile, if is_made_
   SpanCursor spans_, ahead_spans_;
 };
 

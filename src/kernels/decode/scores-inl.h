@@ -318,6 +318,7 @@ inline void scores_f32(const UnitScoresArgs<float>& args) noexcept {
       return unit_scores<KeysCodePairs<CodeType::kE5M2>>(args);
 #endif
     case DecodeKind::kIntegers:
+    case DecodeKind::kIntegerRows:
       return integer_unit_scores(args);
     case DecodeKind::kTiles:  // amx/decode-inl.h
       return;
@@ -363,7 +364,8 @@ inline void scores_f64(const UnitScoresArgs<double>& args) noexcept {
 
 #if HWY_TARGET == HWY_SCALAR
 inline void scores_f32(const UnitScoresArgs<float>& args) noexcept {
-  if (args.kind == DecodeKind::kIntegers) return integer_unit_scores(args);
+  if (args.kind == DecodeKind::kIntegers || args.kind == DecodeKind::kIntegerRows)
+    return integer_unit_scores(args);
   if (args.kind == DecodeKind::kBf16) return plain_scores<float, Bf16Bits>(args);
   if (args.kind == DecodeKind::kF16) return plain_scores<float, F16Bits>(args);
   plain_scores<float, float>(args);

@@ -380,6 +380,7 @@ inline void values_f32(const UnitValuesArgs<float>& args) noexcept {
       return unit_values<CodePairValues<CodeType::kE5M2>>(args, args.pair_weights);
 #endif
     case DecodeKind::kIntegers:
+    case DecodeKind::kIntegerRows:
       return integer_unit_values(args);
     case DecodeKind::kTiles:  // amx/decode-inl.h
       return;
@@ -396,7 +397,8 @@ HWY_INLINE int place_of_column([[maybe_unused]] DecodeKind kind, int i) {
   constexpr int kN = static_cast<int>(kLanes);
   const int line = i / (2 * kN) * 2 * kN, at = i - line;
   if (kind == DecodeKind::kBf16 || kind == DecodeKind::kTiles) return line + (at & 1) * kN + at / 2;
-  if (kind == DecodeKind::kPairs || kind == DecodeKind::kIntegers)
+  if (kind == DecodeKind::kPairs || kind == DecodeKind::kIntegers ||
+      kind == DecodeKind::kIntegerRows)
     return line + (at >> 2 & 1) * kN + at / 8 * 4 + (at & 3);
 #endif
   return i;

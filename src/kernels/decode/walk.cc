@@ -78,7 +78,8 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
   compact_ = layout.take<T>(chooses ? padded * kDecodeScoreStep : 0);
   // Compacted keys are not at consecutive positions, which rotation on read requires.
   compacts_ = chooses && zero_weights == ZeroWeights::kMultiply && call.rope.half == 0 &&
-              (!call.pairs || call.integers);
+              (!call.pairs || (keys_.kind() == DecodeKind::kIntegers &&
+                               values_.kind() == DecodeKind::kIntegers));
   const auto columns = static_cast<size_t>(decode_columns(call.value_dims));
   chain_ = layout.take<T>(values_.kind() == DecodeKind::kTiles ? tile_chain_size(row_count, columns)
                                                                : padded * columns);
@@ -158,6 +159,7 @@ void DecodeWalk<T>::code_query(int i) noexcept {
     std::fill(query_row_ + call_.dims, query_row_ + query_step_, T{0});
     query_scales_[i] =
         functions_->code_numbers(query_row_, static_cast<int>(query_step_),
+                                 integer_query_shift(call_.k_coding, call_.dims),
                                  static_cast<int16_t*>(query_memory_) + i * query_step_);
   }
 }
@@ -224,11 +226,12 @@ void DecodeWalk<T>::plan_prefetch(const Tile& tile) noexcept {
     for (int i = 0; i < live_count_; ++i) *to++ = values_.ahead(placed_values_, live_[i]);
   if (next_ < end_tile() && !compacts_) {
     const Tile next = tile_at(next_);
-    const int units = call_.v_in_k ? next.units : std::min(next.units, kUnitsAhead + 1);
+    const int most = call_.v_in_k ? kTileUnits : kUnitsAhead + keys_.further_ahead() + 1;
+    const int units = std::min(next.units, most);
     keys_.place(next.index * kTileKeys, std::min(next.keys, units * kUnitKeys), placed_next_);
     for (int unit = 0; unit < units; ++unit) *to++ = keys_.ahead(placed_next_, unit);
   }
-  const UnitAhead* const last = ahead_ + 2 * live_count_ + kUnitsAhead + 1;
+  const UnitAhead* const last = ahead_ + 2 * live_count_ + kTileUnits + 1;
   do *to++ = {};
   while (to < last);
 }
@@ -326,6 +329,7 @@ void DecodeWalk<T>::code_weights() noexcept {
                                     .unit_begin = is_compact_ ? 0 : unit_begin_,
                                     .unit_end = is_compact_ ? live_count_ : unit_end_,
                                     .value_scales = values_.unit_scales(),
+                                    .shift = integer_weight_shift(call_.v_coding),
                                     .to = reinterpret_cast<int16_t*>(pair_weights_) + at});
     }
   }
@@ -358,6 +362,7 @@ void DecodeWalk<T>::run_units(bool values, Wanted wanted_of, Args& args,
   UnitRows<T>& rows = values ? values_ : keys_;
   const PlacedUnits& placed = values ? placed_values_ : placed_keys_;
   const UnitAhead* const ahead = values ? ahead_ + live_count_ : ahead_;
+  const int further = rows.further_ahead();
   DecodeUnit units[kTileUnits];
   uint32_t wanted[kTileUnits];
   int used[kTileUnits], used_count = 0;  // indices into live_
@@ -377,10 +382,10 @@ void DecodeWalk<T>::run_units(bool values, Wanted wanted_of, Args& args,
     args.step = rows.step(gathered);
     args.kind = rows.kind(gathered);
     if (args.unit_count > 0) function(args);
-    args.ahead = ahead + done;
+    args.ahead = ahead + done + further;
     args.unit_count = 0;
   };
-  args.ahead = ahead;
+  args.ahead = ahead + further;
   for (int i = 0; i < used_count; ++i) {
     const int live = used[i];
     DecodeUnit found;
@@ -402,7 +407,7 @@ void DecodeWalk<T>::compute_scores() noexcept {
   args.kind = keys_.kind();
   args.codes = call_.k_coding.codes;
   args.rows = row_count_;
-  args.dims = call_.dims;
+  args.dims = keys_.columns();
   args.queries = query_memory_;
   args.query_step = query_step_;
   args.row_scales = query_scales_;
@@ -534,7 +539,7 @@ void DecodeWalk<T>::add_values(const DecodeState<T>& state) noexcept {
   args.kind = values_.kind();
   args.codes = call_.v_coding.codes;
   args.rows = row_count_;
-  args.columns = call_.value_dims;
+  args.columns = values_.columns();
   args.weights = is_compact_ ? compact_ : scores_;
   args.pair_weights = pair_weights_;
   args.row_scales = weight_scales_;

@@ -134,6 +134,7 @@ struct PairWeightsArgs {
   int run_count = 0;
   const float* value_scales = nullptr;  // of codes: factors of each key's weights; or null
   float* scales = nullptr;  // [16]: gets AccumulateArgs::weight_scales; of integers only
+  int shift = 0;            // attention_order.h; of integers only
 };
 
 /// Queries to pairs of integers.
@@ -142,6 +143,7 @@ struct CodeQueriesArgs {
   int dims = 0, panels = 0;        // dims: even
   uint32_t* pairs = nullptr;       // [dims / 2][64]
   float* scales = nullptr;         // [64]: gets ScoresArgs::lane_scales
+  int shift = 0;                   // attention_order.h
 };
 
 /// Folds the state of a split into that of the splits before it, row by row.

@@ -35,7 +35,7 @@ inline void code_queries(const CodeQueriesArgs& args) noexcept {
     VI largest = hn::Zero(kI32);
     for (int d = 0; d < args.dims; ++d)
       largest = hn::Max(largest, magnitude_bits(hn::LoadU(kF32, from + d * kQueryTile)));
-    const IntegerCoding coding(largest);
+    const IntegerCoding coding(largest, args.shift);
     hn::StoreU(coding.inverse, kF32, args.scales + lane);
     for (int d = 0; d < args.dims; d += 2) {
       const V even = hn::LoadU(kF32, from + d * kQueryTile);
@@ -59,7 +59,7 @@ inline void integer_weights(const PairWeightsArgs& args) noexcept {
         largest = hn::Max(largest, magnitude_bits(weight));
       }
     }
-    const IntegerCoding coding(largest);
+    const IntegerCoding coding(largest, args.shift);
     hn::StoreU(coding.inverse, kF32, args.scales + lane);
     for (const ChainRun *run = args.runs, *end = run + args.run_count; run != end; ++run) {
       float* const weights = args.weights + run->weight_row * kPanel + lane;

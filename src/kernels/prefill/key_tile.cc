@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "kernels/coding/rotate.h"
+#include "kernels/coding/tile_rules.h"
 #include "kernels/prefill/pair_scope.h"
 #include "kernels/typed_functions.h"
 
@@ -25,6 +26,11 @@ DecodeRowsArgs<T> coded_rows(const RowCoding& coding, const RowScales& scales, c
           .scale_step = scales.row_step * size,
           .rows = rows.rows,
           .columns = rows.columns};
+}
+
+// Scales of a tile, one for each row of codes; finding rules writes a few too many.
+float* take_scales(const ForwardCall& call, const RowCoding& coding, ScratchLayout& layout) {
+  return call.pairs && is_coded(coding) ? layout.take<float>(kTileKeys + 16) : nullptr;
 }
 
 const char* row_address(const void* data, const ForwardTensor& tensor, int64_t offset) {
@@ -51,9 +57,16 @@ KeyTileLoader<T>::KeyTileLoader(const ForwardCall& call, const KeySequence& keys
           static_cast<size_t>(kTileKeys * ptrdiff_t{tile_columns(call.value_dims)}))),
       half_values_(layout.take<uint16_t>(
           call.pairs ? static_cast<size_t>(kTileKeys * whole_panels(call.value_dims)) : 0)),
-      key_scales_(call.pairs && is_coded(call.k_coding) ? layout.take<float>(kTileKeys) : nullptr),
-      value_scales_(call.pairs && is_coded(call.v_coding) ? layout.take<float>(kTileKeys)
-                                                          : nullptr) {}
+      key_scales_(take_scales(call, call.k_coding, layout)),
+      value_scales_(take_scales(call, call.v_coding, layout)) {
+  if (!call.integers) return;
+  // Keys and values take turns.
+  int groups = 0;
+  if (become_integers(call.k_coding)) groups = code_groups(call.k_coding, call.dims);
+  if (become_integers(call.v_coding))
+    groups = std::max(groups, code_groups(call.v_coding, call.value_dims));
+  if (groups > 0) rules_ = take_rules(groups, layout);
+}
 
 template <class T>
 bool KeyTileLoader<T>::keys_lie_well() const noexcept {
@@ -199,8 +212,32 @@ void KeyTileLoader<T>::write_pairs(const RowCoding& coding, const RowScales& sca
   args.out = to;
   args.out_step = step;
   args.out_columns = static_cast<int>(step);
+  if (call_.integers && become_integers(coding)) return write_integers(args, all_scales + first);
   pair_functions(call_).widen_codes(args);
   copy_scales(args.scales, args.scale_step, rows.rows, all_scales + first);
+}
+
+// Codes as integers that their scales make of them.
+template <class T>
+void KeyTileLoader<T>::write_integers(const DecodeRowsArgs<uint16_t>& args,
+                                      float* scales) noexcept {
+  const bool in_blocks = args.coding.in_blocks;
+  rules_.scales = scales;
+  call_.table->coding->find_integers({.coding = args.coding,
+                                      .scales = in_blocks ? args.codes : args.scales,
+                                      .scale_step = in_blocks ? args.code_step : args.scale_step,
+                                      .rows = args.rows,
+                                      .columns = args.columns,
+                                      .to = rules_});
+  call_.table->coding->integer_rows({.coding = args.coding,
+                                     .codes = args.codes,
+                                     .code_step = args.code_step,
+                                     .rows = args.rows,
+                                     .columns = args.columns,
+                                     .by = rules_,
+                                     .out = reinterpret_cast<int16_t*>(args.out),
+                                     .out_step = args.out_step,
+                                     .out_columns = args.out_columns});
 }
 
 // Copies rows in compute type, decoded if they are codes; columns up to `step` are 0.

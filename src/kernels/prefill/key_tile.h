@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/coding/functions.h"
 #include "kernels/forward_problem.h"
 #include "kernels/prefill/forward_functions.h"
 #include "kernels/scratch_layout.h"
@@ -51,6 +52,7 @@ class KeyTileLoader {
   void write_pairs(const RowCoding& coding, const RowScales& scales, const RowsView& rows,
                    int64_t scale_offset, uint16_t* to, ptrdiff_t step, int first,
                    float* all_scales) noexcept;
+  void write_integers(const DecodeRowsArgs<uint16_t>& args, float* scales) noexcept;
   static void copy_bf16(const RowsView& from, uint16_t* to, ptrdiff_t to_step) noexcept;
 
   const ForwardCall& call_;
@@ -58,7 +60,8 @@ class KeyTileLoader {
   ptrdiff_t key_step_, value_step_, value_columns_;
   T *keys_, *values_;                  // [256][key_step], [256][value_columns]
   uint16_t* half_values_;              // pairs: rows of 16 bits before they are interleaved
-  float *key_scales_, *value_scales_;  // [256]; null: as in KeyTile
+  float *key_scales_, *value_scales_;  // [256 and some]; null: as in KeyTile
+  IntegerRules rules_;                 // of codes that become integers
 };
 
 }  // namespace quire::kernels

@@ -171,7 +171,8 @@ void Prefill<T>::load_queries(int i) noexcept {
                                           .dims = call_.dims,
                                           .panels = panels,
                                           .pairs = reinterpret_cast<uint32_t*>(to),
-                                          .scales = memory_.query_scales + i * kQueryTile});
+                                          .scales = memory_.query_scales + i * kQueryTile,
+                                          .shift = integer_query_shift(call_.k_coding, call_.dims)});
   }
 }
 
@@ -280,7 +281,8 @@ void Prefill<T>::accumulate(int i, int panel, int rows, const KeyTile& keys) noe
                         .runs = runs,
                         .run_count = count,
                         .value_scales = keys.value_scales,
-                        .scales = memory_.weight_scales});
+                        .scales = memory_.weight_scales,
+                        .shift = integer_weight_shift(call_.v_coding)});
     for (ChainRun* run = runs; run != runs + count; ++run) {
       run->value_row /= 2;
       run->rows = (run->rows + 1) / 2;

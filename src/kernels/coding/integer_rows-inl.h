@@ -1,0 +1,249 @@
+// Rows of codes as integers of 16 bits, all of a row under one scale, as attention_order.h defines
+// them: each group of channels has a multiplier and, if its codes are shifted, an offset. Kernels
+// layer.
+#pragma once
+#include "kernels/coding/decode-inl.h"
+#include "kernels/integer_dot-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace quire::kernels::QUIRE_ISA_NS {
+
+constexpr int code_bits(CodeType codes) { return codes == CodeType::kU4 ? 4 : 8; }
+
+// What is subtracted from a code so that zero lies in the middle.
+constexpr int code_middle(CodeType codes) {
+  return codes == CodeType::kI8 ? 0 : 1 << (code_bits(codes) - 1);
+}
+
+// Rows whose scales are collected before anything is computed from them: numbers that were just
+// written piece by piece cannot be read as vectors yet.
+constexpr int kRowsAtOnce = 64;
+
+// The scales of some rows, [group][row], and what accompanies them.
+template <class Number>
+struct CollectedScales {
+  HWY_ALIGN Number scales[kMostHeadDim / kCodeGroup][kRowsAtOnce];
+  HWY_ALIGN Number shifts[kMostHeadDim / kCodeGroup][kRowsAtOnce];
+
+  // Copies those of `rows` rows; further ones, up to a whole vector, repeat the last.
+  HWY_INLINE void collect(const char* from, ptrdiff_t row_step, ptrdiff_t group_step, int rows,
+                          int groups, bool has_shifts) {
+    for (int g = 0; g < groups; ++g, from += group_step) {
+      copy(from, row_step, rows, scales[g]);
+      if (has_shifts) copy(from + sizeof(Number), row_step, rows, shifts[g]);
+    }
+  }
+
+ private:
+  static HWY_INLINE void copy(const char* from, ptrdiff_t step, int rows, Number* to) {
+    constexpr int kN = static_cast<int>(kLanes);
+    int i = 0;
+    for (; i + 4 <= rows; i += 4, from += 4 * step) {
+      std::memcpy(to + i, from, sizeof(Number));
+      std::memcpy(to + i + 1, from + step, sizeof(Number));
+      std::memcpy(to + i + 2, from + 2 * step, sizeof(Number));
+      std::memcpy(to + i + 3, from + 3 * step, sizeof(Number));
+    }
+    for (; i < rows; ++i, from += step) std::memcpy(to + i, from, sizeof(Number));
+    for (; i % kN != 0; ++i) to[i] = to[rows - 1];
+  }
+};
+
+HWY_INLINE V numbers_at(const float* from) { return hn::LoadU(kF32, from); }
+HWY_INLINE V numbers_at(const F16Bits* from) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::Set(kF32, widened<float>(*from));
+#else
+  const hn::Rebind<uint16_t, F32> bits;
+  const hn::Rebind<hwy::float16_t, F32> half;
+  return hn::PromoteTo(
+      kF32, hn::BitCast(half, hn::LoadU(bits, reinterpret_cast<const uint16_t*>(from))));
+#endif
+}
+
+// Of codes counted from the middle: number = code * scale + the result.
+template <CodeType kType, CodeShift kShift>
+HWY_INLINE V shift_from_middle(V scale, V shift) {
+  const V middle = hn::Set(kF32, static_cast<float>(code_middle(kType)));
+  if constexpr (kShift == CodeShift::kZero) return hn::Mul(hn::Sub(middle, shift), scale);
+  return hn::Add(hn::Mul(middle, scale), shift);
+}
+
+template <class Number, CodeType kType, CodeShift kShift>
+HWY_NOINLINE void find_integers_of(const FindIntegersArgs& args) {
+  constexpr int kN = static_cast<int>(kLanes);
+  constexpr bool kShifts = kShift != CodeShift::kNone;
+  const RowCoding coding = args.coding;
+  const IntegerRules to = args.to;
+  const int groups = code_groups(coding, args.columns);
+  const ptrdiff_t group_step = coding.in_blocks ? code_bytes(coding, kCodeGroup)
+                                                : (kShifts ? 2 : 1) * scale_bytes(coding);
+  const V most = hn::Set(kF32, static_cast<float>(1 << (code_bits(kType) - 1)));
+  CollectedScales<Number> collected;
+  for (int first = 0; first < args.rows; first += kRowsAtOnce) {
+    const int rows = HWY_MIN(kRowsAtOnce, args.rows - first);
+    collected.collect(args.scales + first * args.scale_step, args.scale_step, group_step, rows,
+                      groups, kShifts);
+    for (int row = 0; row < rows; row += kN) {
+      const auto reach = [&](int g) HWY_ATTR {
+        return hn::Mul(numbers_at(collected.scales[g] + row), most);
+      };
+      const auto offset = [&](int g) HWY_ATTR {
+        return shift_from_middle<kType, kShift>(numbers_at(collected.scales[g] + row),
+                                                numbers_at(collected.shifts[g] + row));
+      };
+      VI largest = hn::Zero(kI32);
+      for (int g = 0; g < groups; ++g) {
+        V bound = hn::Abs(reach(g));
+        if constexpr (kShifts) bound = hn::Add(bound, hn::Abs(offset(g)));
+        largest = hn::Max(largest, magnitude_bits(bound));
+      }
+      const IntegerCoding rule(largest, kRowShift);
+      const auto write = [&](V number, int32_t* out) HWY_ATTR {
+        const VI code = rule.code(hn::IfThenElseZero(rule.is_finite, number));
+        hn::StoreU(hn::BitCast(kI32, IntegerCoding::pair_of(code, code)), kI32, out + first + row);
+      };
+      for (int g = 0; g < groups; ++g) {
+        write(reach(g), to.multipliers + g * to.step);
+        if constexpr (kShifts) write(offset(g), to.offsets + g * to.step);
+      }
+      hn::StoreU(rule.inverse, kF32, to.scales + first + row);
+    }
+  }
+}
+
+inline void find_integers(const FindIntegersArgs& args) noexcept {
+  const bool shifts = args.coding.shift != CodeShift::kNone;
+  switch (args.coding.codes) {
+    case CodeType::kI8:
+      return find_integers_of<F16Bits, CodeType::kI8, CodeShift::kNone>(args);
+    case CodeType::kU8:
+      return find_integers_of<float, CodeType::kU8, CodeShift::kZero>(args);
+    case CodeType::kU4:
+      return shifts ? find_integers_of<F16Bits, CodeType::kU4, CodeShift::kMinimum>(args)
+                    : find_integers_of<F16Bits, CodeType::kU4, CodeShift::kNone>(args);
+    default:  // fp8 are no integers
+      return;
+  }
+}
+
+// A code counted from the middle, to an integer by its group's multiplier and offset.
+template <CodeType kType>
+HWY_INLINE int16_t integer_of_code(const uint8_t* codes, int channel, int multiplier, int offset) {
+  constexpr int kBits = code_bits(kType);
+  int code;
+  if constexpr (kType == CodeType::kU4)
+    code = channel < kCodeGroup / 2 ? codes[channel] & 15 : codes[channel - kCodeGroup / 2] >> 4;
+  else if constexpr (kType == CodeType::kI8)
+    code = static_cast<int8_t>(codes[channel]);
+  else
+    code = codes[channel];
+  const int product = (code - code_middle(kType)) * multiplier;
+  return static_cast<int16_t>(((product + (1 << (kBits - 2))) >> (kBits - 1)) + offset);
+}
+
+#if HWY_TARGET != HWY_SCALAR
+
+// Codes [channel, channel + kWordLanes) of a group, counted from the middle, in the upper bits of
+// 16.
+template <CodeType kType>
+HWY_INLINE hn::Vec<Words> high_codes(const uint8_t* codes, int channel) {
+  const hn::RebindToUnsigned<Words> words;
+  if constexpr (kType == CodeType::kI8) {
+    const hn::Rebind<int8_t, Words> bytes;
+    const auto* at = reinterpret_cast<const int8_t*>(codes + channel);
+    return hn::ShiftLeft<8>(hn::PromoteTo(kWords, hn::LoadU(bytes, at)));
+  } else if constexpr (kType == CodeType::kU8) {
+    const hn::Rebind<uint8_t, Words> bytes;
+    const auto x = hn::ShiftLeft<8>(hn::PromoteTo(words, hn::LoadU(bytes, codes + channel)));
+    return hn::BitCast(kWords, hn::Xor(x, hn::Set(words, 0x8000)));
+  } else {
+    const hn::Rebind<uint8_t, Words> bytes;
+    constexpr int kHalf = kCodeGroup / 2;
+    const auto high = hn::Set(words, 0xf000), middle = hn::Set(words, 0x8000);
+    const auto of = [&](auto x) HWY_ATTR {
+      return hn::BitCast(kWords, hn::Xor(hn::And(x, high), middle));
+    };
+    if constexpr (kWordLanes > kHalf) {  // the 16 bytes twice: low halves, then high ones
+      HWY_ALIGN static constexpr uint16_t kFactors[32] = {
+          4096, 4096, 4096, 4096, 4096, 4096, 4096, 4096, 4096, 4096, 4096,
+          4096, 4096, 4096, 4096, 4096, 256,  256,  256,  256,  256,  256,
+          256,  256,  256,  256,  256,  256,  256,  256,  256,  256};
+      const auto x = hn::PromoteTo(words, hn::LoadDup128(bytes, codes));
+      return of(hn::Mul(x, hn::Load(words, kFactors)));
+    } else {
+      const auto x = hn::PromoteTo(words, hn::LoadU(bytes, codes + channel % kHalf));
+      return channel < kHalf ? of(hn::ShiftLeft<12>(x)) : of(hn::ShiftLeft<8>(x));
+    }
+  }
+}
+
+#endif
+
+// Channels [0, count) of some rows under one multiplier each.
+template <CodeType kType, bool kShifts, bool kIsGroup>
+HWY_INLINE void integer_channels(const IntegerRowsArgs& args, const char* from, int count,
+                                 const int32_t* multipliers, const int32_t* offsets, int16_t* out) {
+  const ptrdiff_t code_step = args.code_step, out_step = args.out_step;
+  for (int row = 0, rows = args.rows; row < rows; ++row, from += code_step, out += out_step) {
+    const auto* codes = reinterpret_cast<const uint8_t*>(from);
+    int c = 0;
+#if HWY_TARGET != HWY_SCALAR
+    const auto factor = hn::BitCast(kWords, hn::Set(kI32, multipliers[row]));
+    const auto shift = hn::BitCast(kWords, hn::Set(kI32, kShifts ? offsets[row] : 0));
+    const auto write = [&](int channel) HWY_ATTR {
+      auto x = hn::MulFixedPoint15(high_codes<kType>(codes, channel), factor);
+      if constexpr (kShifts) x = hn::Add(x, shift);
+      hn::StoreU(x, kWords, out + channel);
+    };
+    if constexpr (kIsGroup) {
+      QUIRE_UNROLL for (; c < kCodeGroup; c += kWordLanes) write(c);
+      continue;
+    }
+    for (; c + kWordLanes <= count; c += kWordLanes) write(c);
+#endif
+    for (; c < count; ++c) {
+      out[c] = integer_of_code<kType>(codes, c, static_cast<int16_t>(multipliers[row]),
+                                      kShifts ? static_cast<int16_t>(offsets[row]) : 0);
+    }
+  }
+}
+
+template <CodeType kType, bool kShifts>
+HWY_NOINLINE void integer_rows_of(const IntegerRowsArgs& args) {
+  const RowCoding coding = args.coding;
+  const IntegerRules by = args.by;
+  if (coding.group == 0) {
+    integer_channels<kType, kShifts, false>(args, args.codes, args.columns, by.multipliers,
+                                            by.offsets, args.out);
+  } else {
+    const char* from = args.codes + (coding.in_blocks ? 2 : 0);
+    for (int c = 0, g = 0; c < args.columns; c += kCodeGroup, ++g) {
+      integer_channels<kType, kShifts, true>(args, from, kCodeGroup, by.multipliers + g * by.step,
+                                             by.offsets + g * by.step, args.out + c);
+      from += code_bytes(coding, kCodeGroup);
+    }
+  }
+  for (int row = 0; row < args.rows && args.columns < args.out_columns; ++row) {
+    int16_t* const to = args.out + row * args.out_step;
+    for (int c = args.columns; c < args.out_columns; ++c) to[c] = 0;
+  }
+}
+
+inline void integer_rows(const IntegerRowsArgs& args) noexcept {
+  const bool shifts = args.coding.shift != CodeShift::kNone;
+  switch (args.coding.codes) {
+    case CodeType::kI8:
+      return integer_rows_of<CodeType::kI8, false>(args);
+    case CodeType::kU8:
+      return integer_rows_of<CodeType::kU8, true>(args);
+    case CodeType::kU4:
+      return shifts ? integer_rows_of<CodeType::kU4, true>(args)
+                    : integer_rows_of<CodeType::kU4, false>(args);
+    default:  // fp8 are no integers
+      return;
+  }
+}
+
+}  // namespace quire::kernels::QUIRE_ISA_NS
+HWY_AFTER_NAMESPACE();
