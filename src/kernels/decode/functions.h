@@ -63,6 +63,9 @@ struct UnitAhead {
   ptrdiff_t step;
   int lines;                // of 64 bytes in a row; 0: nothing to prefetch
   const char* const* rows;  // address of each row, if they are not `step` apart from `at` on
+  // Lines before `at` of each row, which are prefetched while codes become integers: one of each
+  // row when these are written, the others when a tile's rules are found.
+  int earlier = 0;
 };
 
 /// scores[row][key] = key[d] * query[d] summed over d in chains of chain_dims, times scale if

@@ -75,8 +75,9 @@ class UnitRows {
   int further_ahead() const { return is_made_ ? kTileUnits - kUnitsAhead : 0; }
 
   /// For codes that are read in place, or become integers: loads the scales of `keys` keys from
-  /// `key` on, for find and gather. Returns null for other rows, which need none.
-  const float* load_scales(int64_t key, int keys) noexcept;
+  /// `key` on, for find and gather. Returns null for other rows, which need none. `next`: the units
+  /// that come after this tile's, to prefetch.
+  const float* load_scales(int64_t key, int keys, const UnitAhead* next) noexcept;
 
   /// The scales that find and gather use, by place in the tile.
   const float* unit_scales() const { return unit_scales_; }
@@ -92,6 +93,8 @@ class UnitRows {
 
   /// What to prefetch for a placed unit.
   UnitAhead ahead(const PlacedUnits& units, int unit) const noexcept {
+    if (units.at[unit] != nullptr && is_made_)
+      return {units.at[unit] + 64 * (lines_ - 1), step_, 1, nullptr, lines_ - 1};
     if (units.at[unit] != nullptr) return {units.at[unit], step_, lines_, nullptr};
     return {nullptr, 0, rows_.column_step == 1 ? lines_ : 1, units.rows + unit * kUnitKeys};
   }
@@ -100,9 +103,9 @@ class UnitRows {
   /// `wanted`. Returns false if it must be gathered.
   bool find(const PlacedUnits& units, uint32_t wanted, DecodeUnit& unit) const noexcept;
   /// The same for a unit that is gathered into a slot, and rotated (rope). `first`: the tile's
-  /// first key.
+  /// first key; `far`: what to prefetch meanwhile.
   void gather(const PlacedUnits& units, uint32_t wanted, int slot, int64_t first,
-              DecodeUnit& unit) noexcept;
+              const UnitAhead& far, DecodeUnit& unit) noexcept;
 
   /// Bytes from key to key of what is found or gathered.
   ptrdiff_t step(bool gathered) const { return gathered ? slot_step_ : step_; }
@@ -112,7 +115,7 @@ class UnitRows {
 
   const char* address(const KeySpan& span, int64_t key) const noexcept;
   void place_scales(int64_t key, int keys, const char** scales) noexcept;
-  void find_integers(int64_t key, int keys) noexcept;
+  void find_integers(int64_t key, int first, int end) noexcept;
   void gather_integers(const PlacedUnits& units, uint32_t wanted, const DecodeUnit& unit,
                        char* to) const noexcept;
   void decode(const char* from, const char* scale, int rows, char* to) const noexcept;

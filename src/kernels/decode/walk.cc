@@ -339,8 +339,8 @@ template <class T>
 void DecodeWalk<T>::run_tile(const Tile& tile, const DecodeState<T>& state) noexcept {
   plan_prefetch(tile);
   if (!is_compact_) {
-    keys_.load_scales(first_key_, tile.keys);
-    value_scales_ = values_.load_scales(first_key_, tile.keys);
+    keys_.load_scales(first_key_, tile.keys, ahead_ + live_count_);
+    if (!call_.integers) value_scales_ = values_.load_scales(first_key_, tile.keys, nullptr);
   }
   compute_scores();
   if (is_compact_) spread_scores();
@@ -349,7 +349,10 @@ void DecodeWalk<T>::run_tile(const Tile& tile, const DecodeState<T>& state) noex
   if (zero_weights_ == ZeroWeights::kSkip) look_for_nan(tile);
   apply_softmax(tile, state);
   if (is_compact_) collect_weights();
-  if (call_.integers) code_weights();
+  if (call_.integers) {
+    if (!is_compact_) values_.load_scales(first_key_, tile.keys, ahead_ + 2 * live_count_);
+    code_weights();
+  }
   add_values(state);
 }
 
@@ -395,7 +398,10 @@ void DecodeWalk<T>::run_units(bool values, Wanted wanted_of, Args& args,
     const bool lies = rows.find(placed, wanted[live], found);
     if (lies == gathered || (gathered && args.unit_count == rows.slots())) flush(live);
     gathered = !lies;
-    if (gathered) rows.gather(placed, wanted[live], args.unit_count, first_key_, found);
+    if (gathered) {
+      const UnitAhead& far = ahead[live + kUnitsAhead + further];
+      rows.gather(placed, wanted[live], args.unit_count, first_key_, far, found);
+    }
     units[args.unit_count++] = found;
   }
   flush(live_count_);
