@@ -59,7 +59,7 @@
 //    the tile adds to O is the exact sum with the codes, rounded to f32, times the power of two
 //    taken back. Where a number is not finite, that power is NaN. (Exponents of the largest number
 //    are taken to be at least -112.)
-//  - Keys and values of u8, int4, q8_0 or q4_0, or int8 beside them, with queries of bf16 (an even
+//  - Keys and values of int8_channel, u8, int4, q8_0 or q4_0, or int8 beside them, with queries of bf16 (an even
 //    number of dims, up to kMostRowDims): rows of those codes become integers first. With codes of
 //    n bits counted from the middle, c, a number of a group is c * s + a, where a is 0, (middle -
 //    zero) * s or middle * s + minimum, each operation rounded. r = s * 2^(n-1). Of all groups of a

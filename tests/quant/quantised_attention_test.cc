@@ -442,8 +442,9 @@ struct CodedRow {
     const std::int64_t dims = x.shape()[3];
     const std::string name = x.format.name();
     const auto byte = [&](std::int64_t i) {
-      return name == "int8" ? static_cast<std::uint8_t>(x.codes.at<std::int8_t>({1, 1, key, i}))
-                            : x.codes.at<std::uint8_t>({1, 1, key, i});
+      if (name == "int8" || name == "int8_channel")
+        return static_cast<std::uint8_t>(x.codes.at<std::int8_t>({1, 1, key, i}));
+      return x.codes.at<std::uint8_t>({1, 1, key, i});
     };
     const auto half = [&](std::int64_t i) {
       const std::uint8_t bytes[] = {byte(i), byte(i + 1)};
@@ -457,12 +458,15 @@ struct CodedRow {
       scale = x.scales.at<float>({1, 1, key});
       return;
     }
-    const std::int64_t group = name == "u8" ? dims : 32, groups = dims / group;
+    const bool by_channel = name == "int8_channel";
+    const std::int64_t group = by_channel ? 1 : name == "u8" ? dims : 32, groups = dims / group;
     const int bits = name == "int4" || name == "q4_0" ? 4 : 8;
     std::vector<float> reach, offset, bound;
     for (std::int64_t g = 0; g < groups; ++g) {
       float s = 0, a = 0;
-      if (name == "u8") {
+      if (by_channel) {
+        s = x.scales.at<float>({1, g});
+      } else if (name == "u8") {
         s = x.scales.at<float>({1, 1, key, 0});
         a = (128 - x.scales.at<float>({1, 1, key, 1})) * s;
       } else if (name == "int4") {
@@ -480,6 +484,7 @@ struct CodedRow {
       const auto g = static_cast<std::size_t>(d / group);
       const std::int64_t in_group = d % 32;
       std::int64_t code = 0;
+      if (by_channel) code = static_cast<std::int8_t>(byte(d));
       if (name == "u8") code = std::int64_t{byte(d)} - 128;
       if (name == "q8_0")
         code = static_cast<std::int8_t>(byte(static_cast<std::int64_t>(g) * 34 + 2 + in_group));
@@ -571,12 +576,13 @@ TEST(QuantisedAttention, IntegersFollowTheRules) {
 }
 
 TEST(QuantisedAttention, IntegersMadeOfCodesFollowTheRules) {
-  for (const char* name : {"u8", "int4", "q8_0", "q4_0"}) {
+  for (const char* name : {"u8", "int4", "q8_0", "q4_0", "int8_channel"}) {
     for (const std::int64_t dim : {32, 128, 256}) expect_integer_rules(DType::bf16, name, name, dim, dim);
     expect_integer_rules(DType::bf16, name, "int8", 96, 50);
     expect_integer_rules(DType::bf16, "int8", name, 34, 288);
   }
-  for (const std::int64_t dim : {2, 50, 80}) expect_integer_rules(DType::bf16, "u8", "u8", dim, dim + 1);
+  for (const char* name : {"u8", "int8_channel"})
+    for (const std::int64_t dim : {2, 50, 80}) expect_integer_rules(DType::bf16, name, name, dim, dim + 1);
 }
 
 // Queries and weights as integers lose less than rounding the outputs to f16 does.

@@ -38,7 +38,8 @@ struct EncodeRowsArgs {
 
 /// How rows of codes become integers (attention_order.h), a row after the other: for each group of
 /// channels the multiplier and the offset, twice each in 32 bits; and what takes a row's integers
-/// back. Written for up to 15 rows more than asked for.
+/// back. Written for up to 15 rows more than asked for. Where each channel has a scale for all rows,
+/// multipliers are [channel] of 16 bits.
 struct IntegerRules {
   int32_t *multipliers = nullptr, *offsets = nullptr;  // [group][step]; offsets if codes are shifted
   float* scales = nullptr;                             // NaN if a scale is not finite
@@ -46,8 +47,8 @@ struct IntegerRules {
 };
 
 /// The same from a later row on.
-inline IntegerRules rules_from(const IntegerRules& rules, int row) {
-  return {.multipliers = rules.multipliers + row,
+inline IntegerRules rules_from(const IntegerRules& rules, const RowCoding& coding, int row) {
+  return {.multipliers = rules.multipliers + (coding.group == 1 ? 0 : row),
           .offsets = rules.offsets + row,
           .scales = rules.scales + row,
           .step = rules.step};

@@ -19,46 +19,61 @@ constexpr int code_middle(CodeType codes) {
 // written piece by piece cannot be read as vectors yet.
 constexpr int kRowsAtOnce = 64;
 
-// The scales of some rows, [group][row], and what accompanies them.
-template <class Number>
-struct CollectedScales {
-  HWY_ALIGN Number scales[kMostHeadDim / kCodeGroup][kRowsAtOnce];
-  HWY_ALIGN Number shifts[kMostHeadDim / kCodeGroup][kRowsAtOnce];
-
-  // Copies those of `rows` rows; further ones, up to a whole vector, repeat the last.
-  HWY_INLINE void collect(const char* from, ptrdiff_t row_step, ptrdiff_t group_step, int rows,
-                          int groups, bool has_shifts) {
-    for (int g = 0; g < groups; ++g, from += group_step) {
-      copy(from, row_step, rows, scales[g]);
-      if (has_shifts) copy(from + sizeof(Number), row_step, rows, shifts[g]);
-    }
-  }
-
- private:
-  static HWY_INLINE void copy(const char* from, ptrdiff_t step, int rows, Number* to) {
-    constexpr int kN = static_cast<int>(kLanes);
-    int i = 0;
-    for (; i + 4 <= rows; i += 4, from += 4 * step) {
-      std::memcpy(to + i, from, sizeof(Number));
-      std::memcpy(to + i + 1, from + step, sizeof(Number));
-      std::memcpy(to + i + 2, from + 2 * step, sizeof(Number));
-      std::memcpy(to + i + 3, from + 3 * step, sizeof(Number));
-    }
-    for (; i < rows; ++i, from += step) std::memcpy(to + i, from, sizeof(Number));
-    for (; i % kN != 0; ++i) to[i] = to[rows - 1];
-  }
+// A scale as stored, and one with the minimum behind it.
+struct HalfScale {
+  uint16_t scale;
+};
+struct HalfScaleAndShift {
+  uint16_t scale, shift;
+};
+struct ScaleAndShift {
+  float scale, shift;
 };
 
-HWY_INLINE V numbers_at(const float* from) { return hn::LoadU(kF32, from); }
-HWY_INLINE V numbers_at(const F16Bits* from) {
+HWY_INLINE V half_numbers(hn::Vec<hn::Rebind<uint16_t, F32>> bits) {
 #if HWY_TARGET == HWY_SCALAR
-  return hn::Set(kF32, widened<float>(*from));
+  return hn::Set(kF32, widened<float>(F16Bits{bits.raw}));
 #else
-  const hn::Rebind<uint16_t, F32> bits;
   const hn::Rebind<hwy::float16_t, F32> half;
-  return hn::PromoteTo(
-      kF32, hn::BitCast(half, hn::LoadU(bits, reinterpret_cast<const uint16_t*>(from))));
+  return hn::PromoteTo(kF32, hn::BitCast(half, bits));
 #endif
+}
+
+// A vector of scales, and of what accompanies them.
+HWY_INLINE void split(const HalfScale* from, V& scale, V& shift) {
+  const hn::Rebind<uint16_t, F32> halves;
+  scale = half_numbers(hn::LoadU(halves, &from->scale));
+  shift = hn::Zero(kF32);
+}
+HWY_INLINE void split(const HalfScaleAndShift* from, V& scale, V& shift) {
+  const hn::Rebind<uint16_t, F32> halves;
+  const VU both = hn::LoadU(kU32, reinterpret_cast<const uint32_t*>(from));
+  scale = half_numbers(hn::TruncateTo(halves, both));
+  shift = half_numbers(hn::TruncateTo(halves, hn::ShiftRight<16>(both)));
+}
+HWY_INLINE void split(const ScaleAndShift* from, V& scale, V& shift) {
+  hn::LoadInterleaved2(kF32, &from->scale, scale, shift);
+}
+
+// The scales of `rows` rows, a row after the other; further ones, up to a whole vector, repeat the
+// last.
+template <class Scales>
+HWY_INLINE void collect_scales(const char* from, ptrdiff_t step, int rows, Scales* to) {
+  const auto copy = [&](int i, const char* at) {
+    hwy::UnsignedFromSize<sizeof(Scales)> bits;
+    std::memcpy(&bits, at, sizeof(bits));
+    asm("" : "+r"(bits));  // or g++ collects four in a register, one waiting for the other
+    std::memcpy(to + i, &bits, sizeof(bits));
+  };
+  int i = 0;
+  for (; i + 4 <= rows; i += 4, from += 4 * step) {
+    copy(i, from);
+    copy(i + 1, from + step);
+    copy(i + 2, from + 2 * step);
+    copy(i + 3, from + 3 * step);
+  }
+  for (; i < rows; ++i, from += step) copy(i, from);
+  for (; i % static_cast<int>(kLanes) != 0; ++i) to[i] = to[rows - 1];
 }
 
 // Of codes counted from the middle: number = code * scale + the result.
@@ -69,33 +84,30 @@ HWY_INLINE V shift_from_middle(V scale, V shift) {
   return hn::Add(hn::Mul(middle, scale), shift);
 }
 
-template <class Number, CodeType kType, CodeShift kShift>
+template <class Scales, CodeType kType, CodeShift kShift>
 HWY_NOINLINE void find_integers_of(const FindIntegersArgs& args) {
   constexpr int kN = static_cast<int>(kLanes);
   constexpr bool kShifts = kShift != CodeShift::kNone;
   const RowCoding coding = args.coding;
   const IntegerRules to = args.to;
   const int groups = code_groups(coding, args.columns);
-  const ptrdiff_t group_step = coding.in_blocks ? code_bytes(coding, kCodeGroup)
-                                                : (kShifts ? 2 : 1) * scale_bytes(coding);
+  const ptrdiff_t group_step =
+      coding.in_blocks ? code_bytes(coding, kCodeGroup) : static_cast<ptrdiff_t>(sizeof(Scales));
   const V most = hn::Set(kF32, static_cast<float>(1 << (code_bits(kType) - 1)));
-  CollectedScales<Number> collected;
+  HWY_ALIGN Scales scales[kMostHeadDim / kCodeGroup][kRowsAtOnce];
   for (int first = 0; first < args.rows; first += kRowsAtOnce) {
     const int rows = HWY_MIN(kRowsAtOnce, args.rows - first);
-    collected.collect(args.scales + first * args.scale_step, args.scale_step, group_step, rows,
-                      groups, kShifts);
+    const char* const from = args.scales + first * args.scale_step;
+    for (int g = 0; g < groups; ++g)
+      collect_scales(from + g * group_step, args.scale_step, rows, scales[g]);
     for (int row = 0; row < rows; row += kN) {
-      const auto reach = [&](int g) HWY_ATTR {
-        return hn::Mul(numbers_at(collected.scales[g] + row), most);
-      };
-      const auto offset = [&](int g) HWY_ATTR {
-        return shift_from_middle<kType, kShift>(numbers_at(collected.scales[g] + row),
-                                                numbers_at(collected.shifts[g] + row));
-      };
       VI largest = hn::Zero(kI32);
       for (int g = 0; g < groups; ++g) {
-        V bound = hn::Abs(reach(g));
-        if constexpr (kShifts) bound = hn::Add(bound, hn::Abs(offset(g)));
+        V scale, shift;
+        split(scales[g] + row, scale, shift);
+        V bound = hn::Abs(hn::Mul(scale, most));
+        if constexpr (kShifts)
+          bound = hn::Add(bound, hn::Abs(shift_from_middle<kType, kShift>(scale, shift)));
         largest = hn::Max(largest, magnitude_bits(bound));
       }
       const IntegerCoding rule(largest, kRowShift);
@@ -104,24 +116,45 @@ HWY_NOINLINE void find_integers_of(const FindIntegersArgs& args) {
         hn::StoreU(hn::BitCast(kI32, IntegerCoding::pair_of(code, code)), kI32, out + first + row);
       };
       for (int g = 0; g < groups; ++g) {
-        write(reach(g), to.multipliers + g * to.step);
-        if constexpr (kShifts) write(offset(g), to.offsets + g * to.step);
+        V scale, shift;
+        split(scales[g] + row, scale, shift);
+        write(hn::Mul(scale, most), to.multipliers + g * to.step);
+        if constexpr (kShifts)
+          write(shift_from_middle<kType, kShift>(scale, shift), to.offsets + g * to.step);
       }
       hn::StoreU(rule.inverse, kF32, to.scales + first + row);
     }
   }
 }
 
+// Codes of i8 whose channels have a scale each, the same for all rows.
+HWY_NOINLINE void find_channel_integers(const FindIntegersArgs& args) {
+  auto* const to = reinterpret_cast<int16_t*>(args.to.multipliers);
+  const auto reach = [&](int channel) HWY_ATTR {
+    return scale_at(args.coding, args.scales, channel) * 128.0f;
+  };
+  VI largest = hn::Zero(kI32);
+  for (int c = 0; c < args.columns; ++c)
+    largest = hn::Max(largest, magnitude_bits(hn::Set(kF32, reach(c))));
+  const IntegerCoding rule(largest, kRowShift);
+  for (int c = 0; c < args.columns; ++c) {
+    const V number = hn::IfThenElseZero(rule.is_finite, hn::Set(kF32, reach(c)));
+    to[c] = static_cast<int16_t>(hn::GetLane(rule.code(number)));
+  }
+  for (int row = 0; row < args.rows; ++row) args.to.scales[row] = hn::GetLane(rule.inverse);
+}
+
 inline void find_integers(const FindIntegersArgs& args) noexcept {
+  if (args.coding.group == 1) return find_channel_integers(args);
   const bool shifts = args.coding.shift != CodeShift::kNone;
   switch (args.coding.codes) {
     case CodeType::kI8:
-      return find_integers_of<F16Bits, CodeType::kI8, CodeShift::kNone>(args);
+      return find_integers_of<HalfScale, CodeType::kI8, CodeShift::kNone>(args);
     case CodeType::kU8:
-      return find_integers_of<float, CodeType::kU8, CodeShift::kZero>(args);
+      return find_integers_of<ScaleAndShift, CodeType::kU8, CodeShift::kZero>(args);
     case CodeType::kU4:
-      return shifts ? find_integers_of<F16Bits, CodeType::kU4, CodeShift::kMinimum>(args)
-                    : find_integers_of<F16Bits, CodeType::kU4, CodeShift::kNone>(args);
+      return shifts ? find_integers_of<HalfScaleAndShift, CodeType::kU4, CodeShift::kMinimum>(args)
+                    : find_integers_of<HalfScale, CodeType::kU4, CodeShift::kNone>(args);
     default:  // fp8 are no integers
       return;
   }
@@ -209,11 +242,32 @@ HWY_INLINE void integer_channels(const IntegerRowsArgs& args, const char* from, 
   }
 }
 
+// Each channel under a multiplier of its own.
+HWY_NOINLINE void integer_channel_rows(const IntegerRowsArgs& args) {
+  const auto* const multipliers = reinterpret_cast<const int16_t*>(args.by.multipliers);
+  const char* from = args.codes;
+  int16_t* out = args.out;
+  for (int row = 0; row < args.rows; ++row, from += args.code_step, out += args.out_step) {
+    const auto* codes = reinterpret_cast<const uint8_t*>(from);
+    int c = 0;
+#if HWY_TARGET != HWY_SCALAR
+    for (; c + kWordLanes <= args.columns; c += kWordLanes) {
+      const auto x = high_codes<CodeType::kI8>(codes, c);
+      hn::StoreU(hn::MulFixedPoint15(x, hn::LoadU(kWords, multipliers + c)), kWords, out + c);
+    }
+#endif
+    for (; c < args.columns; ++c)
+      out[c] = integer_of_code<CodeType::kI8>(codes, c, multipliers[c], 0);
+  }
+}
+
 template <CodeType kType, bool kShifts>
 HWY_NOINLINE void integer_rows_of(const IntegerRowsArgs& args) {
   const RowCoding coding = args.coding;
   const IntegerRules by = args.by;
-  if (coding.group == 0) {
+  if (coding.group == 1) {
+    integer_channel_rows(args);
+  } else if (coding.group == 0) {
     integer_channels<kType, kShifts, false>(args, args.codes, args.columns, by.multipliers,
                                             by.offsets, args.out);
   } else {

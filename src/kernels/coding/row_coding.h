@@ -65,7 +65,7 @@ constexpr bool are_exact_integers(const RowCoding& coding) {
 constexpr bool become_integers(const RowCoding& coding) {
   const bool is_integer = coding.codes == CodeType::kI8 || coding.codes == CodeType::kU8 ||
                           coding.codes == CodeType::kU4;
-  return is_integer && coding.group != 1 && !are_exact_integers(coding);
+  return is_integer && !are_exact_integers(coding);
 }
 
 /// By how many bits queries, or weights, are shorter as integers.
@@ -76,9 +76,9 @@ constexpr int integer_weight_shift(const RowCoding& values) {
   return become_integers(values) ? kRowWeightShift : 0;
 }
 
-/// Groups of channels under one scale in a row of `columns`, unless each has its own.
+/// Groups of channels under one scale in a row of `columns`.
 constexpr int code_groups(const RowCoding& coding, int columns) {
-  return coding.group == 0 ? 1 : columns / kCodeGroup;
+  return coding.group == 0 ? 1 : columns / coding.group;
 }
 
 /// Scales beside the codes: row `i` of a span at data + (offset of the span + i * row_step).

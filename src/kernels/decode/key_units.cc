@@ -113,7 +113,7 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
       unit_scales_(layout.take<float>(is_direct_ || is_made_ ? kTileKeys + kUnitKeys : 0)),
       spans_(keys),
       ahead_spans_(keys) {
-  if (is_made_) rules_ = take_rules(code_groups(coding_, columns_), layout);
+  if (is_made_) rules_ = take_rules(coding_, columns_, layout);
 }
 
 template <class T>
@@ -256,7 +256,7 @@ void UnitRows<T>::find_integers(int64_t key, int first, int last) noexcept {
     const KeySpan& span = spans_.find(key + i);
     const auto end = static_cast<int>(std::min<int64_t>(last, span.end - key));
     FindIntegersArgs args{
-        .coding = coding_, .rows = end - i, .columns = columns_, .to = rules_from(rules_, i)};
+        .coding = coding_, .rows = end - i, .columns = columns_, .to = rules_from(rules_, coding_, i)};
     if (coding_.in_blocks) {
       args.scales = address(span, key + i);
       args.scale_step = step_;
@@ -285,7 +285,7 @@ void UnitRows<T>::gather_integers(const PlacedUnits& units, uint32_t wanted, con
                                        .code_step = step_,
                                        .rows = count,
                                        .columns = columns_,
-                                       .by = rules_from(rules_, first + row),
+                                       .by = rules_from(rules_, coding_, first + row),
                                        .out = reinterpret_cast<int16_t*>(out),
                                        .out_step = slot_step_ / 2,
                                        .out_columns = columns()});

@@ -60,12 +60,10 @@ KeyTileLoader<T>::KeyTileLoader(const ForwardCall& call, const KeySequence& keys
       key_scales_(take_scales(call, call.k_coding, layout)),
       value_scales_(take_scales(call, call.v_coding, layout)) {
   if (!call.integers) return;
-  // Keys and values take turns.
-  int groups = 0;
-  if (become_integers(call.k_coding)) groups = code_groups(call.k_coding, call.dims);
-  if (become_integers(call.v_coding))
-    groups = std::max(groups, code_groups(call.v_coding, call.value_dims));
-  if (groups > 0) rules_ = take_rules(groups, layout);
+  key_rules_ = take_rules(call.k_coding, call.dims, layout);
+  value_rules_ = take_rules(call.v_coding, call.value_dims, layout);
+  key_rules_.scales = key_scales_;
+  value_rules_.scales = value_scales_;
 }
 
 template <class T>
@@ -186,11 +184,11 @@ void KeyTileLoader<T>::copy_run(const KeySpan& span, int64_t key, int begin, int
     if (with_keys)
       write_pairs(call_.k_coding, call_.k_scales, keys, key_scale,
                   reinterpret_cast<uint16_t*>(keys_) + ptrdiff_t{begin} * 2 * key_step_,
-                  2 * key_step_, begin, key_scales_);
+                  2 * key_step_, begin, key_scales_, key_rules_);
     if (with_values)
       write_pairs(call_.v_coding, call_.v_scales, values, value_scale,
                   half_values_ + ptrdiff_t{begin} * call_.value_dims, call_.value_dims, begin,
-                  value_scales_);
+                  value_scales_, value_rules_);
     return;
   }
   if (with_keys)
@@ -206,13 +204,15 @@ void KeyTileLoader<T>::copy_run(const KeySpan& span, int64_t key, int begin, int
 template <class T>
 void KeyTileLoader<T>::write_pairs(const RowCoding& coding, const RowScales& scales,
                                    const RowsView& rows, int64_t scale_offset, uint16_t* to,
-                                   ptrdiff_t step, int first, float* all_scales) noexcept {
+                                   ptrdiff_t step, int first, float* all_scales,
+                                   const IntegerRules& rules) noexcept {
   if (!is_coded(coding)) return copy_bf16(rows, to, step);
   DecodeRowsArgs<uint16_t> args = coded_rows<uint16_t>(coding, scales, rows, scale_offset);
   args.out = to;
   args.out_step = step;
   args.out_columns = static_cast<int>(step);
-  if (call_.integers && become_integers(coding)) return write_integers(args, all_scales + first);
+  if (call_.integers && become_integers(coding))
+    return write_integers(args, rules_from(rules, coding, first));
   pair_functions(call_).widen_codes(args);
   copy_scales(args.scales, args.scale_step, rows.rows, all_scales + first);
 }
@@ -220,21 +220,20 @@ void KeyTileLoader<T>::write_pairs(const RowCoding& coding, const RowScales& sca
 // Codes as integers that their scales make of them.
 template <class T>
 void KeyTileLoader<T>::write_integers(const DecodeRowsArgs<uint16_t>& args,
-                                      float* scales) noexcept {
+                                      const IntegerRules& rules) noexcept {
   const bool in_blocks = args.coding.in_blocks;
-  rules_.scales = scales;
   call_.table->coding->find_integers({.coding = args.coding,
                                       .scales = in_blocks ? args.codes : args.scales,
                                       .scale_step = in_blocks ? args.code_step : args.scale_step,
                                       .rows = args.rows,
                                       .columns = args.columns,
-                                      .to = rules_});
+                                      .to = rules});
   call_.table->coding->integer_rows({.coding = args.coding,
                                      .codes = args.codes,
                                      .code_step = args.code_step,
                                      .rows = args.rows,
                                      .columns = args.columns,
-                                     .by = rules_,
+                                     .by = rules,
                                      .out = reinterpret_cast<int16_t*>(args.out),
                                      .out_step = args.out_step,
                                      .out_columns = args.out_columns});
