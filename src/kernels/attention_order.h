@@ -59,7 +59,8 @@
 //    the tile adds to O is the exact sum with the codes, rounded to f32, times the power of two
 //    taken back. Where a number is not finite, that power is NaN. (Exponents of the largest number
 //    are taken to be at least -112.)
-//  - Keys and values of int8_channel, u8, int4, q8_0 or q4_0, or int8 beside them, with queries of bf16 (an even
+//  - Keys and values of int8_channel, u8, int4, q8_0 or q4_0, or int8 beside them, with queries of
+//  bf16 (an even
 //    number of dims, up to kMostRowDims): rows of those codes become integers first. With codes of
 //    n bits counted from the middle, c, a number of a group is c * s + a, where a is 0, (middle -
 //    zero) * s or middle * s + minimum, each operation rounded. r = s * 2^(n-1). Of all groups of a
@@ -102,8 +103,9 @@ inline constexpr int kMostHeadDim = 1024;
 inline constexpr int kMostIntegerDims = 512;
 
 /// Rows of codes that become integers have this many bits less than the 16 of a query; their
-/// factors are shorter, too, so that sums still fit into 32 bits: queries by the number of dims, and
-/// weights for the 256 keys of a tile. (2,041 * 8,160 * 128 and 2,041 * 4,080 * 256 are 2.13e9.)
+/// factors are shorter, too, so that sums still fit into 32 bits: queries by the number of dims,
+/// and weights for the 256 keys of a tile. (2,041 * 8,160 * 128 and 2,041 * 4,080 * 256
+/// are 2.13e9.)
 inline constexpr int kRowShift = 4;
 inline constexpr int kMostRowDims = 256;
 constexpr int row_query_shift(int dims) { return dims <= 128 ? 2 : 3; }

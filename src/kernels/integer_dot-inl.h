@@ -95,7 +95,8 @@ struct IntegerCoding {
     // Exponents below 15, of numbers below 2^-112, would take the factor beyond the largest number.
     const VI exponent = hn::Max(hn::ShiftRight<23>(next), hn::Set(kI32, 15));
     factor = hn::BitCast(kF32, hn::ShiftLeft<23>(hn::Sub(hn::Set(kI32, 268 - shift), exponent)));
-    const V power = hn::BitCast(kF32, hn::ShiftLeft<23>(hn::Sub(exponent, hn::Set(kI32, 14 - shift))));
+    const V power =
+        hn::BitCast(kF32, hn::ShiftLeft<23>(hn::Sub(exponent, hn::Set(kI32, 14 - shift))));
     inverse = hn::IfThenElse(is_finite, power, hn::Set(kF32, __builtin_nanf("")));
   }
 

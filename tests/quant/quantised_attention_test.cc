@@ -453,8 +453,7 @@ struct CodedRow {
       return static_cast<float>(number);
     };
     if (name == "int8") {
-      for (std::int64_t d = 0; d < dims; ++d)
-        numbers.push_back(static_cast<std::int8_t>(byte(d)));
+      for (std::int64_t d = 0; d < dims; ++d) numbers.push_back(static_cast<std::int8_t>(byte(d)));
       scale = x.scales.at<float>({1, 1, key});
       return;
     }
@@ -521,7 +520,8 @@ testing::RowOutput<float> integer_row(const Coded& t, std::int64_t q_idx,
   input.value = [&](std::int64_t i) { return values[at(i)].numbers.data(); };
   input.key_scale = [&](std::int64_t i) { return keys[at(i)].scale; };
   input.value_scale = [&](std::int64_t i) { return values[at(i)].scale; };
-  if (t.k.format.name() != "int8") input.query_shift = kernels::row_query_shift(static_cast<int>(dims));
+  if (t.k.format.name() != "int8")
+    input.query_shift = kernels::row_query_shift(static_cast<int>(dims));
   if (t.v.format.name() != "int8") input.weight_shift = kernels::kRowWeightShift;
   input.visible = visible;
   input.scale = 1 / std::sqrt(static_cast<double>(dims));
@@ -577,12 +577,14 @@ TEST(QuantisedAttention, IntegersFollowTheRules) {
 
 TEST(QuantisedAttention, IntegersMadeOfCodesFollowTheRules) {
   for (const char* name : {"u8", "int4", "q8_0", "q4_0", "int8_channel"}) {
-    for (const std::int64_t dim : {32, 128, 256}) expect_integer_rules(DType::bf16, name, name, dim, dim);
+    for (const std::int64_t dim : {32, 128, 256})
+      expect_integer_rules(DType::bf16, name, name, dim, dim);
     expect_integer_rules(DType::bf16, name, "int8", 96, 50);
     expect_integer_rules(DType::bf16, "int8", name, 34, 288);
   }
   for (const char* name : {"u8", "int8_channel"})
-    for (const std::int64_t dim : {2, 50, 80}) expect_integer_rules(DType::bf16, name, name, dim, dim + 1);
+    for (const std::int64_t dim : {2, 50, 80})
+      expect_integer_rules(DType::bf16, name, name, dim, dim + 1);
 }
 
 // Queries and weights as integers lose less than rounding the outputs to f16 does.

@@ -38,11 +38,12 @@ struct EncodeRowsArgs {
 
 /// How rows of codes become integers (attention_order.h), a row after the other: for each group of
 /// channels the multiplier and the offset, twice each in 32 bits; and what takes a row's integers
-/// back. Written for up to 15 rows more than asked for. Where each channel has a scale for all rows,
-/// multipliers are [channel] of 16 bits.
+/// back. Written for up to 15 rows more than asked for. Where each channel has a scale for all
+/// rows, multipliers are [channel] of 16 bits.
 struct IntegerRules {
-  int32_t *multipliers = nullptr, *offsets = nullptr;  // [group][step]; offsets if codes are shifted
-  float* scales = nullptr;                             // NaN if a scale is not finite
+  int32_t *multipliers = nullptr,
+          *offsets = nullptr;  // [group][step]; offsets if codes are shifted
+  float* scales = nullptr;     // NaN if a scale is not finite
   ptrdiff_t step = 0;
 };
 

@@ -24,7 +24,7 @@ struct HalfScale {
   uint16_t scale;
 };
 struct HalfScaleAndShift {
-  uint16_t scale, shift;
+  uint32_t both;  // the scale low
 };
 struct ScaleAndShift {
   float scale, shift;
@@ -47,7 +47,7 @@ HWY_INLINE void split(const HalfScale* from, V& scale, V& shift) {
 }
 HWY_INLINE void split(const HalfScaleAndShift* from, V& scale, V& shift) {
   const hn::Rebind<uint16_t, F32> halves;
-  const VU both = hn::LoadU(kU32, reinterpret_cast<const uint32_t*>(from));
+  const VU both = hn::LoadU(kU32, &from->both);
   scale = half_numbers(hn::TruncateTo(halves, both));
   shift = half_numbers(hn::TruncateTo(halves, hn::ShiftRight<16>(both)));
 }
@@ -129,17 +129,24 @@ HWY_NOINLINE void find_integers_of(const FindIntegersArgs& args) {
 
 // Codes of i8 whose channels have a scale each, the same for all rows.
 HWY_NOINLINE void find_channel_integers(const FindIntegersArgs& args) {
-  auto* const to = reinterpret_cast<int16_t*>(args.to.multipliers);
-  const auto reach = [&](int channel) HWY_ATTR {
-    return scale_at(args.coding, args.scales, channel) * 128.0f;
-  };
+  constexpr int kN = static_cast<int>(kLanes);
+  HWY_ALIGN float reaches[kMostHeadDim + kLanes] = {};
+  std::memcpy(reaches, args.scales, static_cast<size_t>(args.columns) * sizeof(float));
+  const V most = hn::Set(kF32, 128);
   VI largest = hn::Zero(kI32);
-  for (int c = 0; c < args.columns; ++c)
-    largest = hn::Max(largest, magnitude_bits(hn::Set(kF32, reach(c))));
-  const IntegerCoding rule(largest, kRowShift);
-  for (int c = 0; c < args.columns; ++c) {
-    const V number = hn::IfThenElseZero(rule.is_finite, hn::Set(kF32, reach(c)));
-    to[c] = static_cast<int16_t>(hn::GetLane(rule.code(number)));
+  for (int c = 0; c < args.columns; c += kN) {
+    const V reach = hn::Mul(hn::Load(kF32, reaches + c), most);
+    hn::Store(reach, kF32, reaches + c);
+    largest = hn::Max(largest, magnitude_bits(reach));
+  }
+  const IntegerCoding rule = coding_of(largest, kRowShift);
+  auto* const to = reinterpret_cast<int16_t*>(args.to.multipliers);
+  for (int c = 0; c < args.columns; c += kN) {
+    HWY_ALIGN int32_t codes[kLanes];
+    const V number = hn::IfThenElseZero(rule.is_finite, hn::Load(kF32, reaches + c));
+    hn::Store(rule.code(number), kI32, codes);
+    for (int i = 0; i < HWY_MIN(kN, args.columns - c); ++i)
+      to[c + i] = static_cast<int16_t>(codes[i]);
   }
   for (int row = 0; row < args.rows; ++row) args.to.scales[row] = hn::GetLane(rule.inverse);
 }
@@ -194,9 +201,8 @@ HWY_INLINE hn::Vec<Words> high_codes(const uint8_t* codes, int channel) {
     const hn::Rebind<uint8_t, Words> bytes;
     constexpr int kHalf = kCodeGroup / 2;
     const auto high = hn::Set(words, 0xf000), middle = hn::Set(words, 0x8000);
-    const auto of = [&](auto x) HWY_ATTR {
-      return hn::BitCast(kWords, hn::Xor(hn::And(x, high), middle));
-    };
+    const auto of = [&](auto x)
+                        HWY_ATTR { return hn::BitCast(kWords, hn::Xor(hn::And(x, high), middle)); };
     if constexpr (kWordLanes > kHalf) {  // the 16 bytes twice: low halves, then high ones
       HWY_ALIGN static constexpr uint16_t kFactors[32] = {
           4096, 4096, 4096, 4096, 4096, 4096, 4096, 4096, 4096, 4096, 4096,

@@ -56,8 +56,8 @@ constexpr bool are_bf16_codes(const RowCoding& coding) {
   return is_exact && coding.shift == CodeShift::kNone && coding.group == 0 && !coding.f16_scales;
 }
 
-/// Codes that can be multiplied as integers: as they are, under one scale for all of a row, which is
-/// a factor of the score, or of the weight ..
+/// Codes that can be multiplied as integers: as they are, under one scale for all of a row, which
+/// is a factor of the score, or of the weight ..
 constexpr bool are_exact_integers(const RowCoding& coding) {
   return coding.codes == CodeType::kI8 && coding.group == 0;
 }

@@ -43,7 +43,7 @@ enum class DecodeKind : uint8_t {
   kCodePairs,  // codes that are exact in bf16, as kPairs; scales multiply scores and weights
   kIntegers,   // codes of i8 times integers of 16 bits; scales multiply scores and weights
   kIntegerRows,  // the same with integers of 16 bits that other codes became
-  kTiles       // bf16, in the order of tile registers (attention_order.h); queries are widened
+  kTiles         // bf16, in the order of tile registers (attention_order.h); queries are widened
 };
 
 struct DecodeUnit {
@@ -63,9 +63,7 @@ struct UnitAhead {
   ptrdiff_t step;
   int lines;                // of 64 bytes in a row; 0: nothing to prefetch
   const char* const* rows;  // address of each row, if they are not `step` apart from `at` on
-  // Lines before `at` of each row, which are prefetched while codes become integers: one of each
-  // row when these are written, the others when a tile's rules are found.
-  int earlier = 0;
+  int earlier = 0;          // lines before `at` of each row, prefetched while codes become integers
 };
 
 /// scores[row][key] = key[d] * query[d] summed over d in chains of chain_dims, times scale if

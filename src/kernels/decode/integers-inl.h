@@ -91,8 +91,7 @@ void integer_values_of(const UnitValuesArgs<float>& args) {
 // kWordLanes codes, or integers made of codes, as integers of 16 bits.
 template <class Code>
 HWY_INLINE hn::Vec<Words> words_of(const char* at) {
-  if constexpr (sizeof(Code) == 2)
-    return hn::LoadU(kWords, reinterpret_cast<const int16_t*>(at));
+  if constexpr (sizeof(Code) == 2) return hn::LoadU(kWords, reinterpret_cast<const int16_t*>(at));
   const hn::Rebind<int8_t, Words> bytes;
   return hn::PromoteTo(kWords, hn::LoadU(bytes, reinterpret_cast<const int8_t*>(at)));
 }

@@ -46,13 +46,11 @@ const KeySpan& SpanCursor::search(int64_t key) noexcept {
 
 namespace {
 
-// Units whose rules are found together.
-constexpr int kUnitsOfRules = 4;
-
-// The line of each row that lies `line` lines before those that kernels prefetch, into L2.
-void prefetch_earlier(const UnitAhead& unit, int line) {
-  const char* at = unit.at - 64 * line;
-  for (int key = 0; key < kUnitKeys; ++key, at += unit.step) __builtin_prefetch(at, 0, 2);
+// The lines of each row that lie before those that kernels prefetch, into L2.
+void prefetch_earlier(const UnitAhead& unit) {
+  const char* row = unit.at;
+  for (int key = 0; key < kUnitKeys && unit.earlier > 0; ++key, row += unit.step)
+    for (int line = 1; line <= unit.earlier; ++line) __builtin_prefetch(row - 64 * line, 0, 2);
 }
 
 // Whether rows are codes that can be read in place: one byte each under a scale per key, in chains
@@ -224,15 +222,10 @@ void UnitRows<T>::place_scales(int64_t key, int keys, const char** scales) noexc
 }
 
 template <class T>
-const float* UnitRows<T>::load_scales(int64_t key, int keys, const UnitAhead* next) noexcept {
+const float* UnitRows<T>::load_scales(int64_t key, int keys) noexcept {
   if (!is_direct_ && !is_made_) return nullptr;
   if (is_made_) {
-    for (int unit = 0; unit * kUnitKeys < keys; unit += kUnitsOfRules) {
-      for (int i = unit; i < unit + kUnitsOfRules; ++i)
-        for (int line = 2; line <= next[i].earlier; ++line) prefetch_earlier(next[i], line);
-      const int first = unit * kUnitKeys;
-      find_integers(key, first, std::min(keys, first + kUnitsOfRules * kUnitKeys));
-    }
+    find_integers(key, keys);
     std::fill(unit_scales_ + keys, unit_scales_ + kTileKeys, 0.0f);
     return unit_scales_;
   }
@@ -249,14 +242,16 @@ const float* UnitRows<T>::load_scales(int64_t key, int keys, const UnitAhead* ne
   return unit_scales_;
 }
 
-// The rules of keys [first, last) of a tile, span by span.
+// The rules of the keys of a tile, span by span.
 template <class T>
-void UnitRows<T>::find_integers(int64_t key, int first, int last) noexcept {
-  for (int i = first; i < last;) {
+void UnitRows<T>::find_integers(int64_t key, int keys) noexcept {
+  for (int i = 0; i < keys;) {
     const KeySpan& span = spans_.find(key + i);
-    const auto end = static_cast<int>(std::min<int64_t>(last, span.end - key));
-    FindIntegersArgs args{
-        .coding = coding_, .rows = end - i, .columns = columns_, .to = rules_from(rules_, coding_, i)};
+    const auto end = static_cast<int>(std::min<int64_t>(keys, span.end - key));
+    FindIntegersArgs args{.coding = coding_,
+                          .rows = end - i,
+                          .columns = columns_,
+                          .to = rules_from(rules_, coding_, i)};
     if (coding_.in_blocks) {
       args.scales = address(span, key + i);
       args.scale_step = step_;
@@ -361,7 +356,7 @@ void UnitRows<T>::gather(const PlacedUnits& units, uint32_t wanted, int slot, in
   unit.end = kUnitKeys;
   if (is_direct_ || is_made_) unit.scales = unit_scales_ + unit.place * kUnitKeys;
   if (is_made_) {
-    if (far.earlier > 0) prefetch_earlier(far, 1);
+    prefetch_earlier(far);
     return gather_integers(units, wanted, unit, to);
   }
   const bool is_decoded = is_coded(coding_) && converted_ && found != nullptr && wanted == kAllKeys;

@@ -75,9 +75,8 @@ class UnitRows {
   int further_ahead() const { return is_made_ ? kTileUnits - kUnitsAhead : 0; }
 
   /// For codes that are read in place, or become integers: loads the scales of `keys` keys from
-  /// `key` on, for find and gather. Returns null for other rows, which need none. `next`: the units
-  /// that come after this tile's, to prefetch.
-  const float* load_scales(int64_t key, int keys, const UnitAhead* next) noexcept;
+  /// `key` on, for find and gather. Returns null for other rows, which need none.
+  const float* load_scales(int64_t key, int keys) noexcept;
 
   /// The scales that find and gather use, by place in the tile.
   const float* unit_scales() const { return unit_scales_; }
@@ -115,7 +114,7 @@ class UnitRows {
 
   const char* address(const KeySpan& span, int64_t key) const noexcept;
   void place_scales(int64_t key, int keys, const char** scales) noexcept;
-  void find_integers(int64_t key, int first, int end) noexcept;
+  void find_integers(int64_t key, int keys) noexcept;
   void gather_integers(const PlacedUnits& units, uint32_t wanted, const DecodeUnit& unit,
                        char* to) const noexcept;
   void decode(const char* from, const char* scale, int rows, char* to) const noexcept;

@@ -78,8 +78,8 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
   compact_ = layout.take<T>(chooses ? padded * kDecodeScoreStep : 0);
   // Compacted keys are not at consecutive positions, which rotation on read requires.
   compacts_ = chooses && zero_weights == ZeroWeights::kMultiply && call.rope.half == 0 &&
-              (!call.pairs || (keys_.kind() == DecodeKind::kIntegers &&
-                               values_.kind() == DecodeKind::kIntegers));
+              (!call.pairs ||
+               (keys_.kind() == DecodeKind::kIntegers && values_.kind() == DecodeKind::kIntegers));
   const auto columns = static_cast<size_t>(decode_columns(call.value_dims));
   chain_ = layout.take<T>(values_.kind() == DecodeKind::kTiles ? tile_chain_size(row_count, columns)
                                                                : padded * columns);
@@ -157,10 +157,9 @@ template <class T>
 void DecodeWalk<T>::code_query(int i) noexcept {
   if constexpr (std::is_same_v<T, float>) {
     std::fill(query_row_ + call_.dims, query_row_ + query_step_, T{0});
-    query_scales_[i] =
-        functions_->code_numbers(query_row_, static_cast<int>(query_step_),
-                                 integer_query_shift(call_.k_coding, call_.dims),
-                                 static_cast<int16_t*>(query_memory_) + i * query_step_);
+    query_scales_[i] = functions_->code_numbers(
+        query_row_, static_cast<int>(query_step_), integer_query_shift(call_.k_coding, call_.dims),
+        static_cast<int16_t*>(query_memory_) + i * query_step_);
   }
 }
 
@@ -339,8 +338,8 @@ template <class T>
 void DecodeWalk<T>::run_tile(const Tile& tile, const DecodeState<T>& state) noexcept {
   plan_prefetch(tile);
   if (!is_compact_) {
-    keys_.load_scales(first_key_, tile.keys, ahead_ + live_count_);
-    if (!call_.integers) value_scales_ = values_.load_scales(first_key_, tile.keys, nullptr);
+    keys_.load_scales(first_key_, tile.keys);
+    if (!call_.integers) value_scales_ = values_.load_scales(first_key_, tile.keys);
   }
   compute_scores();
   if (is_compact_) spread_scores();
@@ -350,7 +349,8 @@ void DecodeWalk<T>::run_tile(const Tile& tile, const DecodeState<T>& state) noex
   apply_softmax(tile, state);
   if (is_compact_) collect_weights();
   if (call_.integers) {
-    if (!is_compact_) values_.load_scales(first_key_, tile.keys, ahead_ + 2 * live_count_);
+    // Only now: keys were the first to be prefetched.
+    if (!is_compact_) values_.load_scales(first_key_, tile.keys);
     code_weights();
   }
   add_values(state);

@@ -50,17 +50,17 @@ class KeyTileLoader {
   void write_rows(const RowCoding& coding, const RowScales& scales, const RowsView& rows,
                   int64_t scale_offset, T* to, ptrdiff_t step) noexcept;
   void write_pairs(const RowCoding& coding, const RowScales& scales, const RowsView& rows,
-                   int64_t scale_offset, uint16_t* to, ptrdiff_t step, int first,
-                   float* all_scales, const IntegerRules& rules) noexcept;
+                   int64_t scale_offset, uint16_t* to, ptrdiff_t step, int first, float* all_scales,
+                   const IntegerRules& rules) noexcept;
   void write_integers(const DecodeRowsArgs<uint16_t>& args, const IntegerRules& rules) noexcept;
   static void copy_bf16(const RowsView& from, uint16_t* to, ptrdiff_t to_step) noexcept;
 
   const ForwardCall& call_;
   const KeySequence& sequence_;
   ptrdiff_t key_step_, value_step_, value_columns_;
-  T *keys_, *values_;                  // [256][key_step], [256][value_columns]
-  uint16_t* half_values_;              // pairs: rows of 16 bits before they are interleaved
-  float *key_scales_, *value_scales_;  // [256 and some]; null: as in KeyTile
+  T *keys_, *values_;                     // [256][key_step], [256][value_columns]
+  uint16_t* half_values_;                 // pairs: rows of 16 bits before they are interleaved
+  float *key_scales_, *value_scales_;     // [256 and some]; null: as in KeyTile
   IntegerRules key_rules_, value_rules_;  // of codes that become integers
 };
 

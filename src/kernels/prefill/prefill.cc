@@ -167,12 +167,13 @@ void Prefill<T>::load_queries(int i) noexcept {
   rotate(numbers, call_.dims, call_.k_coding.rotation, kQueryTile, panels * kPanel);
   if constexpr (std::is_same_v<T, float>) {
     if (call_.integers)
-      pair_functions(call_).code_queries({.queries = numbers,
-                                          .dims = call_.dims,
-                                          .panels = panels,
-                                          .pairs = reinterpret_cast<uint32_t*>(to),
-                                          .scales = memory_.query_scales + i * kQueryTile,
-                                          .shift = integer_query_shift(call_.k_coding, call_.dims)});
+      pair_functions(call_).code_queries(
+          {.queries = numbers,
+           .dims = call_.dims,
+           .panels = panels,
+           .pairs = reinterpret_cast<uint32_t*>(to),
+           .scales = memory_.query_scales + i * kQueryTile,
+           .shift = integer_query_shift(call_.k_coding, call_.dims)});
   }
 }
 
