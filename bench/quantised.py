@@ -201,21 +201,27 @@ def quality() -> None:
 
 
 def queries() -> None:
-    """Error of calls with queries of 16 bits over int8, against f64 over the same numbers, over that of rounding the outputs."""
+    """Error of calls with queries of 16 bits over codes that are multiplied as integers, against f64 over the same numbers, over that of
+    rounding the outputs."""
     import ml_dtypes
 
-    print("queries of 16 bits over int8: error / error of rounding the exact outputs")
-    for length, dim, scale in ((128, 64, 1.0), (1024, 128, 1.0), (8192, 128, 1.0), (1024, 128, 4.0), (1024, 128, 0.2)):
-        k8, v8 = (quire.quantize(numbers((1, 2, length, dim), seed), "int8") for seed in (2, 3))
-        ratios = []
-        for dtype in (np.float16, ml_dtypes.bfloat16):
-            q = (scale * numbers((1, 2, 64, dim), 1)).astype(dtype)
-            exact = attention(q, quire.dequantize(k8), quire.dequantize(v8))
-            found = np.asarray(quire.flex_attention(q, k8, v8)).astype(np.float64)
-            rounded = exact.astype(np.float32).astype(dtype).astype(np.float64)
-            ratios.append(float(np.sqrt(((found - exact) ** 2).mean() / ((rounded - exact) ** 2).mean())))
+    def error(name: str, dtype: type, length: int, dim: int, scale: float) -> float:
+        k, v = (quire.quantize(numbers((1, 2, length, dim), seed), name) for seed in (2, 3))
+        q = (scale * numbers((1, 2, 64, dim), 1)).astype(dtype)
+        exact = attention(q, quire.dequantize(k), quire.dequantize(v))
+        found = np.asarray(quire.flex_attention(q, k, v)).astype(np.float64)
+        rounded = exact.astype(np.float32).astype(dtype).astype(np.float64)
+        return float(np.sqrt(((found - exact) ** 2).mean() / ((rounded - exact) ** 2).mean()))
+
+    print("queries of 16 bits over codes: error / error of rounding the exact outputs")
+    shapes = ((128, 64, 1.0), (1024, 128, 1.0), (8192, 128, 1.0), (1024, 128, 4.0), (1024, 128, 0.2), (1024, 256, 1.0))
+    for shape in shapes:
+        length, dim, scale = shape
+        bf16s = "  ".join(f"{name} {error(name, ml_dtypes.bfloat16, *shape):.2f}" for name in FORMATS)
         print(
-            f"  {length:5} keys, D {dim:3}, queries x {scale:<4} f16 {ratios[0]:.2f}   bf16 {ratios[1]:.2f}", flush=True
+            f"  {length:5} keys, D {dim:3}, queries x {scale:<4} f16: int8 {error('int8', np.float16, *shape):.2f}"
+            f"   bf16: {bf16s}",
+            flush=True,
         )
 
 

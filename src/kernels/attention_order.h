@@ -60,16 +60,15 @@
 //    taken back. Where a number is not finite, that power is NaN. (Exponents of the largest number
 //    are taken to be at least -112.)
 //  - Keys and values of int8_channel, u8, int4, q8_0 or q4_0, or int8 beside them, with queries of
-//  bf16 (an even
-//    number of dims, up to kMostRowDims): rows of those codes become integers first. With codes of
-//    n bits counted from the middle, c, a number of a group is c * s + a, where a is 0, (middle -
-//    zero) * s or middle * s + minimum, each operation rounded. r = s * 2^(n-1). Of all groups of a
-//    row the largest |r| + |a|, rounded, decides about its power of two, which is kRowShift bits
-//    less than that of queries above. By it r and a are rounded to integers R and A, ties to even,
-//    and the row's integers are ((c * R + 2^(n-2)) >> (n-1)) + A. From there they are codes of int8
-//    with the power of two taken back as their scale. Queries over such keys are row_query_shift
-//    bits shorter, weights of such values kRowWeightShift. Where a scale is not finite, the power
-//    taken back is NaN.
+//    bf16 (an even number of dims, up to kMostRowDims): rows of those codes become integers first.
+//    With codes of n bits counted from the middle, c, a number of a group is c * s + a, where a is
+//    0, (middle - zero) * s or middle * s + minimum, each operation rounded. r = s * 2^(n-1). Of
+//    all groups of a row the largest |r| + |a|, rounded, decides about its power of two, which is
+//    kRowShift bits less than that of queries above. By it 16 * r and a are rounded to integers R
+//    and A, ties to even; R is made odd, so that no c * R lies half way. The row's integers are
+//    ((c * R + 2^(n+2)) >> (n+3)) + A. From there they are codes of int8 with the power of two
+//    taken back as their scale. Queries over such keys are row_query_shift bits shorter, weights of
+//    such values kRowWeightShift. Where a scale is not finite, the power taken back is NaN.
 //  - Other codes of one byte under one scale for their row (fp8, or int8 beside them;
 //    are_bf16_codes), with queries of bf16 that nothing rotates, where the ISA multiplies pairs and
 //    has no tile registers: they are bf16 numbers as they are, and products are those of bf16; a

@@ -493,10 +493,10 @@ struct CodedRow {
             byte(static_cast<std::int64_t>(g) * block + skipped + in_group % 16);
         code = (in_group < 16 ? both & 15 : both >> 4) - 8;
       }
-      const auto factor = static_cast<std::int64_t>(std::nearbyint(reach[g] / scale));
+      const auto factor = static_cast<std::int64_t>(std::nearbyint(16 * reach[g] / scale)) | 1;
       const auto shift = static_cast<std::int64_t>(std::nearbyint(offset[g] / scale));
-      const std::int64_t product = code * factor + (std::int64_t{1} << (bits - 2));
-      numbers.push_back(static_cast<float>((product >> (bits - 1)) + shift));
+      const std::int64_t product = code * factor + (std::int64_t{1} << (bits + 2));
+      numbers.push_back(static_cast<float>((product >> (bits + 3)) + shift));
     }
   }
 };

@@ -15,6 +15,18 @@ constexpr int code_middle(CodeType codes) {
   return codes == CodeType::kI8 ? 0 : 1 << (code_bits(codes) - 1);
 }
 
+// 0 where a number of the row is not finite.
+HWY_INLINE VI finite_code(const IntegerCoding& rule, V number) {
+  return rule.code(hn::IfThenElseZero(rule.is_finite, number));
+}
+
+// From the reach of a group's codes. Odd, so that no product lies half way between integers: what
+// is always rounded up there would not average out over many keys.
+HWY_INLINE VI multiplier_of(const IntegerCoding& rule, V reach) {
+  constexpr float kFiner = 1 << kRowShift;
+  return hn::Or(finite_code(rule, hn::Mul(reach, hn::Set(kF32, kFiner))), hn::Set(kI32, 1));
+}
+
 // Rows whose scales are collected before anything is computed from them: numbers that were just
 // written piece by piece cannot be read as vectors yet.
 constexpr int kRowsAtOnce = 64;
@@ -111,16 +123,18 @@ HWY_NOINLINE void find_integers_of(const FindIntegersArgs& args) {
         largest = hn::Max(largest, magnitude_bits(bound));
       }
       const IntegerCoding rule(largest, kRowShift);
-      const auto write = [&](V number, int32_t* out) HWY_ATTR {
-        const VI code = rule.code(hn::IfThenElseZero(rule.is_finite, number));
-        hn::StoreU(hn::BitCast(kI32, IntegerCoding::pair_of(code, code)), kI32, out + first + row);
+      const auto write = [&](VI number, int32_t* out) HWY_ATTR {
+        hn::StoreU(hn::BitCast(kI32, IntegerCoding::pair_of(number, number)), kI32,
+                   out + first + row);
       };
       for (int g = 0; g < groups; ++g) {
         V scale, shift;
         split(scales[g] + row, scale, shift);
-        write(hn::Mul(scale, most), to.multipliers + g * to.step);
-        if constexpr (kShifts)
-          write(shift_from_middle<kType, kShift>(scale, shift), to.offsets + g * to.step);
+        write(multiplier_of(rule, hn::Mul(scale, most)), to.multipliers + g * to.step);
+        if constexpr (kShifts) {
+          const V offset = shift_from_middle<kType, kShift>(scale, shift);
+          write(finite_code(rule, offset), to.offsets + g * to.step);
+        }
       }
       hn::StoreU(rule.inverse, kF32, to.scales + first + row);
     }
@@ -143,8 +157,7 @@ HWY_NOINLINE void find_channel_integers(const FindIntegersArgs& args) {
   auto* const to = reinterpret_cast<int16_t*>(args.to.multipliers);
   for (int c = 0; c < args.columns; c += kN) {
     HWY_ALIGN int32_t codes[kLanes];
-    const V number = hn::IfThenElseZero(rule.is_finite, hn::Load(kF32, reaches + c));
-    hn::Store(rule.code(number), kI32, codes);
+    hn::Store(multiplier_of(rule, hn::Load(kF32, reaches + c)), kI32, codes);
     for (int i = 0; i < HWY_MIN(kN, args.columns - c); ++i)
       to[c + i] = static_cast<int16_t>(codes[i]);
   }
@@ -178,41 +191,44 @@ HWY_INLINE int16_t integer_of_code(const uint8_t* codes, int channel, int multip
     code = static_cast<int8_t>(codes[channel]);
   else
     code = codes[channel];
+  constexpr int kShift = kBits - 1 + kRowShift;
   const int product = (code - code_middle(kType)) * multiplier;
-  return static_cast<int16_t>(((product + (1 << (kBits - 2))) >> (kBits - 1)) + offset);
+  return static_cast<int16_t>(((product + (1 << (kShift - 1))) >> kShift) + offset);
 }
 
 #if HWY_TARGET != HWY_SCALAR
 
-// Codes [channel, channel + kWordLanes) of a group, counted from the middle, in the upper bits of
-// 16.
+// Codes [channel, channel + kWordLanes) of a group, counted from the middle, kRowShift bits below
+// the top of 16, as MulFixedPoint15 wants them.
 template <CodeType kType>
 HWY_INLINE hn::Vec<Words> high_codes(const uint8_t* codes, int channel) {
   const hn::RebindToUnsigned<Words> words;
   if constexpr (kType == CodeType::kI8) {
     const hn::Rebind<int8_t, Words> bytes;
     const auto* at = reinterpret_cast<const int8_t*>(codes + channel);
-    return hn::ShiftLeft<8>(hn::PromoteTo(kWords, hn::LoadU(bytes, at)));
+    return hn::ShiftLeft<8 - kRowShift>(hn::PromoteTo(kWords, hn::LoadU(bytes, at)));
   } else if constexpr (kType == CodeType::kU8) {
     const hn::Rebind<uint8_t, Words> bytes;
-    const auto x = hn::ShiftLeft<8>(hn::PromoteTo(words, hn::LoadU(bytes, codes + channel)));
-    return hn::BitCast(kWords, hn::Xor(x, hn::Set(words, 0x8000)));
+    const auto x = hn::PromoteTo(words, hn::LoadU(bytes, codes + channel));
+    return hn::Sub(hn::BitCast(kWords, hn::ShiftLeft<8 - kRowShift>(x)),
+                   hn::Set(kWords, 0x8000 >> kRowShift));
   } else {
     const hn::Rebind<uint8_t, Words> bytes;
     constexpr int kHalf = kCodeGroup / 2;
-    const auto high = hn::Set(words, 0xf000), middle = hn::Set(words, 0x8000);
-    const auto of = [&](auto x)
-                        HWY_ATTR { return hn::BitCast(kWords, hn::Xor(hn::And(x, high), middle)); };
+    const auto nibble = hn::Set(words, 0xf000 >> kRowShift);
+    const auto of = [&](auto x) HWY_ATTR {
+      return hn::Sub(hn::BitCast(kWords, hn::And(x, nibble)), hn::Set(kWords, 0x8000 >> kRowShift));
+    };
     if constexpr (kWordLanes > kHalf) {  // the 16 bytes twice: low halves, then high ones
       HWY_ALIGN static constexpr uint16_t kFactors[32] = {
-          4096, 4096, 4096, 4096, 4096, 4096, 4096, 4096, 4096, 4096, 4096,
-          4096, 4096, 4096, 4096, 4096, 256,  256,  256,  256,  256,  256,
-          256,  256,  256,  256,  256,  256,  256,  256,  256,  256};
+          256, 256, 256, 256, 256, 256, 256, 256, 256, 256, 256, 256, 256, 256, 256, 256,  //
+          16,  16,  16,  16,  16,  16,  16,  16,  16,  16,  16,  16,  16,  16,  16,  16};
       const auto x = hn::PromoteTo(words, hn::LoadDup128(bytes, codes));
       return of(hn::Mul(x, hn::Load(words, kFactors)));
     } else {
       const auto x = hn::PromoteTo(words, hn::LoadU(bytes, codes + channel % kHalf));
-      return channel < kHalf ? of(hn::ShiftLeft<12>(x)) : of(hn::ShiftLeft<8>(x));
+      return channel < kHalf ? of(hn::ShiftLeft<12 - kRowShift>(x))
+                             : of(hn::ShiftLeft<8 - kRowShift>(x));
     }
   }
 }
