@@ -30,6 +30,7 @@ struct KernelTable {
   const ForwardFunctions<double>* forward_f64;
   const PairFunctions* pairs;                // null where the ISA has no bf16 products
   const PairFunctions* integers;             // products of codes
+  const PairFunctions* bytes;                // the same where all are int8 as they are
   const DecodeFunctions<float>* decode_f32;  // keys across the lanes
   const DecodeFunctions<double>* decode_f64;
   const BackwardFunctions<float>* backward_f32;  // beside those of forward

@@ -27,6 +27,7 @@ const KernelTable& table() noexcept {
                                       .forward_f64 = &kForward<double>,
                                       .pairs = kPairs,
                                       .integers = &kIntegerFunctions,
+                                      .bytes = &kIntegerFunctions,
                                       .decode_f32 = &kDecodeF32,
                                       .decode_f64 = &kDecodeF64,
                                       .backward_f32 = &kBackward<float>,

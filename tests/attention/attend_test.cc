@@ -13,6 +13,7 @@
 #include "tests/support/attend_case.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/jagged_case.h"
+#include "tests/support/slow_cpu.h"
 
 namespace quire {
 namespace {
@@ -38,6 +39,7 @@ KVCacheOptions sizes(DType dtype, std::int64_t page_size) {
 }
 
 TEST(Attend, MixedStepsHaveTheBitsOfEachSequenceAlone) {
+  testing::FewerIfEmulated fewer(11);
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     for (const std::int64_t page_size : {1, 7, 16, 100}) {
       Harness harness(sizes(dtype, page_size));
@@ -45,6 +47,7 @@ TEST(Attend, MixedStepsHaveTheBitsOfEachSequenceAlone) {
                                         {harness.create(700), 150}, {harness.create(40), 40},
                                         {harness.create(17), 0},    {harness.create(1), 1}};
       for (const std::int64_t window : {0, 37, 600}) {
+        if (fewer.leaves_out()) continue;
         expect_alone(harness, step, 4, {.window = window},
                      "page " + std::to_string(page_size) + " window " + std::to_string(window));
       }
@@ -70,8 +73,10 @@ TEST(Attend, ModsSeePositionsAndTheNumberOfTheSequence) {
 TEST(Attend, SharedPrefixesChangeNoBit) {
   const ScoreMod score = ScoreMod::parse("score * (1 + 0.1 * b) - 0.01 * h * (q_idx - kv_idx)");
   const MaskMod holes = MaskMod::parse("(kv_idx <= q_idx) & ((kv_idx + b) % 5 != h)");
+  testing::FewerIfEmulated fewer(3);
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     for (const std::int64_t page_size : {16, 100}) {
+      if (fewer.leaves_out()) continue;
       Harness harness(sizes(dtype, page_size));
       const SequenceId root = harness.create(1900);
       std::vector<NewTokens> step{{root, 1}};

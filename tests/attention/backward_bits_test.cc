@@ -16,6 +16,7 @@
 #include "quire/mods.h"
 #include "tests/support/backward_case.h"
 #include "tests/support/jagged_case.h"
+#include "tests/support/slow_cpu.h"
 
 namespace quire::testing {
 namespace {
@@ -55,7 +56,7 @@ bool same_bits(const AttentionGradients& a, const AttentionGradients& b) {
 std::vector<AttentionCase> cases() {
   const Buffer table(std::vector<float>(2000, 0.1f), {.name = "table", .wants_gradient = true});
   const Buffer bias(std::vector<float>(4, 0.3f), {.name = "bias", .wants_gradient = true});
-  const bool is_slow = current_isa() == Isa::scalar;  // fewer queries, as many chunks of keys
+  const bool is_slow = kernels_are_slow();  // fewer queries, as many chunks of keys
   std::vector<AttentionCase> all;
   for (const DType dtype : {DType::f32, DType::bf16}) {
     AttentionCase c{.batch = 2, .q_heads = 4, .kv_heads = 2, .kv_len = 900};
@@ -196,7 +197,7 @@ TEST(BackwardBits, Isas) {
     const BackwardTensors t(c, 5);
     const AttentionGradients want = flex_attention_backward(t.inputs(), {.forward = c.options()});
     for (const Isa isa : available_isas()) {
-      if (isa == Isa::scalar && c.kv_len > 1000) continue;  // slow
+      if (kernels_are_slow() && c.kv_len > 1000) continue;
       const ScopedIsa scope(isa);
       EXPECT_TRUE(same_bits(want, flex_attention_backward(t.inputs(), {.forward = c.options()})))
           << isa_name(isa);

@@ -11,13 +11,14 @@
 #include "tests/mask/expect_blocks.h"
 #include "tests/support/backward_case.h"
 #include "tests/support/jagged_case.h"
+#include "tests/support/slow_cpu.h"
 
 namespace quire::testing {
 namespace {
 
 AttentionCase random_case(std::mt19937_64& random) {
   constexpr DType kTypes[] = {DType::f32, DType::f32, DType::bf16, DType::f16};
-  const bool slow = current_isa() == Isa::scalar;
+  const bool slow = kernels_are_slow();
   AttentionCase c;
   c.batch = 1 + below(random, 2);
   c.kv_heads = 1 + below(random, 2);

@@ -10,6 +10,7 @@
 #include "quire/mods.h"
 #include "tests/support/attention_case.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/slow_cpu.h"
 
 namespace quire::testing {
 namespace {
@@ -42,7 +43,7 @@ std::vector<AttentionCase> cases(std::int64_t kv_len = 2300) {
 #ifdef __SANITIZE_ADDRESS__
   const bool slow = true;
 #else
-  const bool slow = current_isa() == Isa::scalar;
+  const bool slow = kernels_are_slow();
 #endif
   if (slow) kv_len = 1100;
   std::size_t at = 0;

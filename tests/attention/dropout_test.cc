@@ -13,6 +13,7 @@
 #include "reference/attention.h"
 #include "tests/support/attention_case.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/slow_cpu.h"
 
 namespace quire::testing {
 namespace {
@@ -27,7 +28,7 @@ Tensor run(const ConstTensorView& q, const ConstTensorView& k, const ConstTensor
 }
 
 std::vector<AttentionCase> cases() {
-  const bool slow = current_isa() == Isa::scalar;
+  const bool slow = kernels_are_slow();
   std::vector<AttentionCase> all;
   const std::int64_t kv_len = slow ? 300 : 1300;
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {

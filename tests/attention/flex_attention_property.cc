@@ -11,6 +11,7 @@
 #include "quire/mods.h"
 #include "tests/mask/expect_blocks.h"
 #include "tests/support/attention_case.h"
+#include "tests/support/slow_cpu.h"
 
 namespace quire::testing {
 namespace {
@@ -55,7 +56,7 @@ ScoreMod random_score_mod(std::mt19937_64& random, const Extents& extents) {
 
 AttentionCase random_case(std::mt19937_64& random) {
   constexpr DType kTypes[] = {DType::f32, DType::f32, DType::bf16, DType::f16, DType::f64};
-  const bool slow = current_isa() == Isa::scalar;
+  const bool slow = kernels_are_slow();
   AttentionCase c;
   c.batch = 1 + below(random, 2);
   c.kv_heads = 1 + below(random, 2);

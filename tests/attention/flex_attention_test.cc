@@ -11,6 +11,7 @@
 #include "quire/mods.h"
 #include "tests/support/attention_case.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/slow_cpu.h"
 
 namespace quire::testing {
 namespace {
@@ -89,8 +90,10 @@ TEST(FlexAttention, HeadDims) {
 }
 
 TEST(FlexAttention, GroupsOfHeads) {
+  FewerIfEmulated fewer(3);
   for (const std::int64_t group : {1, 2, 7, 32}) {
     for (const std::int64_t q_len : {1, 2, 5, 20, 130}) {
+      if (fewer.leaves_out()) continue;
       expect_as_good_as_naive({.batch = 2,
                                .q_heads = 2 * group,
                                .kv_heads = 2,
@@ -103,11 +106,13 @@ TEST(FlexAttention, GroupsOfHeads) {
 
 TEST(FlexAttention, DTypesAndOrders) {
   constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
+  FewerIfEmulated fewer(7);
   for (const DType q : kTypes) {
     for (const DType k : kTypes) {
       for (const DType v : kTypes) {
         for (const Order order : {Order::kHeadsOutside, Order::kHeadsInside, Order::kDimOutside}) {
           for (const std::int64_t q_len : {2, 70}) {
+            if (fewer.leaves_out()) continue;
             expect_as_good_as_naive({.q_heads = 2,
                                      .kv_heads = 2,
                                      .q_len = q_len,
@@ -164,9 +169,11 @@ TEST(FlexAttention, Mods) {
       MaskMod::parse("kv_idx > 550")};
   const BlockSize blocks[] = {128, 16, {7, 100}};
   std::size_t i = 0;
+  FewerIfEmulated fewer(7);
   for (const auto& score : scores) {
     for (const auto& mask : masks) {
       for (const std::int64_t q_len : {3, 100}) {
+        if (fewer.leaves_out()) continue;
         expect_as_good_as_naive({.batch = 2,
                                  .q_heads = 3,
                                  .kv_heads = 1,

@@ -25,6 +25,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/random_tensor.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/slow_cpu.h"
 
 namespace quire::testing {
 namespace {
@@ -146,7 +147,9 @@ void expect_near(const Tensor& got, const Tensor& want, double unit, const std::
 class Hooks : public ::testing::TestWithParam<Hook> {};
 
 TEST_P(Hooks, AreTheReferences) {
+  FewerIfEmulated fewer(5);
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    if (fewer.leaves_out()) continue;
     const Case c = random_case(GetParam(), seed);
     const AttentionTensors t(c, seed);
     AttentionOptions options = c.ours;
@@ -167,7 +170,9 @@ TEST_P(Hooks, AreTheReferences) {
 }
 
 TEST_P(Hooks, GradientsAreTheReferences) {
+  FewerIfEmulated fewer(4);
   for (std::uint64_t seed = 1; seed <= 9; ++seed) {
+    if (fewer.leaves_out()) continue;
     Case c = random_case(GetParam(), seed);
     c.kv_len = std::min<std::int64_t>(c.kv_len, 450);
     c.mask_mod.reset();
@@ -219,7 +224,9 @@ Tensor values_of(const Tensor& dense) {
 
 TEST_P(Hooks, EveryLayoutHasTheBitsOfDense) {
   const Hook hook = GetParam();
+  FewerIfEmulated fewer(3, static_cast<int>(hook));
   for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+    if (fewer.leaves_out()) continue;
     std::mt19937_64 random(9);
     const Tensor q = random_normal({kBatch, kHeads, kLength, kDim}, dtype, random);
     const Tensor k = random_normal({kBatch, kKvHeads, kLength, kDim}, dtype, random);

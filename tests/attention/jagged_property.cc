@@ -11,6 +11,7 @@
 #include "quire/mods.h"
 #include "tests/mask/expect_blocks.h"
 #include "tests/support/jagged_case.h"
+#include "tests/support/slow_cpu.h"
 
 namespace quire::testing {
 namespace {
@@ -66,7 +67,7 @@ void random_mods(std::mt19937_64& random, JaggedCase& c) {
 
 JaggedCase random_case(std::mt19937_64& random) {
   constexpr DType kTypes[] = {DType::f32, DType::f32, DType::bf16, DType::f16, DType::f64};
-  const std::int64_t longest = current_isa() == Isa::scalar ? 90 : 300;
+  const std::int64_t longest = kernels_are_slow() ? 90 : 300;
   JaggedCase c;
   const std::int64_t count = 1 + below(random, 7);
   const bool same = chance(random, 40);

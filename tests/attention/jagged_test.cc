@@ -11,6 +11,7 @@
 #include "quire/mods.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/jagged_case.h"
+#include "tests/support/slow_cpu.h"
 
 namespace quire::testing {
 namespace {
@@ -19,7 +20,7 @@ bool is_slow() {
 #ifdef __SANITIZE_ADDRESS__
   return true;
 #else
-  return current_isa() == Isa::scalar;
+  return kernels_are_slow();
 #endif
 }
 

@@ -22,13 +22,14 @@
 #include "tests/support/jagged_case.h"
 #include "tests/support/paged_pool.h"
 #include "tests/support/property.h"
+#include "tests/support/slow_cpu.h"
 
 namespace quire::testing {
 namespace {
 
 constexpr int kCases = 60;  // of each test; make check-all runs many more
 
-std::int64_t longest_of_isa() { return current_isa() == Isa::scalar ? 150 : 1500; }
+std::int64_t longest_of_isa() { return kernels_are_slow() ? 150 : 1500; }
 
 // Random lists, some of them empty, in any order, with -1 anywhere, and the same as bools.
 struct Lists {

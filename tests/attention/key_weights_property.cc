@@ -20,13 +20,14 @@
 #include "tests/support/jagged_case.h"
 #include "tests/support/paged_pool.h"
 #include "tests/support/property.h"
+#include "tests/support/slow_cpu.h"
 
 namespace quire::testing {
 namespace {
 
 constexpr int kCases = 60;  // of each test; make check-all runs many more
 
-std::int64_t longest_of_isa() { return current_isa() == Isa::scalar ? 200 : 1500; }
+std::int64_t longest_of_isa() { return kernels_are_slow() ? 200 : 1500; }
 
 AttentionCase random_case(std::mt19937_64& random) {
   constexpr DType kTypes[] = {DType::f32, DType::f32, DType::bf16, DType::f16, DType::f64};

@@ -10,6 +10,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/paged_pool.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/slow_cpu.h"
 
 namespace quire {
 namespace {
@@ -114,9 +115,11 @@ TEST(PagedKeys, QueriesOfDifferentNumbersHaveTheBitsOfOneSequence) {
 }
 
 TEST(PagedKeys, BitsOfTheDenseCallForAnyPageSize) {
+  testing::FewerIfEmulated fewer(11);
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     for (const std::int64_t page_size : {1, 2, 7, 16, 64, 100, 128, 256, 300}) {
       for (const std::int64_t q_len : {1, 70}) {
+        if (fewer.leaves_out()) continue;
         expect_dense_bits(small(dtype, q_len), {1300, 257, 0},
                           {.page_size = page_size, .flat = q_len == 1, .seed = 3}, {});
       }
@@ -125,11 +128,13 @@ TEST(PagedKeys, BitsOfTheDenseCallForAnyPageSize) {
 }
 
 TEST(PagedKeys, MasksAndModsCountAsTheSequenceDoes) {
+  testing::FewerIfEmulated fewer(7);
   const MaskMod holes =
       MaskMod::parse("(kv_idx <= q_idx) & (kv_idx % 9 != 4) & (kv_idx // 300 != 1)");
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const std::int64_t page_size : {1, 7, 16, 128, 300}) {
       for (const std::int64_t q_len : {1, 3, 70}) {
+        if (fewer.leaves_out()) continue;
         expect_dense_bits(small(dtype, q_len), {1300, 700, 513},
                           {.page_size = page_size, .id_dtype = DType::i64},
                           {.score_mod = ScoreMod::parse("score + 0.01 * (kv_idx - q_idx) * h"),

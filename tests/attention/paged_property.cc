@@ -15,11 +15,12 @@
 #include "tests/support/attend_case.h"
 #include "tests/support/jagged_case.h"
 #include "tests/support/paged_pool.h"
+#include "tests/support/slow_cpu.h"
 
 namespace quire::testing {
 namespace {
 
-std::int64_t longest_of_isa() { return current_isa() == Isa::scalar ? 120 : 700; }
+std::int64_t longest_of_isa() { return kernels_are_slow() ? 120 : 700; }
 
 DType random_dtype(std::mt19937_64& random) {
   constexpr DType kTypes[] = {DType::f32, DType::f32, DType::bf16, DType::f16, DType::f64};

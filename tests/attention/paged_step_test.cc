@@ -15,6 +15,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/random_tensor.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/slow_cpu.h"
 
 namespace quire {
 namespace {
@@ -89,8 +90,10 @@ KVCacheOptions sizes(DType dtype, std::int64_t page_size) {
 TEST(PagedStep, HasTheBitsOfAttend) {
   const ScoreMod score = ScoreMod::parse("score * (1 + 0.1 * b) - 0.01 * h * (q_idx - kv_idx)");
   const MaskMod holes = MaskMod::parse("(kv_idx <= q_idx) & ((kv_idx + b) % 5 != h)");
+  testing::FewerIfEmulated fewer(3);
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const std::int64_t page_size : {7, 16}) {
+      if (fewer.leaves_out()) continue;
       Harness harness(sizes(dtype, page_size));
       const std::vector<NewTokens> step{{harness.create(1500), 1},  {harness.create(300), 4},
                                         {harness.create(700), 150}, {harness.create(40), 40},

@@ -17,6 +17,7 @@
 #include "tests/support/random_tensor.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/slow_cpu.h"
 
 namespace quire::testing {
 namespace {
@@ -36,7 +37,7 @@ struct Whole {
         v(random_normal({s.batch, s.kv_heads, s.length, s.v_dim}, s.dtype, 3)) {}
 };
 
-bool is_slow() { return current_isa() == Isa::scalar; }
+bool is_slow() { return kernels_are_slow(); }
 
 cp::Output alone(const Whole& t, const cp::Options& options) {
   AuxOutput aux;
@@ -108,7 +109,7 @@ TEST(ContextParallel, HasTheBitsOfOneProcess) {
 }
 
 TEST(ContextParallel, TheGalleryHasTheBitsOfOneProcess) {
-  if (is_slow()) return;
+  if (is_slow()) GTEST_SKIP() << "thousands of keys on several ranks";
   const std::int64_t length = 2111;
   int ranks = 1;
   for (const mods::GalleryEntry& entry : mods::gallery()) {
@@ -125,7 +126,7 @@ TEST(ContextParallel, TheGalleryHasTheBitsOfOneProcess) {
 
 // Blocks that do not divide pieces, heads with masks of their own, and blocks chosen by data.
 TEST(ContextParallel, MasksOfAnyBlocks) {
-  if (is_slow()) return;
+  if (is_slow()) GTEST_SKIP() << "thousands of keys on several ranks";
   const std::int64_t length = 3300;
   const MaskMod by_head = MaskMod::parse("(q_idx >= kv_idx) & (q_idx - kv_idx < 500 * (h + 1))");
   for (const std::int64_t block : {100, 128, 1000})
@@ -182,7 +183,7 @@ JoinedGradients over_ranks(const Whole& t, const Loss& loss, const cp::Shards& s
 }
 
 TEST(ContextParallel, GradientsAreThoseOfOneProcess) {
-  if (is_slow()) return;
+  if (is_slow()) GTEST_SKIP() << "thousands of keys on several ranks";
   const std::int64_t length = 2600;
   const Buffer table(random_normal({length}, DType::f32, 9),
                      {.name = "table", .wants_gradient = true});
@@ -233,7 +234,7 @@ TEST(ContextParallel, GradientsAreThoseOfOneProcess) {
 
 // The bound of one process: at most twice the error of plain f32 against f64, and a rounding.
 TEST(ContextParallel, GradientsHoldTheErrorBound) {
-  if (is_slow()) return;
+  if (is_slow()) GTEST_SKIP() << "thousands of keys on several ranks";
   for (const DType dtype : {DType::f32, DType::bf16}) {
     AttentionCase c{.q_heads = 2, .q_len = 2300, .kv_len = 2300};
     c.q_dtype = c.k_dtype = c.v_dtype = dtype;

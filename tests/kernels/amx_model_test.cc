@@ -1,6 +1,6 @@
 // What prefill asks of the tile registers: products, loads and stores per score, counted by the
 // emulator, and the share of their peak that follows from published throughputs. A prediction:
-// caches, and whatever else holds up a CPU, are not in it. Prints a table; docs/isa.md quotes it.
+// caches, and whatever else holds up a CPU, are not in it. Prints tables; docs/isa.md quotes them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,6 +20,9 @@ namespace {
 constexpr double kProduct = 16, kLoad = 8, kStore = 16;
 // Vectors: measured on Emerald Rapids, of 16 scores, maximum and exponential.
 constexpr double kSoftmax = 8.5;
+
+// Pairs of integers that VNNI multiplies in a cycle: two instructions on vectors of 16 lanes.
+constexpr double kVnniPairs = 2 * 16;
 
 struct Prediction {
   double products = 0, loads = 0, stores = 0;  // of 1,000 scores that are visible
@@ -77,6 +80,52 @@ TEST(AmxModel, TilesAreUsedAgain) {
         EXPECT_GE(p.tiles, 0.6);
         EXPECT_GE(p.hidden, 0.6);
       }
+    }
+  }
+}
+
+// int8 codes under queries of bf16: each product of 16-bit integers is two of bytes, which take as
+// many cycles as one of bf16.
+TEST(AmxModel, BytesAreWorthTwoProducts) {
+  available_isas();
+  if (!amx_is_emulated()) GTEST_SKIP() << "instructions are counted where they are emulated";
+  const ScopedIsa isa(Isa::amx);
+  constexpr std::int64_t kLength = 1024;
+  std::printf(
+      "int8 codes, of 1,000 scores: products loads stores; times as fast as VNNI, products alone / "
+      "all in turn\n");
+  for (const std::int64_t dim : {64, 128}) {
+    for (const bool causal : {false, true}) {
+      const Tensor q = random_tensor({1, 1, kLength, dim}, DType::bf16, 1);
+      const QuantizedTensor k =
+          quantize(random_tensor({1, 1, kLength, dim}, DType::f32, 2), KVFormat::of("int8"));
+      const QuantizedTensor v =
+          quantize(random_tensor({1, 1, kLength, dim}, DType::f32, 3), KVFormat::of("int8"));
+      SerialExecutor here;
+      AttentionOptions options{.executor = &here};
+      if (causal) options.block_mask = create_block_mask(mods::causal(), 1, 1, kLength, kLength);
+      const TileCounts before = emulated_counts();
+      flex_attention(q, k, v, options);
+      const TileCounts after = emulated_counts();
+      EXPECT_EQ(after.products, before.products);  // none of bf16
+
+      const auto n = static_cast<double>(kLength);
+      const double scores = causal ? n * (n + 1) / 2 : n * n;
+      const auto products = static_cast<double>(after.byte_products - before.byte_products);
+      const auto loads = static_cast<double>(after.loads - before.loads);
+      const auto stores = static_cast<double>(after.stores - before.stores);
+      const double vnni = scores * static_cast<double>(2 * dim) / 2 / kVnniPairs;
+      const double tiles = std::max(products * kProduct, loads * kLoad + stores * kStore);
+      const double in_turn = products * kProduct + loads * kLoad + stores * kStore;
+      const double softmax = scores / 16 * kSoftmax;
+      std::printf("D = %3d %-6s  %6.2f %6.2f %6.2f   %.1f / %.1f\n", static_cast<int>(dim),
+                  causal ? "causal" : "full", products / scores * 1000, loads / scores * 1000,
+                  stores / scores * 1000, vnni / tiles, (vnni + softmax) / (in_turn + softmax));
+      EXPECT_LE(loads, 1.05 * products);
+      if (!causal) {
+        EXPECT_DOUBLE_EQ(products, scores * static_cast<double>(2 * dim) / (16 * 16 * 64) * 2);
+      }
+      EXPECT_GE(vnni / tiles, 4);
     }
   }
 }

@@ -163,6 +163,65 @@ TEST(Amx, TheEmulatorDoesWhatTheInstructionsDo) {
   EXPECT_EQ(after.stores - before.stores, traps);
 }
 
+// Sums of signed bytes, some of which wrap: by plain loops, by the emulator and by the instruction.
+TEST(Amx, BytesAreMultipliedAsSignedOnes) {
+  std::mt19937 engine(1);
+  const bool has_instructions = has_amx_isa();
+  const TileCounts before = emulated_counts();
+  constexpr int kRuns = 1000;
+  for (int i = 0; i < kRuns; ++i) {
+    const int rows = 1 + static_cast<int>(engine() % 16);
+    const int columns = 1 + static_cast<int>(engine() % 16);
+    const int quads = 1 + static_cast<int>(engine() % 16);
+    EmulatedConfig config;
+    config.palette = 1;
+    const auto shape = [&config](int tile, int height, int width) {
+      config.rows[tile] = static_cast<std::uint8_t>(height);
+      config.row_bytes[tile] = static_cast<std::uint16_t>(4 * width);
+    };
+    shape(1, rows, columns);
+    shape(5, rows, quads);
+    shape(6, quads, columns);
+    alignas(64) signed char a[16][64], b[16][64];
+    alignas(64) std::uint32_t sum[16][16], emulated[16][16] = {}, executed[16][16] = {};
+    for (auto& row : a)
+      for (auto& x : row) x = static_cast<signed char>(engine());
+    for (auto& row : b)
+      for (auto& x : row) x = static_cast<signed char>(engine());
+    for (auto& row : sum)
+      for (auto& x : row) x = static_cast<std::uint32_t>(engine());
+    EmulatedTiles tiles;
+    ASSERT_TRUE(tiles.configure(config));
+    ASSERT_TRUE(tiles.load(1, reinterpret_cast<const char*>(sum), 64));
+    ASSERT_TRUE(tiles.load(5, reinterpret_cast<const char*>(a), 64));
+    ASSERT_TRUE(tiles.load(6, reinterpret_cast<const char*>(b), 64));
+    ASSERT_TRUE(tiles.multiply_bytes(1, 5, 6));
+    ASSERT_TRUE(tiles.store(1, reinterpret_cast<char*>(emulated), 64));
+    if (has_instructions) {
+      asm volatile("ldtilecfg %0" ::"m"(config));
+      asm volatile("tileloadd (%0,%1,1), %%tmm1" ::"r"(sum), "r"(64L) : "memory");
+      asm volatile("tileloadd (%0,%1,1), %%tmm5" ::"r"(a), "r"(64L) : "memory");
+      asm volatile("tileloadd (%0,%1,1), %%tmm6" ::"r"(b), "r"(64L) : "memory");
+      asm volatile("tdpbssd %tmm6, %tmm5, %tmm1");
+      asm volatile("tilestored %%tmm1, (%0,%1,1)" ::"r"(executed), "r"(64L) : "memory");
+      asm volatile("tilerelease");
+    }
+    for (int row = 0; row < rows; ++row) {
+      for (int column = 0; column < columns; ++column) {
+        std::uint32_t want = sum[row][column];
+        for (int k = 0; k < 4 * quads; ++k)
+          want += static_cast<std::uint32_t>(a[row][k] * b[k / 4][4 * column + k % 4]);
+        ASSERT_EQ(emulated[row][column], want);
+        if (has_instructions) {
+          ASSERT_EQ(executed[row][column], want);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(emulated_counts().byte_products - before.byte_products,
+            static_cast<std::uint64_t>(amx_is_emulated() ? kRuns : 0));
+}
+
 TEST(Amx, ShapesThatDoNotFitAreNotMultiplied) {
   EmulatedTiles tiles;
   EXPECT_FALSE(tiles.zero(0));  // no configuration
@@ -178,6 +237,10 @@ TEST(Amx, ShapesThatDoNotFitAreNotMultiplied) {
   EXPECT_FALSE(tiles.multiply_bf16(0, 1, 3));
   EXPECT_FALSE(tiles.multiply_bf16(0, 2, 1));
   EXPECT_FALSE(tiles.multiply_bf16(0, 0, 3));
+  EXPECT_TRUE(tiles.multiply_bytes(0, 2, 3));
+  EXPECT_FALSE(tiles.multiply_bytes(0, 1, 3));
+  EXPECT_FALSE(tiles.multiply_bytes(0, 2, 1));
+  EXPECT_FALSE(tiles.multiply_bytes(0, 3, 3));
   config.rows[2] = 17;
   EXPECT_FALSE(tiles.configure(config));
 }

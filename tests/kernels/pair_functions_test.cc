@@ -22,10 +22,10 @@ class PairFunctionsTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (current_table().pairs == nullptr) GTEST_SKIP() << "no bf16 products on this ISA";
-    if (tiles() != nullptr) tiles()->begin();
+    if (tiles() != nullptr) functions().begin();
   }
   void TearDown() override {
-    if (current_table().pairs != nullptr && tiles() != nullptr) tiles()->end();
+    if (current_table().pairs != nullptr && tiles() != nullptr) functions().end();
   }
   const PairTiles* tiles() { return functions().tiles; }
   // Rows of pairs are filled up with zeros to whole steps.

@@ -20,6 +20,7 @@
 #include "tests/support/random_tensor.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/scattered_layout.h"
+#include "tests/support/slow_cpu.h"
 
 namespace quire::plan {
 namespace {
@@ -242,8 +243,10 @@ ScoreMod biased(const Tensor& bias) {
 }
 
 TEST(BackwardPlan, ScatteredKeysGiveTheSameBits) {
+  testing::FewerIfEmulated fewer(5);
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     for (const std::int64_t span : {1, 7, 100, 500}) {
+      if (fewer.leaves_out()) continue;
       const testing::AttentionCase c{.batch = 2,
                                      .q_heads = 4,
                                      .kv_heads = 2,
@@ -284,9 +287,11 @@ TEST(BackwardPlan, ScatteredKeysGiveTheSameBits) {
 }
 
 TEST(BackwardPlan, PagesWithOneUserHaveTheBitsOfDenseCalls) {
+  testing::FewerIfEmulated fewer(7);
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     for (const std::int64_t page_size : {1, 7, 16, 500}) {
       for (const bool modified : {false, true}) {
+        if (fewer.leaves_out()) continue;
         PagedProblem p{
             .page_size = page_size, .lengths = {450, 3, 0, 129}, .q_len = 66, .dtype = dtype};
         if (modified) {

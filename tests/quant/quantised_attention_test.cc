@@ -21,6 +21,7 @@
 #include "tests/support/attention_case.h"
 #include "tests/support/row_rules.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/slow_cpu.h"
 
 namespace quire {
 namespace {
@@ -103,10 +104,12 @@ AttentionCase small(std::int64_t q_len, DType q_dtype = DType::f32) {
 }
 
 TEST(QuantisedAttention, BitsOfTheNumbersCodesDecodeTo) {
+  testing::FewerIfEmulated fewer(7);
   for (const std::string& name : KVFormat::names()) {
     for (const std::int64_t q_len : {1, 5, 70}) {
       const Coded t(small(q_len), KVFormat::of(name), KVFormat::of(name));
       for (const Mods& mods : all_mods()) {
+        if (fewer.leaves_out()) continue;
         const AttentionOptions options{
             .score_mod = mods.score, .mask_mod = mods.mask, .q_begin = {1300 - q_len}};
         const Result got = run(options, [&](const AttentionOptions& o) {
@@ -231,10 +234,12 @@ Tensor in_pages(const Tensor& rows, const std::vector<std::int64_t>& pages,
 }
 
 TEST(QuantisedAttention, PagesOfAnySizeHaveTheBitsOfDenseKeys) {
+  testing::FewerIfEmulated fewer(7);
   const std::int64_t length = 1100;
   for (const std::string& name : KVFormat::names()) {
     for (const std::int64_t page_size : {1, 7, 16, 64, 300}) {
       for (const std::int64_t q_len : {1, 40, -1, -40}) {  // negative: queries of bf16
+        if (fewer.leaves_out()) continue;
         AttentionCase c = small(std::abs(q_len), q_len < 0 ? DType::bf16 : DType::f32);
         c.batch = 1;
         c.kv_len = length;
@@ -317,9 +322,11 @@ TEST_P(QuantisedBits, DoNotDependOnBatchThreadsChunksOrKernel) {
 
 // Within twice the error of a plain attention in f32 over the same numbers.
 TEST(QuantisedAttention, ErrorAgainstF64) {
+  testing::FewerIfEmulated fewer(3);
   for (const std::string& name : KVFormat::names()) {
     for (const bool hadamard : {false, true}) {
       for (const std::int64_t q_len : {1, 33}) {
+        if (fewer.leaves_out()) continue;
         AttentionCase c = small(q_len);
         c.score_mod = ScoreMod::parse("score + 0.02 * (kv_idx - q_idx)");
         Coded t(c, KVFormat::of(name, hadamard), KVFormat::of(name, hadamard));
@@ -407,11 +414,12 @@ TEST_P(QuantisedBits, EveryCodeOfOneByteIsItsNumber) {
 // weights to bf16 and of the output, are the same where the ISA multiplies pairs. Dropout, which
 // writes weights anew, keeps prefill and decode equal.
 TEST(QuantisedAttention, QueriesOfBf16AgainstF64) {
+  testing::FewerIfEmulated fewer(5);
   for (const std::string& name : KVFormat::names()) {
     const bool has_groups = name == "int4" || name == "q8_0" || name == "q4_0";
     for (const std::int64_t dim : {6, 17, 64, 80, 128, 200, 224}) {
       for (const std::int64_t q_len : {1, 6, 33}) {
-        if (has_groups && dim % 32 != 0) continue;
+        if ((has_groups && dim % 32 != 0) || fewer.leaves_out()) continue;
         AttentionCase c = small(q_len, DType::bf16);
         c.head_dim = c.v_head_dim = dim;
         c.kv_len = 333;

@@ -1,5 +1,6 @@
 // The handler: decodes ldtilecfg, sttilecfg, tilezero, tileloadd, tileloaddt1, tilestored,
-// tdpbf16ps and tilerelease. Anything else is left to what would have happened. Tests only.
+// tdpbf16ps, tdpbssd and tilerelease. Anything else is left to what would have happened. Tests
+// only.
 #include "tests/support/amx_trap.h"
 
 #include <atomic>
@@ -18,7 +19,7 @@
 namespace quire::testing {
 namespace {
 
-std::atomic<std::uint64_t> g_loads{0}, g_stores{0}, g_zeros{0}, g_products{0};
+std::atomic<std::uint64_t> g_loads{0}, g_stores{0}, g_zeros{0}, g_products{0}, g_byte_products{0};
 bool g_emulated = false;
 thread_local EmulatedTiles t_tiles;
 
@@ -121,6 +122,9 @@ bool execute(const Instruction& in) {
     case 0x5c:
       ++g_products;
       return in.prefix == kF3 && !in.has_memory && t_tiles.multiply_bf16(in.reg, in.rm, in.vvvv);
+    case 0x5e:
+      ++g_byte_products;
+      return in.prefix == kF2 && !in.has_memory && t_tiles.multiply_bytes(in.reg, in.rm, in.vvvv);
     default:
       return false;
   }
@@ -152,7 +156,7 @@ bool emulate() {
 
 bool amx_is_emulated() { return g_emulated; }
 
-TileCounts emulated_counts() { return {g_loads, g_stores, g_zeros, g_products}; }
+TileCounts emulated_counts() { return {g_loads, g_stores, g_zeros, g_products, g_byte_products}; }
 
 }  // namespace quire::testing
 

@@ -15,7 +15,8 @@ bool amx_is_emulated();
 /// What was emulated so far, by all threads. On a CPU that has AMX, loading a configuration and
 /// releasing tiles do not trap, and are not counted.
 struct TileCounts {
-  std::uint64_t loads = 0, stores = 0, zeros = 0, products = 0;
+  std::uint64_t loads = 0, stores = 0, zeros = 0, products = 0;  // products: of bf16
+  std::uint64_t byte_products = 0;
 };
 TileCounts emulated_counts();
 

@@ -40,6 +40,30 @@ bool EmulatedTiles::store(int tile, char* to, std::ptrdiff_t step) const {
   return true;
 }
 
+// Whether shapes are those of a product: rows of `a` by columns of `b`, both of 32-bit elements.
+bool EmulatedTiles::fit(int sum, int a, int b) const {
+  if (!exists(sum) || !exists(a) || !exists(b) || sum == a || sum == b || a == b) return false;
+  return config.rows[a] == config.rows[sum] && config.row_bytes[b] == config.row_bytes[sum] &&
+         config.row_bytes[a] == 4 * config.rows[b] && config.row_bytes[sum] % 4 == 0;
+}
+
+bool EmulatedTiles::multiply_bytes(int sum, int a, int b) {
+  if (!fit(sum, a, b)) return false;
+  for (int row = 0; row < config.rows[sum]; ++row) {
+    for (int at = 0; at < config.row_bytes[sum]; at += 4) {
+      std::uint32_t total;
+      std::memcpy(&total, data_[sum][row] + at, 4);
+      for (int i = 0; i < config.row_bytes[a]; ++i) {
+        const int x = static_cast<signed char>(data_[a][row][i]);
+        const int y = static_cast<signed char>(data_[b][i / 4][at + i % 4]);
+        total += static_cast<std::uint32_t>(x * y);
+      }
+      std::memcpy(data_[sum][row] + at, &total, 4);
+    }
+  }
+  return true;
+}
+
 #if defined(__x86_64__)
 namespace {
 
@@ -77,10 +101,7 @@ void set_float_state(std::uint32_t state) { asm volatile("ldmxcsr %0" ::"m"(stat
 }  // namespace
 
 bool EmulatedTiles::multiply_bf16(int sum, int a, int b) {
-  if (!exists(sum) || !exists(a) || !exists(b) || sum == a || sum == b || a == b) return false;
-  if (config.rows[a] != config.rows[sum] || config.row_bytes[b] != config.row_bytes[sum] ||
-      config.row_bytes[a] != 4 * config.rows[b] || config.row_bytes[sum] % 4 != 0)
-    return false;
+  if (!fit(sum, a, b)) return false;
   const std::uint32_t before = float_state();
   set_float_state(0x1f80 | 0x8040);  // default, subnormals 0 on both sides
   for (int row = 0; row < config.rows[sum]; ++row) {

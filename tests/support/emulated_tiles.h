@@ -27,8 +27,11 @@ class EmulatedTiles {
   bool store(int tile, char* to, std::ptrdiff_t step) const;
   /// tdpbf16ps: sum += a x b. By the CPU's fused multiply-adds, subnormals as 0.
   bool multiply_bf16(int sum, int a, int b);
+  /// tdpbssd: sum += a x b of signed bytes, four to an element; sums wrap.
+  bool multiply_bytes(int sum, int a, int b);
 
  private:
+  bool fit(int sum, int a, int b) const;
   bool exists(int tile) const;
 
   alignas(64) char data_[8][16][64] = {};

@@ -1,7 +1,8 @@
 // The kernels of AMX: those of AVX-512 with bf16 products, but with these products on tile
-// registers. Included by isa/amx.cc alone. Kernels layer.
+// registers, and those of int8 in prefill. Included by isa/amx.cc alone. Kernels layer.
 #pragma once
 #include "kernels/amx/decode-inl.h"
+#include "kernels/amx/integers-inl.h"
 #include "kernels/amx/outputs-inl.h"
 #include "kernels/amx/peaks-inl.h"
 #include "kernels/amx/products-inl.h"
@@ -47,9 +48,7 @@ HWY_AFTER_NAMESPACE();
 // checked.
 namespace quire::kernels::QUIRE_ISA_NS {
 
-constexpr PairTiles kPairTiles{.begin = &begin_tiles,
-                               .end = &end_tiles,
-                               .run = &run_products,
+constexpr PairTiles kPairTiles{.run = &run_products,
                                .finish_scores = &tile_finish_scores,
                                .softmax = &tile_softmax,
                                .add_sums = &tile_add_sums,
@@ -63,7 +62,21 @@ constexpr PairFunctions kTilePairs{.load_queries = &tile_load_queries,
                                    .pair_weights = &pair_weights,
                                    .accumulate = nullptr,
                                    .step = kStepPairs,
+                                   .turned_step = kTileKeys / 2,
+                                   .begin = &begin_tiles,
+                                   .end = &end_tiles,
                                    .tiles = &kPairTiles};
+
+constexpr PairFunctions kByteFunctions{.code_queries = &tile_code_queries,
+                                       .widen_codes = &tile_copy_codes,
+                                       .scores = &tile_integer_scores,
+                                       .pair_values = &tile_quad_values,
+                                       .pair_weights = &tile_integer_weights,
+                                       .accumulate = &tile_integer_accumulate,
+                                       .step = kStepCodes / 2,
+                                       .turned_step = kTileKeys / 4,
+                                       .begin = &begin_tiles,
+                                       .end = &end_tiles};
 
 // The tables that differ from those of avx512_bf16.
 struct AmxTables {
@@ -82,6 +95,7 @@ struct AmxTables {
     table.isa = Isa::QUIRE_ISA_NS;
     table.name = HWY_STR(QUIRE_ISA_NS);
     table.pairs = &kTilePairs;
+    table.bytes = &kByteFunctions;
     table.decode_f32 = &decode;
     table.peaks = &peaks;
   }

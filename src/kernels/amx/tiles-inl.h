@@ -50,6 +50,11 @@ template <int kSum, int kA, int kB>
 HWY_INLINE void multiply_tiles() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSum), "i"(kA), "i"(kB));
 }
+// The same of signed bytes, four instead of a pair; sums are integers of 32 bits.
+template <int kSum, int kA, int kB>
+HWY_INLINE void multiply_codes() {
+  asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSum), "i"(kA), "i"(kB));
+}
 
 }  // namespace quire::kernels::QUIRE_ISA_NS
 HWY_AFTER_NAMESPACE();

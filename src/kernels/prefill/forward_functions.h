@@ -231,12 +231,8 @@ struct AddSumsArgs {
   float* out = nullptr;
 };
 
-/// For ISAs with tile registers. O of a panel lies [column][16 queries] until `rows`.
+/// bf16 products of tile registers. O of a panel lies [column][16 queries] until `rows`.
 struct PairTiles {
-  /// Call on each thread: `begin` before the first function that multiplies, `end` after the last,
-  /// which releases the tiles.
-  void (*begin)() noexcept;
-  void (*end)() noexcept;
   /// Completes the remaining products and empties the list.
   void (*run)(TileProducts& products) noexcept;
   /// Finishes scores: multiplies by the scale, if `scaled`, and raises the maximum.
@@ -262,20 +258,28 @@ struct PairFunctions {
   void (*copy_rows)(const RowsView& from, uint32_t* out, ptrdiff_t out_step) noexcept = nullptr;
   /// Of integers only.
   void (*code_queries)(const CodeQueriesArgs&) noexcept = nullptr;
-  /// Codes to the numbers of 16 bits that are multiplied; scales are not read. Null for tiles.
+  /// Codes to the numbers of 16 bits that are multiplied, or for tiles of integers to bytes; scales
+  /// are not read. Null for tiles of bf16.
   void (*widen_codes)(const DecodeRowsArgs<uint16_t>&) noexcept = nullptr;
   /// Keys need not be aligned to 4 bytes.
   void (*scores)(const ScoresArgs<float, uint32_t>&) noexcept;
   /// out[key / 2][column]: rows 2i and 2i + 1 of `from` interleaved, later columns are 0; an odd
-  /// last row pairs with 0. For tiles out[column][key / 2], zeros up to a whole step.
+  /// last row pairs with 0. For tiles out[column][key / 2], or of bytes [key / 4], zeros up to a
+  /// whole step.
   void (*pair_values)(const RowsView& from, uint32_t* out, ptrdiff_t out_step,
                       int out_columns) noexcept;
   void (*pair_weights)(const PairWeightsArgs&) noexcept;
   void (*accumulate)(const AccumulateArgs<float, uint32_t>&) noexcept;
   /// Rows of pairs along d are padded with zeros to a multiple of this: 1, or the 16 pairs of a
-  /// step of a tile register.
+  /// step of a tile register (32 of integers).
   int step = 1;
-  /// Set where products are those of tile registers; `accumulate` is null then.
+  /// Of values from column to column, where `pair_values` turns them; 0: rows of whole panels.
+  int turned_step = 0;
+  /// Where products are those of tile registers. Call on each thread: `begin` before the first
+  /// function that multiplies, `end` after the last, which releases the tiles.
+  void (*begin)() noexcept = nullptr;
+  void (*end)() noexcept = nullptr;
+  /// Set where bf16 products are those of tile registers; `accumulate` is null then.
   const PairTiles* tiles = nullptr;
 };
 

@@ -45,21 +45,26 @@ inline void code_queries(const CodeQueriesArgs& args) noexcept {
   }
 }
 
+// Multiplies weights by their values' scales, in place. Returns how those of these lanes are coded.
+HWY_INLINE IntegerCoding scale_weights(const PairWeightsArgs& args, int lane) {
+  VI largest = hn::Zero(kI32);
+  for (const ChainRun *run = args.runs, *end = run + args.run_count; run != end; ++run) {
+    float* const weights = args.weights + run->weight_row * kPanel + lane;
+    for (int key = 0; key < run->rows; ++key) {
+      const V scale = hn::Set(kF32, args.value_scales[run->value_row + key]);
+      const V weight = weight_of_codes(hn::LoadU(kF32, weights + key * kPanel), scale);
+      hn::StoreU(weight, kF32, weights + key * kPanel);
+      largest = hn::Max(largest, magnitude_bits(weight));
+    }
+  }
+  return IntegerCoding(largest, args.shift);
+}
+
 // The weights of a panel with their values' scales, in place: all of a query under one power of
 // two.
 inline void integer_weights(const PairWeightsArgs& args) noexcept {
   for (int lane = 0; lane < kPanel; lane += static_cast<int>(kLanes)) {
-    VI largest = hn::Zero(kI32);
-    for (const ChainRun *run = args.runs, *end = run + args.run_count; run != end; ++run) {
-      float* const weights = args.weights + run->weight_row * kPanel + lane;
-      for (int key = 0; key < run->rows; ++key) {
-        const V scale = hn::Set(kF32, args.value_scales[run->value_row + key]);
-        const V weight = weight_of_codes(hn::LoadU(kF32, weights + key * kPanel), scale);
-        hn::StoreU(weight, kF32, weights + key * kPanel);
-        largest = hn::Max(largest, magnitude_bits(weight));
-      }
-    }
-    const IntegerCoding coding(largest, args.shift);
+    const IntegerCoding coding = scale_weights(args, lane);
     hn::StoreU(coding.inverse, kF32, args.scales + lane);
     for (const ChainRun *run = args.runs, *end = run + args.run_count; run != end; ++run) {
       float* const weights = args.weights + run->weight_row * kPanel + lane;

@@ -33,6 +33,12 @@ float* take_scales(const ForwardCall& call, const RowCoding& coding, ScratchLayo
   return call.pairs && is_coded(coding) ? layout.take<float>(kTileKeys + 16) : nullptr;
 }
 
+// From row to row of values in scratch, or from column to column where tiles turn them.
+ptrdiff_t values_step(const ForwardCall& call) {
+  const int turned = call.pairs ? pair_functions(call).turned_step : 0;
+  return turned != 0 ? turned : whole_panels(call.value_dims);
+}
+
 const char* row_address(const void* data, const ForwardTensor& tensor, int64_t offset) {
   return static_cast<const char*>(data) + offset * static_cast<int64_t>(dtype_size(tensor.dtype));
 }
@@ -50,7 +56,7 @@ KeyTileLoader<T>::KeyTileLoader(const ForwardCall& call, const KeySequence& keys
     : call_(call),
       sequence_(keys),
       key_step_(call.pairs ? row_pairs(call) : call.dims),
-      value_step_(tiles_of(call) != nullptr ? kTileKeys / 2 : whole_panels(call.value_dims)),
+      value_step_(values_step(call)),
       value_columns_(whole_panels(call.value_dims)),
       keys_(layout.take<T>(kTileKeys * key_step_)),
       values_(layout.take<T>(

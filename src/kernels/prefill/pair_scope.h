@@ -10,10 +10,12 @@ namespace quire::kernels {
 
 /// If the call multiplies pairs.
 inline const PairFunctions& pair_functions(const ForwardCall& call) {
-  return call.integers ? *call.table->integers : *call.table->pairs;
+  if (!call.integers) return *call.table->pairs;
+  const bool are_bytes = are_exact_integers(call.k_coding) && are_exact_integers(call.v_coding);
+  return are_bytes ? *call.table->bytes : *call.table->integers;
 }
 
-/// The functions of tile registers; null if the call does not use them.
+/// The bf16 functions of tile registers; null if the call does not use them.
 inline const PairTiles* tiles_of(const ForwardCall& call) {
   return call.pairs && call.table != nullptr ? pair_functions(call).tiles : nullptr;
 }
@@ -30,17 +32,18 @@ constexpr int tile_columns(int columns) { return (columns + 31) / 32 * 32; }
 /// While it lives, this thread may multiply pairs of the call.
 class PairScope {
  public:
-  explicit PairScope(const ForwardCall& call) : tiles_(tiles_of(call)) {
-    if (tiles_ != nullptr) tiles_->begin();
+  explicit PairScope(const ForwardCall& call)
+      : end_(call.pairs ? pair_functions(call).end : nullptr) {
+    if (end_ != nullptr) pair_functions(call).begin();
   }
   ~PairScope() {
-    if (tiles_ != nullptr) tiles_->end();
+    if (end_ != nullptr) end_();
   }
   PairScope(const PairScope&) = delete;
   PairScope& operator=(const PairScope&) = delete;
 
  private:
-  const PairTiles* tiles_;
+  void (*end_)() noexcept;  // null: there are no tile registers to release
 };
 
 }  // namespace quire::kernels
