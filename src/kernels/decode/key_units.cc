@@ -101,9 +101,8 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
       columns_(values ? call.value_dims : call.dims),
       element_(is_coded(coding_) ? 1 : static_cast<ptrdiff_t>(dtype_size(rows_.dtype))),
       step_(rows_.row_step * element_),
-      lines_(static_cast<int>(
-          whole_lines(is_coded(coding_) ? code_bytes(coding_, columns_) : columns_ * element_) /
-          64)),
+      row_bytes_(is_coded(coding_) ? code_bytes(coding_, columns_) : columns_ * element_),
+      lines_(static_cast<int>(whole_lines(row_bytes_) / 64)),
       slot_step_(whole_lines(columns() * (converted_ ? static_cast<ptrdiff_t>(sizeof(T))
                                           : is_made_ ? 2
                                                      : element_))),
@@ -176,34 +175,35 @@ void UnitRows<T>::convert(const char* from, int rows, char* to) const noexcept {
 }
 
 template <class T>
-void UnitRows<T>::place_list(int64_t key, const int16_t* keys, int count, int unit,
+void UnitRows<T>::place_list(int64_t key, const int16_t* keys, int count, int place,
                              PlacedUnits& units) noexcept {
-  const char** rows = units.rows + unit * kUnitKeys;
-  for (int i = 0; i < count; ++i) rows[i] = address(spans_.find(key + keys[i]), key + keys[i]);
-  const char** scales = units.scales + unit * kUnitKeys;
-  for (int i = 0; is_coded(coding_) && i < count; ++i) {
+  const char** const rows = units.rows + place;
+  const char** const scales = units.scales + place;
+  const bool has_scales = is_coded(coding_);
+  for (int i = 0; i < count; ++i) {
     const KeySpan& span = spans_.find(key + keys[i]);
+    rows[i] = address(span, key + keys[i]);
+    if (!has_scales) continue;
     const int64_t offset = values_ ? span.value_scale_offset : span.key_scale_offset;
     scales[i] = static_cast<const char*>(scales_.data) +
                 (offset + (key + keys[i] - span.begin) * scales_.row_step) * scale_bytes(coding_);
   }
-  for (; count % kUnitKeys != 0; ++count) {
+  for (; (place + count) % kUnitKeys != 0; ++count) {
     rows[count] = rows[count - 1];
-    scales[count] = scales[count - 1];
+    if (has_scales) scales[count] = scales[count - 1];
   }
   for (int i = 0; is_direct_ && i < count; ++i)
-    std::memcpy(unit_scales_ + unit * kUnitKeys + i, scales[i], 4);
-  std::fill_n(units.at + unit, count / kUnitKeys, nullptr);
+    std::memcpy(unit_scales_ + place + i, scales[i], 4);
+  std::fill(units.at + place / kUnitKeys, units.at + (place + count) / kUnitKeys, nullptr);
 }
 
 template <class T>
-void UnitRows<T>::prefetch(int64_t key, bool into_l1) noexcept {
+void UnitRows<T>::prefetch(int64_t key) noexcept {
   const char* const at = address(ahead_spans_.find(key), key);
   const int lines = rows_.column_step == 1 ? lines_ : 1;
-  if (into_l1)
-    for (int line = 0; line < lines; ++line) __builtin_prefetch(at + line * 64, 0, 3);
-  else
-    for (int line = 0; line < lines; ++line) __builtin_prefetch(at + line * 64, 0, 2);
+  for (int line = 0; line < lines; ++line) __builtin_prefetch(at + line * 64, 0, 2);
+  // A row that begins within a line ends in one more.
+  if (lines > 1) __builtin_prefetch(at + row_bytes_ - 1, 0, 2);
 }
 
 template <class T>

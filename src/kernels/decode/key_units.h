@@ -84,11 +84,12 @@ class UnitRows {
   /// The units of a tile: `keys` keys from `key` on.
   void place(int64_t key, int keys, PlacedUnits& units) noexcept;
 
-  /// Places `count` keys of a list, counted from `key`, as units from `unit` on.
-  void place_list(int64_t key, const int16_t* keys, int count, int unit,
+  /// Places `count` keys of a list, counted from `key`, from the place `place` of a unit on; fills
+  /// up the last unit with the last key.
+  void place_list(int64_t key, const int16_t* keys, int count, int place,
                   PlacedUnits& units) noexcept;
-  /// Prefetches the row of a key into L1 or L2.
-  void prefetch(int64_t key, bool into_l1) noexcept;
+  /// Prefetches the row of a key into L2.
+  void prefetch(int64_t key) noexcept;
 
   /// What to prefetch for a placed unit.
   UnitAhead ahead(const PlacedUnits& units, int unit) const noexcept {
@@ -136,6 +137,7 @@ class UnitRows {
   bool side_by_side_;  // the numbers of a row are contiguous
   int columns_;
   ptrdiff_t element_, step_;  // bytes of a number, from key to key
+  ptrdiff_t row_bytes_;       // of its numbers, if they are side by side
   int lines_;                 // of 64 bytes in a row
   ptrdiff_t slot_step_;       // bytes from row to row of a gathered unit
   char* slots_;
