@@ -63,9 +63,15 @@ bool are_direct(const ForwardCall& call, const RowCoding& coding, int columns) {
 
 }  // namespace
 
+bool fuses_rope(const ForwardCall& call) {
+  return may_fuse_rope(call.rope, call.dims) && !is_coded(call.k_coding) && !call.f64 &&
+         call.table != nullptr && call.table->lanes > 1;
+}
+
 template <class T>
 DecodeKind unit_kind(const ForwardCall& call, bool values) {
-  if (std::is_same_v<T, double> || (!values && call.rope.half > 0)) return DecodeKind::kOwn;
+  if (std::is_same_v<T, double>) return DecodeKind::kOwn;
+  if (!values && call.rope.half > 0 && !fuses_rope(call)) return DecodeKind::kOwn;
   const RowCoding& coding = values ? call.v_coding : call.k_coding;
   if (call.integers && become_integers(coding)) return DecodeKind::kIntegerRows;
   if (call.integers) return DecodeKind::kIntegers;
@@ -91,7 +97,7 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
       data_(static_cast<const char*>(values ? call.v : call.k)),
       values_(values),
       kind_(unit_kind<T>(call, values)),
-      rotated_(!values && call.rope.half > 0),
+      rotated_(!values && call.rope.half > 0 && !fuses_rope(call)),
       is_direct_(kind_ == DecodeKind::kI8 || kind_ == DecodeKind::kCodePairs ||
                  kind_ == DecodeKind::kIntegers),
       is_made_(kind_ == DecodeKind::kIntegerRows),
@@ -106,7 +112,7 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
       slot_step_(whole_lines(columns() * (converted_ ? static_cast<ptrdiff_t>(sizeof(T))
                                           : is_made_ ? 2
                                                      : element_))),
-      slots_(layout.take<char>(slots() * kUnitKeys * slot_step_)),
+      slots_(layout.take<char>(slot_bytes(call))),
       unit_scales_(layout.take<float>(is_direct_ || is_made_ ? kTileKeys + kUnitKeys : 0)),
       spans_(keys),
       ahead_spans_(keys) {
@@ -116,6 +122,13 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
 template <class T>
 int UnitRows<T>::columns() const {
   return is_made_ ? (columns_ + kDecodeColumns - 1) / kDecodeColumns * kDecodeColumns : columns_;
+}
+
+// Whether rope is fused is not known while scratch is counted.
+template <class T>
+size_t UnitRows<T>::slot_bytes(const ForwardCall& call) const {
+  if (values_ || call.rope.half == 0) return slots() * kUnitKeys * slot_step_;
+  return kSlots * kUnitKeys * whole_lines(columns_ * static_cast<ptrdiff_t>(sizeof(T)));
 }
 
 template <class T>
@@ -192,8 +205,7 @@ void UnitRows<T>::place_list(int64_t key, const int16_t* keys, int count, int pl
     rows[count] = rows[count - 1];
     if (has_scales) scales[count] = scales[count - 1];
   }
-  for (int i = 0; is_direct_ && i < count; ++i)
-    std::memcpy(unit_scales_ + place + i, scales[i], 4);
+  for (int i = 0; is_direct_ && i < count; ++i) std::memcpy(unit_scales_ + place + i, scales[i], 4);
   std::fill(units.at + place / kUnitKeys, units.at + (place + count) / kUnitKeys, nullptr);
 }
 

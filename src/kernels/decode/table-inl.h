@@ -1,14 +1,14 @@
 // The tables of the decode kernel's primitives of one ISA. Kernels layer.
 #pragma once
 #include "kernels/decode/few_softmax-inl.h"
-#include "kernels/decode/scores-inl.h"
+#include "kernels/decode/rope_scores-inl.h"
 #include "kernels/decode/softmax-inl.h"
 #include "kernels/decode/values-inl.h"
 #include "kernels/dropout-inl.h"
 
 namespace quire::kernels::QUIRE_ISA_NS {
 
-constexpr DecodeFunctions<float> kDecodeF32{.scores = &scores_f32,
+constexpr DecodeFunctions<float> kDecodeF32{.scores = &any_scores_f32,
                                             .softmax = &row_softmax<float>,
                                             .take_weights = &take_row_weights<float>,
                                             .few_softmax = &few_softmax<float>,

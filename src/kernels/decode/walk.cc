@@ -275,8 +275,9 @@ void DecodeWalk<T>::run_tile(const Tile& tile, const DecodeState<T>& state) noex
             functions_->values);
 }
 
-// Sets a tile aside of which rows see only a few keys. What changes scores or weights by their places
-// needs the tile's visibility, which is known only until the next tile: such a tile is run at once.
+// Sets a tile aside of which rows see only a few keys. What changes scores or weights by their
+// places needs the tile's visibility, which is known only until the next tile: such a tile is run
+// at once.
 template <class T>
 bool DecodeWalk<T>::set_aside(int64_t tile, const DecodeState<T>& state) noexcept {
   if (!few_->are_few(visible_)) return false;
@@ -394,6 +395,8 @@ UnitScoresArgs<T> DecodeWalk<T>::score_args() const noexcept {
   args.natural = call_.natural;
   args.scale = scale_;
   args.scores = scores_;
+  if (fuses_rope(call_)) args.rope = &call_.rope;
+  args.position = first_key_;
   return args;
 }
 

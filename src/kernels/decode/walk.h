@@ -102,9 +102,9 @@ class DecodeWalk {
   RowVisibility visible_;
   T scale_;
   bool drops_;
-  DropoutRule dropout_;    // if drops_
-  void* query_memory_;     // as UnitScoresArgs wants them: T, or 32-bit pairs
-  T* query_row_;           // [query_step_]
+  DropoutRule dropout_;  // if drops_
+  void* query_memory_;   // as UnitScoresArgs wants them: T, or 32-bit pairs
+  T* query_row_;         // [query_step_]
   ptrdiff_t query_step_;
   T *scores_, *score_max_;            // [rows][kDecodeScoreStep], [rows][64]
   T* chain_;                          // as the O of a state
