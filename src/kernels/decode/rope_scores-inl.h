@@ -112,8 +112,7 @@ HWY_NOINLINE void rotated_block(const UnitScoresArgs<float>& args, int unit_idx,
     x_rows.advance(4 * kChunk);
     y_rows.advance(4 * kChunk);
   }
-  float* const to =
-      args.scores + first_row * kDecodeScoreStep + unit.place * kUnitKeys + first;
+  float* const to = args.scores + first_row * kDecodeScoreStep + unit.place * kUnitKeys + first;
   const V scale = hn::Set(kF32, args.scale);
   QUIRE_UNROLL for (int g = 0; g < kRows; ++g) {
     const V sum = hn::Add(x_sums[g], y_sums[g]);
