@@ -15,6 +15,7 @@ import time
 import quire.transformers
 import torch
 from transformers import AutoModelForCausalLM, Gemma2Config, GptOssConfig, LlamaConfig, MistralConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging
 
 logging.set_verbosity_error()
@@ -22,11 +23,20 @@ SIZES = dict(
     vocab_size=1000, hidden_size=512, intermediate_size=1024, num_hidden_layers=2, num_attention_heads=8,
     num_key_value_heads=2, head_dim=64, max_position_embeddings=8192, pad_token_id=0, bos_token_id=1, eos_token_id=None,
 )  # fmt: skip
+# Latent attention; an indexer that chooses 512 tokens for every query.
+LATENT = dict(
+    SIZES, num_key_value_heads=8, head_dim=32, q_lora_rank=256, kv_lora_rank=128, qk_nope_head_dim=64, qk_rope_head_dim=32,
+    v_head_dim=64, moe_intermediate_size=512, n_routed_experts=2, num_experts_per_tok=1, n_group=1, topk_group=1,
+)  # fmt: skip
+CHOOSING = dict(LATENT, index_topk=512, index_n_heads=8, index_head_dim=64)
 CONFIGS = {
     "Llama": LlamaConfig(**SIZES),
     "Mistral, window 256": MistralConfig(**SIZES, sliding_window=256),
     "Gemma 2, soft-cap, window 256": Gemma2Config(**SIZES, sliding_window=256, query_pre_attn_scalar=64),
     "GPT-OSS, sinks, window 256": GptOssConfig(**SIZES, sliding_window=256, num_local_experts=2, num_experts_per_tok=1),
+    "DeepSeek-V3, latent": CONFIG_MAPPING["deepseek_v3"](**LATENT),
+    "DeepSeek-V3.2, 512 chosen": CONFIG_MAPPING["deepseek_v32"](**CHOOSING),
+    "GLM-MoE-DSA, 512 chosen": CONFIG_MAPPING["glm_moe_dsa"](**CHOOSING),
 }
 IMPLEMENTATIONS = ("eager", "sdpa", "quire")
 # Of a row: what is done, the model, dtype, sequences, tokens, whether all but the first sequence are padded.
@@ -37,10 +47,16 @@ ROWS = [
     ("prefill", "Mistral, window 256", torch.float32, 1, 2048, False),
     ("prefill", "Gemma 2, soft-cap, window 256", torch.float32, 1, 2048, False),
     ("prefill", "GPT-OSS, sinks, window 256", torch.float32, 1, 2048, False),
+    ("prefill", "DeepSeek-V3, latent", torch.float32, 1, 2048, False),
+    ("prefill", "DeepSeek-V3.2, 512 chosen", torch.float32, 1, 2048, False),
+    ("prefill", "GLM-MoE-DSA, 512 chosen", torch.float32, 1, 2048, False),
     ("decode", "Llama", torch.float32, 1, 2048, False),
     ("decode", "Llama", torch.float32, 4, 2048, True),
     ("decode", "Gemma 2, soft-cap, window 256", torch.float32, 1, 2048, False),
     ("decode", "GPT-OSS, sinks, window 256", torch.float32, 1, 2048, False),
+    ("decode", "DeepSeek-V3, latent", torch.float32, 1, 2048, False),
+    ("decode", "DeepSeek-V3.2, 512 chosen", torch.float32, 1, 2048, False),
+    ("decode", "GLM-MoE-DSA, 512 chosen", torch.float32, 1, 2048, False),
 ]
 STEPS = 8  # of decoding, per time taken
 

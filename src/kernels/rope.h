@@ -21,6 +21,7 @@ struct RopeTables {
   ptrdiff_t cos_step = 0, sin_step = 0;       // elements from position to position
   /// [rows][2][half], cos and sin: of positions 1024 i, 16 i (64 rows) and i (16 rows).
   const void *high = nullptr, *mid = nullptr, *low = nullptr;
+  const void* low_columns = nullptr;  // `low` by pairs: [half][2][16]
   int half = 0;
   bool interleaved = false;  // pairs (2i, 2i + 1), else (i, i + half)
 };

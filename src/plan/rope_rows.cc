@@ -82,6 +82,11 @@ void RopeRows::make_from_theta(const Rope& rope, std::int64_t positions) {
   mid_ = Tensor::empty({kMid, 2, half_}, dtype_);
   high_ = Tensor::empty({(positions - 1) / (kMid * kLow) + 1, 2, half_}, dtype_);
   fill<T>(frequencies, 1, low_);
+  low_columns_ = Tensor::empty({half_, 2, kLow}, dtype_);
+  for (std::int64_t row = 0; row < 2 * kLow; ++row)
+    for (std::int64_t i = 0; i < half_; ++i)
+      low_columns_.data_as<T>()[(2 * i + row % 2) * kLow + row / 2] =
+          low_.data_as<T>()[row * half_ + i];
   fill<T>(frequencies, static_cast<double>(kLow), mid_);
   fill<T>(frequencies, static_cast<double>(kMid * kLow), high_);
 }
@@ -100,6 +105,7 @@ kernels::RopeTables RopeRows::tables() const {
     tables.high = high_.data();
     tables.mid = mid_.data();
     tables.low = low_.data();
+    tables.low_columns = low_columns_.data();
     return tables;
   }
   const ConstTensorView &cos = rope_->cos->view(), &sin = rope_->sin->view();

@@ -30,6 +30,7 @@ class RopeRows {
   bool is_cos_copied_ = false, is_sin_copied_ = false;
   Tensor cos_, sin_;         // copies
   Tensor high_, mid_, low_;  // [rows, 2, half]
+  Tensor low_columns_;       // [half, 2, rows]
 };
 
 /// How many positions the queries and keys of a problem need: up to the last one.

@@ -464,6 +464,49 @@ TEST(HookErrors, NameWhatIsWrong) {
           "[flex_attention] cos of rope must be [positions, 8], half the dims; got [70, 16]");
 }
 
+// Decode turns keys of 32, 64, 96 and 128 dims in registers, those of others, like prefill, when it
+// copies them. Every third key is hidden and holds NaN.
+TEST(Rope, OneRowHasTheBitsOfManyWhateverTheDims) {
+  constexpr std::int64_t kRows = 70, kKeys = 600;
+  for (const std::int64_t dims : {32, 64, 80, 96, 128, 160}) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+      for (const std::int64_t group : {1, 3, 8}) {
+        SCOPED_TRACE(std::to_string(dims) + " dims, group " + std::to_string(group) + " " +
+                     std::string(dtype_name(dtype)));
+        std::mt19937_64 random(static_cast<std::uint64_t>(dims));
+        const Tensor q = random_normal({1, 2 * group, kRows, dims}, dtype, random);
+        Tensor wide = random_normal({1, 2, kKeys, dims}, DType::f64, random);
+        const Tensor v = random_normal({1, 2, kKeys, dims}, dtype, random);
+        for (std::int64_t h = 0; h < 2; ++h)
+          for (std::int64_t i = 1; i < kKeys; i += 3)
+            for (std::int64_t d = 0; d < dims; ++d)
+              wide.at<double>({0, h, i, d}) = std::numeric_limits<double>::quiet_NaN();
+        const Tensor k = wide.to(dtype);
+        AttentionOptions options{
+            .mask_mod = MaskMod::parse("q_idx >= kv_idx and (kv_idx % 3 != 1)"),
+            .enable_gqa = true,
+            .q_begin = {kKeys - kRows},
+            .rope = Rope{}};
+        const Tensor want = flex_attention(q, k, v, options);
+        for (const Isa isa : available_isas()) {
+          const ScopedIsa scoped(isa);
+          options.q_begin = {kKeys - 1};
+          EXPECT_TRUE(same_bits(
+              flex_attention(contiguous(q.view().slice(2, kRows - 1, kRows)), k, v, options),
+              contiguous(want.view().slice(2, kRows - 1, kRows))))
+              << isa_name(isa);
+          // Rows of a stride, which are gathered.
+          const Tensor apart = contiguous(k.view().transpose(2, 3));
+          EXPECT_TRUE(same_bits(flex_attention(q.view().slice(2, kRows - 1, kRows),
+                                               apart.view().transpose(2, 3), v, options),
+                                want.view().slice(2, kRows - 1, kRows)))
+              << isa_name(isa);
+        }
+      }
+    }
+  }
+}
+
 TEST(Rope, KeysThatStayWhereTheyWereAreRotatedByTheirPlace) {
   // Scores depend on differences of positions alone.
   const Small s;

@@ -12,6 +12,7 @@
 #include "kernels/attention_order.h"
 #include "kernels/coding/row_coding.h"
 #include "kernels/dropout.h"
+#include "kernels/rope.h"
 
 namespace quire::kernels {
 
@@ -87,7 +88,20 @@ struct UnitScoresArgs {
   bool natural = false;
   T scale = 0;
   T* scores = nullptr;
+  /// Not null: keys are rotated first (may_fuse_rope); that at place 0 is at `position`.
+  const RopeTables* rope = nullptr;
+  int64_t position = 0;
 };
+
+/// The most pairs of dims of keys that are rotated where scores are taken.
+inline constexpr int kMostFusedPairs = 64;
+/// Whether keys of `dims` dims can be: on ISAs with vectors, if all their dims are rotated, by
+/// halves that are a chain each, by angles from theta.
+constexpr bool may_fuse_rope(const RopeTables& rope, int dims) {
+  return rope.half > 0 && !rope.interleaved && rope.cos == nullptr && dims % 32 == 0 &&
+         2 * rope.half == dims && rope.half <= kMostFusedPairs &&
+         rope.half == chain_dims(dims, false);
+}
 
 /// Turns the scores of one row into weights, in place. Updates m and l; returns the factor for O.
 template <class T>
@@ -100,7 +114,22 @@ struct RowSoftmaxArgs {
   T *m = nullptr, *l = nullptr;
   uint16_t* pair_weights = nullptr;     // [256]: gets them in bf16, too; null: not wanted
   const float* value_scales = nullptr;  // [256]: kCodePairs: multiply the weights before rounding
-  bool skips_hidden = false;            // units without a visible key are left unchanged
+};
+
+/// The same for a few keys of a tile that lie next to each other, for all rows.
+template <class T>
+struct FewSoftmaxArgs {
+  const T* scores = nullptr;  // [row][kDecodeScoreStep], from the first of the keys on
+  T* weights = nullptr;       // the same; whole units are written, 0 where there is no key
+  int rows = 0, keys = 0;
+  const int16_t* places = nullptr;  // [keys]: where in the tile each is
+  // Two words a row, from seen + row * seen_step on. Bit i: the row sees key i; none after the
+  // keys.
+  const uint64_t* seen = nullptr;
+  int seen_step = 0;
+  bool takes_weights = false;  // scores are weights by a formula, as for take_weights
+  T exponent_factor = 1;
+  T *m = nullptr, *l = nullptr, *factors = nullptr;  // [rows]; gets the factors for O
 };
 
 /// Applies dropout to the weights of one row, in place: each becomes 0 or is multiplied by the
@@ -156,6 +185,8 @@ struct DecodeFunctions {
   /// For weights that a formula gave: hidden ones and -inf become 0, m becomes 0; returns 1.
   /// Ignores exponent_factor.
   T (*take_weights)(const RowSoftmaxArgs<T>&) noexcept;
+  /// Returns whether any factor is other than 1.
+  bool (*few_softmax)(const FewSoftmaxArgs<T>&) noexcept;
   void (*drop)(const DropRowArgs<T>&) noexcept;
   void (*values)(const UnitValuesArgs<T>&) noexcept;
   /// x[i] *= factor

@@ -63,9 +63,15 @@ bool are_direct(const ForwardCall& call, const RowCoding& coding, int columns) {
 
 }  // namespace
 
+bool fuses_rope(const ForwardCall& call) {
+  return may_fuse_rope(call.rope, call.dims) && !is_coded(call.k_coding) && !call.f64 &&
+         call.table != nullptr && call.table->lanes > 1;
+}
+
 template <class T>
 DecodeKind unit_kind(const ForwardCall& call, bool values) {
-  if (std::is_same_v<T, double> || (!values && call.rope.half > 0)) return DecodeKind::kOwn;
+  if (std::is_same_v<T, double>) return DecodeKind::kOwn;
+  if (!values && call.rope.half > 0 && !fuses_rope(call)) return DecodeKind::kOwn;
   const RowCoding& coding = values ? call.v_coding : call.k_coding;
   if (call.integers && become_integers(coding)) return DecodeKind::kIntegerRows;
   if (call.integers) return DecodeKind::kIntegers;
@@ -91,7 +97,7 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
       data_(static_cast<const char*>(values ? call.v : call.k)),
       values_(values),
       kind_(unit_kind<T>(call, values)),
-      rotated_(!values && call.rope.half > 0),
+      rotated_(!values && call.rope.half > 0 && !fuses_rope(call)),
       is_direct_(kind_ == DecodeKind::kI8 || kind_ == DecodeKind::kCodePairs ||
                  kind_ == DecodeKind::kIntegers),
       is_made_(kind_ == DecodeKind::kIntegerRows),
@@ -101,13 +107,12 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
       columns_(values ? call.value_dims : call.dims),
       element_(is_coded(coding_) ? 1 : static_cast<ptrdiff_t>(dtype_size(rows_.dtype))),
       step_(rows_.row_step * element_),
-      lines_(static_cast<int>(
-          whole_lines(is_coded(coding_) ? code_bytes(coding_, columns_) : columns_ * element_) /
-          64)),
+      row_bytes_(is_coded(coding_) ? code_bytes(coding_, columns_) : columns_ * element_),
+      lines_(static_cast<int>(whole_lines(row_bytes_) / 64)),
       slot_step_(whole_lines(columns() * (converted_ ? static_cast<ptrdiff_t>(sizeof(T))
                                           : is_made_ ? 2
                                                      : element_))),
-      slots_(layout.take<char>(slots() * kUnitKeys * slot_step_)),
+      slots_(layout.take<char>(slot_bytes(call))),
       unit_scales_(layout.take<float>(is_direct_ || is_made_ ? kTileKeys + kUnitKeys : 0)),
       spans_(keys),
       ahead_spans_(keys) {
@@ -117,6 +122,13 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
 template <class T>
 int UnitRows<T>::columns() const {
   return is_made_ ? (columns_ + kDecodeColumns - 1) / kDecodeColumns * kDecodeColumns : columns_;
+}
+
+// Whether rope is fused is not known while scratch is counted.
+template <class T>
+size_t UnitRows<T>::slot_bytes(const ForwardCall& call) const {
+  if (values_ || call.rope.half == 0) return slots() * kUnitKeys * slot_step_;
+  return kSlots * kUnitKeys * whole_lines(columns_ * static_cast<ptrdiff_t>(sizeof(T)));
 }
 
 template <class T>
@@ -176,34 +188,34 @@ void UnitRows<T>::convert(const char* from, int rows, char* to) const noexcept {
 }
 
 template <class T>
-void UnitRows<T>::place_list(int64_t key, const int16_t* keys, int count, int unit,
+void UnitRows<T>::place_list(int64_t key, const int16_t* keys, int count, int place,
                              PlacedUnits& units) noexcept {
-  const char** rows = units.rows + unit * kUnitKeys;
-  for (int i = 0; i < count; ++i) rows[i] = address(spans_.find(key + keys[i]), key + keys[i]);
-  const char** scales = units.scales + unit * kUnitKeys;
-  for (int i = 0; is_coded(coding_) && i < count; ++i) {
+  const char** const rows = units.rows + place;
+  const char** const scales = units.scales + place;
+  const bool has_scales = is_coded(coding_);
+  for (int i = 0; i < count; ++i) {
     const KeySpan& span = spans_.find(key + keys[i]);
+    rows[i] = address(span, key + keys[i]);
+    if (!has_scales) continue;
     const int64_t offset = values_ ? span.value_scale_offset : span.key_scale_offset;
     scales[i] = static_cast<const char*>(scales_.data) +
                 (offset + (key + keys[i] - span.begin) * scales_.row_step) * scale_bytes(coding_);
   }
-  for (; count % kUnitKeys != 0; ++count) {
+  for (; (place + count) % kUnitKeys != 0; ++count) {
     rows[count] = rows[count - 1];
-    scales[count] = scales[count - 1];
+    if (has_scales) scales[count] = scales[count - 1];
   }
-  for (int i = 0; is_direct_ && i < count; ++i)
-    std::memcpy(unit_scales_ + unit * kUnitKeys + i, scales[i], 4);
-  std::fill_n(units.at + unit, count / kUnitKeys, nullptr);
+  for (int i = 0; is_direct_ && i < count; ++i) std::memcpy(unit_scales_ + place + i, scales[i], 4);
+  std::fill(units.at + place / kUnitKeys, units.at + (place + count) / kUnitKeys, nullptr);
 }
 
 template <class T>
-void UnitRows<T>::prefetch(int64_t key, bool into_l1) noexcept {
+void UnitRows<T>::prefetch(int64_t key) noexcept {
   const char* const at = address(ahead_spans_.find(key), key);
   const int lines = rows_.column_step == 1 ? lines_ : 1;
-  if (into_l1)
-    for (int line = 0; line < lines; ++line) __builtin_prefetch(at + line * 64, 0, 3);
-  else
-    for (int line = 0; line < lines; ++line) __builtin_prefetch(at + line * 64, 0, 2);
+  for (int line = 0; line < lines; ++line) __builtin_prefetch(at + line * 64, 0, 2);
+  // A row that begins within a line ends in one more.
+  if (lines > 1) __builtin_prefetch(at + row_bytes_ - 1, 0, 2);
 }
 
 template <class T>

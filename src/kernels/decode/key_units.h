@@ -20,6 +20,9 @@ inline constexpr uint32_t kAllKeys = (1u << kUnitKeys) - 1;
 template <class T>
 DecodeKind unit_kind(const ForwardCall& call, bool values);
 
+/// Whether keys are rotated as scores are taken, and not when they are gathered.
+bool fuses_rope(const ForwardCall& call);
+
 /// Addresses of the units of a tile; null where the keys of a unit lie in several spans or their
 /// numbers are not contiguous: then `rows` has the address of each key. (Padding rows have that of
 /// the last key.) For codes also the addresses of the scales of all keys.
@@ -84,11 +87,12 @@ class UnitRows {
   /// The units of a tile: `keys` keys from `key` on.
   void place(int64_t key, int keys, PlacedUnits& units) noexcept;
 
-  /// Places `count` keys of a list, counted from `key`, as units from `unit` on.
-  void place_list(int64_t key, const int16_t* keys, int count, int unit,
+  /// Places `count` keys of a list, counted from `key`, from the place `place` of a unit on; fills
+  /// up the last unit with the last key.
+  void place_list(int64_t key, const int16_t* keys, int count, int place,
                   PlacedUnits& units) noexcept;
-  /// Prefetches the row of a key into L1 or L2.
-  void prefetch(int64_t key, bool into_l1) noexcept;
+  /// Prefetches the row of a key into L2.
+  void prefetch(int64_t key) noexcept;
 
   /// What to prefetch for a placed unit.
   UnitAhead ahead(const PlacedUnits& units, int unit) const noexcept {
@@ -101,7 +105,7 @@ class UnitRows {
   /// Sets `unit` to a placed unit that is read in place, with the keys whose bits are set in
   /// `wanted`. Returns false if it must be gathered.
   bool find(const PlacedUnits& units, uint32_t wanted, DecodeUnit& unit) const noexcept;
-  /// The same for a unit that is gathered into a slot, and rotated (rope). `first`: the tile's
+  /// The same for a unit that is gathered into a slot, and rotated if need be. `first`: the tile's
   /// first key; `far`: what to prefetch meanwhile.
   void gather(const PlacedUnits& units, uint32_t wanted, int slot, int64_t first,
               const UnitAhead& far, DecodeUnit& unit) noexcept;
@@ -112,6 +116,7 @@ class UnitRows {
  private:
   static constexpr int kSlots = 4;
 
+  size_t slot_bytes(const ForwardCall& call) const;
   const char* address(const KeySpan& span, int64_t key) const noexcept;
   void place_scales(int64_t key, int keys, const char** scales) noexcept;
   void find_integers(int64_t key, int keys) noexcept;
@@ -129,13 +134,14 @@ class UnitRows {
   const char* data_;
   bool values_;
   DecodeKind kind_;
-  bool rotated_;       // keys of a call with rope
+  bool rotated_;       // keys of a call with rope, when they are gathered
   bool is_direct_;     // codes of found units are read in place: kI8, kCodePairs, kIntegers
   bool is_made_;       // gathered as integers that codes become: kIntegerRows
   bool converted_;     // gathered in compute type
   bool side_by_side_;  // the numbers of a row are contiguous
   int columns_;
   ptrdiff_t element_, step_;  // bytes of a number, from key to key
+  ptrdiff_t row_bytes_;       // of its numbers, if they are side by side
   int lines_;                 // of 64 bytes in a row
   ptrdiff_t slot_step_;       // bytes from row to row of a gathered unit
   char* slots_;

@@ -47,6 +47,11 @@ RowVisibility::RowVisibility(const ForwardCall& call, const QueryRow* rows, int 
     chooses_ |= rows[i].chosen.is_choice();
     everything_ &= rows[i].visible.count < 0 && !rows[i].chosen.is_choice();
   }
+  shares_ =
+      chooses_ && mask == nullptr && std::all_of(rows, rows + row_count, [&](const auto& row) {
+        return row.visible.count < 0 && row.chosen.keys == rows[0].chosen.keys &&
+               row.chosen.count == rows[0].chosen.count;
+      });
   if (mask != nullptr)
     runner_.emplace(*mask, call.f64 ? *call.table->tile_f64 : *call.table->tile_f32, scratch);
 }
@@ -56,7 +61,7 @@ int64_t RowVisibility::next_tile(int64_t tile) const noexcept {
   int64_t next = std::numeric_limits<int64_t>::max();
   const KeyList* of = nullptr;  // the list that `at` points into
   const int32_t* at = near_;
-  for (int i = 0; i < row_count_; ++i) {
+  for (int i = 0; i < (shares_ ? 1 : row_count_); ++i) {
     int64_t of_row = tile;
     const KeyList& chosen = rows_[i].chosen;
     if (chosen.is_choice()) {
@@ -141,18 +146,19 @@ bool RowVisibility::look(int64_t tile, int keys) noexcept {
   groups_ = (keys + kWordKeys - 1) / kWordKeys;
   std::fill(std::begin(any_), std::end(any_), 0);
   if (everything_) {
-    all_ = true;
+    all_ = alike_ = true;
     sees_ = ~0u;
     set_bits(any_, 0, keys);
     return true;
   }
+  if (shares_) return look_at_shared(tile * kTileKeys, keys);
   std::fill_n(words_, row_count_ * groups_, 0);
   std::fill_n(asked_, row_count_ * groups_, 0);
   const int64_t key = tile * kTileKeys;
   for (int i = 0; i < row_count_; ++i) add_runs(i, key, keys);
   if (runner_) ask_mask(key, keys);
   if (chooses_) keep_chosen(key, keys);
-  all_ = true;
+  all_ = alike_ = true;
   sees_ = 0;
   for (int i = 0; i < row_count_; ++i) {
     for (int g = 0; g < groups_; ++g) {
@@ -160,9 +166,27 @@ bool RowVisibility::look(int64_t tile, int keys) noexcept {
       any_[g] |= word;
       if (word != 0) sees_ |= 1u << i;
       all_ &= word == bits_between(0, keys - g * kWordKeys);
+      alike_ &= word == words_[g];
     }
   }
   return sees_ != 0;
+}
+
+// The same for rows that share their choice.
+bool RowVisibility::look_at_shared(int64_t key, int keys) noexcept {
+  const KeyList& list = rows_[0].chosen;
+  const int32_t* const end = list.keys + list.count;
+  near_ = first_from(list, key, near_);
+  for (const int32_t* at = near_; at != end && *at < key + keys; ++at)
+    any_[(*at - key) / kWordKeys] |= uint64_t{1} << ((*at - key) % kWordKeys);
+  all_ = alike_ = true;
+  for (int g = 0; g < groups_; ++g) {
+    all_ &= any_[g] == bits_between(0, keys - g * kWordKeys);
+    for (int i = 0; i < row_count_; ++i) words_[i * groups_ + g] = any_[g];
+  }
+  const bool sees = near_ != end && *near_ < key + keys;
+  sees_ = sees ? ~0u : 0;
+  return sees;
 }
 
 }  // namespace quire::kernels

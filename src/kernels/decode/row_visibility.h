@@ -25,7 +25,8 @@ class RowVisibility {
   /// Fills in what follows for the `keys` keys of a tile. Returns whether any row sees any.
   bool look(int64_t tile, int keys) noexcept;
 
-  bool all() const { return all_; }  // every row sees every key
+  bool all() const { return all_; }          // every row sees every key
+  bool are_alike() const { return alike_; }  // all rows see the same keys
   /// A word per 64 keys of the tile; not filled in if all().
   const uint64_t* words(int row) const { return words_ + row * groups_; }
   bool sees(int row) const { return sees_ >> row & 1; }  // anything
@@ -42,6 +43,7 @@ class RowVisibility {
 
  private:
   void keep_chosen(int64_t key, int keys) noexcept;
+  bool look_at_shared(int64_t key, int keys) noexcept;
   void add_runs(int row, int64_t key, int keys) noexcept;
   void ask_mask(int64_t key, int keys) noexcept;
 
@@ -50,10 +52,11 @@ class RowVisibility {
   int groups_ = 0;
   bool everything_;       // no row has a list
   bool chooses_ = false;  // some row made a choice
+  bool shares_ = false;   // all rows made the same one, and nothing else hides keys
   // Where the last tile began in the first row's list. Tiles come in order, and rows mostly share
   // one list: a binary search for each would take longer than a tile's few keys.
   const int32_t* near_ = nullptr;
-  bool all_ = false;
+  bool all_ = false, alike_ = false;
   uint32_t sees_ = 0;
   uint64_t *words_, *asked_, *answers_;   // [rows][groups]
   int64_t *batches_, *heads_, *queries_;  // of the rows that ask

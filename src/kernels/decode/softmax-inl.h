@@ -72,7 +72,6 @@ HWY_INLINE T weigh_units(const RowSoftmaxArgs<T>& args, VecOf<T> c, T m) {
   QUIRE_UNROLL for (size_t v = 0; v < kVectors; ++v) sum[v] = hn::Zero(d);
   for (int unit = args.unit_begin; unit < args.unit_end; ++unit) {
     T* s = args.scores + unit * kUnitKeys;
-    if (args.skips_hidden && visible_bits(args.words, args.keys, unit) == 0) continue;
     QUIRE_UNROLL for (size_t v = 0; v < kVectors; ++v) sum[v] =
         hn::Add(sum[v], weigh<T>(c, subtracted, s + v * kN));
   }
@@ -88,9 +87,7 @@ HWY_INLINE T largest(const RowSoftmaxArgs<T>& args) {
   QUIRE_UNROLL for (size_t v = 0; v < kVectors; ++v) max[v] = hn::Set(d, kMinusInf<T>);
   for (int unit = args.unit_begin; unit < args.unit_end; ++unit) {
     T* s = args.scores + unit * kUnitKeys;
-    const uint32_t visible = visible_bits(args.words, args.keys, unit);
-    if (args.skips_hidden && visible == 0) continue;
-    hide(d, visible, s);
+    hide(d, visible_bits(args.words, args.keys, unit), s);
     QUIRE_UNROLL for (size_t v = 0; v < kVectors; ++v) max[v] =
         max_step(hn::LoadU(d, s + v * kN), max[v]);
   }

@@ -1,15 +1,17 @@
 // The tables of the decode kernel's primitives of one ISA. Kernels layer.
 #pragma once
-#include "kernels/decode/scores-inl.h"
+#include "kernels/decode/few_softmax-inl.h"
+#include "kernels/decode/rope_scores-inl.h"
 #include "kernels/decode/softmax-inl.h"
 #include "kernels/decode/values-inl.h"
 #include "kernels/dropout-inl.h"
 
 namespace quire::kernels::QUIRE_ISA_NS {
 
-constexpr DecodeFunctions<float> kDecodeF32{.scores = &scores_f32,
+constexpr DecodeFunctions<float> kDecodeF32{.scores = &any_scores_f32,
                                             .softmax = &row_softmax<float>,
                                             .take_weights = &take_row_weights<float>,
+                                            .few_softmax = &few_softmax<float>,
                                             .drop = &drop_row<float>,
                                             .values = &values_f32,
                                             .rescale = &rescale_numbers<float>,
@@ -21,6 +23,7 @@ constexpr DecodeFunctions<float> kDecodeF32{.scores = &scores_f32,
 constexpr DecodeFunctions<double> kDecodeF64{.scores = &scores_f64,
                                              .softmax = &row_softmax<double>,
                                              .take_weights = &take_row_weights<double>,
+                                             .few_softmax = &few_softmax<double>,
                                              .drop = &drop_row<double>,
                                              .values = &values_f64,
                                              .rescale = &rescale_numbers<double>,

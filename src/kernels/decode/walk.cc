@@ -74,12 +74,10 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
   query_memory_ = layout.take<T>(padded * static_cast<size_t>(query_step_));
   query_row_ = layout.take<T>(query_step_);
   scores_ = layout.take<T>(padded * kDecodeScoreStep);
-  const bool chooses = call.chooses;
-  compact_ = layout.take<T>(chooses ? padded * kDecodeScoreStep : 0);
-  // Compacted keys are not at consecutive positions, which rotation on read requires.
-  compacts_ = chooses && zero_weights == ZeroWeights::kMultiply && call.rope.half == 0 &&
-              (!call.pairs ||
-               (keys_.kind() == DecodeKind::kIntegers && values_.kind() == DecodeKind::kIntegers));
+  if (zero_weights == ZeroWeights::kMultiply && FewKeys<T>::suits(call, keys_, values_)) {
+    few_.emplace(call, keys_, values_, row_count, layout);
+    factors_ = layout.take<T>(padded);
+  }
   const auto columns = static_cast<size_t>(decode_columns(call.value_dims));
   chain_ = layout.take<T>(values_.kind() == DecodeKind::kTiles ? tile_chain_size(row_count, columns)
                                                                : padded * columns);
@@ -96,7 +94,6 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
   load_queries();
   // Padding rows have weight 0.
   std::fill_n(scores_, padded * kDecodeScoreStep, T{0});
-  if (chooses) std::fill_n(compact_, padded * kDecodeScoreStep, T{0});
   if (pair_weights_ != nullptr) std::fill_n(pair_weights_, padded * kDecodeScoreStep, 0);
   if (call.integers) std::fill_n(weight_scales_, padded, T{0});
   for (int i = 0; i < row_count; ++i) {
@@ -105,6 +102,9 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
     queries_[i] = rows[i].q_idx;
     keeps_ |= rows[i].kept_scores != nullptr;
   }
+  if (few_)
+    chosen_ahead_.emplace(rows, row_count, keys_, call.v_in_k ? nullptr : &values_,
+                          end_tile() * kTileKeys);
   if (has_score)
     score_runner_.emplace(*call.decode.score,
                           call.f64 ? *call.table->tile_f64 : *call.table->tile_f32, scratch);
@@ -196,8 +196,10 @@ bool DecodeWalk<T>::run_tiles(int64_t begin, int64_t end, const DecodeState<T>& 
     any = true;
     if (keeps_) keep_hidden(kept, index);
     kept = index + 1;
+    if (few_ && set_aside(index, state)) continue;
     run_tile(tile, state);
   }
+  if (few_) run_few(state);
   if (keeps_) keep_hidden(kept, end);
   return any;
 }
@@ -211,11 +213,6 @@ void DecodeWalk<T>::plan_prefetch(const Tile& tile) noexcept {
   first_key_ = tile.index * kTileKeys;
   unit_begin_ = live_[0];
   unit_end_ = live_[live_count_ - 1] + 1;
-  if (compacts_) {
-    prefetch_chosen();
-    is_compact_ = plan_compact(tile);
-    if (is_compact_) return;
-  }
   keys_.place(tile.index * kTileKeys, tile.keys, placed_keys_);
   values_.place(tile.index * kTileKeys, tile.keys, placed_values_);
   UnitAhead* to = ahead_;
@@ -223,7 +220,7 @@ void DecodeWalk<T>::plan_prefetch(const Tile& tile) noexcept {
   // Latent values have been loaded as keys: while they are read, the next tile is prefetched.
   if (!call_.v_in_k)
     for (int i = 0; i < live_count_; ++i) *to++ = values_.ahead(placed_values_, live_[i]);
-  if (next_ < end_tile() && !compacts_) {
+  if (next_ < end_tile() && !few_) {
     const Tile next = tile_at(next_);
     const int most = call_.v_in_k ? kTileUnits : kUnitsAhead + keys_.further_ahead() + 1;
     const int units = std::min(next.units, most);
@@ -235,98 +232,16 @@ void DecodeWalk<T>::plan_prefetch(const Tile& tile) noexcept {
   while (to < last);
 }
 
-// Compacts the keys that any row sees if they then fill at most half as many units.
-template <class T>
-bool DecodeWalk<T>::plan_compact(const Tile& tile) noexcept {
-  const int chain_units = chain_keys(call_.pairs) / kUnitKeys;
-  int units = 0, chain = -1;
-  scored_count_ = 0;
-  for (int i = 0; i < live_count_; ++i) {
-    for (uint32_t bits = visible_.unit(live_[i]); bits != 0; bits &= bits - 1) {
-      if (chain != live_[i] / chain_units || compact_count_[units - 1] == kUnitKeys) {
-        chain = compact_chain_[units] = live_[i] / chain_units;
-        compact_count_[units++] = 0;
-      }
-      int& count = compact_count_[units - 1];
-      const auto key = static_cast<int16_t>(live_[i] * kUnitKeys + std::countr_zero(bits));
-      scored_key_[scored_count_++] = key;
-      compact_key_[(units - 1) * kUnitKeys + count++] = key;
-    }
-  }
-  if (2 * units > live_count_) return false;
-  const int64_t key = tile.index * kTileKeys;
-  keys_.place_list(key, scored_key_, scored_count_, 0, placed_keys_);
-  for (int unit = 0; unit < units; ++unit) {
-    values_.place_list(key, compact_key_ + unit * kUnitKeys, compact_count_[unit], unit,
-                       placed_values_);
-    live_[unit] = unit;
-  }
-  live_count_ = units;
-  std::fill_n(ahead_, 2 * units + kUnitsAhead + 1, UnitAhead{});  // was prefetched one tile ago
-  return true;
-}
-
-// Prefetches the next tile's keys and values, for all rows. A few of them go straight into L1,
-// where nothing else would bring them; 16 keys and values of 128 f32 are 16 KiB.
-template <class T>
-void DecodeWalk<T>::prefetch_chosen() noexcept {
-  if (next_ >= end_tile()) return;
-  const int32_t* of = nullptr;
-  for (int row = 0; row < row_count_; ++row) {
-    const KeyList& list = rows_[row].chosen;
-    if (list.keys == of) continue;
-    of = list.keys;
-    const int64_t key = next_ * kTileKeys;
-    const int32_t* const end = list.keys + list.count;
-    const int32_t* const first = first_from(list, key, visible_.near());
-    const int32_t* last = first;
-    while (last != end && *last < key + kTileKeys) ++last;
-    const bool into_l1 = last - first <= kUnitKeys;
-    for (const int32_t* at = first; at != last; ++at) {
-      keys_.prefetch(*at, into_l1);
-      if (!call_.v_in_k) values_.prefetch(*at, into_l1);
-    }
-  }
-}
-
-// Moves compacted scores to their places in the tile.
-template <class T>
-void DecodeWalk<T>::spread_scores() noexcept {
-  for (int row = 0; row < row_count_; ++row) {
-    const T* const from = compact_ + row * kDecodeScoreStep;
-    T* const to = scores_ + row * kDecodeScoreStep;
-    for (int i = 0; i < scored_count_; ++i) to[scored_key_[i]] = from[i];
-  }
-}
-
-// Compacts the weights again: a row that does not see a key has weight 0.
-template <class T>
-void DecodeWalk<T>::collect_weights() noexcept {
-  for (int row = 0; row < row_count_; ++row) {
-    const T* const from = scores_ + row * kDecodeScoreStep;
-    T* const to = compact_ + row * kDecodeScoreStep;
-    for (int unit = 0; unit < live_count_; ++unit) {
-      const int begin = unit * kUnitKeys, end = begin + compact_count_[unit];
-      std::fill(to + end, to + begin + kUnitKeys, T{0});
-      for (int i = begin; i < end; ++i) {
-        const int key = compact_key_[i];
-        const bool sees = visible_.all() || (visible_.words(row)[key / 64] >> (key % 64) & 1) != 0;
-        to[i] = sees ? from[key] : T{0};
-      }
-    }
-  }
-}
-
 // The weights of a tile as integers, with their values' scales.
 template <class T>
-void DecodeWalk<T>::code_weights() noexcept {
+void DecodeWalk<T>::code_weights(const T* weights, int unit_begin, int unit_end) noexcept {
   if constexpr (std::is_same_v<T, float>) {
     for (int row = 0; row < row_count_; ++row) {
       const ptrdiff_t at = row * kDecodeScoreStep;
       weight_scales_[row] =
-          functions_->code_weights({.weights = (is_compact_ ? compact_ : scores_) + at,
-                                    .unit_begin = is_compact_ ? 0 : unit_begin_,
-                                    .unit_end = is_compact_ ? live_count_ : unit_end_,
+          functions_->code_weights({.weights = weights + at,
+                                    .unit_begin = unit_begin,
+                                    .unit_end = unit_end,
                                     .value_scales = values_.unit_scales(),
                                     .shift = integer_weight_shift(call_.v_coding),
                                     .to = reinterpret_cast<int16_t*>(pair_weights_) + at});
@@ -336,81 +251,141 @@ void DecodeWalk<T>::code_weights() noexcept {
 
 template <class T>
 void DecodeWalk<T>::run_tile(const Tile& tile, const DecodeState<T>& state) noexcept {
-  plan_prefetch(tile);
-  if (!is_compact_) {
-    keys_.load_scales(first_key_, tile.keys);
-    if (!call_.integers) value_scales_ = values_.load_scales(first_key_, tile.keys);
+  if (few_) {
+    run_few(state);
+    chosen_ahead_->run(tile.index * kTileKeys, visible_.near(), kTileKeys);
   }
-  compute_scores();
-  if (is_compact_) spread_scores();
+  plan_prefetch(tile);
+  keys_.load_scales(first_key_, tile.keys);
+  if (!call_.integers) value_scales_ = values_.load_scales(first_key_, tile.keys);
+  UnitScoresArgs<T> scores = score_args();
+  run_units(wanted_units(false, [this](int unit) { return visible_.unit(unit); }), scores,
+            functions_->scores);
   if (score_runner_) apply_score_mod(tile);
   if (keeps_) keep_scores(tile);
   if (zero_weights_ == ZeroWeights::kSkip) look_for_nan(tile);
   apply_softmax(tile, state);
-  if (is_compact_) collect_weights();
   if (call_.integers) {
     // Only now: keys were the first to be prefetched.
-    if (!is_compact_) values_.load_scales(first_key_, tile.keys);
-    code_weights();
+    values_.load_scales(first_key_, tile.keys);
+    code_weights(scores_, unit_begin_, unit_end_);
   }
-  add_values(state);
+  UnitValuesArgs<T> values = value_args(state);
+  run_units(wanted_units(true, [this](int unit) { return wanted_values(unit); }), values,
+            functions_->values);
 }
 
-// Processes live units in calls as long as possible: within a call all are found in place or all
-// gathered, and memory for gathered units is limited.
+// Sets a tile aside of which rows see only a few keys. What changes scores or weights by their
+// places needs the tile's visibility, which is known only until the next tile: such a tile is run
+// at once.
 template <class T>
-template <class Args, class Wanted>
-void DecodeWalk<T>::run_units(bool values, Wanted wanted_of, Args& args,
-                              void (*function)(const Args&) noexcept) noexcept {
-  UnitRows<T>& rows = values ? values_ : keys_;
-  const PlacedUnits& placed = values ? placed_values_ : placed_keys_;
-  const UnitAhead* const ahead = values ? ahead_ + live_count_ : ahead_;
-  const int further = rows.further_ahead();
-  DecodeUnit units[kTileUnits];
-  uint32_t wanted[kTileUnits];
-  int used[kTileUnits], used_count = 0;  // indices into live_
-  for (int i = 0; i < live_count_; ++i) {
-    wanted[i] = wanted_of(live_[i]);
-    if (wanted[i] != 0) used[used_count++] = i;
-  }
-  const int shift = std::countr_zero(static_cast<unsigned>(chain_keys(call_.pairs) / kUnitKeys));
-  const auto chain_of = [&](int i) {
-    const int unit = live_[used[i]];
-    return is_compact_ ? compact_chain_[unit] : unit >> shift;
-  };
-  args.units = units;
-  args.unit_count = 0;
-  bool gathered = false;
-  const auto flush = [&](int done) {
-    args.step = rows.step(gathered);
-    args.kind = rows.kind(gathered);
-    if (args.unit_count > 0) function(args);
-    args.ahead = ahead + done + further;
-    args.unit_count = 0;
-  };
-  args.ahead = ahead + further;
-  for (int i = 0; i < used_count; ++i) {
-    const int live = used[i];
-    DecodeUnit found;
-    found.place = live_[live];
-    found.begins_chain = i == 0 || chain_of(i - 1) != chain_of(i);
-    found.ends_chain = i + 1 == used_count || chain_of(i + 1) != chain_of(i);
-    const bool lies = rows.find(placed, wanted[live], found);
-    if (lies == gathered || (gathered && args.unit_count == rows.slots())) flush(live);
-    gathered = !lies;
-    if (gathered) {
-      const UnitAhead& far = ahead[live + kUnitsAhead + further];
-      rows.gather(placed, wanted[live], args.unit_count, first_key_, far, found);
+bool DecodeWalk<T>::set_aside(int64_t tile, const DecodeState<T>& state) noexcept {
+  if (!few_->are_few(visible_)) return false;
+  if (few_->is_full()) run_few(state);
+  few_->add(tile, visible_);
+  if (score_runner_ || keeps_ || drops_) run_few(state);
+  return true;
+}
+
+// Runs the tiles that were set aside. Keys are prefetched as far ahead as the next ones to be set
+// aside are likely to reach, a part for each tile, because a burst would wait for memory.
+template <class T>
+void DecodeWalk<T>::run_few(const DecodeState<T>& state) noexcept {
+  constexpr int kFurther = 32;
+  if (few_->is_empty()) return;
+  UnitScoresArgs<T> scores = score_args();
+  scores.scores = few_->scores();
+  run_units(few_->scored(), scores, functions_->scores);
+  if (score_runner_ || keeps_) change_few();
+  const std::span<const FewPart> parts = few_->parts();
+  size_t added = 0;  // parts whose values have been added
+  for (size_t i = 0; i < parts.size(); ++i) {
+    chosen_ahead_->run(parts[i].tile * kTileKeys, parts[i].near, few_->key_count() + kFurther);
+    if (weigh_few(parts[i], state)) {
+      add_few(parts.subspan(added, i - added), state);
+      added = i;
+      for (int row = 0; row < row_count_; ++row)
+        if (factors_[row] != 1) rescale(state, row, factors_[row]);
     }
-    units[args.unit_count++] = found;
+    if (drops_) drop_few(parts[i]);
+    if (!call_.integers) continue;
+    const int unit = parts[i].weight / kUnitKeys;
+    code_weights(few_->weights(), unit, unit + few_->units(parts[i]));
+    add_few(parts.subspan(i, 1), state);
+    added = i + 1;
   }
-  flush(live_count_);
+  add_few(parts.subspan(added), state);
+  few_->clear();
+}
+
+// Applies the score mod to the only tile that was set aside, and keeps its scores.
+template <class T>
+void DecodeWalk<T>::change_few() noexcept {
+  const FewPart& part = few_->parts()[0];
+  const Tile tile = tile_at(part.tile);
+  for (int row = 0; row < row_count_; ++row)
+    few_->spread(part, few_->scores(part, row), scores_ + row * kDecodeScoreStep);
+  if (score_runner_) apply_score_mod(tile);
+  if (keeps_) keep_scores(tile);
+  for (int row = 0; row < row_count_; ++row)
+    few_->collect(part, scores_ + row * kDecodeScoreStep, few_->scores(part, row));
 }
 
 template <class T>
-void DecodeWalk<T>::compute_scores() noexcept {
+void DecodeWalk<T>::drop_few(const FewPart& part) noexcept {
+  for (int row = 0; row < row_count_; ++row) {
+    T* const weights = scores_ + row * kDecodeScoreStep;
+    few_->spread(part, few_->weights(part, row), weights);
+    drop(tile_at(part.tile), {.scores = weights, .unit_end = kTileUnits}, row);
+    few_->collect(part, weights, few_->weights(part, row));
+  }
+}
+
+// Scores to weights. Returns whether O must be rescaled by factors_.
+template <class T>
+bool DecodeWalk<T>::weigh_few(const FewPart& part, const DecodeState<T>& state) noexcept {
+  return functions_->few_softmax({.scores = few_->scores(part, 0),
+                                  .weights = few_->weights(part, 0),
+                                  .rows = row_count_,
+                                  .keys = part.keys,
+                                  .places = few_->places(part),
+                                  .seen = part.seen,
+                                  .seen_step = part.seen_step,
+                                  .takes_weights = call_.weights != WeightRule::kSoftmax,
+                                  .exponent_factor = exponent_factor<T>(call_.natural, call_.scale),
+                                  .m = state.m,
+                                  .l = state.l,
+                                  .factors = factors_});
+}
+
+template <class T>
+void DecodeWalk<T>::add_few(std::span<const FewPart> parts, const DecodeState<T>& state) noexcept {
+  UnitValuesArgs<T> values = value_args(state);
+  values.weights = few_->weights();
+  run_units(few_->valued(parts), values, functions_->values);
+}
+
+// The units of the tile of which some keys are wanted.
+template <class T>
+template <class Wanted>
+UnitRun<T> DecodeWalk<T>::wanted_units(bool values, Wanted wanted_of) noexcept {
+  const int shift = std::countr_zero(static_cast<unsigned>(chain_keys(call_.pairs) / kUnitKeys));
+  size_t count = 0;
+  for (int i = 0; i < live_count_; ++i) {
+    const uint32_t keys = wanted_of(live_[i]);
+    if (keys != 0)
+      wanted_[count++] = {.place = live_[i], .keys = keys, .chain = live_[i] >> shift, .ahead = i};
+  }
+  return {.rows = values ? values_ : keys_,
+          .placed = values ? placed_values_ : placed_keys_,
+          .first_key = first_key_,
+          .ahead = values ? ahead_ + live_count_ : ahead_,
+          .wanted = {wanted_, count}};
+}
+
+template <class T>
+UnitScoresArgs<T> DecodeWalk<T>::score_args() const noexcept {
   UnitScoresArgs<T> args;
-  args.kind = keys_.kind();
   args.codes = call_.k_coding.codes;
   args.rows = row_count_;
   args.dims = keys_.columns();
@@ -419,13 +394,25 @@ void DecodeWalk<T>::compute_scores() noexcept {
   args.row_scales = query_scales_;
   args.natural = call_.natural;
   args.scale = scale_;
-  args.scores = is_compact_ ? compact_ : scores_;
-  const int units = live_count_;
-  if (is_compact_) live_count_ = (scored_count_ + kUnitKeys - 1) / kUnitKeys;
-  run_units(
-      false, [this](int unit) { return is_compact_ ? kAllKeys : visible_.unit(unit); }, args,
-      functions_->scores);
-  live_count_ = units;
+  args.scores = scores_;
+  if (fuses_rope(call_)) args.rope = &call_.rope;
+  args.position = first_key_;
+  return args;
+}
+
+template <class T>
+UnitValuesArgs<T> DecodeWalk<T>::value_args(const DecodeState<T>& state) const noexcept {
+  UnitValuesArgs<T> args;
+  args.codes = call_.v_coding.codes;
+  args.rows = row_count_;
+  args.columns = values_.columns();
+  args.weights = scores_;
+  args.pair_weights = pair_weights_;
+  args.row_scales = weight_scales_;
+  args.out = state.o;
+  args.chain = chain_;
+  args.out_step = state.columns;
+  return args;
 }
 
 template <class T>
@@ -490,7 +477,6 @@ void DecodeWalk<T>::apply_softmax(const Tile& tile, const DecodeState<T>& state)
   RowSoftmaxArgs<T> args;
   args.unit_begin = unit_begin_;
   args.unit_end = unit_end_;
-  args.skips_hidden = is_compact_ && !drops_;
   args.keys = tile.keys;
   args.exponent_factor = exponent_factor<T>(call_.natural, call_.scale);
   const size_t weights = (args.unit_end - args.unit_begin) * kUnitKeys;
@@ -510,8 +496,13 @@ void DecodeWalk<T>::apply_softmax(const Tile& tile, const DecodeState<T>& state)
     const T factor = call_.weights == WeightRule::kSoftmax ? functions_->softmax(args)
                                                            : functions_->take_weights(args);
     if (drops_) drop(tile, args, row);
-    if (factor != 1) functions_->rescale(state.o + row * state.columns, state.columns, factor);
+    if (factor != 1) rescale(state, row, factor);
   }
+}
+
+template <class T>
+void DecodeWalk<T>::rescale(const DecodeState<T>& state, int row, T factor) noexcept {
+  functions_->rescale(state.o + row * state.columns, state.columns, factor);
 }
 
 // Applies dropout to the weights that the softmax has just made.
@@ -530,30 +521,12 @@ void DecodeWalk<T>::drop(const Tile& tile, const RowSoftmaxArgs<T>& made, int ro
 // Rows of values to read: those with a weight, or those that some row sees.
 template <class T>
 uint32_t DecodeWalk<T>::wanted_values(int unit) const noexcept {
-  if (is_compact_) return (1u << compact_count_[unit]) - 1;
   if (zero_weights_ == ZeroWeights::kMultiply) return visible_.unit(unit);
   uint32_t wanted = 0;
   for (int row = 0; row < row_count_; ++row)
     for (int i = 0; i < kUnitKeys; ++i)
       if (scores_[row * kDecodeScoreStep + unit * kUnitKeys + i] != 0) wanted |= 1u << i;
   return wanted;
-}
-
-template <class T>
-void DecodeWalk<T>::add_values(const DecodeState<T>& state) noexcept {
-  UnitValuesArgs<T> args;
-  args.kind = values_.kind();
-  args.codes = call_.v_coding.codes;
-  args.rows = row_count_;
-  args.columns = values_.columns();
-  args.weights = is_compact_ ? compact_ : scores_;
-  args.pair_weights = pair_weights_;
-  args.row_scales = weight_scales_;
-  args.out = state.o;
-  args.chain = chain_;
-  args.out_step = state.columns;
-  run_units(
-      true, [this](int unit) { return wanted_values(unit); }, args, functions_->values);
 }
 
 template <class T>

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "kernels/decode/chosen_ahead.h"
+#include "kernels/decode/few_keys.h"
 #include "kernels/decode/functions.h"
 #include "kernels/decode/key_units.h"
 #include "kernels/decode/row_visibility.h"
@@ -68,25 +70,27 @@ class DecodeWalk {
   Tile tile_at(int64_t index) const noexcept;
   int64_t end_tile() const noexcept;
   void plan_prefetch(const Tile& tile) noexcept;
-  bool plan_compact(const Tile& tile) noexcept;
-  void prefetch_chosen() noexcept;
-  void spread_scores() noexcept;
-  void collect_weights() noexcept;
   void code_query(int i) noexcept;
-  void code_weights() noexcept;
+  void code_weights(const T* weights, int unit_begin, int unit_end) noexcept;
   void run_tile(const Tile& tile, const DecodeState<T>& state) noexcept;
-  template <class Args, class Wanted>
-  void run_units(bool values, Wanted wanted, Args& args,
-                 void (*function)(const Args&) noexcept) noexcept;
-  void compute_scores() noexcept;
+  bool set_aside(int64_t tile, const DecodeState<T>& state) noexcept;
+  void run_few(const DecodeState<T>& state) noexcept;
+  void change_few() noexcept;
+  bool weigh_few(const FewPart& part, const DecodeState<T>& state) noexcept;
+  void drop_few(const FewPart& part) noexcept;
+  void add_few(std::span<const FewPart> parts, const DecodeState<T>& state) noexcept;
+  template <class Wanted>
+  UnitRun<T> wanted_units(bool values, Wanted wanted) noexcept;
+  UnitScoresArgs<T> score_args() const noexcept;
+  UnitValuesArgs<T> value_args(const DecodeState<T>& state) const noexcept;
   void apply_score_mod(const Tile& tile) noexcept;
   void look_for_nan(const Tile& tile) noexcept;
   void apply_softmax(const Tile& tile, const DecodeState<T>& state) noexcept;
   void drop(const Tile& tile, const RowSoftmaxArgs<T>& made, int row) noexcept;
+  void rescale(const DecodeState<T>& state, int row, T factor) noexcept;
   void keep_scores(const Tile& tile) noexcept;
   void keep_hidden(int64_t begin, int64_t end) noexcept;
   uint32_t wanted_values(int unit) const noexcept;
-  void add_values(const DecodeState<T>& state) noexcept;
 
   const ForwardCall& call_;
   const KeySequence& sequence_;
@@ -98,10 +102,9 @@ class DecodeWalk {
   RowVisibility visible_;
   T scale_;
   bool drops_;
-  bool compacts_ = false;  // rows chose their keys: the few keys seen in a tile are compacted
-  DropoutRule dropout_;    // if drops_
-  void* query_memory_;     // as UnitScoresArgs wants them: T, or 32-bit pairs
-  T* query_row_;           // [query_step_]
+  DropoutRule dropout_;  // if drops_
+  void* query_memory_;   // as UnitScoresArgs wants them: T, or 32-bit pairs
+  T* query_row_;         // [query_step_]
   ptrdiff_t query_step_;
   T *scores_, *score_max_;            // [rows][kDecodeScoreStep], [rows][64]
   T* chain_;                          // as the O of a state
@@ -119,14 +122,10 @@ class DecodeWalk {
   int live_count_ = 0;
   int64_t next_ = -1;                  // tile
   int unit_begin_ = 0, unit_end_ = 0;  // of this tile, where any row sees anything
-  // Set where so few keys are seen that they are compacted: which keys of the tile they are, and
-  // their scores, then weights. Scores use as few units as possible; a unit of values (kUnitKeys
-  // places each) has no keys of two chains.
-  bool is_compact_ = false;
-  int16_t scored_key_[kTileKeys], compact_key_[kTileKeys];
-  int scored_count_ = 0;
-  int compact_count_[kTileUnits], compact_chain_[kTileUnits];
-  T* compact_;                           // as scores_
+  WantedUnit wanted_[kTileUnits];
+  std::optional<FewKeys<T>> few_;  // if keys can be set aside, and then these two, too
+  std::optional<ChosenAhead<T>> chosen_ahead_;
+  T* factors_ = nullptr;                 // [rows]
   int64_t first_key_ = 0;                // of this tile
   const float* value_scales_ = nullptr;  // of this tile, if values are codes read in place
 };

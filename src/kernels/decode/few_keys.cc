@@ -1,0 +1,120 @@
+// Places the keys that rows chose. No SIMD. Kernels layer.
+#include "kernels/decode/few_keys.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "kernels/bit_range.h"
+
+namespace quire::kernels {
+namespace {
+
+// Nothing is prefetched while units are worked on: the walk has asked for all keys long before.
+constexpr UnitAhead kNothing[2 * kMostWanted] = {};
+
+}  // namespace
+
+template <class T>
+FewKeys<T>::FewKeys(const ForwardCall& call, UnitRows<T>& keys, UnitRows<T>& values, int row_count,
+                    ScratchLayout& layout)
+    : call_(call), keys_(keys), values_(values), row_count_(row_count) {
+  const size_t rows = padded_rows(row_count);
+  seen_ = layout.take<uint64_t>(kSplitTiles * rows * (kMostFew / 64));
+  scores_ = layout.take<T>(rows * kDecodeScoreStep);
+  weights_ = layout.take<T>(rows * kDecodeScoreStep);
+  if (layout.counts_only()) return;
+  std::fill_n(scores_, rows * kDecodeScoreStep, T{0});
+  std::fill_n(weights_, rows * kDecodeScoreStep, T{0});  // those of padding rows stay 0
+}
+
+template <class T>
+bool FewKeys<T>::are_few(const RowVisibility& visible) const noexcept {
+  int units = 0, keys = 0;
+  for (int unit = 0; unit < kTileUnits; ++unit) {
+    const uint32_t bits = visible.unit(unit);
+    units += bits != 0 ? 1 : 0;
+    keys += std::popcount(bits);
+  }
+  return 2 * keys <= units * kUnitKeys;
+}
+
+template <class T>
+void FewKeys<T>::add(int64_t tile, const RowVisibility& visible) noexcept {
+  FewPart& part = parts_[part_count_++];
+  part = {.tile = tile,
+          .score = key_count_,
+          .weight = value_units_ * kUnitKeys,
+          .near = visible.near()};
+  int16_t* const to = places_ + key_count_;
+  for (int unit = 0; unit < kTileUnits; ++unit)
+    for (uint32_t bits = visible.unit(unit); bits != 0; bits &= bits - 1)
+      to[part.keys++] = static_cast<int16_t>(unit * kUnitKeys + std::countr_zero(bits));
+  const int64_t first = tile * kTileKeys;
+  keys_.place_list(first, to, part.keys, part.score, placed_keys_);
+  values_.place_list(first, to, part.keys, part.weight, placed_values_);
+  key_count_ += part.keys;
+  value_units_ += units(part);
+  keep_seen(part, visible);
+}
+
+template <class T>
+void FewKeys<T>::keep_seen(FewPart& part, const RowVisibility& visible) noexcept {
+  constexpr int kWords = kMostFew / 64;
+  const bool alike = visible.are_alike();
+  uint64_t* to = seen_ + (&part - parts_) * row_count_ * kWords;
+  part.seen = to;
+  part.seen_step = alike ? 0 : kWords;
+  if (alike) {
+    for (int word = 0; word < kWords; ++word)
+      to[word] = bits_between(0, std::max(part.keys - word * 64, 0));
+    return;
+  }
+  const int16_t* const places = this->places(part);
+  for (int row = 0; row < row_count_; ++row, to += kWords) {
+    std::fill_n(to, kWords, 0);
+    for (int i = 0; i < part.keys; ++i)
+      to[i / 64] |= (visible.words(row)[places[i] / 64] >> (places[i] % 64) & 1) << (i % 64);
+  }
+}
+
+template <class T>
+UnitRun<T> FewKeys<T>::scored() noexcept {
+  const int units = (key_count_ + kUnitKeys - 1) / kUnitKeys;
+  for (int unit = 0; unit < units; ++unit) wanted_[unit] = {.place = unit, .keys = kAllKeys};
+  return {.rows = keys_,
+          .placed = placed_keys_,
+          .ahead = kNothing,
+          .wanted = {wanted_, static_cast<size_t>(units)}};
+}
+
+// A unit in which a chain ends and the next begins is wanted twice.
+template <class T>
+UnitRun<T> FewKeys<T>::valued(std::span<const FewPart> parts) noexcept {
+  const int chain = chain_keys(call_.pairs);
+  int count = 0;
+  for (const FewPart& part : parts) {
+    const int16_t* const places = this->places(part);
+    const auto chains = static_cast<int>(part.tile * (kTileKeys / chain));
+    for (int i = 0; i < part.keys;) {
+      const int unit = i / kUnitKeys, of = places[i] / chain;
+      const int last = std::min(part.keys, (unit + 1) * kUnitKeys);
+      int to = last;
+      if (places[last - 1] / chain != of)
+        for (to = i + 1; places[to] / chain == of;) ++to;
+      const int first = unit * kUnitKeys;
+      wanted_[count++] = {.place = part.weight / kUnitKeys + unit,
+                          .keys = static_cast<uint32_t>(bits_between(i - first, to - first)),
+                          .chain = chains + of};
+      i = to;
+    }
+  }
+  return {.rows = values_,
+          .placed = placed_values_,
+          .ahead = kNothing,
+          .wanted = {wanted_, static_cast<size_t>(count)}};
+}
+
+template class FewKeys<float>;
+template class FewKeys<double>;
+
+}  // namespace quire::kernels
