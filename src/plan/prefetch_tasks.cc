@@ -5,8 +5,10 @@
 #include <type_traits>
 
 #include "kernels/prefill/memory_ahead.h"
+#include "plan/choose_kernel.h"
 #include "plan/forward_plan.h"
 #include "runtime/ceil_div.h"
+#include "runtime/cpu_info.h"
 
 namespace quire::plan {
 
@@ -19,15 +21,14 @@ constexpr std::int64_t kBurst = 4096;
 
 }  // namespace
 
-// Whether tasks ahead are prefetched: not if everything is in the caches anyway, where prefetching
-// costs 7 to 16 % for sequences of 16 to 64 keys.
 bool ForwardPlan::comes_from_memory(const ForwardTensors& tensors) const {
-  constexpr std::int64_t kCached = std::int64_t{4} << 20;
   const auto bytes = [](const auto& view) {
     return view.numel() * static_cast<std::int64_t>(dtype_size(view.dtype()));
   };
   return request_.layout->max_spans() == 1 &&
-         bytes(tensors.q) + bytes(tensors.k) + bytes(tensors.v) + bytes(tensors.out) > kCached;
+         come_from_memory(
+             bytes(tensors.q) + bytes(tensors.k) + bytes(tensors.v) + bytes(tensors.out),
+             l3_cache_bytes());
 }
 
 // Short sequences finish before the memory of the next one has arrived, so it is prefetched two

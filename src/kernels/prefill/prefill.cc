@@ -132,7 +132,8 @@ const bool* Prefill<T>::wanted_rows(int64_t key, int rows) noexcept {
     const uint64_t existing = bits_between(0, item_.tiles[i].queries);
     for (int row = 0; row < rows; ++row) memory_.wanted[row] |= (words(i)[row] & existing) != 0;
   }
-  return memory_.wanted;
+  const bool* const end = memory_.wanted + rows;
+  return std::find<const bool*>(memory_.wanted, end, false) == end ? nullptr : memory_.wanted;
 }
 
 template <class T>
