@@ -1,8 +1,9 @@
 // Short calls, where most of the users are: whole calls, planning included, over pages against the
-// same keys in dense tensors, and lengths of 16 to 8,192 as shares of what the machine can do.
+// same keys in dense tensors; chunks of few queries over many keys, and lengths of 16 to 8,192, as
+// shares of what the machine can do.
 //
 //   short [group ...] [--only TEXT] [--threads N] [--repetitions N] [--json]
-//   groups: pages encoder curve
+//   groups: pages encoder chunk curve
 #include <fmt/format.h>
 
 #include <cstdint>
@@ -57,6 +58,16 @@ int run(int argc, char** argv) {
     encoder.batch = 8;
     encoder.q_heads = encoder.kv_heads = 12;
     measure_problem(encoder, "encoder", settings);
+  }
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const std::int64_t queries : {32, 64, 128}) {
+      Problem chunk = square(8192, 128, dtype, "");
+      chunk.q_len = queries;
+      chunk.q_heads = chunk.kv_heads = 8;
+      measure_problem(chunk, "chunk", settings);
+      chunk.batch = 4;
+      measure_problem(chunk, "chunk", settings);
+    }
   }
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const std::int64_t dim : {64, 128})

@@ -55,10 +55,23 @@ inline void pair_copy_rows(const RowsView& view, uint32_t* out, ptrdiff_t out_st
     pair_row(from, view.column_step, view.columns, out);
 }
 
+// Whether whole panels are transposed where they lie: pairs side by side, in whole blocks.
+HWY_INLINE bool pairs_lie_well(const RowsView& view) {
+  return view.column_step == 1 && view.row_step % 2 == 0 &&
+         view.columns % (2 * kTransposeColumns) == 0;
+}
+
 inline void pair_load_queries(const RowsView& view, int panels, uint32_t* out) noexcept {
   HWY_ALIGN float buffer[kPanel][kQueryChunk];  // moved as bits, never computed with
   constexpr int kColumns = 2 * kQueryChunk;
   for (int panel = 0; panel < panels; ++panel) {
+    if (pairs_lie_well(view) && (panel + 1) * kPanel <= view.rows) {
+      const auto* const rows =
+          static_cast<const uint16_t*>(view.data) + panel * kPanel * view.row_step;
+      transpose_columns(reinterpret_cast<const float*>(rows), view.row_step / 2, view.columns / 2,
+                        reinterpret_cast<char*>(out + panel * kPanel), kQueryTile * sizeof(float));
+      continue;
+    }
     for (int first = 0; first < view.columns; first += kColumns) {
       const int columns = HWY_MIN(kColumns, view.columns - first), pairs = (columns + 1) / 2;
       for (int lane = 0; lane < kPanel; ++lane) {

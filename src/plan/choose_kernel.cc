@@ -49,4 +49,9 @@ std::int64_t split_items(std::int64_t pairs, std::int64_t splits, std::int64_t t
 
 bool is_for_one_thread(double multiply_adds) { return multiply_adds <= 0x1p20; }
 
+bool come_from_memory(std::int64_t bytes, std::int64_t l3_bytes) {
+  constexpr std::int64_t kNoL3 = std::int64_t{4} << 20, kMostL3 = std::int64_t{32} << 20;
+  return bytes > std::max(kNoL3, std::min(l3_bytes, kMostL3) / 4 * 3);
+}
+
 }  // namespace quire::plan

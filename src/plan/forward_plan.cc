@@ -260,7 +260,8 @@ void ForwardPlan::run_prefill(const kernels::ForwardCall& call, const ForwardTen
                    {.keys = write_keys(task, seen.seen(), tensors, worker),
                     .tiles = tiles,
                     .tile_count = static_cast<int>(task.count),
-                    .ahead = ahead != nullptr && ahead->lines() > 0 ? ahead : nullptr},
+                    .ahead = ahead != nullptr && ahead->lines() > 0 ? ahead : nullptr,
+                    .keys_from_memory = from_memory_ && keys_exceed_l2(task.b)},
                    scratch(worker), faults_[worker]);
 }
 
@@ -412,11 +413,9 @@ void ForwardPlan::run_claim(const kernels::ForwardCall& call, const ForwardTenso
   const std::size_t end = work_.claims[claim + 1];
   const std::size_t ahead = 2 * (end - begin > 1 ? 1 : faults_.size());
   for (std::size_t i = begin; i < end; ++i) {
-    kernels::MemoryAhead memory;
+    kernels::MemoryAhead memory = memory_of(tensors, next_task(claim, i), work_.tasks[i]);
     if (prefetches_) {
       prefetch(tensors, i + ahead);
-      if (const std::size_t next = next_task(claim, i); next < work_.tasks.size())
-        memory = memory_of(tensors, work_.tasks[next], work_.tasks[i]);
       if (work_.tasks[i].kernel != Kernel::kPrefill) memory.ask(memory.lines());
     }
     switch (work_.tasks[i].kernel) {
@@ -444,7 +443,8 @@ void ForwardPlan::run(const ForwardTensors& tensors) {
   rope_.read();
   if (tensors.wants_weights()) allocate_weights(tensors);
   keeps_ = tensors.wants_weights();
-  prefetches_ = comes_from_memory(tensors);
+  from_memory_ = come_from_memory(tensors);
+  prefetches_ = from_memory_ && request_.layout->max_spans() == 1;
   kernels::ForwardCall call = make_call(tensors);
   if (tensors.wants_weights()) {
     const auto half = static_cast<std::size_t>(row_states_.numel() / 2);

@@ -111,9 +111,10 @@ class ForwardPlan {
                  const ForwardTask& task, std::size_t worker);
   void run_claim(const kernels::ForwardCall& call, const ForwardTensors& tensors, std::size_t claim,
                  std::size_t worker);
-  bool comes_from_memory(const ForwardTensors& tensors) const;
+  bool come_from_memory(const ForwardTensors& tensors) const;
+  bool keys_exceed_l2(std::int64_t sequence) const;
   void prefetch(const ForwardTensors& tensors, std::size_t task) const;
-  kernels::MemoryAhead memory_of(const ForwardTensors& tensors, const ForwardTask& task,
+  kernels::MemoryAhead memory_of(const ForwardTensors& tensors, std::size_t i,
                                  const ForwardTask& before) const;
   std::size_t next_task(std::size_t claim, std::size_t i) const;
   void fill_rows(const kernels::ForwardCall& call, const ForwardTensors& tensors,
@@ -171,7 +172,7 @@ class ForwardPlan {
   // For runs that want the weights of keys: row_states_ has the maxima, then the sums of all rows;
   // kept_scores_ the scores of sequences with one query, [batch][q_heads][kv_len]; entropy_parts_
   // the sums of splits, [rows][splits].
-  bool keeps_ = false, prefetches_ = false;  // in the current run
+  bool keeps_ = false, from_memory_ = false, prefetches_ = false;  // in the current run
   Tensor row_states_, kept_scores_, entropy_parts_, weights_scratch_;
   std::size_t weights_scratch_step_ = 0;
   Tensor scratch_, states_, sinks_;

@@ -5,8 +5,10 @@
 #include <type_traits>
 
 #include "kernels/prefill/memory_ahead.h"
+#include "plan/choose_kernel.h"
 #include "plan/forward_plan.h"
 #include "runtime/ceil_div.h"
+#include "runtime/cpu_info.h"
 
 namespace quire::plan {
 
@@ -19,15 +21,21 @@ constexpr std::int64_t kBurst = 4096;
 
 }  // namespace
 
-// Whether tasks ahead are prefetched: not if everything is in the caches anyway, where prefetching
-// costs 7 to 16 % for sequences of 16 to 64 keys.
-bool ForwardPlan::comes_from_memory(const ForwardTensors& tensors) const {
-  constexpr std::int64_t kCached = std::int64_t{4} << 20;
+bool ForwardPlan::come_from_memory(const ForwardTensors& tensors) const {
   const auto bytes = [](const auto& view) {
     return view.numel() * static_cast<std::int64_t>(dtype_size(view.dtype()));
   };
-  return request_.layout->max_spans() == 1 &&
-         bytes(tensors.q) + bytes(tensors.k) + bytes(tensors.v) + bytes(tensors.out) > kCached;
+  return plan::come_from_memory(
+      bytes(tensors.q) + bytes(tensors.k) + bytes(tensors.v) + bytes(tensors.out),
+      l3_cache_bytes());
+}
+
+// Whether the keys and values of a sequence's key head are too many for L2.
+bool ForwardPlan::keys_exceed_l2(std::int64_t sequence) const {
+  const std::int64_t bytes =
+      request_.head_dim * static_cast<std::int64_t>(dtype_size(request_.k_dtype)) +
+      request_.v_head_dim * static_cast<std::int64_t>(dtype_size(request_.v_dtype));
+  return request_.layout->length(sequence) * bytes > l2_cache_bytes();
 }
 
 // Short sequences finish before the memory of the next one has arrived, so it is prefetched two
@@ -65,12 +73,14 @@ void ForwardPlan::prefetch(const ForwardTensors& tensors, std::size_t i) const {
   ask(tensors.v, span.value_offset, span.end, std::false_type());
 }
 
-// What a prefill task will use beyond the burst, if it is little enough to wait in L2. The task
+// What prefill task `i` will use beyond the burst, if it is little enough to wait in L2. The task
 // follows `before`, whose keys are there already.
-kernels::MemoryAhead ForwardPlan::memory_of(const ForwardTensors& tensors, const ForwardTask& task,
+kernels::MemoryAhead ForwardPlan::memory_of(const ForwardTensors& tensors, std::size_t i,
                                             const ForwardTask& before) const {
   constexpr std::int64_t kMost = std::int64_t{128} << 10;
   kernels::MemoryAhead ahead;
+  if (!prefetches_ || i >= work_.tasks.size()) return ahead;
+  const ForwardTask& task = work_.tasks[i];
   if (task.kernel != Kernel::kPrefill) return ahead;
   const std::int64_t q_len = request_.queries->length(task.b);
   const std::int64_t q_tiles = ceil_div(q_len, kQueryTile);
@@ -103,7 +113,8 @@ kernels::MemoryAhead ForwardPlan::memory_of(const ForwardTensors& tensors, const
   }
   if (tensors.out.rank() == 4)
     add(tensors.out, rows.out + row * tensors.out.strides()[2], queries, true);
-  return bytes <= kMost ? ahead : kernels::MemoryAhead();
+  if (bytes > kMost) ahead.clear();
+  return ahead;
 }
 
 // The task that this worker is likely to do after task i of a claim.

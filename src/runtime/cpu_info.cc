@@ -137,15 +137,23 @@ CpuInfo read_cpu_info(const std::string& root) {
   return info;
 }
 
-int64_t l2_cache_bytes() {
-  static const int64_t bytes = [] {
+namespace {
+
+const CpuInfo& caches() {
+  static const CpuInfo known = [] {
     CpuInfo info;
     ask_sysconf(info);
-    if (info.l2_bytes == 0) read_caches("", info);
-    return info.l2_bytes;
+    if (info.l2_bytes == 0 || info.l3_bytes == 0) read_caches("", info);
+    return info;
   }();
-  return bytes;
+  return known;
 }
+
+}  // namespace
+
+int64_t l2_cache_bytes() { return caches().l2_bytes; }
+
+int64_t l3_cache_bytes() { return caches().l3_bytes; }
 
 CpuInfo cpu_info() {
   CpuInfo info = read_cpu_info("");

@@ -15,4 +15,7 @@ CpuInfo read_cpu_info(const std::string& root);
 // The L2 cache of a core in bytes, asked for once; 0 = not known.
 int64_t l2_cache_bytes();
 
+// The L3 cache that a core uses, shared with others, in bytes, asked for once; 0 = not known.
+int64_t l3_cache_bytes();
+
 }  // namespace quire

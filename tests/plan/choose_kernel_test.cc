@@ -31,6 +31,15 @@ TEST(TilesPerItem, KeepsThreadsBusy) {
   EXPECT_EQ(tiles_per_item(16, 16, 1), 16);
 }
 
+TEST(ComeFromMemory, DependsOnTheSharedCache) {
+  constexpr std::int64_t kMega = 1 << 20;
+  EXPECT_FALSE(come_from_memory(24 * kMega, 32 * kMega));
+  EXPECT_TRUE(come_from_memory(24 * kMega + 1, 32 * kMega));
+  EXPECT_FALSE(come_from_memory(4 * kMega, 0));
+  EXPECT_TRUE(come_from_memory(5 * kMega, 0));
+  EXPECT_TRUE(come_from_memory(25 * kMega, 260 * kMega));
+}
+
 TEST(SplitItems, CutsLongSequencesWhenThereAreFew) {
   EXPECT_EQ(decode_rows_at_once(1), 1);
   EXPECT_EQ(decode_rows_at_once(12), 12);

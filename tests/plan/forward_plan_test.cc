@@ -6,10 +6,12 @@
 
 #include <cmath>
 #include <cstring>
+#include <string>
 
 #include "quire/flex_attention.h"
 #include "quire/mods.h"
 #include "tests/support/attention_case.h"
+#include "tests/support/same_bits.h"
 #include "tests/support/scattered_layout.h"
 #include "tests/support/slow_cpu.h"
 
@@ -54,6 +56,37 @@ TEST(ForwardPlan, ScatteredKeysGiveTheSameBits) {
                     0)
               << c.to_string() << " spans of " << span;
         }
+      }
+    }
+  }
+}
+
+// Few queries over more keys than caches hold, which are prefetched between scores, and the same
+// heads one by one, which are not.
+TEST(ForwardPlan, KeysFromMemoryGiveTheSameBits) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const char* const rule : {"", "score", "mask"}) {
+      const std::int64_t heads = dtype == DType::f32 ? 3 : 6;  // 26 MiB of keys and values
+      AttentionCase c{.q_heads = heads,
+                      .kv_heads = heads,
+                      .q_len = 70,
+                      .kv_len = 9000,
+                      .head_dim = 128,
+                      .v_head_dim = 128,
+                      .q_dtype = dtype,
+                      .k_dtype = dtype,
+                      .v_dtype = dtype};
+      if (rule == std::string("score"))
+        c.score_mod = ScoreMod::parse("score + q_idx - kv_idx / 99");
+      if (rule == std::string("mask")) c.mask_mod = MaskMod::parse("kv_idx % 300 > q_idx");
+      const AttentionTensors t(c, 12);
+      const Tensor all = flex_attention(t.q, t.k, t.v, c.options());
+      for (std::int64_t h = 0; h < heads; ++h) {
+        AttentionCase one = c;
+        one.q_heads = one.kv_heads = 1;
+        const auto head = [h](const ConstTensorView& view) { return view.slice(1, h, h + 1); };
+        const Tensor alone = flex_attention(head(t.q), head(t.k), head(t.v), one.options());
+        EXPECT_TRUE(testing::same_bits(head(all), alone)) << c.to_string() << " head " << h;
       }
     }
   }

@@ -1,6 +1,6 @@
 // Prefill: one item of the prefill kernel in progress. prefill.cc has the loop over key tiles,
-// visibility and the states of splits; scores.cc the scores of a tile with masks and mods. Kernels
-// layer.
+// visibility and the states of splits; scores.cc the scores of a tile with masks and mods;
+// prefetch.cc what is prefetched meanwhile. Kernels layer.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -58,6 +58,7 @@ class Prefill {
   void load_queries(int i) noexcept;
   void compute_scores(int i, int64_t key, int rows, const KeyTile& keys) noexcept;
   void raw_scores(int i, const GroupActivity& block, const KeyTile& keys, T* max) noexcept;
+  void scores_by_parts(int i, const GroupActivity& block, const KeyTile& keys, T* max) noexcept;
   void begin_mods(int i, int64_t key, int rows) noexcept;
   void masked_scores(int i, const GroupActivity& block, const KeyTile& keys) noexcept;
   void modified_scores(int i, const GroupActivity& block, const KeyTile& keys) noexcept;
@@ -76,7 +77,12 @@ class Prefill {
   void turn_outputs(int i) noexcept;
   void finish(int i, TileFault& fault) noexcept;
   void share_out(int rows) noexcept;
+  int64_t panels_of_scores() const noexcept;
   void ask_ahead(int64_t work) noexcept;
+  bool keys_lie_together() const noexcept;
+  void plan_next_keys(int64_t key) noexcept;
+  void ask_next_keys(int64_t work) noexcept;
+  int rows_between_asks(int panels) const noexcept;
   void compute_again(int i, uint64_t slow, TileFault& fault) noexcept;
 
   const ForwardCall& call_;
@@ -94,7 +100,9 @@ class Prefill {
   uint64_t slow_[kMaxQueryTiles] = {};  // rows for the row kernel
   double lines_per_work_ = 0;           // lines of item_.ahead per panel of a key's scores
   double lines_due_ = 0;                // lines not prefetched yet
-  bool computed_ = false;               // scores exist already, without scale and maximum
+  MemoryAhead next_keys_;               // if item_.keys_from_memory
+  double next_lines_per_work_ = 0, next_lines_due_ = 0;  // the same of next_keys_
+  bool computed_ = false;  // scores exist already, without scale and maximum
 };
 
 }  // namespace quire::kernels

@@ -109,7 +109,20 @@ KeyTile KeyTileLoader<T>::load(int64_t key, int rows, const bool* wanted,
   const bool keys_direct = in_place && keys_lie_well();
   const bool shared = with_values && values_are_keys(span);
   const bool values_direct = (in_place && values_lie_well()) || !with_values || shared;
-  if (!keys_direct || !values_direct) copy(key, rows, wanted, !keys_direct, !values_direct);
+  const bool paired_in_place =
+      in_place && !values_direct && call_.pairs && !is_coded(call_.v_coding);
+  if (paired_in_place) {
+    const ForwardTensor& v = call_.v_rows;
+    pair_values(
+        {.data = row_address(call_.v, v, span.value_offset + (key - span.begin) * v.row_step),
+         .dtype = v.dtype,
+         .row_step = v.row_step,
+         .column_step = v.column_step,
+         .rows = rows,
+         .columns = call_.value_dims});
+  }
+  const bool copies_values = !values_direct && !paired_in_place;
+  if (!keys_direct || copies_values) copy(key, rows, wanted, !keys_direct, copies_values);
   for (int row = 0; call_.k_mixed > 1 && row < rows; ++row)
     rotate(keys_ + row * key_step_, call_.dims, call_.k_mixed);
   if (call_.rope.half > 0)
@@ -158,14 +171,19 @@ void KeyTileLoader<T>::copy(int64_t key, int rows, const bool* wanted, bool with
     row = end;
   }
   if (with_values && call_.pairs) {
-    pair_functions(call_).pair_values({.data = half_values_,
-                                       .dtype = DType::bf16,
-                                       .row_step = call_.value_dims,
-                                       .rows = rows,
-                                       .columns = call_.value_dims},
-                                      reinterpret_cast<uint32_t*>(values_), value_step_,
-                                      static_cast<int>(value_columns_));
+    pair_values({.data = half_values_,
+                 .dtype = DType::bf16,
+                 .row_step = call_.value_dims,
+                 .rows = rows,
+                 .columns = call_.value_dims});
   }
+}
+
+// Values of 16 bits to pairs of keys.
+template <class T>
+void KeyTileLoader<T>::pair_values(const RowsView& from) noexcept {
+  pair_functions(call_).pair_values(from, reinterpret_cast<uint32_t*>(values_), value_step_,
+                                    static_cast<int>(value_columns_));
 }
 
 // Rows [begin, end) of the tile, all in one span.

@@ -53,6 +53,7 @@ class KeyTileLoader {
                    int64_t scale_offset, uint16_t* to, ptrdiff_t step, int first, float* all_scales,
                    const IntegerRules& rules) noexcept;
   void write_integers(const DecodeRowsArgs<uint16_t>& args, const IntegerRules& rules) noexcept;
+  void pair_values(const RowsView& from) noexcept;
   static void copy_bf16(const RowsView& from, uint16_t* to, ptrdiff_t to_step) noexcept;
 
   const ForwardCall& call_;

@@ -1,7 +1,8 @@
-// MemoryAhead: prefetches what the next item will read and write, in small parts while this one is
-// computed. In one burst, the core would wait for memory and then memory for the core. Changes no
-// result. Kernels layer.
+// MemoryAhead: prefetches what will be read and written next, in small parts while something else
+// is computed. In one burst, the core would wait for memory and then memory for the core. Changes
+// no result. Kernels layer.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -28,6 +29,12 @@ class MemoryAhead {
     lines_ += rows.rows * lines_of(rows);
   }
 
+  void clear() noexcept {
+    count_ = at_ = 0;
+    row_ = line_ = lines_ = 0;
+  }
+  bool is_full() const noexcept { return count_ == kMost; }
+
   /// Lines of 64 bytes that have not been prefetched.
   std::int64_t lines() const noexcept { return lines_; }
 
@@ -48,10 +55,33 @@ class MemoryAhead {
     }
   }
 
+  /// The same for lines that are only read, with the least work: for a few lines at a time, and
+  /// many in all. (Where ask is given tens of lines, those that follow each other at once wait for
+  /// each other: sequences of 32 and 64 keys then take 1.1 times as long, Zen 5.)
+  void ask_few(std::int64_t lines) noexcept {
+    while (lines > 0 && at_ < count_) {
+      const Rows& rows = list_[at_];
+      const std::int64_t of_row = lines_of(rows), some = std::min(lines, of_row - line_);
+      const char* line = rows.at + row_ * rows.step + line_ * 64;
+      for (const char* const end = line + some * 64; line != end; line += 64)
+        __builtin_prefetch(line, 0, 2);
+      lines -= some;
+      lines_ -= some;
+      line_ += some;
+      if (line_ < of_row) continue;
+      line_ = 0;
+      if (++row_ < rows.rows) continue;
+      row_ = 0;
+      ++at_;
+    }
+  }
+
  private:
+  static constexpr int kMost = 8;
+
   static std::int64_t lines_of(const Rows& rows) { return (rows.bytes + 63) / 64; }
 
-  Rows list_[4];  // queries, keys, values and outputs; the first count_ are set
+  Rows list_[kMost];  // queries, keys, values, outputs or spans of keys; the first count_ are set
   int count_ = 0, at_ = 0;
   std::int64_t row_ = 0, line_ = 0;  // of list_[at_], the next
   std::int64_t lines_ = 0;

@@ -86,33 +86,12 @@ void Prefill<T>::run_tile(int64_t key, int rows) noexcept {
   }
   if (tiles_of(call_) != nullptr) return run_ahead(key, rows, keys);
   if (item_.ahead != nullptr) share_out(rows);
+  if (item_.keys_from_memory) plan_next_keys(key + rows);
   for (int i = 0; i < item_.tile_count; ++i) {
     if (!memory_.activity[i].any) continue;
     compute_scores(i, key, rows, keys);
     apply_softmax(i, key, rows, keys);
   }
-}
-
-// Spreads the remaining prefetches over the work on this tile of keys and on those after it.
-template <class T>
-void Prefill<T>::share_out(int rows) noexcept {
-  int64_t work = 0;
-  for (int i = 0; i < item_.tile_count; ++i)
-    for (const GroupActivity& group : memory_.activity[i].groups)
-      work += (group.row_end - group.row_begin) * (group.panel_end - group.panel_begin);
-  const double tiles = static_cast<double>(item_.keys.length) / rows;
-  lines_per_work_ = static_cast<double>(item_.ahead->lines()) / (2 * static_cast<double>(work)) /
-                    std::max(tiles, 1.0);
-}
-
-// Prefetches after scores or outputs; `work`: keys times panels.
-template <class T>
-void Prefill<T>::ask_ahead(int64_t work) noexcept {
-  if (item_.ahead == nullptr) return;
-  lines_due_ += lines_per_work_ * static_cast<double>(work);
-  const auto lines = static_cast<int64_t>(lines_due_);
-  lines_due_ -= static_cast<double>(lines);
-  item_.ahead->ask(lines);
 }
 
 // Null if keys can be read in place: no key among those computed is hidden from all queries. (Rows
@@ -132,7 +111,8 @@ const bool* Prefill<T>::wanted_rows(int64_t key, int rows) noexcept {
     const uint64_t existing = bits_between(0, item_.tiles[i].queries);
     for (int row = 0; row < rows; ++row) memory_.wanted[row] |= (words(i)[row] & existing) != 0;
   }
-  return memory_.wanted;
+  const bool* const end = memory_.wanted + rows;
+  return std::find<const bool*>(memory_.wanted, end, false) == end ? nullptr : memory_.wanted;
 }
 
 template <class T>
@@ -426,8 +406,6 @@ template void Prefill<double>::weigh_in_place(int, int, int64_t,
                                               const SoftmaxArgs<double>&) noexcept;
 template uint32_t Prefill<float>::groups_of(int, int) const noexcept;
 template uint32_t Prefill<double>::groups_of(int, int) const noexcept;
-template void Prefill<float>::ask_ahead(int64_t) noexcept;
-template void Prefill<double>::ask_ahead(int64_t) noexcept;
 
 namespace {
 

@@ -31,8 +31,9 @@ struct QueryTile {
 struct PrefillItem {
   KeySequence keys;
   const QueryTile* tiles = nullptr;
-  int tile_count = 0;            // at most kMaxQueryTiles
-  MemoryAhead* ahead = nullptr;  // memory of the next item, to prefetch; null: none
+  int tile_count = 0;             // at most kMaxQueryTiles
+  MemoryAhead* ahead = nullptr;   // memory of the next item, to prefetch; null: none
+  bool keys_from_memory = false;  // keys are not in the caches: with few tiles, to prefetch
 };
 
 /// The weights that queries of one head gave to keys [key_begin, key_end), whole tiles from the

@@ -11,8 +11,6 @@ namespace {
 // Keys between two calls of a score mod: their scores take 12 KiB, and 48 is a multiple of the 6
 // rows of a product's block.
 constexpr int kModRows = 48;
-// Panels of scores between two prefetches: about two register blocks.
-constexpr int kAskPanels = 48;
 
 }  // namespace
 
@@ -40,16 +38,25 @@ void Prefill<T>::compute_scores(int i, int64_t key, int rows, const KeyTile& key
 // Scaled form: raw scores, hidden ones -inf.
 template <class T>
 void Prefill<T>::masked_scores(int i, const GroupActivity& block, const KeyTile& keys) noexcept {
+  scores_by_parts(i, block, keys, block.masked ? nullptr : memory_.max);
+  if (block.masked) mask_scores(i, block);
+}
+
+// Raw scores, some rows at a time if something is prefetched in between.
+template <class T>
+void Prefill<T>::scores_by_parts(int i, const GroupActivity& block, const KeyTile& keys,
+                                 T* max) noexcept {
   const int panels = block.panel_end - block.panel_begin;
-  const int at_once = item_.ahead == nullptr ? kTileKeys : kAskPanels / panels;
   GroupActivity part = block;
   for (int row = block.row_begin; row < block.row_end; row = part.row_end) {
     part.row_begin = static_cast<int16_t>(row);
-    part.row_end = static_cast<int16_t>(std::min<int>(row + at_once, block.row_end));
-    raw_scores(i, part, keys, block.masked ? nullptr : memory_.max);
-    ask_ahead((part.row_end - row) * panels);
+    part.row_end =
+        static_cast<int16_t>(std::min<int>(row + rows_between_asks(panels), block.row_end));
+    raw_scores(i, part, keys, max);
+    const int64_t work = int64_t{part.row_end - row} * panels;
+    ask_ahead(work);
+    ask_next_keys(work);
   }
-  if (block.masked) mask_scores(i, block);
 }
 
 // Natural form: scaled scores through the score mod, hidden ones -inf; a few rows at a time, so
@@ -64,8 +71,7 @@ void Prefill<T>::modified_scores(int i, const GroupActivity& block, const KeyTil
   for (int row = block.row_begin; row < block.row_end; row = part.row_end) {
     part.row_begin = static_cast<int16_t>(row);
     part.row_end = static_cast<int16_t>(std::min<int>(row + kModRows, block.row_end));
-    raw_scores(i, part, keys, nullptr);
-    ask_ahead((part.row_end - row) * (block.panel_end - block.panel_begin));
+    scores_by_parts(i, part, keys, nullptr);
     if (score_runner_.has_value()) {
       score_runner_->apply(scores, part.row_begin, part.row_end, memory_.max,
                            memory_.activity[i].full ? nullptr : words(i));
