@@ -182,12 +182,53 @@ HWY_INLINE bool encode_u4(const float* from, char* codes, char* scale) {
   const float found = write_f16((range.most - least) / 15, scale);
   uint8_t numbers[kCodeGroup] = {};
   if (found > 0) {
-    const IntegerCodes rule = integer_codes(found, 0, 0, 15);
-    for (int i = 0; i < kCodeGroup; ++i)
-      numbers[i] = static_cast<uint8_t>(rule.code(from[i] - least));
+    float above[kCodeGroup];
+    for (int i = 0; i < kCodeGroup; ++i) above[i] = from[i] - least;
+    write_bytes(integer_codes(found, 0, 0, 15), above, kCodeGroup,
+                reinterpret_cast<char*>(numbers));
   }
   pack_nibbles(numbers, codes);
   return true;
+}
+
+// A group times `factor`, to the nearest, ties away from 0.
+HWY_INLINE void write_nearest_away(const float* from, float factor, char* to) {
+#if HWY_TARGET == HWY_SCALAR
+  for (int i = 0; i < kCodeGroup; ++i)
+    to[i] = static_cast<char>(static_cast<int>(nearest_away(from[i] * factor)));
+#else
+  const hn::Rebind<int8_t, I32> narrow;
+  for (int i = 0; i < kCodeGroup; i += static_cast<int>(kLanes)) {
+    const V x = hn::Mul(hn::LoadU(kF32, from + i), hn::Set(kF32, factor));
+    const V a = hn::Abs(x), whole = hn::Floor(a), rest = hn::Sub(a, whole);
+    const V rounded = hn::CopySign(hn::Add(whole, hn::Floor(hn::Add(rest, rest))), x);
+    hn::StoreU(hn::DemoteTo(narrow, hn::ConvertTo(kI32, rounded)), narrow,
+               reinterpret_cast<int8_t*>(to + i));
+  }
+#endif
+}
+
+// x * factor + 8.5 without its fraction, 0 to 15, of a group.
+HWY_INLINE void write_numbers_q4_0(const float* from, float factor, uint8_t* to) {
+#if HWY_TARGET == HWY_SCALAR
+  for (int i = 0; i < kCodeGroup; ++i)
+    to[i] = static_cast<uint8_t>(clamped(from[i] * factor + 8.5f, 0, 15));
+#else
+  const hn::Rebind<uint8_t, I32> narrow;
+  const V middle = hn::Set(kF32, 8.5f), low = hn::Zero(kF32), high = hn::Set(kF32, 15);
+  for (int i = 0; i < kCodeGroup; i += static_cast<int>(kLanes)) {
+    const V x = hn::Add(hn::Mul(hn::LoadU(kF32, from + i), hn::Set(kF32, factor)), middle);
+    const V number = hn::Min(hn::Max(x, low), high);
+    hn::StoreU(hn::DemoteTo(narrow, hn::ConvertTo(kI32, number)), narrow, to + i);
+  }
+#endif
+}
+
+// The first of a group with this magnitude.
+HWY_INLINE float first_of_magnitude(const float* from, uint32_t bits) {
+  for (int i = 0; i < kCodeGroup; ++i)
+    if (magnitude_bits(from[i]) == bits) return from[i];
+  return 0;
 }
 
 HWY_INLINE bool encode_q8_0(const float* from, char* block) {
@@ -200,25 +241,21 @@ HWY_INLINE bool encode_q8_0(const float* from, char* block) {
     std::memset(block + 2, 0, kCodeGroup);
     return fits;
   }
-  for (int i = 0; i < kCodeGroup; ++i)
-    block[2 + i] = static_cast<char>(static_cast<int>(nearest_away(from[i] * factor)));
+  write_nearest_away(from, factor, block + 2);
   return true;
 }
 
 HWY_INLINE bool encode_q4_0(const float* from, char* block) {
   const uint32_t largest = largest_magnitude(from, kCodeGroup);
-  float most = 0;  // the first of the largest magnitude
-  for (int i = kCodeGroup - 1; i >= 0; --i)
-    if (magnitude_bits(from[i]) == largest) most = from[i];
-  const float found = most / -8;
+  const float found = first_of_magnitude(from, largest) / -8;
   const bool fits = largest < kInfinityBits && __builtin_fabsf(found) < 65520;
   write_f16(fits ? found : kNotANumber, block);
   const float factor = found == 0 ? 0 : 1 / found;
   uint8_t numbers[kCodeGroup];
-  for (int i = 0; i < kCodeGroup; ++i) {
-    const float x = fits && magnitude_bits(factor) < kInfinityBits ? from[i] * factor : 0;
-    numbers[i] = static_cast<uint8_t>(clamped(x + 8.5f, 0, 15));
-  }
+  if (fits && magnitude_bits(factor) < kInfinityBits)
+    write_numbers_q4_0(from, factor, numbers);
+  else
+    std::memset(numbers, 8, sizeof(numbers));
   pack_nibbles(numbers, block + 2);
   return fits;
 }

@@ -191,9 +191,9 @@ HWY_INLINE int16_t integer_of_code(const uint8_t* codes, int channel, int multip
     code = static_cast<int8_t>(codes[channel]);
   else
     code = codes[channel];
-  constexpr int kShift = kBits - 1 + kRowShift;
+  constexpr int kDropped = kBits - 1 + kRowShift;
   const int product = (code - code_middle(kType)) * multiplier;
-  return static_cast<int16_t>(((product + (1 << (kShift - 1))) >> kShift) + offset);
+  return static_cast<int16_t>(((product + (1 << (kDropped - 1))) >> kDropped) + offset);
 }
 
 #if HWY_TARGET != HWY_SCALAR
