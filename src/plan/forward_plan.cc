@@ -14,6 +14,7 @@
 #include "plan/forward_call.h"
 #include "plan/one_channel.h"
 #include "runtime/ceil_div.h"
+#include "runtime/cpu_info.h"
 #include "runtime/run_parallel.h"
 
 namespace quire::plan {
@@ -49,7 +50,10 @@ layout::KeyStrides ForwardTensors::key_strides() const {
 }
 
 ForwardPlan::ForwardPlan(AttentionProblem&& problem)
-    : request_(std::move(problem)), table_(&kernels::current_table()), rope_(request_) {
+    : request_(std::move(problem)),
+      table_(&kernels::current_table()),
+      rope_(request_),
+      caches_{.l2 = l2_cache_bytes(), .l3 = l3_cache_bytes()} {
   request_.head_dim = std::max<std::int64_t>(request_.head_dim, 1);  // one_channel.h
   find_visible();
   work_ = make_tasks(request_, visible_.get(),

@@ -177,6 +177,9 @@ class ForwardPlan {
   std::size_t weights_scratch_step_ = 0;
   Tensor scratch_, states_, sinks_;
   RopeRows rope_;
+  struct {
+    std::int64_t l2, l3;
+  } caches_;  // in bytes; a run must not ask for them, since the first one who does allocates
 };
 
 }  // namespace quire::plan

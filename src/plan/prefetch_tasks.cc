@@ -8,7 +8,6 @@
 #include "plan/choose_kernel.h"
 #include "plan/forward_plan.h"
 #include "runtime/ceil_div.h"
-#include "runtime/cpu_info.h"
 
 namespace quire::plan {
 
@@ -26,8 +25,7 @@ bool ForwardPlan::come_from_memory(const ForwardTensors& tensors) const {
     return view.numel() * static_cast<std::int64_t>(dtype_size(view.dtype()));
   };
   return plan::come_from_memory(
-      bytes(tensors.q) + bytes(tensors.k) + bytes(tensors.v) + bytes(tensors.out),
-      l3_cache_bytes());
+      bytes(tensors.q) + bytes(tensors.k) + bytes(tensors.v) + bytes(tensors.out), caches_.l3);
 }
 
 // Whether the keys and values of a sequence's key head are too many for L2.
@@ -35,7 +33,7 @@ bool ForwardPlan::keys_exceed_l2(std::int64_t sequence) const {
   const std::int64_t bytes =
       request_.head_dim * static_cast<std::int64_t>(dtype_size(request_.k_dtype)) +
       request_.v_head_dim * static_cast<std::int64_t>(dtype_size(request_.v_dtype));
-  return request_.layout->length(sequence) * bytes > l2_cache_bytes();
+  return request_.layout->length(sequence) * bytes > caches_.l2;
 }
 
 // Short sequences finish before the memory of the next one has arrived, so it is prefetched two
