@@ -70,7 +70,7 @@ void Prefill<T>::plan_next_keys(int64_t key) noexcept {
       const auto size = static_cast<int64_t>(dtype_size(of.dtype));
       const int64_t at = (offset + (key - span.begin) * of.row_step) * size;
       next_keys_.add({.at = static_cast<const char*>(data) + at,
-                      .step = of.row_step * size,
+                      .step = static_cast<ptrdiff_t>(of.row_step * size),
                       .rows = rows,
                       .bytes = columns * size,
                       .is_written = false});
