@@ -36,7 +36,11 @@ def test_the_query_has_a_gradient(dtype):
         leaf = q.clone().requires_grad_()
         flex_attention(leaf, *keys, enable_gqa=True).float().square().sum().backward()
         gradients.append(leaf.grad)
-    assert torch.equal(*gradients)
+    if dtype == torch.float32:
+        assert torch.equal(*gradients)
+    else:  # these codes are multiplied as integers, and outputs differ in the digits that bf16 rounds
+        got, wanted = (x.float() for x in gradients)
+        assert (got - wanted).abs().max() <= 2**-7 * wanted.abs().max()
 
 
 def test_what_is_refused():
