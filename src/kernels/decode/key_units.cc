@@ -116,7 +116,9 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
       unit_scales_(layout.take<float>(is_direct_ || is_made_ ? kTileKeys + kUnitKeys : 0)),
       spans_(keys),
       ahead_spans_(keys) {
-  if (is_made_) rules_ = take_rules(coding_, columns_, layout);
+  if (!is_made_) return;
+  rules_ = take_rules(coding_, columns_, layout);
+  rules_.scales = unit_scales_;
 }
 
 template <class T>
@@ -273,7 +275,6 @@ void UnitRows<T>::find_integers(int64_t key, int keys) noexcept {
       args.scales = static_cast<const char*>(scales_.data) + offset * scale_bytes(coding_) +
                     (key + i - span.begin) * args.scale_step;
     }
-    args.to.scales = unit_scales_ + i;
     call_.table->coding->find_integers(args);
     i = end;
   }
