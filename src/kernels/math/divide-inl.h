@@ -4,7 +4,7 @@
 #pragma once
 #include <bit>
 
-#include "kernels/math/pair-inl.h"
+#include "kernels/math/vector_group-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
@@ -33,8 +33,11 @@ class CorrectedDivisor {
   HWY_INLINE V quotient(V x) const {
     return HWY_LIKELY(hn::AllTrue(kU32, is_ordinary(x))) ? corrected(x) : div(x, c_);
   }
-  HWY_INLINE VectorPair quotient(const VectorPair& x) const {
-    const auto ordinary = hn::And(is_ordinary(x.a), is_ordinary(x.b));
+  template <int kCount>
+  HWY_INLINE VectorGroup<kCount> quotient(const VectorGroup<kCount>& x) const {
+    auto ordinary = is_ordinary(x.at[0]);
+    QUIRE_UNROLL for (int i = 1; i < kCount; ++i) ordinary =
+        hn::And(ordinary, is_ordinary(x.at[i]));
     return HWY_LIKELY(hn::AllTrue(kU32, ordinary)) ? corrected(x) : div(x, c_);
   }
 

@@ -4,8 +4,7 @@
 #pragma once
 #include <cmath>
 
-#include "kernels/math/minmax-inl.h"
-#include "kernels/math/pow2-inl.h"
+#include "kernels/math/vector_group-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
@@ -13,10 +12,10 @@ namespace quire::kernels::QUIRE_ISA_NS {
 // log2(e) = kLog2E + kLog2ELow
 constexpr float kLog2E = 0x1.715476p+0f, kLog2ELow = 0x1.4ae0cp-26f;
 
-// (2^f - 1) / f for |f| <= 0.5; degree 5, 3.0e-9 of 2^f.
-HWY_INLINE V exp2_slope(V f) {
-  V p = hn::Set(kF32, 0x1.4177e4p-13f);
-  p = fma(p, f, hn::Set(kF32, 0x1.5f095p-10f));
+// (2^f - 1) / f for |f| <= 0.5; degree 5, 3.0e-9 of 2^f. X is V or VectorGroup, here and below.
+template <class X>
+HWY_INLINE X exp2_slope(const X& f) {
+  X p = fma(hn::Set(kF32, 0x1.4177e4p-13f), f, hn::Set(kF32, 0x1.5f095p-10f));
   p = fma(p, f, hn::Set(kF32, 0x1.3b2dd4p-7f));
   p = fma(p, f, hn::Set(kF32, 0x1.c6af7ap-5f));
   p = fma(p, f, hn::Set(kF32, 0x1.ebfbdcp-3f));
@@ -24,7 +23,10 @@ HWY_INLINE V exp2_slope(V f) {
 }
 
 // 2^f for |f| <= 0.5, exactly 1 at 0.
-HWY_INLINE V exp2_fraction(V f) { return fma(exp2_slope(f), f, hn::Set(kF32, 1.f)); }
+template <class X>
+HWY_INLINE X exp2_fraction(const X& f) {
+  return fma(exp2_slope(f), f, hn::Set(kF32, 1.f));
+}
 
 HWY_INLINE V exp2(V x) {
   x = min_step(hn::Set(kF32, 128.f), max_step(hn::Set(kF32, -151.f), x));

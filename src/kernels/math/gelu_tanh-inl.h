@@ -9,7 +9,7 @@ namespace quire::kernels::QUIRE_ISA_NS {
 
 // -2|u| log2(e) = -a (k1 + k3 a^2), to about 40 bits: it reaches 150 and decides the result's last
 // bits.
-HWY_INLINE Decay gelu_tanh_decay(V x) {
+HWY_INLINE Decay<V> gelu_tanh_decay(V x) {
   const V a = min_step(hn::Set(kF32, 11.f), hn::Abs(x)), z = hn::Mul(a, a), z_low = fms(a, a, z);
   // k1 is a multiple of 2^-18, so that high - k1 is exact.
   const V k1 = hn::Set(kF32, -0x1.26aecp+1f), k1_low = hn::Set(kF32, -0x1.0de73ap-22f);

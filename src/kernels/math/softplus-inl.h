@@ -9,7 +9,7 @@ HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
 
 HWY_INLINE V softplus(V x) {
-  const Decay d = exp_decay(x);
+  const Decay<V> d = exp_decay(x);
   const V e = times_pow2(exp2_fraction(d.f), d.shifted, d.n);
   // (log1p(e) - e) / e^2 for 0 <= e <= 1: degree 8, 5.3e-9 of log1p(e).
   V p = hn::Set(kF32, -0x1.af49cep-9f);

@@ -4,7 +4,7 @@
 #pragma once
 #include <cmath>
 
-#include "kernels/math/pair-inl.h"
+#include "kernels/math/vector_group-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
@@ -12,7 +12,7 @@ namespace quire::kernels::QUIRE_ISA_NS {
 // With a = 2|x|, h = 2^(n-1) and e^-a = 2h (1 - q): tanh(|x|) = (1/2 - h + h q) / (1/2 + h - h q).
 // For |x| < 0.17 n is 0, so that q = a + ... keeps every bit of a small a. From |x| = 9.01 on the
 // result is 1.
-// X is V or VectorPair.
+// X is V or VectorGroup.
 template <class X>
 HWY_INLINE X tanh_in_step(const X& x) {
   const V half = hn::Set(kF32, 0.5f), shift = hn::Set(kF32, kShift - 1);
@@ -30,7 +30,10 @@ HWY_INLINE X tanh_in_step(const X& x) {
   return copy_sign(div(top, bottom), x);
 }
 HWY_INLINE V tanh(V x) { return tanh_in_step(x); }
-HWY_INLINE VectorPair tanh(const VectorPair& x) { return tanh_in_step(x); }
+template <int kCount>
+HWY_INLINE VectorGroup<kCount> tanh(const VectorGroup<kCount>& x) {
+  return tanh_in_step(x);
+}
 
 // f64.
 HWY_INLINE double tanh(double a) { return std::tanh(a); }

@@ -75,30 +75,46 @@ QUIRE_BINARY_FUNCTOR(FloatMax, maximum)
 #undef QUIRE_UNARY_FUNCTOR
 #undef QUIRE_BINARY_FUNCTOR
 
-// f32 -> f32 with an operation that has members.
+// f32 -> f32 by a function that takes a group of vectors, some rows of a panel, in step.
 template <TileFinish kFinish, class Operation>
 HWY_INLINE void float_map(const TileArgs& args, const Operation& operation) {
   for (int panel = 0; panel < args.panels; ++panel) {
     PanelCursor at(args, panel);
     Finish<kFinish> finish(args, panel);
     int64_t r = 0;
-    for (; r + 2 <= at.rows; r += 2) {
-      PanelCursor next = at;
-      next.next();
+    for (; r + kVectorsInStep <= at.rows; r += kVectorsInStep) {
       QUIRE_UNROLL for (size_t v = 0; v < kPanelVectors; ++v) {
-        const VectorPair y =
-            operation(VectorPair{PerLane::vector(at.a, v), PerLane::vector(next.a, v)});
-        finish.store(at, v, y.a);
-        finish.store(next, v, y.b);
+        VectorGroup<kVectorsInStep> x;
+        QUIRE_UNROLL for (int i = 0; i < kVectorsInStep; ++i) x.at[i] =
+            PerLane::vector(at.a + i * at.a_row, v);
+        const auto y = operation(x);
+        PanelCursor row = at;
+        QUIRE_UNROLL for (int i = 0; i < kVectorsInStep; ++i, row.next())
+            finish.store(row, v, y.at[i]);
       }
-      at.next();
-      at.next();
+      QUIRE_UNROLL for (int i = 0; i < kVectorsInStep; ++i) at.next();
     }
-    if (r < at.rows)
+    for (; r < at.rows; ++r, at.next())
       QUIRE_UNROLL for (size_t v = 0; v < kPanelVectors; ++v)
           finish.store(at, v, operation(PerLane::vector(at.a, v)));
     finish.done(args, panel);
   }
+}
+struct TanhInStep {
+  template <class X>
+  HWY_INLINE X operator()(const X& x) const {
+    return tanh(x);
+  }
+};
+struct SigmoidInStep {
+  template <class X>
+  HWY_INLINE X operator()(const X& x) const {
+    return sigmoid(x);
+  }
+};
+template <class Function, TileFinish kFinish>
+void float_in_step(const TileArgs& args) noexcept {
+  float_map<kFinish>(args, Function());
 }
 // x / divisor, and cap * tanh of that.
 template <class Divisor>

@@ -68,6 +68,14 @@ struct TableBuilder {
     }
   }
 
+  // Long functions that take several vectors in step.
+  template <TileFinish kFinish>
+  constexpr void in_step() {
+    set(TileOp::kTanhF, TileAccess::kVectorVector, kFinish, &float_in_step<TanhInStep, kFinish>);
+    if constexpr (kFinish == TileFinish::kStore || finishes(TileOp::kSigmoidF))
+      set(TileOp::kSigmoidF, TileAccess::kVectorVector, kFinish,
+          &float_in_step<SigmoidInStep, kFinish>);
+  }
   template <TileFinish kFinish>
   constexpr void divisions_by_uniform() {
     set(TileOp::kDivF, TileAccess::kVectorBroadcast, kFinish, &float_divide<kFinish>);
@@ -128,6 +136,9 @@ constexpr void TableBuilder::floats() {
   float_op2<T, TileOp::kMulF, FloatMul>();
   float_op2<T, TileOp::kDivF, FloatDiv>();
   if constexpr (std::is_same_v<T, float>) {
+    in_step<TileFinish::kStore>();
+    in_step<TileFinish::kScore>();
+    in_step<TileFinish::kMaskedScore>();
     divisions_by_uniform<TileFinish::kStore>();
     divisions_by_uniform<TileFinish::kScore>();
     divisions_by_uniform<TileFinish::kMaskedScore>();
