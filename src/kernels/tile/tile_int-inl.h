@@ -162,6 +162,25 @@ HWY_INLINE size_t valid_lanes(const TileArgs& args, int panel, int64_t row) {
   return left < 0 ? 0 : left > kPanelLanes ? kPanelLanes : static_cast<size_t>(left);
 }
 
+#if HWY_TARGET != HWY_SCALAR
+// The rule of check_index for a whole panel of int32, by vectors; returns whether any is outside.
+template <class A>
+HWY_INLINE bool check_panel(const char* from, int32_t size, char* out) {
+  const VI zero = hn::Zero(kI32), sizes = hn::Set(kI32, size);
+  const VI last = hn::Set(kI32, size == 0 ? 0 : size - 1);
+  const VU end = hn::Set(kU32, static_cast<uint32_t>(size));
+  auto inside = hn::Eq(end, end);
+  QUIRE_UNROLL for (size_t v = 0; v < kPanelVectors; ++v) {
+    const VI index = hn::BitCast(kI32, A::vector(from, v));
+    const VI wrapped = hn::Add(index, hn::IfThenElseZero(hn::Lt(index, zero), sizes));
+    inside = hn::And(inside, hn::Lt(hn::BitCast(kU32, wrapped), end));
+    hn::StoreU(hn::Min(hn::Max(wrapped, zero), last), kI32,
+               reinterpret_cast<int32_t*>(out) + v * kLanes);
+  }
+  return !hn::AllTrue(kU32, inside);
+}
+#endif
+
 // An index, negative ones wrapped once, clamped to 0..imm-1 (0 if imm is 0); reports those outside
 // -imm..imm-1.
 template <class T, class A>
@@ -173,6 +192,14 @@ void check_index(const TileArgs& args) noexcept {
     PanelCursor at(args, panel);
     for (int64_t r = 0; r < at.rows; ++r, at.next()) {
       const size_t valid = valid_lanes(args, panel, r);
+#if HWY_TARGET != HWY_SCALAR
+      if constexpr (std::is_same_v<T, int32_t>) {
+        if (HWY_LIKELY(valid == kPanelLanes)) {
+          outside |= check_panel<A>(at.a, size, at.out);
+          continue;
+        }
+      }
+#endif
       T result[kPanelLanes];
       T bad = 0;
       for (size_t j = 0; j < kPanelLanes; ++j) {

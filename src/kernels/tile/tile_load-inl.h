@@ -21,17 +21,21 @@ HWY_INLINE T element(const void* data, int64_t offset) {
     return widened<T>(static_cast<const E*>(data)[offset]);
 }
 
+// Elements that are loaded as they are stored, in 32 bits.
+template <class T, class E>
+inline constexpr bool kIsPlain =
+    std::is_same_v<T, E> && (std::is_same_v<T, float> || std::is_same_v<T, int32_t>);
+
 // 16 offsets of one panel to 16 elements.
 template <class T, class E, class Offset>
 HWY_INLINE void gather_panel(const void* data, const Offset* offsets, size_t valid,
                              T (&result)[kPanelLanes]) {
-  if constexpr (std::is_same_v<T, float> && std::is_same_v<E, float> &&
-                std::is_same_v<Offset, int32_t>) {
+  if constexpr (kIsPlain<T, E> && std::is_same_v<Offset, int32_t>) {
     if (HWY_LIKELY(valid == kPanelLanes)) {
-      QUIRE_UNROLL for (size_t v = 0; v < kPanelVectors; ++v)
-          hn::StoreU(hn::GatherIndex(kF32, static_cast<const float*>(data),
-                                     hn::LoadU(kI32, offsets + v * kLanes)),
-                     kF32, result + v * kLanes);
+      const hn::Rebind<T, F32> d;
+      QUIRE_UNROLL for (size_t v = 0; v < kPanelVectors; ++v) hn::StoreU(
+          hn::GatherIndex(d, static_cast<const T*>(data), hn::LoadU(kI32, offsets + v * kLanes)), d,
+          result + v * kLanes);
       return;
     }
   }
@@ -71,16 +75,18 @@ HWY_INLINE void strided_panel(const void* data, int64_t start, int64_t step, siz
 constexpr ptrdiff_t kAheadColumns = 64;
 
 // Rows in fours and full panels only, where the *rows* are contiguous in memory: bias[q_idx,
-// kv_idx] with queries across the lanes. Returns how many rows it did.
+// kv_idx] with queries across the lanes. 32 bits are moved, whatever they mean. Returns how many
+// rows it did.
 template <class T, class E>
 HWY_INLINE int64_t transposed_rows([[maybe_unused]] const E* from,
                                    [[maybe_unused]] const TileArgs& args,
                                    [[maybe_unused]] const PanelCursor& at,
                                    [[maybe_unused]] size_t valid) {
 #if HWY_TARGET != HWY_SCALAR
-  if constexpr (std::is_same_v<T, float> && std::is_same_v<E, float>)
+  if constexpr (kIsPlain<T, E>)
     if (args.row_step == 1 && valid == kPanelLanes)
-      return transpose_columns(from, args.lane_step, at.rows, at.out, at.out_row, kAheadColumns);
+      return transpose_columns(reinterpret_cast<const float*>(from), args.lane_step, at.rows,
+                               at.out, at.out_row, kAheadColumns);
 #endif
   return 0;
 }
@@ -92,9 +98,9 @@ HWY_INLINE void strided_rows(const TileArgs& args, const void* data) {
     const int64_t first = base + panel * kPanelLanes * args.lane_step;
     PanelCursor at(args, panel);
     int64_t r = 0;
-    if constexpr (std::is_same_v<E, float>) {
+    if constexpr (kIsPlain<T, E>) {
       const size_t valid = args.valid_step == 0 ? valid_lanes(args, panel, 0) : 0;
-      r = transposed_rows<T>(static_cast<const float*>(data) + first, args, at, valid);
+      r = transposed_rows<T>(static_cast<const E*>(data) + first, args, at, valid);
       at.out += r * at.out_row;
     }
     for (; r < at.rows; ++r, at.out += at.out_row) {
