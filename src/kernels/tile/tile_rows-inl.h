@@ -73,7 +73,9 @@ template <class D>
 HWY_INLINE uint32_t bits_of(D d, hn::Mask<D> mask) {
   uint8_t bytes[8] = {};
   hn::StoreMaskBits(d, mask, bytes);
-  return hn::MaxLanes(d) == 16 ? static_cast<uint32_t>(bytes[0] | bytes[1] << 8) : bytes[0];
+  uint16_t bits;  // copied whole: g++ would put two bytes together by shifts
+  std::memcpy(&bits, bytes, 2);
+  return bits;
 }
 // Mask of vector v of a panel whose 16 bits are at `bits`.
 template <class D>
