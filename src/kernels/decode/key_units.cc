@@ -256,6 +256,23 @@ const float* UnitRows<T>::load_scales(int64_t key, int keys) noexcept {
   return unit_scales_;
 }
 
+template <class T>
+void UnitRows<T>::prefetch_scales(int64_t key, int keys) noexcept {
+  if ((!is_direct_ && !is_made_) || coding_.in_blocks || scales_.row_step == 0) return;
+  const ptrdiff_t size = scale_bytes(coding_), step = scales_.row_step * size;
+  for (int i = 0; i < keys;) {
+    const KeySpan& span = ahead_spans_.find(key + i);
+    const int64_t offset = values_ ? span.value_scale_offset : span.key_scale_offset;
+    const char* const from = static_cast<const char*>(scales_.data) + offset * size;
+    const auto end = static_cast<int>(std::min<int64_t>(keys, span.end - key));
+    const char* const first = from + (key + i - span.begin) * step;
+    const char* const last = from + (key + end - span.begin) * step;
+    for (const char* line = first; line < last; line += 64) __builtin_prefetch(line, 0, 2);
+    __builtin_prefetch(last - 1, 0, 2);
+    i = end;
+  }
+}
+
 // The rules of the keys of a tile, span by span.
 template <class T>
 void UnitRows<T>::find_integers(int64_t key, int keys) noexcept {

@@ -257,6 +257,7 @@ void DecodeWalk<T>::run_tile(const Tile& tile, const DecodeState<T>& state) noex
   }
   plan_prefetch(tile);
   keys_.load_scales(first_key_, tile.keys);
+  values_.prefetch_scales(first_key_, tile.keys);
   if (!call_.integers) value_scales_ = values_.load_scales(first_key_, tile.keys);
   UnitScoresArgs<T> scores = score_args();
   run_units(wanted_units(false, [this](int unit) { return visible_.unit(unit); }), scores,
@@ -270,6 +271,7 @@ void DecodeWalk<T>::run_tile(const Tile& tile, const DecodeState<T>& state) noex
     values_.load_scales(first_key_, tile.keys);
     code_weights(scores_, unit_begin_, unit_end_);
   }
+  if (next_ < end_tile() && !few_) keys_.prefetch_scales(next_ * kTileKeys, tile_at(next_).keys);
   UnitValuesArgs<T> values = value_args(state);
   run_units(wanted_units(true, [this](int unit) { return wanted_values(unit); }), values,
             functions_->values);
@@ -490,6 +492,7 @@ void DecodeWalk<T>::apply_softmax(const Tile& tile, const DecodeState<T>& state)
       if (wants_pairs) std::fill_n(args.pair_weights + args.unit_begin * kUnitKeys, weights, 0);
       continue;
     }
+    prefetch_values(row);
     args.words = visible_.all() ? nullptr : visible_.words(row);
     args.m = state.m + row;
     args.l = state.l + row;
@@ -497,6 +500,21 @@ void DecodeWalk<T>::apply_softmax(const Tile& tile, const DecodeState<T>& state)
                                                            : functions_->take_weights(args);
     if (drops_) drop(tile, args, row);
     if (factor != 1) rescale(state, row, factor);
+  }
+}
+
+// Memory would be idle during the softmax: each row prefetches some units of values further ahead.
+template <class T>
+void DecodeWalk<T>::prefetch_values(int row) noexcept {
+  if (!is_coded(call_.v_coding)) return;
+  const int first = live_count_ + kUnitsAhead;
+  for (int i = row; i < kUnitsAhead && first + i < 2 * live_count_; i += row_count_) {
+    const UnitAhead& unit = ahead_[first + i];
+    for (int key = 0; key < kUnitKeys && unit.lines > 0; ++key) {
+      const char* const at = unit.rows == nullptr ? unit.at + key * unit.step : unit.rows[key];
+      for (int line = -unit.earlier; line < unit.lines; ++line)
+        __builtin_prefetch(at + 64 * line, 0, 2);
+    }
   }
 }
 
