@@ -62,8 +62,7 @@ void run_units(const UnitRun<T>& run, Args& args, void (*function)(const Args&) 
     }
     gathered = !lies;
     if (gathered) {
-      const UnitAhead& far = ahead[wanted.ahead + kUnitsAhead];
-      run.rows.gather(run.placed, wanted.keys, args.unit_count, run.first_key, far, found);
+      run.rows.gather(run.placed, wanted.keys, args.unit_count, run.first_key, found);
     }
     ++args.unit_count;
   }

@@ -388,7 +388,8 @@ UnitRun<T> DecodeWalk<T>::wanted_units(bool values, Wanted wanted_of) noexcept {
 template <class T>
 UnitScoresArgs<T> DecodeWalk<T>::score_args() const noexcept {
   UnitScoresArgs<T> args;
-  args.codes = call_.k_coding.codes;
+  args.coding = call_.k_coding;
+  args.by = keys_.rules();
   args.rows = row_count_;
   args.dims = keys_.columns();
   args.queries = query_memory_;
@@ -405,7 +406,8 @@ UnitScoresArgs<T> DecodeWalk<T>::score_args() const noexcept {
 template <class T>
 UnitValuesArgs<T> DecodeWalk<T>::value_args(const DecodeState<T>& state) const noexcept {
   UnitValuesArgs<T> args;
-  args.codes = call_.v_coding.codes;
+  args.coding = call_.v_coding;
+  args.by = values_.rules();
   args.rows = row_count_;
   args.columns = values_.columns();
   args.weights = scores_;
@@ -492,7 +494,7 @@ void DecodeWalk<T>::apply_softmax(const Tile& tile, const DecodeState<T>& state)
       if (wants_pairs) std::fill_n(args.pair_weights + args.unit_begin * kUnitKeys, weights, 0);
       continue;
     }
-    prefetch_values(row);
+    prefetch_further(row);
     args.words = visible_.all() ? nullptr : visible_.words(row);
     args.m = state.m + row;
     args.l = state.l + row;
@@ -503,17 +505,17 @@ void DecodeWalk<T>::apply_softmax(const Tile& tile, const DecodeState<T>& state)
   }
 }
 
-// Memory would be idle during the softmax: each row prefetches some units of values further ahead.
+// Memory would be idle during the softmax: each row prefetches some more units.
 template <class T>
-void DecodeWalk<T>::prefetch_values(int row) noexcept {
+void DecodeWalk<T>::prefetch_further(int row) noexcept {
   if (!is_coded(call_.v_coding)) return;
-  const int first = live_count_ + kUnitsAhead;
-  for (int i = row; i < kUnitsAhead && first + i < 2 * live_count_; i += row_count_) {
-    const UnitAhead& unit = ahead_[first + i];
+  const int first = live_count_ + kUnitsAhead + keys_.further_ahead();
+  const int end = std::min(first + kUnitsAhead, 2 * live_count_ + kTileUnits + 1);
+  for (int i = first + row; i < end; i += row_count_) {
+    const UnitAhead& unit = ahead_[i];
     for (int key = 0; key < kUnitKeys && unit.lines > 0; ++key) {
       const char* const at = unit.rows == nullptr ? unit.at + key * unit.step : unit.rows[key];
-      for (int line = -unit.earlier; line < unit.lines; ++line)
-        __builtin_prefetch(at + 64 * line, 0, 2);
+      for (int line = 0; line < unit.lines; ++line) __builtin_prefetch(at + 64 * line, 0, 2);
     }
   }
 }
