@@ -494,7 +494,6 @@ void DecodeWalk<T>::apply_softmax(const Tile& tile, const DecodeState<T>& state)
       if (wants_pairs) std::fill_n(args.pair_weights + args.unit_begin * kUnitKeys, weights, 0);
       continue;
     }
-    prefetch_further(row);
     args.words = visible_.all() ? nullptr : visible_.words(row);
     args.m = state.m + row;
     args.l = state.l + row;
@@ -502,21 +501,6 @@ void DecodeWalk<T>::apply_softmax(const Tile& tile, const DecodeState<T>& state)
                                                            : functions_->take_weights(args);
     if (drops_) drop(tile, args, row);
     if (factor != 1) rescale(state, row, factor);
-  }
-}
-
-// Memory would be idle during the softmax: each row prefetches some more units.
-template <class T>
-void DecodeWalk<T>::prefetch_further(int row) noexcept {
-  if (!is_coded(call_.v_coding)) return;
-  const int first = live_count_ + kUnitsAhead + keys_.further_ahead();
-  const int end = std::min(first + kUnitsAhead, 2 * live_count_ + kTileUnits + 1);
-  for (int i = first + row; i < end; i += row_count_) {
-    const UnitAhead& unit = ahead_[i];
-    for (int key = 0; key < kUnitKeys && unit.lines > 0; ++key) {
-      const char* const at = unit.rows == nullptr ? unit.at + key * unit.step : unit.rows[key];
-      for (int line = 0; line < unit.lines; ++line) __builtin_prefetch(at + 64 * line, 0, 2);
-    }
   }
 }
 

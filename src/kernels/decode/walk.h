@@ -87,7 +87,6 @@ class DecodeWalk {
   void look_for_nan(const Tile& tile) noexcept;
   void apply_softmax(const Tile& tile, const DecodeState<T>& state) noexcept;
   void drop(const Tile& tile, const RowSoftmaxArgs<T>& made, int row) noexcept;
-  void prefetch_further(int row) noexcept;
   void rescale(const DecodeState<T>& state, int row, T factor) noexcept;
   void keep_scores(const Tile& tile) noexcept;
   void keep_hidden(int64_t begin, int64_t end) noexcept;
