@@ -2,6 +2,8 @@
 // them: each group of channels has a multiplier and, if its codes are shifted, an offset. Kernels
 // layer.
 #pragma once
+#include <type_traits>
+
 #include "kernels/coding/decode-inl.h"
 #include "kernels/integer_dot-inl.h"
 
@@ -88,6 +90,27 @@ HWY_INLINE void collect_scales(const char* from, ptrdiff_t step, int rows, Scale
   for (; i % static_cast<int>(kLanes) != 0; ++i) to[i] = to[rows - 1];
 }
 
+// The same of rows of two or four groups that follow each other in memory (64 or 128 channels): as
+// many as fill vectors. Returns how many.
+HWY_INLINE int collect_together([[maybe_unused]] const char* from, [[maybe_unused]] int groups,
+                                [[maybe_unused]] int rows,
+                                [[maybe_unused]] HalfScaleAndShift (*to)[kRowsAtOnce]) {
+  int i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  constexpr int kN = static_cast<int>(kLanes);
+  for (; i + kN <= rows; i += kN) {
+    const auto* const at = reinterpret_cast<const uint32_t*>(from) + i * groups;
+    VU x[4];
+    if (groups == 2)
+      hn::LoadInterleaved2(kU32, at, x[0], x[1]);
+    else
+      hn::LoadInterleaved4(kU32, at, x[0], x[1], x[2], x[3]);
+    for (int g = 0; g < groups; ++g) hn::StoreU(x[g], kU32, &to[g][i].both);
+  }
+#endif
+  return i;
+}
+
 // Of codes counted from the middle: number = code * scale + the result.
 template <CodeType kType, CodeShift kShift>
 HWY_INLINE V shift_from_middle(V scale, V shift) {
@@ -110,16 +133,30 @@ HWY_NOINLINE void find_integers_of(const FindIntegersArgs& args) {
   for (int first = 0; first < args.rows; first += kRowsAtOnce) {
     const int rows = HWY_MIN(kRowsAtOnce, args.rows - first);
     const char* const from = args.scales + first * args.scale_step;
-    for (int g = 0; g < groups; ++g)
-      collect_scales(from + g * group_step, args.scale_step, rows, scales[g]);
+    int done = 0;
+    if constexpr (std::is_same_v<Scales, HalfScaleAndShift>) {
+      const bool is_aligned = reinterpret_cast<uintptr_t>(from) % sizeof(Scales) == 0;
+      if ((groups == 2 || groups == 4) && args.scale_step == groups * group_step && is_aligned)
+        done = collect_together(from, groups, rows, scales);
+    }
+    for (int g = 0; g < groups && done < rows; ++g)
+      collect_scales(from + done * args.scale_step + g * group_step, args.scale_step, rows - done,
+                     scales[g] + done);
     for (int row = 0; row < rows; row += kN) {
+      HWY_ALIGN float reaches[kMostHeadDim / kCodeGroup][kLanes];
+      HWY_ALIGN float shifts[kShifts ? kMostHeadDim / kCodeGroup : 1][kLanes];
       VI largest = hn::Zero(kI32);
       for (int g = 0; g < groups; ++g) {
         V scale, shift;
         split(scales[g] + row, scale, shift);
-        V bound = hn::Abs(hn::Mul(scale, most));
-        if constexpr (kShifts)
-          bound = hn::Add(bound, hn::Abs(shift_from_middle<kType, kShift>(scale, shift)));
+        const V reach = hn::Mul(scale, most);
+        hn::Store(reach, kF32, reaches[g]);
+        V bound = hn::Abs(reach);
+        if constexpr (kShifts) {
+          const V offset = shift_from_middle<kType, kShift>(scale, shift);
+          hn::Store(offset, kF32, shifts[g]);
+          bound = hn::Add(bound, hn::Abs(offset));
+        }
         largest = hn::Max(largest, magnitude_bits(bound));
       }
       const IntegerCoding rule(largest, kRowShift);
@@ -128,13 +165,9 @@ HWY_NOINLINE void find_integers_of(const FindIntegersArgs& args) {
                    out + first + row);
       };
       for (int g = 0; g < groups; ++g) {
-        V scale, shift;
-        split(scales[g] + row, scale, shift);
-        write(multiplier_of(rule, hn::Mul(scale, most)), to.multipliers + g * to.step);
-        if constexpr (kShifts) {
-          const V offset = shift_from_middle<kType, kShift>(scale, shift);
-          write(finite_code(rule, offset), to.offsets + g * to.step);
-        }
+        write(multiplier_of(rule, hn::Load(kF32, reaches[g])), to.multipliers + g * to.step);
+        if constexpr (kShifts)
+          write(finite_code(rule, hn::Load(kF32, shifts[g])), to.offsets + g * to.step);
       }
       hn::StoreU(rule.inverse, kF32, to.scales + first + row);
     }

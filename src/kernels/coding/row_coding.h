@@ -101,6 +101,12 @@ inline void copy_scales(const char* from, ptrdiff_t step, int count, float* to) 
     std::memcpy(to, from, static_cast<size_t>(count) * 4);
     return;
   }
+  if (step == 0) {  // one for all
+    float scale;
+    std::memcpy(&scale, from, 4);
+    for (int i = 0; i < count; ++i) to[i] = scale;
+    return;
+  }
   for (int i = 0; i < count; ++i, from += step) std::memcpy(to + i, from, 4);
 }
 

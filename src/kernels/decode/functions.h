@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "kernels/attention_order.h"
+#include "kernels/coding/functions.h"
 #include "kernels/coding/row_coding.h"
 #include "kernels/dropout.h"
 #include "kernels/rope.h"
@@ -43,8 +44,9 @@ enum class DecodeKind : uint8_t {
   kI8,         // codes of one byte under a scale per key, decoded when loaded; f32 on vectors only
   kCodePairs,  // codes that are exact in bf16, as kPairs; scales multiply scores and weights
   kIntegers,   // codes of i8 times integers of 16 bits; scales multiply scores and weights
-  kIntegerRows,  // the same with integers of 16 bits that other codes became
-  kTiles         // bf16, in the order of tile registers (attention_order.h); queries are widened
+  kIntegerRows,   // the same with integers of 16 bits that other codes became
+  kIntegerCodes,  // the same with such codes, which become integers as they are loaded
+  kTiles          // bf16, in the order of tile registers (attention_order.h); queries are widened
 };
 
 struct DecodeUnit {
@@ -64,7 +66,6 @@ struct UnitAhead {
   ptrdiff_t step;
   int lines;                // of 64 bytes in a row; 0: nothing to prefetch
   const char* const* rows;  // address of each row, if they are not `step` apart from `at` on
-  int earlier = 0;          // lines before `at` of each row, prefetched while codes become integers
 };
 
 /// scores[row][key] = key[d] * query[d] summed over d in chains of chain_dims, times scale if
@@ -72,7 +73,8 @@ struct UnitAhead {
 template <class T>
 struct UnitScoresArgs {
   DecodeKind kind = DecodeKind::kOwn;
-  CodeType codes = CodeType::kNone;  // kCodePairs
+  RowCoding coding;  // kCodePairs, kIntegerCodes
+  IntegerRules by;   // kIntegerCodes: of the tile's keys
   const DecodeUnit* units = nullptr;
   int unit_count = 0;
   ptrdiff_t step = 0;  // bytes from key to key
@@ -158,7 +160,8 @@ struct CodeWeightsArgs {
 template <class T>
 struct UnitValuesArgs {
   DecodeKind kind = DecodeKind::kOwn;
-  CodeType codes = CodeType::kNone;  // kCodePairs
+  RowCoding coding;  // kCodePairs, kIntegerCodes
+  IntegerRules by;   // kIntegerCodes
   const DecodeUnit* units = nullptr;
   int unit_count = 0;
   ptrdiff_t step = 0;

@@ -3,7 +3,7 @@
 // the end: sums of integers are exact in any order, so nothing must be transposed before. Kernels
 // layer.
 #pragma once
-#include "kernels/coding/integer_rows-inl.h"
+#include "kernels/decode/code_words-inl.h"
 #include "kernels/decode/functions.h"
 #include "kernels/integer_dot-inl.h"
 
@@ -86,23 +86,17 @@ void integer_values_of(const UnitValuesArgs<float>& args) {
   }
 }
 
+inline void integer_unit_scores(const UnitScoresArgs<float>& args) noexcept {
+  if (args.kind == DecodeKind::kIntegers) return integer_scores_of<int8_t>(args);
+  integer_scores_of<int16_t>(args);
+}
+
+inline void integer_unit_values(const UnitValuesArgs<float>& args) noexcept {
+  if (args.kind == DecodeKind::kIntegers) return integer_values_of<int8_t>(args);
+  integer_values_of<int16_t>(args);
+}
+
 #else
-
-// kWordLanes codes, or integers made of codes, as integers of 16 bits.
-template <class Code>
-HWY_INLINE hn::Vec<Words> words_of(const char* at) {
-  if constexpr (sizeof(Code) == 2) return hn::LoadU(kWords, reinterpret_cast<const int16_t*>(at));
-  const hn::Rebind<int8_t, Words> bytes;
-  return hn::PromoteTo(kWords, hn::LoadU(bytes, reinterpret_cast<const int8_t*>(at)));
-}
-
-// The first `count` of them, then zeros.
-template <class Code>
-HWY_INLINE hn::Vec<Words> words_of(const char* at, int count) {
-  HWY_ALIGN char copy[kWordLanes * sizeof(Code)] = {};
-  std::memcpy(copy, at, static_cast<size_t>(count) * sizeof(Code));
-  return words_of<Code>(copy);
-}
 
 // Sums of two keys side by side: of each block of 128 bits, a's and b's in turn.
 HWY_INLINE VI paired_sums(V a, V b) {
@@ -156,31 +150,41 @@ HWY_INLINE void add_products(const hn::Vec<Words> (&keys)[kKeys], const int16_t*
 template <int kRows>
 constexpr int kKeysAtOnce = kRows >= 4 && HWY_TARGET == HWY_AVX2 ? 2 : 4;
 
-// sums[row]: lanes of a vector for each two of kKeysAtOnce keys.
-template <class Code, int kRows>
-HWY_INLINE void integer_sums(const char* const* keys, int dims, const int16_t* queries,
-                             ptrdiff_t query_step, VI (&sums)[kKeysAtOnce<kRows> / 2][kRows]) {
+// sums[row]: lanes of a vector for each two of kKeysAtOnce keys, from the unit's key `first` on.
+template <class Codes, int kRows>
+HWY_INLINE void integer_sums(const Codes& codes, int first, const char* const* keys, int dims,
+                             const int16_t* queries, ptrdiff_t query_step,
+                             VI (&sums)[kKeysAtOnce<kRows> / 2][kRows]) {
   constexpr int kKeys = kKeysAtOnce<kRows>;
   V acc[kKeys][kRows];
   QUIRE_UNROLL for (int j = 0; j < kKeys; ++j) QUIRE_UNROLL for (int g = 0; g < kRows; ++g)
       acc[j][g] = hn::Zero(kF32);
-  for (int d = 0; d < dims; d += kWordLanes) {
-    hn::Vec<Words> codes[kKeys];
-    if (HWY_LIKELY(dims - d >= kWordLanes)) {
-      QUIRE_UNROLL for (int j = 0; j < kKeys; ++j) codes[j] =
-          words_of<Code>(keys[j] + d * static_cast<int>(sizeof(Code)));
-    } else {
-      QUIRE_UNROLL for (int j = 0; j < kKeys; ++j) codes[j] =
-          words_of<Code>(keys[j] + d * static_cast<int>(sizeof(Code)), dims - d);
+  int d = 0;
+  // Loads alone: 128 dims without a branch. With more to do to each the loop is faster.
+  for (; Codes::kHasParts && dims - d >= 4 * kWordLanes; d += 4 * kWordLanes) {
+    QUIRE_UNROLL for (int i = 0; i < 4; ++i) {
+      hn::Vec<Words> words[kKeys];
+      QUIRE_UNROLL for (int j = 0; j < kKeys; ++j) words[j] =
+          codes.words(keys[j], first + j, d + i * kWordLanes);
+      add_products(words, queries + d + i * kWordLanes, query_step, acc);
     }
-    add_products(codes, queries + d, query_step, acc);
+  }
+  for (; d < dims; d += kWordLanes) {
+    hn::Vec<Words> words[kKeys];
+    if (!Codes::kHasParts || HWY_LIKELY(dims - d >= kWordLanes)) {
+      QUIRE_UNROLL for (int j = 0; j < kKeys; ++j) words[j] = codes.words(keys[j], first + j, d);
+    } else if constexpr (Codes::kHasParts) {
+      QUIRE_UNROLL for (int j = 0; j < kKeys; ++j) words[j] =
+          codes.part(keys[j], first + j, d, dims - d);
+    }
+    add_products(words, queries + d, query_step, acc);
   }
   QUIRE_UNROLL for (int j = 0; j < kKeys / 2; ++j) QUIRE_UNROLL for (int g = 0; g < kRows; ++g)
       sums[j][g] = paired_sums(acc[2 * j][g], acc[2 * j + 1][g]);
 }
 
 // One unit by rows [first_row, first_row + kRows).
-template <class Code, int kRows>
+template <class Codes, int kRows>
 HWY_NOINLINE void integer_score_block(const UnitScoresArgs<float>& args, int unit_idx,
                                       int first_row) {
   constexpr int kN = static_cast<int>(kLanes), kKeys = kKeysAtOnce<kRows>;
@@ -189,19 +193,21 @@ HWY_NOINLINE void integer_score_block(const UnitScoresArgs<float>& args, int uni
   const ptrdiff_t query_step = args.query_step;
   const int16_t* const queries = static_cast<const int16_t*>(args.queries) + first_row * query_step;
   const V scale = hn::Set(kF32, args.natural ? args.scale : 1.0f);
+  const Codes codes(args.by, unit);
   for (int first = 0; first < kUnitKeys; first += kN) {
     HWY_ALIGN int32_t quarters[kRows][kQuarters][kLanes];
     for (int i = 0; i < kN; i += 4) {
-      const char* codes[4];
-      for (int j = 0; j < 4; ++j) codes[j] = row_of(unit, args.step, first + i + j);
+      const char* keys[4];
+      for (int j = 0; j < 4; ++j) keys[j] = row_of(unit, args.step, first + i + j);
       if (first_row == 0) prefetch_rows(far, first + i, first + i + 4);
       VI pairs[2][kRows];
       if constexpr (kKeys == 4) {
-        integer_sums<Code, kRows>(codes, args.dims, queries, query_step, pairs);
+        integer_sums<Codes, kRows>(codes, first + i, keys, args.dims, queries, query_step, pairs);
       } else {
         VI pair[1][kRows];
         QUIRE_UNROLL for (int j = 0; j < 2; ++j) {
-          integer_sums<Code, kRows>(codes + 2 * j, args.dims, queries, query_step, pair);
+          integer_sums<Codes, kRows>(codes, first + i + 2 * j, keys + 2 * j, args.dims, queries,
+                                     query_step, pair);
           QUIRE_UNROLL for (int g = 0; g < kRows; ++g) pairs[j][g] = pair[0][g];
         }
       }
@@ -218,23 +224,23 @@ HWY_NOINLINE void integer_score_block(const UnitScoresArgs<float>& args, int uni
   }
 }
 
-template <class Code>
+template <class Codes>
 void integer_scores_of(const UnitScoresArgs<float>& args) {
   for (int unit = 0; unit < args.unit_count; ++unit) {
     for (int row = 0; row < args.rows; row += kRowBlock[args.rows - row]) {
       switch (kRowBlock[args.rows - row]) {
         case 8:
-          integer_score_block<Code, 4>(args, unit, row);
-          integer_score_block<Code, 4>(args, unit, row + 4);
+          integer_score_block<Codes, 4>(args, unit, row);
+          integer_score_block<Codes, 4>(args, unit, row + 4);
           break;
         case 4:
-          integer_score_block<Code, 4>(args, unit, row);
+          integer_score_block<Codes, 4>(args, unit, row);
           break;
         case 2:
-          integer_score_block<Code, 2>(args, unit, row);
+          integer_score_block<Codes, 2>(args, unit, row);
           break;
         default:
-          integer_score_block<Code, 1>(args, unit, row);
+          integer_score_block<Codes, 1>(args, unit, row);
       }
     }
   }
@@ -255,19 +261,19 @@ struct IntegerUnits {
 };
 
 // What a block of `kColumns` columns prefetches: the same columns of the rows of a unit that comes
-// later, into L2. Where integers were made of codes, these are elsewhere: the first block
-// prefetches all of a row.
-template <class Code, int kColumns>
+// later, into L2. Where columns are not bytes of the same place, the first block prefetches all of
+// a row.
+template <class Codes, int kColumns>
 class ColumnsAhead {
  public:
   HWY_INLINE ColumnsAhead(const UnitAhead& unit, int first, bool wanted)
       : unit_(unit), at_(unit.at + first), step_(unit.step), first_(first) {
-    const bool is_here = sizeof(Code) == 2 ? first == 0 : first % 64 < kColumns;
+    const bool is_here = Codes::kIsInPlace ? first % 64 < kColumns : first == 0;
     if (wanted && is_here && first / 64 < unit.lines)
       rows_ = unit.rows == nullptr ? kInPlace : unit.rows;
   }
   HWY_INLINE void fetch(int key) const {
-    if constexpr (sizeof(Code) == 2) {
+    if constexpr (!Codes::kIsInPlace) {
       if (rows_ != nullptr) prefetch_rows(unit_, key, key + 1);
       return;
     }
@@ -289,7 +295,7 @@ class ColumnsAhead {
 
 // Rows [first_row, first_row + kRows), kLines times kWordLanes columns from `first` on; kPart: of
 // one such line only `count` columns.
-template <class Code, int kRows, int kLines, bool kPart>
+template <class Codes, int kRows, int kLines, bool kPart>
 HWY_NOINLINE void integer_value_block(const UnitValuesArgs<float>& args, const IntegerUnits& of,
                                       int first_row, int first, int count) {
   constexpr int kN = static_cast<int>(kLanes), kVectors = 2 * kLines;
@@ -306,24 +312,24 @@ HWY_NOINLINE void integer_value_block(const UnitValuesArgs<float>& args, const I
   for (int u = 0; u < of.count; ++u) {
     const DecodeUnit& unit = of.units[u];
     const bool is_list = unit.rows != nullptr;
-    const ColumnsAhead<Code, kLines * kWordLanes> far(of.far[u], first, first_row == 0);
+    const ColumnsAhead<Codes, kLines * kWordLanes> far(of.far[u], first, first_row == 0);
     const uint16_t* weights =
         args.pair_weights + first_row * kDecodeScoreStep + unit.place * kUnitKeys + unit.begin;
-    constexpr int kBytes = kWordLanes * static_cast<int>(sizeof(Code));
-    const ptrdiff_t skipped = first * static_cast<int>(sizeof(Code));
-    const char* at = unit.at + unit.begin * args.step + skipped;
+    const Codes codes(args.by, unit);
+    const char* at = unit.at + unit.begin * args.step;
     for (int key = unit.begin; key < unit.end; key += 2, weights += 2, at += 2 * args.step) {
-      const char* const even = is_list ? unit.rows[key] + skipped : at;
-      const char* const odd = is_list ? unit.rows[key + 1] + skipped : at + args.step;
+      const char* const even = is_list ? unit.rows[key] : at;
+      const char* const odd = is_list ? unit.rows[key + 1] : at + args.step;
       far.fetch(key);
       far.fetch(key + 1);
       VU pairs[kLines][2];
       QUIRE_UNROLL for (int j = 0; j < kLines; ++j) {
+        const int c = first + j * kWordLanes;
         if constexpr (kPart)
-          pairs_of_columns(words_of<Code>(even, count), words_of<Code>(odd, count), pairs[j]);
-        else
-          pairs_of_columns(words_of<Code>(even + j * kBytes), words_of<Code>(odd + j * kBytes),
+          pairs_of_columns(codes.part(even, key, c, count), codes.part(odd, key + 1, c, count),
                            pairs[j]);
+        else
+          pairs_of_columns(codes.words(even, key, c), codes.words(odd, key + 1, c), pairs[j]);
       }
       QUIRE_UNROLL for (int g = 0; g < kRows; ++g) {
         const VU weight = pair_in_all_lanes(weights + g * kDecodeScoreStep);
@@ -348,23 +354,25 @@ HWY_NOINLINE void integer_value_block(const UnitValuesArgs<float>& args, const I
 // Vectors of sums: half of the registers.
 constexpr int kMostValueSums = HWY_TARGET == HWY_AVX2 ? 8 : 16;
 
-template <class Code, int kRows>
+template <class Codes, int kRows>
 HWY_INLINE void integer_value_rows(const UnitValuesArgs<float>& args, const IntegerUnits& of,
                                    int first_row) {
   constexpr int kLines = HWY_MIN(kMostValueSums / 2 / kRows, 4), kColumns = kLines * kWordLanes;
   int first = 0;
   for (; args.columns - first >= kColumns; first += kColumns)
-    integer_value_block<Code, kRows, kLines, false>(args, of, first_row, first, kColumns);
+    integer_value_block<Codes, kRows, kLines, false>(args, of, first_row, first, kColumns);
   for (; args.columns - first >= kWordLanes; first += kWordLanes)
-    integer_value_block<Code, kRows, 1, false>(args, of, first_row, first, kWordLanes);
-  if (first < args.columns)
-    integer_value_block<Code, kRows, 1, true>(args, of, first_row, first, args.columns - first);
+    integer_value_block<Codes, kRows, 1, false>(args, of, first_row, first, kWordLanes);
+  if constexpr (Codes::kHasParts) {
+    if (first < args.columns)
+      integer_value_block<Codes, kRows, 1, true>(args, of, first_row, first, args.columns - first);
+  }
 }
 
 // Units that share one load and store of their sums: 8 KiB of codes of 128 dims.
 constexpr int kMostIntegerUnits = 4;
 
-template <class Code>
+template <class Codes>
 void integer_values_of(const UnitValuesArgs<float>& args) {
   for (int unit = 0; unit < args.unit_count;) {
     IntegerUnits of{args.units + unit, 1, args.ahead + unit + kUnitsAhead};
@@ -374,34 +382,36 @@ void integer_values_of(const UnitValuesArgs<float>& args) {
     for (int row = 0; row < args.rows; row += kRowBlock[args.rows - row]) {
       switch (kRowBlock[args.rows - row]) {
         case 8:
-          integer_value_rows<Code, 4>(args, of, row);
-          integer_value_rows<Code, 4>(args, of, row + 4);
+          integer_value_rows<Codes, 4>(args, of, row);
+          integer_value_rows<Codes, 4>(args, of, row + 4);
           break;
         case 4:
-          integer_value_rows<Code, 4>(args, of, row);
+          integer_value_rows<Codes, 4>(args, of, row);
           break;
         case 2:
-          integer_value_rows<Code, 2>(args, of, row);
+          integer_value_rows<Codes, 2>(args, of, row);
           break;
         default:
-          integer_value_rows<Code, 1>(args, of, row);
+          integer_value_rows<Codes, 1>(args, of, row);
       }
     }
     unit += of.count;
   }
 }
 
-#endif
-
 inline void integer_unit_scores(const UnitScoresArgs<float>& args) noexcept {
-  if (args.kind == DecodeKind::kIntegers) return integer_scores_of<int8_t>(args);
-  integer_scores_of<int16_t>(args);
+  if (args.kind == DecodeKind::kIntegers) return integer_scores_of<ByteWords>(args);
+  if (args.kind == DecodeKind::kIntegerRows) return integer_scores_of<MadeWords>(args);
+  with_ruled_words(args.coding, [&]<class Codes>() { integer_scores_of<Codes>(args); });
 }
 
 inline void integer_unit_values(const UnitValuesArgs<float>& args) noexcept {
-  if (args.kind == DecodeKind::kIntegers) return integer_values_of<int8_t>(args);
-  integer_values_of<int16_t>(args);
+  if (args.kind == DecodeKind::kIntegers) return integer_values_of<ByteWords>(args);
+  if (args.kind == DecodeKind::kIntegerRows) return integer_values_of<MadeWords>(args);
+  with_ruled_words(args.coding, [&]<class Codes>() { integer_values_of<Codes>(args); });
 }
+
+#endif
 
 }  // namespace quire::kernels::QUIRE_ISA_NS
 HWY_AFTER_NAMESPACE();

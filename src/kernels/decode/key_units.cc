@@ -46,13 +46,6 @@ const KeySpan& SpanCursor::search(int64_t key) noexcept {
 
 namespace {
 
-// The lines of each row that lie before those that kernels prefetch, into L2.
-void prefetch_earlier(const UnitAhead& unit) {
-  const char* row = unit.at;
-  for (int key = 0; key < kUnitKeys && unit.earlier > 0; ++key, row += unit.step)
-    for (int line = 1; line <= unit.earlier; ++line) __builtin_prefetch(row - 64 * line, 0, 2);
-}
-
 // Whether rows are codes that can be read in place: one byte each under a scale per key, in chains
 // that are whole chunks of any ISA's loads.
 bool are_direct(const ForwardCall& call, const RowCoding& coding, int columns) {
@@ -73,7 +66,7 @@ DecodeKind unit_kind(const ForwardCall& call, bool values) {
   if (std::is_same_v<T, double>) return DecodeKind::kOwn;
   if (!values && call.rope.half > 0 && !fuses_rope(call)) return DecodeKind::kOwn;
   const RowCoding& coding = values ? call.v_coding : call.k_coding;
-  if (call.integers && become_integers(coding)) return DecodeKind::kIntegerRows;
+  if (call.integers && become_integers(coding)) return DecodeKind::kIntegerCodes;
   if (call.integers) return DecodeKind::kIntegers;
   if (is_coded(coding) && call.pairs) return DecodeKind::kCodePairs;
   if (is_coded(coding)) {
@@ -100,7 +93,7 @@ UnitRows<T>::UnitRows(const ForwardCall& call, const KeySequence& keys, bool val
       rotated_(!values && call.rope.half > 0 && !fuses_rope(call)),
       is_direct_(kind_ == DecodeKind::kI8 || kind_ == DecodeKind::kCodePairs ||
                  kind_ == DecodeKind::kIntegers),
-      is_made_(kind_ == DecodeKind::kIntegerRows),
+      is_made_(kind_ == DecodeKind::kIntegerCodes),
       converted_(rotated_ || (is_coded(coding_) && !call.pairs) ||
                  (std::is_same_v<T, double> && rows_.dtype != DType::f64)),
       side_by_side_(rows_.column_step == 1),
@@ -256,6 +249,23 @@ const float* UnitRows<T>::load_scales(int64_t key, int keys) noexcept {
   return unit_scales_;
 }
 
+template <class T>
+void UnitRows<T>::prefetch_scales(int64_t key, int keys) noexcept {
+  if ((!is_direct_ && !is_made_) || coding_.in_blocks || scales_.row_step == 0) return;
+  const ptrdiff_t size = scale_bytes(coding_), step = scales_.row_step * size;
+  for (int i = 0; i < keys;) {
+    const KeySpan& span = ahead_spans_.find(key + i);
+    const int64_t offset = values_ ? span.value_scale_offset : span.key_scale_offset;
+    const char* const from = static_cast<const char*>(scales_.data) + offset * size;
+    const auto end = static_cast<int>(std::min<int64_t>(keys, span.end - key));
+    const char* const first = from + (key + i - span.begin) * step;
+    const char* const last = from + (key + end - span.begin) * step;
+    for (const char* line = first; line < last; line += 64) __builtin_prefetch(line, 0, 2);
+    __builtin_prefetch(last - 1, 0, 2);
+    i = end;
+  }
+}
+
 // The rules of the keys of a tile, span by span.
 template <class T>
 void UnitRows<T>::find_integers(int64_t key, int keys) noexcept {
@@ -337,7 +347,9 @@ void UnitRows<T>::copy_row(const char* from, char* to) const noexcept {
 
 template <class T>
 bool UnitRows<T>::find(const PlacedUnits& units, uint32_t wanted, DecodeUnit& unit) const noexcept {
-  if ((converted_ && !is_direct_) || is_made_) return false;
+  if (converted_ && !is_direct_) return false;
+  // Rows that end within a vector are gathered, and so is all of them where there are no vectors.
+  if (is_made_ && (call_.table->lanes == 1 || columns_ % kDecodeColumns != 0)) return false;
   unit.at = units.at[unit.place];
   unit.begin = 0;
   unit.end = kUnitKeys;
@@ -349,7 +361,7 @@ bool UnitRows<T>::find(const PlacedUnits& units, uint32_t wanted, DecodeUnit& un
     if (!values_ || wanted >> unit.begin != (1u << (unit.end - unit.begin)) - 1) return false;
     if (call_.pairs && (unit.begin % 2 != 0 || unit.end % 2 != 0)) return false;
   }
-  if (is_direct_) unit.scales = unit_scales_ + unit.place * kUnitKeys;
+  if (is_direct_ || is_made_) unit.scales = unit_scales_ + unit.place * kUnitKeys;
   if (unit.at != nullptr) return true;
   if (!side_by_side_) return false;
   unit.rows = units.rows + unit.place * kUnitKeys;
@@ -359,7 +371,7 @@ bool UnitRows<T>::find(const PlacedUnits& units, uint32_t wanted, DecodeUnit& un
 
 template <class T>
 void UnitRows<T>::gather(const PlacedUnits& units, uint32_t wanted, int slot, int64_t first,
-                         const UnitAhead& far, DecodeUnit& unit) noexcept {
+                         DecodeUnit& unit) noexcept {
   char* to = slots_ + slot * kUnitKeys * slot_step_;
   const char* const found = units.at[unit.place];
   const char* const* const rows = units.rows + unit.place * kUnitKeys;
@@ -368,10 +380,7 @@ void UnitRows<T>::gather(const PlacedUnits& units, uint32_t wanted, int slot, in
   unit.begin = 0;
   unit.end = kUnitKeys;
   if (is_direct_ || is_made_) unit.scales = unit_scales_ + unit.place * kUnitKeys;
-  if (is_made_) {
-    prefetch_earlier(far);
-    return gather_integers(units, wanted, unit, to);
-  }
+  if (is_made_) return gather_integers(units, wanted, unit, to);
   const bool is_decoded = is_coded(coding_) && converted_ && found != nullptr && wanted == kAllKeys;
   if (is_decoded) decode(found, scales[0], kUnitKeys, to);  // all in one span
   // All rows of a plain unit, a step apart.

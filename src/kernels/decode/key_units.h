@@ -62,8 +62,13 @@ class UnitRows {
 
   /// The kind of units that are found in place, or of gathered ones.
   DecodeKind kind(bool gathered = false) const {
-    return gathered && kind_ == DecodeKind::kI8 ? DecodeKind::kOwn : kind_;
+    if (!gathered) return kind_;
+    if (kind_ == DecodeKind::kIntegerCodes) return DecodeKind::kIntegerRows;
+    return kind_ == DecodeKind::kI8 ? DecodeKind::kOwn : kind_;
   }
+
+  /// By which codes become integers, of the tile whose scales were loaded.
+  const IntegerRules& rules() const { return rules_; }
 
   /// Units that can be gathered before their memory is used again. Decoded and rotated ones are
   /// used at once: at 128 dims a unit takes 8 KiB, and several would leave L1 before they are read.
@@ -81,6 +86,9 @@ class UnitRows {
   /// `key` on, for find and gather. Returns null for other rows, which need none.
   const float* load_scales(int64_t key, int keys) noexcept;
 
+  /// Prefetches what load_scales will read, into L2.
+  void prefetch_scales(int64_t key, int keys) noexcept;
+
   /// The scales that find and gather use, by place in the tile.
   const float* unit_scales() const { return unit_scales_; }
 
@@ -96,8 +104,6 @@ class UnitRows {
 
   /// What to prefetch for a placed unit.
   UnitAhead ahead(const PlacedUnits& units, int unit) const noexcept {
-    if (units.at[unit] != nullptr && is_made_)
-      return {units.at[unit] + 64 * (lines_ - 1), step_, 1, nullptr, lines_ - 1};
     if (units.at[unit] != nullptr) return {units.at[unit], step_, lines_, nullptr};
     return {nullptr, 0, rows_.column_step == 1 ? lines_ : 1, units.rows + unit * kUnitKeys};
   }
@@ -106,9 +112,9 @@ class UnitRows {
   /// `wanted`. Returns false if it must be gathered.
   bool find(const PlacedUnits& units, uint32_t wanted, DecodeUnit& unit) const noexcept;
   /// The same for a unit that is gathered into a slot, and rotated if need be. `first`: the tile's
-  /// first key; `far`: what to prefetch meanwhile.
+  /// first key.
   void gather(const PlacedUnits& units, uint32_t wanted, int slot, int64_t first,
-              const UnitAhead& far, DecodeUnit& unit) noexcept;
+              DecodeUnit& unit) noexcept;
 
   /// Bytes from key to key of what is found or gathered.
   ptrdiff_t step(bool gathered) const { return gathered ? slot_step_ : step_; }
@@ -136,7 +142,7 @@ class UnitRows {
   DecodeKind kind_;
   bool rotated_;       // keys of a call with rope, when they are gathered
   bool is_direct_;     // codes of found units are read in place: kI8, kCodePairs, kIntegers
-  bool is_made_;       // gathered as integers that codes become: kIntegerRows
+  bool is_made_;       // codes that become integers: kIntegerCodes, when gathered kIntegerRows
   bool converted_;     // gathered in compute type
   bool side_by_side_;  // the numbers of a row are contiguous
   int columns_;

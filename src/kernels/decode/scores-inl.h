@@ -313,12 +313,15 @@ inline void scores_f32(const UnitScoresArgs<float>& args) noexcept {
 #endif
     case DecodeKind::kCodePairs:
 #if defined(QUIRE_BF16_DOT)
-      if (args.codes == CodeType::kI8) return unit_scores<KeysCodePairs<CodeType::kI8>>(args);
-      if (args.codes == CodeType::kE4M3) return unit_scores<KeysCodePairs<CodeType::kE4M3>>(args);
+      if (args.coding.codes == CodeType::kI8)
+        return unit_scores<KeysCodePairs<CodeType::kI8>>(args);
+      if (args.coding.codes == CodeType::kE4M3)
+        return unit_scores<KeysCodePairs<CodeType::kE4M3>>(args);
       return unit_scores<KeysCodePairs<CodeType::kE5M2>>(args);
 #endif
     case DecodeKind::kIntegers:
     case DecodeKind::kIntegerRows:
+    case DecodeKind::kIntegerCodes:
       return integer_unit_scores(args);
     case DecodeKind::kTiles:  // amx/decode-inl.h
       return;

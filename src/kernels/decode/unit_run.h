@@ -45,11 +45,13 @@ void run_units(const UnitRun<T>& run, Args& args, void (*function)(const Args&) 
     args.step = run.rows.step(gathered);
     args.kind = run.rows.kind(gathered);
     if (args.unit_count > 0) function(args);
+    args.units += args.unit_count;
     args.unit_count = 0;
   };
   for (int i = 0; i < count; ++i) {
     const WantedUnit& wanted = run.wanted[i];
-    DecodeUnit found;
+    // Written where it stays: a copy would wait for what has just been stored piece by piece.
+    DecodeUnit& found = units[i];
     found.place = wanted.place;
     found.begins_chain = i == 0 || run.wanted[i - 1].chain != wanted.chain;
     found.ends_chain = i + 1 == count || run.wanted[i + 1].chain != wanted.chain;
@@ -60,10 +62,9 @@ void run_units(const UnitRun<T>& run, Args& args, void (*function)(const Args&) 
     }
     gathered = !lies;
     if (gathered) {
-      const UnitAhead& far = ahead[wanted.ahead + kUnitsAhead];
-      run.rows.gather(run.placed, wanted.keys, args.unit_count, run.first_key, far, found);
+      run.rows.gather(run.placed, wanted.keys, args.unit_count, run.first_key, found);
     }
-    units[args.unit_count++] = found;
+    ++args.unit_count;
   }
   flush();
 }

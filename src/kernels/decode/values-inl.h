@@ -373,14 +373,15 @@ inline void values_f32(const UnitValuesArgs<float>& args) noexcept {
 #endif
     case DecodeKind::kCodePairs:
 #if defined(QUIRE_BF16_DOT)
-      if (args.codes == CodeType::kI8)
+      if (args.coding.codes == CodeType::kI8)
         return unit_values<CodePairValues<CodeType::kI8>>(args, args.pair_weights);
-      if (args.codes == CodeType::kE4M3)
+      if (args.coding.codes == CodeType::kE4M3)
         return unit_values<CodePairValues<CodeType::kE4M3>>(args, args.pair_weights);
       return unit_values<CodePairValues<CodeType::kE5M2>>(args, args.pair_weights);
 #endif
     case DecodeKind::kIntegers:
     case DecodeKind::kIntegerRows:
+    case DecodeKind::kIntegerCodes:
       return integer_unit_values(args);
     case DecodeKind::kTiles:  // amx/decode-inl.h
       return;
@@ -398,7 +399,7 @@ HWY_INLINE int place_of_column([[maybe_unused]] DecodeKind kind, int i) {
   const int line = i / (2 * kN) * 2 * kN, at = i - line;
   if (kind == DecodeKind::kBf16 || kind == DecodeKind::kTiles) return line + (at & 1) * kN + at / 2;
   if (kind == DecodeKind::kPairs || kind == DecodeKind::kIntegers ||
-      kind == DecodeKind::kIntegerRows)
+      kind == DecodeKind::kIntegerRows || kind == DecodeKind::kIntegerCodes)
     return line + (at >> 2 & 1) * kN + at / 8 * 4 + (at & 3);
 #endif
   return i;

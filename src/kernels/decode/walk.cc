@@ -257,6 +257,7 @@ void DecodeWalk<T>::run_tile(const Tile& tile, const DecodeState<T>& state) noex
   }
   plan_prefetch(tile);
   keys_.load_scales(first_key_, tile.keys);
+  values_.prefetch_scales(first_key_, tile.keys);
   if (!call_.integers) value_scales_ = values_.load_scales(first_key_, tile.keys);
   UnitScoresArgs<T> scores = score_args();
   run_units(wanted_units(false, [this](int unit) { return visible_.unit(unit); }), scores,
@@ -270,6 +271,7 @@ void DecodeWalk<T>::run_tile(const Tile& tile, const DecodeState<T>& state) noex
     values_.load_scales(first_key_, tile.keys);
     code_weights(scores_, unit_begin_, unit_end_);
   }
+  if (next_ < end_tile() && !few_) keys_.prefetch_scales(next_ * kTileKeys, tile_at(next_).keys);
   UnitValuesArgs<T> values = value_args(state);
   run_units(wanted_units(true, [this](int unit) { return wanted_values(unit); }), values,
             functions_->values);
@@ -386,7 +388,8 @@ UnitRun<T> DecodeWalk<T>::wanted_units(bool values, Wanted wanted_of) noexcept {
 template <class T>
 UnitScoresArgs<T> DecodeWalk<T>::score_args() const noexcept {
   UnitScoresArgs<T> args;
-  args.codes = call_.k_coding.codes;
+  args.coding = call_.k_coding;
+  args.by = keys_.rules();
   args.rows = row_count_;
   args.dims = keys_.columns();
   args.queries = query_memory_;
@@ -403,7 +406,8 @@ UnitScoresArgs<T> DecodeWalk<T>::score_args() const noexcept {
 template <class T>
 UnitValuesArgs<T> DecodeWalk<T>::value_args(const DecodeState<T>& state) const noexcept {
   UnitValuesArgs<T> args;
-  args.codes = call_.v_coding.codes;
+  args.coding = call_.v_coding;
+  args.by = values_.rules();
   args.rows = row_count_;
   args.columns = values_.columns();
   args.weights = scores_;
