@@ -42,9 +42,10 @@ struct ForwardTasks {
   std::vector<ForwardTask> merges;   // after all tasks: sequences whose splits were cut
   std::vector<PrefixTask> prefixes;  // before all tasks
   SharedPrefixes shared;
-  std::vector<std::int64_t> claims;  // first task of each claim, and the end
-  std::int64_t state_elements = 0;   // of all tasks that were cut
-  int most_tiles = 0;                // of a prefill task
+  std::vector<std::int64_t> claims;               // first task of each claim, and the end
+  std::int64_t state_elements = 0;                // of all tasks that were cut
+  int most_tiles = 0;                             // of a prefill task
+  std::int32_t most_rows = kernels::kDecodeRows;  // of a decode item, or more
   bool has_prefill = false, has_decode = false;
 };
 

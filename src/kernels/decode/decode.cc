@@ -239,6 +239,22 @@ std::size_t scratch_bytes(const ForwardCall& call, int row_count) {
 
 }  // namespace
 
+int most_decode_rows(const ForwardCall& call) {
+  if (call.f64 || call.table->decode_f32->many_scores == nullptr) return kDecodeRows;
+  for (const bool values : {false, true}) {
+    switch (unit_kind<float>(call, values)) {
+      case DecodeKind::kOwn:
+      case DecodeKind::kBf16:
+      case DecodeKind::kF16:
+      case DecodeKind::kPairs:
+        break;
+      default:
+        return kDecodeRows;
+    }
+  }
+  return fuses_rope(call) ? kDecodeRows : kManyDecodeRows;
+}
+
 int64_t decode_state_size(int value_dims) { return kStateHead + decode_columns(value_dims); }
 
 std::size_t decode_scratch_bytes(const ForwardCall& call, int row_count) {

@@ -181,7 +181,11 @@ struct ValueBlock {
   typename Rows::FarCursor far[kMostValueUnits];
 };
 
-template <class Values, int kRows, int kLines, bool kPart, class Rows>
+// What a block prefetches meanwhile: into L1 and L2, into L2 alone, or nothing.
+enum class BlockAhead { kBoth, kFar, kNothing };
+
+template <class Values, int kRows, int kLines, bool kPart, class Rows,
+          BlockAhead kBlockAhead = BlockAhead::kBoth>
 HWY_NOINLINE void value_block(const UnitValuesArgs<hn::TFromD<typename Values::Tag>>& args,
                               const typename Values::Weight* all_weights, ValueBlock<Rows>& block) {
   using D = typename Values::Tag;
@@ -201,6 +205,8 @@ HWY_NOINLINE void value_block(const UnitValuesArgs<hn::TFromD<typename Values::T
   }
   const ptrdiff_t offset = block.first_line * Values::kBytes;
   constexpr int kAhead = HWY_MAX(1, Values::kKeys * kLines * Values::kBytes / 64);
+  constexpr bool kNear = kBlockAhead == BlockAhead::kBoth;
+  constexpr bool kFar = kBlockAhead != BlockAhead::kNothing;
   for (int u = 0; u < block.unit_count; ++u) {
     const DecodeUnit& unit = block.units[u];
     ptrdiff_t step = args.step;
@@ -214,19 +220,23 @@ HWY_NOINLINE void value_block(const UnitValuesArgs<hn::TFromD<typename Values::T
       if constexpr (Rows::kIsList) {
         at = unit.rows[key] + offset;
         if constexpr (Values::kKeys == 2) step = unit.rows[key + 1] - unit.rows[key];
-        near.template take<kAhead>();
-        far.template take<kAhead>();
+        if constexpr (kNear) near.template take<kAhead>();
+        if constexpr (kFar) far.template take<kAhead>();
       } else {
-        near_line = near.take(kAhead, at);
-        far_line = far.take(kAhead, at);
+        if constexpr (kNear) near_line = near.take(kAhead, at);
+        if constexpr (kFar) far_line = far.take(kAhead, at);
       }
       QUIRE_UNROLL for (int j = 0; j < kLines; ++j) {
         if constexpr (!Rows::kIsList) {
           QUIRE_UNROLL for (int i = j; i < kAhead; i += kLines) {
-            __builtin_prefetch(near_line, 0, 3);
-            __builtin_prefetch(far_line, 0, 2);
-            near_line += near.inner;
-            far_line += far.inner;
+            if constexpr (kNear) {
+              __builtin_prefetch(near_line, 0, 3);
+              near_line += near.inner;
+            }
+            if constexpr (kFar) {
+              __builtin_prefetch(far_line, 0, 2);
+              far_line += far.inner;
+            }
           }
         }
         const auto line =

@@ -66,6 +66,8 @@ class DecodeWalk {
     int keys, units;
   };
 
+  // Whether rows are lanes.
+  bool is_many() const { return row_count_ > kDecodeRows; }
   void load_queries() noexcept;
   Tile tile_at(int64_t index) const noexcept;
   int64_t end_tile() const noexcept;
