@@ -240,7 +240,8 @@ std::size_t scratch_bytes(const ForwardCall& call, int row_count) {
 }  // namespace
 
 int most_decode_rows(const ForwardCall& call) {
-  if (call.f64 || call.table->decode_f32->many_scores == nullptr) return kDecodeRows;
+  if (call.f64 || call.table == nullptr || call.table->decode_f32->many_scores == nullptr)
+    return kDecodeRows;
   for (const bool values : {false, true}) {
     switch (unit_kind<float>(call, values)) {
       case DecodeKind::kOwn:

@@ -1,11 +1,12 @@
-// Scores of the decode kernel for more rows than kDecodeRows: rows across the lanes, keys broadcast
-// from where they lie, so that nothing is transposed but the scores. Chain by chain, a few units at
-// a time: the queries of a chain and the keys' numbers of it stay in L1. Same order of arithmetic
-// as scores-inl.h. f32 on vectors. Kernels layer.
+// Scores of the decode kernel for more than kFewDecodeRows rows: rows across the lanes, keys
+// broadcast from where they lie, so that nothing is transposed but the scores. Chain by chain, a
+// few units at a time: the queries of a chain and the keys' numbers of it stay in L1. Same order of
+// arithmetic as scores-inl.h. f32 on vectors. Kernels layer.
 #pragma once
 #include <cstring>
 
 #include "kernels/decode/columns-inl.h"
+#include "kernels/float16-inl.h"
 #include "kernels/product-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -16,7 +17,7 @@ namespace quire::kernels::QUIRE_ISA_NS {
 // Units whose sums are kept while chains are added up.
 constexpr int kManyUnits = 4;
 // The most rows, in whole panels.
-constexpr int kManyLanes = (kManyDecodeRows + kPanel - 1) / kPanel * kPanel;
+constexpr int kManyLanes = query_lanes(kManyDecodeRows);
 
 // A chain of a score, for the keys of one unit.
 template <class E>
@@ -25,6 +26,34 @@ struct LaneChain {
   int lanes = 0, steps = 0;
   bool is_first = false;
   float* sums = nullptr;  // [16][lanes]
+};
+
+// The addresses of R keys. Where they lie a step apart, every fourth is kept: base + 0, 1, 2 and 3
+// steps. g++ would keep an offset for each key, and move them in and out of vector registers.
+template <size_t R, class Rows>
+struct LaneKeys {
+  Rows rows;
+  explicit HWY_INLINE LaneKeys(const Rows& from) : rows(from) {}
+  HWY_INLINE const char* key(size_t r) const { return rows.row(static_cast<int>(r)); }
+  HWY_INLINE void advance(int bytes) { rows.advance(bytes); }
+};
+template <size_t R>
+struct LaneKeys<R, StepRows> {
+  static constexpr size_t kBases = (R + 3) / 4;
+  const char* base[kBases];
+  ptrdiff_t step;
+  explicit HWY_INLINE LaneKeys(const StepRows& from) : step(from.step) {
+    QUIRE_UNROLL for (size_t i = 0; i < kBases; ++i) {
+      base[i] = from.row(static_cast<int>(4 * i));
+      asm("" : "+r"(base[i]));
+    }
+  }
+  HWY_INLINE const char* key(size_t r) const {
+    return base[r / 4] + static_cast<ptrdiff_t>(r % 4) * step;
+  }
+  HWY_INLINE void advance(int bytes) {
+    QUIRE_UNROLL for (size_t i = 0; i < kBases; ++i) base[i] += bytes;
+  }
 };
 
 // Keys [first, first + R) by C vectors of rows, from `vector` on. One line is prefetched for every
@@ -38,7 +67,7 @@ HWY_NOINLINE void lane_block(const LaneChain<typename Product::Element>& chain, 
   constexpr bool kAsksByList = !std::is_same_v<Cursor, StepCursor>;
   const ptrdiff_t lanes = chain.lanes;
   const E* queries = chain.queries + vector * kN;
-  Rows keys = rows.from(static_cast<int>(first));
+  LaneKeys<R, Rows> keys(rows.from(static_cast<int>(first)));
   V acc[R][C];
   clear_block<float>(acc);
   Cursor lines = ahead;
@@ -48,7 +77,7 @@ HWY_NOINLINE void lane_block(const LaneChain<typename Product::Element>& chain, 
     if constexpr (kAsksByList)
       lines.template take<kSteps>();
     else
-      line = lines.take(kSteps, keys.row(0));
+      line = lines.take(kSteps, keys.key(0));
     typename Product::Operand vectors[kSteps][C];
     QUIRE_UNROLL for (ptrdiff_t u = 0; u < kSteps; ++u) {
       if constexpr (!kAsksByList) {
@@ -59,7 +88,7 @@ HWY_NOINLINE void lane_block(const LaneChain<typename Product::Element>& chain, 
           Product::load(queries + u * lanes + c * kN);
     }
     QUIRE_UNROLL for (size_t r = 0; r < R; ++r) {
-      const E* const key = reinterpret_cast<const E*>(keys.row(static_cast<int>(r)));
+      const E* const key = reinterpret_cast<const E*>(keys.key(r));
       QUIRE_UNROLL for (ptrdiff_t u = 0; u < kSteps; ++u) {
         const auto x = Product::broadcast(key + u);
         QUIRE_UNROLL for (size_t c = 0; c < C; ++c) acc[r][c] =
@@ -69,7 +98,7 @@ HWY_NOINLINE void lane_block(const LaneChain<typename Product::Element>& chain, 
   }
   for (; steps > 0; --steps, queries += lanes, keys.advance(4)) {
     QUIRE_UNROLL for (size_t r = 0; r < R; ++r) {
-      const auto x = Product::broadcast(reinterpret_cast<const E*>(keys.row(static_cast<int>(r))));
+      const auto x = Product::broadcast(reinterpret_cast<const E*>(keys.key(r)));
       QUIRE_UNROLL for (size_t c = 0; c < C; ++c) acc[r][c] =
           Product::multiply_add(x, Product::load(queries + c * kN), acc[r][c]);
     }
@@ -198,7 +227,7 @@ template <class Numbers, class Rows>
 void many_units(const UnitScoresArgs<float>& args, int first, int count) {
   using E = typename Numbers::Product::Element;
   HWY_ALIGN float sums[kManyUnits * kUnitKeys * kManyLanes];
-  const int lanes = (args.rows + kPanel - 1) / kPanel * kPanel;
+  const int lanes = query_lanes(args.rows);
   typename Rows::FarCursor ahead[kManyUnits];
   for (int u = 0; u < count; ++u) {
     const UnitAhead& far = args.ahead[first + u + kUnitsAhead];
@@ -246,7 +275,7 @@ inline void many_scores(const UnitScoresArgs<float>& args) noexcept {
     case DecodeKind::kPairs:
       return many_scores_of<LanesPairs>(args);
 #endif
-    default:  // are_many_rows (decode.h)
+    default:  // most_decode_rows (decode.h)
       return;
   }
 }

@@ -1,6 +1,6 @@
-// Values of the decode kernel for more rows than kDecodeRows: the blocks of values-inl.h, as large
-// as registers allow, with the rows inside: what a block of columns reads of some units, 16 KiB,
-// stays in L1 for all rows. f32 on vectors. Kernels layer.
+// Values of the decode kernel for more than kFewDecodeRows rows: the blocks of values-inl.h, as
+// large as registers allow, with the rows inside: what a block of columns reads of some units, 16
+// KiB, stays in L1 for all rows. f32 on vectors. Kernels layer.
 #pragma once
 #include "kernels/decode/values-inl.h"
 
@@ -20,7 +20,7 @@ constexpr int kManyVectors = 4;
 template <class Values, int kLines, bool kPart, class Rows>
 HWY_INLINE void many_lines(const UnitValuesArgs<float>& args,
                            const typename Values::Weight* weights, ValueBlock<Rows>& block) {
-  const int line = block.first_line, rows = static_cast<int>(padded_rows(args.rows));
+  const int line = block.first_line, rows = many_rows(args.rows);
   const int blocks = (rows + 5) / 6, larger = rows - 5 * blocks;
   block.first_row = 0;
   for (int i = 0; i < blocks; ++i) {
@@ -87,7 +87,7 @@ inline void many_values(const UnitValuesArgs<float>& args) noexcept {
     case DecodeKind::kPairs:
       return many_values_of<PairValues>(args, args.pair_weights);
 #endif
-    default:  // are_many_rows (decode.h)
+    default:  // most_decode_rows (decode.h)
       return;
   }
 }

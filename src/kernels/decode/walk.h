@@ -66,8 +66,6 @@ class DecodeWalk {
     int keys, units;
   };
 
-  // Whether rows are lanes.
-  bool is_many() const { return row_count_ > kDecodeRows; }
   void load_queries() noexcept;
   Tile tile_at(int64_t index) const noexcept;
   int64_t end_tile() const noexcept;
@@ -98,6 +96,7 @@ class DecodeWalk {
   const KeySequence& sequence_;
   const QueryRow* rows_;
   int row_count_;
+  bool is_many_;  // rows are lanes
   ZeroWeights zero_weights_;
   const DecodeFunctions<T>* functions_;
   UnitRows<T> keys_, values_;
