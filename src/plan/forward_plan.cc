@@ -410,8 +410,10 @@ void ForwardPlan::run_merge(const kernels::ForwardCall& call, const ForwardTenso
                          .split_begin = task.split_begin,
                          .split_end = task.split_end,
                          .prefix = prefix_of(task)},
-                        static_cast<const char*>(states_.data()) + task.states * size,
-                        task.split_end - task.split_begin, scratch(worker), faults_[worker]);
+                        {.data = static_cast<const char*>(states_.data()) + task.states * size,
+                         .splits = task.split_end - task.split_begin,
+                         .step = task.state_step},
+                        scratch(worker), faults_[worker]);
 }
 
 void ForwardPlan::run_claim(const kernels::ForwardCall& call, const ForwardTensors& tensors,

@@ -74,7 +74,15 @@ TileFault run_in_parts(ForwardCase& problem, int splits_per_item) {
         states.data() + static_cast<std::size_t>(item.split_begin * rows * size) * element;
     kernels::decode(problem.call(), item, scratch.data.get(), fault);
   }
-  kernels::merge_splits(problem.call(), item, states.data(), splits, scratch.data.get(), fault);
+  // The last row by itself.
+  const std::size_t bytes = static_cast<std::size_t>(size) * element;
+  kernels::SplitStates of{states.data(), splits, rows * size};
+  --item.row_count;
+  kernels::merge_splits(problem.call(), item, of, scratch.data.get(), fault);
+  item.rows += rows - 1;
+  item.row_count = 1;
+  of.data = states.data() + static_cast<std::size_t>(rows - 1) * bytes;
+  kernels::merge_splits(problem.call(), item, of, scratch.data.get(), fault);
   return fault;
 }
 

@@ -53,9 +53,15 @@ std::size_t decode_scratch_bytes(const ForwardCall& call, int row_count);
 void decode(const ForwardCall& call, const DecodeItem& item, void* scratch,
             TileFault& fault) noexcept;
 
-/// Folds the states of all splits of an item's rows in order and writes the outputs. states:
-/// [split][row]. The splits and states of `item` are not used.
-void merge_splits(const ForwardCall& call, const DecodeItem& item, const void* states,
-                  int64_t splits, void* scratch, TileFault& fault) noexcept;
+/// The states that items wrote for some rows: [split][row], `step` elements from split to split.
+struct SplitStates {
+  const void* data = nullptr;
+  int64_t splits = 0, step = 0;
+};
+
+/// Folds the states of all splits of an item's rows in order and writes the outputs. The rows may
+/// be some of those that were computed together. The splits and states of `item` are not used.
+void merge_splits(const ForwardCall& call, const DecodeItem& item, const SplitStates& states,
+                  void* scratch, TileFault& fault) noexcept;
 
 }  // namespace quire::kernels
