@@ -6,7 +6,8 @@ Every row names two calls; the result is the median of the ratios of their times
 first. Rows: `decode` 2,048 chosen of 65,536 keys against all of them; `prefill` 4,096 queries with 512 chosen keys each against a
 block mask of as many pairs; `top_k` the rate of top_k_keys in its products, to be compared with the peak that `quire info` gives, and
 its scratch, once; `weights` what key_weights cost;
-`latent` values that are a view of the keys against a copy of them. Needs NumPy and the package quire.
+`latent` values that are a view of the keys against a copy of them, and over pages; bf16 needs the package ml_dtypes. Needs NumPy and the
+package quire.
 """
 
 import argparse
@@ -107,17 +108,52 @@ def weights(rounds):
     yield "key_weights in decode, 32/8 heads, 32,768 keys, planned: with / without", result, seconds
 
 
+def latent_dtypes():
+    """f32, and bf16 if the package ml_dtypes is there, since NumPy has none."""
+    try:
+        import ml_dtypes
+    except ImportError:
+        return (numpy.float32,)
+    return numpy.float32, ml_dtypes.bfloat16
+
+
+def latent_cache(k, page_size=64):
+    """The same keys in pages of a cache that keeps no values."""
+    keys, dtype = k.shape[2], "f32" if k.dtype == numpy.float32 else "bf16"
+    pages = keys // page_size + 1
+    cache = quire.KVCache(
+        layers=1, kv_heads=1, head_dim=576, v_head_dim=512, dtype=dtype, page_size=page_size, n_pages=pages, v_in_k=True
+    )
+    sequence = cache.create()
+    cache.append(sequence, counts=keys, k=k.transpose(0, 2, 1, 3))
+    return cache, sequence
+
+
 def latent(rounds):
-    for heads, q_len in ((16, 1), (128, 1), (16, 256)):
-        keys = 32768 if q_len == 1 else 2048
-        q, k = normal(1, heads, q_len, 576), normal(1, 1, keys, 576)
-        copied = k[..., :512].copy()
-        result, seconds = ratio(
-            lambda: quire.flex_attention(q, k, k[..., :512], enable_gqa=True),
-            lambda: quire.flex_attention(q, k, copied, enable_gqa=True),
-            rounds,
-        )
-        yield f"latent keys, {heads} heads, {q_len} queries, {keys} keys of 576/512: copied / view", result, seconds
+    for dtype in latent_dtypes():
+        name = numpy.dtype(dtype).name
+        for heads, q_len in ((16, 1), (64, 1), (128, 1), (16, 4), (16, 256)):
+            keys = 32768 if q_len <= 4 else 2048
+            q, k = normal(1, heads, q_len, 576, dtype=dtype), normal(1, 1, keys, 576, dtype=dtype)
+            copied = k[..., :512].copy()
+            text = f"latent keys, {heads} heads, {q_len} queries, {keys} keys of 576/512, {name}"
+            result, seconds = ratio(
+                lambda: quire.flex_attention(q, k, k[..., :512], enable_gqa=True),
+                lambda: quire.flex_attention(q, k, copied, enable_gqa=True),
+                rounds,
+            )
+            rate = 2 * heads * q_len * keys * (576 + 512) / seconds / 1e9
+            yield f"{text}, {rate:.0f} GFLOP/s: copied / view", result, seconds
+            if q_len > 1:
+                continue
+            cache, sequence = latent_cache(k)
+            rows = numpy.ascontiguousarray(q[0].swapaxes(0, 1))
+            result, seconds = ratio(
+                lambda: quire.attend(cache, 0, sequence, rows),
+                lambda: quire.flex_attention(q, k, k[..., :512], enable_gqa=True),
+                rounds,
+            )
+            yield f"{text}, pages of 64: dense / pages", result, seconds
 
 
 ROWS = dict(decode=decode, prefill=prefill, top_k=top_k, weights=weights, latent=latent)

@@ -37,8 +37,9 @@ int tiles_per_item(std::int64_t tiles, int most, std::int64_t threads) {
   return static_cast<int>(std::clamp<std::int64_t>(even, 1, most));
 }
 
-std::int64_t decode_rows_at_once(std::int64_t rows) {
-  return rows <= kernels::kDecodeRows ? rows : 8;
+std::int64_t decode_rows_at_once(std::int64_t rows, std::int64_t most) {
+  if (rows <= most) return rows;
+  return most == kernels::kDecodeRows ? 8 : most;
 }
 
 std::int64_t split_items(std::int64_t pairs, std::int64_t splits, std::int64_t threads) {

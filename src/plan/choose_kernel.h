@@ -40,9 +40,11 @@ Kernel kernel_of_sequence(const layout::ChosenKeys* chosen, std::int64_t sequenc
 /// items. 512 tiles, 16 at most, 2 threads: 16. 16 tiles, 2 threads: 2.
 int tiles_per_item(std::int64_t tiles, int most, std::int64_t threads);
 
-/// Rows of the first task when `rows` rows of a key head decode: all if one pass over the keys can
-/// serve them, else eight, which is what registers hold. 12: 12. 13: 8, then 5. 20: 8, then 12.
-std::int64_t decode_rows_at_once(std::int64_t rows);
+/// Rows of the first task when `rows` rows of a key head decode and the kernel takes `most` at once
+/// (kernels::most_decode_rows): all if one pass over the keys can serve them, else what blocks of
+/// registers hold. 12 at most: 12: 12. 13: 8, then 5. 20: 8, then 12. 32 at most: 13: 13. 128: four
+/// times 32. 40: 32, then 8.
+std::int64_t decode_rows_at_once(std::int64_t rows, std::int64_t most);
 
 /// Into how many items the splits of one sequence are cut when there are few (sequence, key head)
 /// pairs: enough for four items per thread, whole splits each. 8 pairs, 2 threads: 1. 1 pair, 64

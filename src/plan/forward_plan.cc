@@ -56,6 +56,7 @@ ForwardPlan::ForwardPlan(AttentionProblem&& problem)
       caches_{.l2 = l2_cache_bytes(), .l3 = l3_cache_bytes()} {
   request_.head_dim = std::max<std::int64_t>(request_.head_dim, 1);  // one_channel.h
   find_visible();
+  request_.decode_rows = kernels::most_decode_rows(make_call());
   work_ = make_tasks(request_, visible_.get(),
                      static_cast<std::int64_t>(request_.executor->concurrency()));
   compile_programs();
@@ -126,7 +127,7 @@ void ForwardPlan::compile_programs() {
   options.vary[1] = Vary::kRowList;
   options.vary[2] = Vary::kRowList;
   options.vary[3] = Vary::kLaneRange;
-  options.max_rows = kernels::kDecodeRows;
+  options.max_rows = work_.most_rows;
   options.groups = kernels::kTileKeys / kernels::kGroupLanes;
   options.max_per_row = true;
   if (score != nullptr) decode_score_ = formula::compile({.score_mod = score}, options);
@@ -140,7 +141,7 @@ void ForwardPlan::allocate_scratch() {
   std::size_t bytes = 0;
   if (work_.has_prefill) bytes = kernels::prefill_scratch_bytes(call, work_.most_tiles);
   if (work_.has_decode)
-    bytes = std::max(bytes, kernels::decode_scratch_bytes(call, kernels::kDecodeRows));
+    bytes = std::max(bytes, kernels::decode_scratch_bytes(call, work_.most_rows));
   scratch_step_ = (bytes + 4095) / 4096 * 4096 + 64 * 5;  // workers' memory in different cache sets
   scratch_ = Tensor::empty({static_cast<std::int64_t>(scratch_step_ * workers)}, DType::u8);
   spans_.resize(workers *
@@ -328,15 +329,16 @@ void ForwardPlan::run_prefix(const kernels::ForwardCall& call, const ForwardTens
       kernels::decode_state_size(call.value_dims) * dtype_size(compute_type());
   auto* const states =
       static_cast<char*>(states_.data()) + task.states * dtype_size(compute_type());
-  const std::int64_t at_once =
-      decode_rows_at_once(count) == count ? task.split_end - task.split_begin : 1;
+  const std::int64_t at_once = decode_rows_at_once(count, request_.decode_rows) == count
+                                   ? task.split_end - task.split_begin
+                                   : 1;
   for (std::int64_t split = task.split_begin; split < task.split_end; split += at_once) {
     const layout::KeyRange range{split * kernels::kSplitKeys,
                                  std::min(keys_end, (split + at_once) * kernels::kSplitKeys)};
     kernels::KeySequence keys = write_keys(of, {range, {}}, tensors, worker);
     keys.length = keys_end;
     for (std::int64_t row = 0, some; row < count; row += some) {
-      some = decode_rows_at_once(count - row);
+      some = decode_rows_at_once(count - row, request_.decode_rows);
       kernels::decode(call,
                       {.keys = keys,
                        .rows = rows + row,
@@ -351,7 +353,7 @@ void ForwardPlan::run_prefix(const kernels::ForwardCall& call, const ForwardTens
 
 void ForwardPlan::run_decode(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                              const ForwardTask& task, std::size_t worker) {
-  kernels::QueryRow rows[kernels::kDecodeRows];
+  kernels::QueryRow rows[kernels::kManyDecodeRows];
   fill_rows(call, tensors, task, rows);
   SeenRange seen = seen_by(task.b, {rows, static_cast<std::size_t>(task.count)});
   if (task.states >= 0)
@@ -377,10 +379,11 @@ void ForwardPlan::run_chosen(const kernels::ForwardCall& call, const ForwardTens
   const std::int64_t first_head = task.kv_head * group;
   const kernels::KeySequence keys =
       write_keys(task, {{0, request_.layout->length(task.b)}, {}}, tensors, worker);
-  kernels::QueryRow rows[kernels::kDecodeRows];
+  kernels::QueryRow rows[kernels::kManyDecodeRows];
   for (std::int64_t at = task.first; at < end;) {
     const std::int64_t row = at / group, left = std::min(end, (row + 1) * group) - at;
-    const std::int64_t count = request_.chosen->by_head() ? 1 : decode_rows_at_once(left);
+    const std::int64_t count =
+        request_.chosen->by_head() ? 1 : decode_rows_at_once(left, request_.decode_rows);
     for (std::int64_t i = 0; i < count; ++i)
       rows[i] = row_of(call, tensors, {task.b, first_head + (at + i) % group, row});
     kernels::decode(call,
@@ -396,7 +399,7 @@ void ForwardPlan::run_chosen(const kernels::ForwardCall& call, const ForwardTens
 
 void ForwardPlan::run_merge(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                             const ForwardTask& task, std::size_t worker) {
-  kernels::QueryRow rows[kernels::kDecodeRows];
+  kernels::QueryRow rows[kernels::kManyDecodeRows];
   fill_rows(call, tensors, task, rows);
   const std::int64_t size = dtype_size(compute_type());
   const SeenRange seen = seen_by(task.b, {rows, static_cast<std::size_t>(task.count)});
@@ -407,8 +410,10 @@ void ForwardPlan::run_merge(const kernels::ForwardCall& call, const ForwardTenso
                          .split_begin = task.split_begin,
                          .split_end = task.split_end,
                          .prefix = prefix_of(task)},
-                        static_cast<const char*>(states_.data()) + task.states * size,
-                        task.split_end - task.split_begin, scratch(worker), faults_[worker]);
+                        {.data = static_cast<const char*>(states_.data()) + task.states * size,
+                         .splits = task.split_end - task.split_begin,
+                         .step = task.state_step},
+                        scratch(worker), faults_[worker]);
 }
 
 void ForwardPlan::run_claim(const kernels::ForwardCall& call, const ForwardTensors& tensors,

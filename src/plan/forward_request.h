@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "kernels/decode/decode.h"
 #include "layout/key_layout.h"
 #include "layout/query_layout.h"
 #include "quire/attention_problem.h"
@@ -21,6 +22,8 @@ struct ForwardRequest : AttentionProblem {
   /// The score mod followed by the weight mod, simplified; nothing if the result is the score
   /// itself.
   std::optional<Formula> score = {};
+  /// kernels::most_decode_rows of the call; a plan sets it.
+  std::int64_t decode_rows = kernels::kDecodeRows;
   std::shared_ptr<Executor> held = {};  // shares ownership of the default executor
 };
 

@@ -18,9 +18,10 @@ using kernels::kSplitKeys;
 
 namespace {
 
-std::int64_t chunks_of(std::int64_t rows) {
+std::int64_t chunks_of(std::int64_t rows, std::int64_t most) {
   std::int64_t chunks = 0;
-  for (std::int64_t first = 0; first < rows; first += decode_rows_at_once(rows - first)) ++chunks;
+  for (std::int64_t first = 0; first < rows; first += decode_rows_at_once(rows - first, most))
+    ++chunks;
   return chunks;
 }
 
@@ -97,7 +98,7 @@ class TaskMaker {
   // The most passes over the keys that the queries of one key head take.
   std::int64_t units(std::int64_t b) const {
     return kernel(b) == Kernel::kPrefill ? group_ * ceil_div(queries(b), kQueryTile)
-                                         : chunks_of(group_ * queries(b));
+                                         : chunks_of(group_ * queries(b), request_.decode_rows);
   }
   double multiply_adds() const {
     double pairs = 0;
@@ -117,6 +118,7 @@ class TaskMaker {
   void use_prefix(std::int64_t b, std::int64_t kv_head, ForwardTask& task) const;
   void add_prefill(std::int64_t b);
   void add_decode(std::int64_t b);
+  void add_merges(const ForwardTask& cut, std::int64_t state);
   void add_chosen(std::int64_t b);
   std::vector<std::int32_t> by_length() const;
   void order();
@@ -177,6 +179,9 @@ void TaskMaker::add_prefixes() {
     const std::int64_t pairs = static_cast<std::int64_t>(prefixes.size()) * request_.kv_heads;
     const std::int64_t cuts = split_items(pairs, splits, threads_);
     prefix_states_.push_back(made_.state_elements);
+    made_.most_rows =
+        std::max(made_.most_rows,
+                 static_cast<std::int32_t>(decode_rows_at_once(prefix.rows, request_.decode_rows)));
     for (std::int64_t kv_head = 0; kv_head < request_.kv_heads; ++kv_head) {
       for (std::int64_t cut = 0; cut < cuts; ++cut) {
         const std::int64_t begin = splits * cut / cuts;
@@ -213,7 +218,8 @@ void TaskMaker::add_decode(std::int64_t b) {
       ForwardTask task{.kernel = Kernel::kDecode,
                        .b = static_cast<std::int32_t>(b),
                        .kv_head = static_cast<std::int32_t>(kv_head),
-                       .count = static_cast<std::int32_t>(decode_rows_at_once(rows - first)),
+                       .count = static_cast<std::int32_t>(
+                           decode_rows_at_once(rows - first, request_.decode_rows)),
                        .first = first,
                        .split_end = splits};
       use_prefix(b, kv_head, task);
@@ -223,7 +229,7 @@ void TaskMaker::add_decode(std::int64_t b) {
       const bool keeps = cuts > 1 || request_.states == KeptStates::kSplits;
       if (keeps) {
         task.states = made_.state_elements;
-        made_.merges.push_back(task);
+        add_merges(task, state);
         made_.state_elements += own * task.count * state;
       }
       for (std::int64_t cut = 0; cut < cuts; ++cut) {
@@ -234,8 +240,24 @@ void TaskMaker::add_decode(std::int64_t b) {
         if (keeps) task.states += (task.split_end - task.split_begin) * task.count * state;
       }
       made_.has_decode = true;
+      made_.most_rows = std::max(made_.most_rows, task.count);
       first += task.count;
     }
+  }
+}
+
+// A few rows at a time, so that threads share the states of many rows: 64 splits of 16 rows of 512
+// values are 2 MiB.
+void TaskMaker::add_merges(const ForwardTask& cut, std::int64_t state) {
+  constexpr std::int32_t kMergeRows = 4;
+  for (std::int32_t row = 0; row < cut.count; row += kMergeRows) {
+    ForwardTask some = cut;
+    some.count = std::min(kMergeRows, cut.count - row);
+    some.first += row;
+    some.states += row * state;
+    some.state_step = cut.count * state;
+    if (some.prefix_states >= 0) some.prefix_states += row * state;
+    made_.merges.push_back(some);
   }
 }
 
@@ -256,6 +278,9 @@ void TaskMaker::add_chosen(std::int64_t b) {
                              .split_end = ceil_div(keys(b), kSplitKeys),
                              .work = count * request_.chosen->average_keys(b)});
       made_.has_decode = true;
+      made_.most_rows =
+          std::max(made_.most_rows,
+                   static_cast<std::int32_t>(decode_rows_at_once(group_, request_.decode_rows)));
     }
   }
 }

@@ -21,8 +21,9 @@ struct ForwardTask {
   std::int32_t b = 0, kv_head = 0, count = 0;
   std::int64_t first = 0;
   std::int64_t split_begin = 0, split_end = 0;
-  std::int64_t states = -1;  // decode, cut: where its states begin
-  std::int64_t work = 0;     // keys, once for every tile of queries or group of rows
+  std::int64_t states = -1;     // decode, cut: where its states begin
+  std::int64_t state_step = 0;  // merges: from split to split
+  std::int64_t work = 0;        // keys, once for every tile of queries or group of rows
   // Decode: keys that were walked together with others. Splits begin after those that lie entirely
   // in the prefix.
   std::int64_t prefix_tiles = 0;
@@ -39,12 +40,13 @@ struct PrefixTask {
 
 struct ForwardTasks {
   std::vector<ForwardTask> tasks;    // long ones first, so that threads end together
-  std::vector<ForwardTask> merges;   // after all tasks: sequences whose splits were cut
+  std::vector<ForwardTask> merges;   // after all tasks: rows whose splits were cut, a few at a time
   std::vector<PrefixTask> prefixes;  // before all tasks
   SharedPrefixes shared;
-  std::vector<std::int64_t> claims;  // first task of each claim, and the end
-  std::int64_t state_elements = 0;   // of all tasks that were cut
-  int most_tiles = 0;                // of a prefill task
+  std::vector<std::int64_t> claims;               // first task of each claim, and the end
+  std::int64_t state_elements = 0;                // of all tasks that were cut
+  int most_tiles = 0;                             // of a prefill task
+  std::int32_t most_rows = kernels::kDecodeRows;  // of a decode item, or more
   bool has_prefill = false, has_decode = false;
 };
 

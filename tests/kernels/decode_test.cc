@@ -74,7 +74,15 @@ TileFault run_in_parts(ForwardCase& problem, int splits_per_item) {
         states.data() + static_cast<std::size_t>(item.split_begin * rows * size) * element;
     kernels::decode(problem.call(), item, scratch.data.get(), fault);
   }
-  kernels::merge_splits(problem.call(), item, states.data(), splits, scratch.data.get(), fault);
+  // The last row by itself.
+  const std::size_t bytes = static_cast<std::size_t>(size) * element;
+  kernels::SplitStates of{states.data(), splits, rows * size};
+  --item.row_count;
+  kernels::merge_splits(problem.call(), item, of, scratch.data.get(), fault);
+  item.rows += rows - 1;
+  item.row_count = 1;
+  of.data = states.data() + static_cast<std::size_t>(rows - 1) * bytes;
+  kernels::merge_splits(problem.call(), item, of, scratch.data.get(), fault);
   return fault;
 }
 
@@ -100,6 +108,13 @@ void set_types(ForwardOptions& options, const Types& types) {
   options.v = types.v;
   options.out = types.out;
   options.pairs = types.pairs;
+}
+
+// Of an item with keys of these types.
+int most_rows(const Types& types) {
+  ForwardOptions options;
+  set_types(options, types);
+  return kernels::most_decode_rows(ForwardCase(options, current_isa()).call());
 }
 
 std::string describe(const ForwardOptions& o) {
@@ -176,10 +191,11 @@ TEST(Decode, EveryTypeHasTheBitsOfTheRules) {
 
 TEST(Decode, EveryDimensionAndEveryNumberOfRows) {
   for (const Types& types : all_types()) {
+    const int most = most_rows(types);
     for (int dims = 1; dims <= 130; ++dims) {
       ForwardOptions options;
       set_types(options, types);
-      options.heads = 1 + dims % kernels::kDecodeRows;
+      options.heads = 1 + dims % most;
       options.keys = 19 + dims;
       options.dims = dims;
       options.value_dims = 131 - dims;
@@ -310,8 +326,10 @@ TEST(Decode, ScaleOfZeroOrLess) {
 }
 
 ScoreMod some_mod(unsigned which) {
-  const Buffer slopes(std::vector<float>{0.5f, 0.25f, 0.125f, 1, 2, 0.75f, 3, 4, 5, 6, 7, 8},
-                      {.name = "slopes"});
+  std::vector<float> of_heads{0.5f, 0.25f, 0.125f, 1, 2, 0.75f, 3, 4, 5, 6, 7, 8};
+  for (int h = 12; h < kernels::kManyDecodeRows; ++h)
+    of_heads.push_back(0.3f * static_cast<float>(h % 5));
+  const Buffer slopes(of_heads, {.name = "slopes"});
   std::vector<float> numbers;
   for (int i = 0; i < 37; ++i) numbers.push_back(static_cast<float>(i % 11) * 0.3f - 1);
   const Buffer table(numbers, {.name = "table"});
@@ -355,6 +373,41 @@ TEST(Decode, InPartsAndMerged) {
       EXPECT_EQ(problem.first_difference(), "") << describe(options);
     }
   }
+}
+
+TEST(Decode, EveryNumberOfRowsWithMasksModsAndParts) {
+  std::mt19937 random(7);
+  for (const Types& types : all_types()) {
+    const int most = most_rows(types);
+    for (int rows = 1; rows <= most; ++rows) {
+      for (int i = 0; i < 4; ++i) {
+        ForwardOptions options = random_options(random, types);
+        options.queries = rows % 2 == 0 && i < 2 ? 2 : 1;
+        options.heads = rows / options.queries;
+        options.keys = i == 3 ? 1050 : 1 + static_cast<std::int64_t>(random() % 150);
+        if (i == 1) add_runs(random, options);
+        if (i == 2) options.score = some_mod(static_cast<unsigned>(rows));
+        ForwardCase problem(options, current_isa());
+        if (i != 3) {
+          expect_bits(problem, describe(options));
+          continue;
+        }
+        run_in_parts(problem, 1);
+        EXPECT_EQ(problem.first_difference(), "") << describe(options);
+      }
+    }
+  }
+}
+
+// The primitives of many rows need vectors; elements of f64 are never many.
+TEST(Decode, TakesManyRowsWhereTheIsaHasVectors) {
+  ForwardOptions options;
+  const bool vectors = kernels::current_table().lanes > 1;
+  EXPECT_EQ(kernels::most_decode_rows(ForwardCase(options, current_isa()).call()),
+            vectors ? kernels::kManyDecodeRows : kernels::kDecodeRows);
+  options.q = options.k = options.v = options.out = DType::f64;
+  EXPECT_EQ(kernels::most_decode_rows(ForwardCase(options, current_isa()).call()),
+            kernels::kDecodeRows);
 }
 
 TEST(Decode, NothingVisible) {

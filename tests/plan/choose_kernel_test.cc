@@ -41,10 +41,14 @@ TEST(ComeFromMemory, DependsOnTheSharedCache) {
 }
 
 TEST(SplitItems, CutsLongSequencesWhenThereAreFew) {
-  EXPECT_EQ(decode_rows_at_once(1), 1);
-  EXPECT_EQ(decode_rows_at_once(12), 12);
-  EXPECT_EQ(decode_rows_at_once(13), 8);
-  EXPECT_EQ(decode_rows_at_once(20), 8);
+  EXPECT_EQ(decode_rows_at_once(1, 12), 1);
+  EXPECT_EQ(decode_rows_at_once(12, 12), 12);
+  EXPECT_EQ(decode_rows_at_once(13, 12), 8);
+  EXPECT_EQ(decode_rows_at_once(20, 12), 8);
+  EXPECT_EQ(decode_rows_at_once(13, 32), 13);
+  EXPECT_EQ(decode_rows_at_once(128, 32), 32);
+  EXPECT_EQ(decode_rows_at_once(40, 32), 32);
+  EXPECT_EQ(decode_rows_at_once(8, 32), 8);
   EXPECT_EQ(split_items(8, 64, 2), 1);
   EXPECT_EQ(split_items(1, 64, 2), 8);
   EXPECT_EQ(split_items(1, 3, 2), 3);

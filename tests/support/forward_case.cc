@@ -177,7 +177,7 @@ void ForwardCase::compile_mods() {
                   {options_.q_begin, options_.q_begin + options_.queries - 1},
                   {0, std::max<std::int64_t>(options_.keys, 1) - 1}},
       .vary = {Vary::kConstant, Vary::kRowList, Vary::kRowList, Vary::kLaneRange},
-      .max_rows = kernels::kDecodeRows,
+      .max_rows = kernels::kManyDecodeRows,
       .groups = kernels::kTileKeys / kernels::kGroupLanes,
       .max_per_row = true};
   programs_.reserve(2);

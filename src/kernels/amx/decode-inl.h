@@ -88,11 +88,12 @@ inline void tile_unit_scores(const UnitScoresArgs<float>& args) {
 template <int kKey>
 struct TileValues : Bf16Values {
   static constexpr int kKeys = 2;
-  static HWY_INLINE Line load(const char* at, ptrdiff_t step, const DecodeUnit& unit, int key) {
-    return Bf16Values::load(at + kKey * step, step, unit, key);
+  static HWY_INLINE void load(const char* at, ptrdiff_t step, const DecodeUnit& unit, int key,
+                              V (&x)[2]) {
+    Bf16Values::load(at + kKey * step, step, unit, key, x);
   }
-  static HWY_INLINE void step(const Line& line, const float* weight, V (&acc)[2]) {
-    Bf16Values::step(line, weight + kKey, acc);
+  static HWY_INLINE void step(const V (&x)[2], const float* weight, V (&acc)[2]) {
+    Bf16Values::step(x, weight + kKey, acc);
   }
 };
 

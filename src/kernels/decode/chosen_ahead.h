@@ -29,7 +29,7 @@ class ChosenAhead {
   UnitRows<T>& keys_;
   UnitRows<T>* values_;
   int64_t end_;
-  List lists_[kDecodeRows];  // different ones; heads of a group mostly share one
+  List lists_[kManyDecodeRows];  // different ones; heads of a group mostly share one
   int list_count_ = 0;
 };
 

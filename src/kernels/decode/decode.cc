@@ -125,8 +125,9 @@ uint32_t fold_stored(const ForwardCall& call, const DecodeState<T>& total, int i
 // Stores a state for every split, in a run that asks for that.
 template <class T>
 void store_splits(const ForwardCall& call, const DecodeItem& item, const Memory<T>& memory,
-                  const T* from, int64_t splits, TileFault& fault) {
-  for (int64_t split = 0; split < splits; ++split) {
+                  const SplitStates& states, TileFault& fault) {
+  for (int64_t split = 0; split < states.splits; ++split) {
+    const T* from = static_cast<const T*>(states.data) + split * states.step;
     for (int i = 0; i < item.row_count; ++i, from += decode_state_size(call.value_dims)) {
       const DecodeState<T> stored = stored_state(const_cast<T*>(from), call.value_dims);
       decode_functions<T>(*call.table)
@@ -137,7 +138,7 @@ void store_splits(const ForwardCall& call, const DecodeItem& item, const Memory<
     }
   }
   // The longest sequence has more splits.
-  for (int64_t split = splits; split < call.states.splits; ++split)
+  for (int64_t split = states.splits; split < call.states.splits; ++split)
     for (int i = 0; i < item.row_count; ++i)
       clear(state_of_row<T>(call, item.rows[i].stat_offset, split), call.value_dims);
 }
@@ -204,17 +205,17 @@ void decode_in(const ForwardCall& call, const DecodeItem& item, void* scratch, T
 }
 
 template <class T>
-void merge_in(const ForwardCall& call, const DecodeItem& item, const void* states, int64_t splits,
+void merge_in(const ForwardCall& call, const DecodeItem& item, const SplitStates& states,
               void* scratch, TileFault& fault) {
   ScratchLayout layout(scratch);
   Memory<T> memory(call, item.row_count, layout);
   memory.row_scratch = layout.rest();
-  const T* from = static_cast<const T*>(states);
-  if (call.states.by_split) return store_splits(call, item, memory, from, splits, fault);
+  if (call.states.by_split) return store_splits(call, item, memory, states, fault);
   begin_total(call, item, memory.total);
   uint32_t slow = fold_prefix(call, item, memory.total);
   const bool keeps = call.states.data != nullptr;
-  for (int64_t split = 0; split < splits; ++split) {
+  for (int64_t split = 0; split < states.splits; ++split) {
+    const T* from = static_cast<const T*>(states.data) + split * states.step;
     for (int i = 0; i < item.row_count; ++i, from += decode_state_size(call.value_dims)) {
       if (!keeps) {
         slow |= fold_stored(call, memory.total, i, from);
@@ -239,6 +240,23 @@ std::size_t scratch_bytes(const ForwardCall& call, int row_count) {
 
 }  // namespace
 
+int most_decode_rows(const ForwardCall& call) {
+  if (call.f64 || call.table == nullptr || call.table->decode_f32->many_scores == nullptr)
+    return kDecodeRows;
+  for (const bool values : {false, true}) {
+    switch (unit_kind<float>(call, values)) {
+      case DecodeKind::kOwn:
+      case DecodeKind::kBf16:
+      case DecodeKind::kF16:
+      case DecodeKind::kPairs:
+        break;
+      default:
+        return kDecodeRows;
+    }
+  }
+  return fuses_rope(call) ? kDecodeRows : kManyDecodeRows;
+}
+
 int64_t decode_state_size(int value_dims) { return kStateHead + decode_columns(value_dims); }
 
 std::size_t decode_scratch_bytes(const ForwardCall& call, int row_count) {
@@ -253,12 +271,12 @@ void decode(const ForwardCall& call, const DecodeItem& item, void* scratch,
     decode_in<float>(call, item, scratch, fault);
 }
 
-void merge_splits(const ForwardCall& call, const DecodeItem& item, const void* states,
-                  int64_t splits, void* scratch, TileFault& fault) noexcept {
+void merge_splits(const ForwardCall& call, const DecodeItem& item, const SplitStates& states,
+                  void* scratch, TileFault& fault) noexcept {
   if (call.f64)
-    merge_in<double>(call, item, states, splits, scratch, fault);
+    merge_in<double>(call, item, states, scratch, fault);
   else
-    merge_in<float>(call, item, states, splits, scratch, fault);
+    merge_in<float>(call, item, states, scratch, fault);
 }
 
 }  // namespace quire::kernels

@@ -1,19 +1,22 @@
-// The decode kernel: few query rows per key head (up to kDecodeRows, all heads of its group and a
-// few queries each), keys across the lanes, memory read once for all rows. Long sequences can be
-// cut at splits over several items, whose states are folded in order afterwards. Same bits as the
-// prefill kernel. Kernels layer.
+// The decode kernel: few query rows per key head (up to most_decode_rows, all heads of its group
+// and a few queries each), keys across the lanes, memory read once for all rows. Long sequences can
+// be cut at splits over several items, whose states are folded in order afterwards. Same bits as
+// the prefill kernel. Kernels layer.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
 #include "kernels/attention_order.h"
+#include "kernels/decode/functions.h"
 #include "kernels/forward_problem.h"
 #include "kernels/tile/tile_runner.h"
 
 namespace quire::kernels {
 
-/// The most rows of an item. choose_kernel (plan/) decides which calls decode.
-inline constexpr int kDecodeRows = 12;
+/// The most rows of an item of this call: kManyDecodeRows if its keys and values are multiplied in
+/// f32 or as pairs from where they lie, or gathered, and the ISA has vectors; else kDecodeRows.
+/// choose_kernel (plan/) decides which calls decode.
+int most_decode_rows(const ForwardCall& call);
 
 /// Keys before the item's own: tiles that its rows have already walked together with others.
 struct DecodePrefix {
@@ -50,9 +53,15 @@ std::size_t decode_scratch_bytes(const ForwardCall& call, int row_count);
 void decode(const ForwardCall& call, const DecodeItem& item, void* scratch,
             TileFault& fault) noexcept;
 
-/// Folds the states of all splits of an item's rows in order and writes the outputs. states:
-/// [split][row]. The splits and states of `item` are not used.
-void merge_splits(const ForwardCall& call, const DecodeItem& item, const void* states,
-                  int64_t splits, void* scratch, TileFault& fault) noexcept;
+/// The states that items wrote for some rows: [split][row], `step` elements from split to split.
+struct SplitStates {
+  const void* data = nullptr;
+  int64_t splits = 0, step = 0;
+};
+
+/// Folds the states of all splits of an item's rows in order and writes the outputs. The rows may
+/// be some of those that were computed together. The splits and states of `item` are not used.
+void merge_splits(const ForwardCall& call, const DecodeItem& item, const SplitStates& states,
+                  void* scratch, TileFault& fault) noexcept;
 
 }  // namespace quire::kernels

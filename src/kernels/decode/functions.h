@@ -30,9 +30,32 @@ inline constexpr int kDecodeColumns = 32;
 /// rows are left. The last row of a block may be padding.
 constexpr int8_t kRowBlock[] = {0, 1, 2, 4, 4, 4, 4, 8, 8, 8, 8, 8, 8};
 
+/// The most rows of an item: of all items, and of those whose primitives take many
+/// (most_decode_rows, decode.h). With 32 rows of O, twice, their queries and 256 keys of 576 f32,
+/// an item takes 860 KiB.
+inline constexpr int kDecodeRows = 12;
+inline constexpr int kManyDecodeRows = 32;
+/// More rows than this go to many_scores and many_values, where a call suits these.
+inline constexpr int kFewDecodeRows = 8;
+
+/// Rows that many_values computes: blocks of 5 and 6. 9: 10. 13: 15. 16: 16. 19: 20.
+constexpr int many_rows(int rows) {
+  const int least = (rows + 5) / 6 * 5;
+  return rows < least ? least : rows;
+}
+
 /// Rows in memory, padding included.
 constexpr size_t padded_rows(int rows) {
-  return static_cast<size_t>(rows % 4 == 3 ? rows + 1 : rows);
+  const int blocks = rows % 4 == 3 ? rows + 1 : rows, many = many_rows(rows);
+  return static_cast<size_t>(rows > kFewDecodeRows && many > blocks ? many : blocks);
+}
+
+/// Lanes that the queries of many_scores fill: whole vectors of every ISA.
+constexpr int query_lanes(int rows) { return (rows + 15) / 16 * 16; }
+
+/// Rows of queries in memory, whichever primitives take them.
+constexpr size_t padded_queries(int rows) {
+  return rows > kFewDecodeRows ? static_cast<size_t>(query_lanes(rows)) : padded_rows(rows);
 }
 
 /// How keys or values are stored and multiplied.
@@ -83,7 +106,8 @@ struct UnitScoresArgs {
   int rows = 0, dims = 0;
   /// For each block of rows (kRowBlock) [query_step][rows of the block]: T, or 32-bit pairs. The
   /// dims are padded with -0, which adds nothing to a chain, not even to one that is -0. For
-  /// kIntegers [row][query_step] integers of 16 bits, padded with 0.
+  /// kIntegers [row][query_step] integers of 16 bits, padded with 0. many_scores takes
+  /// [query_step][query_lanes].
   const void* queries = nullptr;
   ptrdiff_t query_step = 0;
   const T* row_scales = nullptr;  // [rows], of kIntegers: what sums are multiplied by
@@ -192,6 +216,9 @@ struct DecodeFunctions {
   bool (*few_softmax)(const FewSoftmaxArgs<T>&) noexcept;
   void (*drop)(const DropRowArgs<T>&) noexcept;
   void (*values)(const UnitValuesArgs<T>&) noexcept;
+  /// The same two for kFewDecodeRows + 1 to kManyDecodeRows rows; null where there are none.
+  void (*many_scores)(const UnitScoresArgs<T>&) noexcept;
+  void (*many_values)(const UnitValuesArgs<T>&) noexcept;
   /// x[i] *= factor
   void (*rescale)(T* x, int count, T factor) noexcept;
   /// kIntegers. `count` numbers, a multiple of kDecodeColumns, as integers of 16 bits less `shift`.

@@ -98,7 +98,7 @@ void RowVisibility::add_runs(int row, int64_t key, int keys) noexcept {
 // Only rows that need the program run it: faults of other rows must not be reported.
 void RowVisibility::ask_mask(int64_t key, int keys) noexcept {
   TileCoords coords;
-  int asking[kDecodeRows];
+  int asking[kManyDecodeRows];
   for (int i = 0; i < row_count_; ++i) {
     const uint64_t* asked = asked_ + i * groups_;
     if (std::none_of(asked, asked + groups_, [](uint64_t word) { return word != 0; })) continue;

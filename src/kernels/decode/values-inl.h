@@ -36,14 +36,16 @@ struct PlainValues {
   static constexpr int kVectors = 1;  // accumulators per line
   static constexpr int kBytes = static_cast<int>(hn::MaxLanes(D()) * sizeof(E));
   static constexpr int kColumnBytes = sizeof(E);
-  struct Line {
-    hn::Vec<D> x;
-  };
-  static HWY_INLINE Line load(const char* at, ptrdiff_t, const DecodeUnit&, int) {
-    return {load_widened(D(), reinterpret_cast<const E*>(at))};
+  using Vector = hn::Vec<D>;
+  static HWY_INLINE void load(const char* at, ptrdiff_t, const DecodeUnit&, int, Vector (&x)[1]) {
+    x[0] = load_widened(D(), reinterpret_cast<const E*>(at));
   }
-  static HWY_INLINE void step(const Line& line, const Weight* weight, hn::Vec<D> (&acc)[1]) {
-    acc[0] = fma(line.x, hn::Set(D(), *weight), acc[0]);
+  static HWY_INLINE void step(const Vector (&x)[1], const Weight* weight, hn::Vec<D> (&acc)[1]) {
+    acc[0] = fma(x[0], hn::Set(D(), *weight), acc[0]);
+  }
+  static HWY_INLINE Vector broadcast(const Weight* weight) { return hn::Set(D(), *weight); }
+  static HWY_INLINE hn::Vec<D> multiply_add(Vector x, Vector weight, hn::Vec<D> acc) {
+    return fma_in_place(x, weight, acc);
   }
 };
 
@@ -56,15 +58,14 @@ struct I8Values {
   static constexpr int kVectors = 1;
   static constexpr int kBytes = kLanes;
   static constexpr int kColumnBytes = 1;
-  struct Line {
-    V x;
-  };
-  static HWY_INLINE Line load(const char* at, ptrdiff_t, const DecodeUnit& unit, int key) {
+  using Vector = V;
+  static HWY_INLINE void load(const char* at, ptrdiff_t, const DecodeUnit& unit, int key,
+                              V (&x)[1]) {
     const V code = code_vector<CodeType::kI8>(reinterpret_cast<const uint8_t*>(at));
-    return {hn::Mul(code, hn::Set(kF32, unit.scales[key]))};
+    x[0] = hn::Mul(code, hn::Set(kF32, unit.scales[key]));
   }
-  static HWY_INLINE void step(const Line& line, const float* weight, V (&acc)[1]) {
-    acc[0] = fma(line.x, hn::Set(kF32, *weight), acc[0]);
+  static HWY_INLINE void step(const V (&x)[1], const float* weight, V (&acc)[1]) {
+    acc[0] = fma(x[0], hn::Set(kF32, *weight), acc[0]);
   }
 };
 
@@ -76,20 +77,20 @@ struct Bf16Values {
   static constexpr int kVectors = 2;
   static constexpr int kBytes = 4 * kLanes;
   static constexpr int kColumnBytes = 2;
-  struct Line {
-    V even, odd;
-  };
-  static HWY_INLINE Line load(const char* at, ptrdiff_t, const DecodeUnit&, int) {
+  using Vector = V;
+  static HWY_INLINE void load(const char* at, ptrdiff_t, const DecodeUnit&, int, V (&x)[2]) {
     const hn::Repartition<uint8_t, U32> bytes;
-    const VU x = hn::BitCast(kU32, hn::LoadU(bytes, reinterpret_cast<const uint8_t*>(at)));
-    return {hn::BitCast(kF32, hn::ShiftLeft<16>(x)),
-            hn::BitCast(kF32, hn::And(x, hn::Set(kU32, 0xffff0000u)))};
+    const VU both = hn::BitCast(kU32, hn::LoadU(bytes, reinterpret_cast<const uint8_t*>(at)));
+    x[0] = hn::BitCast(kF32, hn::ShiftLeft<16>(both));
+    x[1] = hn::BitCast(kF32, hn::And(both, hn::Set(kU32, 0xffff0000u)));
   }
-  static HWY_INLINE void step(const Line& line, const float* weight, V (&acc)[2]) {
+  static HWY_INLINE void step(const V (&x)[2], const float* weight, V (&acc)[2]) {
     const V w = hn::Set(kF32, *weight);
-    acc[0] = fma(line.even, w, acc[0]);
-    acc[1] = fma(line.odd, w, acc[1]);
+    acc[0] = fma(x[0], w, acc[0]);
+    acc[1] = fma(x[1], w, acc[1]);
   }
+  static HWY_INLINE V broadcast(const float* weight) { return hn::Set(kF32, *weight); }
+  static HWY_INLINE V multiply_add(V x, V weight, V acc) { return fma_in_place(x, weight, acc); }
 };
 #endif
 
@@ -102,22 +103,26 @@ struct PairValues {
   static constexpr int kVectors = 2;
   static constexpr int kBytes = 4 * kLanes;
   static constexpr int kColumnBytes = 2;
-  struct Line {
-    VU low, high;
-  };
-  static HWY_INLINE Line load(const char* at, ptrdiff_t step, const DecodeUnit&, int) {
+  using Vector = VU;
+  static HWY_INLINE void load(const char* at, ptrdiff_t step, const DecodeUnit&, int, VU (&x)[2]) {
     const hn::Repartition<uint8_t, U32> bytes;
     const hn::Repartition<uint16_t, U32> words;
     const auto even = hn::BitCast(words, hn::LoadU(bytes, reinterpret_cast<const uint8_t*>(at)));
     const auto odd =
         hn::BitCast(words, hn::LoadU(bytes, reinterpret_cast<const uint8_t*>(at + step)));
-    return {hn::BitCast(kU32, hn::InterleaveLower(words, even, odd)),
-            hn::BitCast(kU32, hn::InterleaveUpper(words, even, odd))};
+    x[0] = hn::BitCast(kU32, hn::InterleaveLower(words, even, odd));
+    x[1] = hn::BitCast(kU32, hn::InterleaveUpper(words, even, odd));
   }
-  static HWY_INLINE void step(const Line& line, const uint16_t* weight, V (&acc)[2]) {
-    acc[0] = pair_dot_with(line.low, weight, acc[0]);
-    acc[1] = pair_dot_with(line.high, weight, acc[1]);
+  static HWY_INLINE void step(const VU (&x)[2], const uint16_t* weight, V (&acc)[2]) {
+    acc[0] = pair_dot_with(x[0], weight, acc[0]);
+    acc[1] = pair_dot_with(x[1], weight, acc[1]);
   }
+  static HWY_INLINE VU broadcast(const uint16_t* weight) {
+    uint32_t pair;
+    std::memcpy(&pair, weight, 4);
+    return hn::Set(kU32, pair);
+  }
+  static HWY_INLINE V multiply_add(VU x, VU weight, V acc) { return pair_dot(x, weight, acc); }
 };
 
 // Codes of two keys a step.
@@ -129,36 +134,30 @@ struct CodePairValues {
   static constexpr int kVectors = kPairVectors;
   static constexpr int kBytes = kPairVectors * static_cast<int>(kLanes);
   static constexpr int kColumnBytes = 1;
-  struct Line {
-    VU pairs[kPairVectors];
-  };
-  static HWY_INLINE Line load(const char* at, ptrdiff_t step, const DecodeUnit&, int) {
-    VU pairs[kPairVectors];
-    pairs_of_keys<kType>(at, at + step, pairs);
-    if constexpr (kPairVectors == 2)
-      return {{pairs[0], pairs[1]}};
-    else
-      return {{pairs[0]}};
+  using Vector = VU;
+  static HWY_INLINE void load(const char* at, ptrdiff_t step, const DecodeUnit&, int,
+                              VU (&x)[kPairVectors]) {
+    pairs_of_keys<kType>(at, at + step, x);
   }
-  static HWY_INLINE void step(const Line& line, const uint16_t* weight, V (&acc)[kPairVectors]) {
+  static HWY_INLINE void step(const VU (&x)[kPairVectors], const uint16_t* weight,
+                              V (&acc)[kPairVectors]) {
     QUIRE_UNROLL for (int i = 0; i < kPairVectors; ++i) acc[i] =
-        pair_dot_with(line.pairs[i], weight, acc[i]);
+        pair_dot_with(x[i], weight, acc[i]);
   }
 };
 #endif
 
-// The line at `at`; kPart: of which only `part` bytes exist. Never default-constructed: g++ gives
-// such a constructor of a template the baseline target, which may not inline vectors of NEON.
+// The line at `at`; kPart: of which only `part` bytes exist.
 template <class Values, bool kPart>
-HWY_INLINE typename Values::Line load_line(const char* at, ptrdiff_t step, int part,
-                                           const DecodeUnit& unit, int key) {
+HWY_INLINE void load_line(const char* at, ptrdiff_t step, int part, const DecodeUnit& unit, int key,
+                          typename Values::Vector (&x)[Values::kVectors]) {
   if constexpr (kPart) {
     PaddedBytes<Values::kBytes> copy[2];
     copy[0].from(at, part);
     if constexpr (Values::kKeys == 2) copy[1].from(at + step, part);
-    return Values::load(copy[0].bytes, copy[1].bytes - copy[0].bytes, unit, key);
+    Values::load(copy[0].bytes, copy[1].bytes - copy[0].bytes, unit, key, x);
   } else {
-    return Values::load(at, step, unit, key);
+    Values::load(at, step, unit, key, x);
   }
 }
 
@@ -181,7 +180,11 @@ struct ValueBlock {
   typename Rows::FarCursor far[kMostValueUnits];
 };
 
-template <class Values, int kRows, int kLines, bool kPart, class Rows>
+// What a block prefetches meanwhile: into L1 and L2, into L2 alone, or nothing.
+enum class BlockAhead { kBoth, kFar, kNothing };
+
+template <class Values, int kRows, int kLines, bool kPart, class Rows,
+          BlockAhead kBlockAhead = BlockAhead::kBoth>
 HWY_NOINLINE void value_block(const UnitValuesArgs<hn::TFromD<typename Values::Tag>>& args,
                               const typename Values::Weight* all_weights, ValueBlock<Rows>& block) {
   using D = typename Values::Tag;
@@ -201,6 +204,8 @@ HWY_NOINLINE void value_block(const UnitValuesArgs<hn::TFromD<typename Values::T
   }
   const ptrdiff_t offset = block.first_line * Values::kBytes;
   constexpr int kAhead = HWY_MAX(1, Values::kKeys * kLines * Values::kBytes / 64);
+  constexpr bool kNear = kBlockAhead == BlockAhead::kBoth;
+  constexpr bool kFar = kBlockAhead != BlockAhead::kNothing;
   for (int u = 0; u < block.unit_count; ++u) {
     const DecodeUnit& unit = block.units[u];
     ptrdiff_t step = args.step;
@@ -214,25 +219,39 @@ HWY_NOINLINE void value_block(const UnitValuesArgs<hn::TFromD<typename Values::T
       if constexpr (Rows::kIsList) {
         at = unit.rows[key] + offset;
         if constexpr (Values::kKeys == 2) step = unit.rows[key + 1] - unit.rows[key];
-        near.template take<kAhead>();
-        far.template take<kAhead>();
+        if constexpr (kNear) near.template take<kAhead>();
+        if constexpr (kFar) far.template take<kAhead>();
       } else {
-        near_line = near.take(kAhead, at);
-        far_line = far.take(kAhead, at);
+        if constexpr (kNear) near_line = near.take(kAhead, at);
+        if constexpr (kFar) far_line = far.take(kAhead, at);
       }
+      typename Values::Vector x[kLines][Values::kVectors];
       QUIRE_UNROLL for (int j = 0; j < kLines; ++j) {
         if constexpr (!Rows::kIsList) {
           QUIRE_UNROLL for (int i = j; i < kAhead; i += kLines) {
-            __builtin_prefetch(near_line, 0, 3);
-            __builtin_prefetch(far_line, 0, 2);
-            near_line += near.inner;
-            far_line += far.inner;
+            if constexpr (kNear) {
+              __builtin_prefetch(near_line, 0, 3);
+              near_line += near.inner;
+            }
+            if constexpr (kFar) {
+              __builtin_prefetch(far_line, 0, 2);
+              far_line += far.inner;
+            }
           }
         }
-        const auto line =
-            load_line<Values, kPart>(at + j * Values::kBytes, step, block.part, unit, key);
-        QUIRE_UNROLL for (int g = 0; g < kRows; ++g)
-            Values::step(line, weights + g * kDecodeScoreStep, acc[g][j]);
+        load_line<Values, kPart>(at + j * Values::kBytes, step, block.part, unit, key, x[j]);
+        if constexpr (kNear)
+          QUIRE_UNROLL for (int g = 0; g < kRows; ++g)
+              Values::step(x[j], weights + g * kDecodeScoreStep, acc[g][j]);
+      }
+      // A large block has registers for all lines: weights are loaded once.
+      if constexpr (!kNear) {
+        QUIRE_UNROLL for (int g = 0; g < kRows; ++g) {
+          const auto weight = Values::broadcast(weights + g * kDecodeScoreStep);
+          QUIRE_UNROLL for (int j = 0; j < kLines; ++j)
+              QUIRE_UNROLL for (int i = 0; i < Values::kVectors; ++i) acc[g][j][i] =
+                  Values::multiply_add(x[j][i], weight, acc[g][j][i]);
+        }
       }
       at += Values::kKeys * step;
       weights += Values::kKeys;

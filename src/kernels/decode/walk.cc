@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "kernels/coding/rotate.h"
+#include "kernels/decode/decode.h"
 #include "kernels/minus_infinity.h"
 #include "kernels/prefill/forward_functions.h"
 #include "kernels/typed_functions.h"
@@ -61,6 +62,7 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
       sequence_(keys),
       rows_(rows),
       row_count_(row_count),
+      is_many_(row_count > kFewDecodeRows && most_decode_rows(call) > kDecodeRows),
       zero_weights_(zero_weights),
       functions_(functions_of<T>(call)),
       keys_(call, keys, false, layout),
@@ -71,7 +73,7 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
       query_step_(whole_blocks(call.dims)) {
   if (drops_) dropout_ = dropout_rule(call.dropout);
   const size_t padded = padded_rows(row_count);
-  query_memory_ = layout.take<T>(padded * static_cast<size_t>(query_step_));
+  query_memory_ = layout.take<T>(padded_queries(row_count) * static_cast<size_t>(query_step_));
   query_row_ = layout.take<T>(query_step_);
   scores_ = layout.take<T>(padded * kDecodeScoreStep);
   if (zero_weights == ZeroWeights::kMultiply && FewKeys<T>::suits(call, keys_, values_)) {
@@ -115,7 +117,8 @@ void DecodeWalk<T>::load_queries() noexcept {
   const bool pairs = keys_.kind() == DecodeKind::kPairs || keys_.kind() == DecodeKind::kCodePairs;
   if (pairs) query_step_ /= 2;
   const ptrdiff_t element = static_cast<ptrdiff_t>(dtype_size(call_.q_rows.dtype));
-  const auto numbers = padded_rows(row_count_) * static_cast<size_t>(query_step_);
+  const size_t lanes = is_many_ ? query_lanes(row_count_) : padded_rows(row_count_);
+  const auto numbers = lanes * static_cast<size_t>(query_step_);
   auto* const pair_memory = static_cast<uint32_t*>(query_memory_);
   auto* const memory = static_cast<T*>(query_memory_);
   if (pairs)
@@ -123,7 +126,7 @@ void DecodeWalk<T>::load_queries() noexcept {
   else
     std::fill_n(memory, numbers, call_.integers ? T{0} : T{-0.0});
   for (int i = 0, first = 0; i < row_count_; ++i) {
-    const int block = kRowBlock[row_count_ - first];
+    const int block = is_many_ ? static_cast<int>(lanes) : kRowBlock[row_count_ - first];
     const ptrdiff_t at = first * query_step_ + i - first;
     const RowsView row{.data = static_cast<const char*>(call_.q) + rows_[i].q_offset * element,
                        .dtype = call_.q_rows.dtype,
@@ -261,7 +264,7 @@ void DecodeWalk<T>::run_tile(const Tile& tile, const DecodeState<T>& state) noex
   if (!call_.integers) value_scales_ = values_.load_scales(first_key_, tile.keys);
   UnitScoresArgs<T> scores = score_args();
   run_units(wanted_units(false, [this](int unit) { return visible_.unit(unit); }), scores,
-            functions_->scores);
+            is_many_ ? functions_->many_scores : functions_->scores);
   if (score_runner_) apply_score_mod(tile);
   if (keeps_) keep_scores(tile);
   if (zero_weights_ == ZeroWeights::kSkip) look_for_nan(tile);
@@ -274,7 +277,7 @@ void DecodeWalk<T>::run_tile(const Tile& tile, const DecodeState<T>& state) noex
   if (next_ < end_tile() && !few_) keys_.prefetch_scales(next_ * kTileKeys, tile_at(next_).keys);
   UnitValuesArgs<T> values = value_args(state);
   run_units(wanted_units(true, [this](int unit) { return wanted_values(unit); }), values,
-            functions_->values);
+            is_many_ ? functions_->many_values : functions_->values);
 }
 
 // Sets a tile aside of which rows see only a few keys. What changes scores or weights by their
@@ -297,7 +300,7 @@ void DecodeWalk<T>::run_few(const DecodeState<T>& state) noexcept {
   if (few_->is_empty()) return;
   UnitScoresArgs<T> scores = score_args();
   scores.scores = few_->scores();
-  run_units(few_->scored(), scores, functions_->scores);
+  run_units(few_->scored(), scores, is_many_ ? functions_->many_scores : functions_->scores);
   if (score_runner_ || keeps_) change_few();
   const std::span<const FewPart> parts = few_->parts();
   size_t added = 0;  // parts whose values have been added
@@ -364,7 +367,7 @@ template <class T>
 void DecodeWalk<T>::add_few(std::span<const FewPart> parts, const DecodeState<T>& state) noexcept {
   UnitValuesArgs<T> values = value_args(state);
   values.weights = few_->weights();
-  run_units(few_->valued(parts), values, functions_->values);
+  run_units(few_->valued(parts), values, is_many_ ? functions_->many_values : functions_->values);
 }
 
 // The units of the tile of which some keys are wanted.

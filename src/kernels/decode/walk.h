@@ -96,6 +96,7 @@ class DecodeWalk {
   const KeySequence& sequence_;
   const QueryRow* rows_;
   int row_count_;
+  bool is_many_;  // rows are lanes
   ZeroWeights zero_weights_;
   const DecodeFunctions<T>* functions_;
   UnitRows<T> keys_, values_;
