@@ -25,6 +25,16 @@ Kernel choose_kernel_of_lists(std::int64_t group, std::int64_t q_len, std::int64
   return choose_kernel(group, q_len, kv_len);
 }
 
+std::int64_t chosen_queries_at_once(const layout::ChosenKeys& chosen, std::int64_t group) {
+  if (chosen.by_head()) return std::max<std::int64_t>(kernels::kMostChosenRows / group, 1);
+  std::int64_t most = kernels::kMostChosenRows;
+  for (std::int64_t left = group, rows; left > 0; left -= rows) {
+    rows = decode_rows_at_once(left);
+    most = std::min<std::int64_t>(most, kernels::most_chosen_queries(static_cast<int>(rows)));
+  }
+  return most;
+}
+
 Kernel kernel_of_sequence(const layout::ChosenKeys* chosen, std::int64_t sequence,
                           std::int64_t group, std::int64_t q_len, std::int64_t kv_len) {
   if (chosen == nullptr) return choose_kernel(group, q_len, kv_len);

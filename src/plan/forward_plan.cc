@@ -141,6 +141,7 @@ void ForwardPlan::allocate_scratch() {
   if (work_.has_prefill) bytes = kernels::prefill_scratch_bytes(call, work_.most_tiles);
   if (work_.has_decode)
     bytes = std::max(bytes, kernels::decode_scratch_bytes(call, kernels::kDecodeRows));
+  if (work_.has_chosen) bytes = std::max(bytes, kernels::chosen_scratch_bytes(call));
   scratch_step_ = (bytes + 4095) / 4096 * 4096 + 64 * 5;  // workers' memory in different cache sets
   scratch_ = Tensor::empty({static_cast<std::int64_t>(scratch_step_ * workers)}, DType::u8);
   spans_.resize(workers *
@@ -370,27 +371,41 @@ void ForwardPlan::run_decode(const kernels::ForwardCall& call, const ForwardTens
                   scratch(worker), faults_[worker]);
 }
 
-// Query by query: heads that share their choice of keys are rows of one item.
+// Heads that share their choice of keys are rows of a query; queries take turns.
 void ForwardPlan::run_chosen(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                              const ForwardTask& task, std::size_t worker) {
   const std::int64_t group = request_.group(), end = task.first + task.count;
   const std::int64_t first_head = task.kv_head * group;
   const kernels::KeySequence keys =
       write_keys(task, {{0, request_.layout->length(task.b)}, {}}, tensors, worker);
-  kernels::QueryRow rows[kernels::kDecodeRows];
-  for (std::int64_t at = task.first; at < end;) {
-    const std::int64_t row = at / group, left = std::min(end, (row + 1) * group) - at;
-    const std::int64_t count = request_.chosen->by_head() ? 1 : decode_rows_at_once(left);
-    for (std::int64_t i = 0; i < count; ++i)
-      rows[i] = row_of(call, tensors, {task.b, first_head + (at + i) % group, row});
-    kernels::decode(call,
-                    {.keys = keys,
-                     .rows = rows,
-                     .row_count = static_cast<int>(count),
-                     .split_begin = 0,
-                     .split_end = task.split_end},
-                    scratch(worker), faults_[worker]);
-    at += count;
+  kernels::QueryRow rows[kernels::kMostChosenRows];
+  const auto run = [&](std::int64_t at, std::int64_t queries, std::int64_t step, int row_count) {
+    kernels::QueryRow* to = rows;
+    for (std::int64_t i = 0; i < queries; ++i)
+      for (std::int64_t row = at + i * step; row < at + i * step + row_count; ++row)
+        *to++ = row_of(call, tensors, {task.b, first_head + row % group, row / group});
+    kernels::decode_chosen(call,
+                           {.keys = keys,
+                            .rows = rows,
+                            .queries = static_cast<int>(queries),
+                            .row_count = row_count,
+                            .l2_bytes = caches_.l2},
+                           scratch(worker), faults_[worker]);
+  };
+  if (request_.chosen->by_head()) {
+    // Every head of a query chose for itself.
+    for (std::int64_t at = task.first, some; at < end; at += some) {
+      some = std::min<std::int64_t>(end - at, kernels::kMostChosenRows);
+      run(at, some, 1, 1);
+    }
+    return;
+  }
+  // A task holds whole queries or a part of one.
+  const bool is_whole = task.first % group == 0 && task.count % group == 0;
+  const std::int64_t heads = is_whole ? group : task.count;
+  for (std::int64_t head = 0, some; head < heads; head += some) {
+    some = decode_rows_at_once(heads - head);
+    run(task.first + head, task.count / heads, group, static_cast<int>(some));
   }
 }
 

@@ -239,15 +239,17 @@ void TaskMaker::add_decode(std::int64_t b) {
   }
 }
 
-// Some queries at a time: enough that looking up where their keys lie costs little.
+// As many queries at a time as take turns at keys, whole ones if there are enough.
 void TaskMaker::add_chosen(std::int64_t b) {
-  constexpr std::int64_t kQueriesAtOnce = 16;
   const std::int64_t rows = group_ * queries(b);
   const std::int64_t even = rows * request_.kv_heads / (8 * threads_);
-  const std::int64_t at_once = std::clamp<std::int64_t>(even, 1, kQueriesAtOnce * group_);
+  const std::int64_t most = chosen_queries_at_once(*request_.chosen, group_) * group_;
+  std::int64_t at_once = std::clamp<std::int64_t>(even, 1, most);
+  if (at_once > group_) at_once -= at_once % group_;
   for (std::int64_t kv_head = 0; kv_head < request_.kv_heads; ++kv_head) {
-    for (std::int64_t first = 0; first < rows; first += at_once) {
-      const std::int64_t count = std::min(at_once, rows - first);
+    for (std::int64_t first = 0, count; first < rows; first += count) {
+      count = std::min(at_once, rows - first);
+      if (at_once < group_) count = std::min(count, group_ - first % group_);
       made_.tasks.push_back({.kernel = Kernel::kChosen,
                              .b = static_cast<std::int32_t>(b),
                              .kv_head = static_cast<std::int32_t>(kv_head),
@@ -255,7 +257,7 @@ void TaskMaker::add_chosen(std::int64_t b) {
                              .first = first,
                              .split_end = ceil_div(keys(b), kSplitKeys),
                              .work = count * request_.chosen->average_keys(b)});
-      made_.has_decode = true;
+      made_.has_decode = made_.has_chosen = true;
     }
   }
 }

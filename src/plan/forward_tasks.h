@@ -45,7 +45,7 @@ struct ForwardTasks {
   std::vector<std::int64_t> claims;  // first task of each claim, and the end
   std::int64_t state_elements = 0;   // of all tasks that were cut
   int most_tiles = 0;                // of a prefill task
-  bool has_prefill = false, has_decode = false;
+  bool has_prefill = false, has_decode = false, has_chosen = false;
 };
 
 /// Which tasks a thread takes at once: the first of each claim, and the end. Short ones lie side by

@@ -12,6 +12,14 @@ namespace {
 // Nothing is prefetched while units are worked on: the walk has asked for all keys long before.
 constexpr UnitAhead kNothing[2 * kMostWanted] = {};
 
+// std::popcount is a call where the target has no instruction for it.
+int count_bits(uint64_t word) {
+  constexpr uint64_t kTwo = 0x5555555555555555, kFour = 0x3333333333333333;
+  word -= word >> 1 & kTwo;
+  word = (word & kFour) + (word >> 2 & kFour);
+  return static_cast<int>(((word + (word >> 4)) & 0x0f0f0f0f0f0f0f0f) * 0x0101010101010101 >> 56);
+}
+
 }  // namespace
 
 template <class T>
@@ -29,11 +37,13 @@ FewKeys<T>::FewKeys(const ForwardCall& call, UnitRows<T>& keys, UnitRows<T>& val
 
 template <class T>
 bool FewKeys<T>::are_few(const RowVisibility& visible) const noexcept {
+  // In every 16 bits the topmost, set if any of them is.
+  constexpr uint64_t kLow = 0x7fff7fff7fff7fff;
   int units = 0, keys = 0;
-  for (int unit = 0; unit < kTileUnits; ++unit) {
-    const uint32_t bits = visible.unit(unit);
-    units += bits != 0 ? 1 : 0;
-    keys += std::popcount(bits);
+  for (int i = 0; i < kTileKeys / 64; ++i) {
+    const uint64_t word = visible.any(i);
+    units += count_bits((((word & kLow) + kLow) | word) & ~kLow);
+    keys += count_bits(word);
   }
   return 2 * keys <= units * kUnitKeys;
 }
@@ -46,10 +56,16 @@ void FewKeys<T>::add(int64_t tile, const RowVisibility& visible) noexcept {
           .weight = value_units_ * kUnitKeys,
           .near = visible.near()};
   int16_t* const to = places_ + key_count_;
-  for (int unit = 0; unit < kTileUnits; ++unit)
-    for (uint32_t bits = visible.unit(unit); bits != 0; bits &= bits - 1)
-      to[part.keys++] = static_cast<int16_t>(unit * kUnitKeys + std::countr_zero(bits));
   const int64_t first = tile * kTileKeys;
+  if (visible.shared_keys() >= 0) {
+    part.keys = visible.shared_keys();
+    const int32_t* const list = visible.near();
+    for (int i = 0; i < part.keys; ++i) to[i] = static_cast<int16_t>(list[i] - first);
+  } else {
+    for (int unit = 0; unit < kTileUnits; ++unit)
+      for (uint32_t bits = visible.unit(unit); bits != 0; bits &= bits - 1)
+        to[part.keys++] = static_cast<int16_t>(unit * kUnitKeys + std::countr_zero(bits));
+  }
   keys_.place_list(first, to, part.keys, part.score, placed_keys_);
   values_.place_list(first, to, part.keys, part.weight, placed_values_);
   key_count_ += part.keys;

@@ -32,7 +32,7 @@ const int32_t* first_from(const KeyList& list, int64_t key, const int32_t* near)
 
 RowVisibility::RowVisibility(const ForwardCall& call, const QueryRow* rows, int row_count,
                              ScratchLayout& layout)
-    : rows_(rows), row_count_(row_count), everything_(true) {
+    : rows_(rows), row_count_(row_count) {
   const auto count = static_cast<size_t>(row_count), words = count * (kTileKeys / kWordKeys);
   words_ = layout.take<uint64_t>(words);
   asked_ = layout.take<uint64_t>(words);
@@ -43,17 +43,29 @@ RowVisibility::RowVisibility(const ForwardCall& call, const QueryRow* rows, int 
   const TileProgram* mask = call.decode.mask;
   void* scratch = layout.take<char>(mask == nullptr ? 0 : mask->scratch_bytes);
   if (rows == nullptr) return;  // counting
-  for (int i = 0; i < row_count; ++i) {
-    chooses_ |= rows[i].chosen.is_choice();
-    everything_ &= rows[i].visible.count < 0 && !rows[i].chosen.is_choice();
-  }
-  shares_ =
-      chooses_ && mask == nullptr && std::all_of(rows, rows + row_count, [&](const auto& row) {
-        return row.visible.count < 0 && row.chosen.keys == rows[0].chosen.keys &&
-               row.chosen.count == rows[0].chosen.count;
-      });
   if (mask != nullptr)
     runner_.emplace(*mask, call.f64 ? *call.table->tile_f64 : *call.table->tile_f32, scratch);
+  learn_choices();
+}
+
+void RowVisibility::learn_choices() noexcept {
+  everything_ = true;
+  chooses_ = false;
+  for (int i = 0; i < row_count_; ++i) {
+    chooses_ |= rows_[i].chosen.is_choice();
+    everything_ &= rows_[i].visible.count < 0 && !rows_[i].chosen.is_choice();
+  }
+  shares_ = chooses_ && !runner_ && std::all_of(rows_, rows_ + row_count_, [&](const auto& row) {
+              return row.visible.count < 0 && row.chosen.keys == rows_[0].chosen.keys &&
+                     row.chosen.count == rows_[0].chosen.count;
+            });
+  shared_keys_ = -1;
+}
+
+void RowVisibility::turn_to(const QueryRow* rows, const int32_t* near) noexcept {
+  rows_ = rows;
+  near_ = near;
+  learn_choices();
 }
 
 int64_t RowVisibility::next_tile(int64_t tile) const noexcept {
@@ -177,16 +189,22 @@ bool RowVisibility::look_at_shared(int64_t key, int keys) noexcept {
   const KeyList& list = rows_[0].chosen;
   const int32_t* const end = list.keys + list.count;
   near_ = first_from(list, key, near_);
-  for (const int32_t* at = near_; at != end && *at < key + keys; ++at)
-    any_[(*at - key) / kWordKeys] |= uint64_t{1} << ((*at - key) % kWordKeys);
+  const int32_t* at = near_;
+  for (int g = 0; g < groups_; ++g) {
+    const int64_t word_end = key + std::min((g + 1) * kWordKeys, keys);
+    uint64_t word = 0;
+    for (; at != end && *at < word_end; ++at)
+      word |= uint64_t{1} << (static_cast<uint32_t>(*at) % kWordKeys);  // tiles begin at words
+    any_[g] = word;
+  }
+  shared_keys_ = static_cast<int>(at - near_);
   all_ = alike_ = true;
   for (int g = 0; g < groups_; ++g) {
     all_ &= any_[g] == bits_between(0, keys - g * kWordKeys);
     for (int i = 0; i < row_count_; ++i) words_[i * groups_ + g] = any_[g];
   }
-  const bool sees = near_ != end && *near_ < key + keys;
-  sees_ = sees ? ~0u : 0;
-  return sees;
+  sees_ = shared_keys_ > 0 ? ~0u : 0;
+  return shared_keys_ > 0;
 }
 
 }  // namespace quire::kernels

@@ -19,6 +19,10 @@ class RowVisibility {
   RowVisibility(const ForwardCall& call, const QueryRow* rows, int row_count,
                 ScratchLayout& layout);
 
+  /// Goes on with other rows, as many as before. near: null, or what near() was when they were last
+  /// looked at.
+  void turn_to(const QueryRow* rows, const int32_t* near) noexcept;
+
   /// The first tile from `tile` on in which some run of some row lies; the largest number if none.
   int64_t next_tile(int64_t tile) const noexcept;
 
@@ -30,18 +34,23 @@ class RowVisibility {
   /// A word per 64 keys of the tile; not filled in if all().
   const uint64_t* words(int row) const { return words_ + row * groups_; }
   bool sees(int row) const { return sees_ >> row & 1; }  // anything
-  /// Keys of unit `unit` that some row sees.
+  /// Keys that some row sees: of 64 of the tile, and of a unit.
+  uint64_t any(int word) const { return any_[word]; }
   uint32_t unit(int unit) const {
     return static_cast<uint32_t>(any_[unit / 4] >> (unit % 4 * 16)) & 0xffffu;
   }
 
   /// A place near this tile in the list of the first row that chose.
   const int32_t* near() const { return near_; }
+  /// How many keys of that list are in this tile, if these are all that any row sees and all rows
+  /// see them; they begin at near(). Else negative.
+  int shared_keys() const { return shared_keys_; }
 
   /// Of the mask program.
   const TileFault* fault() const { return runner_ ? &runner_->fault() : nullptr; }
 
  private:
+  void learn_choices() noexcept;
   void keep_chosen(int64_t key, int keys) noexcept;
   bool look_at_shared(int64_t key, int keys) noexcept;
   void add_runs(int row, int64_t key, int keys) noexcept;
@@ -50,12 +59,13 @@ class RowVisibility {
   const QueryRow* rows_;
   int row_count_;
   int groups_ = 0;
-  bool everything_;       // no row has a list
+  bool everything_ = true;  // no row has a list
   bool chooses_ = false;  // some row made a choice
   bool shares_ = false;   // all rows made the same one, and nothing else hides keys
   // Where the last tile began in the first row's list. Tiles come in order, and rows mostly share
   // one list: a binary search for each would take longer than a tile's few keys.
   const int32_t* near_ = nullptr;
+  int shared_keys_ = -1;
   bool all_ = false, alike_ = false;
   uint32_t sees_ = 0;
   uint64_t *words_, *asked_, *answers_;   // [rows][groups]

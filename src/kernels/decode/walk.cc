@@ -27,6 +27,10 @@ const DecodeFunctions<T>* functions_of(const ForwardCall& call) {
   return call.table == nullptr ? nullptr : &decode_functions<T>(*call.table);
 }
 
+bool has_pairs(DecodeKind kind) {
+  return kind == DecodeKind::kPairs || kind == DecodeKind::kCodePairs;
+}
+
 size_t program_bytes(const TileProgram* program) {
   return program == nullptr ? 0 : program->scratch_bytes;
 }
@@ -71,8 +75,9 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
       query_step_(whole_blocks(call.dims)) {
   if (drops_) dropout_ = dropout_rule(call.dropout);
   const size_t padded = padded_rows(row_count);
-  query_memory_ = layout.take<T>(padded * static_cast<size_t>(query_step_));
+  query_memory_ = layout.take<T>(query_elements(call, row_count));
   query_row_ = layout.take<T>(query_step_);
+  if (has_pairs(keys_.kind())) query_step_ /= 2;
   scores_ = layout.take<T>(padded * kDecodeScoreStep);
   if (zero_weights == ZeroWeights::kMultiply && FewKeys<T>::suits(call, keys_, values_)) {
     few_.emplace(call, keys_, values_, row_count, layout);
@@ -91,29 +96,70 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
   queries_ = layout.take<int64_t>(padded);
   void* scratch = layout.take<char>(program_bytes(call.decode.score));
   if (rows == nullptr) return;  // counting
+  list_rows();
   load_queries();
   // Padding rows have weight 0.
   std::fill_n(scores_, padded * kDecodeScoreStep, T{0});
   if (pair_weights_ != nullptr) std::fill_n(pair_weights_, padded * kDecodeScoreStep, 0);
   if (call.integers) std::fill_n(weight_scales_, padded, T{0});
-  for (int i = 0; i < row_count; ++i) {
-    batches_[i] = rows[i].b;
-    heads_[i] = rows[i].h;
-    queries_[i] = rows[i].q_idx;
-    keeps_ |= rows[i].kept_scores != nullptr;
+  if (few_) {
+    own_ahead_.emplace(ahead_of(rows));
+    chosen_ahead_ = &*own_ahead_;
   }
-  if (few_)
-    chosen_ahead_.emplace(rows, row_count, keys_, call.v_in_k ? nullptr : &values_,
-                          end_tile() * kTileKeys);
   if (has_score)
     score_runner_.emplace(*call.decode.score,
                           call.f64 ? *call.table->tile_f64 : *call.table->tile_f32, scratch);
 }
 
 template <class T>
+size_t DecodeWalk<T>::query_elements(const ForwardCall& call, int row_count) {
+  return padded_rows(row_count) * static_cast<size_t>(whole_blocks(call.dims));
+}
+
+template <class T>
+ChosenAhead<T> DecodeWalk<T>::ahead_of(const QueryRow* rows) noexcept {
+  return {rows, row_count_, keys_, call_.v_in_k ? nullptr : &values_, end_tile() * kTileKeys};
+}
+
+template <class T>
+void DecodeWalk<T>::prefetch(int64_t begin, int64_t end) noexcept {
+  end = std::min(end, sequence_.spans[sequence_.span_count - 1].end);
+  for (int64_t key = begin; key < end; ++key) {
+    keys_.prefetch(key);
+    if (!call_.v_in_k) values_.prefetch(key);
+  }
+}
+
+template <class T>
+void DecodeWalk<T>::list_rows() noexcept {
+  keeps_ = false;
+  for (int i = 0; i < row_count_; ++i) {
+    batches_[i] = rows_[i].b;
+    heads_[i] = rows_[i].h;
+    queries_[i] = rows_[i].q_idx;
+    keeps_ |= rows_[i].kept_scores != nullptr;
+  }
+}
+
+template <class T>
+void DecodeWalk<T>::load(const WalkRows<T>& to) noexcept {
+  turn_to(to);
+  load_queries();
+}
+
+template <class T>
+void DecodeWalk<T>::turn_to(const WalkRows<T>& to) noexcept {
+  rows_ = to.rows;
+  query_memory_ = to.queries;
+  query_scales_ = to.query_scales;
+  chosen_ahead_ = to.ahead;
+  visible_.turn_to(to.rows, to.near);
+  list_rows();
+}
+
+template <class T>
 void DecodeWalk<T>::load_queries() noexcept {
-  const bool pairs = keys_.kind() == DecodeKind::kPairs || keys_.kind() == DecodeKind::kCodePairs;
-  if (pairs) query_step_ /= 2;
+  const bool pairs = has_pairs(keys_.kind());
   const ptrdiff_t element = static_cast<ptrdiff_t>(dtype_size(call_.q_rows.dtype));
   const auto numbers = padded_rows(row_count_) * static_cast<size_t>(query_step_);
   auto* const pair_memory = static_cast<uint32_t*>(query_memory_);
@@ -253,7 +299,8 @@ template <class T>
 void DecodeWalk<T>::run_tile(const Tile& tile, const DecodeState<T>& state) noexcept {
   if (few_) {
     run_few(state);
-    chosen_ahead_->run(tile.index * kTileKeys, visible_.near(), kTileKeys);
+    if (chosen_ahead_ != nullptr)
+      chosen_ahead_->run(tile.index * kTileKeys, visible_.near(), kTileKeys);
   }
   plan_prefetch(tile);
   keys_.load_scales(first_key_, tile.keys);
@@ -300,7 +347,8 @@ void DecodeWalk<T>::run_few(const DecodeState<T>& state) noexcept {
   const std::span<const FewPart> parts = few_->parts();
   size_t added = 0;  // parts whose values have been added
   for (size_t i = 0; i < parts.size(); ++i) {
-    chosen_ahead_->run(parts[i].tile * kTileKeys, parts[i].near, few_->key_count() + kFurther);
+    if (chosen_ahead_ != nullptr)
+      chosen_ahead_->run(parts[i].tile * kTileKeys, parts[i].near, few_->key_count() + kFurther);
     if (weigh_few(parts[i], state)) {
       add_few(parts.subspan(added, i - added), state);
       added = i;
