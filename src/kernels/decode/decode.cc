@@ -274,7 +274,7 @@ void take_turns(DecodeWalk<T>& walk, const ChosenPace& pace, int64_t begin,
     ChosenQuery<T>& query = queries[i];
     walk.turn_to(query.at);
     query.sees |= walk.run_tiles(begin, end, query.split);
-    query.at.near = walk.near();
+    query.at.behind = walk.behind();
     if (pace.streams) walk.prefetch(next + ahead * i / count, next + ahead * (i + 1) / count);
   }
 }

@@ -78,6 +78,7 @@ struct UnitScoresArgs {
   ptrdiff_t step = 0;  // bytes from key to key
   /// ahead[i] is unit i itself; at least unit_count + kUnitsAhead of them.
   const UnitAhead* ahead = nullptr;
+  bool prefetches = true;  // false: there is nothing in `ahead`
   int rows = 0, dims = 0;
   /// For each block of rows (kRowBlock) [query_step][rows of the block]: T, or 32-bit pairs. The
   /// dims are padded with -0, which adds nothing to a chain, not even to one that is -0. For
@@ -163,6 +164,7 @@ struct UnitValuesArgs {
   int unit_count = 0;
   ptrdiff_t step = 0;
   const UnitAhead* ahead = nullptr;        // as in UnitScoresArgs
+  bool prefetches = true;
   int rows = 0, columns = 0;               // columns that exist
   const T* weights = nullptr;              // [row][kDecodeScoreStep]
   const uint16_t* pair_weights = nullptr;  // pairs: [row][kDecodeScoreStep]

@@ -25,6 +25,7 @@ const int32_t* first_from(const KeyList& list, int64_t key, const int32_t* near)
   const int32_t* const end = list.keys + list.count;
   if (near < list.keys || near > end || (near > list.keys && near[-1] >= key))
     return list.from(key);
+  if (near != end && *near >= key) return near;
   constexpr ptrdiff_t kStep = 16;
   while (end - near > kStep && near[kStep] < key) near += kStep;
   return std::lower_bound(near, end - near > kStep ? near + kStep : end, key);
@@ -62,9 +63,9 @@ void RowVisibility::learn_choices() noexcept {
   shared_keys_ = -1;
 }
 
-void RowVisibility::turn_to(const QueryRow* rows, const int32_t* near) noexcept {
+void RowVisibility::turn_to(const QueryRow* rows, const int32_t* behind) noexcept {
   rows_ = rows;
-  near_ = near;
+  near_ = behind_ = behind;
   learn_choices();
 }
 
@@ -72,7 +73,7 @@ int64_t RowVisibility::next_tile(int64_t tile) const noexcept {
   if (everything_) return tile;
   int64_t next = std::numeric_limits<int64_t>::max();
   const KeyList* of = nullptr;  // the list that `at` points into
-  const int32_t* at = near_;
+  const int32_t* at = behind_;
   for (int i = 0; i < (shares_ ? 1 : row_count_); ++i) {
     int64_t of_row = tile;
     const KeyList& chosen = rows_[i].chosen;
@@ -144,8 +145,8 @@ void RowVisibility::keep_chosen(int64_t key, int keys) noexcept {
     if (i == 0 || list.keys != of || list.count != rows_[i - 1].chosen.count) {
       std::fill(std::begin(chosen), std::end(chosen), 0);
       const int32_t* const end = list.keys + list.count;
-      const int32_t* at = first_from(list, key, near_);
-      if (i == 0) near_ = at;
+      const int32_t* at = first_from(list, key, behind_);
+      if (i == 0) near_ = behind_ = at;
       for (; at != end && *at < key + keys; ++at)
         chosen[(*at - key) / kWordKeys] |= uint64_t{1} << ((*at - key) % kWordKeys);
       of = list.keys;
@@ -188,7 +189,7 @@ bool RowVisibility::look(int64_t tile, int keys) noexcept {
 bool RowVisibility::look_at_shared(int64_t key, int keys) noexcept {
   const KeyList& list = rows_[0].chosen;
   const int32_t* const end = list.keys + list.count;
-  near_ = first_from(list, key, near_);
+  near_ = first_from(list, key, behind_);
   const int32_t* at = near_;
   for (int g = 0; g < groups_; ++g) {
     const int64_t word_end = key + std::min((g + 1) * kWordKeys, keys);
@@ -197,6 +198,7 @@ bool RowVisibility::look_at_shared(int64_t key, int keys) noexcept {
       word |= uint64_t{1} << (static_cast<uint32_t>(*at) % kWordKeys);  // tiles begin at words
     any_[g] = word;
   }
+  behind_ = at;
   shared_keys_ = static_cast<int>(at - near_);
   all_ = alike_ = true;
   for (int g = 0; g < groups_; ++g) {

@@ -19,9 +19,9 @@ class RowVisibility {
   RowVisibility(const ForwardCall& call, const QueryRow* rows, int row_count,
                 ScratchLayout& layout);
 
-  /// Goes on with other rows, as many as before. near: null, or what near() was when they were last
-  /// looked at.
-  void turn_to(const QueryRow* rows, const int32_t* near) noexcept;
+  /// Goes on with other rows, as many as before. behind: null, or what behind() was when they were
+  /// last looked at.
+  void turn_to(const QueryRow* rows, const int32_t* behind) noexcept;
 
   /// The first tile from `tile` on in which some run of some row lies; the largest number if none.
   int64_t next_tile(int64_t tile) const noexcept;
@@ -42,6 +42,8 @@ class RowVisibility {
 
   /// A place near this tile in the list of the first row that chose.
   const int32_t* near() const { return near_; }
+  /// One behind this tile.
+  const int32_t* behind() const { return behind_; }
   /// How many keys of that list are in this tile, if these are all that any row sees and all rows
   /// see them; they begin at near(). Else negative.
   int shared_keys() const { return shared_keys_; }
@@ -64,7 +66,7 @@ class RowVisibility {
   bool shares_ = false;   // all rows made the same one, and nothing else hides keys
   // Where the last tile began in the first row's list. Tiles come in order, and rows mostly share
   // one list: a binary search for each would take longer than a tile's few keys.
-  const int32_t* near_ = nullptr;
+  const int32_t *near_ = nullptr, *behind_ = nullptr;
   int shared_keys_ = -1;
   bool all_ = false, alike_ = false;
   uint32_t sees_ = 0;

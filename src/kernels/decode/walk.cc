@@ -153,7 +153,7 @@ void DecodeWalk<T>::turn_to(const WalkRows<T>& to) noexcept {
   query_memory_ = to.queries;
   query_scales_ = to.query_scales;
   chosen_ahead_ = to.ahead;
-  visible_.turn_to(to.rows, to.near);
+  visible_.turn_to(to.rows, to.behind);
   list_rows();
 }
 
@@ -236,9 +236,10 @@ bool DecodeWalk<T>::run_tiles(int64_t begin, int64_t end, const DecodeState<T>& 
   bool any = false;
   int64_t kept = begin;  // tiles before this one have their scores kept
   for (int64_t index = visible_.next_tile(begin); index < end; index = next_) {
-    next_ = visible_.next_tile(index + 1);
     const Tile tile = tile_at(index);
-    if (!visible_.look(index, tile.keys)) continue;
+    const bool sees = visible_.look(index, tile.keys);
+    next_ = visible_.next_tile(index + 1);  // which goes on from there
+    if (!sees) continue;
     any = true;
     if (keeps_) keep_hidden(kept, index);
     kept = index + 1;
@@ -342,6 +343,7 @@ void DecodeWalk<T>::run_few(const DecodeState<T>& state) noexcept {
   if (few_->is_empty()) return;
   UnitScoresArgs<T> scores = score_args();
   scores.scores = few_->scores();
+  scores.prefetches = false;
   run_units(few_->scored(), scores, functions_->scores);
   if (score_runner_ || keeps_) change_few();
   const std::span<const FewPart> parts = few_->parts();
@@ -410,6 +412,7 @@ template <class T>
 void DecodeWalk<T>::add_few(std::span<const FewPart> parts, const DecodeState<T>& state) noexcept {
   UnitValuesArgs<T> values = value_args(state);
   values.weights = few_->weights();
+  values.prefetches = false;
   run_units(few_->valued(parts), values, functions_->values);
 }
 
