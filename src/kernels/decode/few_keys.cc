@@ -37,6 +37,8 @@ FewKeys<T>::FewKeys(const ForwardCall& call, UnitRows<T>& keys, UnitRows<T>& val
 
 template <class T>
 bool FewKeys<T>::are_few(const RowVisibility& visible) const noexcept {
+  if (visible.shared_keys() >= 0)
+    return 2 * visible.shared_keys() <= visible.shared_units() * kUnitKeys;
   // In every 16 bits the topmost, set if any of them is.
   constexpr uint64_t kLow = 0x7fff7fff7fff7fff;
   int units = 0, keys = 0;
@@ -100,7 +102,8 @@ UnitRun<T> FewKeys<T>::scored() noexcept {
   return {.rows = keys_,
           .placed = placed_keys_,
           .ahead = kNothing,
-          .wanted = {wanted_, static_cast<size_t>(units)}};
+          .wanted = {wanted_, static_cast<size_t>(units)},
+          .lists = keys_.reads_lists() ? units_ : nullptr};
 }
 
 // A unit in which a chain ends and the next begins is wanted twice.
@@ -127,7 +130,8 @@ UnitRun<T> FewKeys<T>::valued(std::span<const FewPart> parts) noexcept {
   return {.rows = values_,
           .placed = placed_values_,
           .ahead = kNothing,
-          .wanted = {wanted_, static_cast<size_t>(count)}};
+          .wanted = {wanted_, static_cast<size_t>(count)},
+          .lists = values_.reads_lists() ? units_ : nullptr};
 }
 
 template class FewKeys<float>;

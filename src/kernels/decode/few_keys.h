@@ -93,6 +93,7 @@ class FewKeys {
   int16_t places_[kEnoughKeys + kMostFew];
   uint64_t* seen_;  // [kSplitTiles][rows][kMostFew / 64]
   WantedUnit wanted_[kMostWanted];
+  DecodeUnit units_[kMostWanted];
   T *scores_, *weights_;
 };
 

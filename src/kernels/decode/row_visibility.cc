@@ -6,6 +6,7 @@
 
 #include "kernels/bit_range.h"
 #include "kernels/decode/decode.h"
+#include "kernels/decode/functions.h"
 #include "kernels/kernel_table.h"
 #include "kernels/prefill/visible_words.h"
 
@@ -191,22 +192,29 @@ bool RowVisibility::look_at_shared(int64_t key, int keys) noexcept {
   const int32_t* const end = list.keys + list.count;
   near_ = first_from(list, key, behind_);
   const int32_t* at = near_;
-  for (int g = 0; g < groups_; ++g) {
-    const int64_t word_end = key + std::min((g + 1) * kWordKeys, keys);
-    uint64_t word = 0;
-    for (; at != end && *at < word_end; ++at)
-      word |= uint64_t{1} << (static_cast<uint32_t>(*at) % kWordKeys);  // tiles begin at words
-    any_[g] = word;
+  int32_t last = -1;
+  shared_units_ = 0;
+  for (const int64_t tile_end = key + keys; at != end && *at < tile_end; ++at) {
+    const int32_t unit = *at / kUnitKeys;
+    shared_units_ += unit != last ? 1 : 0;
+    last = unit;
   }
   behind_ = at;
   shared_keys_ = static_cast<int>(at - near_);
-  all_ = alike_ = true;
-  for (int g = 0; g < groups_; ++g) {
-    all_ &= any_[g] == bits_between(0, keys - g * kWordKeys);
-    for (int i = 0; i < row_count_; ++i) words_[i * groups_ + g] = any_[g];
-  }
+  all_ = shared_keys_ == keys;
+  alike_ = true;
   sees_ = shared_keys_ > 0 ? ~0u : 0;
   return shared_keys_ > 0;
+}
+
+void RowVisibility::fill() noexcept {
+  if (shared_keys_ < 0) return;
+  std::fill(std::begin(any_), std::end(any_), 0);
+  for (const int32_t* at = near_; at != behind_; ++at) {
+    const uint32_t place = static_cast<uint32_t>(*at) % kTileKeys;
+    any_[place / kWordKeys] |= uint64_t{1} << (place % kWordKeys);
+  }
+  for (int i = 0; i < row_count_; ++i) std::copy_n(any_, groups_, words_ + i * groups_);
 }
 
 }  // namespace quire::kernels

@@ -28,6 +28,8 @@ class RowVisibility {
 
   /// Fills in what follows for the `keys` keys of a tile. Returns whether any row sees any.
   bool look(int64_t tile, int keys) noexcept;
+  /// Writes the words and bits of a tile that look() left out because shared_keys() says it all.
+  void fill() noexcept;
 
   bool all() const { return all_; }          // every row sees every key
   bool are_alike() const { return alike_; }  // all rows see the same keys
@@ -47,6 +49,8 @@ class RowVisibility {
   /// How many keys of that list are in this tile, if these are all that any row sees and all rows
   /// see them; they begin at near(). Else negative.
   int shared_keys() const { return shared_keys_; }
+  /// How many units they lie in.
+  int shared_units() const { return shared_units_; }
 
   /// Of the mask program.
   const TileFault* fault() const { return runner_ ? &runner_->fault() : nullptr; }
@@ -67,7 +71,7 @@ class RowVisibility {
   // Where the last tile began in the first row's list. Tiles come in order, and rows mostly share
   // one list: a binary search for each would take longer than a tile's few keys.
   const int32_t *near_ = nullptr, *behind_ = nullptr;
-  int shared_keys_ = -1;
+  int shared_keys_ = -1, shared_units_ = 0;
   bool all_ = false, alike_ = false;
   uint32_t sees_ = 0;
   uint64_t *words_, *asked_, *answers_;   // [rows][groups]

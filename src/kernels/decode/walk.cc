@@ -303,6 +303,7 @@ void DecodeWalk<T>::run_tile(const Tile& tile, const DecodeState<T>& state) noex
     if (chosen_ahead_ != nullptr)
       chosen_ahead_->run(tile.index * kTileKeys, visible_.near(), kTileKeys);
   }
+  visible_.fill();
   plan_prefetch(tile);
   keys_.load_scales(first_key_, tile.keys);
   if (!call_.integers) value_scales_ = values_.load_scales(first_key_, tile.keys);
@@ -331,7 +332,9 @@ bool DecodeWalk<T>::set_aside(int64_t tile, const DecodeState<T>& state) noexcep
   if (!few_->are_few(visible_)) return false;
   if (few_->is_full()) run_few(state);
   few_->add(tile, visible_);
-  if (score_runner_ || keeps_ || drops_) run_few(state);
+  if (!score_runner_ && !keeps_ && !drops_) return true;
+  visible_.fill();
+  run_few(state);
   return true;
 }
 
