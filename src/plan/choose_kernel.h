@@ -33,7 +33,7 @@ Kernel choose_kernel_of_lists(std::int64_t group, std::int64_t q_len, std::int64
                               std::int64_t keys, std::int64_t together);
 
 /// How many queries that chose their keys decode together (kernels::ChosenItem). Heads that share
-/// a choice decode as rows of a query. 8 heads together: 16. By head: 128 heads of queries.
+/// a choice decode as rows of a query. 8 heads together: 16. By head: 128, head after head.
 std::int64_t chosen_queries_at_once(const layout::ChosenKeys& chosen, std::int64_t group);
 
 /// The kernel for a sequence of a call, given its lengths; chosen: null if queries made no choice.

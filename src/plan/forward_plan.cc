@@ -12,6 +12,7 @@
 #include "layout/chosen_keys.h"
 #include "plan/finish_states.h"
 #include "plan/forward_call.h"
+#include "plan/join_queries.h"
 #include "plan/one_channel.h"
 #include "runtime/ceil_div.h"
 #include "runtime/cpu_info.h"
@@ -371,41 +372,46 @@ void ForwardPlan::run_decode(const kernels::ForwardCall& call, const ForwardTens
                   scratch(worker), faults_[worker]);
 }
 
-// Heads that share their choice of keys are rows of a query; queries take turns.
+// Heads that share their choice of keys are rows of a query, and so are neighbouring queries if
+// their choices are much the same; queries take turns.
 void ForwardPlan::run_chosen(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                              const ForwardTask& task, std::size_t worker) {
-  const std::int64_t group = request_.group(), end = task.first + task.count;
-  const std::int64_t first_head = task.kv_head * group;
+  const std::int64_t group = request_.group(), first_head = task.kv_head * group;
   const kernels::KeySequence keys =
       write_keys(task, {{0, request_.layout->length(task.b)}, {}}, tensors, worker);
   kernels::QueryRow rows[kernels::kMostChosenRows];
-  const auto run = [&](std::int64_t at, std::int64_t queries, std::int64_t step, int row_count) {
+  const bool by_head = request_.chosen->by_head();
+  // `heads` heads from `at` on, of each query.
+  const auto run = [&](std::int64_t at, std::int64_t queries, std::int64_t heads) {
     kernels::QueryRow* to = rows;
     for (std::int64_t i = 0; i < queries; ++i)
-      for (std::int64_t row = at + i * step; row < at + i * step + row_count; ++row)
+      for (std::int64_t row = at + i * group; row < at + i * group + heads; ++row)
         *to++ = row_of(call, tensors, {task.b, first_head + row % group, row / group});
-    kernels::decode_chosen(call,
-                           {.keys = keys,
-                            .rows = rows,
-                            .queries = static_cast<int>(queries),
-                            .row_count = row_count,
-                            .l2_bytes = caches_.l2},
-                           scratch(worker), faults_[worker]);
+    kernels::KeyList sample[kMostJoinedRows];
+    const std::int64_t samples = std::min<std::int64_t>(queries, kMostJoinedRows);
+    for (std::int64_t i = 0; i < samples; ++i) sample[i] = rows[i * heads].chosen;
+    const std::int64_t joined = queries_to_join({sample, static_cast<std::size_t>(samples)},
+                                                static_cast<int>(heads));
+    const std::int64_t apart = queries % joined;  // at the end
+    const auto part = [&](const kernels::QueryRow* from, std::int64_t count, std::int64_t of_each) {
+      if (count > 0)
+        kernels::decode_chosen(call,
+                               {.keys = keys,
+                                .rows = from,
+                                .queries = static_cast<int>(count),
+                                .row_count = static_cast<int>(of_each),
+                                .l2_bytes = caches_.l2},
+                               scratch(worker), faults_[worker]);
+    };
+    part(rows, queries / joined, joined * heads);
+    part(rows + (queries - apart) * heads, apart, heads);
   };
-  if (request_.chosen->by_head()) {
-    // Every head of a query chose for itself.
-    for (std::int64_t at = task.first, some; at < end; at += some) {
-      some = std::min<std::int64_t>(end - at, kernels::kMostChosenRows);
-      run(at, some, 1, 1);
-    }
-    return;
-  }
   // A task holds whole queries or a part of one.
   const bool is_whole = task.first % group == 0 && task.count % group == 0;
   const std::int64_t heads = is_whole ? group : task.count;
   for (std::int64_t head = 0, some; head < heads; head += some) {
-    some = decode_rows_at_once(heads - head);
-    run(task.first + head, task.count / heads, group, static_cast<int>(some));
+    some = by_head ? 1 : decode_rows_at_once(heads - head);
+    run(task.first + head, task.count / heads, some);
   }
 }
 

@@ -248,7 +248,7 @@ ChosenPace pace_of(const ForwardCall& call, const ChosenItem& item) {
     if (list.count == 0) continue;
     pace.begin = std::min<int64_t>(pace.begin, list.keys[0]);
     pace.end = std::max<int64_t>(pace.end, list.keys[list.count - 1] + 1);
-    if (i % item.row_count == 0) keys += list.count;
+    if (i == 0 || list.keys != item.rows[i - 1].chosen.keys) keys += list.count;
   }
   pace.begin = std::min(pace.begin, pace.end);
   pace.streams = keys >= pace.end - pace.begin;

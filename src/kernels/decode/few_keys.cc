@@ -88,10 +88,16 @@ void FewKeys<T>::keep_seen(FewPart& part, const RowVisibility& visible) noexcept
     return;
   }
   const int16_t* const places = this->places(part);
-  for (int row = 0; row < row_count_; ++row, to += kWords) {
-    std::fill_n(to, kWords, 0);
-    for (int i = 0; i < part.keys; ++i)
-      to[i / 64] |= (visible.words(row)[places[i] / 64] >> (places[i] % 64) & 1) << (i % 64);
+  for (int row = 0; row < row_count_; ++row) {
+    const uint64_t* const words = visible.words(row);
+    for (int word = 0; word < kWords; ++word) {
+      uint64_t seen = 0;
+      for (int i = word * 64; i < std::min(part.keys, (word + 1) * 64); ++i) {
+        const auto place = static_cast<uint32_t>(places[i]);
+        seen |= (words[place / 64] >> (place % 64) & 1) << (i % 64);
+      }
+      *to++ = seen;
+    }
   }
 }
 

@@ -64,9 +64,10 @@ void RowVisibility::learn_choices() noexcept {
   shared_keys_ = -1;
 }
 
-void RowVisibility::turn_to(const QueryRow* rows, const int32_t* behind) noexcept {
+void RowVisibility::turn_to(const QueryRow* rows, const ListPlaces& behind) noexcept {
   rows_ = rows;
-  near_ = behind_ = behind;
+  near_ = behind.of[0];
+  behind_ = behind;
   learn_choices();
 }
 
@@ -74,13 +75,13 @@ int64_t RowVisibility::next_tile(int64_t tile) const noexcept {
   if (everything_) return tile;
   int64_t next = std::numeric_limits<int64_t>::max();
   const KeyList* of = nullptr;  // the list that `at` points into
-  const int32_t* at = behind_;
+  const int32_t* at = nullptr;
   for (int i = 0; i < (shares_ ? 1 : row_count_); ++i) {
     int64_t of_row = tile;
     const KeyList& chosen = rows_[i].chosen;
     if (chosen.is_choice()) {
       if (of == nullptr || of->keys != chosen.keys || of->count != chosen.count)
-        at = first_from(chosen, tile * kTileKeys, at);
+        at = first_from(chosen, tile * kTileKeys, behind_.of[i]);
       of = &chosen;
       if (at == chosen.keys + chosen.count) continue;
       of_row = *at / kTileKeys;
@@ -144,12 +145,17 @@ void RowVisibility::keep_chosen(int64_t key, int keys) noexcept {
     const KeyList& list = rows_[i].chosen;
     if (!list.is_choice()) continue;
     if (i == 0 || list.keys != of || list.count != rows_[i - 1].chosen.count) {
-      std::fill(std::begin(chosen), std::end(chosen), 0);
       const int32_t* const end = list.keys + list.count;
-      const int32_t* at = first_from(list, key, behind_);
-      if (i == 0) near_ = behind_ = at;
-      for (; at != end && *at < key + keys; ++at)
-        chosen[(*at - key) / kWordKeys] |= uint64_t{1} << ((*at - key) % kWordKeys);
+      const int32_t* at = first_from(list, key, behind_.of[i]);
+      if (i == 0) near_ = at;
+      for (int g = 0; g < groups_; ++g) {
+        const int64_t word_end = key + std::min((g + 1) * kWordKeys, keys);
+        uint64_t word = 0;
+        for (; at != end && *at < word_end; ++at)
+          word |= uint64_t{1} << (static_cast<uint32_t>(*at) % kWordKeys);  // tiles begin at words
+        chosen[g] = word;
+      }
+      behind_.of[i] = at;
       of = list.keys;
     }
     for (int g = 0; g < groups_; ++g) words_[i * groups_ + g] &= chosen[g];
@@ -190,7 +196,7 @@ bool RowVisibility::look(int64_t tile, int keys) noexcept {
 bool RowVisibility::look_at_shared(int64_t key, int keys) noexcept {
   const KeyList& list = rows_[0].chosen;
   const int32_t* const end = list.keys + list.count;
-  near_ = first_from(list, key, behind_);
+  near_ = first_from(list, key, behind_.of[0]);
   const int32_t* at = near_;
   int32_t last = -1;
   shared_units_ = 0;
@@ -199,7 +205,7 @@ bool RowVisibility::look_at_shared(int64_t key, int keys) noexcept {
     shared_units_ += unit != last ? 1 : 0;
     last = unit;
   }
-  behind_ = at;
+  behind_.of[0] = at;
   shared_keys_ = static_cast<int>(at - near_);
   all_ = shared_keys_ == keys;
   alike_ = true;
@@ -210,7 +216,7 @@ bool RowVisibility::look_at_shared(int64_t key, int keys) noexcept {
 void RowVisibility::fill() noexcept {
   if (shared_keys_ < 0) return;
   std::fill(std::begin(any_), std::end(any_), 0);
-  for (const int32_t* at = near_; at != behind_; ++at) {
+  for (const int32_t* at = near_; at != behind_.of[0]; ++at) {
     const uint32_t place = static_cast<uint32_t>(*at) % kTileKeys;
     any_[place / kWordKeys] |= uint64_t{1} << (place % kWordKeys);
   }

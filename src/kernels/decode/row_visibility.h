@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "kernels/attention_order.h"
+#include "kernels/decode/decode.h"
 #include "kernels/forward_problem.h"
 #include "kernels/scratch_layout.h"
 #include "kernels/tile/tile_runner.h"
@@ -14,14 +15,19 @@ namespace quire::kernels {
 /// list.from(key), found in a few steps if it is not far after `near`, a place in the list.
 const int32_t* first_from(const KeyList& list, int64_t key, const int32_t* near) noexcept;
 
+/// A place in the list of each row; where rows share one, only the first row's counts.
+struct ListPlaces {
+  const int32_t* of[kDecodeRows] = {};
+};
+
 class RowVisibility {
  public:
   RowVisibility(const ForwardCall& call, const QueryRow* rows, int row_count,
                 ScratchLayout& layout);
 
-  /// Goes on with other rows, as many as before. behind: null, or what behind() was when they were
-  /// last looked at.
-  void turn_to(const QueryRow* rows, const int32_t* behind) noexcept;
+  /// Goes on with other rows, as many as before. behind: what behind() was when they were last
+  /// looked at.
+  void turn_to(const QueryRow* rows, const ListPlaces& behind) noexcept;
 
   /// The first tile from `tile` on in which some run of some row lies; the largest number if none.
   int64_t next_tile(int64_t tile) const noexcept;
@@ -44,8 +50,8 @@ class RowVisibility {
 
   /// A place near this tile in the list of the first row that chose.
   const int32_t* near() const { return near_; }
-  /// One behind this tile.
-  const int32_t* behind() const { return behind_; }
+  /// Places of all rows, not far from the next tile.
+  const ListPlaces& behind() const { return behind_; }
   /// How many keys of that list are in this tile, if these are all that any row sees and all rows
   /// see them; they begin at near(). Else negative.
   int shared_keys() const { return shared_keys_; }
@@ -70,7 +76,8 @@ class RowVisibility {
   bool shares_ = false;   // all rows made the same one, and nothing else hides keys
   // Where the last tile began in the first row's list. Tiles come in order, and rows mostly share
   // one list: a binary search for each would take longer than a tile's few keys.
-  const int32_t *near_ = nullptr, *behind_ = nullptr;
+  const int32_t* near_ = nullptr;
+  ListPlaces behind_;
   int shared_keys_ = -1, shared_units_ = 0;
   bool all_ = false, alike_ = false;
   uint32_t sees_ = 0;

@@ -45,7 +45,7 @@ struct WalkRows {
   const QueryRow* rows = nullptr;
   void* queries = nullptr;         // in DecodeWalk::query_elements() elements, once loaded
   T* query_scales = nullptr;       // [padded rows], of integers
-  const int32_t* behind = nullptr;  // RowVisibility::behind()
+  ListPlaces behind = {};           // RowVisibility::behind()
   ChosenAhead<T>* ahead = nullptr;  // null: their keys are not prefetched
 };
 
@@ -60,7 +60,7 @@ class DecodeWalk {
   /// comes first, once, and writes their queries to the memory that `to` names.
   void load(const WalkRows<T>& to) noexcept;
   void turn_to(const WalkRows<T>& to) noexcept;
-  const int32_t* behind() const { return visible_.behind(); }
+  const ListPlaces& behind() const { return visible_.behind(); }
   /// Elements of compute type of the queries of some rows.
   static size_t query_elements(const ForwardCall& call, int row_count);
   /// A prefetcher of the keys that rows chose.
