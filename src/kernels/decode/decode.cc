@@ -234,9 +234,10 @@ ChosenQuery<T>* take_queries(const ForwardCall& call, int queries, int row_count
 struct ChosenPace {
   int64_t begin = 0, end = 0;  // keys, of all lists
   int64_t tiles = kSplitTiles;
-  // Whether all keys between are brought in, because together the queries want most of them. Else
-  // every query asks for its own.
-  bool streams = false;
+  // Whether every query prefetches its own keys, because few others want them. (Where together
+  // they want all of them, a step's keys are soon in L2, and asking for the next step's gained
+  // nothing.)
+  bool prefetches = true;
 };
 
 ChosenPace pace_of(const ForwardCall& call, const ChosenItem& item) {
@@ -251,7 +252,7 @@ ChosenPace pace_of(const ForwardCall& call, const ChosenItem& item) {
     if (i == 0 || list.keys != item.rows[i - 1].chosen.keys) keys += list.count;
   }
   pace.begin = std::min(pace.begin, pace.end);
-  pace.streams = keys >= pace.end - pace.begin;
+  pace.prefetches = keys < pace.end - pace.begin;
   const auto bytes = [](const ForwardTensor& rows, const RowCoding& coding, int columns) {
     return is_coded(coding) ? code_bytes(coding, columns)
                             : columns * static_cast<int64_t>(dtype_size(rows.dtype));
@@ -259,23 +260,18 @@ ChosenPace pace_of(const ForwardCall& call, const ChosenItem& item) {
   const int64_t tile =
       kTileKeys * (bytes(call.k_rows, call.k_coding, call.dims) +
                    (call.v_in_k ? 0 : bytes(call.v_rows, call.v_coding, call.value_dims)));
-  while (pace.streams && pace.tiles > 1 && 2 * pace.tiles * tile > item.l2_bytes) pace.tiles /= 2;
+  while (!pace.prefetches && pace.tiles > 1 && 2 * pace.tiles * tile > item.l2_bytes) pace.tiles /= 2;
   return pace;
 }
 
-// Tiles [begin, end) for all queries, which prefetch those that come next together.
+// Tiles [begin, end) for all queries.
 template <class T>
-void take_turns(DecodeWalk<T>& walk, const ChosenPace& pace, int64_t begin,
+void take_turns(DecodeWalk<T>& walk, int64_t begin, int64_t end,
                 std::span<ChosenQuery<T>> queries) {
-  const int64_t end = begin + pace.tiles, next = end * kTileKeys;
-  const int64_t ahead = std::clamp<int64_t>(pace.end - next, 0, pace.tiles * kTileKeys);
-  const auto count = static_cast<int64_t>(queries.size());
-  for (int64_t i = 0; i < count; ++i) {
-    ChosenQuery<T>& query = queries[i];
+  for (ChosenQuery<T>& query : queries) {
     walk.turn_to(query.at);
     query.sees |= walk.run_tiles(begin, end, query.split);
     query.at.behind = walk.behind();
-    if (pace.streams) walk.prefetch(next + ahead * i / count, next + ahead * (i + 1) / count);
   }
 }
 
@@ -292,7 +288,7 @@ void chosen_in(const ForwardCall& call, const ChosenItem& item, void* scratch, T
   DecodeItem of_query{.keys = item.keys, .rows = item.rows, .row_count = item.row_count};
   for (ChosenQuery<T>& query : queries) {
     query.at.rows = of_query.rows;
-    if (!pace.streams) {
+    if (pace.prefetches) {
       query.ahead.emplace(walk.ahead_of(of_query.rows));
       query.at.ahead = &*query.ahead;
     }
@@ -302,8 +298,8 @@ void chosen_in(const ForwardCall& call, const ChosenItem& item, void* scratch, T
     of_query.rows += item.row_count;
   }
   for (int64_t split = pace.begin / kSplitKeys; split * kSplitKeys < pace.end; ++split) {
-    for (int64_t tile = 0; tile < kSplitTiles; tile += pace.tiles)
-      take_turns(walk, pace, split * kSplitTiles + tile, queries);
+    for (int64_t tile = split * kSplitTiles; tile < (split + 1) * kSplitTiles; tile += pace.tiles)
+      take_turns(walk, tile, tile + pace.tiles, queries);
     for (ChosenQuery<T>& query : queries) {
       if (!query.sees) continue;
       query.slow |= slow_rows(query.split, item.row_count);

@@ -68,6 +68,7 @@ void FewKeys<T>::add(int64_t tile, const RowVisibility& visible) noexcept {
       for (uint32_t bits = visible.unit(unit); bits != 0; bits &= bits - 1)
         to[part.keys++] = static_cast<int16_t>(unit * kUnitKeys + std::countr_zero(bits));
   }
+  for (int i = 0; i < part.keys; ++i) part.early += to[i] < kTileKeys / 2 ? 1 : 0;
   keys_.place_list(first, to, part.keys, part.score, placed_keys_);
   values_.place_list(first, to, part.keys, part.weight, placed_values_);
   key_count_ += part.keys;
@@ -115,22 +116,21 @@ UnitRun<T> FewKeys<T>::scored() noexcept {
 // A unit in which a chain ends and the next begins is wanted twice.
 template <class T>
 UnitRun<T> FewKeys<T>::valued(std::span<const FewPart> parts) noexcept {
-  const int chain = chain_keys(call_.pairs);
+  static_assert(chain_keys(false) == kTileKeys / 2 && chain_keys(true) == kTileKeys);
+  const int chains = call_.pairs ? 1 : 2;
   int count = 0;
   for (const FewPart& part : parts) {
-    const int16_t* const places = this->places(part);
-    const auto chains = static_cast<int>(part.tile * (kTileKeys / chain));
-    for (int i = 0; i < part.keys;) {
-      const int unit = i / kUnitKeys, of = places[i] / chain;
-      const int last = std::min(part.keys, (unit + 1) * kUnitKeys);
-      int to = last;
-      if (places[last - 1] / chain != of)
-        for (to = i + 1; places[to] / chain == of;) ++to;
-      const int first = unit * kUnitKeys;
-      wanted_[count++] = {.place = part.weight / kUnitKeys + unit,
-                          .keys = static_cast<uint32_t>(bits_between(i - first, to - first)),
-                          .chain = chains + of};
-      i = to;
+    int i = 0;
+    for (int chain = 0; chain < chains; ++chain) {
+      const int end = chain + 1 < chains ? part.early : part.keys;
+      while (i < end) {
+        const int unit = i / kUnitKeys, first = unit * kUnitKeys;
+        const int to = std::min(end, first + kUnitKeys);
+        wanted_[count++] = {.place = part.weight / kUnitKeys + unit,
+                            .keys = (2u << (to - first - 1)) - (1u << (i - first)),
+                            .chain = static_cast<int>(part.tile) * chains + chain};
+        i = to;
+      }
     }
   }
   return {.rows = values_,

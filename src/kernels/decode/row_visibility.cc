@@ -198,10 +198,10 @@ bool RowVisibility::look_at_shared(int64_t key, int keys) noexcept {
   const int32_t* const end = list.keys + list.count;
   near_ = first_from(list, key, behind_.of[0]);
   const int32_t* at = near_;
-  int32_t last = -1;
+  uint32_t last = ~0u;
   shared_units_ = 0;
   for (const int64_t tile_end = key + keys; at != end && *at < tile_end; ++at) {
-    const int32_t unit = *at / kUnitKeys;
+    const uint32_t unit = static_cast<uint32_t>(*at) / kUnitKeys;
     shared_units_ += unit != last ? 1 : 0;
     last = unit;
   }

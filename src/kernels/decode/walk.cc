@@ -122,15 +122,6 @@ ChosenAhead<T> DecodeWalk<T>::ahead_of(const QueryRow* rows) noexcept {
 }
 
 template <class T>
-void DecodeWalk<T>::prefetch(int64_t begin, int64_t end) noexcept {
-  end = std::min(end, sequence_.spans[sequence_.span_count - 1].end);
-  for (int64_t key = begin; key < end; ++key) {
-    keys_.prefetch(key);
-    if (!call_.v_in_k) values_.prefetch(key);
-  }
-}
-
-template <class T>
 void DecodeWalk<T>::list_rows() noexcept {
   keeps_ = false;
   for (int i = 0; i < row_count_; ++i) {

@@ -65,8 +65,6 @@ class DecodeWalk {
   static size_t query_elements(const ForwardCall& call, int row_count);
   /// A prefetcher of the keys that rows chose.
   ChosenAhead<T> ahead_of(const QueryRow* rows) noexcept;
-  /// Prefetches keys [begin, end) and their values into L2, as far as they have addresses.
-  void prefetch(int64_t begin, int64_t end) noexcept;
 
   /// Computes the state of the split's keys from nothing. Returns whether anything was visible; if
   /// not, `state` is cleared.
