@@ -235,8 +235,8 @@ kernels::QueryTile ForwardPlan::tile_of(const kernels::ForwardCall& call,
       .queries = static_cast<int>(std::min<std::int64_t>(kQueryTile, q_len - row))};
   if (request_.chosen != nullptr) made.chosen = request_.chosen->lists(b, h, row);
   if (visible_ == nullptr) return made;
-  const bool by_tile = kernel_of_sequence(request_.chosen.get(), b, request_.group(), q_len,
-                                          request_.layout->length(b)) == Kernel::kPrefill;
+  const bool by_tile =
+      kernel_of_sequence(request_, b, q_len, request_.layout->length(b)) == Kernel::kPrefill;
   if (by_tile) {
     const std::span<const kernels::LaneRuns> runs = visible_->tile(b, h, row / kQueryTile);
     made.visible = runs.data();
@@ -390,8 +390,8 @@ void ForwardPlan::run_chosen(const kernels::ForwardCall& call, const ForwardTens
     kernels::KeyList sample[kMostJoinedRows];
     const std::int64_t samples = std::min<std::int64_t>(queries, kMostJoinedRows);
     for (std::int64_t i = 0; i < samples; ++i) sample[i] = rows[i * heads].chosen;
-    const std::int64_t joined = queries_to_join({sample, static_cast<std::size_t>(samples)},
-                                                static_cast<int>(heads));
+    const std::int64_t joined =
+        queries_to_join({sample, static_cast<std::size_t>(samples)}, static_cast<int>(heads));
     const std::int64_t apart = queries % joined;  // at the end
     const auto part = [&](const kernels::QueryRow* from, std::int64_t count, std::int64_t of_each) {
       if (count > 0)

@@ -92,7 +92,7 @@ class TaskMaker {
   std::int64_t queries(std::int64_t b) const { return queries_[static_cast<std::size_t>(b)]; }
   Kernel kernel(std::int64_t b) const {
     if (request_.states == KeptStates::kSplits) return Kernel::kDecode;
-    return kernel_of_sequence(request_.chosen.get(), b, group_, queries(b), keys(b));
+    return kernel_of_sequence(request_, b, queries(b), keys(b));
   }
   // The most passes over the keys that the queries of one key head take.
   std::int64_t units(std::int64_t b) const {

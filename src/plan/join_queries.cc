@@ -24,7 +24,7 @@ std::int64_t count_union(std::span<const KeyList> lists) {
 
 int queries_to_join(std::span<const KeyList> lists, int rows) {
   // What a key costs 1, 2, 4 and 8 rows, in twentieths of what it costs one.
-  static constexpr std::int64_t kCosts[] = {20, 26, 38, 60};
+  static constexpr std::int64_t kCosts[] = {20, 27, 37, 55};
   const auto cost = [](int of) { return kCosts[std::bit_width(static_cast<unsigned>(of - 1))]; };
   int best = 1;
   double least = 0.9;  // a little better is not worth it: rows see different keys of a tile

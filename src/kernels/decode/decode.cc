@@ -260,7 +260,8 @@ ChosenPace pace_of(const ForwardCall& call, const ChosenItem& item) {
   const int64_t tile =
       kTileKeys * (bytes(call.k_rows, call.k_coding, call.dims) +
                    (call.v_in_k ? 0 : bytes(call.v_rows, call.v_coding, call.value_dims)));
-  while (!pace.prefetches && pace.tiles > 1 && 2 * pace.tiles * tile > item.l2_bytes) pace.tiles /= 2;
+  while (!pace.prefetches && pace.tiles > 1 && 2 * pace.tiles * tile > item.l2_bytes)
+    pace.tiles /= 2;
   return pace;
 }
 

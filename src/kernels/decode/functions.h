@@ -163,7 +163,7 @@ struct UnitValuesArgs {
   const DecodeUnit* units = nullptr;
   int unit_count = 0;
   ptrdiff_t step = 0;
-  const UnitAhead* ahead = nullptr;        // as in UnitScoresArgs
+  const UnitAhead* ahead = nullptr;  // as in UnitScoresArgs
   bool prefetches = true;
   int rows = 0, columns = 0;               // columns that exist
   const T* weights = nullptr;              // [row][kDecodeScoreStep]

@@ -72,8 +72,8 @@ class RowVisibility {
   int row_count_;
   int groups_ = 0;
   bool everything_ = true;  // no row has a list
-  bool chooses_ = false;  // some row made a choice
-  bool shares_ = false;   // all rows made the same one, and nothing else hides keys
+  bool chooses_ = false;    // some row made a choice
+  bool shares_ = false;     // all rows made the same one, and nothing else hides keys
   // Where the last tile began in the first row's list. Tiles come in order, and rows mostly share
   // one list: a binary search for each would take longer than a tile's few keys.
   const int32_t* near_ = nullptr;

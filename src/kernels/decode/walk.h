@@ -43,8 +43,8 @@ enum class ZeroWeights {
 template <class T>
 struct WalkRows {
   const QueryRow* rows = nullptr;
-  void* queries = nullptr;         // in DecodeWalk::query_elements() elements, once loaded
-  T* query_scales = nullptr;       // [padded rows], of integers
+  void* queries = nullptr;          // in DecodeWalk::query_elements() elements, once loaded
+  T* query_scales = nullptr;        // [padded rows], of integers
   ListPlaces behind = {};           // RowVisibility::behind()
   ChosenAhead<T>* ahead = nullptr;  // null: their keys are not prefetched
 };
