@@ -31,7 +31,8 @@ constexpr int kCases = 60;  // of each test; make check-all runs many more
 
 std::int64_t longest_of_isa() { return kernels_are_slow() ? 150 : 1500; }
 
-// Random lists, some of them empty, in any order, with -1 anywhere, and the same as bools.
+// Random lists, some of them empty, in any order, with -1 anywhere, and the same as bools. In some
+// calls most lists are nearly those of the row before.
 struct Lists {
   Tensor indices;  // [rows..., k]
   Tensor shown;    // bool [rows, keys]
@@ -46,11 +47,15 @@ struct Lists {
     shown = Tensor({count, std::max<std::int64_t>(keys, 1)}, DType::boolean);
     std::vector<std::int32_t> all(static_cast<std::size_t>(keys));
     std::iota(all.begin(), all.end(), 0);
+    const bool alike = chance(random, 40);
     for (std::int64_t row = 0; row < count; ++row) {
       std::int32_t* const list = indices.data_as<std::int32_t>() + row * k;
       std::fill_n(list, k, -1);
       if (chance(random, 10)) continue;
-      std::ranges::shuffle(all, random);
+      if (alike && row > 0 && keys > 0 && chance(random, 85))
+        std::swap(all[static_cast<std::size_t>(below(random, keys))], all.front());
+      else
+        std::ranges::shuffle(all, random);
       const std::int64_t listed = below(random, most + 1);
       for (std::int64_t i = 0; i < listed; ++i) {
         list[i] = all[static_cast<std::size_t>(i)];
