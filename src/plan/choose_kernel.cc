@@ -32,7 +32,7 @@ Kernel choose_kernel_of_lists(std::int64_t group, const ChosenLists& lists) {
 }
 
 std::int64_t chosen_queries_at_once(const layout::ChosenKeys& chosen, std::int64_t group) {
-  if (chosen.by_head()) return std::max<std::int64_t>(kernels::kMostChosenRows / group, 1);
+  if (chosen.by_head()) return kernels::kMostChosenRows;
   std::int64_t most = kernels::kMostChosenRows;
   for (std::int64_t left = group, rows; left > 0; left -= rows) {
     rows = decode_rows_at_once(left);
