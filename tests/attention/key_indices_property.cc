@@ -163,6 +163,7 @@ TEST(KeyIndices, AreTheMaskThatShowsThem) {
       options.dropout_p = 0.3;
       options.seed = static_cast<std::uint64_t>(seed);
     }
+    if (chance(random, 20)) options.sinks = Buffer(random_normal({c.q_heads}, DType::f32, random));
     FlexAttentionOptions masked = options;
     masked.aux = &expected_aux;
     options.mask_mod = dense.rule;
@@ -171,8 +172,13 @@ TEST(KeyIndices, AreTheMaskThatShowsThem) {
     Tensor strided;
     const ConstTensorView k_view =
         in_order(k, chance(random, 30) ? Order::kDimOutside : Order::kHeadsInside, strided);
-    const Tensor out = flex_attention(q, k_view, v, options);
-    const Tensor expected = flex_attention(q, k, v, masked);
+    // Values may be the first columns of the keys.
+    const bool latent = c.v_head_dim <= c.head_dim && chance(random, 30);
+    const ConstTensorView v_view =
+        latent ? k_view.slice(3, 0, c.v_head_dim) : std::as_const(v).view();
+    const Tensor out = flex_attention(q, k_view, v_view, options);
+    const Tensor expected =
+        flex_attention(q, k, latent ? contiguous(v_view) : contiguous(v.view()), masked);
     ASSERT_TRUE(same_bits(out, expected));
     ASSERT_TRUE(same_bits(*aux.lse, *expected_aux.lse));
     ASSERT_TRUE(same_bits(*aux.max_scores, *expected_aux.max_scores));
