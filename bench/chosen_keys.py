@@ -4,7 +4,8 @@
 
 Every row names two calls; the result is the median of the ratios of their times over the rounds, and the median time of the
 first. Rows: `decode` 2,048 chosen of 65,536 keys against all of them; `prefill` 4,096 queries with 512 chosen keys each against a
-block mask of as many pairs; `top_k` the rate of top_k_keys in its products, to be compared with the peak that `quire info` gives, and
+block mask of as many pairs, keys chosen at random and clustered, where all but every 16th query keeps nine keys of ten of the query
+before; `top_k` the rate of top_k_keys in its products, to be compared with the peak that `quire info` gives, and
 its scratch, once; `weights` what key_weights cost;
 `latent` values that are a view of the keys against a copy of them, and over pages; bf16 needs the package ml_dtypes. Needs NumPy and the
 package quire.
@@ -47,6 +48,15 @@ def lists_of(queries, keys, count):
     return made
 
 
+def clustered_lists(queries, keys, count):
+    made = numpy.empty((1, queries, count), numpy.int32)
+    for i, row in enumerate(made[0]):
+        kept = made[0, i - 1][RANDOM.random(count) < 0.9] if i % 16 else row[:0]
+        others = RANDOM.permutation(numpy.setdiff1d(numpy.arange(keys), kept))
+        row[:] = numpy.sort(numpy.concatenate([kept, others[: count - len(kept)]]))
+    return made
+
+
 def decode(rounds):
     for q_heads, kv_heads, dim, v_dim in ((32, 8, 128, 128), (8, 8, 128, 128), (16, 1, 576, 512)):
         q, k = normal(1, q_heads, 1, dim), normal(1, kv_heads, 65536, dim)
@@ -63,14 +73,16 @@ def decode(rounds):
 def prefill(rounds):
     for q_heads, kv_heads, dim in ((16, 2, 128), (16, 1, 128), (8, 8, 128)):
         q, k, v = normal(1, q_heads, 4096, dim), normal(1, kv_heads, 4096, dim), normal(1, kv_heads, 4096, dim)
-        lists = lists_of(4096, 4096, 512)
         blocks = quire.create_block_mask("(q_idx // 128 + kv_idx // 128) % 8 == 0", None, None, 4096, 4096)
-        result, seconds = ratio(
-            lambda: quire.flex_attention(q, k, v, enable_gqa=True, key_indices=lists),
-            lambda: quire.flex_attention(q, k, v, block_mask=blocks, enable_gqa=True),
-            rounds,
-        )
-        yield f"prefill {q_heads}/{kv_heads} heads, 4,096 queries of 512 keys: block-sparse / chosen", result, seconds
+        for name, make in (("at random", lists_of), ("clustered", clustered_lists)):
+            lists = make(4096, 4096, 512)
+            result, seconds = ratio(
+                lambda: quire.flex_attention(q, k, v, enable_gqa=True, key_indices=lists),  # noqa: B023
+                lambda: quire.flex_attention(q, k, v, block_mask=blocks, enable_gqa=True),  # noqa: B023
+                rounds,
+            )
+            text = f"prefill {q_heads}/{kv_heads} heads, 4,096 queries of 512 keys, {name}"
+            yield f"{text}: block-sparse / chosen", result, seconds
 
 
 def top_k(_rounds):

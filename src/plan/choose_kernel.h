@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "layout/chosen_keys.h"
+#include "quire/attention_problem.h"
 
 namespace quire::plan {
 
@@ -25,16 +26,29 @@ inline constexpr std::int64_t kLongKeys = 1024;
 /// prefill. 64 heads of 1: 64 of 1,024 lanes, decode.
 Kernel choose_kernel(std::int64_t group, std::int64_t q_len, std::int64_t kv_len);
 
-/// The same where queries chose their keys, `keys` of them on average; `together` heads share each
-/// choice. Query by query, only the chosen keys are read, once for all heads that share them; tiles
-/// of queries compute nearly everything in between as well. One query: decode. 4,096 queries of 512
-/// keys of 4,096, 8 heads together: query by query; 2,048 keys: tiles.
-Kernel choose_kernel_of_lists(std::int64_t group, std::int64_t q_len, std::int64_t kv_len,
-                              std::int64_t keys, std::int64_t together);
+/// A sequence of which queries chose their keys.
+struct ChosenLists {
+  std::int64_t q_len = 0, kv_len = 0;
+  std::int64_t keys = 0;      // of a list, on average
+  std::int64_t together = 1;  // heads of a key head that share a list
+  bool pairs = false;         // bf16 numbers are multiplied in pairs
+};
 
-/// The kernel for a sequence of a call, given its lengths; chosen: null if queries made no choice.
-Kernel kernel_of_sequence(const layout::ChosenKeys* chosen, std::int64_t sequence,
-                          std::int64_t group, std::int64_t q_len, std::int64_t kv_len);
+/// The same where queries chose their keys. Query by query, only the chosen keys are read, once for
+/// all heads that share them; tiles of queries compute nearly everything in between as well, and
+/// with pairs twice as fast, while a walk computes whole units of 16 keys then. One query: decode.
+/// 4,096 queries of 512 keys of 4,096, 8 heads together: query by query; 2,048 keys, or pairs:
+/// tiles.
+Kernel choose_kernel_of_lists(std::int64_t group, const ChosenLists& lists);
+
+/// How many queries that chose their keys decode together (kernels::ChosenItem). Heads that share
+/// a choice decode as rows of a query. 8 heads together: 16. By head: 128, head after head.
+std::int64_t chosen_queries_at_once(const layout::ChosenKeys& chosen, std::int64_t group,
+                                    std::int64_t most_rows);
+
+/// The kernel for a sequence of a call, given its lengths.
+Kernel kernel_of_sequence(const AttentionProblem& problem, std::int64_t sequence,
+                          std::int64_t q_len, std::int64_t kv_len);
 
 /// Query tiles of one item: as many as fit the caches (`most`), fewer if threads would run out of
 /// items. 512 tiles, 16 at most, 2 threads: 16. 16 tiles, 2 threads: 2.

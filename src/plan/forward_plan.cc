@@ -12,6 +12,7 @@
 #include "layout/chosen_keys.h"
 #include "plan/finish_states.h"
 #include "plan/forward_call.h"
+#include "plan/join_queries.h"
 #include "plan/one_channel.h"
 #include "runtime/ceil_div.h"
 #include "runtime/cpu_info.h"
@@ -142,6 +143,7 @@ void ForwardPlan::allocate_scratch() {
   if (work_.has_prefill) bytes = kernels::prefill_scratch_bytes(call, work_.most_tiles);
   if (work_.has_decode)
     bytes = std::max(bytes, kernels::decode_scratch_bytes(call, work_.most_rows));
+  if (work_.has_chosen) bytes = std::max(bytes, kernels::chosen_scratch_bytes(call));
   scratch_step_ = (bytes + 4095) / 4096 * 4096 + 64 * 5;  // workers' memory in different cache sets
   scratch_ = Tensor::empty({static_cast<std::int64_t>(scratch_step_ * workers)}, DType::u8);
   spans_.resize(workers *
@@ -234,8 +236,8 @@ kernels::QueryTile ForwardPlan::tile_of(const kernels::ForwardCall& call,
       .queries = static_cast<int>(std::min<std::int64_t>(kQueryTile, q_len - row))};
   if (request_.chosen != nullptr) made.chosen = request_.chosen->lists(b, h, row);
   if (visible_ == nullptr) return made;
-  const bool by_tile = kernel_of_sequence(request_.chosen.get(), b, request_.group(), q_len,
-                                          request_.layout->length(b)) == Kernel::kPrefill;
+  const bool by_tile =
+      kernel_of_sequence(request_, b, q_len, request_.layout->length(b)) == Kernel::kPrefill;
   if (by_tile) {
     const std::span<const kernels::LaneRuns> runs = visible_->tile(b, h, row / kQueryTile);
     made.visible = runs.data();
@@ -372,28 +374,46 @@ void ForwardPlan::run_decode(const kernels::ForwardCall& call, const ForwardTens
                   scratch(worker), faults_[worker]);
 }
 
-// Query by query: heads that share their choice of keys are rows of one item.
+// Heads that share their choice of keys are rows of a query, and so are neighbouring queries if
+// their choices are much the same; queries take turns.
 void ForwardPlan::run_chosen(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                              const ForwardTask& task, std::size_t worker) {
-  const std::int64_t group = request_.group(), end = task.first + task.count;
-  const std::int64_t first_head = task.kv_head * group;
+  const std::int64_t group = request_.group(), first_head = task.kv_head * group;
   const kernels::KeySequence keys =
       write_keys(task, {{0, request_.layout->length(task.b)}, {}}, tensors, worker);
-  kernels::QueryRow rows[kernels::kManyDecodeRows];
-  for (std::int64_t at = task.first; at < end;) {
-    const std::int64_t row = at / group, left = std::min(end, (row + 1) * group) - at;
-    const std::int64_t count =
-        request_.chosen->by_head() ? 1 : decode_rows_at_once(left, request_.decode_rows);
-    for (std::int64_t i = 0; i < count; ++i)
-      rows[i] = row_of(call, tensors, {task.b, first_head + (at + i) % group, row});
-    kernels::decode(call,
-                    {.keys = keys,
-                     .rows = rows,
-                     .row_count = static_cast<int>(count),
-                     .split_begin = 0,
-                     .split_end = task.split_end},
-                    scratch(worker), faults_[worker]);
-    at += count;
+  kernels::QueryRow rows[kernels::kMostChosenRows];
+  const bool by_head = request_.chosen->by_head();
+  // `heads` heads from `at` on, of each query.
+  const auto run = [&](std::int64_t at, std::int64_t queries, std::int64_t heads) {
+    kernels::QueryRow* to = rows;
+    for (std::int64_t i = 0; i < queries; ++i)
+      for (std::int64_t row = at + i * group; row < at + i * group + heads; ++row)
+        *to++ = row_of(call, tensors, {task.b, first_head + row % group, row / group});
+    kernels::KeyList sample[kMostJoinedRows];
+    const std::int64_t samples = std::min<std::int64_t>(queries, kMostJoinedRows);
+    for (std::int64_t i = 0; i < samples; ++i) sample[i] = rows[i * heads].chosen;
+    const std::int64_t joined =
+        queries_to_join({sample, static_cast<std::size_t>(samples)}, static_cast<int>(heads));
+    const std::int64_t apart = queries % joined;  // at the end
+    const auto part = [&](const kernels::QueryRow* from, std::int64_t count, std::int64_t of_each) {
+      if (count > 0)
+        kernels::decode_chosen(call,
+                               {.keys = keys,
+                                .rows = from,
+                                .queries = static_cast<int>(count),
+                                .row_count = static_cast<int>(of_each),
+                                .l2_bytes = caches_.l2},
+                               scratch(worker), faults_[worker]);
+    };
+    part(rows, queries / joined, joined * heads);
+    part(rows + (queries - apart) * heads, apart, heads);
+  };
+  // A task holds whole queries or a part of one.
+  const bool is_whole = task.first % group == 0 && task.count % group == 0;
+  const std::int64_t heads = is_whole ? group : task.count;
+  for (std::int64_t head = 0, some; head < heads; head += some) {
+    some = by_head ? 1 : decode_rows_at_once(heads - head, request_.decode_rows);
+    run(task.first + head, task.count / heads, some);
   }
 }
 

@@ -93,7 +93,7 @@ class TaskMaker {
   std::int64_t queries(std::int64_t b) const { return queries_[static_cast<std::size_t>(b)]; }
   Kernel kernel(std::int64_t b) const {
     if (request_.states == KeptStates::kSplits) return Kernel::kDecode;
-    return kernel_of_sequence(request_.chosen.get(), b, group_, queries(b), keys(b));
+    return kernel_of_sequence(request_, b, queries(b), keys(b));
   }
   // The most passes over the keys that the queries of one key head take.
   std::int64_t units(std::int64_t b) const {
@@ -261,15 +261,17 @@ void TaskMaker::add_merges(const ForwardTask& cut, std::int64_t state) {
   }
 }
 
-// Some queries at a time: enough that looking up where their keys lie costs little.
+// As many queries at a time as take turns at keys, whole ones if there are enough.
 void TaskMaker::add_chosen(std::int64_t b) {
-  constexpr std::int64_t kQueriesAtOnce = 16;
   const std::int64_t rows = group_ * queries(b);
   const std::int64_t even = rows * request_.kv_heads / (8 * threads_);
-  const std::int64_t at_once = std::clamp<std::int64_t>(even, 1, kQueriesAtOnce * group_);
+  const std::int64_t most = chosen_queries_at_once(*request_.chosen, group_, request_.decode_rows) * group_;
+  std::int64_t at_once = std::clamp<std::int64_t>(even, 1, most);
+  if (at_once > group_) at_once -= at_once % group_;
   for (std::int64_t kv_head = 0; kv_head < request_.kv_heads; ++kv_head) {
-    for (std::int64_t first = 0; first < rows; first += at_once) {
-      const std::int64_t count = std::min(at_once, rows - first);
+    for (std::int64_t first = 0, count; first < rows; first += count) {
+      count = std::min(at_once, rows - first);
+      if (at_once < group_) count = std::min(count, group_ - first % group_);
       made_.tasks.push_back({.kernel = Kernel::kChosen,
                              .b = static_cast<std::int32_t>(b),
                              .kv_head = static_cast<std::int32_t>(kv_head),
@@ -277,7 +279,7 @@ void TaskMaker::add_chosen(std::int64_t b) {
                              .first = first,
                              .split_end = ceil_div(keys(b), kSplitKeys),
                              .work = count * request_.chosen->average_keys(b)});
-      made_.has_decode = true;
+      made_.has_decode = made_.has_chosen = true;
       made_.most_rows =
           std::max(made_.most_rows,
                    static_cast<std::int32_t>(decode_rows_at_once(group_, request_.decode_rows)));

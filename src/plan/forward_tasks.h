@@ -47,7 +47,7 @@ struct ForwardTasks {
   std::int64_t state_elements = 0;                // of all tasks that were cut
   int most_tiles = 0;                             // of a prefill task
   std::int32_t most_rows = kernels::kDecodeRows;  // of a decode item, or more
-  bool has_prefill = false, has_decode = false;
+  bool has_prefill = false, has_decode = false, has_chosen = false;
 };
 
 /// Which tasks a thread takes at once: the first of each claim, and the end. Short ones lie side by

@@ -24,8 +24,8 @@ std::shared_ptr<const StepKeys> set_visible_keys(AttentionProblem& problem,
   const std::int64_t group = problem.group();
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     StepSequence& of = sequences[i];
-    of.is_chosen = kernel_of_sequence(problem.chosen.get(), static_cast<std::int64_t>(i), group,
-                                      of.queries, of.length) == Kernel::kChosen;
+    of.is_chosen = kernel_of_sequence(problem, static_cast<std::int64_t>(i), of.queries,
+                                      of.length) == Kernel::kChosen;
   }
   auto keys = std::make_shared<const StepKeys>(sequences, StepRule{.program = program.proved,
                                                                    .q_heads = problem.q_heads,

@@ -31,7 +31,8 @@ constexpr int kCases = 60;  // of each test; make check-all runs many more
 
 std::int64_t longest_of_isa() { return kernels_are_slow() ? 150 : 1500; }
 
-// Random lists, some of them empty, in any order, with -1 anywhere, and the same as bools.
+// Random lists, some of them empty, in any order, with -1 anywhere, and the same as bools. In some
+// calls most lists are nearly those of the row before.
 struct Lists {
   Tensor indices;  // [rows..., k]
   Tensor shown;    // bool [rows, keys]
@@ -46,11 +47,15 @@ struct Lists {
     shown = Tensor({count, std::max<std::int64_t>(keys, 1)}, DType::boolean);
     std::vector<std::int32_t> all(static_cast<std::size_t>(keys));
     std::iota(all.begin(), all.end(), 0);
+    const bool alike = chance(random, 40);
     for (std::int64_t row = 0; row < count; ++row) {
       std::int32_t* const list = indices.data_as<std::int32_t>() + row * k;
       std::fill_n(list, k, -1);
       if (chance(random, 10)) continue;
-      std::ranges::shuffle(all, random);
+      if (alike && row > 0 && keys > 0 && chance(random, 85))
+        std::swap(all[static_cast<std::size_t>(below(random, keys))], all.front());
+      else
+        std::ranges::shuffle(all, random);
       const std::int64_t listed = below(random, most + 1);
       for (std::int64_t i = 0; i < listed; ++i) {
         list[i] = all[static_cast<std::size_t>(i)];
@@ -158,6 +163,7 @@ TEST(KeyIndices, AreTheMaskThatShowsThem) {
       options.dropout_p = 0.3;
       options.seed = static_cast<std::uint64_t>(seed);
     }
+    if (chance(random, 20)) options.sinks = Buffer(random_normal({c.q_heads}, DType::f32, random));
     FlexAttentionOptions masked = options;
     masked.aux = &expected_aux;
     options.mask_mod = dense.rule;
@@ -166,8 +172,13 @@ TEST(KeyIndices, AreTheMaskThatShowsThem) {
     Tensor strided;
     const ConstTensorView k_view =
         in_order(k, chance(random, 30) ? Order::kDimOutside : Order::kHeadsInside, strided);
-    const Tensor out = flex_attention(q, k_view, v, options);
-    const Tensor expected = flex_attention(q, k, v, masked);
+    // Values may be the first columns of the keys.
+    const bool latent = c.v_head_dim <= c.head_dim && chance(random, 30);
+    const ConstTensorView v_view =
+        latent ? k_view.slice(3, 0, c.v_head_dim) : std::as_const(v).view();
+    const Tensor out = flex_attention(q, k_view, v_view, options);
+    const Tensor expected =
+        flex_attention(q, k, latent ? contiguous(v_view) : contiguous(v.view()), masked);
     ASSERT_TRUE(same_bits(out, expected));
     ASSERT_TRUE(same_bits(*aux.lse, *expected_aux.lse));
     ASSERT_TRUE(same_bits(*aux.max_scores, *expected_aux.max_scores));

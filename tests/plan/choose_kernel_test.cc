@@ -24,6 +24,43 @@ TEST(ChooseKernel, FewRowsDecodeManyPrefill) {
   }
 }
 
+TEST(ChooseKernelOfLists, ShortListsGoQueryByQuery) {
+  const auto choose = [](std::int64_t q_len, std::int64_t keys, std::int64_t heads, bool pairs) {
+    return choose_kernel_of_lists(heads, {q_len, 4096, keys, heads, pairs});
+  };
+  EXPECT_EQ(choose(1, 512, 8, false), Kernel::kDecode);
+  EXPECT_EQ(choose(4096, 512, 8, false), Kernel::kChosen);
+  EXPECT_EQ(choose(4096, 1820, 8, false), Kernel::kChosen);
+  EXPECT_EQ(choose(4096, 1821, 8, false), Kernel::kPrefill);
+  EXPECT_EQ(choose(4096, 1821, 16, false), Kernel::kPrefill);
+  EXPECT_EQ(choose(4096, 1638, 4, false), Kernel::kChosen);
+  EXPECT_EQ(choose(4096, 1639, 7, false), Kernel::kPrefill);
+  EXPECT_EQ(choose(4096, 1170, 2, false), Kernel::kChosen);
+  EXPECT_EQ(choose(4096, 1171, 3, false), Kernel::kPrefill);
+  EXPECT_EQ(choose(4096, 630, 1, false), Kernel::kChosen);
+  EXPECT_EQ(choose(4096, 631, 1, false), Kernel::kPrefill);
+  EXPECT_EQ(choose(4096, 91, 8, true), Kernel::kChosen);
+  EXPECT_EQ(choose(4096, 92, 8, true), Kernel::kPrefill);
+  EXPECT_EQ(choose(4096, 12, 1, true), Kernel::kPrefill);
+  EXPECT_EQ(choose(4096, 11, 1, true), Kernel::kChosen);
+  // Lists by head: one query that decodes is still walked head by head.
+  EXPECT_EQ(choose_kernel_of_lists(8, {1, 4096, 512, 1, false}), Kernel::kChosen);
+}
+
+TEST(ChosenQueriesAtOnce, FillTheRowsOfAnItem) {
+  const auto lists = [](std::int64_t heads) {
+    layout::ChosenKeys made({0, 1}, heads, 0);
+    for (std::int64_t i = 0; i < heads; ++i) made.end_list();
+    made.finish();
+    return made;
+  };
+  EXPECT_EQ(chosen_queries_at_once(lists(1), 1), 128);
+  EXPECT_EQ(chosen_queries_at_once(lists(1), 3), 32);  // a row of padding each
+  EXPECT_EQ(chosen_queries_at_once(lists(1), 8), 16);
+  EXPECT_EQ(chosen_queries_at_once(lists(1), 20), 10);  // 8 heads, then 12
+  EXPECT_EQ(chosen_queries_at_once(lists(8), 8), 128);
+}
+
 TEST(TilesPerItem, KeepsThreadsBusy) {
   EXPECT_EQ(tiles_per_item(512, 16, 2), 16);
   EXPECT_EQ(tiles_per_item(16, 16, 2), 2);

@@ -118,19 +118,28 @@ struct StepRows {
   HWY_INLINE StepRows from(int i) const { return {row(i), step}; }
   HWY_INLINE void advance(int bytes) { at += bytes; }
 };
-struct ListRows {
+template <class Near, class Far>
+struct RowList {
   static constexpr bool kIsList = true;
-  using NearCursor = ListCursor<3>;
-  using FarCursor = ListCursor<2>;
+  using NearCursor = Near;
+  using FarCursor = Far;
   const char* const* rows = nullptr;
   ptrdiff_t offset = 0;
-  ListRows() = default;
-  HWY_INLINE ListRows(const DecodeUnit& unit, ptrdiff_t) : rows(unit.rows) {}
-  HWY_INLINE ListRows(const char* const* first, ptrdiff_t bytes) : rows(first), offset(bytes) {}
+  RowList() = default;
+  HWY_INLINE RowList(const DecodeUnit& unit, ptrdiff_t) : rows(unit.rows) {}
+  HWY_INLINE RowList(const char* const* first, ptrdiff_t bytes) : rows(first), offset(bytes) {}
   HWY_INLINE const char* row(int i) const { return rows[i] + offset; }
-  HWY_INLINE ListRows from(int i) const { return {rows + i, offset}; }
+  HWY_INLINE RowList from(int i) const { return {rows + i, offset}; }
   HWY_INLINE void advance(int bytes) { offset += bytes; }
 };
+using ListRows = RowList<ListCursor<3>, ListCursor<2>>;
+// Nothing is prefetched meanwhile: rows have been asked for long before.
+struct NoCursor {
+  HWY_INLINE void start(const UnitAhead&, int) {}
+  template <int kCount>
+  HWY_INLINE void take() {}
+};
+using QuietRows = RowList<NoCursor, NoCursor>;
 
 #if HWY_TARGET <= HWY_AVX3
 

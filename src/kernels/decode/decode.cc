@@ -1,8 +1,10 @@
-// Items of the decode kernel: splits one after the other, folded or stored, then outputs. No
-// SIMD. Kernels layer.
+// Items of the decode kernel: splits one after the other, folded or stored, then outputs; and
+// queries that take turns at every split. No SIMD. Kernels layer.
 #include "kernels/decode/decode.h"
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 
 #include "kernels/decode/finish.h"
 #include "kernels/decode/row_kernel.h"
@@ -204,6 +206,138 @@ void decode_in(const ForwardCall& call, const DecodeItem& item, void* scratch, T
   finish_item(call, item, memory, unit_kind<T>(call, true), slow, fault);
 }
 
+// One query of a ChosenItem.
+template <class T>
+struct ChosenQuery {
+  WalkRows<T> at;
+  DecodeState<T> total, split;
+  std::optional<ChosenAhead<T>> ahead;
+  uint32_t slow = 0;
+  bool sees = false;  // anything of this split
+};
+
+template <class T>
+ChosenQuery<T>* take_queries(const ForwardCall& call, int queries, int row_count,
+                             ScratchLayout& layout) {
+  auto* const taken = layout.take<ChosenQuery<T>>(queries);
+  for (int i = 0; i < queries; ++i) {
+    ChosenQuery<T> made;
+    made.total = take_state<T>(row_count, call.value_dims, layout);
+    made.split = take_state<T>(row_count, call.value_dims, layout);
+    made.at.queries = layout.take<T>(DecodeWalk<T>::query_elements(call, row_count));
+    made.at.query_scales = layout.take<T>(call.integers ? padded_rows(row_count) : 0);
+    if (!layout.counts_only()) std::construct_at(taken + i, made);
+  }
+  return taken;
+}
+
+// How the queries of an item take turns.
+struct ChosenPace {
+  int64_t begin = 0, end = 0;  // keys, of all lists
+  int64_t tiles = kSplitTiles;
+  // Whether every query prefetches its own keys, because hardly any other wants them. (Where two or
+  // more want each key, on average, a step's keys are soon in L2, and asking for the next step's
+  // gained nothing. With 128 queries of 64 of 8,192 keys that come from memory, which is one query
+  // for each key, prefetching saves a quarter of the time.)
+  bool prefetches = true;
+};
+
+ChosenPace pace_of(const ForwardCall& call, const ChosenItem& item) {
+  ChosenPace pace{.begin = item.keys.length};
+  int64_t keys = 0;
+  for (int i = 0; i < item.queries * item.row_count; ++i) {
+    const KeyList& list = item.rows[i].chosen;
+    if (!list.is_choice()) return {.end = item.keys.length};
+    if (list.count == 0) continue;
+    pace.begin = std::min<int64_t>(pace.begin, list.keys[0]);
+    pace.end = std::max<int64_t>(pace.end, list.keys[list.count - 1] + 1);
+    if (i == 0 || list.keys != item.rows[i - 1].chosen.keys) keys += list.count;
+  }
+  pace.begin = std::min(pace.begin, pace.end);
+  pace.prefetches = keys < 2 * (pace.end - pace.begin);
+  const auto bytes = [](const ForwardTensor& rows, const RowCoding& coding, int columns) {
+    return is_coded(coding) ? code_bytes(coding, columns)
+                            : columns * static_cast<int64_t>(dtype_size(rows.dtype));
+  };
+  const int64_t tile =
+      kTileKeys * (bytes(call.k_rows, call.k_coding, call.dims) +
+                   (call.v_in_k ? 0 : bytes(call.v_rows, call.v_coding, call.value_dims)));
+  while (!pace.prefetches && pace.tiles > 1 && 2 * pace.tiles * tile > item.l2_bytes)
+    pace.tiles /= 2;
+  return pace;
+}
+
+// Tiles [begin, end) for all queries.
+template <class T>
+void take_turns(DecodeWalk<T>& walk, int64_t begin, int64_t end,
+                std::span<ChosenQuery<T>> queries) {
+  for (ChosenQuery<T>& query : queries) {
+    walk.turn_to(query.at);
+    query.sees |= walk.run_tiles(begin, end, query.split);
+    query.at.behind = walk.behind();
+  }
+}
+
+template <class T>
+void chosen_in(const ForwardCall& call, const ChosenItem& item, void* scratch, TileFault& fault) {
+  ScratchLayout layout(scratch);
+  Memory<T> memory(call, item.row_count, layout);
+  const std::span<ChosenQuery<T>> queries(
+      take_queries<T>(call, item.queries, item.row_count, layout), item.queries);
+  DecodeWalk<T> walk(call, item.keys, item.rows, item.row_count, ZeroWeights::kMultiply, layout);
+  memory.row_scratch = layout.rest();
+  const ChosenPace pace = pace_of(call, item);
+  const bool keeps = call.states.data != nullptr;
+  DecodeItem of_query{.keys = item.keys, .rows = item.rows, .row_count = item.row_count};
+  for (ChosenQuery<T>& query : queries) {
+    query.at.rows = of_query.rows;
+    if (pace.prefetches) {
+      query.ahead.emplace(walk.ahead_of(of_query.rows));
+      query.at.ahead = &*query.ahead;
+    }
+    walk.load(query.at);
+    begin_total(call, of_query, query.total);
+    clear_state(query.split, item.row_count);
+    of_query.rows += item.row_count;
+  }
+  for (int64_t split = pace.begin / kSplitKeys; split * kSplitKeys < pace.end; ++split) {
+    for (int64_t tile = split * kSplitTiles; tile < (split + 1) * kSplitTiles; tile += pace.tiles)
+      take_turns(walk, tile, tile + pace.tiles, queries);
+    for (ChosenQuery<T>& query : queries) {
+      if (!query.sees) continue;
+      query.slow |= slow_rows(query.split, item.row_count);
+      if (!keeps) fold_split(call, query.total, query.split, item.row_count);
+      memory.total = query.total;
+      for (int row = 0; keeps && row < item.row_count; ++row)
+        fold_ordered(call, memory, row, running_state(query.split, row));
+      clear_state(query.split, item.row_count);
+      query.sees = false;
+    }
+  }
+  walk.report(fault);
+  for (const ChosenQuery<T>& query : queries) {
+    of_query.rows = query.at.rows;
+    memory.total = query.total;
+    if (keeps)
+      store_running(call, of_query, memory, query.slow, fault);
+    else
+      finish_item(call, of_query, memory, unit_kind<T>(call, true), query.slow, fault);
+  }
+}
+
+template <class T>
+std::size_t chosen_bytes(const ForwardCall& call) {
+  std::size_t most = 0;
+  for (int rows = 1; rows <= most_decode_rows(call); ++rows) {
+    ScratchLayout layout(nullptr);
+    Memory<T>(call, rows, layout);
+    take_queries<T>(call, most_chosen_queries(rows), rows, layout);
+    DecodeWalk<T>(call, {}, nullptr, rows, ZeroWeights::kMultiply, layout);
+    most = std::max(most, layout.bytes());
+  }
+  return most + row_scratch_bytes(call);
+}
+
 template <class T>
 void merge_in(const ForwardCall& call, const DecodeItem& item, const SplitStates& states,
               void* scratch, TileFault& fault) {
@@ -269,6 +403,18 @@ void decode(const ForwardCall& call, const DecodeItem& item, void* scratch,
     decode_in<double>(call, item, scratch, fault);
   else
     decode_in<float>(call, item, scratch, fault);
+}
+
+std::size_t chosen_scratch_bytes(const ForwardCall& call) {
+  return call.f64 ? chosen_bytes<double>(call) : chosen_bytes<float>(call);
+}
+
+void decode_chosen(const ForwardCall& call, const ChosenItem& item, void* scratch,
+                   TileFault& fault) noexcept {
+  if (call.f64)
+    chosen_in<double>(call, item, scratch, fault);
+  else
+    chosen_in<float>(call, item, scratch, fault);
 }
 
 void merge_splits(const ForwardCall& call, const DecodeItem& item, const SplitStates& states,

@@ -43,6 +43,24 @@ struct DecodeItem {
   DecodePrefix prefix = {};
 };
 
+/// The most rows that queries of a ChosenItem have together, padding included: with their keys,
+/// states and queries of 128 numbers each take 192 KiB of L2.
+inline constexpr int kMostChosenRows = 128;
+/// How many queries of `row_count` rows that are.
+constexpr int most_chosen_queries(int row_count) {
+  return kMostChosenRows / static_cast<int>(padded_rows(row_count));
+}
+
+/// Queries that chose their keys among those of one key head. They take turns at every few tiles
+/// of keys, which then stay in L2 for all of them.
+struct ChosenItem {
+  KeySequence keys;
+  const QueryRow* rows = nullptr;  // [query][row_count], heads that decode together
+  int queries = 0;                 // up to most_chosen_queries
+  int row_count = 0;               // of each
+  int64_t l2_bytes = 0;            // of this CPU
+};
+
 /// Elements of one state of one row.
 int64_t decode_state_size(int value_dims);
 
@@ -52,6 +70,11 @@ std::size_t decode_scratch_bytes(const ForwardCall& call, int row_count);
 /// Replaces `fault` if a visible element of this item has an earlier one.
 void decode(const ForwardCall& call, const DecodeItem& item, void* scratch,
             TileFault& fault) noexcept;
+
+/// The same for chosen keys.
+std::size_t chosen_scratch_bytes(const ForwardCall& call);
+void decode_chosen(const ForwardCall& call, const ChosenItem& item, void* scratch,
+                   TileFault& fault) noexcept;
 
 /// The states that items wrote for some rows: [split][row], `step` elements from split to split.
 struct SplitStates {

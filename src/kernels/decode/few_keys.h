@@ -18,6 +18,7 @@ namespace quire::kernels {
 struct FewPart {
   int64_t tile = 0;
   int keys = 0;
+  int early = 0;                   // keys in the first half of the tile
   int score = 0;                   // place of its first key's score
   int weight = 0;                  // and of its weight, a multiple of kUnitKeys
   const int32_t* near = nullptr;   // as RowVisibility::near() was
@@ -93,6 +94,7 @@ class FewKeys {
   int16_t places_[kEnoughKeys + kMostFew];
   uint64_t* seen_;  // [kSplitTiles][rows][kMostFew / 64]
   WantedUnit wanted_[kMostWanted];
+  DecodeUnit units_[kMostWanted];
   T *scores_, *weights_;
 };
 

@@ -39,9 +39,79 @@ HWY_INLINE T sum_by_place(const T* weights, const int16_t* places, int keys) {
   return tree_sum<T>(sums);
 }
 
+// The keys of a part by partial sum, for all rows that share them.
+template <class T>
+class FewSums {
+ public:
+  explicit HWY_INLINE FewSums(const FewSoftmaxArgs<T>& args)
+      : places_(args.places), keys_(args.keys) {}
+  HWY_INLINE T of(const T* weights) const { return sum_by_place(weights, places_, keys_); }
+
+ private:
+  const int16_t* places_;
+  int keys_;
+};
+
+#if HWY_TARGET <= HWY_AVX3 && HWY_TARGET != HWY_SCALAR
+// In layers: the first key of each of the 16 places among 32 keys, the second ones, and so on. A
+// layer is a permutation of two vectors of weights, where five additions one after the other, some
+// of them to the same sum, would be needed for each.
+template <>
+class FewSums<float> {
+ public:
+  explicit HWY_INLINE FewSums(const FewSoftmaxArgs<float>& args)
+      : places_(args.places), keys_(args.keys), layered_(args.rows > 1) {
+    if (layered_) find_layers();
+  }
+  HWY_INLINE float of(const float* weights) const {
+    if (!layered_) return sum_by_place(weights, places_, keys_);
+    __m512 sum = _mm512_setzero_ps();
+    const uint8_t(*layer)[kPartialSums] = layers_;
+    for (int first = 0, group = 0; first < keys_; first += kGroup, ++group) {
+      const __m512 low = _mm512_loadu_ps(weights + first);
+      const __m512 high = _mm512_loadu_ps(weights + first + kGroup / 2);
+      for (const auto* const end = layer + counts_[group]; layer != end; ++layer) {
+        const __m512i from =
+            _mm512_cvtepi8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(layer)));
+        const __mmask16 exists = _mm512_cmpge_epi32_mask(from, _mm512_setzero_si512());
+        sum = _mm512_add_ps(sum, _mm512_maskz_permutex2var_ps(exists, low, from, high));
+      }
+    }
+    V sums[1] = {V{sum}};
+    return tree_sum<float>(sums);
+  }
+
+ private:
+  static constexpr int kGroup = 32, kMostGroups = kTileKeys / 2 / kGroup;
+
+  HWY_INLINE void find_layers() {
+    uint8_t(*layer)[kPartialSums] = layers_;
+    for (int first = 0, group = 0; first < keys_; first += kGroup, ++group) {
+      uint8_t found[kPartialSums] = {};
+      int count = 0;
+      for (int i = first; i < HWY_MIN(keys_, first + kGroup); ++i) {
+        const int place = places_[i] % kPartialSums, of = found[place]++;
+        if (of == count)
+          _mm_store_si128(reinterpret_cast<__m128i*>(layer[count++]), _mm_set1_epi8(-1));
+        layer[of][place] = static_cast<uint8_t>(i - first);
+      }
+      counts_[group] = count;
+      layer += count;
+    }
+  }
+
+  const int16_t* places_;
+  int keys_;
+  bool layered_;
+  int counts_[kMostGroups];
+  // A place comes at most 16 times in a tile.
+  alignas(16) uint8_t layers_[kMostGroups * kPartialSums][kPartialSums];
+};
+#endif
+
 // One row of few_softmax.
 template <class T>
-HWY_INLINE T few_weights(const FewSoftmaxArgs<T>& args, int row) {
+HWY_INLINE T few_weights(const FewSoftmaxArgs<T>& args, const FewSums<T>& sums, int row) {
   constexpr hn::ScalableTag<T> d;
   T* const weights = args.weights + row * kDecodeScoreStep;
   const T max = take_scores(args.scores + row * kDecodeScoreStep, args.seen + row * args.seen_step,
@@ -53,7 +123,7 @@ HWY_INLINE T few_weights(const FewSoftmaxArgs<T>& args, int row) {
   const int end = (args.keys + kUnitKeys - 1) / kUnitKeys * kUnitKeys;
   for (int i = 0; i < end; i += static_cast<int>(kLanesOf<T>)) weigh<T>(c, subtracted, weights + i);
   const VecOf<T> factor = move_factor<T>(c, hn::Set(d, old), hn::Set(d, m));
-  const T sum = sum_by_place(weights, args.places, args.keys);
+  const T sum = sums.of(weights);
   args.l[row] = hn::GetLane(fma(hn::Set(d, args.l[row]), factor, hn::Set(d, sum)));
   args.m[row] = m;
   return hn::GetLane(factor);
@@ -61,25 +131,26 @@ HWY_INLINE T few_weights(const FewSoftmaxArgs<T>& args, int row) {
 
 // The same for weights that a formula gave.
 template <class T>
-HWY_INLINE T few_taken(const FewSoftmaxArgs<T>& args, int row) {
+HWY_INLINE T few_taken(const FewSoftmaxArgs<T>& args, const FewSums<T>& sums, int row) {
   T* const weights = args.weights + row * kDecodeScoreStep;
   take_scores(args.scores + row * kDecodeScoreStep, args.seen + row * args.seen_step, args.keys,
               weights);
   const int end = (args.keys + kUnitKeys - 1) / kUnitKeys * kUnitKeys;
   for (int i = 0; i < end; i += static_cast<int>(kLanesOf<T>)) take_weight(weights + i);
-  args.l[row] += sum_by_place(weights, args.places, args.keys);
+  args.l[row] += sums.of(weights);
   args.m[row] = 0;
   return 1;
 }
 
 template <class T>
 bool few_softmax(const FewSoftmaxArgs<T>& args) noexcept {
+  const FewSums<T> sums(args);
   bool moved = false;
   for (int row = 0; row < args.rows; ++row) {
     const uint64_t* const seen = args.seen + row * args.seen_step;
     T factor = 1;
     if ((seen[0] | seen[1]) != 0)
-      factor = args.takes_weights ? few_taken(args, row) : few_weights(args, row);
+      factor = args.takes_weights ? few_taken(args, sums, row) : few_weights(args, sums, row);
     else  // the row's state stays as it is
       for (int i = 0; i < args.keys; ++i) args.weights[row * kDecodeScoreStep + i] = 0;
     args.factors[row] = factor;

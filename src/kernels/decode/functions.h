@@ -103,6 +103,7 @@ struct UnitScoresArgs {
   ptrdiff_t step = 0;  // bytes from key to key
   /// ahead[i] is unit i itself; at least unit_count + kUnitsAhead of them.
   const UnitAhead* ahead = nullptr;
+  bool prefetches = true;  // false: there is nothing in `ahead`
   int rows = 0, dims = 0;
   /// For each block of rows (kRowBlock) [query_step][rows of the block]: T, or 32-bit pairs. The
   /// dims are padded with -0, which adds nothing to a chain, not even to one that is -0. For
@@ -189,7 +190,8 @@ struct UnitValuesArgs {
   const DecodeUnit* units = nullptr;
   int unit_count = 0;
   ptrdiff_t step = 0;
-  const UnitAhead* ahead = nullptr;        // as in UnitScoresArgs
+  const UnitAhead* ahead = nullptr;  // as in UnitScoresArgs
+  bool prefetches = true;
   int rows = 0, columns = 0;               // columns that exist
   const T* weights = nullptr;              // [row][kDecodeScoreStep]
   const uint16_t* pair_weights = nullptr;  // pairs: [row][kDecodeScoreStep]

@@ -188,7 +188,11 @@ void UnitRows<T>::place_list(int64_t key, const int16_t* keys, int count, int pl
   const char** const rows = units.rows + place;
   const char** const scales = units.scales + place;
   const bool has_scales = is_coded(coding_);
-  for (int i = 0; i < count; ++i) {
+  const KeySpan& of_first = spans_.find(key + keys[0]);
+  const bool lie_together = !has_scales && key + keys[count - 1] < of_first.end;
+  const char* const at = address(of_first, key);
+  for (int i = 0; lie_together && i < count; ++i) rows[i] = at + keys[i] * step_;
+  for (int i = 0; !lie_together && i < count; ++i) {
     const KeySpan& span = spans_.find(key + keys[i]);
     rows[i] = address(span, key + keys[i]);
     if (!has_scales) continue;

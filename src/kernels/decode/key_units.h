@@ -108,6 +108,14 @@ class UnitRows {
     return {nullptr, 0, rows_.column_step == 1 ? lines_ : 1, units.rows + unit * kUnitKeys};
   }
 
+  /// Whether units of keys that lie anywhere (place_list) are all read in place.
+  bool reads_lists() const {
+    return side_by_side_ && !(converted_ && !is_direct_) && !is_made_ && !call_.pairs;
+  }
+  const float* scales_of(int unit) const {
+    return is_direct_ ? unit_scales_ + unit * kUnitKeys : nullptr;
+  }
+
   /// Sets `unit` to a placed unit that is read in place, with the keys whose bits are set in
   /// `wanted`. Returns false if it must be gathered.
   bool find(const PlacedUnits& units, uint32_t wanted, DecodeUnit& unit) const noexcept;

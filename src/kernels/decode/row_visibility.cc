@@ -6,6 +6,7 @@
 
 #include "kernels/bit_range.h"
 #include "kernels/decode/decode.h"
+#include "kernels/decode/functions.h"
 #include "kernels/kernel_table.h"
 #include "kernels/prefill/visible_words.h"
 
@@ -25,6 +26,7 @@ const int32_t* first_from(const KeyList& list, int64_t key, const int32_t* near)
   const int32_t* const end = list.keys + list.count;
   if (near < list.keys || near > end || (near > list.keys && near[-1] >= key))
     return list.from(key);
+  if (near != end && *near >= key) return near;
   constexpr ptrdiff_t kStep = 16;
   while (end - near > kStep && near[kStep] < key) near += kStep;
   return std::lower_bound(near, end - near > kStep ? near + kStep : end, key);
@@ -32,7 +34,7 @@ const int32_t* first_from(const KeyList& list, int64_t key, const int32_t* near)
 
 RowVisibility::RowVisibility(const ForwardCall& call, const QueryRow* rows, int row_count,
                              ScratchLayout& layout)
-    : rows_(rows), row_count_(row_count), everything_(true) {
+    : rows_(rows), row_count_(row_count) {
   const auto count = static_cast<size_t>(row_count), words = count * (kTileKeys / kWordKeys);
   words_ = layout.take<uint64_t>(words);
   asked_ = layout.take<uint64_t>(words);
@@ -43,30 +45,43 @@ RowVisibility::RowVisibility(const ForwardCall& call, const QueryRow* rows, int 
   const TileProgram* mask = call.decode.mask;
   void* scratch = layout.take<char>(mask == nullptr ? 0 : mask->scratch_bytes);
   if (rows == nullptr) return;  // counting
-  for (int i = 0; i < row_count; ++i) {
-    chooses_ |= rows[i].chosen.is_choice();
-    everything_ &= rows[i].visible.count < 0 && !rows[i].chosen.is_choice();
-  }
-  shares_ =
-      chooses_ && mask == nullptr && std::all_of(rows, rows + row_count, [&](const auto& row) {
-        return row.visible.count < 0 && row.chosen.keys == rows[0].chosen.keys &&
-               row.chosen.count == rows[0].chosen.count;
-      });
   if (mask != nullptr)
     runner_.emplace(*mask, call.f64 ? *call.table->tile_f64 : *call.table->tile_f32, scratch);
+  learn_choices();
+}
+
+void RowVisibility::learn_choices() noexcept {
+  everything_ = true;
+  chooses_ = false;
+  for (int i = 0; i < row_count_; ++i) {
+    chooses_ |= rows_[i].chosen.is_choice();
+    everything_ &= rows_[i].visible.count < 0 && !rows_[i].chosen.is_choice();
+  }
+  shares_ = chooses_ && !runner_ && std::all_of(rows_, rows_ + row_count_, [&](const auto& row) {
+              return row.visible.count < 0 && row.chosen.keys == rows_[0].chosen.keys &&
+                     row.chosen.count == rows_[0].chosen.count;
+            });
+  shared_keys_ = -1;
+}
+
+void RowVisibility::turn_to(const QueryRow* rows, const ListPlaces& behind) noexcept {
+  rows_ = rows;
+  near_ = behind.of[0];
+  behind_ = behind;
+  learn_choices();
 }
 
 int64_t RowVisibility::next_tile(int64_t tile) const noexcept {
   if (everything_) return tile;
   int64_t next = std::numeric_limits<int64_t>::max();
   const KeyList* of = nullptr;  // the list that `at` points into
-  const int32_t* at = near_;
+  const int32_t* at = nullptr;
   for (int i = 0; i < (shares_ ? 1 : row_count_); ++i) {
     int64_t of_row = tile;
     const KeyList& chosen = rows_[i].chosen;
     if (chosen.is_choice()) {
       if (of == nullptr || of->keys != chosen.keys || of->count != chosen.count)
-        at = first_from(chosen, tile * kTileKeys, at);
+        at = first_from(chosen, tile * kTileKeys, behind_.of[i]);
       of = &chosen;
       if (at == chosen.keys + chosen.count) continue;
       of_row = *at / kTileKeys;
@@ -130,12 +145,17 @@ void RowVisibility::keep_chosen(int64_t key, int keys) noexcept {
     const KeyList& list = rows_[i].chosen;
     if (!list.is_choice()) continue;
     if (i == 0 || list.keys != of || list.count != rows_[i - 1].chosen.count) {
-      std::fill(std::begin(chosen), std::end(chosen), 0);
       const int32_t* const end = list.keys + list.count;
-      const int32_t* at = first_from(list, key, near_);
+      const int32_t* at = first_from(list, key, behind_.of[i]);
       if (i == 0) near_ = at;
-      for (; at != end && *at < key + keys; ++at)
-        chosen[(*at - key) / kWordKeys] |= uint64_t{1} << ((*at - key) % kWordKeys);
+      for (int g = 0; g < groups_; ++g) {
+        const int64_t word_end = key + std::min((g + 1) * kWordKeys, keys);
+        uint64_t word = 0;
+        for (; at != end && *at < word_end; ++at)
+          word |= uint64_t{1} << (static_cast<uint32_t>(*at) % kWordKeys);  // tiles begin at words
+        chosen[g] = word;
+      }
+      behind_.of[i] = at;
       of = list.keys;
     }
     for (int g = 0; g < groups_; ++g) words_[i * groups_ + g] &= chosen[g];
@@ -176,17 +196,31 @@ bool RowVisibility::look(int64_t tile, int keys) noexcept {
 bool RowVisibility::look_at_shared(int64_t key, int keys) noexcept {
   const KeyList& list = rows_[0].chosen;
   const int32_t* const end = list.keys + list.count;
-  near_ = first_from(list, key, near_);
-  for (const int32_t* at = near_; at != end && *at < key + keys; ++at)
-    any_[(*at - key) / kWordKeys] |= uint64_t{1} << ((*at - key) % kWordKeys);
-  all_ = alike_ = true;
-  for (int g = 0; g < groups_; ++g) {
-    all_ &= any_[g] == bits_between(0, keys - g * kWordKeys);
-    for (int i = 0; i < row_count_; ++i) words_[i * groups_ + g] = any_[g];
+  near_ = first_from(list, key, behind_.of[0]);
+  const int32_t* at = near_;
+  uint32_t last = ~0u;
+  shared_units_ = 0;
+  for (const int64_t tile_end = key + keys; at != end && *at < tile_end; ++at) {
+    const uint32_t unit = static_cast<uint32_t>(*at) / kUnitKeys;
+    shared_units_ += unit != last ? 1 : 0;
+    last = unit;
   }
-  const bool sees = near_ != end && *near_ < key + keys;
-  sees_ = sees ? ~0u : 0;
-  return sees;
+  behind_.of[0] = at;
+  shared_keys_ = static_cast<int>(at - near_);
+  all_ = shared_keys_ == keys;
+  alike_ = true;
+  sees_ = shared_keys_ > 0 ? ~0u : 0;
+  return shared_keys_ > 0;
+}
+
+void RowVisibility::fill() noexcept {
+  if (shared_keys_ < 0) return;
+  std::fill(std::begin(any_), std::end(any_), 0);
+  for (const int32_t* at = near_; at != behind_.of[0]; ++at) {
+    const uint32_t place = static_cast<uint32_t>(*at) % kTileKeys;
+    any_[place / kWordKeys] |= uint64_t{1} << (place % kWordKeys);
+  }
+  for (int i = 0; i < row_count_; ++i) std::copy_n(any_, groups_, words_ + i * groups_);
 }
 
 }  // namespace quire::kernels

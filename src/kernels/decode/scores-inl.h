@@ -244,6 +244,25 @@ HWY_NOINLINE void score_block(const UnitScoresArgs<float>& args, int unit_idx, i
 }
 
 template <class Keys, int kRows, int kUnits>
+HWY_INLINE void quiet_units(const UnitScoresArgs<float>& args, int unit, int first_row) {
+  constexpr int kVectors = kRows <= 4 ? HWY_MIN(kUnitVectors, 2) : 1;
+  for (int first = 0; first < kUnitKeys; first += kVectors * static_cast<int>(kLanes))
+    score_block<Keys, kRows, kVectors, kUnits, QuietRows>(args, unit, first, first_row);
+}
+
+// Rows all of which have an address, and nothing to prefetch. A unit takes 16 cycles to transpose 8
+// numbers of its keys, and as many products one after the other take 32: fewer than 8 rows have
+// units side by side.
+template <class Keys, int kRows>
+HWY_INLINE void quiet_rows(const UnitScoresArgs<float>& args, int first_row) {
+  constexpr int kSide = kUnitVectors > 1 || kRows == 8 ? 1 : kRows == 1 ? 4 : 2;
+  int unit = 0;
+  for (; unit + kSide <= args.unit_count; unit += kSide)
+    quiet_units<Keys, kRows, kSide>(args, unit, first_row);
+  for (; unit < args.unit_count; ++unit) quiet_units<Keys, kRows, 1>(args, unit, first_row);
+}
+
+template <class Keys, int kRows, int kUnits>
 HWY_INLINE void score_units(const UnitScoresArgs<float>& args, int unit, int first_row) {
   constexpr int kVectors = kRows <= 4 ? HWY_MIN(kUnitVectors, 2) : 1;
   const bool is_list = args.units[unit].rows != nullptr;
@@ -263,6 +282,9 @@ template <class Keys, int kRows>
 HWY_INLINE void score_rows(const UnitScoresArgs<float>& args, int first_row) {
   constexpr bool kTwo =
       kUnitVectors == 1 && kRows <= 4 && std::is_same_v<typename Keys::Query, uint32_t>;
+  if constexpr (std::is_same_v<typename Keys::Query, float>)  // pairs always prefetch
+    if (!args.prefetches && args.units[0].rows != nullptr)
+      return quiet_rows<Keys, kRows>(args, first_row);
   int unit = 0;
   if constexpr (kTwo) {
     for (; unit + 1 < args.unit_count; unit += 2) {

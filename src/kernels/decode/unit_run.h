@@ -2,6 +2,7 @@
 // call all are found in place or all gathered, and memory for gathered units is limited. Kernels
 // layer.
 #pragma once
+#include <bit>
 #include <cstdint>
 #include <span>
 
@@ -29,11 +30,39 @@ struct UnitRun {
   int64_t first_key = 0;               // of the tile, for rotation
   const UnitAhead* ahead = nullptr;    // as UnitScoresArgs wants it
   std::span<const WantedUnit> wanted;  // at most kMostWanted
+  // Memory for all of them, if they were placed by place_list, are read in place, and have no gaps
+  // in what is wanted; else null.
+  DecodeUnit* lists = nullptr;
 };
+
+// The same for units that are all alike.
+template <class T, class Args>
+void run_lists(const UnitRun<T>& run, Args& args, void (*function)(const Args&) noexcept) noexcept {
+  const auto count = static_cast<int>(run.wanted.size());
+  for (int i = 0; i < count; ++i) {
+    const WantedUnit& wanted = run.wanted[i];
+    const char* const* const rows = run.placed.rows + wanted.place * kUnitKeys;
+    run.lists[i] = {.at = rows[0],
+                    .place = wanted.place,
+                    .begin = std::countr_zero(wanted.keys),
+                    .end = static_cast<int>(std::bit_width(wanted.keys)),
+                    .begins_chain = i == 0 || run.wanted[i - 1].chain != wanted.chain,
+                    .ends_chain = i + 1 == count || run.wanted[i + 1].chain != wanted.chain,
+                    .rows = rows,
+                    .scales = run.rows.scales_of(wanted.place)};
+  }
+  args.units = run.lists;
+  args.unit_count = count;
+  args.ahead = run.ahead;
+  args.step = run.rows.step(false);
+  args.kind = run.rows.kind(false);
+  if (count > 0) function(args);
+}
 
 /// Args: UnitScoresArgs or UnitValuesArgs, with everything set but the units.
 template <class T, class Args>
 void run_units(const UnitRun<T>& run, Args& args, void (*function)(const Args&) noexcept) noexcept {
+  if (run.lists != nullptr) return run_lists(run, args, function);
   DecodeUnit units[kMostWanted];
   const auto count = static_cast<int>(run.wanted.size());
   args.units = units;

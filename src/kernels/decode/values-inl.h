@@ -324,6 +324,7 @@ HWY_INLINE void value_rows_of(const UnitValuesArgs<hn::TFromD<typename Values::T
     const UnitAhead &near = args.ahead[unit + u + units], &far = args.ahead[unit + u + kUnitsAhead];
     rows.block.near[u].start(near, 0);
     rows.block.far[u].start(far, 0);
+    if (!args.prefetches) continue;
     prefetch_other<3>(near, Rows::kIsList);
     prefetch_other<2>(far, Rows::kIsList);
   }
@@ -334,7 +335,9 @@ template <class Values, int kRows>
 HWY_INLINE void value_rows(const UnitValuesArgs<hn::TFromD<typename Values::Tag>>& args,
                            const typename Values::Weight* weights, int unit, int units,
                            int first_row) {
-  if (args.units[unit].rows != nullptr)
+  if (args.units[unit].rows != nullptr && Values::kKeys == 1 && !args.prefetches)
+    value_rows_of<Values, kRows, QuietRows>(args, weights, unit, units, first_row);
+  else if (args.units[unit].rows != nullptr)
     value_rows_of<Values, kRows, ListRows>(args, weights, unit, units, first_row);
   else
     value_rows_of<Values, kRows, StepRows>(args, weights, unit, units, first_row);

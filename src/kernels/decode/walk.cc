@@ -28,6 +28,10 @@ const DecodeFunctions<T>* functions_of(const ForwardCall& call) {
   return call.table == nullptr ? nullptr : &decode_functions<T>(*call.table);
 }
 
+bool has_pairs(DecodeKind kind) {
+  return kind == DecodeKind::kPairs || kind == DecodeKind::kCodePairs;
+}
+
 size_t program_bytes(const TileProgram* program) {
   return program == nullptr ? 0 : program->scratch_bytes;
 }
@@ -73,8 +77,9 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
       query_step_(whole_blocks(call.dims)) {
   if (drops_) dropout_ = dropout_rule(call.dropout);
   const size_t padded = padded_rows(row_count);
-  query_memory_ = layout.take<T>(padded_queries(row_count) * static_cast<size_t>(query_step_));
+  query_memory_ = layout.take<T>(query_elements(call, row_count));
   query_row_ = layout.take<T>(query_step_);
+  if (has_pairs(keys_.kind())) query_step_ /= 2;
   scores_ = layout.take<T>(padded * kDecodeScoreStep);
   if (zero_weights == ZeroWeights::kMultiply && FewKeys<T>::suits(call, keys_, values_)) {
     few_.emplace(call, keys_, values_, row_count, layout);
@@ -93,29 +98,61 @@ DecodeWalk<T>::DecodeWalk(const ForwardCall& call, const KeySequence& keys, cons
   queries_ = layout.take<int64_t>(padded);
   void* scratch = layout.take<char>(program_bytes(call.decode.score));
   if (rows == nullptr) return;  // counting
+  list_rows();
   load_queries();
   // Padding rows have weight 0.
   std::fill_n(scores_, padded * kDecodeScoreStep, T{0});
   if (pair_weights_ != nullptr) std::fill_n(pair_weights_, padded * kDecodeScoreStep, 0);
   if (call.integers) std::fill_n(weight_scales_, padded, T{0});
-  for (int i = 0; i < row_count; ++i) {
-    batches_[i] = rows[i].b;
-    heads_[i] = rows[i].h;
-    queries_[i] = rows[i].q_idx;
-    keeps_ |= rows[i].kept_scores != nullptr;
+  if (few_) {
+    own_ahead_.emplace(ahead_of(rows));
+    chosen_ahead_ = &*own_ahead_;
   }
-  if (few_)
-    chosen_ahead_.emplace(rows, row_count, keys_, call.v_in_k ? nullptr : &values_,
-                          end_tile() * kTileKeys);
   if (has_score)
     score_runner_.emplace(*call.decode.score,
                           call.f64 ? *call.table->tile_f64 : *call.table->tile_f32, scratch);
 }
 
 template <class T>
+size_t DecodeWalk<T>::query_elements(const ForwardCall& call, int row_count) {
+  return padded_queries(row_count) * static_cast<size_t>(whole_blocks(call.dims));
+}
+
+template <class T>
+ChosenAhead<T> DecodeWalk<T>::ahead_of(const QueryRow* rows) noexcept {
+  return {rows, row_count_, keys_, call_.v_in_k ? nullptr : &values_, end_tile() * kTileKeys};
+}
+
+template <class T>
+void DecodeWalk<T>::list_rows() noexcept {
+  keeps_ = false;
+  for (int i = 0; i < row_count_; ++i) {
+    batches_[i] = rows_[i].b;
+    heads_[i] = rows_[i].h;
+    queries_[i] = rows_[i].q_idx;
+    keeps_ |= rows_[i].kept_scores != nullptr;
+  }
+}
+
+template <class T>
+void DecodeWalk<T>::load(const WalkRows<T>& to) noexcept {
+  turn_to(to);
+  load_queries();
+}
+
+template <class T>
+void DecodeWalk<T>::turn_to(const WalkRows<T>& to) noexcept {
+  rows_ = to.rows;
+  query_memory_ = to.queries;
+  query_scales_ = to.query_scales;
+  chosen_ahead_ = to.ahead;
+  visible_.turn_to(to.rows, to.behind);
+  list_rows();
+}
+
+template <class T>
 void DecodeWalk<T>::load_queries() noexcept {
-  const bool pairs = keys_.kind() == DecodeKind::kPairs || keys_.kind() == DecodeKind::kCodePairs;
-  if (pairs) query_step_ /= 2;
+  const bool pairs = has_pairs(keys_.kind());
   const ptrdiff_t element = static_cast<ptrdiff_t>(dtype_size(call_.q_rows.dtype));
   const size_t lanes = is_many_ ? query_lanes(row_count_) : padded_rows(row_count_);
   const auto numbers = lanes * static_cast<size_t>(query_step_);
@@ -193,9 +230,10 @@ bool DecodeWalk<T>::run_tiles(int64_t begin, int64_t end, const DecodeState<T>& 
   bool any = false;
   int64_t kept = begin;  // tiles before this one have their scores kept
   for (int64_t index = visible_.next_tile(begin); index < end; index = next_) {
-    next_ = visible_.next_tile(index + 1);
     const Tile tile = tile_at(index);
-    if (!visible_.look(index, tile.keys)) continue;
+    const bool sees = visible_.look(index, tile.keys);
+    next_ = visible_.next_tile(index + 1);  // which goes on from there
+    if (!sees) continue;
     any = true;
     if (keeps_) keep_hidden(kept, index);
     kept = index + 1;
@@ -256,8 +294,10 @@ template <class T>
 void DecodeWalk<T>::run_tile(const Tile& tile, const DecodeState<T>& state) noexcept {
   if (few_) {
     run_few(state);
-    chosen_ahead_->run(tile.index * kTileKeys, visible_.near(), kTileKeys);
+    if (chosen_ahead_ != nullptr)
+      chosen_ahead_->run(tile.index * kTileKeys, visible_.near(), kTileKeys);
   }
+  visible_.fill();
   plan_prefetch(tile);
   keys_.load_scales(first_key_, tile.keys);
   values_.prefetch_scales(first_key_, tile.keys);
@@ -288,7 +328,9 @@ bool DecodeWalk<T>::set_aside(int64_t tile, const DecodeState<T>& state) noexcep
   if (!few_->are_few(visible_)) return false;
   if (few_->is_full()) run_few(state);
   few_->add(tile, visible_);
-  if (score_runner_ || keeps_ || drops_) run_few(state);
+  if (!score_runner_ && !keeps_ && !drops_) return true;
+  visible_.fill();
+  run_few(state);
   return true;
 }
 
@@ -300,12 +342,14 @@ void DecodeWalk<T>::run_few(const DecodeState<T>& state) noexcept {
   if (few_->is_empty()) return;
   UnitScoresArgs<T> scores = score_args();
   scores.scores = few_->scores();
+  scores.prefetches = false;
   run_units(few_->scored(), scores, is_many_ ? functions_->many_scores : functions_->scores);
   if (score_runner_ || keeps_) change_few();
   const std::span<const FewPart> parts = few_->parts();
   size_t added = 0;  // parts whose values have been added
   for (size_t i = 0; i < parts.size(); ++i) {
-    chosen_ahead_->run(parts[i].tile * kTileKeys, parts[i].near, few_->key_count() + kFurther);
+    if (chosen_ahead_ != nullptr)
+      chosen_ahead_->run(parts[i].tile * kTileKeys, parts[i].near, few_->key_count() + kFurther);
     if (weigh_few(parts[i], state)) {
       add_few(parts.subspan(added, i - added), state);
       added = i;
@@ -367,6 +411,7 @@ template <class T>
 void DecodeWalk<T>::add_few(std::span<const FewPart> parts, const DecodeState<T>& state) noexcept {
   UnitValuesArgs<T> values = value_args(state);
   values.weights = few_->weights();
+  values.prefetches = false;
   run_units(few_->valued(parts), values, is_many_ ? functions_->many_values : functions_->values);
 }
 

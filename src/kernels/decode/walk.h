@@ -39,12 +39,32 @@ enum class ZeroWeights {
   kSkip,      // never read
 };
 
+/// What a walk keeps of some rows while it is with others.
+template <class T>
+struct WalkRows {
+  const QueryRow* rows = nullptr;
+  void* queries = nullptr;          // in DecodeWalk::query_elements() elements, once loaded
+  T* query_scales = nullptr;        // [padded rows], of integers
+  ListPlaces behind = {};           // RowVisibility::behind()
+  ChosenAhead<T>* ahead = nullptr;  // null: their keys are not prefetched
+};
+
 template <class T>
 class DecodeWalk {
  public:
   /// Without rows it only counts scratch.
   DecodeWalk(const ForwardCall& call, const KeySequence& keys, const QueryRow* rows, int row_count,
              ZeroWeights zero_weights, ScratchLayout& layout);
+
+  /// Goes on with other rows over the same keys, as many as before: those of another query. `load`
+  /// comes first, once, and writes their queries to the memory that `to` names.
+  void load(const WalkRows<T>& to) noexcept;
+  void turn_to(const WalkRows<T>& to) noexcept;
+  const ListPlaces& behind() const { return visible_.behind(); }
+  /// Elements of compute type of the queries of some rows.
+  static size_t query_elements(const ForwardCall& call, int row_count);
+  /// A prefetcher of the keys that rows chose.
+  ChosenAhead<T> ahead_of(const QueryRow* rows) noexcept;
 
   /// Computes the state of the split's keys from nothing. Returns whether anything was visible; if
   /// not, `state` is cleared.
@@ -66,6 +86,7 @@ class DecodeWalk {
     int keys, units;
   };
 
+  void list_rows() noexcept;
   void load_queries() noexcept;
   Tile tile_at(int64_t index) const noexcept;
   int64_t end_tile() const noexcept;
@@ -125,7 +146,8 @@ class DecodeWalk {
   int unit_begin_ = 0, unit_end_ = 0;  // of this tile, where any row sees anything
   WantedUnit wanted_[kTileUnits];
   std::optional<FewKeys<T>> few_;  // if keys can be set aside, and then these two, too
-  std::optional<ChosenAhead<T>> chosen_ahead_;
+  std::optional<ChosenAhead<T>> own_ahead_;
+  ChosenAhead<T>* chosen_ahead_ = nullptr;
   T* factors_ = nullptr;                 // [rows]
   int64_t first_key_ = 0;                // of this tile
   const float* value_scales_ = nullptr;  // of this tile, if values are codes read in place
