@@ -90,6 +90,12 @@ std::string difference(const ForwardOptions& given, const std::vector<List>& lis
   return problem.first_difference();
 }
 
+int most_rows(DType type) {
+  ForwardOptions options;
+  options.q = options.k = options.v = options.out = type;
+  return kernels::most_decode_rows(ForwardCase(options, current_isa()).call());
+}
+
 TEST(Chosen, TurnsHaveTheBitsOfTheRules) {
   const bool has_pairs = kernels::current_table().pairs != nullptr;
   const DType types[] = {DType::f32, DType::f32, DType::bf16, DType::f16, DType::f64};
@@ -97,13 +103,13 @@ TEST(Chosen, TurnsHaveTheBitsOfTheRules) {
   for (unsigned seed = 1; seed <= static_cast<unsigned>(cases); ++seed) {
     std::mt19937 random(seed);
     ForwardOptions options;
-    options.heads = 1 + static_cast<int>(random() % kernels::kDecodeRows);
+    options.q = options.k = options.v = options.out = types[random() % 5];
+    options.heads = 1 + static_cast<int>(random() % static_cast<unsigned>(most_rows(options.q)));
     options.queries =
         1 + static_cast<int>(random() % std::min(kernels::most_chosen_queries(options.heads), 20));
     options.keys = 1 + static_cast<std::int64_t>(random() % (seed % 3 == 0 ? 3000 : 700));
     options.dims = 1 + static_cast<int>(random() % 140);
     options.value_dims = 1 + static_cast<int>(random() % 140);
-    options.q = options.k = options.v = options.out = types[random() % 5];
     options.pairs = options.q == DType::bf16 && has_pairs;
     options.span = random() % 2 == 0 ? 0 : 1 + static_cast<std::int64_t>(random() % 300);
     if (random() % 4 == 0) options.k_column = 2;
@@ -121,7 +127,7 @@ TEST(Chosen, TurnsHaveTheBitsOfTheRules) {
 }
 
 TEST(Chosen, FullItems) {
-  for (int heads = 1; heads <= kernels::kDecodeRows; ++heads) {
+  for (int heads = 1; heads <= most_rows(DType::f32); ++heads) {
     std::mt19937 random(static_cast<unsigned>(heads));
     ForwardOptions options;
     options.heads = heads;

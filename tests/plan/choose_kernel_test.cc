@@ -54,11 +54,12 @@ TEST(ChosenQueriesAtOnce, FillTheRowsOfAnItem) {
     made.finish();
     return made;
   };
-  EXPECT_EQ(chosen_queries_at_once(lists(1), 1), 128);
-  EXPECT_EQ(chosen_queries_at_once(lists(1), 3), 32);  // a row of padding each
-  EXPECT_EQ(chosen_queries_at_once(lists(1), 8), 16);
-  EXPECT_EQ(chosen_queries_at_once(lists(1), 20), 10);  // 8 heads, then 12
-  EXPECT_EQ(chosen_queries_at_once(lists(8), 8), 128);
+  EXPECT_EQ(chosen_queries_at_once(lists(1), 1, 12), 128);
+  EXPECT_EQ(chosen_queries_at_once(lists(1), 3, 12), 32);  // a row of padding each
+  EXPECT_EQ(chosen_queries_at_once(lists(1), 8, 12), 16);
+  EXPECT_EQ(chosen_queries_at_once(lists(1), 20, 12), 10);  // 8 heads, then 12
+  EXPECT_EQ(chosen_queries_at_once(lists(1), 20, 32), 6);
+  EXPECT_EQ(chosen_queries_at_once(lists(8), 8, 12), 128);
 }
 
 TEST(TilesPerItem, KeepsThreadsBusy) {
