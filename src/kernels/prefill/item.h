@@ -70,6 +70,9 @@ class Prefill {
   void add_weights(int i, int64_t key, int rows, const KeyWeightsItem& of) noexcept;
   uint32_t groups_of(int i, int panel) const noexcept;
   void accumulate(int i, int panel, int rows, const KeyTile& keys) noexcept;
+  template <class E>
+  void outputs_by_parts(AccumulateArgs<T, E> args,
+                        void (*function)(const AccumulateArgs<T, E>&) noexcept) noexcept;
   void load_states(int i) noexcept;
   uint64_t store_states(int i) noexcept;
   void end_split(int i) noexcept;
@@ -78,6 +81,7 @@ class Prefill {
   void finish(int i, TileFault& fault) noexcept;
   void share_out(int rows) noexcept;
   int64_t panels_of_scores() const noexcept;
+  void ask_while_copying(int i) noexcept;
   void ask_ahead(int64_t work) noexcept;
   bool keys_lie_together() const noexcept;
   void plan_next_keys(int64_t key) noexcept;

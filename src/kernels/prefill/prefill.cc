@@ -36,8 +36,10 @@ void Prefill<T>::run(TileFault& fault) noexcept {
       run_tile(key, static_cast<int>(std::min<int64_t>(kTileKeys, end - key)));
     for (int i = 0; i < item_.tile_count; ++i) end_split(i);
   }
-  if (item_.ahead != nullptr) item_.ahead->ask(item_.ahead->lines());
-  for (int i = 0; i < item_.tile_count; ++i) finish(i, fault);
+  for (int i = 0; i < item_.tile_count; ++i) {
+    if (item_.ahead != nullptr) item_.ahead->ask(item_.ahead->lines() / (item_.tile_count - i));
+    finish(i, fault);
+  }
   for (const TileFault* found :
        {score_runner_ ? &score_runner_->fault() : nullptr, memory_.visibility.fault()})
     if (found != nullptr && found->before(fault)) fault = *found;
@@ -79,13 +81,15 @@ void Prefill<T>::run_tile(int64_t key, int rows) noexcept {
   }
   if (!any) return;
   const KeyTile keys = memory_.loader.load(key, rows, wanted_rows(key, rows));
+  if (item_.ahead != nullptr) share_out(rows);
   for (int i = 0; i < item_.tile_count; ++i) {
     if (!memory_.activity[i].any) continue;
     if (live_[i] == 0 && seen_[i]) reset(memory_.split[i], i);
-    if (!loaded_[i]) load_queries(i);
+    if (loaded_[i]) continue;
+    load_queries(i);
+    ask_while_copying(i);
   }
   if (tiles_of(call_) != nullptr) return run_ahead(key, rows, keys);
-  if (item_.ahead != nullptr) share_out(rows);
   if (item_.keys_from_memory) plan_next_keys(key + rows);
   for (int i = 0; i < item_.tile_count; ++i) {
     if (!memory_.activity[i].any) continue;
@@ -178,7 +182,6 @@ void Prefill<T>::apply_softmax(int i, int64_t key, int rows, const KeyTile& keys
     weigh_in_place(i, panel, key, softmax_args(i, panel, rows, groups));
     accumulate(i, panel, rows, keys);
     live_[i] |= uint32_t{1} << panel;
-    ask_ahead(std::popcount(groups) * kKeyGroup);
   }
 }
 
@@ -215,11 +218,11 @@ namespace {
 // tile's `rows` go.
 int list_runs(const TileActivity& activity, int panel, int rows, bool pairs,
               ChainRun (&runs)[kKeyGroups]) {
-  const int groups = chain_keys(pairs) / kKeyGroup;
+  const int groups = chain_keys(pairs) / kKeyGroup, all = (rows + kKeyGroup - 1) / kKeyGroup;
   int count = 0;
-  for (int chain = 0; chain < kKeyGroups; chain += groups) {
+  for (int chain = 0; chain < all; chain += groups) {
     const int first = count;
-    for (int g = chain; g < chain + groups; ++g) {
+    for (int g = chain, last = std::min(chain + groups, all); g < last; ++g) {
       const GroupActivity& group = activity.groups[g];
       if (group.empty() || panel < group.panel_begin || panel >= group.panel_end) continue;
       const int begin = pairs ? g * kKeyGroup : group.row_begin;
@@ -234,7 +237,33 @@ int list_runs(const TileActivity& activity, int panel, int rows, bool pairs,
   return count;
 }
 
+// Queries whose outputs are computed between two prefetches for the next item: the rows of a
+// register block of 64 columns (16 are 6 + 5 + 5).
+constexpr int kAskQueries = 6;
+
 }  // namespace
+
+// The outputs of a panel, some queries at a time if something is prefetched in between.
+template <class T>
+template <class E>
+void Prefill<T>::outputs_by_parts(AccumulateArgs<T, E> args,
+                                  void (*function)(const AccumulateArgs<T, E>&) noexcept) noexcept {
+  if (item_.ahead == nullptr) return function(args);
+  int keys = 0;
+  for (const ChainRun *run = args.runs, *end = run + args.run_count; run != end; ++run)
+    keys += call_.pairs ? 2 * run->rows : run->rows;
+  int left = args.queries;
+  for (int parts = (left + kAskQueries - 1) / kAskQueries; parts > 0; --parts) {
+    args.queries = (left + parts - 1) / parts;
+    function(args);
+    left -= args.queries;
+    args.weights += args.queries;
+    args.out += args.queries * args.out_step;
+    if (args.factor != nullptr) args.factor += args.queries;
+    if (args.weight_scales != nullptr) args.weight_scales += args.queries;
+    ask_ahead(int64_t{keys} * args.queries / kPanel);
+  }
+}
 
 template <class T>
 void Prefill<T>::accumulate(int i, int panel, int rows, const KeyTile& keys) noexcept {
@@ -242,17 +271,19 @@ void Prefill<T>::accumulate(int i, int panel, int rows, const KeyTile& keys) noe
   const int count = list_runs(memory_.activity[i], panel, rows, call_.pairs, runs);
   T* const weights = memory_.scores + panel * kScorePanelStep;
   const auto call = [&]<class E>(void (*function)(const AccumulateArgs<T, E>&) noexcept) {
-    function({.runs = runs,
-              .run_count = count,
-              .weights = reinterpret_cast<const E*>(weights),
-              .values = static_cast<const E*>(keys.values),
-              .value_step = keys.value_step,
-              .queries = std::min(kPanel, item_.tiles[i].queries - panel * kPanel),
-              .columns = columns_,
-              .out = current(i).o + ptrdiff_t{panel} * kPanel * columns_,
-              .out_step = columns_,
-              .factor = (live_[i] >> panel & 1) != 0 ? memory_.factor + panel * kPanel : nullptr,
-              .weight_scales = memory_.weight_scales});
+    outputs_by_parts<E>(
+        {.runs = runs,
+         .run_count = count,
+         .weights = reinterpret_cast<const E*>(weights),
+         .values = static_cast<const E*>(keys.values),
+         .value_step = keys.value_step,
+         .queries = std::min(kPanel, item_.tiles[i].queries - panel * kPanel),
+         .columns = columns_,
+         .out = current(i).o + ptrdiff_t{panel} * kPanel * columns_,
+         .out_step = columns_,
+         .factor = (live_[i] >> panel & 1) != 0 ? memory_.factor + panel * kPanel : nullptr,
+         .weight_scales = memory_.weight_scales},
+        function);
   };
   if (!call_.pairs) return call(functions_.accumulate);
   if constexpr (std::is_same_v<T, float>) {
@@ -331,7 +362,7 @@ void Prefill<T>::finish(int i, TileFault& fault) noexcept {
   const PrefillState<T>& state = memory_.total[i];
   const ForwardTensor& out = call_.out_rows;
   const int64_t out_size = dtype_size(out.dtype);
-  for (int lane = 0; lane < tile.queries; ++lane)
+  for (int lane = 0; call_.v_coding.rotation > 1 && lane < tile.queries; ++lane)
     rotate(state.o + ptrdiff_t{lane} * columns_, call_.value_dims, call_.v_coding.rotation);
   EndedRow<T> ended[kQueryTile];
   T l[kQueryTile], factor[kQueryTile];
@@ -375,6 +406,7 @@ uint64_t Prefill<T>::store_states(int i) noexcept {
 // Computes the rows in `slow` again, with the row kernel.
 template <class T>
 void Prefill<T>::compute_again(int i, uint64_t slow, TileFault& fault) noexcept {
+  if (slow == 0) return;
   const QueryTile& tile = item_.tiles[i];
   const ForwardTensor& out = call_.out_rows;
   for (int lane = 0; lane < tile.queries; ++lane) {
