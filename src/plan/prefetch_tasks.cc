@@ -37,8 +37,7 @@ void ForwardPlan::prefetch(const ForwardTensors& tensors, std::size_t i) const {
   constexpr std::int64_t kBurst = 4096, kWithGaps = 16384;
   if (i >= work_.tasks.size() || work_.tasks[i].kernel == Kernel::kPrefill) return;
   const ForwardTask& task = work_.tasks[i];
-  const auto ask = [](const auto& view, std::int64_t offset, std::int64_t rows,
-                               auto is_written) {
+  const auto ask = [](const auto& view, std::int64_t offset, std::int64_t rows, auto is_written) {
     const std::int64_t size = dtype_size(view.dtype());
     const std::int64_t row = view.dim(3) * size, step = view.strides()[2] * size;
     if (rows * row > (step == row ? kBurst : kWithGaps) || view.strides()[3] != 1) return;

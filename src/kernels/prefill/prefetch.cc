@@ -10,6 +10,8 @@ namespace {
 
 // Panels of scores between two prefetches for the next item: a register block.
 constexpr int kAskPanels = 24;
+// Where that would ask for fewer lines than these, products are not cut so small.
+constexpr int kAskLines = 16;
 // Reading or writing the queries of a panel takes as long as this many keys of its scores.
 constexpr int kCopyKeys = 8;
 // The same for the next keys, and the most keys: fewer lines at a time. That is less than a
@@ -40,6 +42,13 @@ void Prefill<T>::share_out(int rows) noexcept {
   const double products = 2 * tiles * static_cast<double>(panels_of_scores());
   lines_per_work_ =
       static_cast<double>(item_.ahead->lines()) / (products + static_cast<double>(work));
+}
+
+// Whether outputs that take this much work are worth cutting for prefetches.
+template <class T>
+bool Prefill<T>::asks_between(int64_t work) const noexcept {
+  return item_.ahead != nullptr && lines_per_work_ * static_cast<double>(work) > kAskLines &&
+         item_.ahead->lines() > 0;
 }
 
 // Prefetches when the queries of a tile were read.
@@ -107,11 +116,15 @@ void Prefill<T>::ask_next_keys(int64_t work) noexcept {
 template <class T>
 int Prefill<T>::rows_between_asks(int panels) const noexcept {
   if (next_keys_.lines() > 0) return std::min(kNextPanels / panels, kNextRows);
-  return item_.ahead == nullptr ? kTileKeys : kAskPanels / panels;
+  if (item_.ahead == nullptr || item_.ahead->lines() == 0) return kTileKeys;
+  const double for_some = kAskLines / lines_per_work_;
+  return std::max(kAskPanels, static_cast<int>(std::min<double>(for_some, kTileKeys))) / panels;
 }
 
 template void Prefill<float>::share_out(int) noexcept;
 template void Prefill<double>::share_out(int) noexcept;
+template bool Prefill<float>::asks_between(int64_t) const noexcept;
+template bool Prefill<double>::asks_between(int64_t) const noexcept;
 template void Prefill<float>::ask_while_copying(int) noexcept;
 template void Prefill<double>::ask_while_copying(int) noexcept;
 template void Prefill<float>::ask_ahead(int64_t) noexcept;

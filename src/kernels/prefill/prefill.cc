@@ -74,9 +74,12 @@ void Prefill<T>::load_states(int i) noexcept {
 
 template <class T>
 void Prefill<T>::run_tile(int64_t key, int rows) noexcept {
+  const bool remembers = item_.last_look != nullptr && item_.keys.length <= kTileKeys;
   bool any = false;
   for (int i = 0; i < item_.tile_count; ++i) {
-    memory_.activity[i] = memory_.visibility.look(item_.tiles[i], key, rows, words(i));
+    memory_.activity[i] =
+        remembers ? memory_.visibility.look(item_.tiles[i], key, rows, words(i), *item_.last_look)
+                  : memory_.visibility.look(item_.tiles[i], key, rows, words(i));
     any |= memory_.activity[i].any;
   }
   if (!any) return;
@@ -164,13 +167,7 @@ void Prefill<T>::load_queries(int i) noexcept {
 // Groups of keys of which a panel sees something.
 template <class T>
 uint32_t Prefill<T>::groups_of(int i, int panel) const noexcept {
-  uint32_t groups = 0;
-  for (int g = 0; g < kKeyGroups; ++g) {
-    const GroupActivity& group = memory_.activity[i].groups[g];
-    if (!group.empty() && group.panel_begin <= panel && panel < group.panel_end)
-      groups |= uint32_t{1} << g;
-  }
-  return groups;
+  return memory_.activity[i].of_panel[panel];
 }
 
 // Computes weights, rescales O by their factors and adds weights x values, panel by panel.
@@ -179,7 +176,11 @@ void Prefill<T>::apply_softmax(int i, int64_t key, int rows, const KeyTile& keys
   for (int panel = 0; panel < panels_of(item_.tiles[i]); ++panel) {
     const uint32_t groups = groups_of(i, panel);
     if (groups == 0) continue;
-    weigh_in_place(i, panel, key, softmax_args(i, panel, rows, groups));
+    const SoftmaxArgs<T> args = softmax_args(i, panel, rows, groups);
+    const bool paired = makes_pairs(keys);
+    if constexpr (std::is_same_v<T, float>)
+      if (paired) pair_functions(call_).softmax(args, memory_.pairs);
+    if (!paired) weigh_in_place(i, panel, key, args);
     accumulate(i, panel, rows, keys);
     live_[i] |= uint32_t{1} << panel;
   }
@@ -210,97 +211,6 @@ void Prefill<T>::weigh_in_place(int i, int panel, int64_t key,
                    .rows = args.rows,
                    .rule = &dropout_,
                    .place = dropout_place(tile.b, tile.h, tile.q_idx + panel * kPanel, key)});
-}
-
-namespace {
-
-// The runs of keys that a panel sees, cut where chains end. Pairs: whole groups, as far as the
-// tile's `rows` go.
-int list_runs(const TileActivity& activity, int panel, int rows, bool pairs,
-              ChainRun (&runs)[kKeyGroups]) {
-  const int groups = chain_keys(pairs) / kKeyGroup, all = (rows + kKeyGroup - 1) / kKeyGroup;
-  int count = 0;
-  for (int chain = 0; chain < all; chain += groups) {
-    const int first = count;
-    for (int g = chain, last = std::min(chain + groups, all); g < last; ++g) {
-      const GroupActivity& group = activity.groups[g];
-      if (group.empty() || panel < group.panel_begin || panel >= group.panel_end) continue;
-      const int begin = pairs ? g * kKeyGroup : group.row_begin;
-      const int end = pairs ? std::min(rows, (g + 1) * kKeyGroup) : group.row_end;
-      if (count > first && runs[count - 1].value_row + runs[count - 1].rows == begin)
-        runs[count - 1].rows += end - begin;
-      else
-        runs[count++] = {begin, begin, end - begin, false};
-    }
-    if (count > first) runs[count - 1].ends_chain = true;
-  }
-  return count;
-}
-
-// Queries whose outputs are computed between two prefetches for the next item: the rows of a
-// register block of 64 columns (16 are 6 + 5 + 5).
-constexpr int kAskQueries = 6;
-
-}  // namespace
-
-// The outputs of a panel, some queries at a time if something is prefetched in between.
-template <class T>
-template <class E>
-void Prefill<T>::outputs_by_parts(AccumulateArgs<T, E> args,
-                                  void (*function)(const AccumulateArgs<T, E>&) noexcept) noexcept {
-  if (item_.ahead == nullptr) return function(args);
-  int keys = 0;
-  for (const ChainRun *run = args.runs, *end = run + args.run_count; run != end; ++run)
-    keys += call_.pairs ? 2 * run->rows : run->rows;
-  int left = args.queries;
-  for (int parts = (left + kAskQueries - 1) / kAskQueries; parts > 0; --parts) {
-    args.queries = (left + parts - 1) / parts;
-    function(args);
-    left -= args.queries;
-    args.weights += args.queries;
-    args.out += args.queries * args.out_step;
-    if (args.factor != nullptr) args.factor += args.queries;
-    if (args.weight_scales != nullptr) args.weight_scales += args.queries;
-    ask_ahead(int64_t{keys} * args.queries / kPanel);
-  }
-}
-
-template <class T>
-void Prefill<T>::accumulate(int i, int panel, int rows, const KeyTile& keys) noexcept {
-  ChainRun runs[kKeyGroups];
-  const int count = list_runs(memory_.activity[i], panel, rows, call_.pairs, runs);
-  T* const weights = memory_.scores + panel * kScorePanelStep;
-  const auto call = [&]<class E>(void (*function)(const AccumulateArgs<T, E>&) noexcept) {
-    outputs_by_parts<E>(
-        {.runs = runs,
-         .run_count = count,
-         .weights = reinterpret_cast<const E*>(weights),
-         .values = static_cast<const E*>(keys.values),
-         .value_step = keys.value_step,
-         .queries = std::min(kPanel, item_.tiles[i].queries - panel * kPanel),
-         .columns = columns_,
-         .out = current(i).o + ptrdiff_t{panel} * kPanel * columns_,
-         .out_step = columns_,
-         .factor = (live_[i] >> panel & 1) != 0 ? memory_.factor + panel * kPanel : nullptr,
-         .weight_scales = memory_.weight_scales},
-        function);
-  };
-  if (!call_.pairs) return call(functions_.accumulate);
-  if constexpr (std::is_same_v<T, float>) {
-    // Rows of a group that were not computed have weight 0 and values of 0.
-    const PairFunctions& pairs = pair_functions(call_);
-    pairs.pair_weights({.weights = weights,
-                        .runs = runs,
-                        .run_count = count,
-                        .value_scales = keys.value_scales,
-                        .scales = memory_.weight_scales,
-                        .shift = integer_weight_shift(call_.v_coding)});
-    for (ChainRun* run = runs; run != runs + count; ++run) {
-      run->value_row /= 2;
-      run->rows = (run->rows + 1) / 2;
-    }
-    call(pairs.accumulate);
-  }
 }
 
 template <class T>
