@@ -4,6 +4,7 @@
 #include "kernels/coding/decode-inl.h"
 #include "kernels/pair_dot-inl.h"
 #include "kernels/prefill/load_queries-inl.h"
+#include "kernels/prefill/softmax-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace quire::kernels::QUIRE_ISA_NS {
@@ -103,6 +104,20 @@ HWY_INLINE void pair_run(float* weights, int keys, const float* scales) {
       hn::StoreU(hn::BitCast(kF32, paired(even, odd)), kF32, weights + key / 2 * kPanel + lane);
     }
   }
+}
+
+// Where weights go: to pairs of keys.
+struct WeightsToPairs {
+  uint32_t* pairs;  // of key 0 and these lanes
+  HWY_INLINE void two(V even, V odd, const float* /*at*/, int key) const {
+    hn::StoreU(paired(even, odd), kU32, pairs + key / 2 * kPanel);
+  }
+  HWY_INLINE void one(V p, const float* at, int key) const { two(p, hn::Zero(kF32), at, key); }
+};
+
+inline void pair_softmax(const SoftmaxArgs<float>& args, uint32_t* pairs) noexcept {
+  for (size_t lane = 0; lane < kPanel; lane += kLanes)
+    softmax_vector<float>(args, lane, WeightsToPairs{pairs + lane});
 }
 
 inline void pair_weights(const PairWeightsArgs& args) noexcept {

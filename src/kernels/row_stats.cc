@@ -22,6 +22,7 @@ void write_stats(const ForwardCall& call, const RowState<T>& state, int rows,
       call.row_max == nullptr ? nullptr : static_cast<T*>(call.row_max) + stat_offset;
   T* const row_sum =
       call.row_sum == nullptr ? nullptr : static_cast<T*>(call.row_sum) + stat_offset;
+  if (lse == nullptr && most == nullptr && row_max == nullptr && row_sum == nullptr) return;
   for (int row = 0; row < rows; ++row) {
     if (row_max != nullptr) row_max[row * call.stat_step] = state.m[row];
     if (row_sum != nullptr) row_sum[row * call.stat_step] = state.l[row];

@@ -148,6 +148,8 @@ void ForwardPlan::allocate_scratch() {
   scratch_ = Tensor::empty({static_cast<std::int64_t>(scratch_step_ * workers)}, DType::u8);
   spans_.resize(workers *
                 static_cast<std::size_t>(std::max<std::int64_t>(request_.layout->max_spans(), 1)));
+  if (work_.has_prefill) tiles_.resize(workers * kernels::kMaxQueryTiles);
+  if (prefill_mask_) looks_.resize(workers, kernels::LastLook(&*prefill_mask_));
   faults_.resize(workers);
   if (work_.state_elements > 0) states_ = Tensor::empty({work_.state_elements}, compute_type());
 }
@@ -253,7 +255,7 @@ kernels::QueryTile ForwardPlan::tile_of(const kernels::ForwardCall& call,
 void ForwardPlan::run_prefill(const kernels::ForwardCall& call, const ForwardTensors& tensors,
                               const ForwardTask& task, kernels::MemoryAhead* ahead,
                               std::size_t worker) {
-  kernels::QueryTile tiles[kernels::kMaxQueryTiles];
+  kernels::QueryTile* const tiles = tiles_.data() + worker * kernels::kMaxQueryTiles;
   const std::int64_t q_tiles = ceil_div(request_.queries->length(task.b), kQueryTile);
   SeenTiles seen(request_.layout->length(task.b));
   for (std::int64_t i = 0; i < task.count; ++i) {
@@ -268,6 +270,7 @@ void ForwardPlan::run_prefill(const kernels::ForwardCall& call, const ForwardTen
                     .tiles = tiles,
                     .tile_count = static_cast<int>(task.count),
                     .ahead = ahead != nullptr && ahead->lines() > 0 ? ahead : nullptr,
+                    .last_look = looks_.empty() ? nullptr : &looks_[worker],
                     .keys_from_memory = from_memory_ && keys_exceed_l2(task.b)},
                    scratch(worker), faults_[worker]);
 }
@@ -481,6 +484,7 @@ void ForwardPlan::run(const ForwardTensors& tensors) {
     call.row_sum = static_cast<char*>(row_states_.data()) + half * dtype_size(compute_type());
   }
   std::fill(faults_.begin(), faults_.end(), kernels::TileFault());
+  for (kernels::LastLook& look : looks_) look.forget();
   if (!work_.prefixes.empty()) {
     run_parallel(*request_.executor, work_.prefixes.size(), [&](std::size_t i, std::size_t worker) {
       run_prefix(call, tensors, work_.prefixes[i], worker);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "kernels/decode/decode.h"
+#include "kernels/prefill/last_look.h"
 #include "kernels/prefill/prefill.h"
 #include "kernels/tile/tile_program.h"
 #include "plan/forward_request.h"
@@ -166,7 +167,9 @@ class ForwardPlan {
   std::vector<Buffer> buffers_;                 // of the score mod, then of the mask
   std::optional<kernels::TileProgram> prefill_score_, prefill_mask_, decode_score_, decode_mask_;
   ForwardTasks work_;
-  std::vector<kernels::KeySpan> spans_;  // [workers][max_spans]
+  std::vector<kernels::KeySpan> spans_;    // [workers][max_spans]
+  std::vector<kernels::QueryTile> tiles_;  // [workers][kMaxQueryTiles]
+  std::vector<kernels::LastLook> looks_;   // [workers], if there is a mask and prefill
   std::vector<kernels::TileFault> faults_;
   std::size_t scratch_step_ = 0;
   // For runs that want the weights of keys: row_states_ has the maxima, then the sums of all rows;

@@ -1,5 +1,5 @@
-// Prefetches the memory of a worker's next tasks: small tensors in a burst, two tasks ahead; larger
-// ones bit by bit while the task before is computed. Changes no result. Plan layer.
+// Prefetches the memory of a worker's next tasks: of decode in a burst, two tasks ahead; of prefill
+// bit by bit while the task before is computed. Changes no result. Plan layer.
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
@@ -12,13 +12,6 @@
 namespace quire::plan {
 
 using kernels::kQueryTile;
-
-namespace {
-
-// Bytes of a tensor that are prefetched at once.
-constexpr std::int64_t kBurst = 4096;
-
-}  // namespace
 
 bool ForwardPlan::come_from_memory(const ForwardTensors& tensors) const {
   const auto bytes = [](const auto& view) {
@@ -36,22 +29,18 @@ bool ForwardPlan::keys_exceed_l2(std::int64_t sequence) const {
   return request_.layout->length(sequence) * bytes > caches_.l2;
 }
 
-// Short sequences finish before the memory of the next one has arrived, so it is prefetched two
-// tasks ahead (hardware prefetchers stop at page ends, and such a sequence hardly fills a page), to
-// L2, which can have more lines outstanding than L1. 16 keys of 64 dims: 0.27 of the peak instead
-// of 0.18 (Zen 4). Hardware does not follow rows with gaps between them, such as tokens of a jagged
-// batch: with prefetching, 1,000 sequences of 1 to 64 take 0.9 of the time. For more than kBurst
-// bytes a core would wait: these are prefetched bit by bit (memory_of).
+// Short sequences that decode finish before the memory of the next one has arrived, so it is
+// prefetched two tasks ahead (hardware prefetchers stop at page ends, and such a sequence hardly
+// fills a page), to L2, which can have more lines outstanding than L1. Hardware does not follow
+// rows with gaps between them, such as tokens of a jagged batch. For more a core would wait.
 void ForwardPlan::prefetch(const ForwardTensors& tensors, std::size_t i) const {
-  constexpr std::int64_t kMostWithGaps = 16384;
-  if (i >= work_.tasks.size()) return;
+  constexpr std::int64_t kBurst = 4096, kWithGaps = 16384;
+  if (i >= work_.tasks.size() || work_.tasks[i].kernel == Kernel::kPrefill) return;
   const ForwardTask& task = work_.tasks[i];
-  const std::int64_t with_gaps = task.kernel == Kernel::kPrefill ? kBurst : kMostWithGaps;
-  const auto ask = [with_gaps](const auto& view, std::int64_t offset, std::int64_t rows,
-                               auto is_written) {
+  const auto ask = [](const auto& view, std::int64_t offset, std::int64_t rows, auto is_written) {
     const std::int64_t size = dtype_size(view.dtype());
     const std::int64_t row = view.dim(3) * size, step = view.strides()[2] * size;
-    if (rows * row > (step == row ? kBurst : with_gaps) || view.strides()[3] != 1) return;
+    if (rows * row > (step == row ? kBurst : kWithGaps) || view.strides()[3] != 1) return;
     const char* const at = static_cast<const char*>(view.data()) + offset * size;
     const std::int64_t runs = step == row ? 1 : rows, bytes = step == row ? rows * row : row;
     for (std::int64_t run = 0; run < runs; ++run)
@@ -71,8 +60,9 @@ void ForwardPlan::prefetch(const ForwardTensors& tensors, std::size_t i) const {
   ask(tensors.v, span.value_offset, span.end, std::false_type());
 }
 
-// What prefill task `i` will use beyond the burst, if it is little enough to wait in L2. The task
-// follows `before`, whose keys are there already.
+// What prefill task `i` will use, if it is little enough to wait in L2. The task follows `before`,
+// whose keys are there already. (Hardware prefetchers stop at page ends, and short sequences hardly
+// fill a page, or have gaps between their rows.)
 kernels::MemoryAhead ForwardPlan::memory_of(const ForwardTensors& tensors, std::size_t i,
                                             const ForwardTask& before) const {
   constexpr std::int64_t kMost = std::int64_t{128} << 10;
@@ -98,7 +88,7 @@ kernels::MemoryAhead ForwardPlan::memory_of(const ForwardTensors& tensors, std::
         .rows = rows,
         .bytes = view.dim(3) * size,
         .is_written = is_written};
-    if (view.strides()[3] != 1 || rows * added.bytes <= kBurst) return;
+    if (view.strides()[3] != 1) return;
     bytes += rows * added.bytes;
     ahead.add(added);
   };

@@ -4,6 +4,7 @@
 // 16. ctest runs this once per ISA.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -175,6 +176,55 @@ TEST_F(PairFunctionsTest, WeightsAreRoundedToNearestEven) {
     functions().pair_weights({.weights = weights.data(), .runs = &run, .run_count = 1});
     std::memcpy(got.data(), weights.data(), got.size() * sizeof(uint32_t));
     EXPECT_EQ(got, expected);
+  }
+}
+
+TEST_F(PairFunctionsTest, SoftmaxWritesThePairsOfItsWeights) {
+  if (functions().softmax == nullptr) GTEST_SKIP() << "products of tiles have their own";
+  for (int rows : {1, 2, 7, 16, 17, 31, 48, 255, 256}) {
+    const int all = (rows + kPanel - 1) / kPanel;
+    std::vector<float> scores(rows * kPanel), max(kPanel, rules::kNone<float>);
+    const uint32_t groups = (random_int(0, 0xffff) | 1u) & ((1u << all) - 1);
+    for (int row = 0; row < rows; ++row) {
+      for (int lane = 0; lane < kPanel; ++lane) {
+        float& s = scores[row * kPanel + lane];
+        s = random_int(0, 9) == 0 ? rules::kNone<float>
+                                  : static_cast<float>(random_int(-4000, 4000)) / 256.f;
+        if ((groups >> row / kPanel & 1) != 0) max[lane] = std::max(max[lane], s);
+      }
+    }
+    struct State {
+      std::vector<float> m, l, factor;
+    };
+    const State before{std::vector<float>(kPanel, 1.5f), std::vector<float>(kPanel, 3.f),
+                       std::vector<float>(kPanel)};
+    State expected = before, got = before;
+    const auto args = [&](std::vector<float>& from, State& state) {
+      return SoftmaxArgs<float>{.scores = from.data(),
+                                .groups = groups,
+                                .rows = rows,
+                                .max = max.data(),
+                                .m = state.m.data(),
+                                .l = state.l.data(),
+                                .factor = state.factor.data()};
+    };
+    std::vector<float> weights = scores;
+    std::vector<uint32_t> pairs((rows + 1) / 2 * kPanel);
+    functions().softmax(args(scores, got), pairs.data());
+    current_table().forward_f32->softmax(args(weights, expected));
+    EXPECT_EQ(got.m, expected.m);
+    EXPECT_EQ(got.l, expected.l);
+    EXPECT_EQ(got.factor, expected.factor);
+    for (int g = 0; g < all; ++g) {
+      if ((groups >> g & 1) == 0) continue;
+      const int first = g * kPanel, keys = std::min(rows - first, kPanel);
+      const ChainRun run{.weight_row = first, .rows = keys};
+      functions().pair_weights({.weights = weights.data(), .runs = &run, .run_count = 1});
+      EXPECT_EQ(std::memcmp(pairs.data() + first / 2 * kPanel, weights.data() + first * kPanel,
+                            static_cast<std::size_t>((keys + 1) / 2 * kPanel) * 4),
+                0)
+          << rows << " rows, group " << g;
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 // and scratch.
 #include "plan/forward_plan.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -87,6 +88,46 @@ TEST(ForwardPlan, KeysFromMemoryGiveTheSameBits) {
         const auto head = [h](const ConstTensorView& view) { return view.slice(1, h, h + 1); };
         const Tensor alone = flex_attention(head(t.q), head(t.k), head(t.v), one.options());
         EXPECT_TRUE(testing::same_bits(head(all), alone)) << c.to_string() << " head " << h;
+      }
+    }
+  }
+}
+
+// Short sequences, whose heads take what a rule shows from the head before, where it does not ask
+// for the head or the batch, against every head alone. Some have several tiles of queries.
+TEST(ForwardPlan, HeadsThatSeeTheSameGiveTheSameBits) {
+  for (const std::int64_t q_len : {16, 33, 70, 200}) {
+    for (const std::int64_t kv_len : {16, 50, 256, 300}) {
+      for (const char* const rule :
+           {"q_idx >= kv_idx", "(kv_idx + q_idx) % 5 != 3", "(kv_idx + q_idx) % 5 != {h}",
+            "(kv_idx + q_idx) % 5 != {b}", "kv_idx >= q_idx + 7 * {h} - {b}"}) {
+        AttentionCase c{.batch = 3,
+                        .q_heads = 4,
+                        .kv_heads = 2,
+                        .q_len = q_len,
+                        .kv_len = kv_len,
+                        .head_dim = 16,
+                        .v_head_dim = 16};
+        const auto parse = [rule](const std::string& b, const std::string& h) {
+          return MaskMod::parse(
+              fmt::format(fmt::runtime(rule), fmt::arg("b", b), fmt::arg("h", h)));
+        };
+        c.mask_mod = parse("b", "h");
+        const AttentionTensors t(c, 13);
+        const Tensor all = flex_attention(t.q, t.k, t.v, c.options());
+        for (std::int64_t at = 0; at < c.batch * c.q_heads; ++at) {
+          const std::int64_t b = at / c.q_heads, h = at % c.q_heads;
+          AttentionCase one = c;
+          one.batch = one.q_heads = one.kv_heads = 1;
+          one.mask_mod = parse(std::to_string(b), std::to_string(h));
+          const auto head = [b](const ConstTensorView& view, std::int64_t i) {
+            return view.slice(0, b, b + 1).slice(1, i, i + 1);
+          };
+          const Tensor alone =
+              flex_attention(head(t.q, h), head(t.k, h / 2), head(t.v, h / 2), one.options());
+          EXPECT_TRUE(testing::same_bits(head(all, h), alone))
+              << c.to_string() << " " << rule << " batch " << b << " head " << h;
+        }
       }
     }
   }

@@ -26,13 +26,15 @@ HWY_INLINE bool finish_row(const T* o, T inverse, const FinishArgs<T>& args, E* 
   const int columns = args.columns;
   VecOf<T> check = zero;  // x - x is 0, or NaN
   int c = 0;
+  for (; step == 1 && c + kN <= columns; c += kN) {
+    const VecOf<T> x = fma(hn::LoadU(d, o + c), factor, zero);
+    check = hn::Add(check, hn::Sub(x, x));
+    store_narrowed(d, x, out + c);
+  }
   for (; c + kN <= columns; c += kN) {
     const VecOf<T> x = fma(hn::LoadU(d, o + c), factor, zero);
     check = hn::Add(check, hn::Sub(x, x));
-    if (step == 1)
-      store_narrowed(d, x, out + c);
-    else
-      scatter_columns<T>(x, out + c * step, step, kN);
+    scatter_columns<T>(x, out + c * step, step, kN);
   }
   if (c < columns) {
     T rest[kLanesOf<T>] = {};
@@ -44,16 +46,32 @@ HWY_INLINE bool finish_row(const T* o, T inverse, const FinishArgs<T>& args, E* 
   return hn::AllTrue(d, hn::Eq(check, zero));
 }
 
+// inverse[q] = factor / l of all queries: a vector's in the time of one. Nothing is done with that
+// of l = 0.
+template <class T>
+HWY_INLINE void divide_rows(const FinishArgs<T>& args, T* HWY_RESTRICT inverse) {
+  constexpr hn::ScalableTag<T> d;
+  constexpr int kN = static_cast<int>(kLanesOf<T>);
+  int q = 0;
+  for (; q + kN <= args.queries; q += kN) {
+    const VecOf<T> factor =
+        args.factor == nullptr ? hn::Set(d, T{1}) : hn::LoadU(d, args.factor + q);
+    hn::StoreU(hn::Div(factor, hn::LoadU(d, args.l + q)), d, inverse + q);
+  }
+  for (; q < args.queries; ++q)
+    inverse[q] = (args.factor == nullptr ? T{1} : args.factor[q]) / args.l[q];
+}
+
 template <class T, class E>
 HWY_INLINE uint64_t finish_rows(const FinishArgs<T>& args) {
+  HWY_ALIGN T inverse[kQueryTile];
+  divide_rows(args, inverse);
   uint64_t not_finite = 0;
   E* out = static_cast<E*>(args.out);
   for (int q = 0; q < args.queries; ++q, out += args.row_step) {
-    const T l = args.l[q];
-    if (l == 0) {  // nothing was visible; O may hold anything
+    if (HWY_UNLIKELY(args.l[q] == 0)) {  // nothing was visible; O may hold anything
       for (int c = 0; c < args.columns; ++c) out[c * args.column_step] = E{};
-    } else if (const T factor = args.factor == nullptr ? T{1} : args.factor[q];
-               !finish_row(args.o + q * args.step, factor / l, args, out)) {
+    } else if (HWY_UNLIKELY(!finish_row(args.o + q * args.step, inverse[q], args, out))) {
       not_finite |= uint64_t{1} << q;
     }
   }

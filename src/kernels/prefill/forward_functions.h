@@ -268,6 +268,9 @@ struct PairFunctions {
   /// whole step.
   void (*pair_values)(const RowsView& from, uint32_t* out, ptrdiff_t out_step,
                       int out_columns) noexcept;
+  /// As ForwardFunctions::softmax, but the weights go to pairs, [key / 2][16]; an odd last key
+  /// pairs with 0. Null: only softmax and then pair_weights.
+  void (*softmax)(const SoftmaxArgs<float>&, uint32_t* pairs) noexcept = nullptr;
   void (*pair_weights)(const PairWeightsArgs&) noexcept;
   void (*accumulate)(const AccumulateArgs<float, uint32_t>&) noexcept;
   /// Rows of pairs along d are padded with zeros to a multiple of this: 1, or the 16 pairs of a

@@ -46,6 +46,7 @@ constexpr PairFunctions kPairFunctions{.load_queries = &pair_load_queries,
                                        .widen_codes = &widen_rows_bf16,
                                        .scores = &scores<PairProduct>,
                                        .pair_values = &pair_values,
+                                       .softmax = &pair_softmax,
                                        .pair_weights = &pair_weights,
                                        .accumulate = &accumulate<PairProduct>};
 constexpr const PairFunctions* kPairs = &kPairFunctions;

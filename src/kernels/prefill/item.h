@@ -1,6 +1,6 @@
 // Prefill: one item of the prefill kernel in progress. prefill.cc has the loop over key tiles,
 // visibility and the states of splits; scores.cc the scores of a tile with masks and mods;
-// prefetch.cc what is prefetched meanwhile. Kernels layer.
+// outputs.cc weights x values; prefetch.cc what is prefetched meanwhile. Kernels layer.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -65,11 +65,15 @@ class Prefill {
   void mask_scores(int i, const GroupActivity& block) noexcept;
   void hide_rows(const GroupActivity& group, int row_begin, int row_end) noexcept;
   void apply_softmax(int i, int64_t key, int rows, const KeyTile& keys) noexcept;
+  bool makes_pairs(const KeyTile& keys) const noexcept;
   SoftmaxArgs<T> softmax_args(int i, int panel, int rows, uint32_t groups) noexcept;
   void weigh_in_place(int i, int panel, int64_t key, const SoftmaxArgs<T>& args) noexcept;
   void add_weights(int i, int64_t key, int rows, const KeyWeightsItem& of) noexcept;
   uint32_t groups_of(int i, int panel) const noexcept;
   void accumulate(int i, int panel, int rows, const KeyTile& keys) noexcept;
+  template <class E>
+  void outputs_by_parts(AccumulateArgs<T, E> args,
+                        void (*function)(const AccumulateArgs<T, E>&) noexcept) noexcept;
   void load_states(int i) noexcept;
   uint64_t store_states(int i) noexcept;
   void end_split(int i) noexcept;
@@ -78,6 +82,8 @@ class Prefill {
   void finish(int i, TileFault& fault) noexcept;
   void share_out(int rows) noexcept;
   int64_t panels_of_scores() const noexcept;
+  bool asks_between(int64_t work) const noexcept;
+  void ask_while_copying(int i) noexcept;
   void ask_ahead(int64_t work) noexcept;
   bool keys_lie_together() const noexcept;
   void plan_next_keys(int64_t key) noexcept;

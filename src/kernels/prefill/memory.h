@@ -43,7 +43,7 @@ struct PrefillMemory {
   // ahead and one behind.
   TileProducts* products;
   T *next_scores, *last_factor;  // as scores and factor
-  uint32_t *pairs, *last_pairs;  // weights: [4][kPairPanelStep]
+  uint32_t *pairs, *last_pairs;  // weights: [4][kPairPanelStep]; `pairs` of one panel without
   T* sums;                       // [4][tile_columns][16]
 
   PrefillMemory(const ForwardCall& call, const KeySequence& keys, int tiles, ScratchLayout& layout)
@@ -75,7 +75,8 @@ struct PrefillMemory {
     products = layout.take<TileProducts>(tiled ? 1 : 0);
     next_scores = layout.take<T>(tiled ? kQueryPanels * kScorePanelStep : 0);
     last_factor = layout.take<T>(tiled ? kQueryTile : 0);
-    pairs = layout.take<uint32_t>(tiled ? kQueryPanels * kPairPanelStep : 0);
+    const int paired_panels = tiled ? kQueryPanels : call.pairs ? 1 : 0;
+    pairs = layout.take<uint32_t>(paired_panels * kPairPanelStep);
     last_pairs = layout.take<uint32_t>(tiled ? kQueryPanels * kPairPanelStep : 0);
     sums = layout.take<T>(tiled ? kQueryTile * tile_columns(call.value_dims) : 0);
     const TileProgram* const score = call.prefill.score;

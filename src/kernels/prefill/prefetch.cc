@@ -8,8 +8,12 @@
 namespace quire::kernels {
 namespace {
 
-// Panels of scores between two prefetches for the next item: about two register blocks.
-constexpr int kAskPanels = 48;
+// Panels of scores between two prefetches for the next item: a register block.
+constexpr int kAskPanels = 24;
+// Where that would ask for fewer lines than these, products are not cut so small.
+constexpr int kAskLines = 16;
+// Reading or writing the queries of a panel takes as long as this many keys of its scores.
+constexpr int kCopyKeys = 8;
 // The same for the next keys, and the most keys: fewer lines at a time. That is less than a
 // register block of 64 queries, and yet faster.
 constexpr int kNextPanels = 16, kNextRows = 8;
@@ -31,13 +35,29 @@ int64_t Prefill<T>::panels_of_scores() const noexcept {
 // Spreads the remaining prefetches over the work on this tile of keys and on those after it.
 template <class T>
 void Prefill<T>::share_out(int rows) noexcept {
-  const int64_t work = panels_of_scores();
-  const double tiles = static_cast<double>(item_.keys.length) / rows;
-  lines_per_work_ = static_cast<double>(item_.ahead->lines()) / (2 * static_cast<double>(work)) /
-                    std::max(tiles, 1.0);
+  int64_t work = 0;
+  for (int i = 0; i < item_.tile_count; ++i)
+    work += (loaded_[i] ? 1 : 2) * kCopyKeys * panels_of(item_.tiles[i]);
+  const double tiles = std::max(static_cast<double>(item_.keys.length) / rows, 1.0);
+  const double products = 2 * tiles * static_cast<double>(panels_of_scores());
+  lines_per_work_ =
+      static_cast<double>(item_.ahead->lines()) / (products + static_cast<double>(work));
 }
 
-// Prefetches after scores or outputs; `work`: keys times panels.
+// Whether outputs that take this much work are worth cutting for prefetches.
+template <class T>
+bool Prefill<T>::asks_between(int64_t work) const noexcept {
+  return item_.ahead != nullptr && lines_per_work_ * static_cast<double>(work) > kAskLines &&
+         item_.ahead->lines() > 0;
+}
+
+// Prefetches when the queries of a tile were read.
+template <class T>
+void Prefill<T>::ask_while_copying(int i) noexcept {
+  ask_ahead(kCopyKeys * panels_of(item_.tiles[i]));
+}
+
+// Prefetches after scores or outputs; `work`: keys times panels of scores.
 template <class T>
 void Prefill<T>::ask_ahead(int64_t work) noexcept {
   if (item_.ahead == nullptr) return;
@@ -89,18 +109,24 @@ void Prefill<T>::ask_next_keys(int64_t work) noexcept {
   next_lines_due_ += next_lines_per_work_ * static_cast<double>(work);
   const auto lines = static_cast<int64_t>(next_lines_due_);
   next_lines_due_ -= static_cast<double>(lines);
-  next_keys_.ask_few(lines);
+  next_keys_.ask(lines);
 }
 
 // Keys whose scores are computed between two prefetches.
 template <class T>
 int Prefill<T>::rows_between_asks(int panels) const noexcept {
   if (next_keys_.lines() > 0) return std::min(kNextPanels / panels, kNextRows);
-  return item_.ahead == nullptr ? kTileKeys : kAskPanels / panels;
+  if (item_.ahead == nullptr || item_.ahead->lines() == 0) return kTileKeys;
+  const double for_some = kAskLines / lines_per_work_;
+  return std::max(kAskPanels, static_cast<int>(std::min<double>(for_some, kTileKeys))) / panels;
 }
 
 template void Prefill<float>::share_out(int) noexcept;
 template void Prefill<double>::share_out(int) noexcept;
+template bool Prefill<float>::asks_between(int64_t) const noexcept;
+template bool Prefill<double>::asks_between(int64_t) const noexcept;
+template void Prefill<float>::ask_while_copying(int) noexcept;
+template void Prefill<double>::ask_while_copying(int) noexcept;
 template void Prefill<float>::ask_ahead(int64_t) noexcept;
 template void Prefill<double>::ask_ahead(int64_t) noexcept;
 template void Prefill<float>::plan_next_keys(int64_t) noexcept;

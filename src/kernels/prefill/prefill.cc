@@ -36,8 +36,10 @@ void Prefill<T>::run(TileFault& fault) noexcept {
       run_tile(key, static_cast<int>(std::min<int64_t>(kTileKeys, end - key)));
     for (int i = 0; i < item_.tile_count; ++i) end_split(i);
   }
-  if (item_.ahead != nullptr) item_.ahead->ask(item_.ahead->lines());
-  for (int i = 0; i < item_.tile_count; ++i) finish(i, fault);
+  for (int i = 0; i < item_.tile_count; ++i) {
+    if (item_.ahead != nullptr) item_.ahead->ask(item_.ahead->lines() / (item_.tile_count - i));
+    finish(i, fault);
+  }
   for (const TileFault* found :
        {score_runner_ ? &score_runner_->fault() : nullptr, memory_.visibility.fault()})
     if (found != nullptr && found->before(fault)) fault = *found;
@@ -72,20 +74,25 @@ void Prefill<T>::load_states(int i) noexcept {
 
 template <class T>
 void Prefill<T>::run_tile(int64_t key, int rows) noexcept {
+  const bool remembers = item_.last_look != nullptr && item_.keys.length <= kTileKeys;
   bool any = false;
   for (int i = 0; i < item_.tile_count; ++i) {
-    memory_.activity[i] = memory_.visibility.look(item_.tiles[i], key, rows, words(i));
+    memory_.activity[i] =
+        remembers ? memory_.visibility.look(item_.tiles[i], key, rows, words(i), *item_.last_look)
+                  : memory_.visibility.look(item_.tiles[i], key, rows, words(i));
     any |= memory_.activity[i].any;
   }
   if (!any) return;
   const KeyTile keys = memory_.loader.load(key, rows, wanted_rows(key, rows));
+  if (item_.ahead != nullptr) share_out(rows);
   for (int i = 0; i < item_.tile_count; ++i) {
     if (!memory_.activity[i].any) continue;
     if (live_[i] == 0 && seen_[i]) reset(memory_.split[i], i);
-    if (!loaded_[i]) load_queries(i);
+    if (loaded_[i]) continue;
+    load_queries(i);
+    ask_while_copying(i);
   }
   if (tiles_of(call_) != nullptr) return run_ahead(key, rows, keys);
-  if (item_.ahead != nullptr) share_out(rows);
   if (item_.keys_from_memory) plan_next_keys(key + rows);
   for (int i = 0; i < item_.tile_count; ++i) {
     if (!memory_.activity[i].any) continue;
@@ -160,13 +167,7 @@ void Prefill<T>::load_queries(int i) noexcept {
 // Groups of keys of which a panel sees something.
 template <class T>
 uint32_t Prefill<T>::groups_of(int i, int panel) const noexcept {
-  uint32_t groups = 0;
-  for (int g = 0; g < kKeyGroups; ++g) {
-    const GroupActivity& group = memory_.activity[i].groups[g];
-    if (!group.empty() && group.panel_begin <= panel && panel < group.panel_end)
-      groups |= uint32_t{1} << g;
-  }
-  return groups;
+  return memory_.activity[i].of_panel[panel];
 }
 
 // Computes weights, rescales O by their factors and adds weights x values, panel by panel.
@@ -175,10 +176,13 @@ void Prefill<T>::apply_softmax(int i, int64_t key, int rows, const KeyTile& keys
   for (int panel = 0; panel < panels_of(item_.tiles[i]); ++panel) {
     const uint32_t groups = groups_of(i, panel);
     if (groups == 0) continue;
-    weigh_in_place(i, panel, key, softmax_args(i, panel, rows, groups));
+    const SoftmaxArgs<T> args = softmax_args(i, panel, rows, groups);
+    const bool paired = makes_pairs(keys);
+    if constexpr (std::is_same_v<T, float>)
+      if (paired) pair_functions(call_).softmax(args, memory_.pairs);
+    if (!paired) weigh_in_place(i, panel, key, args);
     accumulate(i, panel, rows, keys);
     live_[i] |= uint32_t{1} << panel;
-    ask_ahead(std::popcount(groups) * kKeyGroup);
   }
 }
 
@@ -207,69 +211,6 @@ void Prefill<T>::weigh_in_place(int i, int panel, int64_t key,
                    .rows = args.rows,
                    .rule = &dropout_,
                    .place = dropout_place(tile.b, tile.h, tile.q_idx + panel * kPanel, key)});
-}
-
-namespace {
-
-// The runs of keys that a panel sees, cut where chains end. Pairs: whole groups, as far as the
-// tile's `rows` go.
-int list_runs(const TileActivity& activity, int panel, int rows, bool pairs,
-              ChainRun (&runs)[kKeyGroups]) {
-  const int groups = chain_keys(pairs) / kKeyGroup;
-  int count = 0;
-  for (int chain = 0; chain < kKeyGroups; chain += groups) {
-    const int first = count;
-    for (int g = chain; g < chain + groups; ++g) {
-      const GroupActivity& group = activity.groups[g];
-      if (group.empty() || panel < group.panel_begin || panel >= group.panel_end) continue;
-      const int begin = pairs ? g * kKeyGroup : group.row_begin;
-      const int end = pairs ? std::min(rows, (g + 1) * kKeyGroup) : group.row_end;
-      if (count > first && runs[count - 1].value_row + runs[count - 1].rows == begin)
-        runs[count - 1].rows += end - begin;
-      else
-        runs[count++] = {begin, begin, end - begin, false};
-    }
-    if (count > first) runs[count - 1].ends_chain = true;
-  }
-  return count;
-}
-
-}  // namespace
-
-template <class T>
-void Prefill<T>::accumulate(int i, int panel, int rows, const KeyTile& keys) noexcept {
-  ChainRun runs[kKeyGroups];
-  const int count = list_runs(memory_.activity[i], panel, rows, call_.pairs, runs);
-  T* const weights = memory_.scores + panel * kScorePanelStep;
-  const auto call = [&]<class E>(void (*function)(const AccumulateArgs<T, E>&) noexcept) {
-    function({.runs = runs,
-              .run_count = count,
-              .weights = reinterpret_cast<const E*>(weights),
-              .values = static_cast<const E*>(keys.values),
-              .value_step = keys.value_step,
-              .queries = std::min(kPanel, item_.tiles[i].queries - panel * kPanel),
-              .columns = columns_,
-              .out = current(i).o + ptrdiff_t{panel} * kPanel * columns_,
-              .out_step = columns_,
-              .factor = (live_[i] >> panel & 1) != 0 ? memory_.factor + panel * kPanel : nullptr,
-              .weight_scales = memory_.weight_scales});
-  };
-  if (!call_.pairs) return call(functions_.accumulate);
-  if constexpr (std::is_same_v<T, float>) {
-    // Rows of a group that were not computed have weight 0 and values of 0.
-    const PairFunctions& pairs = pair_functions(call_);
-    pairs.pair_weights({.weights = weights,
-                        .runs = runs,
-                        .run_count = count,
-                        .value_scales = keys.value_scales,
-                        .scales = memory_.weight_scales,
-                        .shift = integer_weight_shift(call_.v_coding)});
-    for (ChainRun* run = runs; run != runs + count; ++run) {
-      run->value_row /= 2;
-      run->rows = (run->rows + 1) / 2;
-    }
-    call(pairs.accumulate);
-  }
 }
 
 template <class T>
@@ -331,7 +272,7 @@ void Prefill<T>::finish(int i, TileFault& fault) noexcept {
   const PrefillState<T>& state = memory_.total[i];
   const ForwardTensor& out = call_.out_rows;
   const int64_t out_size = dtype_size(out.dtype);
-  for (int lane = 0; lane < tile.queries; ++lane)
+  for (int lane = 0; call_.v_coding.rotation > 1 && lane < tile.queries; ++lane)
     rotate(state.o + ptrdiff_t{lane} * columns_, call_.value_dims, call_.v_coding.rotation);
   EndedRow<T> ended[kQueryTile];
   T l[kQueryTile], factor[kQueryTile];
@@ -375,6 +316,7 @@ uint64_t Prefill<T>::store_states(int i) noexcept {
 // Computes the rows in `slow` again, with the row kernel.
 template <class T>
 void Prefill<T>::compute_again(int i, uint64_t slow, TileFault& fault) noexcept {
+  if (slow == 0) return;
   const QueryTile& tile = item_.tiles[i];
   const ForwardTensor& out = call_.out_rows;
   for (int lane = 0; lane < tile.queries; ++lane) {

@@ -28,11 +28,14 @@ struct QueryTile {
   const KeyList* chosen = nullptr;  // of every query; null: no query made a choice
 };
 
+class LastLook;
+
 struct PrefillItem {
   KeySequence keys;
   const QueryTile* tiles = nullptr;
   int tile_count = 0;             // at most kMaxQueryTiles
   MemoryAhead* ahead = nullptr;   // memory of the next item, to prefetch; null: none
+  LastLook* last_look = nullptr;  // of the item before in this run; null: none is kept
   bool keys_from_memory = false;  // keys are not in the caches: with few tiles, to prefetch
 };
 

@@ -47,11 +47,12 @@ template <class T>
 void Prefill<T>::scores_by_parts(int i, const GroupActivity& block, const KeyTile& keys,
                                  T* max) noexcept {
   const int panels = block.panel_end - block.panel_begin;
+  const int rows = block.row_end - block.row_begin, most = rows_between_asks(panels);
   GroupActivity part = block;
-  for (int row = block.row_begin; row < block.row_end; row = part.row_end) {
+  int parts = (rows + most - 1) / most;  // about equally long, as in product_rows
+  for (int row = block.row_begin; row < block.row_end; row = part.row_end, --parts) {
     part.row_begin = static_cast<int16_t>(row);
-    part.row_end =
-        static_cast<int16_t>(std::min<int>(row + rows_between_asks(panels), block.row_end));
+    part.row_end = static_cast<int16_t>(row + (block.row_end - row + parts - 1) / parts);
     raw_scores(i, part, keys, max);
     const int64_t work = int64_t{part.row_end - row} * panels;
     ask_ahead(work);

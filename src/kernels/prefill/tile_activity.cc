@@ -8,6 +8,16 @@
 
 namespace quire::kernels {
 
+namespace {
+
+void add_to_panels(TileActivity& activity, int g) {
+  const GroupActivity& group = activity.groups[g];
+  for (int panel = group.panel_begin; panel < group.panel_end; ++panel)
+    activity.of_panel[panel] = static_cast<uint16_t>(activity.of_panel[panel] | 1 << g);
+}
+
+}  // namespace
+
 TileActivity full_activity(int rows, int queries) noexcept {
   TileActivity result;
   result.any = result.full = rows > 0 && queries > 0;
@@ -16,6 +26,7 @@ TileActivity full_activity(int rows, int queries) noexcept {
     group.row_begin = static_cast<int16_t>(g * kKeyGroup);
     group.row_end = static_cast<int16_t>(std::min(rows, (g + 1) * kKeyGroup));
     group.panel_end = static_cast<int8_t>((queries + kPanel - 1) / kPanel);
+    add_to_panels(result, g);
   }
   return result;
 }
@@ -45,6 +56,7 @@ TileActivity find_activity(const uint64_t* words, int rows, int queries) noexcep
     const uint64_t inside =
         bits_between(group.panel_begin * kPanel, group.panel_end * kPanel) & existing;
     group.masked = (all & inside) != inside;
+    add_to_panels(result, g);
     result.any = true;
   }
   result.full = result.any && all_of_tile == existing;

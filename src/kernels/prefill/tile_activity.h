@@ -23,6 +23,7 @@ struct TileActivity {
   bool any = false;    // something is visible
   bool full = false;   // everything is
   bool holes = false;  // a key inside a group's rows is hidden from all: it must not be read
+  uint16_t of_panel[kQueryPanels] = {};  // groups of which a panel sees something, a bit each
   GroupActivity groups[kKeyGroups];
 
   /// Group g and adjacent ones with the same panels as one block; g moves past them. Masked groups

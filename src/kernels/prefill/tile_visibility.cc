@@ -73,4 +73,12 @@ TileActivity TileVisibility::look(const QueryTile& tile, int64_t key, int rows,
   return find_activity(words, rows, tile.queries);
 }
 
+TileActivity TileVisibility::look(const QueryTile& tile, int64_t key, int rows, uint64_t* words,
+                                  LastLook& last) noexcept {
+  if (last.is_of(tile, key, rows)) return last.repeat(words);
+  const TileActivity found = look(tile, key, rows, words);
+  if (found.any && !found.full) last.keep(tile, key, rows, words, found);
+  return found;
+}
+
 }  // namespace quire::kernels

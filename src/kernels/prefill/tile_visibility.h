@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "kernels/forward_problem.h"
+#include "kernels/prefill/last_look.h"
 #include "kernels/prefill/prefill.h"
 #include "kernels/prefill/tile_activity.h"
 #include "kernels/scratch_layout.h"
@@ -24,6 +25,10 @@ class TileVisibility {
   /// `rows` keys from `key` on, at most 256. words: [256], filled in unless the activity is empty
   /// or full.
   TileActivity look(const QueryTile& tile, int64_t key, int rows, uint64_t* words) noexcept;
+
+  /// The same, if `last` of this run and program does not know it; what is found is kept there.
+  TileActivity look(const QueryTile& tile, int64_t key, int rows, uint64_t* words,
+                    LastLook& last) noexcept;
 
   /// Of the mask program; null without one.
   const TileFault* fault() const { return runner_ ? &runner_->fault() : nullptr; }
