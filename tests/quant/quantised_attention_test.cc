@@ -585,7 +585,7 @@ TEST(QuantisedAttention, IntegersFollowTheRules) {
 
 TEST(QuantisedAttention, IntegersMadeOfCodesFollowTheRules) {
   for (const char* name : {"u8", "int4", "q8_0", "q4_0", "int8_channel"}) {
-    for (const std::int64_t dim : {32, 128, 256})
+    for (const std::int64_t dim : {32, 64, 128, 256})
       expect_integer_rules(DType::bf16, name, name, dim, dim);
     expect_integer_rules(DType::bf16, name, "int8", 96, 50);
     expect_integer_rules(DType::bf16, "int8", name, 34, 288);

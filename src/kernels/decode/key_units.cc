@@ -255,7 +255,7 @@ const float* UnitRows<T>::load_scales(int64_t key, int keys) noexcept {
 
 template <class T>
 void UnitRows<T>::prefetch_scales(int64_t key, int keys) noexcept {
-  if ((!is_direct_ && !is_made_) || coding_.in_blocks || scales_.row_step == 0) return;
+  if (!is_coded(coding_) || coding_.in_blocks || scales_.row_step == 0) return;
   const ptrdiff_t size = scale_bytes(coding_), step = scales_.row_step * size;
   for (int i = 0; i < keys;) {
     const KeySpan& span = ahead_spans_.find(key + i);

@@ -86,7 +86,7 @@ class UnitRows {
   /// `key` on, for find and gather. Returns null for other rows, which need none.
   const float* load_scales(int64_t key, int keys) noexcept;
 
-  /// Prefetches what load_scales will read, into L2.
+  /// Prefetches the scales of codes that do not hold their own, into L2.
   void prefetch_scales(int64_t key, int keys) noexcept;
 
   /// The scales that find and gather use, by place in the tile.
