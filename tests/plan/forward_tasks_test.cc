@@ -8,6 +8,7 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/decode/decode.h"
 #include "layout/jagged_layout.h"
 #include "layout/paged_layout.h"
 
@@ -147,6 +148,40 @@ TEST(ForwardTasks, ALongDecodeAmongShortOnesIsCut) {
   EXPECT_EQ(made.merges[0].b, 3);
   EXPECT_GE(made.tasks.size(), 38u + 8u);
   EXPECT_GT(made.state_elements, 0);
+}
+
+// 128 heads of one token share 32,768 keys.
+ForwardTasks cut_many_heads(std::int64_t decode_rows) {
+  AttentionProblem problem{
+      {.batch = 1, .q_heads = 128, .q_len = 1, .head_dim = 64, .kv_heads = 1, .v_head_dim = 48},
+      {}};
+  const layout::JaggedRows keys = rows_of({32768});
+  problem.queries = std::make_shared<layout::DenseQueries>(1);
+  problem.layout = std::make_shared<layout::JaggedLayout>(keys, keys.begin);
+  ForwardRequest request(std::move(problem));
+  request.decode_rows = decode_rows;
+  return make_tasks(request, nullptr, 2);
+}
+
+TEST(ForwardTasks, ManyHeadsOfOneTokenAreCutAndMergedAFewRowsAtATime) {
+  const ForwardTasks made = cut_many_heads(32);
+  ASSERT_EQ(made.tasks.size(), 4 * 2);  // rows, halves of the splits
+  EXPECT_EQ(made.most_rows, 32);
+  const std::int64_t state = kernels::decode_state_size(48);
+  EXPECT_EQ(made.state_elements, 32 * 128 * state);
+  ASSERT_EQ(made.merges.size(), 128 / 4);
+  for (std::int64_t i = 0; i < 32; ++i) {
+    const ForwardTask& merge = made.merges[static_cast<std::size_t>(i)];
+    EXPECT_EQ(merge.first, 4 * i);
+    EXPECT_EQ(merge.count, 4);
+    EXPECT_EQ(merge.state_step, 32 * state);
+    EXPECT_EQ(merge.states, (i / 8 * 32 * 32 + i % 8 * 4) * state);
+    EXPECT_EQ(merge.split_end - merge.split_begin, 32);
+  }
+  const ForwardTasks narrow = cut_many_heads(12);
+  EXPECT_EQ(narrow.tasks.size(), 128 / 8);
+  EXPECT_EQ(narrow.most_rows, 12);
+  EXPECT_TRUE(narrow.merges.empty());
 }
 
 TEST(ForwardTasks, ShortTasksAreClaimedTogether) {

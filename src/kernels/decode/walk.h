@@ -117,10 +117,11 @@ class DecodeWalk {
   const KeySequence& sequence_;
   const QueryRow* rows_;
   int row_count_;
-  bool is_many_;  // rows are lanes
+  bool is_many_;  // rows of values
   ZeroWeights zero_weights_;
   const DecodeFunctions<T>* functions_;
   UnitRows<T> keys_, values_;
+  bool are_lanes_;  // rows, in scores
   RowVisibility visible_;
   T scale_;
   bool drops_;
