@@ -265,7 +265,8 @@ void TaskMaker::add_merges(const ForwardTask& cut, std::int64_t state) {
 void TaskMaker::add_chosen(std::int64_t b) {
   const std::int64_t rows = group_ * queries(b);
   const std::int64_t even = rows * request_.kv_heads / (8 * threads_);
-  const std::int64_t most = chosen_queries_at_once(*request_.chosen, group_, request_.decode_rows) * group_;
+  const std::int64_t most =
+      chosen_queries_at_once(*request_.chosen, group_, request_.decode_rows) * group_;
   std::int64_t at_once = std::clamp<std::int64_t>(even, 1, most);
   if (at_once > group_) at_once -= at_once % group_;
   for (std::int64_t kv_head = 0; kv_head < request_.kv_heads; ++kv_head) {
