@@ -163,19 +163,25 @@ HWY_INLINE bool encode_u8(const float* from, int count, char* codes, char* scale
   return true;
 }
 
-// 32 numbers of 0..15 to 16 bytes.
-HWY_INLINE void pack_nibbles(const uint8_t* numbers, char* codes) {
-  for (int i = 0; i < kCodeGroup / 2; ++i)
-    codes[i] = static_cast<char>(numbers[i] | numbers[i + kCodeGroup / 2] << 4);
+#if HWY_TARGET != HWY_SCALAR
+// Codes of 32 numbers to 16 bytes; `code` takes the place of a vector of numbers and gives their
+// codes, in the low bytes of its lanes.
+template <class Code>
+HWY_INLINE void pack_nibbles(const Code& code, const float* from, char* codes) {
+  constexpr int kHalf = kCodeGroup / 2;
+  const hn::Rebind<uint8_t, F32> narrow;
+  for (int i = 0; i < kHalf; i += static_cast<int>(kLanes)) {
+    const VU both = hn::Or(code(from + i), hn::ShiftLeft<4>(code(from + kHalf + i)));
+    hn::StoreU(hn::TruncateTo(narrow, both), narrow, reinterpret_cast<uint8_t*>(codes + i));
+  }
 }
+#endif
 
 // The codes of 32 numbers less `least`, packed.
 HWY_INLINE void write_nibbles(const IntegerCodes& rule, const float* from, float least,
                               char* codes) {
-  constexpr int kHalf = kCodeGroup / 2;
 #if HWY_TARGET != HWY_SCALAR
   if (rule.factor != 0) {
-    const hn::Rebind<uint8_t, F32> narrow;
     const V low = hn::Set(kF32, rule.low), high = hn::Set(kF32, rule.high);
     const auto code = [&](const float* at) HWY_ATTR {
       const V above = hn::Sub(hn::LoadU(kF32, at), hn::Set(kF32, least));
@@ -184,13 +190,10 @@ HWY_INLINE void write_nibbles(const IntegerCodes& rule, const float* from, float
       const V rounded = hn::Add(hn::Min(hn::Max(x, low), high), hn::Set(kF32, 0x1.8p23f));
       return hn::BitCast(kU32, rounded);
     };
-    for (int i = 0; i < kHalf; i += static_cast<int>(kLanes)) {
-      const VU both = hn::Or(code(from + i), hn::ShiftLeft<4>(code(from + kHalf + i)));
-      hn::StoreU(hn::TruncateTo(narrow, both), narrow, reinterpret_cast<uint8_t*>(codes + i));
-    }
-    return;
+    return pack_nibbles(code, from, codes);
   }
 #endif
+  constexpr int kHalf = kCodeGroup / 2;
   for (int i = 0; i < kHalf; ++i) {
     const auto code = [&](int c) { return static_cast<int>(rule.code(from[c] - least)); };
     codes[i] = static_cast<char>(code(i) | code(kHalf + i) << 4);
@@ -232,27 +235,43 @@ HWY_INLINE void write_nearest_away(const float* from, float factor, char* to) {
 #endif
 }
 
-// x * factor + 8.5 without its fraction, 0 to 15, of a group.
-HWY_INLINE void write_numbers_q4_0(const float* from, float factor, uint8_t* to) {
+// x * factor + 8.5 without its fraction, 0 to 15, of a group, packed.
+HWY_INLINE void write_q4_0(const float* from, float factor, char* codes) {
 #if HWY_TARGET == HWY_SCALAR
-  for (int i = 0; i < kCodeGroup; ++i)
-    to[i] = static_cast<uint8_t>(clamped(from[i] * factor + 8.5f, 0, 15));
+  constexpr int kHalf = kCodeGroup / 2;
+  const auto code = [&](int c) {
+    return static_cast<int>(clamped(from[c] * factor + 8.5f, 0, 15));
+  };
+  for (int i = 0; i < kHalf; ++i) codes[i] = static_cast<char>(code(i) | code(kHalf + i) << 4);
 #else
-  const hn::Rebind<uint8_t, I32> narrow;
   const V middle = hn::Set(kF32, 8.5f), low = hn::Zero(kF32), high = hn::Set(kF32, 15);
-  for (int i = 0; i < kCodeGroup; i += static_cast<int>(kLanes)) {
-    const V x = hn::Add(hn::Mul(hn::LoadU(kF32, from + i), hn::Set(kF32, factor)), middle);
-    const V number = hn::Min(hn::Max(x, low), high);
-    hn::StoreU(hn::DemoteTo(narrow, hn::ConvertTo(kI32, number)), narrow, to + i);
-  }
+  const auto code = [&](const float* at) HWY_ATTR {
+    const V x = hn::Add(hn::Mul(hn::LoadU(kF32, at), hn::Set(kF32, factor)), middle);
+    return hn::BitCast(kU32, hn::ConvertTo(kI32, hn::Min(hn::Max(x, low), high)));
+  };
+  pack_nibbles(code, from, codes);
 #endif
 }
 
-// The first of a group with this magnitude.
+// The first of a group with this magnitude. Where it is cannot be foreseen, so nothing branches.
 HWY_INLINE float first_of_magnitude(const float* from, uint32_t bits) {
+#if HWY_TARGET == HWY_SCALAR
   for (int i = 0; i < kCodeGroup; ++i)
     if (magnitude_bits(from[i]) == bits) return from[i];
   return 0;
+#else
+  const VU wanted = hn::Set(kU32, bits), magnitude = hn::Set(kU32, 0x7fffffffu);
+  uint32_t found = 0;
+  for (int i = 0; i < kCodeGroup; i += static_cast<int>(kLanes)) {
+    uint8_t bytes[8] = {};
+    const VU size = hn::And(hn::BitCast(kU32, hn::LoadU(kF32, from + i)), magnitude);
+    hn::StoreMaskBits(kU32, hn::Eq(size, wanted), bytes);
+    uint16_t lanes;
+    std::memcpy(&lanes, bytes, 2);
+    found |= static_cast<uint32_t>(lanes) << i;
+  }
+  return found == 0 ? 0 : from[__builtin_ctz(found)];
+#endif
 }
 
 HWY_INLINE bool encode_q8_0(const float* from, char* block) {
@@ -275,12 +294,10 @@ HWY_INLINE bool encode_q4_0(const float* from, char* block) {
   const bool fits = largest < kInfinityBits && __builtin_fabsf(found) < 65520;
   write_f16(fits ? found : kNotANumber, block);
   const float factor = found == 0 ? 0 : 1 / found;
-  uint8_t numbers[kCodeGroup];
   if (fits && magnitude_bits(factor) < kInfinityBits)
-    write_numbers_q4_0(from, factor, numbers);
+    write_q4_0(from, factor, block + 2);
   else
-    std::memset(numbers, 8, sizeof(numbers));
-  pack_nibbles(numbers, block + 2);
+    std::memset(block + 2, 8 | 8 << 4, kCodeGroup / 2);
   return fits;
 }
 

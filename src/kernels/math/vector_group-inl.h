@@ -13,6 +13,7 @@ namespace quire::kernels::QUIRE_ISA_NS {
 template <int kCount>
 struct VectorGroup {
   V at[kCount];
+  HWY_INLINE VectorGroup() {}  // an implicit one would lack the target's instructions
 };
 
 // As many as registers hold beside a function's constants. tanh on Zen 5, per vector: alone 1.24,

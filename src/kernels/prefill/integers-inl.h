@@ -106,15 +106,18 @@ struct IntegerScoreBlocks {
     product_chain<IntegerProduct>(acc, keys, args.key_step, 1, queries, kQueryTile, args.dims);
     const float* const key_scales =
         args.row_scales + (at.scores - place(args, vector).scores) / kPanel;
-    const V scale = hn::Set(kF32, args.scaled ? args.scale : 1.0f);
     QUIRE_UNROLL for (size_t c = 0; c < C; ++c) {
       const size_t lane = (vector + c) * kLanes;
       const V query_scale = hn::LoadU(kF32, args.lane_scales + lane);
       QUIRE_UNROLL for (size_t r = 0; r < R; ++r) {
         const V score = hn::Mul(integer_sum(acc[r][c]), hn::Set(kF32, key_scales[r]));
-        acc[r][c] = hn::Mul(hn::Mul(score, query_scale), scale);
-        hn::StoreU(acc[r][c], kF32, at.scores + r * kPanel + score_offset<float>(c));
+        acc[r][c] = hn::Mul(score, query_scale);
       }
+      if (args.scaled)
+        QUIRE_UNROLL for (size_t r = 0; r < R; ++r) acc[r][c] =
+            hn::Mul(acc[r][c], hn::Set(kF32, args.scale));
+      QUIRE_UNROLL for (size_t r = 0; r < R; ++r)
+          hn::StoreU(acc[r][c], kF32, at.scores + r * kPanel + score_offset<float>(c));
       if (args.max == nullptr) continue;
       V m = hn::LoadU(kF32, args.max + lane);
       QUIRE_UNROLL for (size_t r = 0; r < R; ++r) m = max_step(acc[r][c], m);
