@@ -20,9 +20,10 @@ bool are_equal(const KeyRun& x, const KeyRun& y) {
 
 }  // namespace
 
+// A rule that can fault is asked for every head, or the first fault would depend on who went first.
 LastLook::LastLook(const TileProgram* mask)
-    : asks_b_(mask != nullptr && asks_for(*mask, Coord::kB)),
-      asks_h_(mask != nullptr && asks_for(*mask, Coord::kH)) {}
+    : asks_b_(mask != nullptr && (!mask->checks.empty() || asks_for(*mask, Coord::kB))),
+      asks_h_(mask != nullptr && (!mask->checks.empty() || asks_for(*mask, Coord::kH))) {}
 
 // One list of runs for all queries, and a short one.
 bool LastLook::are_few(const QueryTile& tile) noexcept {
